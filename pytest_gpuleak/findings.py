@@ -1,0 +1,252 @@
+"""The vocabulary: frozen dataclasses that the engine produces and every report renders.
+
+Nothing here computes a verdict or reads memory. All sizes are bytes, all times seconds. Instances hold plain data
+only (no arrays, frames, nodes or types), so that keeping a report never keeps a user's object alive.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any, Literal
+
+HolderKind = Literal["module", "class", "cache", "fixture", "frame", "thread", "traceback", "native", "unknown"]
+FindingKind = Literal["growing", "retained", "unconfirmed", "cycle", "unattributed", "host", "process", "budget"]
+Verdict = Literal["clean", "leaked", "noted", "allowed", "unchecked"]
+Outcome = Literal["passed", "failed", "skipped", "xfailed", "xpassed", "error"]
+
+SCHEMA = "pytest-gpuleak/report/1"
+"""Identifies the format of the JSON report."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Origin:
+    """The user's line that created an array's storage.
+
+    Attributes:
+        file: path of the source file, relative to the rootdir where it lies below it.
+        line: line number, from 1.
+        function: name of the function the line belongs to, ``<module>`` at module level.
+        code: the line's source, stripped, cut and free of control characters; empty where it cannot be read.
+    """
+
+    file: str
+    line: int
+    function: str
+    code: str
+
+
+@dataclasses.dataclass(frozen=True)
+class ArrayInfo:
+    """One leaked array, as metadata.
+
+    Attributes:
+        shape: sizes of the dimensions.
+        dtype: element type, without the framework's prefix (``float32``).
+        device: ``cpu``, ``cuda:0``, ...
+        bytes: bytes of the elements the array shows.
+        storage_bytes: bytes of the storage behind it, which a view keeps alive as a whole.
+        created: the line that created the storage, where known.
+    """
+
+    shape: tuple[int, ...]
+    dtype: str
+    device: str
+    bytes: int
+    storage_bytes: int
+    created: Origin | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class PathStep:
+    """One edge of a holder's path: how it is written in Python (``[0]``, ``.loss``), and the type it leads from."""
+
+    edge: str
+    type: str
+
+
+@dataclasses.dataclass(frozen=True)
+class Holder:
+    """Who keeps an array alive.
+
+    Attributes:
+        kind: what the root is.
+        root: the root, as one writes it in Python: ``app.metrics.HISTORY``.
+        text: the whole chain from the root to the array: ``app.metrics.HISTORY[0]``.
+        path: the edges from the root's own object to the array, first edge first.
+        file: source file of the root, where one is known.
+        line: line of the root's definition in that file, from 1, where known.
+    """
+
+    kind: HolderKind
+    root: str
+    text: str
+    path: tuple[PathStep, ...] = ()
+    file: str | None = None
+    line: int | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class Autograd:
+    """What an autograd graph behind leaked arrays retains beyond them: nodes, saved tensors and their bytes."""
+
+    nodes: int
+    saved_tensors: int
+    saved_bytes: int
+
+
+@dataclasses.dataclass(frozen=True)
+class Finding:
+    """One culprit: the arrays of one kind, on one device, under one holder root.
+
+    Attributes:
+        kind: what the evidence says.
+        failed: whether it fails the test (or the run, for a fixture).
+        device: device of all its arrays.
+        count: live arrays left by the first run, those that share a storage counted once.
+        bytes: bytes of their storages, each once.
+        bytes_per_run: bytes that each further run adds; 0 where it does not grow or was not run again.
+        fingerprint: hex digest of kind, names and edges alone; the same on another machine and in another order.
+        known: whether a baseline lists it.
+        tensors: a sample of the arrays, largest storage first (at most `MAX_ARRAYS_SHOWN`).
+        holder: who keeps them, or None where no search was made.
+        autograd: what their autograd graph retains, or None where it was not walked.
+        hint: one sentence on the edit that frees them, or None.
+        why_unconfirmed: why the test was not run again to the end, for a finding that could not be confirmed.
+    """
+
+    kind: FindingKind
+    failed: bool
+    device: str
+    count: int
+    bytes: int
+    bytes_per_run: int
+    fingerprint: str
+    known: bool = False
+    tensors: tuple[ArrayInfo, ...] = ()
+    holder: Holder | None = None
+    autograd: Autograd | None = None
+    hint: str | None = None
+    why_unconfirmed: str | None = None
+
+
+MAX_ARRAYS_SHOWN = 50
+"""Arrays listed with a finding; its `count` and `bytes` cover all."""
+
+
+@dataclasses.dataclass(frozen=True)
+class TestRecord:
+    """One attempt of one test.
+
+    Attributes:
+        nodeid: pytest's id of the test.
+        verdict: what the plugin says.
+        why_unchecked: the reason where the verdict is ``unchecked``, else None.
+        outcome: the test's own outcome, the same as without the plugin.
+        worker: the xdist worker that ran it (``gw0``), or ``main``.
+        duration_s: seconds of setup, call and teardown, without the plugin's own work.
+        overhead_s: seconds that the plugin added.
+        memory: counters by device, before and after; empty where no probe ran.
+        findings: what was left behind.
+        allowed: the reason given to ``allow_gpu_leak``, or None.
+    """
+
+    __test__ = False  # pytest would try to collect a class of this name in a test module that imports it
+
+    nodeid: str
+    verdict: Verdict
+    why_unchecked: str | None
+    outcome: Outcome
+    worker: str
+    duration_s: float
+    overhead_s: float
+    memory: dict[str, dict[str, int]] = dataclasses.field(default_factory=dict)
+    findings: tuple[Finding, ...] = ()
+    allowed: str | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class FixtureRecord:
+    """One wider fixture that did not let go when it was finalised.
+
+    Attributes:
+        name: the fixture's name, or what the user wrote for xunit-style setup (``TestModel.setup_class``).
+        scope: ``class``, ``module``, ``package`` or ``session``.
+        baseid: nodeid of the place that defines it.
+        findings: what it left behind.
+        file: source file of the fixture function, where known.
+        line: its line, from 1.
+        worker: the xdist worker that ran it, or ``main``.
+        allowed: the reason given to ``allow_gpu_leak``, or None.
+    """
+
+    name: str
+    scope: str
+    baseid: str
+    findings: tuple[Finding, ...]
+    file: str | None = None
+    line: int | None = None
+    worker: str = "main"
+    allowed: str | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class RunReport:
+    """A whole run, as every report renders it.
+
+    Attributes:
+        created: when, as an ISO 8601 time with its offset.
+        environment: python, platform, pytest, torch, devices: plain values.
+        policy: the options in force for tests without a marker.
+        summary: counts and sums over the run.
+        tests: one record an attempt, in the order they ended.
+        fixtures: the wider fixtures with findings.
+    """
+
+    created: str
+    environment: dict[str, Any]
+    policy: dict[str, Any]
+    summary: dict[str, Any]
+    tests: tuple[TestRecord, ...]
+    fixtures: tuple[FixtureRecord, ...]
+
+
+def encode(record: TestRecord | FixtureRecord | RunReport) -> dict[str, Any]:
+    """The record as JSON-ready dicts, lists and scalars: for the JSON report and for an xdist worker's channel."""
+    if isinstance(record, TestRecord) and not record.findings:
+        return vars(record).copy()  # nearly every test: asdict() would copy its scalars one by one
+    return dataclasses.asdict(record)
+
+
+def decode_finding(data: dict[str, Any]) -> Finding:
+    """The inverse of `encode` for one finding."""
+    holder = data["holder"]
+    autograd = data["autograd"]
+    return Finding(
+        **{
+            **data,
+            "tensors": tuple(
+                ArrayInfo(
+                    **{
+                        **array,
+                        "shape": tuple(array["shape"]),
+                        "created": None if array["created"] is None else Origin(**array["created"]),
+                    }
+                )
+                for array in data["tensors"]
+            ),
+            "holder": None
+            if holder is None
+            else Holder(**{**holder, "path": tuple(PathStep(**step) for step in holder["path"])}),
+            "autograd": None if autograd is None else Autograd(**autograd),
+        }
+    )
+
+
+def decode_test(data: dict[str, Any]) -> TestRecord:
+    """The inverse of `encode` for a test's record. Raises KeyError or TypeError for anything else."""
+    return TestRecord(**{**data, "findings": tuple(decode_finding(finding) for finding in data["findings"])})
+
+
+def decode_fixture(data: dict[str, Any]) -> FixtureRecord:
+    """The inverse of `encode` for a fixture's record. Raises KeyError or TypeError for anything else."""
+    return FixtureRecord(**{**data, "findings": tuple(decode_finding(finding) for finding in data["findings"])})

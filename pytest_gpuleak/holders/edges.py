@@ -1,0 +1,171 @@
+"""How one writes, in Python, the way from an object to one that it refers to.
+
+One small function a type, found by the method resolution order, as in torch's ``utils/viz/_cycles.py``. Each is given
+the chain of objects and a position in it, and names the edge that leads on from there. An edge may take in several
+objects of the chain: from a function over its closure's tuple and a cell to the variable is one edge to a reader.
+"""
+
+from __future__ import annotations
+
+import collections
+import types
+from typing import TYPE_CHECKING, Any, Final
+
+from pytest_gpuleak.holders import raw, runtime_edges
+from pytest_gpuleak.holders.chain import Chain, Edge
+from pytest_gpuleak.holders.heap import get_referents
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+def name_edge(chain: Chain, position: int) -> Edge:
+    """The edge that leads on from the object at `position`; never fails, at worst says inside what it goes on."""
+    parent = chain.objects[position]
+    for cls in raw.mro(type(parent)):
+        for namers in (_NAMERS, runtime_edges.NAMERS):
+            namer = namers.get(id(cls))
+            edge = None if namer is None else namer(chain, position)
+            if edge is not None:
+                return edge
+    edge = runtime_edges.name_in_task(chain, position) or name_attribute(chain, position)
+    return edge or Edge(f" (inside {chain.label(position)})", chain.label(position))
+
+
+def attribute_text(cls: type, name: object) -> str:
+    """``.name``, or by way of ``__dict__`` where the name cannot be written or a descriptor of `cls` is before it."""
+    if not raw.is_attribute_name(name):
+        return f".__dict__[{raw.key_text(name)}]"
+    for base in raw.mro(cls):
+        found = raw.class_dict(base).get(name)  # type: ignore[call-overload]  # a str, as was just checked
+        if found is not None:
+            # A property, say: the language reference, "Invoking Descriptors", lets it win over the instance's dict.
+            namespaces = [raw.class_dict(kind) for kind in raw.mro(type(found))]
+            for namespace in namespaces:
+                if "__set__" in namespace or "__delete__" in namespace:
+                    return f".__dict__[{name!r}]"
+            break
+    return f".{name}"
+
+
+def name_attribute(chain: Chain, position: int) -> Edge | None:
+    """An instance's attribute: in its ``__dict__`` (a link of the chain or not), in a slot, in a C member."""
+    parent, child = chain.objects[position], chain.at(position + 1)
+    label = chain.label(position)
+    namespace = raw.instance_dict(parent)
+    if namespace is not None:
+        if namespace is child and position + 2 < len(chain.objects):
+            key = chain.lookups.key(child, chain.at(position + 2))
+            if key is not None:
+                return Edge(attribute_text(type(parent), key[0]), label, 2)
+        if namespace is child:
+            return Edge(".__dict__", label)
+        key = chain.lookups.key(namespace, child)
+        if key is not None:
+            return Edge(attribute_text(type(parent), key[0]), label)
+    for name, value in raw.members(parent):
+        if value is child:
+            return Edge(f".{name}" if raw.is_attribute_name(name) else f" (member {name})", label)
+    return None
+
+
+def name_item_of_dict(chain: Chain, position: int) -> Edge | None:
+    """A dict's value by its key, or one of its keys."""
+    parent, child = chain.objects[position], chain.at(position + 1)
+    key = chain.lookups.key(parent, child)
+    if key is not None:
+        return Edge(f"[{raw.key_text(key[0])}]", chain.label(position))
+    try:
+        is_key = id(child) in map(id, dict.keys(parent))
+    except RuntimeError:
+        return None
+    return Edge(" (a key)", chain.label(position)) if is_key else None
+
+
+def _sequence(base: Any) -> Callable[[Chain, int], Edge | None]:
+    """A namer for items of a sequence type, read by the built-in type's own iterator."""
+
+    def name_item(chain: Chain, position: int) -> Edge | None:
+        parent = chain.objects[position]
+        try:
+            index = chain.lookups.index(parent, chain.at(position + 1), base.__iter__(parent))
+        except RuntimeError:  # a deque that another thread has changed meanwhile
+            return None
+        return None if index is None else Edge(f"[{index}]", chain.label(position))
+
+    return name_item
+
+
+def _unordered(base: Any) -> Callable[[Chain, int], Edge | None]:
+    """A namer for items of a set type."""
+
+    def name_item(chain: Chain, position: int) -> Edge | None:
+        parent = chain.objects[position]
+        try:
+            found = id(chain.at(position + 1)) in map(id, base.__iter__(parent))
+        except RuntimeError:
+            return None
+        return Edge(" (item of set)", chain.label(position)) if found else None
+
+    return name_item
+
+
+def name_in_class(chain: Chain, position: int) -> Edge | None:
+    """An attribute of a class; its namespace's dict is a link of the chain."""
+    cls, namespace = chain.objects[position], chain.at(position + 1)
+    if type(namespace) is not dict or position + 2 >= len(chain.objects):
+        return None
+    if id(namespace) not in set(map(id, get_referents(raw.class_dict(cls)))):
+        return None
+    key = chain.lookups.key(namespace, chain.at(position + 2))
+    if key is None:
+        return None
+    name, value = key[0], chain.at(position + 2)
+    label = f"class {raw.class_qualname(cls)}"
+    if not raw.is_attribute_name(name):
+        return Edge(f".__dict__[{raw.key_text(name)}]", label, 2)
+    if type(value) in (staticmethod, classmethod) and chain.at(position + 3) is value.__func__:
+        return Edge(f".{name}" + (".__func__" if type(value) is classmethod else ""), label, 3)
+    return Edge(f".{name}" if _shows_itself(value) else f".__dict__[{name!r}]", label, 2)
+
+
+def _shows_itself(value: object) -> bool:
+    """Whether ``cls.name`` gives the very object that the class's namespace holds."""
+    if type(value) in (types.FunctionType, property, raw.LRU_WRAPPER):
+        return True
+    return all("__get__" not in raw.class_dict(base) for base in raw.mro(type(value)))
+
+
+def name_in_module(chain: Chain, position: int) -> Edge | None:
+    """A global of a module that `sys.modules` no longer holds, or something in an extension module's state."""
+    namespace = chain.at(position + 1)
+    if raw.module_dict(chain.objects[position]) is namespace and position + 2 < len(chain.objects):
+        key = chain.lookups.key(namespace, chain.at(position + 2))
+        if key is not None and raw.is_attribute_name(key[0]):
+            return Edge(f".{key[0]}", "module", 2)
+    return None if namespace is None else Edge(" (module state)", "module")
+
+
+def name_behind_proxy(chain: Chain, position: int) -> Edge | None:
+    """An item of the dict behind a `types.MappingProxyType`."""
+    key = chain.lookups.key(chain.at(position + 1), chain.at(position + 2)) if _dict_follows(chain, position) else None
+    return None if key is None else Edge(f"[{raw.key_text(key[0])}]", "mappingproxy", 2)
+
+
+def _dict_follows(chain: Chain, position: int) -> bool:
+    """Whether the next link of the chain is a dict and there is one beyond."""
+    return position + 2 < len(chain.objects) and raw.is_a(chain.at(position + 1), dict)
+
+
+_NAMERS: Final[dict[int, Callable[[Chain, int], Edge | None]]] = {
+    id(dict): name_item_of_dict,
+    id(list): _sequence(list),
+    id(tuple): _sequence(tuple),
+    id(collections.deque): _sequence(collections.deque),
+    id(set): _unordered(set),
+    id(frozenset): _unordered(frozenset),
+    id(type): name_in_class,
+    id(types.ModuleType): name_in_module,
+    id(types.MappingProxyType): name_behind_proxy,
+}
+"""By the id of a built-in type: comparing or hashing a stranger's type would ask its metaclass."""

@@ -1,0 +1,242 @@
+"""Where a path may end: the places that a person can act on.
+
+Ranks, best first: what stays until someone edits it (a module's global, a class attribute, a cache, a fixture); what
+runs (a thread, a frame); what the last error pinned; any other exception. The search uses a worse rank only where there
+is no better.
+"""
+
+from __future__ import annotations
+
+import types
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from pytest_gpuleak.holders import raw
+from pytest_gpuleak.holders.frames import (
+    PACKAGE,
+    belongs_to_plugin,
+    live_threads,
+    local_variables,
+    name_of_thread,
+    running_frames,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable
+
+    from pytest_gpuleak.findings import HolderKind
+    from pytest_gpuleak.holders.frames import RunningFrame
+
+EDITABLE: Final = 1
+RUNNING: Final = 2
+LAST_ERROR: Final = 3
+EXCEPTION: Final = 4
+RANKS: Final = (EDITABLE, RUNNING, LAST_ERROR, EXCEPTION)
+
+_LAST_ERROR_NAMES: Final = ("last_exc", "last_value", "last_traceback", "last_type")
+"""Globals of `sys` that pin the frames of the last failed test (pytest-dev/pytest#2798)."""
+
+_BOOKKEEPING: Final = (("threading", "_active"), ("threading", "_limbo"), ("sys", "modules"))
+"""Globals by which the interpreter finds live things: that a thread runs is the better answer."""
+
+
+_VIEWS: Final = ("_pytest._code.code.Traceback", "_pytest._code.code.TracebackEntry")
+"""Second views of a traceback that something else holds, and by which no reader would want to be led to it."""
+
+_PLAIN: Final = frozenset({id(dict), id(list), id(tuple), id(set), id(frozenset), id(types.CellType)})
+"""Most of a heap: types that are never a root by themselves, told apart before anything dearer is asked."""
+
+
+@dataclass(frozen=True)
+class Root:
+    """A place where a path ends. It is attached to the path's first object.
+
+    Attributes:
+        rank: one of `RANKS`.
+        kind: what it is.
+        text: how one writes the path's first object in Python.
+        hops: references between the root and the path's first object that `text` has taken in: a module's dict.
+        module: the module whose source defines the root, where one does.
+        name: the dotted name within that module.
+        preference: which of several roots at the same distance is shown: the lowest.
+        file: the source file, where it is known without `module`.
+        line: the line in it, from 1.
+    """
+
+    rank: int
+    kind: HolderKind
+    text: str
+    hops: int = 0
+    module: str | None = None
+    name: str | None = None
+    preference: tuple[int, str] = (0, "")
+    file: str | None = None
+    line: int | None = None
+
+
+class Roots:
+    """Recognises roots. It holds references to modules' namespaces and running frames: drop it after the search.
+
+    Args:
+        ignore: ids of objects that never count as holders.
+    """
+
+    def __init__(self, ignore: Collection[int]) -> None:
+        self._ignore = ignore
+        self._modules: dict[int, str] = {}
+        self._plugin: set[int] = set()
+        for name, namespace in raw.loaded_modules().items():
+            own_name = raw.plain_text(namespace.get("__name__"))
+            if raw.is_within(name, PACKAGE) or raw.is_within(own_name, PACKAGE):
+                self._plugin.add(id(namespace))
+            elif id(namespace) not in self._modules or name == own_name:
+                self._modules[id(namespace)] = name
+        self._bookkeeping: set[int] = set()
+        for module, name in _BOOKKEEPING:
+            self._bookkeeping.add(id(raw.loaded(module, name)))
+        self._bookkeeping.discard(id(None))
+        self.frames: list[RunningFrame] = running_frames(ignore)
+        self._on_stack: set[int] = set()
+        for running in running_frames(()):
+            self._on_stack.add(id(running.frame))
+        self._threads: set[int] = set()
+        for thread in live_threads():
+            self._threads.add(id(thread))
+        self._fixture = raw.loaded_class("_pytest.fixtures", "FixtureDef")
+        self._node = raw.loaded_class("_pytest.nodes", "Node")
+
+    def excluded(self, container: object) -> bool:
+        """Whether `container` refers to the targets only because of this plugin, or is followed in another way.
+
+        Frames on a stack are read by the names of their locals instead: see `local_roots`.
+        """
+        identity = id(container)
+        if identity in self._ignore or identity in self._bookkeeping or identity in self._plugin:
+            return True
+        kind = type(container)
+        if id(kind) in _PLAIN:
+            return False
+        if kind is types.FrameType:
+            return identity in self._on_stack or belongs_to_plugin(container.f_globals)  # type: ignore[attr-defined]
+        if kind is types.FunctionType:
+            return belongs_to_plugin(container.__globals__)  # type: ignore[attr-defined]
+        if kind is types.GeneratorType:  # a hook wrapper of the plugin, waiting for the test to end
+            frame = container.gi_frame  # type: ignore[attr-defined]
+            return frame is not None and belongs_to_plugin(frame.f_globals)
+        if kind is type:
+            return raw.in_package(container, PACKAGE)  # type: ignore[arg-type]
+        return raw.in_package(kind, PACKAGE) or raw.class_label(kind) in _VIEWS
+
+    def is_common(self, container: object) -> bool:
+        """Whether `container` is a plain built-in container, of which a heap has most, and no module's dict."""
+        return id(type(container)) in _PLAIN and id(container) not in self._modules
+
+    def is_namespace(self, container: object) -> bool:
+        """Whether `container` is the dict of a module in `sys.modules`."""
+        return id(container) in self._modules
+
+    def global_roots(self, namespace: Any, wanted: Collection[int]) -> Iterable[tuple[int, Root]]:
+        """The roots that a module's dict is to those of its values whose ids are `wanted`: pairs of id and root."""
+        module = self._modules[id(namespace)]
+        found: list[tuple[int, Root]] = []
+        for name, value in list(dict.items(namespace)):
+            if id(value) in wanted and type(name) is str:
+                found.append((id(value), _global(module, name)))
+        return found
+
+    def local_roots(self, wanted: Collection[int]) -> Iterable[tuple[int, Root]]:
+        """The roots that running frames are to their locals whose ids are `wanted`: pairs of id and root."""
+        found: list[tuple[int, Root]] = []
+        for running in self.frames:
+            if id(running.frame.f_locals) in self._modules:
+                continue  # a module that is being imported: its locals are its globals
+            for name, value in local_variables(running.frame):
+                if id(value) in wanted and id(value) not in self._ignore:
+                    kind: HolderKind = "frame" if running.thread is None else "thread"
+                    text = f"{running.describe()}: local {name!r}"
+                    file, line = running.frame.f_code.co_filename, running.frame.f_lineno
+                    found.append((id(value), Root(RUNNING, kind, text, hops=1, file=file, line=line)))
+        return found
+
+    def local_values(self) -> tuple[object, ...]:
+        """The values of all running frames' locals."""
+        found: list[object] = []
+        for running in self.frames:
+            for _, value in local_variables(running.frame):
+                found.append(value)
+        return tuple(found)
+
+    def root_of(self, value: object) -> Root | None:
+        """The root that `value` itself is, or None."""
+        kind = type(value)
+        if id(kind) in _PLAIN:
+            return None
+        if raw.is_subclass(kind, type):
+            return _class_root(value)  # type: ignore[arg-type]
+        if kind is raw.LRU_WRAPPER:
+            return _cache_root(value)
+        if self._fixture is not None and raw.is_subclass(kind, self._fixture):
+            return Root(EDITABLE, "fixture", f"fixture {_attribute(value, 'argname')!r}", preference=(3, ""))
+        if self._node is not None and raw.is_subclass(kind, self._node):
+            return Root(EDITABLE, "fixture", f"pytest item {_attribute(value, 'name')!r}", preference=(4, ""))
+        if id(value) in self._threads:
+            return Root(RUNNING, "thread", f"thread {name_of_thread(value)!r}", preference=(1, ""))
+        if raw.is_subclass(kind, types.ModuleType):
+            return self._module_root(value)
+        if raw.is_subclass(kind, BaseException):
+            return Root(EXCEPTION, "traceback", f"exception {raw.class_name(kind)}")
+        if kind is types.TracebackType:
+            # Two hops too many: the exception that has it, where there is one, is the better answer.
+            return Root(EXCEPTION, "traceback", "traceback", hops=2)
+        return None
+
+    def _module_root(self, module: object) -> Root | None:
+        """A module in `sys.modules` that holds something beyond its namespace: an extension's state."""
+        namespace = raw.module_dict(module)
+        name = None if namespace is None else self._modules.get(id(namespace))
+        return None if name is None else Root(EDITABLE, "module", name, module=name)
+
+
+def _global(module: str, name: str) -> Root:
+    """The root for one global."""
+    if module == "sys" and name in _LAST_ERROR_NAMES:
+        return Root(LAST_ERROR, "traceback", f"sys.{name}", hops=1, preference=(_LAST_ERROR_NAMES.index(name), name))
+    text = f"{module}.{name}" if raw.is_attribute_name(name) else f"{module}.__dict__[{raw.key_text(name)}]"
+    # A test that imported the name holds it too: the module that a library's user would edit is the better answer.
+    last = module.rpartition(".")[2]
+    imported = int(last.startswith("test_") or last.endswith("_test") or last == "conftest" or module == "__main__")
+    return Root(EDITABLE, "module", text, hops=1, module=module, name=name, preference=(imported, text))
+
+
+def _class_root(cls: type) -> Root | None:
+    """A class that its module and qualified name lead to."""
+    module, qualname = raw.class_module(cls), raw.class_qualname(cls)
+    if raw.resolve(module, qualname) is not cls:
+        return None
+    return Root(EDITABLE, "class", f"{module}.{qualname}", module=module, name=qualname, preference=(2, qualname))
+
+
+def _cache_root(wrapper: object) -> Root | None:
+    """An `lru_cache` whose function's name leads to it, as a global or as an attribute of a class."""
+    namespace = raw.instance_dict(wrapper)
+    if namespace is None:
+        return None
+    module = raw.plain_text(namespace.get("__module__"))
+    qualname = raw.plain_text(namespace.get("__qualname__"))
+    found = raw.resolve(module, qualname)
+    if type(found) is staticmethod or type(found) is classmethod:
+        found = found.__func__
+    if found is not wrapper:
+        return None
+    return Root(EDITABLE, "cache", f"{module}.{qualname}", module=module, name=qualname, preference=(2, qualname or ""))
+
+
+def _attribute(value: object, name: str) -> str:
+    """A str attribute of an object of pytest's own, from its ``__dict__`` or its ``__slots__``."""
+    namespace = raw.instance_dict(value)
+    found = None if namespace is None else raw.plain_text(namespace.get(name))
+    if found is None:
+        for member, content in raw.members(value):
+            if member == name:
+                found = raw.plain_text(content)
+    return found or "?"

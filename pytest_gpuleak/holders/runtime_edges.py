@@ -1,0 +1,208 @@
+"""Edges of what the interpreter itself is made of: functions, frames, generators, tracebacks, caches, threads' locals.
+
+Their names are those that the interpreter gives them, so that a path can be pasted into a debugger.
+"""
+
+from __future__ import annotations
+
+import contextvars
+import threading
+import types
+from typing import TYPE_CHECKING, Any, Final
+
+from pytest_gpuleak.holders import raw
+from pytest_gpuleak.holders.chain import Edge
+from pytest_gpuleak.holders.frames import function_name, local_variables
+from pytest_gpuleak.holders.heap import get_referents
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from pytest_gpuleak.holders.chain import Chain
+
+
+def name_in_function(chain: Chain, position: int) -> Edge | None:
+    """A closure's variable, a default, or an attribute of a function."""
+    function: types.FunctionType = chain.objects[position]
+    first, second, third = chain.at(position + 1), chain.at(position + 2), chain.at(position + 3)
+    name = function.__qualname__
+    if first is function.__closure__ and function.__closure__ is not None and type(second) is types.CellType:
+        variables = function.__code__.co_freevars
+        for index, cell in enumerate(function.__closure__):
+            if cell is second:
+                label = f"closure variable {variables[index]!r} of {name}"
+                if third is None or cell_contents(cell) is not third:
+                    return Edge(f".__closure__[{index}]", label, 2)
+                return Edge(f".__closure__[{index}].cell_contents", label, 3)
+    defaults = function.__defaults__
+    if first is defaults and defaults is not None:
+        index_found = chain.lookups.index(defaults, second, tuple.__iter__(defaults))
+        if index_found is not None:
+            return Edge(f".__defaults__[{index_found}]", f"default argument of {name}", 2)
+    if first is function.__kwdefaults__ and function.__kwdefaults__ is not None:
+        key = chain.lookups.key(first, second)
+        if key is not None:
+            return Edge(f".__kwdefaults__[{raw.key_text(key[0])}]", f"default argument of {name}", 2)
+    if first is function.__globals__:
+        return Edge(".__globals__", f"function {name}")
+    return None
+
+
+def cell_contents(cell: types.CellType) -> Any:
+    """What a closure's cell holds, or None where it is empty."""
+    try:
+        return cell.cell_contents
+    except ValueError:
+        return None
+
+
+def name_in_cell(chain: Chain, position: int) -> Edge | None:
+    """The one thing that a cell holds."""
+    return Edge(".cell_contents", chain.label(position))
+
+
+def name_in_frame(chain: Chain, position: int) -> Edge | None:
+    """A local variable of a frame that has ended but that a traceback or a generator keeps."""
+    frame: types.FrameType = chain.objects[position]
+    return _local(chain, position, frame, "") or _trusted(chain, position)
+
+
+def name_in_generator(chain: Chain, position: int) -> Edge | None:
+    """A local variable of a suspended generator or coroutine, or what it waits for."""
+    attribute = _FRAME_OF[id(type(chain.objects[position]))]
+    # The descriptor makes the frame object, which the generator keeps from then on (Objects/genobject.c).
+    frame = raw.slot(chain.objects[position], type(chain.objects[position]), attribute)
+    found = None if frame is None else _local(chain, position, frame, f".{attribute}")
+    return found or _trusted(chain, position)
+
+
+def _local(chain: Chain, position: int, frame: types.FrameType, prefix: str) -> Edge | None:
+    """A local variable by its name, also one that lies in a cell."""
+    child, beyond = chain.at(position + 1), chain.at(position + 2)
+    label = f"frame of {function_name(frame.f_code)}"
+    for name, value in local_variables(frame):
+        if value is child:
+            return Edge(f"{prefix}.f_locals[{name!r}]", label)
+        if value is beyond and beyond is not None and type(child) is types.CellType:
+            return Edge(f"{prefix}.f_locals[{name!r}]", label, 2)
+    return None
+
+
+def _trusted(chain: Chain, position: int) -> Edge | None:
+    """An attribute of a built-in type, read by that type's own descriptor."""
+    parent, child = chain.objects[position], chain.at(position + 1)
+    for cls in raw.mro(type(parent)):
+        for name in _ATTRIBUTES.get(id(cls), ()):
+            if raw.slot(parent, cls, name) is child:
+                return Edge(f".{name}", chain.label(position))
+    return None
+
+
+def name_in_cache(chain: Chain, position: int) -> Edge | None:
+    """What an `lru_cache` keeps: arguments in its keys, results in its values.
+
+    A bounded cache refers to keys and results itself, an unbounded one through its dict (Modules/_functoolsmodule.c,
+    lru_cache_tp_traverse). Python has no words for either.
+    """
+    wrapper, child, beyond = chain.objects[position], chain.at(position + 1), chain.at(position + 2)
+    namespace = raw.instance_dict(wrapper)
+    label = "functools.lru_cache"
+    if namespace is not None and namespace is not child:
+        key = chain.lookups.key(namespace, child)
+        if key is not None and raw.is_attribute_name(key[0]):
+            return Edge(f".{key[0]}", label)
+    if namespace is child and namespace is not None:
+        key = chain.lookups.key(namespace, beyond)
+        if key is not None and raw.is_attribute_name(key[0]):
+            return Edge(f".{key[0]}", label, 2)  # __wrapped__
+    contents = None
+    for referent in get_referents(wrapper):
+        if type(referent) is dict and referent is not namespace:
+            contents = referent
+    if child is contents and beyond is not None:
+        kept = chain.lookups.key(contents, beyond) is not None
+        return Edge(" (cached result)" if kept else " (cache key)", label, 2)
+    if contents is not None and id(child) in set(map(id, dict.keys(contents))):
+        return Edge(" (cache key)", label)
+    return Edge(" (cached result)", label)
+
+
+def name_in_thread_local(chain: Chain, position: int) -> Edge | None:
+    """An attribute of a `threading.local`, as the thread that set it writes it.
+
+    The object keeps a dict of dicts, one a thread (Modules/_threadmodule.c, local_traverse).
+    """
+    values = chain.at(position + 2)
+    if type(chain.at(position + 1)) is dict and type(values) is dict and position + 3 < len(chain.objects):
+        key = chain.lookups.key(values, chain.at(position + 3))
+        if key is not None and raw.is_attribute_name(key[0]):
+            return Edge(f".{key[0]}", "threading.local, in the thread that set it", 3)
+    return None
+
+
+def name_in_context(chain: Chain, position: int) -> Edge | None:
+    """The value of a context variable; between it and the context lie the nodes of a tree (Python/hamt.c)."""
+    context: contextvars.Context = chain.objects[position]
+    for variable, value in contextvars.Context.items(context):
+        for further in range(position + 1, len(chain.objects)):
+            if chain.objects[further] is value:
+                return Edge(f"[<ContextVar {variable.name!r}>]", "contextvars.Context", further - position)
+    return None
+
+
+def name_in_exception(chain: Chain, position: int) -> Edge | None:
+    """An exception's traceback, context, cause or argument."""
+    error = chain.objects[position]
+    found = _trusted(chain, position)
+    if found is not None and found.text == ".args" and position + 2 < len(chain.objects):
+        arguments = raw.slot(error, BaseException, "args")
+        index = chain.lookups.index(arguments, chain.at(position + 2), tuple.__iter__(arguments))
+        return found if index is None else Edge(f".args[{index}]", found.label, 2)
+    return found
+
+
+def name_in_task(chain: Chain, position: int) -> Edge | None:
+    """The coroutine of an asyncio task that is written in C; asyncio itself is imported by its users alone."""
+    task_class = raw.loaded_class("_asyncio", "Task")
+    if task_class is None or not raw.is_a(chain.objects[position], task_class):
+        return None
+    method = raw.slot(chain.objects[position], task_class, "get_coro")
+    is_coroutine = method is not None and method() is chain.at(position + 1)
+    return Edge(".get_coro()", chain.label(position)) if is_coroutine else None
+
+
+_FRAME_OF: Final[dict[int, str]] = {
+    id(types.GeneratorType): "gi_frame",
+    id(types.CoroutineType): "cr_frame",
+    id(types.AsyncGeneratorType): "ag_frame",
+}
+
+_ATTRIBUTES: Final[dict[int, tuple[str, ...]]] = {
+    id(types.GeneratorType): ("gi_frame", "gi_yieldfrom"),
+    id(types.CoroutineType): ("cr_frame", "cr_await"),
+    id(types.AsyncGeneratorType): ("ag_frame", "ag_await"),
+    id(types.FrameType): ("f_back", "f_globals", "f_trace"),
+    id(types.TracebackType): ("tb_frame", "tb_next"),
+    id(BaseException): ("__traceback__", "__context__", "__cause__", "args"),
+    id(types.BuiltinFunctionType): ("__self__",),
+    id(types.MethodWrapperType): ("__self__",),
+    id(memoryview): ("obj",),
+}
+
+NAMERS: Final[dict[int, Callable[[Chain, int], Edge | None]]] = {
+    id(types.FunctionType): name_in_function,
+    id(types.CellType): name_in_cell,
+    id(types.FrameType): name_in_frame,
+    id(types.GeneratorType): name_in_generator,
+    id(types.CoroutineType): name_in_generator,
+    id(types.AsyncGeneratorType): name_in_generator,
+    id(types.TracebackType): _trusted,
+    id(types.BuiltinFunctionType): _trusted,
+    id(types.MethodWrapperType): _trusted,
+    id(memoryview): _trusted,
+    id(BaseException): name_in_exception,
+    id(raw.LRU_WRAPPER): name_in_cache,
+    id(threading.local): name_in_thread_local,
+    id(contextvars.Context): name_in_context,
+}
+"""By the id of a built-in type; the order of a class's bases decides, `edges` asks."""

@@ -1,0 +1,62 @@
+"""What pytest itself keeps or reports beside the tests, and how it is kept out of the verdicts."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import warnings
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+def release_values(item: pytest.Item) -> None:
+    """Let go of what pytest lets go of right after the teardown's report, and no test can reach any more.
+
+    The values of function fixtures (``runtestprotocol`` clears them after the report), and the log records of the
+    teardown phase (the logging plugin clears them when the next phase begins), which hold the arguments of their
+    messages.
+    """
+    values = getattr(item, "funcargs", None)
+    if type(values) is dict:
+        values.clear()
+    logging = item.config.pluginmanager.get_plugin("logging-plugin")
+    for name in ("caplog_handler", "report_handler"):
+        handler = getattr(logging, name, None)
+        if handler is not None and handler.records:
+            handler.reset()
+
+
+@contextlib.contextmanager
+def deferred_finalizer_errors(config: pytest.Config, nodeid: str) -> Iterator[None]:
+    """Errors in ``__del__`` that our collections bring forward become warnings of the run.
+
+    Left to pytest's own hook, under ``-W error`` one would fail the next test, which without the plugin the
+    collector might never have reached.
+    """
+    messages: list[str] = []
+
+    def note(unraisable: Any) -> None:
+        kind = getattr(unraisable.exc_type, "__name__", "?")
+        messages.append(f"{kind} ignored in a finalizer that ran while {nodeid} was checked for leaks")
+
+    previous, sys.unraisablehook = sys.unraisablehook, note
+    try:
+        yield
+    finally:
+        sys.unraisablehook = previous
+    for message in messages:
+        warn(config, message, nodeid)
+
+
+def warn(config: pytest.Config, message: str, nodeid: str) -> None:
+    """List a warning in pytest's summary, past the user's filters: it must fail no test."""
+    recorded = warnings.WarningMessage(
+        pytest.PytestWarning(f"gpu-leak: {message}"), pytest.PytestWarning, __file__, 0, source=None
+    )
+    config.hook.pytest_warning_recorded.call_historic(
+        kwargs={"warning_message": recorded, "when": "runtest", "nodeid": nodeid, "location": None}
+    )

@@ -1,0 +1,278 @@
+"""One test through detect, settle, confirm and explain."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import os
+import time
+from typing import TYPE_CHECKING, Any
+
+from pytest_gpuleak.collector import epochs_supported, installed
+from pytest_gpuleak.epoch import EpochDetector
+from pytest_gpuleak.findings import Finding, FixtureRecord, Outcome, TestRecord, Verdict
+from pytest_gpuleak.keepsakes import deferred_finalizer_errors, release_values
+from pytest_gpuleak.policy import Policy, Settings, policy_of
+from pytest_gpuleak.scan import ScanDetector
+from pytest_gpuleak.scopes import FixtureSetup, Scopes, node_of, place_of
+from pytest_gpuleak.settle import Call, Collection, Rung, Waits
+from pytest_gpuleak.sources import is_user_file
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    import pytest
+
+    from pytest_gpuleak.arrays.protocol import ArrayFramework
+    from pytest_gpuleak.detector import Detector
+    from pytest_gpuleak.suspicion import FixtureJudge
+
+
+@dataclasses.dataclass
+class Attempt:
+    """One attempt of one test, while it runs: times and outcome, no node and no report."""
+
+    nodeid: str
+    policy: Policy
+    outcome: Outcome = "passed"
+    why: str | None = None
+    duration_s: float = 0.0
+    overhead_s: float = 0.0
+
+
+class Monitor:
+    """Watches the tests of one process.
+
+    Args:
+        config: pytest's config.
+        settings: what the run was asked for.
+        frameworks: whose arrays are watched.
+        worker: the xdist worker's id, or ``main``.
+        epoch: a detector that watches the collector already.
+    """
+
+    def __init__(
+        self,
+        config: pytest.Config,
+        settings: Settings,
+        frameworks: list[ArrayFramework],
+        worker: str,
+        epoch: EpochDetector | None = None,
+    ) -> None:
+        self.config = config
+        self.settings = settings
+        self.frameworks = frameworks
+        self.worker = worker
+        self.rerunning = False
+        self._nested = epoch is None and installed()
+        self._epoch = epoch if epoch is not None else EpochDetector(frameworks)
+        self.detector: Detector = ScanDetector(frameworks) if self._nested else self._epoch
+        self.scopes = Scopes(self.detector, frameworks)
+        self._fixtures: FixtureJudge | None = None
+        self._attempt: Attempt | None = None
+
+    @property
+    def mode(self) -> str:
+        """The strategy for tests without a marker, as the header states it."""
+        if self.settings.policy.scan == "epoch":
+            if not epochs_supported():
+                return "scan (this interpreter's collector has no epochs)"
+            if self._nested:
+                return "scan (another run in this process has the epoch)"
+        return self.settings.policy.scan
+
+    def start(self) -> None:
+        """Begin to watch; early, so that a conftest.py that binds a function of `gc` binds the watched one."""
+        self._use(self.settings.policy)
+
+    def stop(self) -> None:
+        """Leave the process as it was found. Safe to call twice."""
+        self._epoch.stop()
+
+    def begin(self, item: pytest.Item) -> None:
+        """An attempt of a test begins with its setup."""
+        began = time.perf_counter()
+        policy = policy_of(item, self.settings)
+        self._use(policy)
+        self._attempt = Attempt(item.nodeid, policy)
+        self.open()
+        self._charge(began)
+
+    def open(self) -> None:
+        """A run of a test begins: what is alive now is not its own."""
+        self.scopes.begin()
+        self.detector.open()
+
+    def born(self) -> list[object]:
+        """The arrays that the run has made and that are alive, as strong references."""
+        arrays = self.detector.look()
+        older = self.scopes.own - {id(array) for array in arrays}
+        if older:
+            arrays += self.detector.find(older)
+        return arrays
+
+    def note_report(self, report: pytest.TestReport) -> None:
+        """Keep what a phase's report says of the test's own outcome."""
+        attempt = self._attempt
+        if attempt is None:
+            return
+        attempt.duration_s += report.duration
+        outcome = outcome_of(report)
+        if attempt.outcome in CHECKED and outcome != "passed":
+            attempt.outcome = outcome
+            if outcome not in CHECKED:
+                attempt.why = f"it {WORDS[outcome]} in {report.when}: its traceback may hold its locals"
+
+    def note_failure(self, nodeid: str) -> None:
+        """A report of the running test was logged as failed beside those of its phases (a sub-test's)."""
+        attempt = self._attempt
+        if attempt is not None and attempt.nodeid == nodeid and attempt.outcome in CHECKED:
+            attempt.outcome, attempt.why = "failed", "a sub-test failed: its traceback may hold its locals"
+
+    @contextlib.contextmanager
+    def fixture_setup(self, fixture: Any, request: Any) -> Iterator[None]:
+        """A wider fixture is set up in the body."""
+        began = time.perf_counter()
+        place = place_of(fixture, request, self.shorten)
+        self.scopes.enter_setup(fixture, place, policy_of(node_of(request), self.settings))
+        self._charge(began)
+        ready = time.perf_counter()
+        try:
+            yield
+        finally:
+            ended = time.perf_counter()
+            # Finalizers are called last in, first out: from this one on the fixture's own run.
+            fixture.addfinalizer(lambda: self.fixture_teardown(fixture))
+            self.scopes.leave_setup(ended - ready)
+            self._charge(ended)
+
+    def fixture_teardown(self, fixture: Any) -> None:
+        """A wider fixture's teardown begins."""
+        began = time.perf_counter()
+        self.scopes.enter_teardown(fixture)
+        self._charge(began)
+
+    def fixture_finalised(self, fixture: Any) -> None:
+        """A wider fixture has been torn down."""
+        began = time.perf_counter()
+        self.scopes.leave_teardown(fixture)
+        self._charge(began)
+
+    def judge(self, item: pytest.Item, nextitem: pytest.Item | None) -> TestRecord | None:
+        """The verdict on the attempt that has just ended, teardown included; None where none had begun.
+
+        Args:
+            item: the test.
+            nextitem: what its teardown was given.
+        """
+        attempt = self._attempt
+        if attempt is None:
+            return None
+        began = time.perf_counter()
+        checked = attempt.outcome in CHECKED
+        verdict: Verdict = "clean" if checked else "unchecked"
+        findings: tuple[Finding, ...] = ()
+        release_values(item)
+        with deferred_finalizer_errors(self.config, item.nodeid):
+            released = self.scopes.released()
+            if checked:
+                # The fixtures first: the test's arrays, held here, would be found again as holders of theirs.
+                rebuilt_s = sum(setup.setup_s for setup in released)
+                self.check_fixtures(released)
+                arrays = self.born()
+                if arrays:
+                    from pytest_gpuleak.suspicion import Suspicion
+
+                    suspicion = Suspicion(self, item, nextitem, attempt.policy, attempt.duration_s + rebuilt_s)
+                    verdict, findings = suspicion.investigate(arrays)
+            else:
+                # A failed test's traceback holds the values of its fixtures as well as its locals.
+                self.scopes.postpone(released)
+            self.detector.close()
+        self._charge(began)
+        self._attempt = None
+        return TestRecord(
+            nodeid=attempt.nodeid,
+            verdict=verdict,
+            why_unchecked=attempt.why,
+            outcome=attempt.outcome,
+            worker=self.worker,
+            duration_s=attempt.duration_s,
+            overhead_s=attempt.overhead_s,
+            findings=findings,
+            allowed=attempt.policy.allowed if verdict == "allowed" else None,
+        )
+
+    def finish(self) -> None:
+        """The session is over, with every fixture finalised."""
+        self.check_fixtures(self.scopes.released())
+
+    def check_fixtures(self, setups: list[FixtureSetup]) -> None:
+        """Judge fixtures that have been finalised."""
+        if self._fixtures is None and any(setup.holds_memory() for setup in setups):
+            from pytest_gpuleak.suspicion import FixtureJudge
+
+            self._fixtures = FixtureJudge(self)
+        if self._fixtures is not None:
+            self._fixtures.check(setups)
+
+    @property
+    def fixture_records(self) -> list[FixtureRecord]:
+        """The fixtures that did not let go."""
+        return [] if self._fixtures is None else list(self._fixtures.records.values())
+
+    def rungs(self, nodeid: str, *, young: bool) -> list[Rung]:
+        """The ladder to climb for a suspect.
+
+        Args:
+            nodeid: whom the settle hook is told of.
+            young: whether a young collection reaches what is suspected.
+        """
+        ladder: list[Rung] = [Collection(1)] if young else []
+        ladder.append(Collection(2))
+        hook = self.config.hook.pytest_gpuleak_settle
+        if hook.get_hookimpls():
+            ladder.append(Call(lambda: hook(config=self.config, nodeid=nodeid)))
+        ladder.append(Waits())
+        return ladder
+
+    def shorten(self, path: str) -> str:
+        """The path relative to the rootdir where it lies below it."""
+        return path.removeprefix(str(self.config.rootpath) + os.sep)
+
+    def is_user_file(self, path: str) -> bool:
+        """Whether a source file is the user's own: neither installed, nor the plugin's, nor Python's."""
+        return is_user_file(path, str(self.config.rootpath))
+
+    def _use(self, policy: Policy) -> None:
+        """Switch to the policy's strategy."""
+        if self._nested:
+            return
+        if policy.scan == "epoch" and epochs_supported():
+            self._epoch.start()
+            self.detector = self._epoch
+        elif self.detector is self._epoch:
+            self._epoch.stop()
+            self.detector = ScanDetector(self.frameworks)
+        self.scopes.detector = self.detector
+
+    def _charge(self, began: float) -> None:
+        if self._attempt is not None:
+            self._attempt.overhead_s += time.perf_counter() - began
+
+
+CHECKED = frozenset({"passed", "xpassed"})
+"""Outcomes after which nothing but a leak holds what a test made."""
+
+WORDS: dict[Outcome, str] = {"failed": "failed", "skipped": "was skipped", "xfailed": "xfailed", "error": "erred"}
+
+
+def outcome_of(report: pytest.TestReport) -> Outcome:
+    """A phase's outcome in the words of the report."""
+    if hasattr(report, "wasxfail"):
+        return "xfailed" if report.skipped else "xpassed" if report.passed else "failed"
+    if report.skipped:
+        return "skipped"
+    if report.failed:
+        return "failed" if report.when == "call" else "error"
+    return "passed"

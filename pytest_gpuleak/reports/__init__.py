@@ -1,0 +1,1 @@
+"""Reports: each renders a `pytest_gpuleak.findings.RunReport`; none computes or reads memory."""

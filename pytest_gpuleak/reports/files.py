@@ -1,0 +1,40 @@
+"""Reports that are files: which formats there are, whether a path can be written, and writing one."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+from pytest_gpuleak.reports.json import write as write_json
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from pytest_gpuleak.findings import RunReport
+
+WRITERS: dict[str, Callable[[RunReport, Path], None]] = {".json": write_json}
+"""The writer of each format, by the path's suffix in lower case. A format more is one row more."""
+
+
+def write_report(report: RunReport, path: Path) -> None:
+    """Write a report in the format that the path's suffix names. Raises OSError, and KeyError for another suffix."""
+    WRITERS[path.suffix.lower()](report, path)
+
+
+def complaint_of(path: Path) -> str | None:
+    """Tell why no report can be written to a path, as the end of a sentence that begins with it; None: it can be."""
+    accepts = f"accepted is a file ({' or '.join(WRITERS)}) in a folder that exists and may be written to"
+    try:
+        if path.is_dir():
+            return f"is a folder; {accepts}"
+        if path.suffix.lower() not in WRITERS:
+            return f"names no known format; {accepts}"
+        if not path.parent.is_dir():
+            return f"lies in a folder that does not exist; {accepts}"
+        # A report replaces the file in one step, which takes the right to write to the folder.
+        if not os.access(path.parent, os.W_OK | os.X_OK) or (path.exists() and not os.access(path, os.W_OK)):
+            return f"may not be written (permission denied); {accepts}"
+    except (OSError, ValueError) as error:  # a name too long, or with a NUL
+        return f"cannot be used ({error}); {accepts}"
+    return None

@@ -1,0 +1,74 @@
+"""The JSON report: the whole run, for machines. Its format is `schema/report-1.schema.json` beside this file."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+import secrets
+import stat
+from importlib import resources
+from typing import TYPE_CHECKING, Any
+
+from pytest_gpuleak.findings import SCHEMA, encode
+from pytest_gpuleak.reports.text import clean_text
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from pytest_gpuleak.findings import RunReport
+
+MAX_TEXT = 4096
+"""Characters of the longest string in a report; a longer one is cut."""
+
+
+def encode_report(report: RunReport) -> str:
+    """Write a report as JSON text.
+
+    Strings are free of control characters and cut at `MAX_TEXT`; a number that is not finite is written as null.
+    Raises TypeError where `environment`, `policy` or `summary` hold anything but plain values.
+    """
+    document = {"schema": SCHEMA, **encode(report)}
+    # ASCII alone: whatever reads the file need not know its encoding.
+    return json.dumps(_plain(document), indent=1, allow_nan=False) + "\n"
+
+
+def write(report: RunReport, path: Path) -> None:
+    """Write a report to a file, in one step: a reader sees the old file or the new one, never a part.
+
+    A file that is replaced keeps its permissions, and a symbolic link its name. Raises OSError; then the old file
+    stands as it was, and nothing is left beside it.
+    """
+    text = encode_report(report)
+    target = path.resolve()
+    # Not tempfile: its files can be read by their owner alone, where a new report obeys the umask.
+    draft = target.parent / f".gpuleak-{secrets.token_hex(8)}.tmp"
+    try:
+        with draft.open("x", encoding="ascii", newline="\n") as stream:
+            stream.write(text)
+        with contextlib.suppress(FileNotFoundError):  # a new report: the umask has decided
+            draft.chmod(stat.S_IMODE(target.stat().st_mode))
+        draft.replace(target)
+    except BaseException:
+        with contextlib.suppress(OSError):  # never created: the error that led here is the one to tell
+            draft.unlink()
+        raise
+
+
+def load_schema() -> dict[str, Any]:
+    """Read the report's JSON Schema (2020-12), which ships with the package."""
+    file = resources.files("pytest_gpuleak.reports") / "schema" / "report-1.schema.json"
+    schema: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
+    return schema
+
+
+def _plain(value: object) -> object:
+    if isinstance(value, str):
+        return clean_text(value, MAX_TEXT)
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, dict):
+        return {clean_text(key, MAX_TEXT): _plain(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(item) for item in value]
+    return value

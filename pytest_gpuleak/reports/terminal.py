@@ -1,0 +1,261 @@
+"""The terminal report: plain lines of text, read in an 80-column CI log without colour.
+
+Each finding says in its first lines what leaked, who holds it and where it was created. Whatever comes from the user
+is cleaned and cut (`ID_LIMIT`, `TEXT_LIMIT`); a chain of holders is shortened in its middle to fit the width, while a
+place in a file is never cut by it.
+"""
+
+from __future__ import annotations
+
+import math
+import textwrap
+from typing import TYPE_CHECKING
+
+from pytest_gpuleak.reports.text import clean_text, count_of, format_bytes, shorten_middle
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from pytest_gpuleak.findings import ArrayInfo, Finding, FixtureRecord, Holder, Origin, RunReport, TestRecord
+
+ID_LIMIT = 300
+"""Characters of a test id or a file name."""
+
+TEXT_LIMIT = 500
+"""Characters of a chain, a source line, a reason or a hint."""
+
+MIN_WIDTH = 60
+"""Columns that lines may take however narrow the terminal is: cut shorter, they say nothing."""
+
+_SHORT_CHAIN = 120  # JUnit and longrepr have no columns; a line in them should still be one
+_ARRAYS_SHOWN = 5  # with -v; the JSON report has more
+_STEPS_SHOWN = 30
+_CHAIN_END = 12  # characters that the end of a chain takes to be worth showing beside its root
+_INDENT = "  "
+_LABEL_INDENT = " " * 11
+
+_KINDS = {
+    "growing": "each run leaves {per_run} more",
+    "retained": "left behind, not seen to grow",
+    "unconfirmed": "left behind, not confirmed",
+    "cycle": "held until the garbage collector ran",
+    "unattributed": "no tensor explains it",
+    "host": "each run leaves {per_run} more",
+    "process": "held by a process left running",
+    "budget": "over the test's budget",
+}
+_HOLDERS = {
+    "module": "module global",
+    "class": "class attribute",
+    "cache": "cache",
+    "fixture": "fixture",
+    "frame": "running frame",
+    "thread": "thread",
+    "traceback": "traceback",
+    "native": "native code",
+    "unknown": "unknown holder",
+}
+
+
+def render_summary(report: RunReport) -> str:
+    """Write the run's one line: ``gpu-leak: 2 leaked, 1 noted, 3 unchecked, 97 clean; 21 us a test``.
+
+    Reads from `summary`, each 0 or left out where missing: leaked, fixtures_leaked, noted, allowed, unchecked, clean
+    and overhead_per_test_us.
+    """
+    counts = report.summary
+    parts = [f"{counts.get('leaked', 0)} leaked"]
+    if counts.get("fixtures_leaked"):
+        parts.append(f"{count_of(counts['fixtures_leaked'], 'fixture')} leaked")
+    parts += [f"{counts[name]} {name}" for name in ("noted", "allowed", "unchecked") if counts.get(name)]
+    parts.append(f"{counts.get('clean', 0)} clean")
+    cost = counts.get("overhead_per_test_us")
+    return f"gpu-leak: {', '.join(parts)}{'' if cost is None else _cost(cost)}"
+
+
+def render_leaks(report: RunReport, *, verbosity: int, width: int) -> list[str]:
+    """Write the lines below the title ``GPU LEAKS``; none where there is nothing to show.
+
+    What failed is explained; from verbosity 1 up (``-v``) also what was noted or allowed, and each holder's path step
+    by step. At -1 (``-q``) each failed finding takes one line, below that none. A culprit met again (the same
+    fingerprint) is referred to.
+    """
+    if verbosity < 0:
+        titled = _titled(report, verbose=False) if verbosity == -1 else ()
+        return [
+            f"{name}: {render_line(found)}" for _, name, record in titled for found in record.findings if found.failed
+        ]
+    width = max(width, MIN_WIDTH)
+    lines: list[str] = []
+    shown: dict[tuple[str, str], str] = {}
+    for title, name, record in _titled(report, verbose=verbosity > 0):
+        lines += ["", title] if lines else [title]
+        for finding in record.findings:
+            if not finding.failed and verbosity == 0:
+                continue
+            culprit = _culprit(finding)
+            first = name if culprit is None else shown.setdefault(culprit, name)
+            if first is name:
+                lines += render_finding(finding, verbosity=verbosity, width=width)
+            else:
+                lines += _what_lines(finding, width)
+                lines.append(_labelled("held by", f"the same culprit as in {first}, above"))
+    return lines
+
+
+def render_finding(finding: Finding, *, verbosity: int = 0, width: int = 80) -> list[str]:
+    """Write one finding: what leaked, who holds it, where it was created, then what else is known, indented."""
+    width = max(width, MIN_WIDTH)
+    lines = _what_lines(finding, width) + _held_lines(finding.holder, width)
+    if verbosity > 0 and finding.holder is not None:
+        lines += _path(finding.holder, width)
+    lines += _created(finding, width, every=verbosity > 0)
+    lines += [_labelled("tensor", _array(array)) for array in finding.tensors[: _ARRAYS_SHOWN if verbosity > 0 else 1]]
+    if finding.why_unconfirmed:
+        lines += _wrapped("because", finding.why_unconfirmed, width)
+    if finding.autograd is not None:
+        graph = finding.autograd
+        saved = f"{count_of(graph.saved_tensors, 'saved tensor')}, {format_bytes(graph.saved_bytes)}"
+        lines.append(_labelled("graph", f"{count_of(graph.nodes, 'autograd node')} retain {saved}"))
+    if finding.known:
+        lines.append(_labelled("known", "listed in the baseline"))
+    if finding.hint:
+        lines += _wrapped("hint", finding.hint, width)
+    return lines
+
+
+def render_short(finding: Finding) -> str:
+    """Write one finding for a test's own report (its longrepr, JUnit): what leaked, who holds it, where created."""
+    origin = next((array.created for array in finding.tensors if array.created is not None), None)
+    created = _place(origin) if origin else "unknown"
+    return f"{_what(finding)}\nheld by {_held_by(finding.holder)}\ncreated {created}"
+
+
+def render_line(finding: Finding) -> str:
+    """Write one finding as one line: what leaked and who holds it."""
+    return f"{_what(finding)}, held by {_held_by(finding.holder)}"
+
+
+def _titled(report: RunReport, *, verbose: bool) -> Iterable[tuple[str, str, TestRecord | FixtureRecord]]:
+    """Yield what is to be shown, failures first, each with its title and its shorter name."""
+    titled: list[tuple[str, str, str, TestRecord | FixtureRecord]] = []
+    for test in report.tests:
+        titled.append((test.verdict, clean_text(test.nodeid, ID_LIMIT), "", test))
+    for fixture in report.fixtures:
+        place = clean_text(fixture.baseid if fixture.file is None else fixture.file, ID_LIMIT)
+        if fixture.line is not None and fixture.file is not None:
+            place += f":{fixture.line}"
+        verdict = "leaked" if any(finding.failed for finding in fixture.findings) else "noted"
+        name = f"fixture '{clean_text(fixture.name, ID_LIMIT)}'"
+        where = f" ({fixture.scope} scope, {place})" if place else f" ({fixture.scope} scope)"
+        titled.append((verdict if fixture.allowed is None else "allowed", name, where, fixture))
+    for verdict in ("leaked", "noted", "allowed") if verbose else ("leaked",):
+        for its_verdict, name, where, record in titled:
+            if its_verdict == verdict:
+                worker = "" if record.worker == "main" else f" [{clean_text(record.worker, ID_LIMIT)}]"
+                reason = f": {clean_text(record.allowed, TEXT_LIMIT)}" if record.allowed else ""
+                yield f"{verdict.upper()} {name}{where}{worker}{reason}", f"{name}{where}", record
+
+
+def _what(finding: Finding) -> str:
+    size = format_bytes(finding.bytes)
+    amount = f"{count_of(finding.count, 'tensor')}, {size}" if finding.count else size
+    words = _KINDS[finding.kind].format(per_run=format_bytes(finding.bytes_per_run))
+    kind = finding.kind if finding.failed else f"{finding.kind}, not failed"
+    return f"{kind}: {amount} on {clean_text(finding.device, ID_LIMIT)}; {words}"
+
+
+def _what_lines(finding: Finding, width: int) -> list[str]:
+    return textwrap.wrap(_what(finding), width, initial_indent=_INDENT, subsequent_indent=_INDENT * 2)
+
+
+def _culprit(finding: Finding) -> tuple[str, str] | None:
+    if finding.holder is None or finding.holder.kind == "unknown":
+        return None  # two that are held by nobody known need not be the same
+    # With the root: a fingerprint has no digits, and `app.layer1` is not `app.layer2`.
+    return finding.fingerprint, finding.holder.root
+
+
+def _held_lines(holder: Holder | None, width: int) -> list[str]:
+    if holder is None:
+        return [_labelled("held by", _held_by(None))]
+    whole = _labelled("held by", f"{_chain(holder, TEXT_LIMIT)}  ({_holder_kind(holder)})")
+    if len(whole) <= width:
+        return [whole]
+    chain = _chain(holder, width - len(_LABEL_INDENT))
+    return [_labelled("held by", chain), _labelled("", f"({_holder_kind(holder)})")]
+
+
+def _held_by(holder: Holder | None) -> str:
+    return "unknown (not searched)" if holder is None else f"{_chain(holder, _SHORT_CHAIN)}  ({_holder_kind(holder)})"
+
+
+def _holder_kind(holder: Holder) -> str:
+    if holder.file is None:
+        return _HOLDERS[holder.kind]
+    line = "" if holder.line is None else f":{holder.line}"
+    return f"{_HOLDERS[holder.kind]}, {clean_text(holder.file, ID_LIMIT)}{line}"
+
+
+def _chain(holder: Holder, width: int) -> str:
+    """Write the chain from the root to the array; the root, which is what one edits, is the last to be cut."""
+    chain = clean_text(holder.text or holder.root or "nothing that the gc module shows", TEXT_LIMIT)
+    root = clean_text(holder.root, TEXT_LIMIT)
+    room = width - len(root)
+    if len(chain) > width and root and chain.startswith(root) and room > _CHAIN_END:
+        return root + shorten_middle(chain[len(root) :], room)
+    return shorten_middle(chain, width)
+
+
+def _path(holder: Holder, width: int) -> list[str]:
+    steps = [
+        f"{_LABEL_INDENT}{clean_text(step.edge, TEXT_LIMIT)}  of a {clean_text(step.type, TEXT_LIMIT)}"
+        for step in holder.path[:_STEPS_SHOWN]
+    ]
+    if len(holder.path) > _STEPS_SHOWN:
+        steps.append(f"{_LABEL_INDENT}and {len(holder.path) - _STEPS_SHOWN} more")
+    return [shorten_middle(step, width) for step in steps]
+
+
+def _created(finding: Finding, width: int, *, every: bool) -> list[str]:
+    origins = list(dict.fromkeys(array.created for array in finding.tensors if array.created is not None))
+    if not origins:
+        return [_labelled("created", "unknown")]
+    lines: list[str] = []
+    for origin in origins if every else origins[:1]:
+        whole = _labelled("created", _place(origin))
+        if len(whole) <= width:
+            lines.append(whole)
+        else:  # the place on a line, the code below it
+            lines.append(_labelled("created", _place(origin, code=False)))
+            lines += [_labelled("", clean_text(origin.code, width - len(_LABEL_INDENT)))] if origin.code else []
+    if not every and len(origins) > 1:
+        lines.append(_labelled("", f"and {count_of(len(origins) - 1, 'other line')}"))
+    return lines
+
+
+def _place(origin: Origin, *, code: bool = True) -> str:
+    place = f"{clean_text(origin.file, ID_LIMIT)}:{origin.line} in {clean_text(origin.function, ID_LIMIT)}"
+    return f"{place}: {clean_text(origin.code, TEXT_LIMIT)}" if code and origin.code else place
+
+
+def _array(array: ArrayInfo) -> str:
+    size = format_bytes(array.bytes)
+    if array.storage_bytes != array.bytes:
+        size += f" of a storage of {format_bytes(array.storage_bytes)}"
+    return f"{clean_text(array.dtype, ID_LIMIT)} {clean_text(str(list(array.shape)), ID_LIMIT)}, {size}"
+
+
+def _wrapped(label: str, text: str, width: int) -> list[str]:
+    line = _labelled(label, clean_text(text, TEXT_LIMIT))
+    return textwrap.wrap(line, width, subsequent_indent=_LABEL_INDENT, break_on_hyphens=False)
+
+
+def _labelled(label: str, text: str) -> str:
+    return f"{_INDENT}{label:<7}  {text}"
+
+
+def _cost(microseconds: float) -> str:
+    if not math.isfinite(microseconds):
+        return ""
+    return f"; {microseconds:.0f} us a test" if microseconds < 1000 else f"; {microseconds / 1000:.1f} ms a test"

@@ -1,0 +1,189 @@
+"""Whose memory is it: arrays born while a fixture wider than a test is set up, or torn down, are the fixture's."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+from typing import TYPE_CHECKING, Any
+
+from pytest_gpuleak.scan import framework_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    import pytest
+
+    from pytest_gpuleak.arrays.protocol import ArrayFramework, StorageHandle
+    from pytest_gpuleak.detector import Detector
+    from pytest_gpuleak.policy import Policy
+
+
+@dataclasses.dataclass(frozen=True)
+class FixturePlace:
+    """Which fixture it is, as plain data.
+
+    Attributes:
+        name: the fixture's name, or what the user wrote for xunit-style setup (``TestModel.setup_class``).
+        scope: ``class``, ``module``, ``package`` or ``session``.
+        baseid: nodeid of the place that defines it.
+        file: source file of the fixture function, where known.
+        line: its line, from 1.
+    """
+
+    name: str
+    scope: str
+    baseid: str
+    file: str | None
+    line: int | None
+
+
+@dataclasses.dataclass(eq=False)
+class FixtureSetup:
+    """One set-up of a wider fixture: what was born in it, by id, and weak handles on the memory."""
+
+    place: FixturePlace
+    policy: Policy
+    identities: set[int] = dataclasses.field(default_factory=set)
+    handles: list[StorageHandle] = dataclasses.field(default_factory=list)
+    setup_s: float = 0.0
+
+    def holds_memory(self) -> bool:
+        """Whether memory born in it is still there: costs no look at the heap."""
+        return any(handle.alive() for handle in self.handles)
+
+
+class Scopes:
+    """Keeps the border between a test's arrays and those of the wider fixtures it uses.
+
+    Args:
+        detector: moves the border.
+        frameworks: give the weak handles.
+    """
+
+    def __init__(self, detector: Detector, frameworks: Sequence[ArrayFramework]) -> None:
+        self.detector = detector
+        self._frameworks = frameworks
+        self._active: dict[int, FixtureSetup] = {}  # by id of pytest's FixtureDef, which outlives the set-up
+        self._owners: list[FixtureSetup] = []  # being set up or torn down, outermost first
+        self._released: list[FixtureSetup] = []
+        self._own: set[int] = set()
+
+    def begin(self) -> None:
+        """A test begins: nothing is its own yet."""
+        self._own.clear()
+        self._owners.clear()
+
+    @property
+    def own(self) -> set[int]:
+        """Ids of the arrays that the test made before a wider fixture moved the border."""
+        return self._own
+
+    def enter_setup(self, fixture: Any, place: FixturePlace, policy: Policy) -> None:
+        """A wider fixture's setup begins."""
+        self._give()
+        setup = FixtureSetup(place, policy)
+        self._active[id(fixture)] = setup
+        self._owners.append(setup)
+
+    def leave_setup(self, duration_s: float) -> None:
+        """The innermost setup has ended, in `duration_s` seconds."""
+        self._give()
+        if self._owners:
+            self._owners.pop().setup_s = duration_s
+
+    def enter_teardown(self, fixture: Any) -> None:
+        """A wider fixture's own finalizers are about to run."""
+        setup = self._active.get(id(fixture))
+        if setup is not None:
+            self._give()
+            self._owners.append(setup)
+
+    def leave_teardown(self, fixture: Any) -> None:
+        """A wider fixture has been finalised: what was born in it must be gone by the end of the teardown."""
+        setup = self._active.pop(id(fixture), None)
+        if setup is None:
+            return
+        self._give()
+        if setup in self._owners:
+            self._owners.remove(setup)
+        self._released.append(setup)
+
+    def released(self) -> list[FixtureSetup]:
+        """The fixtures finalised since the last call."""
+        released, self._released = self._released, []
+        return released
+
+    def postpone(self, setups: list[FixtureSetup]) -> None:
+        """Ask about these fixtures again later: something that pytest drops soon may hold their values."""
+        self._released = setups + self._released
+
+    def disown(self, identities: set[int]) -> None:
+        """These arrays are known to be others': an id of a fixture's that died may have been given to one of them."""
+        for setup in self._active.values():
+            setup.identities -= identities
+
+    def _give(self) -> None:
+        """Give what was born since the border last moved to whoever made it."""
+        born = self.detector.cut()
+        if not born:
+            return
+        identities = {id(array) for array in born}
+        self.disown(identities)
+        self._own -= identities
+        if not self._owners:
+            self._own |= identities
+            return
+        owner = self._owners[-1]
+        owner.identities |= identities
+        for array in born:
+            framework = framework_of(array, self._frameworks)
+            if framework.read(array) is not None:
+                owner.handles.append(framework.hold(array))
+
+
+def is_wider(fixture: Any) -> bool:
+    """Whether a fixture outlives the test that sets it up."""
+    return bool(fixture.scope != "function")
+
+
+def place_of(fixture: Any, request: Any, shorten: Callable[[str], str]) -> FixturePlace:
+    """The fixture's place as a user knows it.
+
+    Args:
+        fixture: pytest's FixtureDef.
+        request: the request that it is set up for.
+        shorten: makes a path relative to the rootdir.
+    """
+    name, function = _as_written(str(fixture.argname), fixture.func, request)
+    file = line = None
+    try:
+        code = inspect.unwrap(function).__code__
+        file, line = shorten(code.co_filename), code.co_firstlineno
+    except (AttributeError, ValueError):
+        pass  # a callable object, or a chain of wrappers that runs in a circle: the name says enough
+    return FixturePlace(name, str(fixture.scope), str(fixture.baseid or ""), file, line)
+
+
+XUNIT_PREFIXES = {
+    "_xunit_setup_class_fixture_": ("cls", ("setup_class",)),
+    "_unittest_setUpClass_fixture_": ("cls", ("setUpClass",)),
+    "_xunit_setup_module_fixture_": ("module", ("setUpModule", "setup_module")),
+}
+"""Names of the fixtures that pytest makes of xunit-style setup (_pytest/python.py, _pytest/unittest.py)."""
+
+
+def _as_written(name: str, function: Any, request: Any) -> tuple[str, Any]:
+    """The name and function of xunit-style setup as the user wrote it; any other fixture's as they are."""
+    for prefix, (owner_name, setups) in XUNIT_PREFIXES.items():
+        if name.startswith(prefix):
+            owner = getattr(request, owner_name, None)
+            setup = next((setup for setup in setups if hasattr(owner, setup)), setups[-1])
+            owner_text = getattr(owner, "__qualname__", None) or getattr(owner, "__name__", "?")
+            return f"{owner_text}.{setup}", getattr(owner, setup, function)
+    return name, function
+
+
+def node_of(request: Any) -> pytest.Item | pytest.Collector:
+    """The node whose markers a fixture is judged by: the class, module, package or session it is set up for."""
+    node: pytest.Item | pytest.Collector = request.node
+    return node

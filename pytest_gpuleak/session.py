@@ -1,0 +1,173 @@
+"""The session's hooks: header, status letter, summary, reports, and the way from xdist's workers to the controller."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import pytest
+
+from pytest_gpuleak.arrays import ArrayFramework, builtin_frameworks
+from pytest_gpuleak.collector import epochs_supported
+from pytest_gpuleak.epoch import EpochDetector
+from pytest_gpuleak.findings import decode_fixture, decode_test, encode
+from pytest_gpuleak.ledger import Ledger
+from pytest_gpuleak.monitor import Monitor
+from pytest_gpuleak.policy import Settings, check_markers, read_settings
+from pytest_gpuleak.reports.text import format_bytes
+from pytest_gpuleak.runtest import RECORD_ATTRIBUTE, RuntestHooks
+
+_DETECTOR: pytest.StashKey[EpochDetector] = pytest.StashKey()
+WORKER_KEY = "gpu_leak"
+"""Where a worker's findings travel in xdist's ``workeroutput``."""
+USAGE_ERROR_KEY = "gpu_leak_usage_error"
+"""Where a worker's usage error does."""
+
+
+def watch_collector(early_config: pytest.Config) -> None:
+    """Install the view of the collector, before any conftest.py is loaded."""
+    try:
+        mode = read_settings(early_config).policy.scan
+    except (pytest.UsageError, AttributeError):
+        return  # pytest_configure tells the user, in its turn
+    if mode == "epoch" and epochs_supported():
+        detector = EpochDetector(builtin_frameworks())
+        detector.start()
+        early_config.stash[_DETECTOR] = detector
+        early_config.add_cleanup(detector.stop)
+
+
+class Session:
+    """One pytest session with the plugin switched on.
+
+    Args:
+        config: pytest's config.
+        settings: what the run was asked for.
+    """
+
+    def __init__(self, config: pytest.Config, settings: Settings) -> None:
+        worker: dict[str, Any] | None = getattr(config, "workerinput", None)
+        self._config = config
+        self._settings = settings
+        self._is_worker = worker is not None
+        self._ledger = Ledger()
+        self._errors: list[str] = []
+        detector = config.stash.get(_DETECTOR, None)
+        self._frameworks: list[ArrayFramework] = detector.frameworks if detector else builtin_frameworks()
+        name = str(worker["workerid"]) if worker is not None else "main"
+        self._monitor = Monitor(config, settings, self._frameworks, name, detector)
+        config.add_cleanup(self._monitor.stop)
+
+    def pytest_report_header(self) -> list[str]:
+        """One line: how tests are judged."""
+        policy = self._settings.policy
+        growth = " or ".join(
+            part
+            for part in (
+                "" if policy.growing_tensors is None else f"over {policy.growing_tensors} tensors",
+                "" if policy.growing_bytes is None else f"over {format_bytes(policy.growing_bytes)}",
+            )
+            if part
+        )
+        return [
+            (
+                f"gpu-leak: {self._monitor.mode}; fails growth {growth}, residue from {format_bytes(policy.retained_bytes)}; "
+                f"re-runs a suspect {policy.confirm} x"
+            )
+        ]
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
+        """Check the markers. Raises pytest.UsageError before any test runs."""
+        try:
+            check_markers(items, self._settings)
+        except pytest.UsageError as error:
+            if not self._is_worker:
+                raise
+            # xdist takes any exception of a worker's for a crash, and goes on; the controller tells the user.
+            self._config.workeroutput[USAGE_ERROR_KEY] = str(error)  # type: ignore[attr-defined]
+            raise pytest.Session.Failed("usage error") from None
+
+    def pytest_collection_finish(self) -> None:
+        """Take hold of the tests, after every conftest.py: what is registered last is called outermost."""
+        for more in self._config.hook.pytest_gpuleak_arrays(config=self._config):
+            self._frameworks.extend(more)
+        if not self._config.option.collectonly:
+            self._monitor.start()
+            self._config.pluginmanager.register(RuntestHooks(self._monitor), "gpuleak-runtest")
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """Take the record that came with a teardown's report, from this process or from a worker."""
+        record = getattr(report, RECORD_ATTRIBUTE, None)
+        if record is not None:
+            if not self._is_worker:
+                self._ledger.add_test(decode_test(record))
+        elif report.failed:
+            self._monitor.note_failure(report.nodeid)
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_report_teststatus(
+        self, report: pytest.TestReport
+    ) -> tuple[str, str, tuple[str, dict[str, bool]]] | None:
+        """The letter L, for a test that failed by a leak alone."""
+        record = getattr(report, RECORD_ATTRIBUTE, None)
+        if record is not None and report.failed and record["verdict"] == "leaked":
+            return "leaked", "L", ("LEAKED", {"red": True})
+        return None
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_testnodedown(self, node: Any) -> None:
+        """Take a worker's fixture findings. Raises pytest.UsageError for a marker that a worker found bad."""
+        output = getattr(node, "workeroutput", None) or {}
+        if USAGE_ERROR_KEY in output:
+            raise pytest.UsageError(output[USAGE_ERROR_KEY])
+        for record in output.get(WORKER_KEY, []):
+            self._ledger.add_fixture(decode_fixture(record))
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_sessionfinish(self, session: pytest.Session, exitstatus: int) -> None:
+        """After the last fixtures are torn down: judge them, write the reports, set the exit status."""
+        self._monitor.finish()
+        records = self._monitor.fixture_records
+        if self._is_worker:
+            self._config.workeroutput[WORKER_KEY] = [encode(record) for record in records]  # type: ignore[attr-defined]
+            return
+        for record in records:
+            self._ledger.add_fixture(record)
+        if exitstatus != pytest.ExitCode.USAGE_ERROR and not self._config.option.collectonly:
+            self._write_reports()
+        if (self._ledger.fixture_leaked or self._errors) and session.exitstatus == pytest.ExitCode.OK:
+            session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+    def pytest_terminal_summary(self, terminalreporter: Any) -> None:
+        """The section GPU LEAKS, the summary line, and what went wrong with a report."""
+        if self._config.option.collectonly:
+            return
+        from pytest_gpuleak.reports import terminal
+
+        report = self._ledger.report(self._settings, self._monitor.mode)
+        verbosity = int(self._config.option.verbose)
+        lines = terminal.render_leaks(report, verbosity=verbosity, width=terminalreporter._tw.fullwidth)
+        if lines and verbosity >= 0:
+            terminalreporter.section("GPU LEAKS", red=report.summary["leaked"] > 0 or self._ledger.fixture_leaked)
+        for line in lines:
+            terminalreporter.line(line)
+        terminalreporter.line(terminal.render_summary(report))
+        for error in self._errors:
+            terminalreporter.line(error, red=True)
+
+    def _write_reports(self) -> None:
+        if not self._settings.report_paths:
+            return
+        from pytest_gpuleak.reports.files import write_report
+
+        report = self._ledger.report(self._settings, self._monitor.mode)
+        for path in self._settings.report_paths:
+            try:
+                write_report(report, path)
+            except (OSError, TypeError) as error:
+                self._errors.append(
+                    f"gpu-leak: the report {path} could not be written: {getattr(error, 'strerror', None) or error}"
+                )
+        if self._errors and not self._config.pluginmanager.hasplugin("terminalreporter"):
+            print("\n".join(self._errors), file=sys.stderr)  # noqa: T201 - no reporter is there to say it

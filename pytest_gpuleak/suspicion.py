@@ -1,0 +1,222 @@
+"""What is done about a suspect: settle, run again, explain, judge. Loaded when the first one turns up."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import os
+import sys
+from typing import TYPE_CHECKING, Any
+
+from pytest_gpuleak.findings import Finding, FixtureRecord, Verdict
+from pytest_gpuleak.keepsakes import release_values
+from pytest_gpuleak.scan import framework_of
+from pytest_gpuleak.verdict import Evidence, Survivor, conclude, judge
+
+if TYPE_CHECKING:
+    import pytest
+
+    from pytest_gpuleak.arrays.protocol import OriginLog, StorageHandle
+    from pytest_gpuleak.investigation import Investigation
+    from pytest_gpuleak.monitor import Monitor
+    from pytest_gpuleak.policy import Policy
+    from pytest_gpuleak.scopes import FixturePlace, FixtureSetup
+
+
+class Suspicion:
+    """A test that has left arrays behind.
+
+    Args:
+        monitor: watches the process.
+        item: the test.
+        nextitem: what its teardown was given.
+        policy: what it may leave behind.
+        expected_s: seconds that a re-run will take: its own, and those of the wider fixtures to be built again.
+    """
+
+    def __init__(
+        self,
+        monitor: Monitor,
+        item: pytest.Item,
+        nextitem: pytest.Item | None,
+        policy: Policy,
+        expected_s: float,
+    ) -> None:
+        self._monitor = monitor
+        self._item = item
+        self._nextitem = nextitem
+        self._policy = policy
+        self._expected_s = expected_s
+
+    def investigate(self, arrays: list[object]) -> tuple[Verdict, tuple[Finding, ...]]:
+        """The verdict and the findings.
+
+        Args:
+            arrays: strong references to what the test left; emptied here, before anything of the user's runs.
+        """
+        from pytest_gpuleak.investigation import Investigation
+
+        monitor, policy = self._monitor, self._policy
+        investigation = Investigation(monitor.detector, monitor.frameworks)
+        why = ""
+        if investigation.add_run(arrays, monitor.rungs(self._item.nodeid, young=True)):
+            monitor.scopes.disown(investigation.identities)
+            why = self._why_not() or self._confirm(investigation)
+            if not investigation.confirmed:
+                investigation.look()
+        findings = [with_advice(found, why) for found in judge(investigation.evidence(), policy)]
+        return conclude(findings, policy)
+
+    def _why_not(self) -> str:
+        """Why the test is not run again; empty if it is."""
+        if self._policy.confirm == 0:
+            return "no re-run was asked for"
+        if self._expected_s > self._policy.confirm_limit_s:
+            return f"a re-run would take {self._expected_s:.0f} s, over the limit of {self._policy.confirm_limit_s:g} s"
+        if is_one_of_several_ranks():
+            return "it is one rank of several, which would wait for each other"
+        return ""
+
+    def _confirm(self, investigation: Investigation) -> str:
+        """Run the test again until it is seen not to grow, or as often as asked; why that ended early, if it did."""
+        for _ in range(self._policy.confirm):
+            result, origins = self._run_again(tracing_on=True)
+            if not result.passed and result.blames_instruments:
+                result, origins = self._run_again(tracing_on=False)
+            if not result.passed:
+                return str(result.why)
+            investigation.add_run(self._monitor.born(), self._monitor.rungs(self._item.nodeid, young=True))
+            self._monitor.scopes.disown(investigation.identities)
+            investigation.look(origins)
+            if not any(found.kind == "growing" for found in judge(investigation.evidence(), self._policy)):
+                break
+        return ""
+
+    def _run_again(self, *, tracing_on: bool) -> tuple[Any, OriginLog]:
+        from pytest_gpuleak.rerun import run_again
+        from pytest_gpuleak.tracing import traced
+
+        monitor = self._monitor
+        limit = min(self._policy.confirm_limit_s, 10 + 20 * self._expected_s)
+        logs: list[OriginLog] = []
+        tracing = traced(monitor.frameworks, monitor.is_user_file, logs) if tracing_on else contextlib.nullcontext()
+        monitor.open()
+        monitor.rerunning = True
+        try:
+            result = run_again(self._item, self._nextitem, limit, tracing)
+        finally:
+            monitor.rerunning = False
+        origins = {key: origin for log in logs for key, origin in log.items()}
+        release_values(self._item)
+        monitor.check_fixtures(monitor.scopes.released())
+        return result, origins
+
+
+class FixtureJudge:
+    """Judges wider fixtures by what is left of each set-up once it has been finalised.
+
+    Args:
+        monitor: watches the process.
+    """
+
+    def __init__(self, monitor: Monitor) -> None:
+        self._monitor = monitor
+        self._histories: dict[FixturePlace, _History] = {}
+        self.records: dict[FixturePlace, FixtureRecord] = {}
+
+    def check(self, setups: list[FixtureSetup]) -> None:
+        """Look at the set-ups that have been finalised; those whose memory is gone cost no look at the heap."""
+        for setup in setups:
+            history = self._histories.get(setup.place)
+            if setup.holds_memory():
+                self._investigate(setup)
+            elif history is not None:
+                history.add_run([], [])
+                self._record(setup, history)
+
+    def _investigate(self, setup: FixtureSetup) -> None:
+        from pytest_gpuleak.investigation import Investigation
+
+        monitor = self._monitor
+        kept = {handle.storage: handle for handle in setup.handles if handle.alive()}
+        arrays = [
+            array
+            for array in monitor.detector.find(setup.identities)
+            if framework_of(array, monitor.frameworks).storage(array) in kept
+        ]
+        investigation = Investigation(monitor.detector, monitor.frameworks)
+        nodeid = f"{setup.place.baseid}::{setup.place.name}"
+        stays = investigation.add_run(arrays, monitor.rungs(nodeid, young=False))
+        if stays:
+            investigation.look()
+        evidence = investigation.evidence()
+        survivors = [
+            evidence.survivors[index]
+            for index in sorted(evidence.alive[0])
+            if not _is_held_by_traceback(evidence.survivors[index])
+        ]
+        history = self._histories.setdefault(setup.place, _History())
+        history.add_run(survivors, [kept[survivor.reading.storage] for survivor in survivors])
+        history.cycles = evidence.cycles
+        self._record(setup, history)
+
+    def _record(self, setup: FixtureSetup, history: _History) -> None:
+        place, monitor = setup.place, self._monitor
+        findings = judge(history.evidence(), setup.policy)
+        # A fixture is never run again on purpose: what it leaves once is judged as retained.
+        named = [
+            dataclasses.replace(found, kind="retained") if found.kind == "unconfirmed" else found for found in findings
+        ]
+        verdict, reported = conclude([with_advice(found, "") for found in named], setup.policy)
+        if reported:
+            self.records[place] = FixtureRecord(
+                name=place.name,
+                scope=place.scope,
+                baseid=place.baseid,
+                findings=reported,
+                file=place.file,
+                line=place.line,
+                worker=monitor.worker,
+                allowed=setup.policy.allowed if verdict == "allowed" else None,
+            )
+
+
+class _History:
+    """The set-ups of one fixture that have been finalised, as the runs of a test would be."""
+
+    def __init__(self) -> None:
+        self._survivors: list[Survivor] = []
+        self._handles: list[StorageHandle] = []
+        self._alive: list[frozenset[int]] = []
+        self.cycles: tuple[Any, ...] = ()
+
+    def add_run(self, survivors: list[Survivor], handles: list[StorageHandle]) -> None:
+        run = len(self._alive)
+        self._survivors += [dataclasses.replace(survivor, run=run) for survivor in survivors]
+        self._handles += handles
+        self._alive.append(frozenset(index for index, handle in enumerate(self._handles) if handle.alive()))
+
+    def evidence(self) -> Evidence:
+        return Evidence(tuple(self._survivors), tuple(self._alive), self.cycles)
+
+
+def with_advice(finding: Finding, why_unconfirmed: str) -> Finding:
+    """The finding with a hint, where the holder is recognised, and why it could not be confirmed."""
+    from pytest_gpuleak.holders.hints import hint_for
+
+    why = why_unconfirmed if finding.kind == "unconfirmed" and why_unconfirmed else None
+    return dataclasses.replace(finding, hint=hint_for(finding.holder), why_unconfirmed=why)
+
+
+def is_one_of_several_ranks() -> bool:
+    """Whether this process is one rank of a distributed job: ranks run in step, and one alone would hang them."""
+    world = os.environ.get("WORLD_SIZE", "")
+    if world.isdigit() and int(world) > 1:
+        return True
+    distributed: Any = sys.modules.get("torch.distributed")
+    return bool(distributed is not None and distributed.is_available() and distributed.is_initialized())
+
+
+def _is_held_by_traceback(survivor: Survivor) -> bool:
+    """A failed test's traceback may hold a fixture's value until pytest drops it: no fault of the fixture's."""
+    return survivor.holder is not None and survivor.holder.kind == "traceback"

@@ -1,0 +1,88 @@
+"""Runs of pytest with the plugin on, and what they reported."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import pathlib
+import textwrap
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+STAND_IN = """
+    import pytest
+    from tests.standin import Buffer, StandInArrays
+
+    def pytest_gpuleak_arrays(config):
+        return [StandInArrays()]
+"""
+
+Json = dict[str, Any]
+
+
+@dataclasses.dataclass
+class Run:
+    """What a run with the plugin printed, returned and reported."""
+
+    result: pytest.RunResult
+    report: Json
+
+    @property
+    def tests(self) -> dict[str, Json]:
+        """The records by test name; of several attempts the last."""
+        return {test["nodeid"].split("::", 1)[-1]: test for test in self.report["tests"]}
+
+    @property
+    def verdicts(self) -> dict[str, str]:
+        """The verdicts by test name."""
+        return {name: test["verdict"] for name, test in self.tests.items()}
+
+    @property
+    def fixtures(self) -> dict[str, Json]:
+        """The fixtures' records by name."""
+        return {fixture["name"]: fixture for fixture in self.report["fixtures"]}
+
+    def finding(self, name: str) -> Json:
+        """The one finding of a test."""
+        (finding,) = self.tests[name]["findings"]
+        assert isinstance(finding, dict)
+        return finding
+
+    def holder(self, name: str) -> str:
+        """The holder's text of a test's one finding."""
+        return str(self.finding(name)["holder"]["text"])
+
+
+Runner = Callable[..., Run]
+
+
+@pytest.fixture
+def run(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> Runner:
+    """Runs a test file's source under the plugin: in this process, or in one of its own with ``apart=True``."""
+    monkeypatch.setenv("PYTHONPATH", str(pathlib.Path(__file__).parent.parent))
+    pytester.makeconftest(textwrap.dedent(STAND_IN))
+
+    def start(source: str, *arguments: str, apart: bool = False, plugin: str = "--gpu-leak") -> Run:
+        if source:
+            pytester.makepyfile(test_it="from tests.standin import Buffer\n" + textwrap.dedent(source))
+        options = ["-p", "no:cacheprovider", "-p", "no:randomly", plugin, "--gpu-leak-report=report.json", *arguments]
+        launch = pytester.runpytest_subprocess if apart else pytester.runpytest_inprocess
+        result = launch(*options)
+        path = pytester.path / "report.json"
+        return Run(result, json.loads(path.read_text()) if path.exists() else {})
+
+    return start
+
+
+@pytest.fixture
+def write_report_of(pytester: pytest.Pytester) -> Callable[[], Json]:
+    """Reads the report of a run that a test started by itself."""
+
+    def read() -> Json:
+        report = json.loads((pytester.path / "report.json").read_text())
+        assert isinstance(report, dict)
+        return report
+
+    return read

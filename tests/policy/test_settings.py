@@ -1,0 +1,165 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from pytest_gpuleak.policy import MIB
+
+RunPolicy = Callable[..., Any]
+
+DEFAULTS = {
+    "growing_tensors": 0,
+    "growing_bytes": 0,
+    "retained_bytes": MIB,
+    "confirm": 1,
+    "confirm_limit_s": 60.0,
+    "cycles": "note",
+    "scan": "epoch",
+}
+ALL = {
+    "growing_tensors": 2,
+    "growing_bytes": 3 * MIB // 2,
+    "retained_bytes": 512 * 1024,
+    "confirm": 3,
+    "confirm_limit_s": 2.5,
+    "cycles": "fail",
+    "scan": "scan",
+}
+COMMAND_LINE = [
+    "--gpu-leak",
+    "--gpu-leak-tensors=2",
+    "--gpu-leak-mb=1.5",
+    "--gpu-leak-retained-mb=512KiB",
+    "--gpu-leak-confirm=3",
+    "--gpu-leak-confirm-limit=2.5",
+    "--gpu-leak-cycles=fail",
+    "--gpu-leak-scan=scan",
+]
+INI = """
+gpu_leak = true
+gpu_leak_tensors = 2
+gpu_leak_mb = 1.5
+gpu_leak_retained_mb = {quote}512KiB{quote}
+gpu_leak_confirm = 3
+gpu_leak_confirm_limit = 2.5
+gpu_leak_cycles = {quote}fail{quote}
+gpu_leak_scan = {quote}scan{quote}
+"""
+native_toml = pytest.mark.skipif(pytest.version_tuple < (9,), reason="pytest 9 brought [tool.pytest]")
+
+
+def test_off_and_defaults_where_nothing_is_said(run_policy: RunPolicy) -> None:
+    run = run_policy()
+    assert run.settings == {"enabled": False, "policy": DEFAULTS, "reports": []}
+    assert run.early is False
+
+
+def test_command_line(run_policy: RunPolicy) -> None:
+    run = run_policy(*COMMAND_LINE)
+    assert run.settings == {"enabled": True, "policy": ALL, "reports": []}
+    assert run.early is True
+
+
+@pytest.mark.parametrize(
+    ("file", "table", "quote"),
+    [
+        ("pytest.ini", "[pytest]", ""),
+        ("tox.ini", "[pytest]", ""),
+        ("setup.cfg", "[tool:pytest]", ""),
+        ("pyproject.toml", "[tool.pytest.ini_options]", '"'),
+        pytest.param("pyproject.toml", "[tool.pytest]", '"', marks=native_toml),
+        pytest.param("pytest.toml", "[pytest]", '"', marks=native_toml),
+    ],
+)
+def test_ini(run_policy: RunPolicy, pytester: pytest.Pytester, file: str, table: str, quote: str) -> None:
+    pytester.path.joinpath(file).write_text(table + INI.format(quote=quote), encoding="utf-8")
+    run = run_policy("--strict-config")
+    assert run.settings == {"enabled": True, "policy": ALL, "reports": []}
+    assert run.early is True
+
+
+@native_toml
+def test_native_toml_takes_numbers_as_text_too(run_policy: RunPolicy, pytester: pytest.Pytester) -> None:
+    pytester.makepyprojecttoml('[tool.pytest]\ngpu_leak = "yes"\ngpu_leak_mb = "2"\ngpu_leak_confirm = "0"\n')
+    settings = run_policy().settings
+    assert settings["enabled"]
+    assert settings["policy"]["growing_bytes"] == 2 * MIB
+    assert settings["policy"]["confirm"] == 0
+
+
+def test_command_line_beats_ini_value_by_value(run_policy: RunPolicy, pytester: pytest.Pytester) -> None:
+    pytester.makeini("[pytest]\ngpu_leak_confirm = 5\ngpu_leak_cycles = ignore\n")
+    policy = run_policy("--gpu-leak", "--gpu-leak-confirm", "2").settings["policy"]
+    assert (policy["confirm"], policy["cycles"]) == (2, "ignore")
+
+
+def test_override_ini_beats_the_file(run_policy: RunPolicy, pytester: pytest.Pytester) -> None:
+    pytester.makeini("[pytest]\ngpu_leak_mb = 5\n")
+    run = run_policy("-o", "gpu_leak_mb=3", "-o", "gpu_leak=on")
+    assert run.settings["enabled"]
+    assert run.early is True
+    assert run.settings["policy"]["growing_bytes"] == 3 * MIB
+
+
+def test_an_empty_ini_value_says_nothing(run_policy: RunPolicy, pytester: pytest.Pytester) -> None:
+    pytester.makeini("[pytest]\ngpu_leak =\ngpu_leak_mb =\n")
+    assert run_policy().settings == {"enabled": False, "policy": DEFAULTS, "reports": []}
+
+
+@pytest.mark.parametrize(
+    ("ini", "arguments", "enabled"),
+    [
+        ("false", [], False),
+        ("On", [], True),
+        ("0", [], False),
+        ("false", ["--gpu-leak"], True),
+        ("true", ["--no-gpu-leak"], False),
+        ("true", ["--no-gpu-leak", "--gpu-leak"], False),
+        ("true", ["--gpu-leak", "--no-gpu-leak"], False),
+    ],
+)
+def test_switch(
+    run_policy: RunPolicy, pytester: pytest.Pytester, ini: str, arguments: list[str], enabled: bool
+) -> None:
+    pytester.makeini(f"[pytest]\ngpu_leak = {ini}\n")
+    run = run_policy(*arguments)
+    assert run.settings["enabled"] is enabled
+    assert run.early is enabled
+
+
+@pytest.mark.parametrize(
+    ("ini", "arguments", "growth"),
+    [
+        ("", [], (0, 0)),
+        ("", ["--gpu-leak-mb=2"], (None, 2 * MIB)),
+        ("", ["--gpu-leak-tensors=2"], (2, None)),
+        ("", ["--gpu-leak-tensors=2", "--gpu-leak-mb=0"], (2, 0)),
+        ("gpu_leak_mb = 3", [], (None, 3 * MIB)),
+        ("gpu_leak_mb = 3", ["--gpu-leak-tensors=1"], (1, 3 * MIB)),
+        ("gpu_leak_tensors = 0", [], (0, None)),
+    ],
+)
+def test_growth_is_judged_by_what_is_named(
+    run_policy: RunPolicy, pytester: pytest.Pytester, ini: str, arguments: list[str], growth: tuple[int, int]
+) -> None:
+    pytester.makeini(f"[pytest]\n{ini}\n")
+    policy = run_policy(*arguments).settings["policy"]
+    assert (policy["growing_tensors"], policy["growing_bytes"]) == growth
+
+
+def test_help_names_every_option_and_default(run_policy: RunPolicy) -> None:
+    text = " ".join(run_policy("--help").result.stdout.str().split())
+    for argument in COMMAND_LINE:
+        assert argument.partition("=")[0] in text
+    assert "--gpu-leak-retained-mb=MB MiB per device from which residue that does not grow fails (default 1)" in text
+    assert "gpu_leak_confirm_limit (string): a suspect that took longer is not re-run (default 60)" in text
+
+
+def test_xdist_workers_get_the_command_line(run_policy: RunPolicy, pytester: pytest.Pytester) -> None:
+    pytest.importorskip("xdist")
+    pytester.makepyfile("def test_one(): pass")
+    run = run_policy("-n1", *COMMAND_LINE, f"--gpu-leak-report={pytester.path / 'r.json'}", subprocess=True)
+    run.result.assert_outcomes(passed=1)
+    assert run.policies == {"test_one": {**ALL, "allowed": None}}

@@ -1,0 +1,90 @@
+from __future__ import annotations
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pytest_gpuleak.policy import MIB, OPTIONS, Policy, parse_size
+
+
+@pytest.mark.parametrize(
+    ("given_size", "size"),
+    [
+        (0, 0),
+        (3, 3 * MIB),
+        (0.5, MIB // 2),
+        ("0", 0),
+        ("1", MIB),
+        (" 2.5 ", 5 * MIB // 2),
+        (".5", MIB // 2),
+        ("512KiB", 512 * 1024),
+        ("1.5GiB", 3 * 512 * MIB),
+        ("1.5 gib", 3 * 512 * MIB),
+        ("100 MB", 100 * MIB),
+        ("7kb", 7 * 1024),
+        ("1TiB", MIB * MIB),
+        ("2 GB", 2048 * MIB),
+        ("17B", 17),
+        ("1.4B", 1),
+    ],
+)
+def test_size_in_bytes(given_size: object, size: int) -> None:
+    assert parse_size(given_size) == size
+    assert type(parse_size(given_size)) is int
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        -1,
+        -0.5,
+        math.nan,
+        math.inf,
+        2**70,
+        1e300,
+        True,
+        False,
+        None,
+        [1],
+        b"1",
+        "",
+        " ",
+        "-1",
+        "+1",
+        "nan",
+        "inf",
+        "1e3",
+        "1_000",
+        "1,5",
+        "1.2.3",
+        ".",
+        ".MiB",
+        "MiB",
+        "1M",
+        "1XB",
+        "1 parsec",
+        "1MiB2",
+        "1 Mi B",
+        "٣",
+        "9" * 5000,
+    ],
+)
+def test_what_is_no_size(bad: object) -> None:
+    with pytest.raises(ValueError, match="not a"):
+        parse_size(bad)
+
+
+@given(st.text() | st.integers() | st.floats() | st.from_regex(r"\d+(\.\d+)? ?[kKmMgG]i?[bB]", fullmatch=True))
+def test_any_text_or_number_is_a_size_or_a_value_error(value: object) -> None:
+    try:
+        size = parse_size(value)
+    except ValueError:
+        return
+    assert size >= 0
+
+
+@pytest.mark.parametrize("option", OPTIONS, ids=lambda option: option.name)
+def test_the_default_in_the_help_is_the_policy_s_own(option: object) -> None:
+    assert option.kind.parse(option.default) == getattr(Policy(), option.target)  # type: ignore[attr-defined]

@@ -1,0 +1,255 @@
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+import os
+import stat
+import sys
+from typing import TYPE_CHECKING, Any, get_args
+
+import jsonschema
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from pytest_gpuleak import findings
+from pytest_gpuleak.findings import Autograd, FixtureRecord, RunReport
+from pytest_gpuleak.reports import files
+from pytest_gpuleak.reports.json import MAX_TEXT, encode_report, load_schema, write
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+posix = pytest.mark.skipif(sys.platform == "win32", reason="permissions are POSIX's")
+
+COUNTS = st.integers(0, 2**62)
+LINES = st.integers(1, 10**6)
+SECONDS = st.floats(0, 1e9)
+TEXTS = st.text(st.characters())
+ORIGINS = st.builds(findings.Origin, TEXTS, LINES, TEXTS, TEXTS)
+ARRAYS = st.builds(
+    findings.ArrayInfo, st.tuples(COUNTS, COUNTS) | st.just(()), TEXTS, TEXTS, COUNTS, COUNTS, st.none() | ORIGINS
+)
+HOLDERS = st.builds(
+    findings.Holder,
+    st.sampled_from(get_args(findings.HolderKind)),
+    TEXTS,
+    TEXTS,
+    st.lists(st.builds(findings.PathStep, TEXTS, TEXTS), max_size=3).map(tuple),
+    st.none() | TEXTS,
+    st.none() | LINES,
+)
+FINDINGS = st.builds(
+    findings.Finding,
+    kind=st.sampled_from(get_args(findings.FindingKind)),
+    failed=st.booleans(),
+    device=TEXTS,
+    count=COUNTS,
+    bytes=COUNTS,
+    bytes_per_run=COUNTS,
+    fingerprint=st.binary(min_size=1, max_size=8).map(bytes.hex),
+    known=st.booleans(),
+    tensors=st.lists(ARRAYS, max_size=2).map(tuple),
+    holder=st.none() | HOLDERS,
+    autograd=st.none() | st.builds(Autograd, COUNTS, COUNTS, COUNTS),
+    hint=st.none() | TEXTS,
+    why_unconfirmed=st.none() | TEXTS,
+)
+MANY = st.lists(FINDINGS, max_size=2).map(tuple)
+VERDICTS = st.sampled_from(get_args(findings.Verdict))
+
+
+@st.composite
+def attempts(draw: st.DrawFn) -> findings.TestRecord:
+    verdict = draw(VERDICTS)
+    return findings.TestRecord(
+        nodeid=draw(TEXTS),
+        verdict=verdict,
+        why_unchecked=draw(TEXTS.filter(bool)) if verdict == "unchecked" else None,
+        outcome=draw(st.sampled_from(get_args(findings.Outcome))),
+        worker=draw(st.sampled_from(["main", "gw0"])),
+        duration_s=draw(SECONDS),
+        overhead_s=draw(SECONDS),
+        memory=draw(st.dictionaries(TEXTS, st.dictionaries(TEXTS, COUNTS, max_size=2), max_size=2)),
+        findings=draw(MANY),
+        allowed=draw(st.none() | TEXTS),
+    )
+
+
+FIXTURES = st.builds(
+    FixtureRecord,
+    TEXTS,
+    st.sampled_from(["class", "module", "package", "session"]),
+    TEXTS,
+    MANY,
+    st.none() | TEXTS,
+    st.none() | LINES,
+    TEXTS,
+    st.none() | TEXTS,
+)
+
+
+@pytest.fixture(scope="module")
+def validator() -> jsonschema.Draft202012Validator:
+    return jsonschema.Draft202012Validator(load_schema())
+
+
+def test_the_schema_is_a_schema() -> None:
+    jsonschema.Draft202012Validator.check_schema(load_schema())
+
+
+@settings(suppress_health_check=[HealthCheck.too_slow], deadline=None)
+@given(records=st.lists(attempts(), max_size=2), fixtures=st.lists(FIXTURES, max_size=2))
+def test_any_report_is_valid(
+    make: Any,
+    validator: jsonschema.Draft202012Validator,
+    records: list[findings.TestRecord],
+    fixtures: list[FixtureRecord],
+) -> None:
+    text = encode_report(make.report(*records, fixtures=tuple(fixtures)))
+    validator.validate(json.loads(text, parse_constant=pytest.fail))
+    assert text.isascii()
+
+
+def test_names_of_the_contract(make: Any) -> None:
+    fixture = FixtureRecord("model", "module", "tests/test_x.py", (make.finding(),))
+    document = json.loads(encode_report(make.report(make.test("t.py::test_one", make.finding()), fixtures=(fixture,))))
+    assert list(document) == ["schema", "created", "environment", "policy", "summary", "tests", "fixtures"]
+    assert document["schema"] == "pytest-gpuleak/report/1"
+    assert document["tests"][0]["findings"][0]["holder"] == {
+        "kind": "module",
+        "root": "app.metrics.HISTORY",
+        "text": "app.metrics.HISTORY[0]",
+        "path": [{"edge": "[0]", "type": "list"}],
+        "file": None,
+        "line": None,
+    }
+    assert document["tests"][0]["findings"][0]["tensors"][0]["shape"] == [1024, 1024]
+
+
+def test_the_schema_knows_every_field(validator: jsonschema.Draft202012Validator) -> None:
+    definitions = load_schema()["$defs"]
+    for name, record in {
+        "test": findings.TestRecord,
+        "fixture": FixtureRecord,
+        "finding": findings.Finding,
+        "array": findings.ArrayInfo,
+        "origin": findings.Origin,
+        "holder": findings.Holder,
+        "autograd": Autograd,
+    }.items():
+        fields = {field.name for field in dataclasses.fields(record)}
+        assert set(definitions[name]["properties"]) == fields, name
+        assert set(definitions[name]["required"]) == fields, name
+    assert definitions["finding"]["properties"]["kind"]["enum"] == list(get_args(findings.FindingKind))
+    assert definitions["finding"]["properties"]["tensors"]["maxItems"] == findings.MAX_ARRAYS_SHOWN
+    assert definitions["test"]["properties"]["verdict"]["enum"] == list(get_args(findings.Verdict))
+    assert definitions["test"]["properties"]["outcome"]["enum"] == list(get_args(findings.Outcome))
+    assert definitions["holder"]["properties"]["kind"]["enum"] == list(get_args(findings.HolderKind))
+    assert definitions["text"]["maxLength"] == MAX_TEXT
+
+
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        lambda document: document.update(schema="pytest-gpuleak/report/2"),
+        lambda document: document.update(more=1),
+        lambda document: document.update(created="yesterday"),
+        lambda document: document.pop("environment"),
+        lambda document: document["summary"].pop("leaked"),
+        lambda document: document["tests"][0].update(verdict="fine"),
+        lambda document: document["tests"][0].update(why_unchecked="no reason to give one"),
+        lambda document: document["tests"][0].update(verdict="unchecked"),
+        lambda document: document["tests"][0]["findings"][0].update(bytes=-1),
+        lambda document: document["tests"][0]["findings"][0].update(fingerprint="xyz"),
+        lambda document: document["tests"][0]["findings"][0].pop("holder"),
+    ],
+)
+def test_what_is_not_a_report_is_not_valid(make: Any, validator: jsonschema.Draft202012Validator, spoil: Any) -> None:
+    document = json.loads(encode_report(make.report(make.test("t.py::test_one", make.finding()))))
+    validator.validate(document)
+    spoil(document)
+    assert not validator.is_valid(document)
+
+
+def test_numbers_that_json_does_not_have_are_null(make: Any) -> None:
+    record = make.test("t.py::test_one", duration_s=math.nan, overhead_s=math.inf)
+    (test,) = json.loads(encode_report(make.report(record)))["tests"]
+    assert test["duration_s"] is None
+    assert test["overhead_s"] is None
+
+
+def test_strings_are_cleaned_and_cut(make: Any) -> None:
+    (test,) = json.loads(encode_report(make.report(make.test("\x1b[31m\n\ud800" + "x" * 5000))))["tests"]
+    assert test["nodeid"].startswith(r"\x1b[31m\n\ud800xxx")
+    assert len(test["nodeid"]) == MAX_TEXT
+
+
+class TestWrite:
+    @pytest.fixture
+    def report(self, make: Any) -> RunReport:
+        report: RunReport = make.report(make.test("t.py::test_größe"))
+        return report
+
+    def test_new_file(self, report: RunReport, tmp_path: Path) -> None:
+        files.write_report(report, tmp_path / "leaks.JSON")
+        assert json.loads((tmp_path / "leaks.JSON").read_bytes())["tests"][0]["nodeid"] == "t.py::test_größe"
+        assert [file.name for file in tmp_path.iterdir()] == ["leaks.JSON"]
+
+    @posix
+    @pytest.mark.parametrize("umask", [0o022, 0o077, 0o002])
+    def test_a_new_file_obeys_the_umask(self, report: RunReport, tmp_path: Path, umask: int) -> None:
+        before = os.umask(umask)
+        try:
+            write(report, tmp_path / "leaks.json")
+        finally:
+            os.umask(before)
+        assert stat.S_IMODE((tmp_path / "leaks.json").stat().st_mode) == 0o666 & ~umask
+
+    @posix
+    def test_an_old_file_keeps_its_permissions_and_a_link_its_name(self, report: RunReport, tmp_path: Path) -> None:
+        (tmp_path / "real").mkdir()
+        old = tmp_path / "real" / "old.json"
+        old.write_text("{}", encoding="utf-8")
+        old.chmod(0o604)
+        link = tmp_path / "leaks.json"
+        link.symlink_to(old)
+        write(report, link)
+        assert link.is_symlink()
+        assert stat.S_IMODE(old.stat().st_mode) == 0o604
+        assert "tests" in json.loads(old.read_bytes())
+
+    def test_a_missing_folder_is_an_os_error(self, report: RunReport, tmp_path: Path) -> None:
+        with pytest.raises(FileNotFoundError):
+            write(report, tmp_path / "no" / "leaks.json")
+
+    def test_the_longest_of_names(self, report: RunReport, tmp_path: Path) -> None:
+        write(report, tmp_path / f"{'x' * 250}.json")
+
+    def test_a_failure_leaves_the_old_file_and_nothing_else(
+        self, report: RunReport, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        path = tmp_path / "leaks.json"
+        path.write_text("old", encoding="utf-8")
+
+        def fail(*_: object) -> None:
+            raise OSError(28, "No space left on device")
+
+        monkeypatch.setattr("pathlib.Path.replace", fail)
+        with pytest.raises(OSError, match="No space left"):
+            write(report, path)
+        assert path.read_text(encoding="utf-8") == "old"
+        assert list(tmp_path.iterdir()) == [path]
+
+    def test_a_folder_in_its_place_is_an_os_error(self, report: RunReport, tmp_path: Path) -> None:
+        path = tmp_path / "leaks.json"
+        path.mkdir()
+        with pytest.raises(OSError, match=r".+"):
+            write(report, path)
+        assert list(tmp_path.iterdir()) == [path]
+
+    def test_an_environment_of_objects_is_a_type_error_and_writes_nothing(self, make: Any, tmp_path: Path) -> None:
+        with pytest.raises(TypeError):
+            write(make.report(environment={"torch": object()}), tmp_path / "leaks.json")
+        assert list(tmp_path.iterdir()) == []

@@ -1,0 +1,225 @@
+from __future__ import annotations
+
+import dataclasses
+from typing import Any, get_args
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pytest_gpuleak.findings import (
+    Autograd,
+    FindingKind,
+    FixtureRecord,
+    Holder,
+    HolderKind,
+    Origin,
+    PathStep,
+    RunReport,
+)
+from pytest_gpuleak.reports import terminal
+
+GIB = 1024**3
+
+
+def leaks(report: RunReport, verbosity: int = 0, width: int = 80) -> list[str]:
+    return terminal.render_leaks(report, verbosity=verbosity, width=width)
+
+
+class TestFinding:
+    def test_the_first_three_lines_answer_what_who_and_where(self, make: Any) -> None:
+        assert terminal.render_finding(make.finding()) == [
+            "  growing: 1 tensor, 4.0 MiB on cuda:0; each run leaves 4.0 MiB more",
+            "  held by  app.metrics.HISTORY[0]  (module global)",
+            "  created  app/model.py:14 in forward: self.meter.update(y.detach())",
+            "  tensor   float32 [1024, 1024], 4.0 MiB",
+        ]
+
+    def test_everything_known(self, make: Any) -> None:
+        finding = make.finding(
+            kind="unconfirmed",
+            holder=Holder("cache", "app.load", "app.load.cache", (), "app/__init__.py", 7),
+            autograd=Autograd(1, 3, GIB),
+            known=True,
+            hint="Keep loss.item() and not the loss: each loss keeps its whole graph alive, with all that it saved.",
+            why_unconfirmed="the test took 70 s, over the limit of 60 s",
+        )
+        assert terminal.render_finding(finding)[0] == (
+            "  unconfirmed: 1 tensor, 4.0 MiB on cuda:0; left behind, not confirmed"
+        )
+        assert terminal.render_finding(finding)[1] == "  held by  app.load.cache  (cache, app/__init__.py:7)"
+        assert terminal.render_finding(finding)[4:] == [
+            "  because  the test took 70 s, over the limit of 60 s",
+            "  graph    1 autograd node retain 3 saved tensors, 1.0 GiB",
+            "  known    listed in the baseline",
+            "  hint     Keep loss.item() and not the loss: each loss keeps its whole graph",
+            "           alive, with all that it saved.",
+        ]
+
+    def test_nothing_known(self, make: Any) -> None:
+        assert terminal.render_finding(make.finding(kind="retained", failed=False, tensors=(), holder=None)) == [
+            "  retained, not failed: 1 tensor, 4.0 MiB on cuda:0; left behind, not seen to",
+            "    grow",
+            "  held by  unknown (not searched)",
+            "  created  unknown",
+        ]
+
+    def test_a_long_chain_is_shortened_between_its_root_and_its_end(self, make: Any) -> None:
+        text = "app.trainer.Trainer.registry" + "".join(f".child_{index}" for index in range(20)) + "['params'][1].grad"
+        finding = make.finding(holder=Holder("class", "app.trainer.Trainer.registry", text))
+        held, kind = terminal.render_finding(finding)[1:3]
+        assert held.startswith("  held by  app.trainer.Trainer.registry.child_0")
+        assert " ... " in held
+        assert held.endswith("['params'][1].grad")
+        assert len(held) <= 80
+        assert kind == "           (class attribute)"
+
+    def test_a_place_is_never_cut_and_its_code_moves_below(self, make: Any) -> None:
+        origin = Origin("src/" * 20 + "model.py", 1400, "forward", "self.meter.update(" + "x, " * 40 + ")")
+        tensors = tuple(dataclasses.replace(array, created=origin) for array in make.finding().tensors)
+        place, code = terminal.render_finding(make.finding(tensors=tensors))[2:4]
+        assert place == f"  created  {origin.file}:1400 in forward"
+        assert code.startswith("           self.meter.update(x, x, ")
+        assert len(code) == 80
+
+    def test_further_lines_of_creation_are_counted_and_shown_with_v(self, make: Any) -> None:
+        (array,) = make.finding().tensors
+        other = dataclasses.replace(array, created=Origin("b.py", 1, "f", ""), storage_bytes=GIB)
+        finding = make.finding(tensors=(array, array, other))
+        assert "           and 1 other line" in terminal.render_finding(finding)
+        verbose = terminal.render_finding(finding, verbosity=1)
+        assert "  created  b.py:1 in f" in verbose
+        assert verbose[-1] == "  tensor   float32 [1024, 1024], 4.0 MiB of a storage of 1.0 GiB"
+
+    def test_path_step_by_step_with_v(self, make: Any) -> None:
+        path = (
+            PathStep("['default']", "dict"),
+            PathStep(".optimizer_", "app.Trainer"),
+            *[PathStep("[0]", "list")] * 40,
+        )
+        holder = Holder("module", "app.STATE", "app.STATE['default'].optimizer_", path)
+        lines = terminal.render_finding(make.finding(holder=holder), verbosity=1)
+        assert lines[2:4] == ["           ['default']  of a dict", "           .optimizer_  of a app.Trainer"]
+        assert "           and 12 more" in lines
+
+    @pytest.mark.parametrize("kind", sorted(terminal._KINDS))
+    def test_every_kind_fits_a_line_of_80_columns(self, make: Any, kind: Any) -> None:
+        finding = make.finding(kind=kind, count=12, bytes=123 * GIB, bytes_per_run=123 * 1024**2)
+        assert len(terminal._what_lines(finding, 80)) == 1
+
+    def test_short_text_for_a_test_s_own_report(self, make: Any) -> None:
+        assert terminal.render_short(make.finding()) == (
+            "growing: 1 tensor, 4.0 MiB on cuda:0; each run leaves 4.0 MiB more\n"
+            "held by app.metrics.HISTORY[0]  (module global)\n"
+            "created app/model.py:14 in forward: self.meter.update(y.detach())"
+        )
+        assert terminal.render_short(make.finding(tensors=(), holder=None)).endswith("(not searched)\ncreated unknown")
+
+
+class TestSection:
+    def test_nothing_leaked_is_nothing_to_show(self, make: Any) -> None:
+        note = make.finding(failed=False)
+        assert leaks(make.report(make.test("t.py::test_clean"), make.test("t.py::test_noted", note))) == []
+
+    def test_titles(self, make: Any) -> None:
+        fixture = FixtureRecord("model", "module", "tests", (make.finding(fingerprint="01"),), "tests/test_x.py", 12)
+        placeless = FixtureRecord("data", "session", "", (make.finding(fingerprint="02"),), worker="gw1")
+        report = make.report(
+            make.test("t.py::test_noted", make.finding(failed=False, fingerprint="03")),
+            make.test(
+                "t.py::test_allowed", make.finding(fingerprint="04"), verdict="allowed", allowed="known\nupstream"
+            ),
+            make.test("t.py::test_leaked", make.finding(fingerprint="05"), worker="gw0"),
+            fixtures=(fixture, placeless),
+        )
+        assert [line for line in leaks(report, verbosity=1) if line and not line.startswith(" ")] == [
+            "LEAKED t.py::test_leaked [gw0]",
+            "LEAKED fixture 'model' (module scope, tests/test_x.py:12)",
+            "LEAKED fixture 'data' (session scope) [gw1]",
+            "NOTED t.py::test_noted",
+            r"ALLOWED t.py::test_allowed: known\nupstream",
+        ]
+
+    def test_notes_of_a_test_that_leaked_are_shown_with_v_alone(self, make: Any) -> None:
+        report = make.report(make.test("t.py::test_one", make.finding(), make.finding(failed=False, kind="cycle")))
+        assert not any("cycle" in line for line in leaks(report))
+        assert any("cycle, not failed" in line for line in leaks(report, verbosity=1))
+
+    def test_a_culprit_is_explained_once(self, make: Any) -> None:
+        report = make.report(
+            make.test("t.py::test_one", make.finding()),
+            make.test("t.py::test_two", make.finding()),
+        )
+        assert leaks(report)[-4:] == [
+            "",
+            "LEAKED t.py::test_two",
+            "  growing: 1 tensor, 4.0 MiB on cuda:0; each run leaves 4.0 MiB more",
+            "  held by  the same culprit as in t.py::test_one, above",
+        ]
+
+    @pytest.mark.parametrize(
+        "holder", [None, Holder("unknown", "", ""), Holder("module", "app.layer2", "app.layer2[0]")]
+    )
+    def test_another_or_an_unknown_holder_is_no_repetition(self, make: Any, holder: Holder | None) -> None:
+        first = make.finding(holder=Holder("module", "app.layer1", "app.layer1[0]") if holder else None)
+        report = make.report(
+            make.test("t.py::test_one", first), make.test("t.py::test_two", make.finding(holder=holder))
+        )
+        assert not any("same culprit" in line for line in leaks(report))
+
+    def test_q_is_a_line_for_each_and_qq_none(self, make: Any) -> None:
+        report = make.report(make.test("t.py::test_one", make.finding(), make.finding(failed=False)))
+        assert leaks(report, verbosity=-1) == [
+            (
+                "t.py::test_one: growing: 1 tensor, 4.0 MiB on cuda:0; each run leaves 4.0 MiB more, "
+                "held by app.metrics.HISTORY[0]  (module global)"
+            )
+        ]
+        assert leaks(report, verbosity=-2) == []
+
+    @given(text=st.text(st.characters(), max_size=700), width=st.integers(0, 200), verbosity=st.integers(-1, 2))
+    def test_hostile_text_stays_text(self, make: Any, text: str, width: int, verbosity: int) -> None:
+        hostile = make.finding(
+            device=text,
+            hint=text,
+            why_unconfirmed=text,
+            holder=Holder("module", text, text, (PathStep(text, text),), text, 3),
+            tensors=tuple(
+                dataclasses.replace(array, dtype=text, created=Origin(text, 1, text, text))
+                for array in make.finding().tensors
+            ),
+        )
+        report = make.report(
+            make.test(text, hostile, worker=text),
+            make.test(text, hostile, verdict="allowed", allowed=text),
+            fixtures=(FixtureRecord(text, "module", text, (hostile,), text, 3),),
+        )
+        lines = [*leaks(report, verbosity, width), *terminal.render_short(hostile).splitlines()]
+        assert lines
+        for line in lines:
+            assert line.isprintable()
+            assert len(line) < 5 * terminal.TEXT_LIMIT
+
+
+class TestSummary:
+    def test_all_counts(self, make: Any) -> None:
+        counts = {"leaked": 2, "fixtures_leaked": 1, "noted": 1, "allowed": 1, "unchecked": 3, "clean": 97}
+        report = make.report(summary={**counts, "overhead_per_test_us": 21.4})
+        assert terminal.render_summary(report) == (
+            "gpu-leak: 2 leaked, 1 fixture leaked, 1 noted, 1 allowed, 3 unchecked, 97 clean; 21 us a test"
+        )
+
+    @pytest.mark.parametrize(
+        ("cost", "text"), [(21.4, "; 21 us a test"), (4321.0, "; 4.3 ms a test"), (None, ""), (float("nan"), "")]
+    )
+    def test_one_line_where_nothing_leaked(self, make: Any, cost: float | None, text: str) -> None:
+        report = make.report(summary={"clean": 5, "overhead_per_test_us": cost})
+        assert terminal.render_summary(report) == f"gpu-leak: 0 leaked, 5 clean{text}"
+
+    def test_no_tests(self, make: Any) -> None:
+        assert terminal.render_summary(make.report(summary={})) == "gpu-leak: 0 leaked, 0 clean"
+
+
+def test_every_kind_and_holder_has_words() -> None:
+    assert set(terminal._KINDS) == set(get_args(FindingKind))
+    assert set(terminal._HOLDERS) == set(get_args(HolderKind))
