@@ -165,6 +165,5 @@ class EpochDetector:
                 collect()
 
     def _collected(self) -> None:
-        self._frozen_since_full = 0
-        self._long_lived = get_freeze_count()
-        self._due_at = max(LEAST_FROZEN, self._long_lived // LONG_LIVED_SHARE)
+        self._frozen_since_full = 0.0
+        self._long_lived = None  # counted when it is next asked for: right now the collection itself was costly enough

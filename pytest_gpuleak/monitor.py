@@ -15,7 +15,7 @@ from pytest_gpuleak.keepsakes import deferred_finalizer_errors, release_values
 from pytest_gpuleak.policy import Policy, Settings, policy_of
 from pytest_gpuleak.scan import ScanDetector
 from pytest_gpuleak.scopes import FixtureSetup, Scopes, node_of, place_of
-from pytest_gpuleak.settle import Call, Collection, Rung, Waits
+from pytest_gpuleak.settle import Call, Collection, Rung, Waits, running_threads
 from pytest_gpuleak.sources import is_user_file
 
 if TYPE_CHECKING:
@@ -70,6 +70,7 @@ class Monitor:
         self.scopes = Scopes(self.detector, frameworks)
         self._fixtures: FixtureJudge | None = None
         self._attempt: Attempt | None = None
+        self._threads: frozenset[int] = frozenset()
 
     @property
     def mode(self) -> str:
@@ -100,6 +101,7 @@ class Monitor:
 
     def open(self) -> None:
         """A run of a test begins: what is alive now is not its own."""
+        self._threads = running_threads()
         self.scopes.begin()
         self.detector.open()
 
@@ -233,7 +235,7 @@ class Monitor:
         hook = self.config.hook.pytest_gpuleak_settle
         if hook.get_hookimpls():
             ladder.append(Call(lambda: hook(config=self.config, nodeid=nodeid)))
-        ladder.append(Waits())
+        ladder.append(Waits(self._threads))
         return ladder
 
     def shorten(self, path: str) -> str:

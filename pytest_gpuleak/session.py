@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from pytest_gpuleak.arrays import ArrayFramework, builtin_frameworks
-from pytest_gpuleak.collector import epochs_supported
+from pytest_gpuleak.collector import epochs_supported, installed
 from pytest_gpuleak.epoch import EpochDetector
 from pytest_gpuleak.findings import decode_fixture, decode_test, encode
 from pytest_gpuleak.ledger import Ledger
@@ -30,7 +30,7 @@ def watch_collector(early_config: pytest.Config) -> None:
         mode = read_settings(early_config).policy.scan
     except (pytest.UsageError, AttributeError):
         return  # pytest_configure tells the user, in its turn
-    if mode == "epoch" and epochs_supported():
+    if mode == "epoch" and epochs_supported() and not installed():
         detector = EpochDetector(builtin_frameworks())
         detector.start()
         early_config.stash[_DETECTOR] = detector

@@ -21,6 +21,7 @@ FIRST_WAIT_S = 1e-6
 LONGEST_WAIT_S = 0.1
 ALL_WAITS_S = 0.45
 """Waits double from a microsecond to a tenth of a second, under half a second in all (goleak's options.go)."""
+KNOWN_THREADS_WAIT_S = 0.02
 
 
 class Rung(Protocol):
@@ -65,16 +66,35 @@ class Call:
         yield
 
 
+def running_threads() -> frozenset[int]:
+    """Identities of the threads that run Python code now."""
+    return frozenset(sys._current_frames())
+
+
 @dataclasses.dataclass(frozen=True)
 class Waits:
-    """Short waits, doubling, for what other threads free late. With one thread nobody could, so there are none."""
+    """Short waits, doubling, for what other threads free late.
 
-    collects: bool = False
+    Attributes:
+        known: threads that ran before the test. They too may free something late, but are not waited for as long as
+            threads that the test started; with one thread nobody could, so there are no waits.
+    """
+
+    known: frozenset[int] = frozenset()
+
+    @property
+    def collects(self) -> bool:
+        """What goes meanwhile was no garbage."""
+        return False
 
     def steps(self) -> Iterator[None]:
-        """Wait up to `ALL_WAITS_S` in all."""
+        """Wait up to `ALL_WAITS_S` in all, or `KNOWN_THREADS_WAIT_S`."""
         wait, waited = FIRST_WAIT_S, 0.0
-        while waited + wait < ALL_WAITS_S and len(sys._current_frames()) > 1:
+        while True:
+            threads = running_threads()
+            limit = ALL_WAITS_S if threads - self.known else KNOWN_THREADS_WAIT_S
+            if len(threads) < 2 or waited + wait > limit:
+                return
             time.sleep(wait)
             waited += wait
             wait = min(wait * 2, LONGEST_WAIT_S)
@@ -102,20 +122,20 @@ def settle(suspects: list[object], rungs: Sequence[Rung]) -> Settled:
             keep them all alive.
         rungs: in the order to climb.
     """
-    threads = set(sys._current_frames())
+    threads = running_threads()
     references = {id(suspect): _weak(suspect) for suspect in suspects}
     suspects.clear()
     # What dies with these references was in garbage that an automatic collection has found since the look.
     alive = _alive(references)
-    cycles = set(references) - alive if threads <= set(sys._current_frames()) else set()
+    cycles = set(references) - alive if threads <= running_threads() else set()
     for rung in rungs:
         if not alive:
             break
-        threads = set(sys._current_frames())
+        threads = running_threads()
         for _ in rung.steps():
             left = _alive(references)
             # What a thread held that ended meanwhile was no cycle.
-            if rung.collects and threads <= set(sys._current_frames()):
+            if rung.collects and threads <= running_threads():
                 cycles |= alive - left
             alive = left
             if not alive:

@@ -6,9 +6,10 @@ import contextlib
 import dataclasses
 import os
 import sys
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from pytest_gpuleak.findings import Finding, FixtureRecord, Verdict
+from pytest_gpuleak.findings import ArrayInfo, Finding, FixtureRecord, Verdict
 from pytest_gpuleak.keepsakes import release_values
 from pytest_gpuleak.scan import framework_of
 from pytest_gpuleak.verdict import Evidence, Survivor, conclude, judge
@@ -64,7 +65,7 @@ class Suspicion:
             why = self._why_not() or self._confirm(investigation)
             if not investigation.confirmed:
                 investigation.look()
-        findings = [with_advice(found, why) for found in judge(investigation.evidence(), policy)]
+        findings = [for_the_reader(found, why, monitor.shorten) for found in judge(investigation.evidence(), policy)]
         return conclude(findings, policy)
 
     def _why_not(self) -> str:
@@ -167,7 +168,7 @@ class FixtureJudge:
         named = [
             dataclasses.replace(found, kind="retained") if found.kind == "unconfirmed" else found for found in findings
         ]
-        verdict, reported = conclude([with_advice(found, "") for found in named], setup.policy)
+        verdict, reported = conclude([for_the_reader(found, "", monitor.shorten) for found in named], setup.policy)
         if reported:
             self.records[place] = FixtureRecord(
                 name=place.name,
@@ -200,12 +201,32 @@ class _History:
         return Evidence(tuple(self._survivors), tuple(self._alive), self.cycles)
 
 
-def with_advice(finding: Finding, why_unconfirmed: str) -> Finding:
-    """The finding with a hint, where the holder is recognised, and why it could not be confirmed."""
+def for_the_reader(finding: Finding, why_unconfirmed: str, shorten: Callable[[str], str]) -> Finding:
+    """The finding with what a reader needs beside the verdict.
+
+    Args:
+        finding: what was found.
+        why_unconfirmed: why there was no full re-run, if there was none.
+        shorten: makes a path relative to the rootdir.
+    """
     from pytest_gpuleak.holders.hints import hint_for
 
-    why = why_unconfirmed if finding.kind == "unconfirmed" and why_unconfirmed else None
-    return dataclasses.replace(finding, hint=hint_for(finding.holder), why_unconfirmed=why)
+    holder = finding.holder
+    if holder is not None and holder.file is not None:
+        holder = dataclasses.replace(holder, file=shorten(holder.file))
+    return dataclasses.replace(
+        finding,
+        holder=holder,
+        tensors=tuple(_with_short_path(array, shorten) for array in finding.tensors),
+        hint=hint_for(holder),
+        why_unconfirmed=why_unconfirmed if finding.kind == "unconfirmed" and why_unconfirmed else None,
+    )
+
+
+def _with_short_path(array: ArrayInfo, shorten: Callable[[str], str]) -> ArrayInfo:
+    if array.created is None:
+        return array
+    return dataclasses.replace(array, created=dataclasses.replace(array.created, file=shorten(array.created.file)))
 
 
 def is_one_of_several_ranks() -> bool:

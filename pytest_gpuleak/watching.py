@@ -15,7 +15,7 @@ from pytest_gpuleak.findings import Finding
 from pytest_gpuleak.investigation import Investigation
 from pytest_gpuleak.policy import Policy, parse_size
 from pytest_gpuleak.scan import ScanDetector
-from pytest_gpuleak.settle import Collection, Rung, Waits
+from pytest_gpuleak.settle import Collection, Rung, Waits, running_threads
 from pytest_gpuleak.sources import is_user_file
 from pytest_gpuleak.tracing import traced
 from pytest_gpuleak.verdict import judge
@@ -86,10 +86,11 @@ def watch() -> Iterator[Leaks]:
     """
     findings: list[Finding] = []
     with _detector() as (detector, frameworks):
+        rungs = _rungs()
         detector.open()
         yield Leaks(findings)
         investigation = Investigation(detector, frameworks)
-        if investigation.add_run(detector.look(), _rungs()):
+        if investigation.add_run(detector.look(), rungs):
             investigation.look()
         findings.extend(judge(investigation.evidence(), Policy()))
 
@@ -142,16 +143,17 @@ def assert_no_leak(
 def _repeat(function: Callable[[], object], policy: Policy) -> tuple[Finding, ...]:
     with _detector() as (detector, frameworks):
         investigation = Investigation(detector, frameworks)
+        rungs = _rungs()
         detector.open()
         function()
-        stays = investigation.add_run(detector.look(), _rungs())
+        stays = investigation.add_run(detector.look(), rungs)
         findings = judge(investigation.evidence(), policy)
         for _ in range(policy.confirm if stays else 0):
             logs: list[OriginLog] = []
             detector.open()
             with traced(frameworks, functools.partial(is_user_file, root=os.getcwd()), logs):  # noqa: PTH109 - as text
                 function()
-            investigation.add_run(detector.look(), _rungs())
+            investigation.add_run(detector.look(), rungs)
             investigation.look({key: origin for log in logs for key, origin in log.items()})
             findings = judge(investigation.evidence(), policy)
             if not any(found.kind == "growing" for found in findings):
@@ -167,7 +169,7 @@ def render(findings: Sequence[Finding]) -> str:
 
 
 def _rungs() -> list[Rung]:
-    return [Collection(1), Collection(2), Waits()]
+    return [Collection(1), Collection(2), Waits(running_threads())]
 
 
 @contextlib.contextmanager

@@ -1,20 +1,32 @@
 """The collector as the search uses it: the real functions, switched off meanwhile, and the cheapest way up.
 
-The names are bound when this module is imported: while a test runs, the plugin may put wrappers in their place on the
-`gc` module, so that the test sees the frozen objects too.
+While a test runs, the plugin may put wrappers in their place on the `gc` module, so that the test sees the frozen
+objects too: those that hide objects are taken from `collector`, which bound them before.
 """
 
 from __future__ import annotations
 
-from gc import disable, enable, get_objects, get_referents, get_referrers, is_tracked, isenabled
+from gc import disable, enable, get_referents, is_tracked, isenabled
 from time import perf_counter
 from typing import TYPE_CHECKING, Final
+
+from pytest_gpuleak.collector import get_objects, get_referrers
+
+from pytest_gpuleak.holders.raw import loaded_module
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from types import TracebackType
 
-__all__ = ["Deadline", "PausedCollector", "get_objects", "get_referents", "is_tracked", "referrers"]
+__all__ = [
+    "Deadline",
+    "PausedCollector",
+    "get_objects",
+    "get_referents",
+    "is_tracked",
+    "referrers",
+    "untouchable_module",
+]
 
 SCAN_FROM: Final = 256
 """Objects from which one pass in Python beats `gc.get_referrers`, which compares each reference with each object.
@@ -57,6 +69,16 @@ class PausedCollector:
             enable()
 
 
+def untouchable_module() -> object:
+    """The one object that `get_referents` must not be called for, or None.
+
+    In CPython 3.12 the traversal of the `_asyncio` module shows its free list of futures' iterators, objects that have
+    been freed (Modules/_asynciomodule.c, module_traverse). To refer to one of them frees it a second time, and from
+    then on the list is a ring in which every walk over the heap, and every collection, hangs. Seen on 3.12.1.
+    """
+    return loaded_module("_asyncio")
+
+
 def referrers(children: Sequence[object], deadline: Deadline) -> list[object]:
     """Every tracked container that refers to one of `children`, in no particular order.
 
@@ -70,8 +92,9 @@ def referrers(children: Sequence[object], deadline: Deadline) -> list[object]:
         wanted.add(id(child))
     containers = get_objects()
     found: list[object] = []  # made after the list above: it must not be among them
+    untouchable = untouchable_module()
     for index, container in enumerate(containers):
-        if not wanted.isdisjoint(map(id, get_referents(container))):
+        if container is not untouchable and not wanted.isdisjoint(map(id, get_referents(container))):
             found.append(container)
         if index % _CHECK_EVERY == 0 and deadline.passed():
             break

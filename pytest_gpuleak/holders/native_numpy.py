@@ -10,7 +10,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final
 
 from pytest_gpuleak.holders import raw
-from pytest_gpuleak.holders.heap import get_objects, get_referents, is_tracked
+from pytest_gpuleak.holders.heap import get_objects, get_referents, is_tracked, untouchable_module
 from pytest_gpuleak.holders.native import Link
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ class ArrayBases:
             return []
         wanted = set(map(id, orphans))
         array_types = _with_subclasses(array_class)
-        own = {id(orphans), id(extra)}
+        own = {id(orphans), id(extra), id(untouchable_module())}
         links: list[Link] = []
         met: set[int] = set()
         for source in (extra, get_objects()):

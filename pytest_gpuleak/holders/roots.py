@@ -20,6 +20,7 @@ from pytest_gpuleak.holders.frames import (
     name_of_thread,
     running_frames,
 )
+from pytest_gpuleak.holders.heap import untouchable_module
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable
@@ -94,6 +95,7 @@ class Roots:
         self._bookkeeping: set[int] = set()
         for module, name in _BOOKKEEPING:
             self._bookkeeping.add(id(raw.loaded(module, name)))
+        self._bookkeeping.add(id(untouchable_module()))
         self._bookkeeping.discard(id(None))
         self.frames: list[RunningFrame] = running_frames(ignore)
         self._on_stack: set[int] = set()
