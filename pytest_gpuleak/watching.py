@@ -130,14 +130,22 @@ def assert_no_leak(
         raise ValueError(f"tensors={tensors!r}: a number of arrays, 0 or more, is accepted")
     policy = Policy(
         growing_tensors=tensors,
-        growing_bytes=parse_size(mb),
-        retained_bytes=parse_size(retained_mb),
+        growing_bytes=_size("mb", mb),
+        retained_bytes=_size("retained_mb", retained_mb),
         confirm=repeat,
     )
     findings = _repeat(function, policy)
     failed = [found for found in findings if found.failed]
     if failed:
         raise LeakError(failed)
+
+
+def _size(name: str, given: float | str) -> int:
+    try:
+        return parse_size(given)
+    except ValueError as error:
+        message = f"{name}={given!r}: {error}; a number of MiB or a size such as '512KiB' is accepted"
+        raise ValueError(message) from None
 
 
 def _repeat(function: Callable[[], object], policy: Policy) -> tuple[Finding, ...]:
