@@ -10,6 +10,7 @@ from __future__ import annotations
 import gc
 import sys
 import sysconfig
+import types
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from gc import collect, freeze, get_freeze_count, get_objects, get_referrers, unfreeze
 from typing import TYPE_CHECKING, Any, Protocol
@@ -73,22 +74,21 @@ class GcView:
         self._border_moved = False
         self._thawed = False
         self._frozen = False
+        self._collecting = False
+        self._frozen_before = 0
         self.on_collected: Callable[[], None] = lambda: None
 
     def install(self) -> None:
         """Put the callback and the replacements in place. Raises RuntimeError where another view is installed."""
         if installed():
             raise RuntimeError("another view of the collector is installed in this process")
-        replacements = {
-            "get_objects": self._get_objects,
-            "get_referrers": self._get_referrers,
-            "get_freeze_count": self._get_freeze_count,
-            "freeze": self._freeze,
-            "unfreeze": self._unfreeze,
-            "collect": self._collect,
-        }
-        for name, replacement in replacements.items():
-            self._saved[name] = getattr(gc, name)
+        self._frozen_before = get_freeze_count()
+        for replacement in self._replacements():
+            name = replacement.__name__
+            original = getattr(gc, name)
+            # It answers to the original's name, so that it can be pickled, as a built-in function can.
+            replacement.__module__, replacement.__qualname__, replacement.__doc__ = "gc", name, original.__doc__
+            self._saved[name] = original
             setattr(gc, name, replacement)
         gc.callbacks.append(self._on_collection)
         _installed.append(self)
@@ -105,7 +105,7 @@ class GcView:
 
     def freeze(self) -> None:
         """Draw the border here: an epoch begins. What the user did to the border belongs to the last one."""
-        self._border_moved = False
+        self._border_moved = self._collecting = False
         self._frozen = True
         freeze()
 
@@ -132,52 +132,73 @@ class GcView:
             self._border_moved = True
             self._listener.moved()
 
+    @property
+    def border_lost(self) -> bool:
+        """Whether a full collection thawed the heap and was kept from freezing it again.
+
+        An exception in a callback of the collector is swallowed: a signal's handler may raise one (a timeout, Ctrl-C).
+        """
+        return self._collecting
+
     def _on_collection(self, phase: str, info: dict[str, int]) -> None:
         if info["generation"] != 2 or self._listener.user_frozen or self._thawed or not self._frozen:
             return
         if phase == "start":
             self._listener.note()
+            self._collecting = True
             unfreeze()
         else:
             freeze()
+            self._collecting = False
             self._listener.moved()
             self.on_collected()
 
-    def _get_objects(self, generation: int | None = None) -> list[Any]:
-        if self._listener.user_frozen:
-            return get_objects(generation)
-        with self.whole_heap():
-            return get_objects(generation)
+    def _replacements(self) -> list[types.FunctionType]:
+        view, listener = self, self._listener
 
-    def _get_referrers(self, *objects: Any) -> list[Any]:
-        if self._listener.user_frozen:
-            found = get_referrers(*objects)
-        else:
-            with self.whole_heap():
+        def get_objects_(generation: int | None = None) -> list[Any]:
+            if listener.user_frozen or generation in (0, 1):  # the young are visible as they are
+                return get_objects(generation)
+            with view.whole_heap():
+                return get_objects(generation)
+
+        def get_referrers_(*objects: Any) -> list[Any]:
+            if listener.user_frozen:
                 found = get_referrers(*objects)
-        # The tuple of arguments refers to them too; without this frame in between nobody would see it.
-        return [referrer for referrer in found if referrer is not objects]
+            else:
+                with view.whole_heap():
+                    found = get_referrers(*objects)
+            # The tuple of arguments refers to them too; without this frame in between nobody would see it.
+            return [referrer for referrer in found if referrer is not objects]
 
-    def _get_freeze_count(self) -> int:
-        return get_freeze_count() if self._listener.user_frozen else 0
+        def get_freeze_count_() -> int:
+            return get_freeze_count() if listener.user_frozen else view._frozen_before
 
-    def _freeze(self) -> None:
-        self._listener.note()
-        self._listener.user_frozen = True
-        freeze()
-        self._listener.moved()
-
-    def _unfreeze(self) -> None:
-        self._listener.note()
-        self._listener.user_frozen = False
-        unfreeze()
-        if self._frozen and not self._listener.scanning:
+        def freeze_() -> None:
+            listener.note()
+            listener.user_frozen = True
             freeze()
-            self._border_moved = True
-        self._listener.moved()
+            listener.moved()
 
-    def _collect(self, generation: int = 2) -> int:
-        # Young objects that a look at the heap made old would escape a young collection that the test counts on.
-        if self._border_moved and not self._listener.user_frozen and generation in (0, 1):
-            generation = 2
-        return collect(generation)
+        def unfreeze_() -> None:
+            listener.note()
+            listener.user_frozen = False
+            view._frozen_before = 0
+            unfreeze()
+            if view._frozen and not listener.scanning:
+                freeze()
+                view._border_moved = True
+            listener.moved()
+
+        def collect_(generation: int = 2) -> int:
+            # Young objects that a look at the heap made old would escape a young collection the test counts on.
+            if view._border_moved and not listener.user_frozen and generation in (0, 1):
+                generation = 2
+            return collect(generation)
+
+        replacements = []
+        for function in (get_objects_, get_referrers_, get_freeze_count_, freeze_, unfreeze_, collect_):
+            assert isinstance(function, types.FunctionType)
+            function.__name__ = function.__name__.rstrip("_")
+            replacements.append(function)
+        return replacements

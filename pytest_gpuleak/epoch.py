@@ -23,6 +23,10 @@ CPython's (``long_lived_pending > long_lived_total / 4``)."""
 LEAST_FROZEN = 20_000
 """Objects frozen before the heap is counted for the first time, and at the least before a full collection."""
 
+INTERPRETERS_OWN = 5_000
+"""Objects that may be frozen without anybody having asked: Python 3.12 freezes a few hundred as it starts, while a
+process that has imported pytest and is then frozen has tens of thousands."""
+
 LEAST_STAYING = 0.25
 """Part of the objects frozen that is reckoned to stay, at the least. Most die soon, by their reference counts; how many
 stay is measured whenever the heap is counted, so that the count, which walks the heap, is made rarely."""
@@ -56,7 +60,8 @@ class EpochDetector:
     def start(self) -> None:
         """Install the collector's view."""
         if not self._started:
-            self.user_frozen = get_freeze_count() > 0  # frozen before us: not ours to thaw
+            # What somebody has frozen before us is not ours to thaw.
+            self.user_frozen = get_freeze_count() > INTERPRETERS_OWN
             self._view.install()
             self._started = True
 
@@ -89,6 +94,8 @@ class EpochDetector:
         bases = array_types(self.frameworks)
         if not bases:
             return []
+        if self._view.border_lost:
+            self._view.freeze()  # what was born is known up to the collection that lost the border
         born = self._scan.look() if self.scanning else select_arrays(get_objects(), bases)
         if self._noted:
             young = {id(array) for array in born}
@@ -131,7 +138,7 @@ class EpochDetector:
 
     def note(self) -> None:
         """Keep the ids of the arrays born so far: enough, since a later array at the same address is as young."""
-        if self._open:
+        if self._open and not self._view.border_lost:
             bases = array_types(self.frameworks)
             if bases:
                 born = self._scan.look() if self.scanning else select_arrays(get_objects(), bases)

@@ -60,3 +60,13 @@ def warn(config: pytest.Config, message: str, nodeid: str) -> None:
     config.hook.pytest_warning_recorded.call_historic(
         kwargs={"warning_message": recorded, "when": "runtest", "nodeid": nodeid, "location": None}
     )
+
+
+def stop_timer(item: pytest.Item) -> None:
+    """Cancel pytest-timeout's timer for the test: it has ended in time, and what follows is the plugin's own work.
+
+    The timer covers the whole protocol. Left running it would raise in the midst of a collection, or end the process.
+    """
+    cancel = getattr(item.config.hook, "pytest_timeout_cancel_timer", None)
+    if cancel is not None:
+        cancel(item=item)

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import os
-import time
+from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 from pytest_gpuleak.collector import epochs_supported, installed
 from pytest_gpuleak.epoch import EpochDetector
 from pytest_gpuleak.findings import Finding, FixtureRecord, Outcome, TestRecord, Verdict
-from pytest_gpuleak.keepsakes import deferred_finalizer_errors, release_values
+from pytest_gpuleak.keepsakes import deferred_finalizer_errors, release_values, stop_timer
 from pytest_gpuleak.policy import Policy, Settings, policy_of
 from pytest_gpuleak.scan import ScanDetector
 from pytest_gpuleak.scopes import FixtureSetup, Scopes, node_of, place_of
@@ -19,8 +18,6 @@ from pytest_gpuleak.settle import Call, Collection, Rung, Waits, running_threads
 from pytest_gpuleak.sources import is_user_file
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     import pytest
 
     from pytest_gpuleak.arrays.protocol import ArrayFramework
@@ -92,7 +89,7 @@ class Monitor:
 
     def begin(self, item: pytest.Item) -> None:
         """An attempt of a test begins with its setup."""
-        began = time.perf_counter()
+        began = perf_counter()
         policy = policy_of(item, self.settings)
         self._use(policy)
         self._attempt = Attempt(item.nodeid, policy)
@@ -131,32 +128,28 @@ class Monitor:
         if attempt is not None and attempt.nodeid == nodeid and attempt.outcome in CHECKED:
             attempt.outcome, attempt.why = "failed", "a sub-test failed: its traceback may hold its locals"
 
-    @contextlib.contextmanager
-    def fixture_setup(self, fixture: Any, request: Any) -> Iterator[None]:
-        """A wider fixture is set up in the body."""
-        began = time.perf_counter()
+    def enter_fixture_setup(self, fixture: Any, request: Any) -> None:
+        """A wider fixture's setup begins."""
+        began = perf_counter()
         place = place_of(fixture, request, self.shorten)
         self.scopes.enter_setup(fixture, place, policy_of(node_of(request), self.settings))
         self._charge(began)
-        ready = time.perf_counter()
-        try:
-            yield
-        finally:
-            ended = time.perf_counter()
-            # Finalizers are called last in, first out: from this one on the fixture's own run.
-            fixture.addfinalizer(lambda: self.fixture_teardown(fixture))
-            self.scopes.leave_setup(ended - ready)
-            self._charge(ended)
+
+    def leave_fixture_setup(self, fixture: Any, duration_s: float) -> None:
+        """A wider fixture's setup has ended, in `duration_s` seconds."""
+        began = perf_counter()
+        self.scopes.leave_setup(fixture, duration_s)
+        self._charge(began)
 
     def fixture_teardown(self, fixture: Any) -> None:
         """A wider fixture's teardown begins."""
-        began = time.perf_counter()
+        began = perf_counter()
         self.scopes.enter_teardown(fixture)
         self._charge(began)
 
     def fixture_finalised(self, fixture: Any) -> None:
         """A wider fixture has been torn down."""
-        began = time.perf_counter()
+        began = perf_counter()
         self.scopes.leave_teardown(fixture)
         self._charge(began)
 
@@ -170,19 +163,22 @@ class Monitor:
         attempt = self._attempt
         if attempt is None:
             return None
-        began = time.perf_counter()
+        began = perf_counter()
         checked = attempt.outcome in CHECKED
         verdict: Verdict = "clean" if checked else "unchecked"
         findings: tuple[Finding, ...] = ()
         release_values(item)
         with deferred_finalizer_errors(self.config, item.nodeid):
             released = self.scopes.released()
+            if any(setup.holds_memory() for setup in released):
+                stop_timer(item)
             if checked:
                 # The fixtures first: the test's arrays, held here, would be found again as holders of theirs.
                 rebuilt_s = sum(setup.setup_s for setup in released)
                 self.check_fixtures(released)
                 arrays = self.born()
                 if arrays:
+                    stop_timer(item)
                     from pytest_gpuleak.suspicion import Suspicion
 
                     suspicion = Suspicion(self, item, nextitem, attempt.policy, attempt.duration_s + rebuilt_s)
@@ -203,6 +199,22 @@ class Monitor:
             overhead_s=attempt.overhead_s,
             findings=findings,
             allowed=attempt.policy.allowed if verdict == "allowed" else None,
+        )
+
+    def give_up(self, item: pytest.Item, why: str) -> TestRecord:
+        """The record of an attempt that the plugin itself failed on: not checked, and the next one begins anew."""
+        attempt, self._attempt = self._attempt, None
+        self.rerunning = False
+        if attempt is None:
+            attempt = Attempt(item.nodeid, self.settings.policy)
+        return TestRecord(
+            nodeid=item.nodeid,
+            verdict="unchecked",
+            why_unchecked=why,
+            outcome=attempt.outcome,
+            worker=self.worker,
+            duration_s=attempt.duration_s,
+            overhead_s=attempt.overhead_s,
         )
 
     def finish(self) -> None:
@@ -260,7 +272,7 @@ class Monitor:
 
     def _charge(self, began: float) -> None:
         if self._attempt is not None:
-            self._attempt.overhead_s += time.perf_counter() - began
+            self._attempt.overhead_s += perf_counter() - began
 
 
 CHECKED = frozenset({"passed", "xpassed"})

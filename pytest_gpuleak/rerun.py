@@ -10,16 +10,18 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import os
-import random
 import signal
 import sys
 import threading
-import time
 import types
 import warnings
+from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 import pytest
+
+from pytest_gpuleak.keepsakes import stop_timer
+from pytest_gpuleak.randomness import keep_random_states
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -42,13 +44,13 @@ class RerunResult:
         passed: whether setup, call and teardown passed, as they did the first time.
         why: in a few words, what went otherwise; empty if passed.
         duration_s: seconds it took.
-        blames_instruments: whether it failed inside the plugin's own tracing.
+        timed_out: whether it was stopped for taking too long.
     """
 
     passed: bool
     why: str
     duration_s: float
-    blames_instruments: bool = False
+    timed_out: bool = False
 
 
 def run_again(item: pytest.Item, nextitem: pytest.Item | None, limit_s: float, tracing: Any) -> RerunResult:
@@ -63,22 +65,26 @@ def run_again(item: pytest.Item, nextitem: pytest.Item | None, limit_s: float, t
     Raises:
         KeyboardInterrupt: the user's own.
     """
-    started = time.perf_counter()
+    started = perf_counter()
     with _preserved(item), _silenced(item), _fresh_instance(item):
         outcome = _Phases(item, nextitem)
-        with _time_limit(item, limit_s, outcome):
+        with _time_limit(item, limit_s, outcome), _interrupts() as interrupt:
             try:
                 with tracing:
                     outcome.run()
             except RerunTimeout:
-                outcome.why = f"the re-run took longer than {limit_s:g} s"
+                outcome.timed_out = True
+            except KeyboardInterrupt:
+                if interrupt.came:
+                    raise
+                outcome.why = "the re-run raised KeyboardInterrupt"
             except Exception as error:  # noqa: BLE001 - tracing could not be set up or left; the first run stands
                 outcome.why = f"the re-run could not be traced ({type(error).__name__})"
-                outcome.blames_instruments = True
             finally:
                 outcome.tear_down()
-    duration = time.perf_counter() - started
-    return RerunResult(not outcome.why, outcome.why, duration, outcome.blames_instruments)
+    if outcome.timed_out:
+        outcome.why = f"the re-run took longer than {limit_s:g} s"
+    return RerunResult(not outcome.why, outcome.why, perf_counter() - started, outcome.timed_out)
 
 
 class _Phases:
@@ -88,8 +94,8 @@ class _Phases:
         self._item = item
         self._nextitem = nextitem
         self.tearing_down = False
+        self.timed_out = False
         self.why = ""
-        self.blames_instruments = False
 
     def run(self) -> None:
         if hasattr(self._item, "_initrequest"):
@@ -107,22 +113,11 @@ class _Phases:
         call = pytest.CallInfo.from_call(
             lambda: hook(item=item, **arguments), when=when, reraise=(KeyboardInterrupt, RerunTimeout)
         )
-        if call.excinfo is not None:
-            self.blames_instruments = self.blames_instruments or _passes_through_tracing(call.excinfo.tb)
         # unittest keeps a failure on the item until a report is made: asked the same way, it is seen here too.
         report = item.ihook.pytest_runtest_makereport(item=item, call=call)
         if not report.passed and not self.why:
             self.why = f"the re-run {'was skipped' if report.skipped else 'failed'} in {when}"
         return bool(report.passed)
-
-
-def _passes_through_tracing(traceback: types.TracebackType | None) -> bool:
-    arrays = os.path.join(os.path.dirname(__file__), "arrays") + os.sep  # noqa: PTH118, PTH120 - compared as text
-    while traceback is not None:
-        if traceback.tb_next is None or traceback.tb_frame.f_code.co_filename.startswith(arrays):
-            return traceback.tb_frame.f_code.co_filename.startswith(arrays)
-        traceback = traceback.tb_next
-    return False
 
 
 @contextlib.contextmanager
@@ -182,7 +177,7 @@ def _silenced(item: pytest.Item) -> Iterator[None]:
 @contextlib.contextmanager
 def _preserved(item: pytest.Item) -> Iterator[None]:
     """Put the process back as the first run left it."""
-    restore_random = _random_states()
+    restore_random = keep_random_states()
     folder, environment = _working_directory(), dict(os.environ)
     properties, sections = list(item.user_properties), list(item._report_sections)
     errors = {name: getattr(sys, name) for name in LAST_ERROR_NAMES if hasattr(sys, name)}
@@ -213,29 +208,6 @@ def _working_directory() -> str | None:
         return None  # the test has removed it
 
 
-def _random_states() -> Any:
-    """A function that puts the random generators back: the next test must draw the numbers that it always drew."""
-    python = random.getstate()
-    numpy = sys.modules.get("numpy.random")
-    numpy_state = numpy.get_state() if numpy is not None else None
-    torch: Any = sys.modules.get("torch")
-    torch_state = torch.get_rng_state() if hasattr(torch, "get_rng_state") else None
-    cuda_states = None
-    if torch_state is not None and torch.cuda.is_available() and torch.cuda.is_initialized():
-        cuda_states = torch.cuda.get_rng_state_all()
-
-    def restore() -> None:
-        random.setstate(python)
-        if numpy is not None:
-            numpy.set_state(numpy_state)
-        if torch_state is not None:
-            torch.set_rng_state(torch_state)
-        if cuda_states is not None:
-            torch.cuda.set_rng_state_all(cuda_states)
-
-    return restore
-
-
 @contextlib.contextmanager
 def _time_limit(item: pytest.Item, limit_s: float, phases: _Phases) -> Iterator[None]:
     """Stop the body after `limit_s` seconds, in place of a timeout plugin's own timer for the test.
@@ -246,24 +218,52 @@ def _time_limit(item: pytest.Item, limit_s: float, phases: _Phases) -> Iterator[
     A teardown is stopped by an ordinary exception, which pytest takes for an error of one finalizer and goes on with
     the others: a fixture whose finalizer never ran would stay in pytest's cache.
     """
-    cancel = getattr(item.config.hook, "pytest_timeout_cancel_timer", None)
-    if cancel is not None:
-        cancel(item=item)
+    stop_timer(item)
     usable = hasattr(signal, "setitimer") and threading.current_thread() is threading.main_thread()
     if not usable or signal.getitimer(signal.ITIMER_REAL)[0] or limit_s <= 0:
         yield
         return
 
     def stop(_number: int, _frame: types.FrameType | None) -> None:
+        phases.timed_out = True  # whatever becomes of the exception: a bare except of the user's may swallow it
         if phases.tearing_down:
             raise TimeoutError("the re-run's teardown took too long")
         raise RerunTimeout
 
     previous = signal.signal(signal.SIGALRM, stop)
-    # Again and again: the first may be swallowed by a bare except of the user's.
+    # Again and again: the first may be swallowed.
     signal.setitimer(signal.ITIMER_REAL, limit_s, max(limit_s / 4, 0.5))
     try:
         yield
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, signal.SIG_DFL if previous is None else previous)
+
+
+class _Interrupt:
+    """Whether the user has pressed Ctrl-C."""
+
+    came = False
+
+
+@contextlib.contextmanager
+def _interrupts() -> Iterator[_Interrupt]:
+    """Tell the user's own Ctrl-C from a KeyboardInterrupt that the test raises."""
+    interrupt = _Interrupt()
+    if (
+        threading.current_thread() is not threading.main_thread()
+        or signal.getsignal(signal.SIGINT) is not signal.default_int_handler
+    ):
+        interrupt.came = True  # it cannot be told: taken for the user's
+        yield interrupt
+        return
+
+    def note(number: int, frame: types.FrameType | None) -> None:
+        interrupt.came = True
+        signal.default_int_handler(number, frame)
+
+    signal.signal(signal.SIGINT, note)
+    try:
+        yield interrupt
+    finally:
+        signal.signal(signal.SIGINT, signal.default_int_handler)

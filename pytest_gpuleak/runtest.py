@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from contextlib import contextmanager
+from functools import partial
+from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from _pytest.outcomes import OutcomeException
 
 from pytest_gpuleak.findings import Finding, TestRecord, encode
 from pytest_gpuleak.keepsakes import warn
 from pytest_gpuleak.scopes import is_wider
 
 if TYPE_CHECKING:
-    from collections.abc import Generator
+    from collections.abc import Generator, Iterator
 
     from pytest_gpuleak.monitor import Monitor
 
@@ -29,16 +33,16 @@ class RuntestHooks:
     def __init__(self, monitor: Monitor) -> None:
         self._monitor = monitor
         self._nextitem: pytest.Item | None = None
-        self._broken = False
+        self._fault = ""
+        self._warned = False
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtest_setup(self, item: pytest.Item) -> Generator[None, object, object]:
         """An attempt begins. Not in the protocol: plugins that repeat tests run several attempts in one."""
-        if not (self._monitor.rerunning or self._broken):
-            try:
+        if not self._monitor.rerunning:
+            self._fault = ""
+            with self._guarded(item):
                 self._monitor.begin(item)
-            except Exception as error:  # noqa: BLE001 - whatever is wrong with us, the user's run goes on
-                self._break(item, error)
         return (yield)
 
     @pytest.hookimpl(tryfirst=True)
@@ -50,15 +54,24 @@ class RuntestHooks:
     @pytest.hookimpl(wrapper=True)
     def pytest_fixture_setup(self, fixturedef: Any, request: Any) -> Generator[None, object, object]:
         """What is born while a wider fixture is set up is the fixture's."""
-        if self._broken or not is_wider(fixturedef):
+        if not is_wider(fixturedef):
             return (yield)
-        with self._monitor.fixture_setup(fixturedef, request):
+        with self._guarded(request.node):
+            self._monitor.enter_fixture_setup(fixturedef, request)
+        started = perf_counter()
+        try:
             return (yield)
+        finally:
+            with self._guarded(request.node):
+                self._monitor.leave_fixture_setup(fixturedef, perf_counter() - started)
+                # Finalizers are called last in, first out: from this one on the fixture's own run.
+                fixturedef.addfinalizer(partial(self._fixture_teardown, fixturedef, request.node))
 
-    def pytest_fixture_post_finalizer(self, fixturedef: Any) -> None:
+    def pytest_fixture_post_finalizer(self, fixturedef: Any, request: Any) -> None:
         """A fixture has been torn down."""
-        if not self._broken and is_wider(fixturedef):
-            self._monitor.fixture_finalised(fixturedef)
+        if is_wider(fixturedef):
+            with self._guarded(request.node):
+                self._monitor.fixture_finalised(fixturedef)
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtest_makereport(
@@ -66,17 +79,18 @@ class RuntestHooks:
     ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
         """Judge the test once its teardown's report is made, and put the verdict into that report."""
         report = yield
-        if self._monitor.rerunning or self._broken:
+        if self._monitor.rerunning:
             return report
         self._monitor.note_report(report)
         if call.when == "teardown":
             nextitem, self._nextitem = self._nextitem, None
-            try:
+            record = None
+            with self._guarded(item):
                 record = self._monitor.judge(item, nextitem)
-                if record is not None:
-                    attach(report, record)
-            except Exception as error:  # noqa: BLE001 - whatever is wrong with us, the user's run goes on
-                self._break(item, error)
+            if self._fault:
+                record = self._monitor.give_up(item, self._fault)
+            if record is not None:
+                attach(report, record)
         return report
 
     @pytest.hookimpl(optionalhook=True, tryfirst=True)
@@ -84,11 +98,20 @@ class RuntestHooks:
         """No timer of pytest-timeout's in a re-run: its thread method would end the process. It has a limit of ours."""
         return True if self._monitor.rerunning else None
 
-    def _break(self, item: pytest.Item, error: Exception) -> None:
-        """Warn once, and leave the rest of the run alone."""
-        if not self._broken:
-            self._broken = True
-            warn(item.config, f"switched off at {item.nodeid}: {type(error).__name__}: {error}", item.nodeid)
+    def _fixture_teardown(self, fixturedef: Any, node: Any) -> None:
+        with self._guarded(node):
+            self._monitor.fixture_teardown(fixturedef)
+
+    @contextmanager
+    def _guarded(self, node: Any) -> Iterator[None]:
+        """Whatever is wrong with us costs the test its verdict and the run one warning, and no outcome."""
+        try:
+            yield
+        except (Exception, OutcomeException) as error:  # noqa: BLE001 - a timeout plugin's `Failed` is no Exception
+            self._fault = f"the plugin failed: {type(error).__name__}: {error}"
+            if not self._warned:
+                self._warned = True
+                warn(node.config, f"{node.nodeid} could not be checked: {type(error).__name__}: {error}", node.nodeid)
 
 
 def attach(report: pytest.TestReport, record: TestRecord) -> None:

@@ -85,11 +85,13 @@ class Scopes:
         self._active[id(fixture)] = setup
         self._owners.append(setup)
 
-    def leave_setup(self, duration_s: float) -> None:
-        """The innermost setup has ended, in `duration_s` seconds."""
-        self._give()
-        if self._owners:
-            self._owners.pop().setup_s = duration_s
+    def leave_setup(self, fixture: Any, duration_s: float) -> None:
+        """A wider fixture's setup has ended, in `duration_s` seconds."""
+        setup = self._active.get(id(fixture))
+        if setup is not None and setup in self._owners:
+            self._give()
+            self._owners.remove(setup)
+            setup.setup_s = duration_s
 
     def enter_teardown(self, fixture: Any) -> None:
         """A wider fixture's own finalizers are about to run."""

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import dataclasses
 import sys
-import time
 import weakref
+from time import sleep
 from typing import TYPE_CHECKING, Protocol
 
 from pytest_gpuleak.collector import collect
@@ -95,7 +95,7 @@ class Waits:
             limit = ALL_WAITS_S if threads - self.known else KNOWN_THREADS_WAIT_S
             if len(threads) < 2 or waited + wait > limit:
                 return
-            time.sleep(wait)
+            sleep(wait)
             waited += wait
             wait = min(wait * 2, LONGEST_WAIT_S)
             yield

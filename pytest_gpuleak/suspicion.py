@@ -6,7 +6,6 @@ import contextlib
 import dataclasses
 import os
 import sys
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from pytest_gpuleak.findings import ArrayInfo, Finding, FixtureRecord, Verdict
@@ -15,6 +14,8 @@ from pytest_gpuleak.scan import framework_of
 from pytest_gpuleak.verdict import Evidence, Survivor, conclude, judge
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     import pytest
 
     from pytest_gpuleak.arrays.protocol import OriginLog, StorageHandle
@@ -82,7 +83,8 @@ class Suspicion:
         """Run the test again until it is seen not to grow, or as often as asked; why that ended early, if it did."""
         for _ in range(self._policy.confirm):
             result, origins = self._run_again(tracing_on=True)
-            if not result.passed and result.blames_instruments:
+            if not (result.passed or result.timed_out):
+                # It may be the tracing that it does not bear (torch.compile's fullgraph, a mode of its own).
                 result, origins = self._run_again(tracing_on=False)
             if not result.passed:
                 return str(result.why)

@@ -6,10 +6,13 @@ import contextlib
 import itertools
 import sys
 import weakref
-from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
 
 from pytest_gpuleak.arrays.origins import OriginTable
 from pytest_gpuleak.arrays.protocol import ArrayReading, OriginLog, StorageHandle
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
 
 _addresses = itertools.count(1)
 _tables: list[OriginTable] = []

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import sys
 import types
-from typing import TYPE_CHECKING, Any, TypeGuard
+from typing import TYPE_CHECKING, Any
 
 from pytest_gpuleak.arrays.origins import OriginTable
 from pytest_gpuleak.arrays.protocol import ArrayReading, OriginLog, StorageHandle, class_lines, is_kind_of, walk_arrays
@@ -41,27 +41,29 @@ class TorchArrays:
     name = "torch"
 
     def __init__(self) -> None:
-        self._tensor: type | None = None
+        # Held for good once seen, as every tensor holds it: a test may take torch out of sys.modules, or put something
+        # else in its place, while tensors live on.
+        self._torch: Any = None
 
     def array_type(self) -> type | None:
         """``torch.Tensor``, or None while torch is not imported (or is being imported, or is a user's stand-in)."""
-        module = sys.modules.get("torch")
-        if module is None or not is_kind_of(type(module), types.ModuleType):
-            return None
-        tensor = _module_dict(module).get("Tensor")
-        if tensor is not self._tensor:
-            self._tensor = tensor if _is_tensor_class(tensor) else None
-        return self._tensor
+        if self._torch is None:
+            module = sys.modules.get("torch")
+            if module is None or not _is_torch(module):
+                return None
+            self._torch = module
+        tensor: type = self._torch.Tensor
+        return tensor
 
     def storage(self, array: object) -> int:
         """Address of the StorageImpl; of the TensorImpl where a layout has none (sparse, opaque)."""
-        torch = _torch()
+        torch = self._torch
         with torch._C.DisableTorchFunction():
             return _storage_key(torch, array)
 
     def read(self, array: object) -> ArrayReading | None:
         """Metadata of a tensor; None for fake, meta, functional, wrapper and empty ones, which own no memory."""
-        torch = _torch()
+        torch = self._torch
         # Modes too are switched off: torch.set_default_device() installs one, and a user's mode is a stranger's code.
         with torch._C.DisableTorchFunction(), torch._C._DisableTorchDispatch():
             try:
@@ -71,7 +73,7 @@ class TorchArrays:
 
     def hold(self, array: object) -> StorageHandle:
         """A C++ weak reference to the storage, or to the tensor where there is no storage."""
-        torch = _torch()
+        torch = self._torch
         from torch.multiprocessing.reductions import StorageWeakRef
 
         with torch._C.DisableTorchFunction(), torch._C._DisableTorchDispatch():
@@ -83,18 +85,20 @@ class TorchArrays:
 
     @contextlib.contextmanager
     def trace_origins(self, is_user_file: Callable[[str], bool]) -> Iterator[OriginLog]:
-        """Run the body under a dispatch mode that notes where each storage is made.
+        """Run the body under a torch function mode that notes where each storage is made.
 
-        A dispatch mode sees every operation, those of backward and of composite functions included, where a function
-        mode sees the calls from Python alone. It is local to the thread.
+        A mode is local to the thread. A dispatch mode would see more, the gradients made in backward among them, but
+        it is no bystander: it gives a Python object to every tensor that C++ alone holds, which then looks like one
+        more left behind; it asks ``sys.modules`` for torch in the midst of an operation, and where a test has put a
+        mock there, keeps what it gets for good and crashes the process later.
         """
-        torch = _torch()
-        from torch.utils._python_dispatch import TorchDispatchMode
+        torch = self._torch
+        from torch.overrides import TorchFunctionMode
 
         table = OriginTable(is_user_file)
 
-        class NoteOrigins(TorchDispatchMode):  # type: ignore[misc] # torch is Any to a project that does not pin it
-            def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        class NoteOrigins(TorchFunctionMode):  # type: ignore[misc] # torch is Any to a project that does not pin it
+            def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
                 result = func(*args, **(kwargs or {}))
                 _note(torch, table, func, (args, kwargs), result)
                 return result
@@ -103,13 +107,13 @@ class TorchArrays:
             yield table
 
 
-def _torch() -> Any:
-    return sys.modules["torch"]
-
-
-def _is_tensor_class(candidate: object) -> TypeGuard[type]:
-    """Whether it is torch's own class: a test may put a stand-in module named torch into sys.modules."""
-    return is_kind_of(type(candidate), type) and any(line.__name__ == "TensorBase" for line in class_lines(candidate))  # type: ignore[arg-type]
+def _is_torch(module: object) -> bool:
+    """Whether it is torch itself, fully imported: its tensors are made of its own extension module's."""
+    extension = sys.modules.get("torch._C")
+    if not (is_kind_of(type(module), types.ModuleType) and type(extension) is types.ModuleType):
+        return False
+    tensor, base = _module_dict(module).get("Tensor"), _module_dict(extension).get("TensorBase")
+    return base is not None and is_kind_of(type(tensor), type) and id(base) in map(id, class_lines(tensor))  # type: ignore[arg-type]
 
 
 def _storage_key(torch: Any, array: object) -> int:
@@ -176,15 +180,15 @@ def _sparse_bytes(tensor: Any, array: Any) -> int:
 
 
 def _note(torch: Any, table: OriginTable, func: Any, given: Any, made: Any) -> None:
-    """Note the line of each storage in an operation's result that none of its inputs has."""
+    """Note the line of each storage in a call's result that none of its arguments has."""
+    if getattr(func, "__name__", "") == "__get__":
+        return  # an attribute (.grad, .data) shows what was made before
     try:
         with torch._C.DisableTorchFunction():
             known = {_storage_key(torch, array) for array in walk_arrays(list(given), torch.Tensor)}
-            # torch.tensor() makes its data with modes off and shows it first as the input of this alias.
-            fresh = str(func).startswith("aten.lift")
             for array in walk_arrays(made, torch.Tensor):
                 key = _storage_key(torch, array)
-                if fresh or key not in known:
+                if key not in known:
                     table.note(key)
                 else:
                     table.note_if_unknown(key)

@@ -11,7 +11,6 @@ from time import perf_counter
 from typing import TYPE_CHECKING, Final
 
 from pytest_gpuleak.collector import get_objects, get_referrers
-
 from pytest_gpuleak.holders.raw import loaded_module
 
 if TYPE_CHECKING:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from pytest_gpuleak.findings import Holder
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pytest_gpuleak.findings import Holder
 
 KEPT_INSTANCE = "kept by pytest"
 """Part of the root's text of a test class instance (`holders.roots`)."""

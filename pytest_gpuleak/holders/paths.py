@@ -71,7 +71,7 @@ class Writer:
             namespace = raw.instance_dict(objects[0])
             file, line = self._places.of_function(None if namespace is None else namespace.get("func"))
         if root.kind in ("fixture", "frame", "thread"):
-            pinned = _first_traceback(objects)
+            pinned = _first_traceback(objects, bare=root.kind == "fixture")
             if pinned is not None:
                 kind, text = "traceback", _pinned_text(objects[pinned])
                 steps = _after(steps, pinned)
@@ -136,15 +136,18 @@ def _after(steps: Sequence[Step], position: int) -> list[Step]:
     return [step for step in steps if step.position >= position]
 
 
-def _first_traceback(objects: Sequence[object]) -> int | None:
-    """Position of the exception whose traceback a chain passes through, or of the traceback itself; else None."""
+def _first_traceback(objects: Sequence[object], *, bare: bool) -> int | None:
+    """Position of the exception whose traceback a chain passes through, or of the traceback itself; else None.
+
+    With `bare` an exception will do: what pytest and its plugins keep of a failed test holds its arguments too.
+    """
     error: int | None = None
     for position, value in enumerate(objects):
         if raw.is_a(value, BaseException) and error is None:
             error = position
         if type(value) is types.TracebackType:
             return position if error is None else error
-    return None
+    return error if bare else None
 
 
 def _pinned_text(value: object) -> str:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import pytest
 
-from tests.conftest import Runner
+if TYPE_CHECKING:
+    from tests.conftest import Runner
 
 MODES = ["epoch", "scan"]
 

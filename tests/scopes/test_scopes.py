@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import pytest
 
-from tests.conftest import Runner
+if TYPE_CHECKING:
+    from tests.conftest import Runner
 
 SCOPES = ["class", "module", "package", "session"]
 
@@ -383,7 +386,9 @@ def test_order_does_not_change_a_growing_verdict(run: Runner, pytester: pytest.P
     for order in ("", "::-1"):
         conftest = pytester.path / "conftest.py"
         text = conftest.read_text().split("\ndef pytest_collection_modifyitems")[0]
-        conftest.write_text(text + f"\ndef pytest_collection_modifyitems(items):\n    items[:] = items[::{order[2:] or 1}]\n")
+        conftest.write_text(
+            text + f"\ndef pytest_collection_modifyitems(items):\n    items[:] = items[::{order[2:] or 1}]\n"
+        )
         found = run(
             """
             import pytest

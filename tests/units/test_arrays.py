@@ -39,13 +39,20 @@ def test_strangers_are_not_asked() -> None:
             raise AssertionError("asked")
 
     class Stranger(metaclass=Meta):
-        @property
+        @property  # type: ignore[misc] # what a proxy does
         def __class__(self) -> Any:
             raise AssertionError("asked")
 
     stranger = Meta.__new__(Meta, "Made", (), {"__eq__": lambda *_: 1 / 0})
     assert select_arrays([object.__new__(Stranger), stranger, 1], [dict]) == []
     assert select_arrays([{}, stranger], [dict]) == [{}]
+
+
+def ready() -> TorchArrays:
+    """The framework, once it has seen that torch is imported."""
+    arrays = TorchArrays()
+    assert arrays.array_type() is not None
+    return arrays
 
 
 @pytest.fixture
@@ -57,27 +64,27 @@ def torch() -> Any:
 class TestTensors:
     def test_a_plain_tensor(self, torch: Any) -> None:
         tensor = torch.ones(4, 8)
-        reading = TorchArrays().read(tensor)
+        reading = ready().read(tensor)
         assert reading is not None
         assert (reading.shape, reading.dtype, reading.device) == ((4, 8), "float32", "cpu")
         assert (reading.bytes, reading.storage_bytes, reading.identity) == (128, 128, id(tensor))
 
     def test_a_view_shares_its_storage(self, torch: Any) -> None:
         whole = torch.ones(100)
-        part, all_of_it = TorchArrays().read(whole[3]), TorchArrays().read(whole)
+        part, all_of_it = ready().read(whole[3]), ready().read(whole)
         assert part is not None
         assert all_of_it is not None
         assert (part.bytes, part.storage_bytes, part.storage) == (4, 400, all_of_it.storage)
-        assert TorchArrays().storage(whole) == all_of_it.storage
+        assert ready().storage(whole) == all_of_it.storage
 
     @pytest.mark.parametrize("make", ["to_sparse", "to_sparse_csr", "to_mkldnn"])
     @pytest.mark.filterwarnings("ignore")
     def test_tensors_without_a_storage(self, torch: Any, make: str) -> None:
         tensor = getattr(torch.eye(4), make)()
-        reading = TorchArrays().read(tensor)
+        reading = ready().read(tensor)
         assert reading is not None
         assert reading.storage_bytes >= 16
-        handle = TorchArrays().hold(tensor)
+        handle = ready().hold(tensor)
         assert handle.alive()
         del tensor
         assert not handle.alive()
@@ -98,7 +105,7 @@ class TestTensors:
                 raise AssertionError("asked")
 
         for tensor in (fake, torch.ones(10, device="meta"), torch.empty(0), Wrapper(torch.ones(3))):
-            assert TorchArrays().read(tensor) is None
+            assert ready().read(tensor) is None
 
     def test_a_subclass_is_not_asked(self, torch: Any) -> None:
         class Rude(torch.Tensor):  # type: ignore[misc]
@@ -111,7 +118,7 @@ class TestTensors:
                 raise AssertionError("asked")
 
         rude = torch.ones(5).as_subclass(Rude)
-        reading = TorchArrays().read(rude)
+        reading = ready().read(rude)
         assert reading is not None
         assert reading.shape == (5,)
 
@@ -124,29 +131,29 @@ class TestTensors:
 
         tensor = torch.ones(5)
         with Rude():
-            assert TorchArrays().read(tensor) is not None
-            assert TorchArrays().hold(tensor).alive()
+            assert ready().read(tensor) is not None
+            assert ready().hold(tensor).alive()
 
     def test_a_handle_is_no_weak_reference(self, torch: Any) -> None:
         """`torch.utils.swap_tensors` refuses tensors that have one."""
         one, other = torch.ones(3), torch.zeros(3)
-        handle = TorchArrays().hold(one)
+        handle = ready().hold(one)
         assert weakref.getweakrefcount(one) == 0
         torch.utils.swap_tensors(one, other)
         del one, other
         assert not handle.alive()
 
     def test_the_creating_line(self, torch: Any) -> None:
-        with TorchArrays().trace_origins(lambda path: path == __file__) as log:
+        with ready().trace_origins(lambda path: path == __file__) as log:
             made = torch.ones(8) * 2  # made here
             literal = torch.tensor([1.0, 2.0])  # written here
             view = made[2:]
-        assert "made here" in log[TorchArrays().storage(view)].code
-        assert "written here" in log[TorchArrays().storage(literal)].code
-        assert log[TorchArrays().storage(made)].function == "test_the_creating_line"
+        assert "made here" in log[ready().storage(view)].code
+        assert "written here" in log[ready().storage(literal)].code
+        assert log[ready().storage(made)].function == "test_the_creating_line"
 
     def test_tracing_keeps_nothing_alive(self, torch: Any) -> None:
-        with TorchArrays().trace_origins(lambda path: path == __file__):
+        with ready().trace_origins(lambda path: path == __file__):
             reference = weakref.ref(torch.ones(8).relu())
             gc.collect()
             assert reference() is None

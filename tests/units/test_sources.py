@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import pathlib
 import sysconfig
 
@@ -11,8 +10,8 @@ import pytest
 import pytest_gpuleak
 from pytest_gpuleak.sources import is_user_file
 
-LIBRARY = sysconfig.get_paths()["stdlib"]
-PURE = sysconfig.get_paths()["purelib"]
+LIBRARY = pathlib.Path(sysconfig.get_paths()["stdlib"])
+PURE = pathlib.Path(sysconfig.get_paths()["purelib"])
 
 
 @pytest.mark.parametrize(
@@ -21,9 +20,9 @@ PURE = sysconfig.get_paths()["purelib"]
         ("/home/me/project/app/model.py", "/home/me/project", True),
         ("/home/me/elsewhere/helpers.py", "/home/me/project", True),
         ("/home/me/project/.venv/lib/python3.11/site-packages/torch/nn.py", "/home/me/project", False),
-        (os.path.join(LIBRARY, "functools.py"), "/home/me/project", False),
-        (os.path.join(PURE, "torch", "tensor.py"), "/home/me/project", False),
-        (os.path.join(PURE, "mine", "model.py"), os.path.join(PURE, "mine"), True),
+        (str(LIBRARY / "functools.py"), "/home/me/project", False),
+        (str(PURE / "torch" / "tensor.py"), "/home/me/project", False),
+        (str(PURE / "mine" / "model.py"), str(PURE / "mine"), True),
         ("<string>", "/home/me/project", False),
         ("<frozen importlib._bootstrap>", "/home/me/project", False),
         (str(pathlib.Path(pytest_gpuleak.__file__).parent / "rerun.py"), "/", False),

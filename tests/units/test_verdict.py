@@ -90,7 +90,15 @@ def test_residue_is_summed_by_device() -> None:
 
 @pytest.mark.parametrize(
     ("tensors", "size", "failed"),
-    [(0, 0, True), (2, 1000, False), (1, 1000, True), (2, 199, True), (None, 200, False), (None, 199, True), (2, None, False)],
+    [
+        (0, 0, True),
+        (2, 1000, False),
+        (1, 1000, True),
+        (2, 199, True),
+        (None, 200, False),
+        (None, 199, True),
+        (2, None, False),
+    ],
 )
 def test_either_limit_of_growth(tensors: int | None, size: int | None, failed: bool) -> None:
     found = evidence([survivor(0), survivor(0), survivor(1), survivor(1)], {0, 1}, {0, 1, 2, 3})

@@ -1,0 +1,91 @@
+"""Random generators, put back after a re-run: the next test must draw the numbers that it always drew."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import types
+from collections.abc import Callable
+from random import Random
+from typing import Any
+
+from pytest_gpuleak.arrays.protocol import is_kind_of
+from pytest_gpuleak.collector import get_objects, whole_heap
+
+Restore = Callable[[], None]
+
+
+def keep_random_states() -> Restore:
+    """Note the states of the generators that there are; the function returned puts them back.
+
+    Python's and NumPy's are found on the heap, the private ones of a test module among them. torch's are not tracked
+    by the collector: those in a module's globals are found, and those of the initialised CUDA devices.
+    """
+    restores: list[Restore] = []
+    for generator, keep in _generators():
+        with contextlib.suppress(Exception):  # one that has no state (SystemRandom), or whose module was replaced
+            restores.append(keep(generator))
+
+    def restore() -> None:
+        for put_back in restores:
+            with contextlib.suppress(Exception):
+                put_back()
+
+    return restore
+
+
+def _generators() -> list[tuple[Any, Callable[[Any], Restore]]]:
+    kinds: dict[int, Callable[[Any], Restore]] = {id(Random): _keep_python}
+    numpy = (
+        ("numpy.random._generator", "Generator", _keep_numpy_generator),
+        ("numpy.random.mtrand", "RandomState", _keep_numpy_legacy),
+    )
+    for module, name, keep in numpy:
+        kind = _global(module, name)
+        if is_kind_of(type(kind), type):
+            kinds[id(kind)] = keep
+    with whole_heap():
+        found = [(one, kinds[id(type(one))]) for one in get_objects() if id(type(one)) in kinds]
+    torch_kind = _global("torch._C", "Generator")
+    if is_kind_of(type(torch_kind), type):
+        found += [(one, _keep_torch) for one in _module_globals() if type(one) is torch_kind]
+        with contextlib.suppress(Exception):
+            cuda = sys.modules["torch.cuda"]
+            if cuda.is_initialized():
+                found += [(one, _keep_torch) for one in cuda.default_generators]
+    return found
+
+
+def _global(module: str, name: str) -> object:
+    loaded = sys.modules.get(module)
+    return vars(loaded).get(name) if type(loaded) is types.ModuleType else None
+
+
+def _module_globals() -> list[object]:
+    modules = [module for module in list(sys.modules.values()) if type(module) is types.ModuleType]
+    unique: dict[int, object] = {id(value): value for module in modules for value in list(vars(module).values())}
+    return list(unique.values())
+
+
+def _keep_python(generator: Random) -> Restore:
+    state = Random.getstate(generator)
+    return lambda: Random.setstate(generator, state)
+
+
+def _keep_numpy_generator(generator: Any) -> Restore:
+    state = generator.bit_generator.state
+
+    def put_back() -> None:
+        generator.bit_generator.state = state
+
+    return put_back
+
+
+def _keep_numpy_legacy(generator: Any) -> Restore:
+    state = generator.get_state(legacy=False)
+    return lambda: generator.set_state(state)
+
+
+def _keep_torch(generator: Any) -> Restore:
+    state = generator.get_state()
+    return lambda: generator.set_state(state)
