@@ -20,7 +20,7 @@ LONG_LIVED_SHARE = 4
 """A full collection is due when what was frozen since the last one exceeds this part of the heap, the same rule as
 CPython's (``long_lived_pending > long_lived_total / 4``)."""
 
-LEAST_FROZEN = 20_000
+LEAST_FROZEN = 100_000
 """Objects frozen before the heap is counted for the first time, and at the least before a full collection."""
 
 INTERPRETERS_OWN = 5_000

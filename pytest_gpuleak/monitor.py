@@ -104,7 +104,7 @@ class Monitor:
 
     def born(self) -> list[object]:
         """The arrays that the run has made and that are alive, as strong references."""
-        arrays = self.detector.look()
+        arrays = [array for array in self.detector.look() if id(array) not in self.scopes.others]
         older = self.scopes.own - {id(array) for array in arrays}
         if older:
             arrays += self.detector.find(older)

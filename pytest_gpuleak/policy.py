@@ -1,11 +1,8 @@
 """Options, ini values and markers, read into one frozen `Policy` per test.
 
-Each option is described once, in `OPTIONS`; the command line, the ini, the marker's arguments and the text of every
-usage error follow from that table. Precedence, for each option by itself: the closest `gpu_leak` marker, the command
-line, the ini, the default.
-
-This module is imported wherever the plugin is installed, switched on or not: it imports nothing that pytest has not
-already imported, and its records are named tuples, since each frozen dataclass would cost a start 0.7 ms.
+Each option is described once, in `options.ROWS`; the command line, the ini, the marker's arguments and the text of
+every usage error follow from that table and the kinds of values here. Precedence, for each option by itself: the
+closest `gpu_leak` marker, the command line, the ini, the default.
 """
 
 from __future__ import annotations
@@ -16,9 +13,16 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import pytest
 
+from pytest_gpuleak.options import METAVARS, ROWS, add_options, command_line, ini_value, is_enabled, register_markers
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
     from pathlib import Path
+
+__all__ = [
+    "OPTIONS", "Option", "Policy", "Settings", "add_options", "check_markers", "describe", "is_enabled", "parse_size",
+    "policy_of", "read_settings", "register_markers",
+]  # fmt: skip
 
 MIB = 1024 * 1024
 """Bytes in one MiB, the unit of a size given as a plain number."""
@@ -178,24 +182,33 @@ def _parse_reason(value: object) -> str:
     raise ValueError("not a reason")
 
 
-_COUNT = _Kind("N", "a whole number from 0", _parse_count)
-_SIZES = _Kind("MB", "a number of MiB from 0, or a size in B, KiB, MiB, GiB or TiB such as '512KiB'", parse_size)
-_SECONDS = _Kind("SECONDS", "a number of seconds from 0", _parse_number)
-_CYCLES = _choice("ignore", "note", "fail")
-_SCAN = _choice("epoch", "scan")
 _SWITCH = _Kind("BOOL", "true or false", _parse_switch)
 _PATHS = _Kind("PATH", "a path, or a list of paths", _parse_paths)
 
-OPTIONS = (
-    Option("tensors", "growing_tensors", _COUNT, "0", "tensors a test may leave behind growing"),
-    Option("mb", "growing_bytes", _SIZES, "0", "MiB per device a test may leave behind growing"),
-    Option("retained_mb", "retained_bytes", _SIZES, "1", "MiB per device from which residue that does not grow fails"),
-    Option("confirm", "confirm", _COUNT, "1", "re-runs of a suspect; 0: judge by the first run"),
-    Option("confirm_limit", "confirm_limit_s", _SECONDS, "60", "a suspect that took longer is not re-run", False),
-    Option("cycles", "cycles", _CYCLES, "note", "what becomes of memory that only the cyclic collector freed"),
-    Option("scan", "scan", _SCAN, "epoch", "how survivors are found; scan: without gc.freeze"),
+_KINDS = {
+    "count": _Kind(METAVARS["count"], "a whole number from 0", _parse_count),
+    "size": _Kind(
+        METAVARS["size"], "a number of MiB from 0, or a size in B, KiB, MiB, GiB or TiB such as '512KiB'", parse_size
+    ),
+    "seconds": _Kind(METAVARS["seconds"], "a number of seconds from 0", _parse_number),
+    "cycles": _choice(*METAVARS["cycles"].split("|")),
+    "scan": _choice(*METAVARS["scan"].split("|")),
+}
+_TARGETS = {
+    "tensors": "growing_tensors",
+    "mb": "growing_bytes",
+    "retained_mb": "retained_bytes",
+    "confirm_limit": "confirm_limit_s",
+}
+"""Fields of `Policy` that are not called as the option that sets them."""
+
+_NOT_ON_A_MARKER = {"confirm_limit"}
+
+OPTIONS = tuple(
+    Option(name, _TARGETS.get(name, name), _KINDS[kind], default, text, name not in _NOT_ON_A_MARKER)
+    for name, kind, default, text in ROWS
 )
-"""Every option that sets a field of `Policy`, in the order of the help. An option more is one row more."""
+"""Every option that sets a field of `Policy`, in the order of the help."""
 
 _MARKERS = {
     POLICY_MARKER: {option.name: option.kind for option in OPTIONS if option.marker},
@@ -203,39 +216,9 @@ _MARKERS = {
 }
 
 
-def add_options(parser: pytest.Parser) -> None:
-    """Declare every option on the command line and in the ini. Each defaults to None there, so that the ini counts."""
-    group = parser.getgroup("gpuleak", "leaked tensors and GPU memory")
-    group.addoption("--gpu-leak", dest="gpu_leak", action="store_true", default=None, help="find tests that leak")
-    group.addoption("--no-gpu-leak", dest="gpu_leak_off", action="store_true", default=None, help="off, over all else")
-    parser.addini("gpu_leak", "find tests that leak: true or false (default false)", default=None)
-    for option in OPTIONS:
-        text = f"{option.help} (default {option.default})"
-        group.addoption(option.flag, dest=option.ini, metavar=option.kind.metavar, default=None, help=text)
-        parser.addini(option.ini, text, default=None)
-    text = "write a report here when the run ends; the suffix names its format; may be given repeatedly"
-    group.addoption("--gpu-leak-report", dest="gpu_leak_report", metavar="PATH", action="append", help=text)
-    parser.addini("gpu_leak_report", "reports to write, one path a line, relative to this file", default=None)
-
-
-def register_markers(config: pytest.Config) -> None:
-    """Declare the markers, for `pytest --markers` and `--strict-markers`."""
-    arguments = ", ".join(f"{name}=..." for name in _MARKERS[POLICY_MARKER])
-    config.addinivalue_line("markers", f"{POLICY_MARKER}({arguments}): what a test, class or module may leave behind")
-    config.addinivalue_line("markers", f"{ALLOW_MARKER}(reason=...): report what it leaves behind, but do not fail it")
-
-
-def is_enabled(config: pytest.Config) -> bool:
-    """Whether tests are to be checked: `--no-gpu-leak` over `--gpu-leak` over the ini.
-
-    May be called from `pytest_load_initial_conftests` on. Raises pytest.UsageError for a bad ini value.
-    """
-    if _command_line(config, "gpu_leak_off"):
-        return False
-    if _command_line(config, "gpu_leak"):
-        return True
-    given = _ini_value(config, "gpu_leak")
-    return given is not None and _parsed(_SWITCH, given, _ini_place(config, "gpu_leak"))
+def parse_switch_of(config: pytest.Config, given: object) -> bool:
+    """Read the ini's `gpu_leak`. Raises pytest.UsageError for a value that is neither true nor false."""
+    return bool(_parsed(_SWITCH, given, _ini_place(config, "gpu_leak")))
 
 
 def read_settings(config: pytest.Config) -> Settings:
@@ -243,9 +226,9 @@ def read_settings(config: pytest.Config) -> Settings:
     enabled = is_enabled(config)
     named: dict[str, Any] = {}
     for option in OPTIONS:
-        given, place = _command_line(config, option.ini), option.flag
+        given, place = command_line(config, option.ini), option.flag
         if given is None:
-            given, place = _ini_value(config, option.ini), _ini_place(config, option.ini)
+            given, place = ini_value(config, option.ini), _ini_place(config, option.ini)
         if given is not None:
             named[option.name] = _parsed(option.kind, given, place)
     # A worker of xdist writes no report, and may run on a machine that has no such folder.
@@ -338,9 +321,9 @@ def _complaint(mark: pytest.Mark) -> str | None:
 
 
 def _report_paths(config: pytest.Config) -> tuple[Path, ...]:
-    texts, place, folder = _command_line(config, "gpu_leak_report"), "--gpu-leak-report", config.invocation_params.dir
+    texts, place, folder = command_line(config, "gpu_leak_report"), "--gpu-leak-report", config.invocation_params.dir
     if texts is None:
-        given, place = _ini_value(config, "gpu_leak_report"), _ini_place(config, "gpu_leak_report")
+        given, place = ini_value(config, "gpu_leak_report"), _ini_place(config, "gpu_leak_report")
         if given is None:
             return ()
         texts = _parsed(_PATHS, given, place)
@@ -354,27 +337,6 @@ def _report_paths(config: pytest.Config) -> tuple[Path, ...]:
         if complaint is not None:
             raise pytest.UsageError(f"{place}: {_show(text)} {complaint}")
     return tuple(paths)
-
-
-def _command_line(config: pytest.Config, name: str) -> Any:
-    # While the initial conftests load, what was parsed stands in known_args_namespace alone; an xdist worker gets it
-    # in `option` from the start.
-    given = getattr(config.option, name, None)
-    return getattr(config.known_args_namespace, name, None) if given is None else given
-
-
-def _ini_value(config: pytest.Config, name: str) -> object:
-    """Read what the ini, or `-o`, gives for a name: text, or in TOML a number, bool or list too; None: nothing.
-
-    Before 9.0 pytest's `getini` hands out what the file says. From then on it holds a value of a native TOML table to
-    one declared type, while a size may be a number or a text: there the raw value is taken, which pytest wraps and
-    keeps in `inicfg` (9.0) or `_inicfg`. Should it keep it elsewhere one day, texts still work.
-    """
-    raw: Mapping[str, object] | None = None
-    if pytest.version_tuple >= (9,):
-        raw = config._inicfg if hasattr(config, "_inicfg") else getattr(config, "inicfg", None)  # noqa: SLF001
-    value = config.getini(name) if raw is None else getattr(raw.get(name), "value", None)
-    return None if value == "" else value  # "" is what older versions say where nothing is given
 
 
 def _ini_place(config: pytest.Config, name: str) -> str:

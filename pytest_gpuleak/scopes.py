@@ -67,11 +67,16 @@ class Scopes:
         self._owners: list[FixtureSetup] = []  # being set up or torn down, outermost first
         self._released: list[FixtureSetup] = []
         self._own: set[int] = set()
+        self._before: list[set[int]] = []  # what was there when a teardown under way began, outermost first
+        self.others: set[int] = set()
+        """Ids of the arrays that the test's epoch shows but that wider fixtures made while they were torn down."""
 
     def begin(self) -> None:
         """A test begins: nothing is its own yet."""
         self._own.clear()
         self._owners.clear()
+        self._before.clear()
+        self.others.clear()
 
     @property
     def own(self) -> set[int]:
@@ -94,20 +99,23 @@ class Scopes:
             setup.setup_s = duration_s
 
     def enter_teardown(self, fixture: Any) -> None:
-        """A wider fixture's own finalizers are about to run."""
-        setup = self._active.get(id(fixture))
-        if setup is not None:
-            self._give()
-            self._owners.append(setup)
+        """A wider fixture's own finalizers are about to run: what is there now is not theirs."""
+        if id(fixture) in self._active:
+            # Looked at, and the border left where it is: garbage made old would take a full collection to free.
+            self._before.append({id(array) for array in self.detector.look()})
 
     def leave_teardown(self, fixture: Any) -> None:
         """A wider fixture has been finalised: what was born in it must be gone by the end of the teardown."""
         setup = self._active.pop(id(fixture), None)
         if setup is None:
             return
-        self._give()
-        if setup in self._owners:
+        if setup in self._owners:  # its setup has failed
             self._owners.remove(setup)
+        elif self._before:
+            before = self._before.pop()
+            born = [array for array in self.detector.look() if id(array) not in before | self.others]
+            self._add(setup, born)
+            self.others.update(map(id, born))
         self._released.append(setup)
 
     def released(self) -> list[FixtureSetup]:
@@ -135,8 +143,10 @@ class Scopes:
         if not self._owners:
             self._own |= identities
             return
-        owner = self._owners[-1]
-        owner.identities |= identities
+        self._add(self._owners[-1], born)
+
+    def _add(self, owner: FixtureSetup, born: list[object]) -> None:
+        owner.identities.update(map(id, born))
         for array in born:
             framework = framework_of(array, self._frameworks)
             if framework.read(array) is not None:

@@ -102,6 +102,8 @@ class Session:
         if record is not None:
             if not self._is_worker:
                 self._ledger.add_test(decode_test(record))
+                if record["verdict"] == "clean":
+                    delattr(report, RECORD_ATTRIBUTE)  # pytest keeps every report until the session ends
         elif report.failed:
             self._monitor.note_failure(report.nodeid)
 

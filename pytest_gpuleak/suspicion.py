@@ -66,7 +66,8 @@ class Suspicion:
             why = self._why_not() or self._confirm(investigation)
             if not investigation.confirmed:
                 investigation.look()
-        findings = [for_the_reader(found, why, monitor.shorten) for found in judge(investigation.evidence(), policy)]
+        evidence = without_running_frames(investigation.evidence())
+        findings = [for_the_reader(found, why, monitor.shorten) for found in judge(evidence, policy)]
         return conclude(findings, policy)
 
     def _why_not(self) -> str:
@@ -229,6 +230,20 @@ def _with_short_path(array: ArrayInfo, shorten: Callable[[str], str]) -> ArrayIn
     if array.created is None:
         return array
     return dataclasses.replace(array, created=dataclasses.replace(array.created, file=shorten(array.created.file)))
+
+
+def without_running_frames(evidence: Evidence) -> Evidence:
+    """The evidence without what a frame that is running holds.
+
+    The test is over: the frames that run are pytest's and its plugins', and what they hold (pytest-flaky the instance
+    of a TestCase) goes when they return.
+    """
+    gone = {
+        index
+        for index, survivor in enumerate(evidence.survivors)
+        if survivor.holder is not None and survivor.holder.kind == "frame"
+    }
+    return dataclasses.replace(evidence, alive=tuple(alive - gone for alive in evidence.alive)) if gone else evidence
 
 
 def is_one_of_several_ranks() -> bool:

@@ -95,7 +95,14 @@ def judge(evidence: Evidence, policy: Policy) -> tuple[Finding, ...]:
             members = tuple(Survivor(0, reading) for reading in readings)
             findings.append(_finding(_Group("cycle", members), "cycle", policy.cycles == "fail"))
     order = ("growing", "retained", "unconfirmed", "cycle")
-    return tuple(sorted(findings, key=lambda found: (not found.failed, order.index(found.kind), -found.bytes)))
+    return tuple(sorted(findings, key=lambda found: (not found.failed, order.index(found.kind), *_order_of(found))))
+
+
+def _order_of(found: Finding) -> tuple[bool, int, str]:
+    """What names a culprit first, then the largest: the same in each run."""
+    holder = found.holder
+    nameless = holder is None or holder.kind in ("native", "unknown")
+    return nameless, -found.bytes, holder.text if holder is not None else ""
 
 
 def conclude(findings: Sequence[Finding], policy: Policy) -> tuple[Verdict, tuple[Finding, ...]]:
@@ -286,7 +293,15 @@ def _by_device(readings: Iterable[ArrayReading]) -> list[list[ArrayReading]]:
 
 
 def _finding(group: _Group, kind: FindingKind, failed: bool) -> Finding:
-    members = sorted(group.members, key=lambda member: -member.reading.storage_bytes)
+    # The largest first, and of equal ones the one with the shortest path: the same in each run.
+    members = sorted(
+        group.members,
+        key=lambda member: (
+            -member.reading.storage_bytes,
+            len(member.holder.text) if member.holder else 0,
+            member.holder.text if member.holder else "",
+        ),
+    )
     holder = next((member.holder for member in members if member.holder is not None), None)
     return Finding(
         kind=kind,

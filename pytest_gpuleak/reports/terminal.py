@@ -170,7 +170,7 @@ def _what_lines(finding: Finding, width: int) -> list[str]:
 
 
 def _culprit(finding: Finding) -> tuple[str, str] | None:
-    if finding.holder is None or finding.holder.kind == "unknown":
+    if finding.holder is None or finding.holder.kind in ("native", "unknown"):
         return None  # two that are held by nobody known need not be the same
     # With the root: a fingerprint has no digits, and `app.layer1` is not `app.layer2`.
     return finding.fingerprint, finding.holder.root
@@ -220,7 +220,7 @@ def _path(holder: Holder, width: int) -> list[str]:
 def _created(finding: Finding, width: int, *, every: bool) -> list[str]:
     origins = list(dict.fromkeys(array.created for array in finding.tensors if array.created is not None))
     if not origins:
-        return [_labelled("created", "unknown")]
+        return [_labelled("created", "unknown (lines are noted while a test runs again)")]
     lines: list[str] = []
     for origin in origins if every else origins[:1]:
         whole = _labelled("created", _place(origin))

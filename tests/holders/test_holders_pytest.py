@@ -42,17 +42,18 @@ def test_fixture_of_the_test(batch: list[Thing]) -> None:
 
 def test_recorded_property(record_property: Callable[[str, object], None]) -> None:
     record_property("loss", Thing())
-    box = [_recorded(sys._getframe(1))]
-    holder = explain(box)[0].holder
+    properties = _properties(sys._getframe(1))
+    holder = explain([properties[-1][1]])[0].holder
+    properties.clear()  # under xdist a report travels, and a Thing cannot
     assert holder.kind == "fixture"
     assert "user_properties of pytest item 'test_recorded_property'" in holder.text or "fixture" in holder.text
 
 
-def _recorded(frame: Any) -> Any:
+def _properties(frame: Any) -> Any:
     while frame is not None:
         item = frame.f_locals.get("item")
         if isinstance(item, pytest.Item):
-            return item.user_properties[-1][1]
+            return item.user_properties
         frame = frame.f_back
     raise AssertionError
 

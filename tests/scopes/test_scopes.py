@@ -410,3 +410,52 @@ def test_order_does_not_change_a_growing_verdict(run: Runner, pytester: pytest.P
         )
         assert found.verdicts == {"test_a": "clean", "test_b": "leaked", "test_c": "clean"}
         assert found.finding("test_b")["kind"] == "growing"
+
+
+def test_what_a_harness_frame_holds_is_not_left_behind(run: Runner, pytester: pytest.Pytester) -> None:
+    """pytest-flaky keeps a TestCase's instance in a local variable of its hook until the test has been reported."""
+    with (pytester.path / "conftest.py").open("a") as conftest:
+        conftest.write(
+            "\n\n@pytest.hookimpl(hookwrapper=True)\n"
+            "def pytest_runtest_protocol(item):\n"
+            "    import builtins\n"
+            "    held = []\n"
+            "    builtins.keep_in_a_frame = held.append\n"
+            "    yield\n"
+            "    assert held\n"
+        )
+    found = run(
+        """
+        import builtins
+
+        def test_it():
+            keep = vars(builtins).pop("keep_in_a_frame", [].append)
+            keep(Buffer(2**21))
+
+        def test_next():
+            vars(builtins).pop("keep_in_a_frame")(1)
+        """,
+        apart=True,
+    )
+    assert found.verdicts == {"test_it": "clean", "test_next": "clean"}
+
+
+def test_cycles_of_the_last_test_of_a_class_are_freed_young(run: Runner) -> None:
+    found = run(
+        """
+        import pytest
+
+        @pytest.fixture(scope="class")
+        def shared():
+            yield Buffer(10)
+
+        class TestIt:
+            def test_last(self, shared):
+                loop = [Buffer(2**21)]
+                loop.append(loop)
+        """,
+        apart=True,
+    )
+    finding = found.finding("TestIt::test_last")
+    assert (finding["kind"], finding["count"]) == ("cycle", 1)
+    assert found.report["fixtures"] == []

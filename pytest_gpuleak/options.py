@@ -1,0 +1,95 @@
+"""The options' names, and whether the plugin is switched on: all that is imported where it is installed and off.
+
+pytest compiles a plugin's modules anew in a fresh environment, so each line here costs every start: what the values
+mean stands in `policy`.
+"""
+
+from __future__ import annotations
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from typing import Any
+
+    import pytest
+
+METAVARS = {"count": "N", "size": "MB", "seconds": "SECONDS", "cycles": "ignore|note|fail", "scan": "epoch|scan"}
+"""The placeholder in the help, by the kind of the value."""
+
+ROWS = (
+    ("tensors", "count", "0", "tensors a test may leave behind growing"),
+    ("mb", "size", "0", "MiB per device a test may leave behind growing"),
+    ("retained_mb", "size", "1", "MiB per device from which residue that does not grow fails"),
+    ("confirm", "count", "1", "re-runs of a suspect; 0: judge by the first run"),
+    ("confirm_limit", "seconds", "60", "a suspect that took longer is not re-run"),
+    ("cycles", "cycles", "note", "what becomes of memory that only the cyclic collector freed"),
+    ("scan", "scan", "epoch", "how survivors are found; scan: without gc.freeze"),
+)
+"""Name, kind of value, default and help of every option that sets a field of `policy.Policy`, in the help's order."""
+
+MARKERS = (
+    "gpu_leak(tensors=..., mb=..., retained_mb=..., confirm=..., cycles=..., scan=...): what a test may leave behind",
+    "allow_gpu_leak(reason=...): report what a test leaves behind, but do not fail it",
+)
+
+
+def add_options(parser: pytest.Parser) -> None:
+    """Declare every option on the command line and in the ini. Each defaults to None there, so that the ini counts."""
+    group = parser.getgroup("gpuleak", "leaked tensors and GPU memory")
+    group.addoption("--gpu-leak", dest="gpu_leak", action="store_true", default=None, help="find tests that leak")
+    group.addoption("--no-gpu-leak", dest="gpu_leak_off", action="store_true", default=None, help="off, over all else")
+    parser.addini("gpu_leak", "find tests that leak: true or false (default false)", default=None)
+    for name, kind, default, help_text in ROWS:
+        text = f"{help_text} (default {default})"
+        flag = "--gpu-leak-" + name.replace("_", "-")
+        group.addoption(flag, dest="gpu_leak_" + name, metavar=METAVARS[kind], default=None, help=text)
+        parser.addini("gpu_leak_" + name, text, default=None)
+    text = "write a report here when the run ends; the suffix names its format; may be given repeatedly"
+    group.addoption("--gpu-leak-report", dest="gpu_leak_report", metavar="PATH", action="append", help=text)
+    parser.addini("gpu_leak_report", "reports to write, one path a line, relative to this file", default=None)
+
+
+def register_markers(config: pytest.Config) -> None:
+    """Declare the markers, for `pytest --markers` and `--strict-markers`."""
+    for line in MARKERS:
+        config.addinivalue_line("markers", line)
+
+
+def is_enabled(config: pytest.Config) -> bool:
+    """Whether tests are to be checked: `--no-gpu-leak` over `--gpu-leak` over the ini.
+
+    May be called from `pytest_load_initial_conftests` on. Raises pytest.UsageError for a bad ini value.
+    """
+    if command_line(config, "gpu_leak_off"):
+        return False
+    if command_line(config, "gpu_leak"):
+        return True
+    given = ini_value(config, "gpu_leak")
+    if given is None:
+        return False
+    from pytest_gpuleak.policy import parse_switch_of
+
+    return parse_switch_of(config, given)
+
+
+def command_line(config: pytest.Config, name: str) -> Any:
+    """Read what the command line gives for a name; None: nothing."""
+    # While the initial conftests load, what was parsed stands in known_args_namespace alone; an xdist worker gets it
+    # in `option` from the start.
+    given = getattr(config.option, name, None)
+    return getattr(config.known_args_namespace, name, None) if given is None else given
+
+
+def ini_value(config: pytest.Config, name: str) -> object:
+    """Read what the ini, or `-o`, gives for a name: text, or in TOML a number, bool or list too; None: nothing.
+
+    Before 9.0 pytest's `getini` hands out what the file says. From then on it holds a value of a native TOML table to
+    one declared type, while a size may be a number or a text: there the raw value is taken, which pytest wraps and
+    keeps in `inicfg` (9.0) or `_inicfg`. Should it keep it elsewhere one day, texts still work.
+    """
+    raw: Mapping[str, object] | None = getattr(config, "_inicfg", None)
+    if raw is None:
+        raw = getattr(config, "inicfg", None)
+    entry = None if raw is None else raw.get(name)
+    value = getattr(entry, "value", None) if hasattr(entry, "value") else config.getini(name)
+    return None if value == "" else value  # "" is what older versions say where nothing is given
