@@ -178,8 +178,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
     parser.add_argument("parts", nargs="*", default=["tests", "heap", "start", "memory"])
     parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--fast", action="store_true", help="only without and with the plugin")
     options = parser.parse_args()
     names = [name for name in ALTERNATIVES if name != "pytest-memray" or importlib.util.find_spec("pytest_memray")]
+    if options.fast:
+        names = names[:2]
     with contextlib.suppress(ValueError, OSError):
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     for part in options.parts:

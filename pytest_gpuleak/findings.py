@@ -244,6 +244,8 @@ def decode_finding(data: dict[str, Any]) -> Finding:
 
 def decode_test(data: dict[str, Any]) -> TestRecord:
     """The inverse of `encode` for a test's record. Raises KeyError or TypeError for anything else."""
+    if not data["findings"]:
+        return TestRecord(**data)
     return TestRecord(**{**data, "findings": tuple(decode_finding(finding) for finding in data["findings"])})
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import datetime
-import platform
 import sys
 from collections import Counter
 from typing import Any
@@ -34,11 +32,17 @@ class Ledger:
         """Whether a fixture's finding fails the run."""
         return any(found.failed for record in self.fixtures for found in record.findings)
 
-    def report(self, settings: Settings, mode: str) -> RunReport:
-        """The whole run, for the reports."""
+    def report(self, settings: Settings, mode: str, *, on_file: bool) -> RunReport:
+        """The whole run, for the reports.
+
+        Args:
+            settings: what the run was asked for.
+            mode: the strategy, as the header states it.
+            on_file: whether it is to be kept: a terminal shows no environment, and asking for it takes milliseconds.
+        """
         return RunReport(
-            created=datetime.datetime.now().astimezone().isoformat(timespec="seconds"),
-            environment=environment(),
+            created=now() if on_file else "",
+            environment=environment() if on_file else {},
             policy={**describe(settings), "strategy": mode},
             summary=self._summary(),
             tests=tuple(self.tests),
@@ -62,8 +66,17 @@ class Ledger:
         }
 
 
+def now() -> str:
+    """The time, as ISO 8601 with its offset."""
+    import datetime
+
+    return datetime.datetime.now().astimezone().isoformat(timespec="seconds")
+
+
 def environment() -> dict[str, Any]:
     """What the figures were measured on; asks torch nothing unless the tests have imported it."""
+    import platform
+
     torch: Any = sys.modules.get("torch")
     return {
         "python": platform.python_version(),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import os
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
@@ -14,27 +13,33 @@ from pytest_gpuleak.keepsakes import deferred_finalizer_errors, release_values, 
 from pytest_gpuleak.policy import Policy, Settings, policy_of
 from pytest_gpuleak.scan import ScanDetector
 from pytest_gpuleak.scopes import FixtureSetup, Scopes, node_of, place_of
-from pytest_gpuleak.settle import Call, Collection, Rung, Waits, running_threads
 from pytest_gpuleak.sources import is_user_file
+from pytest_gpuleak.threads import running_threads
 
 if TYPE_CHECKING:
     import pytest
 
     from pytest_gpuleak.arrays.protocol import ArrayFramework
     from pytest_gpuleak.detector import Detector
+    from pytest_gpuleak.settle import Rung
     from pytest_gpuleak.suspicion import FixtureJudge
 
 
-@dataclasses.dataclass
 class Attempt:
-    """One attempt of one test, while it runs: times and outcome, no node and no report."""
+    """One attempt of one test, while it runs: times and outcome, no node and no report.
 
-    nodeid: str
-    policy: Policy
-    outcome: Outcome = "passed"
-    why: str | None = None
-    duration_s: float = 0.0
-    overhead_s: float = 0.0
+    Args:
+        nodeid: pytest's id of the test.
+        policy: what it may leave behind.
+    """
+
+    def __init__(self, nodeid: str, policy: Policy) -> None:
+        self.nodeid = nodeid
+        self.policy = policy
+        self.outcome: Outcome = "passed"
+        self.why: str | None = None
+        self.duration_s = 0.0
+        self.overhead_s = 0.0
 
 
 class Monitor:
@@ -242,6 +247,8 @@ class Monitor:
             nodeid: whom the settle hook is told of.
             young: whether a young collection reaches what is suspected.
         """
+        from pytest_gpuleak.settle import Call, Collection, Waits
+
         ladder: list[Rung] = [Collection(1)] if young else []
         ladder.append(Collection(2))
         hook = self.config.hook.pytest_gpuleak_settle

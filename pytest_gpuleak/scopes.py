@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import dataclasses
 import inspect
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pytest_gpuleak.scan import framework_of
 
@@ -18,8 +17,7 @@ if TYPE_CHECKING:
     from pytest_gpuleak.policy import Policy
 
 
-@dataclasses.dataclass(frozen=True)
-class FixturePlace:
+class FixturePlace(NamedTuple):
     """Which fixture it is, as plain data.
 
     Attributes:
@@ -37,15 +35,20 @@ class FixturePlace:
     line: int | None
 
 
-@dataclasses.dataclass(eq=False)
 class FixtureSetup:
-    """One set-up of a wider fixture: what was born in it, by id, and weak handles on the memory."""
+    """One set-up of a wider fixture: what was born in it, by id, and weak handles on the memory.
 
-    place: FixturePlace
-    policy: Policy
-    identities: set[int] = dataclasses.field(default_factory=set)
-    handles: list[StorageHandle] = dataclasses.field(default_factory=list)
-    setup_s: float = 0.0
+    Args:
+        place: which fixture it is.
+        policy: what it may leave behind.
+    """
+
+    def __init__(self, place: FixturePlace, policy: Policy) -> None:
+        self.place = place
+        self.policy = policy
+        self.identities: set[int] = set()
+        self.handles: list[StorageHandle] = []
+        self.setup_s = 0.0
 
     def holds_memory(self) -> bool:
         """Whether memory born in it is still there: costs no look at the heap."""

@@ -147,7 +147,7 @@ class Session:
             return
         from pytest_gpuleak.reports import terminal
 
-        report = self._ledger.report(self._settings, self._monitor.mode)
+        report = self._ledger.report(self._settings, self._monitor.mode, on_file=False)
         verbosity = int(self._config.option.verbose)
         lines = terminal.render_leaks(report, verbosity=verbosity, width=terminalreporter._tw.fullwidth)
         if lines and verbosity >= 0:
@@ -163,7 +163,7 @@ class Session:
             return
         from pytest_gpuleak.reports.files import write_report
 
-        report = self._ledger.report(self._settings, self._monitor.mode)
+        report = self._ledger.report(self._settings, self._monitor.mode, on_file=True)
         for path in self._settings.report_paths:
             try:
                 write_report(report, path)

@@ -7,12 +7,12 @@ Each rung is one object behind `Rung`; the ladder stops at the first after which
 from __future__ import annotations
 
 import dataclasses
-import sys
 import weakref
 from time import sleep
 from typing import TYPE_CHECKING, Protocol
 
 from pytest_gpuleak.collector import collect
+from pytest_gpuleak.threads import running_threads
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -64,11 +64,6 @@ class Call:
         yield
         collect(2)
         yield
-
-
-def running_threads() -> frozenset[int]:
-    """Identities of the threads that run Python code now."""
-    return frozenset(sys._current_frames())
 
 
 @dataclasses.dataclass(frozen=True)

@@ -15,8 +15,9 @@ from pytest_gpuleak.findings import Finding
 from pytest_gpuleak.investigation import Investigation
 from pytest_gpuleak.policy import Policy, parse_size
 from pytest_gpuleak.scan import ScanDetector
-from pytest_gpuleak.settle import Collection, Rung, Waits, running_threads
+from pytest_gpuleak.settle import Collection, Rung, Waits
 from pytest_gpuleak.sources import is_user_file
+from pytest_gpuleak.threads import running_threads
 from pytest_gpuleak.tracing import traced
 from pytest_gpuleak.verdict import judge
 

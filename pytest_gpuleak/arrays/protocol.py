@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import dataclasses
+import types
 from collections.abc import Callable, Iterator, Mapping
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from pytest_gpuleak.findings import Origin
 
@@ -15,8 +15,7 @@ OriginLog = Mapping[int, Origin]
 """The creating line by storage key (`ArrayReading.storage`)."""
 
 
-@dataclasses.dataclass(frozen=True)
-class ArrayReading:
+class ArrayReading(NamedTuple):
     """Plain metadata of one live array; it refers to nothing of the user's.
 
     Attributes:
@@ -92,6 +91,17 @@ def is_kind_of(kind: type, base: type) -> bool:
     return id(base) in map(id, _read_mro(kind))
 
 
+# Nearly all that is born in a test is of one of these, which never die: their ids hold.
+_PLAIN = dict.fromkeys(
+    map(
+        id,
+        (dict, list, tuple, set, frozenset, type, types.FunctionType, types.MethodType, types.BuiltinFunctionType,
+         types.CellType, types.FrameType, types.TracebackType, types.GeneratorType, types.ModuleType, property),
+    ),
+    True,
+)  # fmt: skip
+
+
 def select_arrays(objects: list[object], bases: list[type]) -> list[object]:
     """Those of `objects` that are arrays of one of the `bases`.
 
@@ -99,7 +109,7 @@ def select_arrays(objects: list[object], bases: list[type]) -> list[object]:
     MagicMock has a type of its own that reaches its call arguments.
     """
     wanted = set(map(id, bases))
-    known: dict[int, bool] = {}
+    known = _PLAIN.copy()
     found: list[object] = []
     for candidate in objects:
         kind = type(candidate)

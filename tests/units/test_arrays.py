@@ -44,8 +44,13 @@ def test_strangers_are_not_asked() -> None:
             raise AssertionError("asked")
 
     stranger = Meta.__new__(Meta, "Made", (), {"__eq__": lambda *_: 1 / 0})
-    assert select_arrays([object.__new__(Stranger), stranger, 1], [dict]) == []
-    assert select_arrays([{}, stranger], [dict]) == [{}]
+
+    class Array:
+        pass
+
+    array = Array()
+    assert select_arrays([object.__new__(Stranger), stranger, 1], [Array]) == []
+    assert select_arrays([array, stranger, {}], [Array]) == [array]
 
 
 def ready() -> TorchArrays:
