@@ -170,13 +170,13 @@ def test_a_timer_that_would_run_out_in_our_own_work(run: Runner) -> None:
         KEPT = []
 
         def test_slow():
-            time.sleep(1.5)
+            time.sleep(2.5)
             KEPT.append(torch.ones(10))
 
         def test_next():
             pass
         """,
-        "--timeout=1.9",
+        "--timeout=4",
         "--timeout-method=thread",
         apart=True,
     )
