@@ -345,6 +345,9 @@ def test_setup_that_lets_go(run: Runner) -> None:
                 STATE["x"] = Buffer(2**21)
                 self.addCleanup(STATE.pop, "x")
 
+            def tearDown(self):
+                del self.own  # before 8.2 pytest keeps the instance until the class is done
+
             def test_it(self):
                 assert self.own
 
