@@ -133,7 +133,7 @@ MAX_ARRAYS_SHOWN = 50
 """Arrays listed with a finding; its `count` and `bytes` cover all."""
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, slots=True)  # there is one for each test of a run
 class TestRecord:
     """One attempt of one test.
 
@@ -213,7 +213,8 @@ class RunReport:
 def encode(record: TestRecord | FixtureRecord | RunReport) -> dict[str, Any]:
     """The record as JSON-ready dicts, lists and scalars: for the JSON report and for an xdist worker's channel."""
     if isinstance(record, TestRecord) and not record.findings:
-        return vars(record).copy()  # nearly every test: asdict() would copy its scalars one by one
+        # Nearly every test: asdict() would take its scalars apart one by one.
+        return {name: getattr(record, name) for name in TestRecord.__dataclass_fields__}
     return dataclasses.asdict(record)
 
 
