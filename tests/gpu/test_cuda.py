@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.conftest import Runner
+if TYPE_CHECKING:
+    from tests.conftest import Runner
 
 pytestmark = pytest.mark.torch
 
