@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
-import gc
 from typing import TYPE_CHECKING
 
 from pytest_gpuleak.arrays.protocol import ArrayFramework, ArrayReading, OriginLog, select_arrays
@@ -14,7 +12,7 @@ from pytest_gpuleak.settle import Rung, settle
 from pytest_gpuleak.verdict import Evidence, Survivor
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
 
     from pytest_gpuleak.detector import Detector
     from pytest_gpuleak.findings import Holder, HolderKind
@@ -83,7 +81,9 @@ class Investigation:
         Args:
             origins: the creating lines noted during the last run.
         """
-        with self._detector.whole_heap(), _collector_off():
+        from pytest_gpuleak.holders.heap import PausedCollector
+
+        with self._detector.whole_heap(), PausedCollector():
             self._look(origins or {})
 
     def evidence(self) -> Evidence:
@@ -157,15 +157,3 @@ class Investigation:
         return dataclasses.replace(
             survivor, reading=larger, owned=left.reading.storage not in shared, holder=holder, pattern=pattern
         )
-
-
-@contextlib.contextmanager
-def _collector_off() -> Iterator[None]:
-    """No automatic collection in the body: it would walk a heap full of the search's own objects."""
-    enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if enabled:
-            gc.enable()
