@@ -74,15 +74,3 @@ def run(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> Runner:
         return Run(result, json.loads(path.read_text()) if path.exists() else {})
 
     return start
-
-
-@pytest.fixture
-def write_report_of(pytester: pytest.Pytester) -> Callable[[], Json]:
-    """Reads the report of a run that a test started by itself."""
-
-    def read() -> Json:
-        report = json.loads((pytester.path / "report.json").read_text())
-        assert isinstance(report, dict)
-        return report
-
-    return read

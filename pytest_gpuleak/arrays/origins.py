@@ -23,7 +23,6 @@ class OriginTable(Mapping[int, Origin]):
         self._is_user_file = is_user_file
         self._is_user: dict[str, bool] = {}
         self._places: dict[int, tuple[str, int, str]] = {}
-        self.failed = False
 
     def note(self, key: int) -> None:
         """The storage was made just now. A later storage at the same address replaces an earlier one."""

@@ -183,14 +183,12 @@ def _note(torch: Any, table: OriginTable, func: Any, given: Any, made: Any) -> N
     """Note the line of each storage in a call's result that none of its arguments has."""
     if getattr(func, "__name__", "") == "__get__":
         return  # an attribute (.grad, .data) shows what was made before
-    try:
-        with torch._C.DisableTorchFunction():
-            known = {_storage_key(torch, array) for array in walk_arrays(list(given), torch.Tensor)}
-            for array in walk_arrays(made, torch.Tensor):
-                key = _storage_key(torch, array)
-                if key not in known:
-                    table.note(key)
-                else:
-                    table.note_if_unknown(key)
-    except Exception:  # noqa: BLE001 - a creating line is evidence; failing the user's re-run for it would be worse
-        table.failed = True
+    # A creating line is evidence; failing the user's re-run for want of it would be worse.
+    with contextlib.suppress(Exception), torch._C.DisableTorchFunction():
+        known = {_storage_key(torch, array) for array in walk_arrays(list(given), torch.Tensor)}
+        for array in walk_arrays(made, torch.Tensor):
+            key = _storage_key(torch, array)
+            if key not in known:
+                table.note(key)
+            else:
+                table.note_if_unknown(key)
