@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import importlib
 import json
 import pathlib
 import textwrap
@@ -20,6 +22,18 @@ STAND_IN = """
 """
 
 Json = dict[str, Any]
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Import torch before pytester takes its snapshot of `sys.modules`.
+
+    Imported in the body of a test, torch would be dropped from there with the rest when pytester restores the snapshot,
+    and initialised a second time by the next test, which ends in a segmentation fault.
+    """
+    if item.get_closest_marker("torch") is not None:
+        with contextlib.suppress(ImportError):
+            importlib.import_module("torch")
 
 
 @dataclasses.dataclass
