@@ -17,6 +17,10 @@ class Detector(Protocol):
 
     mode: Literal["epoch", "scan"]
 
+    @property
+    def isolates(self) -> bool:
+        """Whether the functions of `collector` see what was born since `open` or `cut` and nothing else."""
+
     def start(self) -> None:
         """Begin to watch the process."""
 

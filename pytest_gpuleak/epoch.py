@@ -57,6 +57,11 @@ class EpochDetector:
         self.scanning = False
         self.user_frozen = False
 
+    @property
+    def isolates(self) -> bool:
+        """See `Detector.isolates`. Not after a full collection in the epoch: what was born before it is hidden too."""
+        return self._open and not (self.scanning or self._noted or self._view.border_lost)
+
     def start(self) -> None:
         """Install the collector's view."""
         if not self._started:

@@ -75,6 +75,7 @@ class Holder:
         path: the edges from the root's own object to the array, first edge first.
         file: source file of the root, where one is known.
         line: line of the root's definition in that file, from 1, where known.
+        deciding: index in `path` of the edge that one would edit; None where it is the root itself.
     """
 
     kind: HolderKind
@@ -83,6 +84,7 @@ class Holder:
     path: tuple[PathStep, ...] = ()
     file: str | None = None
     line: int | None = None
+    deciding: int | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -109,6 +111,8 @@ class Finding:
         known: whether a baseline lists it.
         tensors: a sample of the arrays, largest storage first (at most `MAX_ARRAYS_SHOWN`).
         holder: who keeps them, or None where no search was made.
+        other_holders: who would still keep them if the holder let go, most actionable first: to free them takes an
+            edit for each.
         autograd: what their autograd graph retains, or None where it was not walked.
         hint: one sentence on the edit that frees them, or None.
         why_unconfirmed: why the test was not run again to the end, for a finding that could not be confirmed.
@@ -127,6 +131,7 @@ class Finding:
     autograd: Autograd | None = None
     hint: str | None = None
     why_unconfirmed: str | None = None
+    other_holders: tuple[Holder, ...] = ()
 
 
 MAX_ARRAYS_SHOWN = 50
@@ -232,9 +237,18 @@ def _encode_finding(finding: Finding) -> dict[str, Any]:
             {**vars(array), "created": None if array.created is None else dict(vars(array.created))}
             for array in finding.tensors
         ],
-        "holder": None if holder is None else {**vars(holder), "path": [dict(vars(step)) for step in holder.path]},
+        "holder": None if holder is None else _encode_holder(holder),
+        "other_holders": [_encode_holder(other) for other in finding.other_holders],
         "autograd": None if autograd is None else dict(vars(autograd)),
     }
+
+
+def _encode_holder(holder: Holder) -> dict[str, Any]:
+    return {**vars(holder), "path": [dict(vars(step)) for step in holder.path]}
+
+
+def _decode_holder(data: dict[str, Any]) -> Holder:
+    return Holder(**{**data, "path": tuple(PathStep(**step) for step in data["path"])})
 
 
 def decode_finding(data: dict[str, Any]) -> Finding:
@@ -254,9 +268,8 @@ def decode_finding(data: dict[str, Any]) -> Finding:
                 )
                 for array in data["tensors"]
             ),
-            "holder": None
-            if holder is None
-            else Holder(**{**holder, "path": tuple(PathStep(**step) for step in holder["path"])}),
+            "holder": None if holder is None else _decode_holder(holder),
+            "other_holders": tuple(map(_decode_holder, data.get("other_holders", ()))),
             "autograd": None if autograd is None else Autograd(**autograd),
         }
     )

@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import dataclasses
+from collections import Counter, defaultdict
 from typing import TYPE_CHECKING
 
-from pytest_gpuleak.arrays.protocol import ArrayFramework, ArrayReading, OriginLog, select_arrays
+from pytest_gpuleak.arrays.protocol import BACKWARD, ArrayFramework, ArrayReading, OriginLog, select_arrays
 from pytest_gpuleak.collector import get_objects
 from pytest_gpuleak.scan import array_types, framework_of
-from pytest_gpuleak.settle import Rung, settle
-from pytest_gpuleak.verdict import Evidence, Survivor
+from pytest_gpuleak.settle import Rung, Settling, rungs_for_held
+from pytest_gpuleak.verdict import Evidence, Root, Survivor, root_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from pytest_gpuleak.arrays.protocol import StorageHandle
     from pytest_gpuleak.detector import Detector
-    from pytest_gpuleak.findings import Holder, HolderKind
+    from pytest_gpuleak.findings import Autograd, Holder, HolderKind, Origin
+    from pytest_gpuleak.holders.culprits import Culprits
+    from pytest_gpuleak.holders.search import Explanation
 
 HOLDER_RANK: dict[HolderKind, int] = {
     "module": 0, "class": 0, "cache": 0, "fixture": 0, "thread": 1, "frame": 1, "traceback": 2, "native": 3, "unknown": 4,
@@ -31,38 +35,74 @@ class _Leftover:
     reading: ArrayReading
 
 
+@dataclasses.dataclass(frozen=True)
+class _Recognised:
+    """An array that known culprits alone hold.
+
+    Attributes:
+        explanation: who.
+        handle: tells whether it is still there.
+        users: how many share its storage, None where that is unknown.
+    """
+
+    explanation: Explanation
+    handle: StorageHandle
+    users: int | None
+
+
 class Investigation:
-    """Collects the runs of one suspect. Between calls it holds ids and plain data, no array.
+    """Collects the runs of one suspect. Between calls it holds ids, plain data and weak handles, no array.
 
     Args:
         detector: finds the arrays.
         frameworks: read them.
+        culprits: what held leaked arrays before; None to search the whole heap each time.
     """
 
-    def __init__(self, detector: Detector, frameworks: Sequence[ArrayFramework]) -> None:
+    def __init__(
+        self, detector: Detector, frameworks: Sequence[ArrayFramework], culprits: Culprits | None = None
+    ) -> None:
         self._detector = detector
         self._frameworks = frameworks
+        self._culprits = culprits
+        self._recognised: dict[int, _Recognised] = {}
         self._left: dict[int, _Leftover] = {}  # by id: an array born later at the same address replaces a dead one
         self._cycles: tuple[ArrayReading, ...] = ()
         self._survivors: list[Survivor] = []
+        self._graphs: dict[Root, Autograd] = {}
         self._index: dict[tuple[int, int], int] = {}  # by run and storage
         self._alive: list[frozenset[int]] = []
         self._first: frozenset[int] = frozenset()
         self._runs = 0
 
-    def add_run(self, arrays: list[object], rungs: Sequence[Rung]) -> bool:
+    def add_run(
+        self,
+        arrays: list[object],
+        rungs: Sequence[Rung],
+        threads: frozenset[int],
+        young: Sequence[Rung] = (),
+        *,
+        threaded: bool = False,
+    ) -> bool:
         """Settle what a run left and note what stays.
 
         Args:
             arrays: strong references to the arrays that it left; emptied here.
-            rungs: the ladder to climb first.
+            rungs: the ladder to climb.
+            threads: those that ran before the run.
+            young: the rungs below it, which cost little. What stays after them and is held by a culprit that was
+                found before cannot go by collecting the whole heap: of the ladder only what could make the culprit
+                let go of it is climbed.
+            threaded: whether another thread ran when the arrays were looked for.
 
         Returns:
             Whether anything stays.
         """
         readings = self._read(arrays)
         arrays[:] = [array for array in arrays if id(array) in readings]
-        settled = settle(arrays, rungs)
+        settled = Settling(arrays, threads, threaded=threaded)
+        settled.climb(young)
+        settled.climb(rungs_for_held(rungs, threads) if self._recognise(settled.alive) else rungs)
         if self._runs == 0:
             self._cycles = tuple(readings[identity] for identity in settled.cycles)
         left = {identity: _Leftover(self._runs, readings[identity]) for identity in settled.alive}
@@ -83,13 +123,16 @@ class Investigation:
         """
         from pytest_gpuleak.holders.heap import PausedCollector
 
+        if self._left.keys() <= self._recognised.keys():
+            self._look_at_recognised(origins or {})
+            return
         with self._detector.whole_heap(), PausedCollector():
             self._look(origins or {})
 
     def evidence(self) -> Evidence:
         """All that was found, for `verdict.judge`."""
         alive = [self._first, *self._alive] if self._runs > 1 else [self._first]
-        return Evidence(tuple(self._survivors), tuple(alive), self._cycles)
+        return Evidence(tuple(self._survivors), tuple(alive), self._cycles, dict(self._graphs))
 
     @property
     def confirmed(self) -> bool:
@@ -116,44 +159,146 @@ class Investigation:
             self._survivors.append(Survivor(left.run, left.reading))
         return self._index[key]
 
+    def _recognise(self, alive: set[int]) -> bool:
+        """Whether known culprits alone hold all that is alive."""
+        if self._culprits is None or not alive or not self._detector.isolates:
+            return False
+        arrays = [array for array in self._detector.look() if id(array) in alive]
+        found = self._culprits.recognise(arrays, {id(arrays)}) if len(arrays) == len(alive) else None
+        if found is None:
+            return False
+        for array, explanation in zip(arrays, found, strict=True):
+            framework = framework_of(array, self._frameworks)
+            users = framework.storage_users(array)
+            self._recognised[id(array)] = _Recognised(explanation, framework.hold(array), users)
+        if not self._graphs:
+            self._note_graphs(arrays, found, [framework_of(array, self._frameworks).read(array) for array in arrays])
+        return True
+
+    def _look_at_recognised(self, origins: OriginLog) -> None:
+        """As `_look`, without one: the weak handles tell what is alive."""
+        found = [(left, self._recognised[identity]) for identity, left in self._left.items()]
+        alive = [(left, recognised) for left, recognised in found if recognised.handle.alive()]
+        ours = Counter(left.reading.storage for left, _ in alive)
+        shared: set[int] = set()
+        if any(recognised.users is None or recognised.users > ours[left.reading.storage] for left, recognised in alive):
+            with self._detector.whole_heap():
+                shared = self._find()[1]
+        self._note([(left, recognised.explanation) for left, recognised in alive], shared, origins)
+
     def _look(self, origins: OriginLog) -> None:
         from pytest_gpuleak.holders.search import explain
 
         targets, shared = self._find()
-        explanations = explain(targets, ignore={id(targets)})
-        alive = set()
-        best: dict[int, tuple[int, int]] = {}
-        for target, explanation in zip(targets, explanations, strict=True):
-            left = self._left[id(target)]
-            index = self._index_of(left)
-            alive.add(index)
-            rank = (HOLDER_RANK[explanation.holder.kind], len(explanation.holder.path))
-            if index not in best or rank < best[index]:
-                best[index] = rank
-                self._survivors[index] = self._with_holder(
-                    self._survivors[index], left, explanation.holder, explanation.pattern, shared
-                )
-            created = origins.get(left.reading.storage) if left.run == self._runs - 1 else None
+        remember = None if self._culprits is None else self._culprits.remember
+        explanations = explain(targets, ignore={id(targets)}, remember=remember)
+        found = [(self._left[id(target)], why) for target, why in zip(targets, explanations, strict=True)]
+        runs = [left.run for left, _ in found]
+        first = min(runs, default=0)
+        self._note_graphs(
+            [target for target, run in zip(targets, runs, strict=True) if run == first],
+            [why for left, why in found if left.run == first],
+            [left.reading for left, _ in found if left.run == first],
+        )
+        targets.clear()
+        for _, explanation in found:
+            if self._culprits is not None:
+                self._culprits.remember_ring(explanation)
+        self._note(found, shared, origins)
+
+    def _note_graphs(
+        self, arrays: Sequence[object], explanations: Sequence[Explanation], readings: Sequence[ArrayReading | None]
+    ) -> None:
+        """Note what the autograd graphs behind the arrays of one run retain, finding by finding."""
+        from pytest_gpuleak.holders.retention import retained_by_graph
+
+        groups: dict[Root, list[object]] = defaultdict(list)
+        for array, explanation, reading in zip(arrays, explanations, readings, strict=True):
+            if reading is not None:
+                groups[root_of(reading.device, explanation.holder)].append(array)
+        for root, members in groups.items():
+            retained = retained_by_graph(members)
+            if retained is not None:
+                self._graphs[root] = retained
+
+    def _note(self, found: Sequence[tuple[_Leftover, Explanation]], shared: set[int], origins: OriginLog) -> None:
+        """Note what is alive after a run, who holds it, and where it was made.
+
+        Args:
+            found: each array that is alive, and who holds it.
+            shared: storages that older arrays use too.
+            origins: the creating lines noted during the last run.
+        """
+        sharing: dict[int, list[tuple[_Leftover, Explanation]]] = defaultdict(list)
+        for left, explanation in found:
+            sharing[self._index_of(left)].append((left, explanation))
+        for index, arrays in sharing.items():
+            self._survivors[index] = _with_holder(self._survivors[index], arrays, shared)
+            left = arrays[0][0]
+            created = _line_of(left, arrays, origins, new=left.run == self._runs - 1)
             if created is not None:
                 self._survivors[index] = dataclasses.replace(self._survivors[index], created=created)
-        targets.clear()
-        self._alive.append(frozenset(alive))
+        self._alive.append(frozenset(sharing))
 
     def _find(self) -> tuple[list[object], set[int]]:
         """The arrays left that are alive, and the storages that other arrays use too."""
+        from pytest_gpuleak.holders.native_torch import held_by_torch_alone
+
         arrays = select_arrays(get_objects(), array_types(self._frameworks))
-        targets, shared = [], set()
+        targets: list[object] = []
+        others: list[object] = []
+        array: object = None
         for array in arrays:
             if id(array) in self._left:
                 targets.append(array)
             else:
-                shared.add(framework_of(array, self._frameworks).storage(array))
+                others.append(array)
+        del arrays, array
+        # What a search has read of an autograd graph has a Python object since, and is no older array for that.
+        alone = held_by_torch_alone(others)
+        shared = {framework_of(one, self._frameworks).storage(one) for one in others if id(one) not in alone}
         return targets, shared
 
-    def _with_holder(
-        self, survivor: Survivor, left: _Leftover, holder: Holder, pattern: str, shared: set[int]
-    ) -> Survivor:
-        larger = left.reading if left.reading.bytes > survivor.reading.bytes else survivor.reading
-        return dataclasses.replace(
-            survivor, reading=larger, owned=left.reading.storage not in shared, holder=holder, pattern=pattern
-        )
+
+def _with_holder(survivor: Survivor, arrays: list[tuple[_Leftover, Explanation]], shared: set[int]) -> Survivor:
+    """The survivor with who holds it, as told by the arrays that share its storage.
+
+    The one with the most actionable holder speaks for them, and the largest of those that somebody holds for itself
+    says how much of the storage is wanted: not the base that a view alone keeps alive.
+    """
+    best = min(arrays, key=lambda array: (HOLDER_RANK[array[1].holder.kind], len(array[1].holder.path)))[1]
+    held = [left for left, explanation in arrays if _is_held_for_itself(explanation.holder)]
+    largest = max(held or [left for left, _ in arrays], key=lambda left: left.reading.bytes)
+    return dataclasses.replace(
+        survivor,
+        reading=largest.reading,
+        owned=largest.reading.storage not in shared,
+        holder=best.holder,
+        others=best.others,
+        pattern=best.pattern,
+    )
+
+
+def _line_of(
+    left: _Leftover, arrays: list[tuple[_Leftover, Explanation]], origins: OriginLog, *, new: bool
+) -> Origin | None:
+    """The line that created a storage; for a gradient the one that ran the backward pass.
+
+    A storage made before the last run (not `new`) was noted at most where it was written to; a gradient that an earlier
+    run left behind is made by the same line as what the last run has added to it.
+    """
+    created = origins.get(left.reading.storage) if new else None
+    if created is None and any(_is_gradient(explanation.holder) for _, explanation in arrays):
+        created = origins.get(BACKWARD)
+    return created
+
+
+def _is_gradient(holder: Holder) -> bool:
+    """Whether the holder's path ends at a tensor's gradient."""
+    return bool(holder.path) and holder.path[-1].edge.endswith(".grad")
+
+
+def _is_held_for_itself(holder: Holder) -> bool:
+    if holder.kind in ("native", "unknown"):
+        return False
+    return not (holder.path and holder.path[-1].edge.endswith("._base"))

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
     from pytest_gpuleak.arrays.protocol import ArrayFramework
     from pytest_gpuleak.detector import Detector
+    from pytest_gpuleak.holders.culprits import Culprits
     from pytest_gpuleak.settle import Rung
     from pytest_gpuleak.suspicion import FixtureJudge
 
@@ -70,9 +71,11 @@ class Monitor:
         self._epoch = epoch if epoch is not None else EpochDetector(frameworks)
         self.detector: Detector = ScanDetector(frameworks) if self._nested else self._epoch
         self.scopes = Scopes(self.detector, frameworks)
+        self.culprits: Culprits | None = None
         self._fixtures: FixtureJudge | None = None
         self._attempt: Attempt | None = None
-        self._threads: frozenset[int] = frozenset()
+        self.threads: frozenset[int] = frozenset()
+        self.threaded = False
 
     @property
     def mode(self) -> str:
@@ -103,12 +106,13 @@ class Monitor:
 
     def open(self) -> None:
         """A run of a test begins: what is alive now is not its own."""
-        self._threads = running_threads()
+        self.threads = running_threads()
         self.scopes.begin()
         self.detector.open()
 
     def born(self) -> list[object]:
         """The arrays that the run has made and that are alive, as strong references."""
+        self.threaded = not running_threads() <= self.threads
         arrays = [array for array in self.detector.look() if id(array) not in self.scopes.others]
         older = self.scopes.own - {id(array) for array in arrays}
         if older:
@@ -240,21 +244,19 @@ class Monitor:
         """The fixtures that did not let go."""
         return [] if self._fixtures is None else list(self._fixtures.records.values())
 
-    def rungs(self, nodeid: str, *, young: bool) -> list[Rung]:
+    def rungs(self, nodeid: str) -> list[Rung]:
         """The ladder to climb for a suspect.
 
         Args:
             nodeid: whom the settle hook is told of.
-            young: whether a young collection reaches what is suspected.
         """
         from pytest_gpuleak.settle import Call, Collection, Waits
 
-        ladder: list[Rung] = [Collection(1)] if young else []
-        ladder.append(Collection(2))
+        ladder: list[Rung] = [Collection(2)]
         hook = self.config.hook.pytest_gpuleak_settle
         if hook.get_hookimpls():
             ladder.append(Call(lambda: hook(config=self.config, nodeid=nodeid)))
-        ladder.append(Waits(self._threads))
+        ladder.append(Waits(self.threads))
         return ladder
 
     def shorten(self, path: str) -> str:

@@ -6,6 +6,7 @@ import contextlib
 import sys
 import types
 from collections.abc import Callable
+from itertools import compress
 from random import Random
 from typing import Any
 
@@ -45,10 +46,14 @@ def _generators() -> list[tuple[Any, Callable[[Any], Restore]]]:
         if is_kind_of(type(kind), type):
             kinds[id(kind)] = keep
     with whole_heap():
-        found = [(one, kinds[id(type(one))]) for one in get_objects() if id(type(one)) in kinds]
-    torch_kind = _global("torch._C", "Generator")
+        objects = get_objects()
+        # In C, object by object: a comprehension takes three times as long over a heap.
+        matches = compress(objects, map(kinds.__contains__, map(id, map(type, objects))))
+        found = [(one, kinds[id(type(one))]) for one in matches]
+        del objects
+    torch_kind: Any = _global("torch._C", "Generator")
     if is_kind_of(type(torch_kind), type):
-        found += [(one, _keep_torch) for one in _module_globals() if type(one) is torch_kind]
+        found += [(one, _keep_torch) for one in _module_globals(torch_kind)]
         with contextlib.suppress(Exception):
             cuda = sys.modules["torch.cuda"]
             if cuda.is_initialized():
@@ -61,10 +66,10 @@ def _global(module: str, name: str) -> object:
     return vars(loaded).get(name) if type(loaded) is types.ModuleType else None
 
 
-def _module_globals() -> list[object]:
+def _module_globals(kind: type) -> list[object]:
     modules = [module for module in list(sys.modules.values()) if type(module) is types.ModuleType]
-    unique: dict[int, object] = {id(value): value for module in modules for value in list(vars(module).values())}
-    return list(unique.values())
+    found = [value for module in modules for value in list(vars(module).values()) if type(value) is kind]
+    return list({id(value): value for value in found}.values())
 
 
 def _keep_python(generator: Random) -> Restore:

@@ -11,7 +11,7 @@ import weakref
 from time import sleep
 from typing import TYPE_CHECKING, Protocol
 
-from pytest_gpuleak.collector import collect
+from pytest_gpuleak.collector import collect, collect_young
 from pytest_gpuleak.threads import running_threads
 
 if TYPE_CHECKING:
@@ -48,6 +48,21 @@ class Collection:
     def steps(self) -> Iterator[None]:
         """Collect once."""
         collect(self.generation)
+        yield
+
+
+@dataclasses.dataclass(frozen=True)
+class YoungCollection:
+    """A full collection of what was born in the epoch alone: what has survived a young one by its age.
+
+    Cheap beside the one of the whole heap, which is left for what hangs together with older objects.
+    """
+
+    collects: bool = True
+
+    def steps(self) -> Iterator[None]:
+        """Collect once."""
+        collect_young()
         yield
 
 
@@ -96,46 +111,63 @@ class Waits:
             yield
 
 
-@dataclasses.dataclass(frozen=True)
-class Settled:
-    """What became of the suspects.
+def rungs_for_held(rungs: Sequence[Rung], known: frozenset[int]) -> list[Rung]:
+    """Those of the rungs that may free what a root holds: calls, and waits while a thread of the test's own runs.
+
+    A collection frees nothing that can be reached, and threads that ran before the test are rarely worth a wait where
+    the root has leaked before.
+
+    Args:
+        rungs: the ladder.
+        known: threads that ran before the test.
+    """
+    own_threads = bool(running_threads() - known)
+    return [rung for rung in rungs if isinstance(rung, Call) or (own_threads and isinstance(rung, Waits))]
+
+
+class Settling:
+    """Climbs rungs until none of the suspects is alive.
+
+    Args:
+        suspects: strong references to the arrays; **emptied** here, since a reference left in the caller's list would
+            keep them all alive.
+        known: threads that ran before the test. While another one runs, what goes may have been in its hands, and it is
+            not taken for a cycle: a thread lets go of its arguments just before it ends.
+        threaded: whether such a thread ran when the suspects were looked for.
 
     Attributes:
         alive: ids of the arrays that are still alive.
         cycles: ids of those that only a garbage collection freed.
     """
 
-    alive: set[int]
-    cycles: set[int]
+    def __init__(self, suspects: list[object], known: frozenset[int], *, threaded: bool = False) -> None:
+        self._known = known
+        self._references = {id(suspect): _weak(suspect) for suspect in suspects}
+        suspects.clear()
+        # What dies with these references was in garbage that an automatic collection has found since the look.
+        self.alive = self._still_alive()
+        self.cycles = set() if threaded else set(self._references) - self.alive
 
+    def climb(self, rungs: Sequence[Rung]) -> None:
+        """Climb these rungs, in their order."""
+        for rung in rungs:
+            if not self.alive:
+                return
+            alone = self._no_thread_runs()
+            for _ in rung.steps():
+                left = self._still_alive()
+                if rung.collects and alone:
+                    self.cycles |= self.alive - left
+                self.alive = left
+                if not self.alive:
+                    return
 
-def settle(suspects: list[object], rungs: Sequence[Rung]) -> Settled:
-    """Climb the rungs until none of the suspects is alive.
+    def _no_thread_runs(self) -> bool:
+        """Whether no thread runs that the test has started."""
+        return running_threads() <= self._known
 
-    Args:
-        suspects: strong references to the arrays; **emptied** here, since a reference left in the caller's list would
-            keep them all alive.
-        rungs: in the order to climb.
-    """
-    threads = running_threads()
-    references = {id(suspect): _weak(suspect) for suspect in suspects}
-    suspects.clear()
-    # What dies with these references was in garbage that an automatic collection has found since the look.
-    alive = _alive(references)
-    cycles = set(references) - alive if threads <= running_threads() else set()
-    for rung in rungs:
-        if not alive:
-            break
-        threads = running_threads()
-        for _ in rung.steps():
-            left = _alive(references)
-            # What a thread held that ended meanwhile was no cycle.
-            if rung.collects and threads <= running_threads():
-                cycles |= alive - left
-            alive = left
-            if not alive:
-                break
-    return Settled(alive, cycles)
+    def _still_alive(self) -> set[int]:
+        return {identity for identity, reference in self._references.items() if reference() is not None}
 
 
 def _weak(suspect: object) -> Callable[[], object | None]:
@@ -144,7 +176,3 @@ def _weak(suspect: object) -> Callable[[], object | None]:
     except TypeError:
         # An array type without weak references: the look at the heap afterwards tells whether it is still there.
         return lambda: True
-
-
-def _alive(references: dict[int, Callable[[], object | None]]) -> set[int]:
-    return {identity for identity, reference in references.items() if reference() is not None}

@@ -8,14 +8,13 @@ import os
 import sys
 from typing import TYPE_CHECKING, Any
 
-from pytest_gpuleak.findings import ArrayInfo, Finding, FixtureRecord, Verdict
+from pytest_gpuleak.findings import Finding, FixtureRecord, Verdict
 from pytest_gpuleak.keepsakes import release_values
 from pytest_gpuleak.scan import framework_of
+from pytest_gpuleak.settle import Collection, YoungCollection
 from pytest_gpuleak.verdict import Evidence, Survivor, conclude, judge
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     import pytest
 
     from pytest_gpuleak.arrays.protocol import OriginLog, StorageHandle
@@ -23,6 +22,9 @@ if TYPE_CHECKING:
     from pytest_gpuleak.monitor import Monitor
     from pytest_gpuleak.policy import Policy
     from pytest_gpuleak.scopes import FixturePlace, FixtureSetup
+
+YOUNG_RUNGS = (Collection(1), YoungCollection())
+"""What is tried before anything that walks the whole heap."""
 
 
 class Suspicion:
@@ -56,12 +58,17 @@ class Suspicion:
         Args:
             arrays: strong references to what the test left; emptied here, before anything of the user's runs.
         """
+        from pytest_gpuleak.holders.culprits import Culprits
         from pytest_gpuleak.investigation import Investigation
+        from pytest_gpuleak.presentation import for_the_reader
 
         monitor, policy = self._monitor, self._policy
-        investigation = Investigation(monitor.detector, monitor.frameworks)
+        if monitor.culprits is None:
+            monitor.culprits = Culprits()
+        investigation = Investigation(monitor.detector, monitor.frameworks, monitor.culprits)
         why = ""
-        if investigation.add_run(arrays, monitor.rungs(self._item.nodeid, young=True)):
+        rungs = monitor.rungs(self._item.nodeid)
+        if investigation.add_run(arrays, rungs, monitor.threads, YOUNG_RUNGS, threaded=monitor.threaded):
             monitor.scopes.disown(investigation.identities)
             why = self._why_not() or self._confirm(investigation)
             if not investigation.confirmed:
@@ -89,8 +96,10 @@ class Suspicion:
                 result, origins = self._run_again(tracing_on=False)
             if not result.passed:
                 return str(result.why)
-            investigation.add_run(self._monitor.born(), self._monitor.rungs(self._item.nodeid, young=True))
-            self._monitor.scopes.disown(investigation.identities)
+            monitor = self._monitor
+            born, rungs = monitor.born(), monitor.rungs(self._item.nodeid)
+            investigation.add_run(born, rungs, monitor.threads, YOUNG_RUNGS, threaded=monitor.threaded)
+            monitor.scopes.disown(investigation.identities)
             investigation.look(origins)
             if not any(found.kind == "growing" for found in judge(investigation.evidence(), self._policy)):
                 break
@@ -150,7 +159,7 @@ class FixtureJudge:
         ]
         investigation = Investigation(monitor.detector, monitor.frameworks)
         nodeid = f"{setup.place.baseid}::{setup.place.name}"
-        stays = investigation.add_run(arrays, monitor.rungs(nodeid, young=False))
+        stays = investigation.add_run(arrays, monitor.rungs(nodeid), monitor.threads)
         if stays:
             investigation.look()
         evidence = investigation.evidence()
@@ -165,6 +174,8 @@ class FixtureJudge:
         self._record(setup, history)
 
     def _record(self, setup: FixtureSetup, history: _History) -> None:
+        from pytest_gpuleak.presentation import for_the_reader
+
         place, monitor = setup.place, self._monitor
         findings = judge(history.evidence(), setup.policy)
         # A fixture is never run again on purpose: what it leaves once is judged as retained.
@@ -202,34 +213,6 @@ class _History:
 
     def evidence(self) -> Evidence:
         return Evidence(tuple(self._survivors), tuple(self._alive), self.cycles)
-
-
-def for_the_reader(finding: Finding, why_unconfirmed: str, shorten: Callable[[str], str]) -> Finding:
-    """The finding with what a reader needs beside the verdict.
-
-    Args:
-        finding: what was found.
-        why_unconfirmed: why there was no full re-run, if there was none.
-        shorten: makes a path relative to the rootdir.
-    """
-    from pytest_gpuleak.holders.hints import hint_for
-
-    holder = finding.holder
-    if holder is not None and holder.file is not None:
-        holder = dataclasses.replace(holder, file=shorten(holder.file))
-    return dataclasses.replace(
-        finding,
-        holder=holder,
-        tensors=tuple(_with_short_path(array, shorten) for array in finding.tensors),
-        hint=hint_for(holder),
-        why_unconfirmed=why_unconfirmed if finding.kind == "unconfirmed" and why_unconfirmed else None,
-    )
-
-
-def _with_short_path(array: ArrayInfo, shorten: Callable[[str], str]) -> ArrayInfo:
-    if array.created is None:
-        return array
-    return dataclasses.replace(array, created=dataclasses.replace(array.created, file=shorten(array.created.file)))
 
 
 def without_running_frames(evidence: Evidence) -> Evidence:

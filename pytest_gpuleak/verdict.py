@@ -11,12 +11,21 @@ from typing import TYPE_CHECKING
 from pytest_gpuleak.findings import MAX_ARRAYS_SHOWN, ArrayInfo, Finding, FindingKind, Holder, Origin, Verdict
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from pytest_gpuleak.arrays.protocol import ArrayReading
+    from pytest_gpuleak.findings import Autograd
     from pytest_gpuleak.policy import Policy
 
 FINGERPRINT_DIGITS = 16
+
+Root = tuple[str, str, str]
+"""What findings are grouped by: device, holder kind and holder root."""
+
+
+def root_of(device: str, holder: Holder | None) -> Root:
+    """The group that an array on a device belongs to."""
+    return (device, holder.kind, holder.root) if holder is not None else (device, "", "")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -28,6 +37,7 @@ class Survivor:
         reading: metadata of the array.
         owned: whether no older array shares the storage; else the run left an array behind, but no memory.
         holder: who keeps it, None where it was gone before anybody looked.
+        others: who would still keep it if the holder let go.
         pattern: the holder's text without indices.
         created: the line that made the storage, where known.
     """
@@ -36,6 +46,7 @@ class Survivor:
     reading: ArrayReading
     owned: bool = True
     holder: Holder | None = None
+    others: tuple[Holder, ...] = ()
     pattern: str = ""
     created: Origin | None = None
 
@@ -45,10 +56,9 @@ class Survivor:
         return self.reading.storage_bytes if self.owned else 0
 
     @property
-    def root(self) -> tuple[str, str, str]:
-        """What findings are grouped by: device, holder kind and holder root."""
-        holder = self.holder
-        return (self.reading.device, holder.kind, holder.root) if holder else (self.reading.device, "", "")
+    def root(self) -> Root:
+        """What findings are grouped by."""
+        return root_of(self.reading.device, self.holder)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -60,11 +70,13 @@ class Evidence:
         alive: for each run that ended, the indices into `survivors` of those alive after it. One entry means that
             it was not run again.
         cycles: arrays of the first run that only a garbage collection freed.
+        graphs: what the autograd graphs behind the survivors retain, by device, holder kind and holder root.
     """
 
     survivors: tuple[Survivor, ...]
     alive: tuple[frozenset[int], ...]
     cycles: tuple[ArrayReading, ...] = ()
+    graphs: Mapping[Root, Autograd] = dataclasses.field(default_factory=dict)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -89,7 +101,13 @@ def judge(evidence: Evidence, policy: Policy) -> tuple[Finding, ...]:
         first = [evidence.survivors[index] for index in sorted(evidence.alive[0])]
         groups = [_Group("unconfirmed", tuple(members)) for members in _by_root(first)]
     failing = _failing_devices(groups, policy)
-    findings = [_finding(group, group.kind, group.members[0].reading.device in failing[group.kind]) for group in groups]
+    findings = [
+        dataclasses.replace(
+            _finding(group, group.kind, group.members[0].reading.device in failing[group.kind]),
+            autograd=evidence.graphs.get(group.members[0].root),
+        )
+        for group in groups
+    ]
     if policy.cycles != "ignore":
         for readings in _by_device(evidence.cycles):
             members = tuple(Survivor(0, reading) for reading in readings)
@@ -136,7 +154,7 @@ def _nameless(text: str) -> str:
 def _compare_runs(evidence: Evidence) -> list[_Group]:
     """Split what the first run left into what grows on every re-run and what does not."""
     survivors = evidence.survivors
-    added: list[dict[tuple[str, str, str], list[int]]] = []  # by re-run and root: what it left in addition
+    added: list[dict[Root, list[int]]] = []  # by re-run and root: what it left in addition
     heirs: dict[int, int] = {}  # a survivor that died, and the one that took its place
     for run in range(1, len(evidence.alive)):
         before, after = evidence.alive[run - 1], evidence.alive[run]
@@ -152,7 +170,7 @@ def _compare_runs(evidence: Evidence) -> list[_Group]:
     growing_roots = set(added[0]).intersection(*added[1:])
 
     first = sorted(evidence.alive[0])
-    grown: dict[tuple[str, str, str], list[Survivor]] = {root: [] for root in growing_roots}
+    grown: dict[Root, list[Survivor]] = {root: [] for root in growing_roots}
     rest: list[Survivor] = []
     gone: list[Survivor] = []
     for index in first:
@@ -190,7 +208,7 @@ def _match(dead: list[int], new: list[int], survivors: Sequence[Survivor], stayi
     may take a place in a cache too. Of several as like, the one whose root has fewest survivors staying: a list
     that is appended to keeps its old members, a slot that is overwritten does not.
     """
-    crowd: dict[tuple[str, str, str], int] = defaultdict(int)
+    crowd: dict[Root, int] = defaultdict(int)
     for index in staying:
         crowd[survivors[index].root] += 1
     matched: dict[int, int] = {}
@@ -228,6 +246,8 @@ def _grows_with(survivor: Survivor, additions: list[Survivor], first: list[int],
     Beside a list that grows, the same root may hold a slot filled once: where every addition came to a place that
     the first run had filled too, only the members at such places grow.
     """
+    if survivor.holder is not None and survivor.holder.kind in ("native", "unknown"):
+        return True  # no place: which of several ways is shown differs from run to run
     places = {addition.pattern for addition in additions}
     filled = {evidence.survivors[index].pattern for index in first}
     return survivor.pattern in places if places <= filled else True
@@ -278,7 +298,7 @@ def _over_growth(by_device: dict[str, list[Survivor]], policy: Policy) -> set[st
 
 
 def _by_root(members: Iterable[Survivor]) -> list[list[Survivor]]:
-    groups: dict[tuple[str, str, str], list[Survivor]] = defaultdict(list)
+    groups: dict[Root, list[Survivor]] = defaultdict(list)
     for member in members:
         groups[member.root].append(member)
     return list(groups.values())
@@ -302,7 +322,8 @@ def _finding(group: _Group, kind: FindingKind, failed: bool) -> Finding:
             member.holder.text if member.holder else "",
         ),
     )
-    holder = next((member.holder for member in members if member.holder is not None), None)
+    holders = [member.holder for member in members if member.holder is not None]
+    holder = min(holders, key=_clarity) if holders else None  # of equal ones the first, which is the largest array's
     return Finding(
         kind=kind,
         failed=failed,
@@ -313,7 +334,18 @@ def _finding(group: _Group, kind: FindingKind, failed: bool) -> Finding:
         fingerprint=fingerprint(kind, holder),
         tensors=tuple(_info(member) for member in members[:MAX_ARRAYS_SHOWN]),
         holder=holder,
+        other_holders=next((member.others for member in members if member.others), ()),
     )
+
+
+def _clarity(holder: Holder) -> tuple[bool, bool]:
+    """What is easier to act on sorts first.
+
+    The way to an object itself, rather than through an autograd graph to what the graph has saved; and where no root is
+    known a path, which says more than the bare end of one.
+    """
+    through_graph = any("grad_fn" in step.edge for step in holder.path)
+    return through_graph, holder.kind in ("native", "unknown") and not holder.path
 
 
 def _info(member: Survivor) -> ArrayInfo:

@@ -14,6 +14,7 @@ from pytest_gpuleak.epoch import EpochDetector
 from pytest_gpuleak.findings import Finding
 from pytest_gpuleak.investigation import Investigation
 from pytest_gpuleak.policy import Policy, parse_size
+from pytest_gpuleak.presentation import for_the_reader
 from pytest_gpuleak.scan import ScanDetector
 from pytest_gpuleak.settle import Collection, Rung, Waits
 from pytest_gpuleak.sources import is_user_file
@@ -87,13 +88,13 @@ def watch() -> Iterator[Leaks]:
     """
     findings: list[Finding] = []
     with _detector() as (detector, frameworks):
-        rungs = _rungs()
+        threads = running_threads()
         detector.open()
         yield Leaks(findings)
         investigation = Investigation(detector, frameworks)
-        if investigation.add_run(detector.look(), rungs):
+        if investigation.add_run(detector.look(), _rungs(threads), threads):
             investigation.look()
-        findings.extend(judge(investigation.evidence(), Policy()))
+        findings.extend(for_the_reader(found, "", _shorten) for found in judge(investigation.evidence(), Policy()))
 
 
 def assert_no_leak(
@@ -152,22 +153,27 @@ def _size(name: str, given: float | str) -> int:
 def _repeat(function: Callable[[], object], policy: Policy) -> tuple[Finding, ...]:
     with _detector() as (detector, frameworks):
         investigation = Investigation(detector, frameworks)
-        rungs = _rungs()
+        threads = running_threads()
+        rungs = _rungs(threads)
         detector.open()
         function()
-        stays = investigation.add_run(detector.look(), rungs)
+        stays = investigation.add_run(detector.look(), rungs, threads)
         findings = judge(investigation.evidence(), policy)
         for _ in range(policy.confirm if stays else 0):
             logs: list[OriginLog] = []
             detector.open()
             with traced(frameworks, functools.partial(is_user_file, root=os.getcwd()), logs):  # noqa: PTH109 - as text
                 function()
-            investigation.add_run(detector.look(), rungs)
+            investigation.add_run(detector.look(), rungs, threads)
             investigation.look({key: origin for log in logs for key, origin in log.items()})
             findings = judge(investigation.evidence(), policy)
             if not any(found.kind == "growing" for found in findings):
                 break
-        return findings
+        return tuple(for_the_reader(found, "", _shorten) for found in findings)
+
+
+def _shorten(path: str) -> str:
+    return path.removeprefix(os.getcwd() + os.sep)  # noqa: PTH109 - as text
 
 
 def render(findings: Sequence[Finding]) -> str:
@@ -177,8 +183,8 @@ def render(findings: Sequence[Finding]) -> str:
     return "\n".join(line for found in findings for line in render_finding(found))
 
 
-def _rungs() -> list[Rung]:
-    return [Collection(1), Collection(2), Waits(running_threads())]
+def _rungs(threads: frozenset[int]) -> list[Rung]:
+    return [Collection(1), Collection(2), Waits(threads)]
 
 
 @contextlib.contextmanager

@@ -75,6 +75,10 @@ class StandInArrays:
             return None
         return ArrayReading(id(array), (size,), "uint8", array.device, size, array.memory.address, size)
 
+    def storage_users(self, array: object) -> int | None:
+        """Unknown."""
+        return None
+
     def hold(self, array: object) -> StorageHandle:
         """A weak hold on its memory."""
         assert type(array) is Buffer

@@ -23,19 +23,31 @@ class OriginTable(Mapping[int, Origin]):
         self._is_user_file = is_user_file
         self._is_user: dict[str, bool] = {}
         self._places: dict[int, tuple[str, int, str]] = {}
+        self._noted: dict[int, int] = {}
+        self._notes = 0
 
     def note(self, key: int) -> None:
         """The storage was made just now. A later storage at the same address replaces an earlier one."""
         place = self._place()
-        if place is None:
-            self._places.pop(key, None)
-        else:
-            self._places[key] = place
+        self._put(key, place)
 
     def note_if_unknown(self, key: int) -> None:
         """The storage is seen now, and was made at the latest now."""
         if key not in self._places:
             self.note(key)
+
+    def note_as(self, key: int, other: int) -> None:
+        """The storage was made when `other` was noted last, unless the storage itself was noted since."""
+        if self._noted.get(key, 0) < self._noted.get(other, 0):
+            self._put(key, self._places.get(other))
+
+    def _put(self, key: int, place: tuple[str, int, str] | None) -> None:
+        self._notes += 1
+        self._noted[key] = self._notes
+        if place is None:
+            self._places.pop(key, None)
+        else:
+            self._places[key] = place
 
     def _place(self) -> tuple[str, int, str] | None:
         frame = sys._getframe(2)

@@ -14,6 +14,10 @@ if TYPE_CHECKING:
 OriginLog = Mapping[int, Origin]
 """The creating line by storage key (`ArrayReading.storage`)."""
 
+BACKWARD = 0
+"""The key of no storage, under which a log has the line that last ran a backward pass: gradients are made in native code,
+where nobody sees them, and become known by the tensor that has them."""
+
 
 class ArrayReading(NamedTuple):
     """Plain metadata of one live array; it refers to nothing of the user's.
@@ -65,6 +69,9 @@ class ArrayFramework(Protocol):
 
     def hold(self, array: object) -> StorageHandle:
         """A weak handle on the memory behind the array."""
+
+    def storage_users(self, array: object) -> int | None:
+        """How many arrays and other objects share the memory behind the array, itself included; None if unknown."""
 
     def trace_origins(self, is_user_file: Callable[[str], bool]) -> AbstractContextManager[OriginLog]:
         """While it is entered, note the first user's line on the stack that creates each storage."""

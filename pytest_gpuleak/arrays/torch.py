@@ -8,7 +8,16 @@ import types
 from typing import TYPE_CHECKING, Any
 
 from pytest_gpuleak.arrays.origins import OriginTable
-from pytest_gpuleak.arrays.protocol import ArrayReading, OriginLog, StorageHandle, class_lines, is_kind_of, walk_arrays
+from pytest_gpuleak.arrays.protocol import (
+    BACKWARD,
+    ArrayReading,
+    OriginLog,
+    StorageHandle,
+    class_lines,
+    is_kind_of,
+    walk_arrays,
+)
+from pytest_gpuleak.threads import started_threads
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -83,14 +92,27 @@ class TorchArrays:
             except (NotImplementedError, RuntimeError):
                 return WeakHandle(key, torch._C._WeakTensorRef(array))
 
+    def storage_users(self, array: object) -> int | None:
+        """The reference count of the storage: tensors, those that C++ alone knows among them.
+
+        The storage's own Python object counts as one more from the first time that anybody has asked for it, and stays.
+        """
+        torch = self._torch
+        with torch._C.DisableTorchFunction(), torch._C._DisableTorchDispatch():
+            try:
+                key = int(torch.Tensor.untyped_storage(array)._cdata)
+                return int(torch._C._storage_Use_Count(key)) - 1
+            except (AttributeError, NotImplementedError, RuntimeError):
+                return None
+
     @contextlib.contextmanager
     def trace_origins(self, is_user_file: Callable[[str], bool]) -> Iterator[OriginLog]:
         """Run the body under a torch function mode that notes where each storage is made.
 
-        A mode is local to the thread. A dispatch mode would see more, the gradients made in backward among them, but
-        it is no bystander: it gives a Python object to every tensor that C++ alone holds, which then looks like one
-        more left behind; it asks ``sys.modules`` for torch in the midst of an operation, and where a test has put a
-        mock there, keeps what it gets for good and crashes the process later.
+        A mode is local to the thread: those that the body starts enter it too. A dispatch mode would see more, the
+        gradients made in backward among them, but it is no bystander: it gives a Python object to every tensor that
+        C++ alone holds, which then looks like one more left behind; it asks ``sys.modules`` for torch in the midst of
+        an operation, and where a test has put a mock there, keeps what it gets for good and crashes the process later.
         """
         torch = self._torch
         from torch.overrides import TorchFunctionMode
@@ -100,11 +122,14 @@ class TorchArrays:
         class NoteOrigins(TorchFunctionMode):  # type: ignore[misc] # torch is Any to a project that does not pin it
             def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
                 result = func(*args, **(kwargs or {}))
-                _note(torch, table, func, (args, kwargs), result)
+                if entered:
+                    _note(torch, table, func, (args, kwargs), result)
                 return result
 
-        with NoteOrigins():
+        entered = [True]
+        with NoteOrigins(), started_threads(lambda: NoteOrigins().__enter__()):
             yield table
+        entered.clear()  # a thread that goes on keeps its mode, which has nothing to do any more
 
 
 def _is_torch(module: object) -> bool:
@@ -179,10 +204,26 @@ def _sparse_bytes(tensor: Any, array: Any) -> int:
     return sum(int(tensor.numel(part)) * int(tensor.element_size(part)) for part in parts)
 
 
+def _note_gradient(torch: Any, table: OriginTable, gradient: Any) -> None:
+    """Note that a tensor read as ``.grad`` was made by the last backward pass.
+
+    It may be kept on its own, and its parameter be gone by the time that anybody looks.
+    """
+    with contextlib.suppress(Exception), torch._C.DisableTorchFunction():
+        for array in walk_arrays(gradient, torch.Tensor):
+            table.note_as(_storage_key(torch, array), BACKWARD)
+
+
 def _note(torch: Any, table: OriginTable, func: Any, given: Any, made: Any) -> None:
     """Note the line of each storage in a call's result that none of its arguments has."""
-    if getattr(func, "__name__", "") == "__get__":
-        return  # an attribute (.grad, .data) shows what was made before
+    name = getattr(func, "__name__", "")
+    if name == "__get__":  # an attribute shows what was made before: .grad what the last backward pass has made
+        if getattr(getattr(func, "__self__", None), "__name__", "") == "grad":
+            _note_gradient(torch, table, made)
+        return
+    if name == "backward":
+        table.note(BACKWARD)
+        return
     # A creating line is evidence; failing the user's re-run for want of it would be worse.
     with contextlib.suppress(Exception), torch._C.DisableTorchFunction():
         known = {_storage_key(torch, array) for array in walk_arrays(list(given), torch.Tensor)}

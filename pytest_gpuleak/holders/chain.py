@@ -26,6 +26,14 @@ class Edge(NamedTuple):
     length: int = 1
 
 
+class Step(NamedTuple):
+    """One edge, and the position in the chain of the object that it leads from."""
+
+    text: str
+    label: str
+    position: int
+
+
 class Chain:
     """Objects, each of which refers to the next, and what is looked up about them more than once.
 
@@ -44,7 +52,7 @@ class Chain:
 
     def label(self, position: int) -> str:
         """The type of the object at `position`, as a path shows it."""
-        return raw.class_label(type(self.objects[position]))
+        return raw.public_label(type(self.objects[position]))
 
 
 class Lookups:

@@ -11,7 +11,7 @@ import collections
 import types
 from typing import TYPE_CHECKING, Any, Final
 
-from pytest_gpuleak.holders import raw, runtime_edges
+from pytest_gpuleak.holders import library_edges, raw, runtime_edges
 from pytest_gpuleak.holders.chain import Chain, Edge
 from pytest_gpuleak.holders.heap import get_referents
 
@@ -28,7 +28,7 @@ def name_edge(chain: Chain, position: int) -> Edge:
             edge = None if namer is None else namer(chain, position)
             if edge is not None:
                 return edge
-    edge = runtime_edges.name_in_task(chain, position) or name_attribute(chain, position)
+    edge = library_edges.name_edge(chain, position) or name_attribute(chain, position)
     return edge or Edge(f" (inside {chain.label(position)})", chain.label(position))
 
 
@@ -96,6 +96,18 @@ def _sequence(base: Any) -> Callable[[Chain, int], Edge | None]:
     return name_item
 
 
+_name_item_of_tuple: Final = _sequence(tuple)
+
+
+def name_item_of_tuple(chain: Chain, position: int) -> Edge | None:
+    """A tuple's item: by its field in a named tuple, by its index elsewhere."""
+    edge = _name_item_of_tuple(chain, position)
+    if edge is None or type(chain.objects[position]) is tuple:
+        return edge
+    field = raw.field_of_tuple(chain.objects[position], int(edge.text[1:-1]))
+    return edge if field is None else Edge(f".{field}", edge.label)
+
+
 def _unordered(base: Any) -> Callable[[Chain, int], Edge | None]:
     """A namer for items of a set type."""
 
@@ -122,6 +134,9 @@ def name_in_class(chain: Chain, position: int) -> Edge | None:
         return None
     name, value = key[0], chain.at(position + 2)
     label = f"class {raw.class_qualname(cls)}"
+    edge = library_edges.name_in_enum(chain, position, label)
+    if edge is not None:
+        return edge
     if not raw.is_attribute_name(name):
         return Edge(f".__dict__[{raw.key_text(name)}]", label, 2)
     if type(value) in (staticmethod, classmethod) and chain.at(position + 3) is value.__func__:
@@ -160,7 +175,7 @@ def _dict_follows(chain: Chain, position: int) -> bool:
 _NAMERS: Final[dict[int, Callable[[Chain, int], Edge | None]]] = {
     id(dict): name_item_of_dict,
     id(list): _sequence(list),
-    id(tuple): _sequence(tuple),
+    id(tuple): name_item_of_tuple,
     id(collections.deque): _sequence(collections.deque),
     id(set): _unordered(set),
     id(frozenset): _unordered(frozenset),

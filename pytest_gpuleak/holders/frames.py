@@ -8,19 +8,23 @@ it is emptied again, unless someone else holds it (`locals()` returns that same 
 from __future__ import annotations
 
 import inspect
+import re
 import sys
+import types
 from _thread import get_ident
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
+from pytest_gpuleak.collector import get_referrers
 from pytest_gpuleak.holders.raw import instance_dict, is_a, is_within, loaded, loaded_class, plain_text
 
 if TYPE_CHECKING:
-    import types
     from collections.abc import Collection
 
 PACKAGE: Final = "pytest_gpuleak"
 """Frames, globals and types of this package never count as holders."""
+
+_COMPREHENSIONS: Final = ("<listcomp>", "<setcomp>", "<dictcomp>")
 
 _SNAPSHOT_REFERENCES: Final = 3
 """References to a snapshot that no one else holds: the frame's, our variable's and `getrefcount`'s argument."""
@@ -48,8 +52,32 @@ class RunningFrame:
 
 
 def function_name(code: types.CodeType) -> str:
-    """The qualified name of a code object; before Python 3.11 its plain name."""
-    return str(getattr(code, "co_qualname", code.co_name))
+    """The qualified name of a code object, alike in all Python versions.
+
+    Code objects know it since Python 3.11. Before, the function that runs is asked for it, where one is still there and
+    was not given another's name (`functools.wraps`); the plain name has to do elsewhere.
+    """
+    found = getattr(code, "co_qualname", None) or _name_of_owner(code) or code.co_name
+    return without_comprehensions(str(found))
+
+
+def _name_of_owner(code: types.CodeType) -> str | None:
+    """The qualified name of a function that has this code object."""
+    for owner in get_referrers(code):
+        if type(owner) is types.FunctionType and owner.__code__ is code:
+            name = plain_text(owner.__qualname__)
+            if name is not None and name.rpartition(".")[2] == code.co_name:
+                return name
+    return None
+
+
+def without_comprehensions(qualname: str) -> str:
+    """A qualified name without ``<listcomp>`` and the like, which have been no functions since 3.12 (PEP 709)."""
+    parts = qualname.split(".")
+    kept = [part for part in parts if part not in _COMPREHENSIONS]
+    while kept and kept[-1] == "<locals>":
+        kept.pop()
+    return re.sub(r"<locals>(\.<locals>)+", "<locals>", ".".join(kept)) or "<module>"
 
 
 def belongs_to_plugin(namespace: object) -> bool:

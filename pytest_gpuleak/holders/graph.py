@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Collection, Iterable, Sequence
 
     from pytest_gpuleak.holders.roots import Root
 
@@ -51,13 +51,13 @@ class Graph:
 
     def orphans(self, starts: Iterable[int]) -> list[int]:
         """Expanded objects above `starts` that nothing refers to, nearest first."""
-        return [node for node in self._above(starts) if node in self.expanded and not self._parents.get(node)]
+        return [node for node in self.above(starts) if node in self.expanded and not self._parents.get(node)]
 
     def unexpanded(self, starts: Iterable[int]) -> list[int]:
         """Objects above `starts` whose referrers were not looked for yet, nearest first."""
-        return [node for node in self._above(starts) if node not in self.expanded and node not in self.leaves]
+        return [node for node in self.above(starts) if node not in self.expanded and node not in self.leaves]
 
-    def _above(self, starts: Iterable[int]) -> list[int]:
+    def above(self, starts: Iterable[int]) -> list[int]:
         """The objects from which `starts` can be reached, themselves included, nearest first."""
         order = list(dict.fromkeys(starts))
         seen = set(order)
@@ -67,6 +67,13 @@ class Graph:
                     seen.add(parent)
                     order.append(parent)
         return order
+
+    def parents_of(self, nodes: Iterable[int]) -> set[int]:
+        """The ids of all that refer to one of `nodes`."""
+        found: set[int] = set()
+        for node in nodes:
+            found.update(self._parents.get(node, ()))
+        return found
 
     def nearest_roots(self, ranks: Sequence[int], wanted: set[int]) -> dict[int, tuple[int, list[int], Root]]:
         """For each of `wanted` that roots of these ranks lead to: distance, the chain of ids down to it, the root."""
@@ -126,6 +133,13 @@ class Graph:
             chain.append(below)
             below = above[below]
         return chain[-limit:]
+
+    def chain_to_any(self, start: int, ends: Collection[int]) -> list[int]:
+        """The ids on a shortest way down from one of `ends` to the target `start`; empty where none leads there."""
+        for node in self.above((start,)):
+            if node in ends:
+                return self.chain_from(node, start, len(self.objects))
+        return []
 
 
 def _chain(node: int, above: dict[int, int | None]) -> list[int]:

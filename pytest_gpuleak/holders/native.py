@@ -1,18 +1,26 @@
 """The seam for what the collector cannot see: references that C and C++ objects hold.
 
-A finder is asked only for objects that nothing visible refers to, once in a search. The search then goes on from the
-containers that the finder names.
+torch is asked first, in rounds (`native_torch`). The finders here walk over the whole heap: they are asked once in a
+search, for objects with references that nothing visible accounts for, and only when torch has no answer. The search
+then goes on from the containers that a finder names.
+
+Some references no one can see: a DLPack capsule (``numpy.from_dlpack(tensor)``) holds a tensor in a C structure that has
+no way in; hooks of a tensor that is gone, see `native_hooks`.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from pytest_gpuleak.holders.heap import Deadline
+
+
+RING_ROOT: Final = "a cycle through native code that no collector frees"
+"""Where a path begins that no root leads to: a ring of references, some of which C++ holds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,5 +54,6 @@ class NativeEdgeFinder(Protocol):
 def finders() -> list[NativeEdgeFinder]:
     """The finders whose libraries are imported."""
     from pytest_gpuleak.holders.native_numpy import ArrayBases
+    from pytest_gpuleak.holders.untracked import UntrackedContainers
 
-    return [ArrayBases()]
+    return [ArrayBases(), UntrackedContainers()]

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import functools
 import re
 import types
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final
 
 from pytest_gpuleak.findings import Holder, PathStep
 from pytest_gpuleak.holders import raw
-from pytest_gpuleak.holders.chain import Chain, Lookups
+from pytest_gpuleak.holders.chain import Chain, Lookups, Step
+from pytest_gpuleak.holders.deciding import MODULE_MARK, with_text
 from pytest_gpuleak.holders.edges import name_edge
+from pytest_gpuleak.holders.frames import without_comprehensions
+from pytest_gpuleak.holders.library_roots import kept_by_pytest, rename
 from pytest_gpuleak.holders.places import Places
+from pytest_gpuleak.holders.runtime_edges import lost_namespace
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -22,6 +27,7 @@ _PLAIN_KEY: Final = re.compile(r"\['([^'\\]+)'\]")
 _INDEX: Final = re.compile(r"\[-?\d+\]")
 _ADDRESS: Final = re.compile(r"0x[0-9a-fA-F]+")
 _NUMBERED: Final = re.compile(r"(?<=[A-Za-z_])-\d+")
+_CALLBACKS: Final = (types.FunctionType, types.MethodType, functools.partial)
 _MOCK_ATTRIBUTES: Final = {
     "._mock_call_args": ".call_args",
     "._mock_call_args_list": ".call_args_list",
@@ -31,14 +37,6 @@ _MOCK_ATTRIBUTES: Final = {
     "._mock_wraps": "._mock_wraps",
 }
 """Where `unittest.mock` keeps what a test reads under another name (Lib/unittest/mock.py, _delegating_property)."""
-
-
-class Step(NamedTuple):
-    """One edge, and the position in the chain of the object that it leads from."""
-
-    text: str
-    label: str
-    position: int
 
 
 class Writer:
@@ -66,8 +64,12 @@ class Writer:
             file, line = self._places.of_function(objects[0])
         if file is None:
             file, line = self._places.of_name(root.module, root.name)
+        renamed = rename(objects, text, steps)
+        if renamed is not None:
+            file, line = self._places.of_function(renamed.code)
+            return _holder(renamed.kind, renamed.text, renamed.text, renamed.steps, file, line)
         if root.kind == "fixture":
-            text, steps = _kept_by_pytest(objects, text, steps)
+            text, steps = kept_by_pytest(objects, text, steps)
             namespace = raw.instance_dict(objects[0])
             file, line = self._places.of_function(None if namespace is None else namespace.get("func"))
         if root.kind in ("fixture", "frame", "thread"):
@@ -94,7 +96,10 @@ class Writer:
 
     def rootless(self, objects: Sequence[object], kind: HolderKind, root: str) -> Holder:
         """The holder for a chain that no root was found above."""
-        return _holder(kind, root, f"{root} -> {raw.class_label(type(objects[0]))}", self._steps(objects), None, None)
+        # Whose array the collector cannot see (Modules/atexitmodule.c), and no one but atexit's users would think of.
+        callback = kind == "native" and type(objects[0]) in _CALLBACKS
+        text = f"{root}{' (atexit, or another list of callbacks)' if callback else ''} -> {_described(objects[0])}"
+        return _holder(kind, root, text, self._steps(objects), None, None)
 
     def _steps(self, objects: Sequence[object]) -> list[Step]:
         """The edges of a chain, folded as a person would write them."""
@@ -121,9 +126,25 @@ def pattern_of(text: str) -> str:
 def _holder(
     kind: HolderKind, root: str, text: str, steps: Sequence[Step], file: str | None, line: int | None
 ) -> Holder:
-    """The holder made of its parts."""
+    """The holder made of its parts; `text` is what the steps go on from."""
     path = tuple([PathStep(step.text, step.label) for step in steps])
-    return Holder(kind, root, text + _join(steps), path, file, line)
+    return with_text(Holder(kind, root, text, path, file, line))
+
+
+def _described(value: object) -> str:
+    """What a path without a root begins with: a function or a class by its name, anything else by its type."""
+    if type(value) is types.FunctionType:
+        name = without_comprehensions(value.__qualname__)
+        module = raw.plain_text(value.__module__)
+        namespace = raw.module_dict(raw.loaded_module(module)) if module is not None else None
+        if namespace is value.__globals__:
+            return f"function {module}.{name}"
+        return f"function {name} of {lost_namespace(value.__globals__)}"
+    if raw.is_a(value, type):
+        return f"class {raw.class_label(value)}"  # type: ignore[arg-type]  # a class, as was just checked
+    if type(value) is dict and any(type(key) is str and key == "__builtins__" for key in dict.keys(value)):
+        return lost_namespace(value)
+    return raw.public_label(type(value))
 
 
 def _join(steps: Sequence[Step]) -> str:
@@ -179,7 +200,9 @@ def _append(steps: list[Step], step: Step, objects: Sequence[Any]) -> None:
         return
     name, owner = key.group(1), objects[before.position]
     folded: str | None = None
+    label = before.label
     if before.text in ("._modules", "._parameters", "._buffers") and _is_module(owner, "Module"):
+        label += MODULE_MARK
         if raw.is_attribute_name(name):
             folded = f".{name}"
         if name.isdigit() and _is_module(owner, "Sequential", "ModuleList", "ParameterList"):
@@ -191,29 +214,9 @@ def _append(steps: list[Step], step: Step, objects: Sequence[Any]) -> None:
     if folded is None:
         steps.append(step)
     else:
-        steps[-1] = Step(folded, before.label, before.position)
+        steps[-1] = Step(folded, label, before.position)
 
 
 def _is_module(value: object, *names: str) -> bool:
     """Whether a type of torch.nn by one of these names is among the bases of `value`; torch is not asked for."""
     return any(raw.class_name(cls) in names and raw.in_package(cls, "torch.nn.modules") for cls in raw.mro(type(value)))
-
-
-def _kept_by_pytest(objects: Sequence[Any], text: str, steps: list[Step]) -> tuple[str, list[Step]]:
-    """Root and steps of something that pytest keeps, named as the author of a test knows it."""
-    edges = [step.text for step in steps[:2]]
-    if edges == [".cached_result", "[0]"]:
-        return text, steps[2:]
-    instance: int | None = None
-    if edges[:1] == ["._instance"]:
-        instance = 1
-    if edges == ["._obj", ".__self__"]:
-        instance = 2
-    if instance is not None:
-        end = steps[instance].position if instance < len(steps) else len(objects) - 1
-        return f"{raw.class_qualname(type(objects[end]))} instance kept by pytest", steps[instance:]
-    if edges[:1] == [".funcargs"] and len(edges) == 2 and edges[1].startswith("["):
-        return f"fixture {edges[1][1:-1]}", steps[2:]
-    if edges[:1] == [".user_properties"]:
-        return f"user_properties of {text}", steps[1:]
-    return text, steps

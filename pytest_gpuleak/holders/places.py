@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 import tokenize
 import types
@@ -18,23 +19,28 @@ class Places:
 
     def __init__(self) -> None:
         self._sources: dict[str, str] = {}
+        self._lines: dict[tuple[str, str], int | None] = {}
 
     def of_name(self, module: str | None, name: str | None) -> tuple[str | None, int | None]:
         """File of a module, and the line on which the dotted `name` is first assigned or defined in it, from 1."""
-        namespace = None if module is None else raw.loaded_modules().get(module)
+        namespace = None if module is None else raw.module_dict(raw.loaded_module(module))
         file = None if namespace is None else raw.plain_text(namespace.get("__file__"))
         if file is None or name is None or not file.endswith(".py"):
             return file, None
-        return file, self._line(file, name.split("."))
+        if (file, name) not in self._lines:
+            self._lines[file, name] = self._line(file, name.split("."))
+        return file, self._lines[file, name]
 
     def of_function(self, function: object) -> tuple[str | None, int | None]:
-        """File and line of a function or of what an `lru_cache` wraps; ``(None, None)`` for anything else."""
+        """File and line of a function's code, of a method's, of what a partial or an `lru_cache` wraps; else two Nones."""
+        while type(function) is types.MethodType or type(function) is functools.partial:
+            function = function.__func__ if type(function) is types.MethodType else function.func
         if type(function) is raw.LRU_WRAPPER:
             namespace = raw.instance_dict(function)
             function = None if namespace is None else namespace.get("__wrapped__")
-        if type(function) is not types.FunctionType:
+        code: Any = function.__code__ if type(function) is types.FunctionType else function
+        if type(code) is not types.CodeType:
             return None, None
-        code: Any = function.__code__
         return str(code.co_filename), int(code.co_firstlineno)
 
     def _line(self, file: str, names: list[str]) -> int | None:

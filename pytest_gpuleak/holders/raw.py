@@ -7,10 +7,12 @@ stranger. The functions here ask the interpreter instead, through descriptors of
 
 from __future__ import annotations
 
+import collections
 import functools
 import keyword
 import sys
 import types
+import weakref
 from typing import Any, Final
 
 MAX_KEY_LENGTH: Final = 40
@@ -23,6 +25,8 @@ _CLASS_QUALNAME: Final[Any] = type.__dict__["__qualname__"]
 _CLASS_MODULE: Final[Any] = type.__dict__["__module__"]
 _MODULE_DICT: Final[Any] = type.__dict__["__dict__"].__get__(types.ModuleType)["__dict__"]
 _SUBCLASSES: Final[Any] = type.__dict__["__subclasses__"]
+
+_TUPLE_FIELD: Final[type] = type(collections.namedtuple("_TUPLE_FIELD", "x").x)  # type: ignore[attr-defined]  # noqa: PYI024
 
 LRU_WRAPPER: Final[type] = type(functools.lru_cache(lambda: None))
 """What `functools.lru_cache` and `functools.cache` return."""
@@ -86,6 +90,18 @@ def class_label(cls: type) -> str:
     """How a type is written in a path: dotted with its module, built-ins without."""
     module = class_module(cls)
     return class_qualname(cls) if module in (None, "builtins") else f"{module}.{class_qualname(cls)}"
+
+
+def public_label(cls: type) -> str:
+    """`class_label`, by the public module where a class of the interpreter's is also found there.
+
+    Types written in C say that they are from the accelerator: ``_asyncio.Future``, which a reader knows as
+    ``asyncio.Future``. Which types are written in C differs between Python versions.
+    """
+    module, qualname = class_module(cls), class_qualname(cls)
+    if module is not None and module.startswith("_") and resolve(module[1:], qualname) is cls:
+        return f"{module[1:]}.{qualname}"
+    return class_label(cls)
 
 
 def in_package(cls: type, package: str) -> bool:
@@ -191,6 +207,34 @@ def members(value: object) -> list[tuple[str, Any]]:
     return found
 
 
+def field_of_tuple(value: Any, index: int) -> str | None:
+    """The name under which a named tuple, or a C struct sequence, shows its item `index`; None where it has none."""
+    kind = type(value)
+    for cls in mro(kind):
+        namespace = class_dict(cls)
+        names = namespace.get("_fields")
+        if type(names) is tuple and 0 <= index < len(names):
+            name = names[index]
+            # Its own way to the item, and not a property that someone has put in the way.
+            if is_attribute_name(name) and type(find_in_class(kind, name)) is _TUPLE_FIELD:
+                return str(name)
+        if "n_sequence_fields" in namespace:  # Objects/structseq.c; torch.return_types are such tuples
+            item = tuple.__getitem__(value, index)
+            for name, content in members(value):
+                if content is item and is_attribute_name(name):
+                    return name
+    return None
+
+
+def find_in_class(cls: type, name: str) -> object:
+    """What the class, or the first of its bases that has it, holds under `name`; None where none does."""
+    for base in mro(cls):
+        namespace = class_dict(base)
+        if name in namespace:
+            return namespace[name]
+    return None
+
+
 def is_attribute_name(name: object) -> bool:
     """Whether ``.name`` can be written in Python."""
     return type(name) is str and name.isidentifier() and not keyword.iskeyword(name)
@@ -199,11 +243,13 @@ def is_attribute_name(name: object) -> bool:
 def key_text(key: object) -> str:
     """A mapping's key as Python text, at most about `MAX_KEY_LENGTH` characters, with no control characters.
 
-    Only built-in scalars, tuples of those and enum members are shown; any other key is written as its type.
+    Only built-in scalars, tuples of those, and what a dotted name leads to (a class, a function, an enum's member) are
+    written so that Python finds them; a weak reference is written with the type it refers to, any other key as its
+    type.
     """
     text = _scalar_text(key)
-    if text is None:  # an enum member's dotted name is never cut: it would lead nowhere
-        return _enum_text(key) or f"<{class_name(type(key))}>"
+    if text is None:  # a dotted name is never cut: it would lead nowhere
+        return enum_text(key) or _definition_text(key) or _weak_text(key) or f"<{class_name(type(key))}>"
     return text if len(text) <= MAX_KEY_LENGTH else text[: MAX_KEY_LENGTH - 3] + "..."
 
 
@@ -226,15 +272,58 @@ def _scalar_text(key: object) -> str | None:
     return None
 
 
-def _enum_text(key: object) -> str | None:
-    """An enum member as ``module.Colour.RED``, where that name leads to it; else None."""
+def enum_text(member: object) -> str | None:
+    """An enum's member as ``module.Colour.RED``, where that name leads to it; else None."""
     enum = loaded_class("enum", "Enum")
-    kind = type(key)
+    kind = type(member)
     if enum is None or not is_subclass(kind, enum):
         return None
-    namespace = instance_dict(key)
+    namespace = instance_dict(member)
     name = None if namespace is None else plain_text(namespace.get("_name_"))
     module = class_module(kind)
     if name is None or module is None or not is_attribute_name(name):
         return None
     return f"{module}.{class_qualname(kind)}.{name}"
+
+
+def definition_name(value: object) -> str | None:
+    """The dotted name of a class, a Python function or a function written in C, as it says itself; else None."""
+    if is_a(value, type):
+        return class_label(value)  # type: ignore[arg-type]  # a class, as was just checked
+    if type(value) is types.FunctionType or type(value) is types.BuiltinFunctionType:
+        module, name = plain_text(value.__module__), plain_text(value.__qualname__)
+        if name is not None:
+            return name if module in (None, "builtins") else f"{module}.{name}"
+    return None
+
+
+def leads_to(name: str, value: object) -> bool:
+    """Whether a dotted name, read from the longest module that is loaded on, leads to `value` itself."""
+    if value is resolve("builtins", name):
+        return True
+    parts = name.split(".")
+    for end in range(len(parts) - 1, 0, -1):
+        module = ".".join(parts[:end])
+        if module_dict(loaded_module(module)) is not None:
+            return resolve(module, ".".join(parts[end:])) is value
+    return False
+
+
+def _definition_text(key: object) -> str | None:
+    """A class or a function by the name that leads to it, in angle brackets where the name no longer does."""
+    name = definition_name(key)
+    if name is None:
+        return None
+    if leads_to(name, key):
+        return name
+    return f"<class {class_qualname(key)}>" if is_a(key, type) else f"<function {name}>"  # type: ignore[arg-type]
+
+
+def _weak_text(key: object) -> str | None:
+    """A weak reference by the type of what it refers to."""
+    if not is_a(key, weakref.ReferenceType):
+        return None
+    referent = weakref.ReferenceType.__call__(key)  # type: ignore[arg-type]  # a reference, as checked
+    if referent is None:
+        return "<dead weakref>"
+    return f"<weakref to {definition_name(referent) or class_label(type(referent))}>"

@@ -7,8 +7,8 @@ is no better.
 
 from __future__ import annotations
 
+import sys
 import types
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from pytest_gpuleak.holders import raw
@@ -21,6 +21,8 @@ from pytest_gpuleak.holders.frames import (
     running_frames,
 )
 from pytest_gpuleak.holders.heap import untouchable_module
+from pytest_gpuleak.holders.roots_interpreter import interpreter_roots, registry_root
+from pytest_gpuleak.holders.roots_kinds import EDITABLE, EXCEPTION, LAST_ERROR, RANKS, RUNNING, Root
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable
@@ -28,11 +30,7 @@ if TYPE_CHECKING:
     from pytest_gpuleak.findings import HolderKind
     from pytest_gpuleak.holders.frames import RunningFrame
 
-EDITABLE: Final = 1
-RUNNING: Final = 2
-LAST_ERROR: Final = 3
-EXCEPTION: Final = 4
-RANKS: Final = (EDITABLE, RUNNING, LAST_ERROR, EXCEPTION)
+__all__ = ["EDITABLE", "EXCEPTION", "LAST_ERROR", "RANKS", "RUNNING", "Root", "Roots"]
 
 _LAST_ERROR_NAMES: Final = ("last_exc", "last_value", "last_traceback", "last_type")
 """Globals of `sys` that pin the frames of the last failed test (pytest-dev/pytest#2798)."""
@@ -45,34 +43,7 @@ _VIEWS: Final = ("_pytest._code.code.Traceback", "_pytest._code.code.TracebackEn
 """Second views of a traceback that something else holds, and by which no reader would want to be led to it."""
 
 _PLAIN: Final = frozenset({id(dict), id(list), id(tuple), id(set), id(frozenset), id(types.CellType)})
-"""Most of a heap: types that are never a root by themselves, told apart before anything dearer is asked."""
-
-
-@dataclass(frozen=True)
-class Root:
-    """A place where a path ends. It is attached to the path's first object.
-
-    Attributes:
-        rank: one of `RANKS`.
-        kind: what it is.
-        text: how one writes the path's first object in Python.
-        hops: references between the root and the path's first object that `text` has taken in: a module's dict.
-        module: the module whose source defines the root, where one does.
-        name: the dotted name within that module.
-        preference: which of several roots at the same distance is shown: the lowest.
-        file: the source file, where it is known without `module`.
-        line: the line in it, from 1.
-    """
-
-    rank: int
-    kind: HolderKind
-    text: str
-    hops: int = 0
-    module: str | None = None
-    name: str | None = None
-    preference: tuple[int, str] = (0, "")
-    file: str | None = None
-    line: int | None = None
+"""Most of a heap, told apart before anything dearer is asked: no roots, but for registries of the interpreter's own."""
 
 
 class Roots:
@@ -92,6 +63,7 @@ class Roots:
                 self._plugin.add(id(namespace))
             elif id(namespace) not in self._modules or name == own_name:
                 self._modules[id(namespace)] = name
+        self._stand_ins = _stand_ins()
         self._bookkeeping: set[int] = set()
         for module, name in _BOOKKEEPING:
             self._bookkeeping.add(id(raw.loaded(module, name)))
@@ -147,8 +119,11 @@ class Roots:
         return found
 
     def local_roots(self, wanted: Collection[int]) -> Iterable[tuple[int, Root]]:
-        """The roots that running frames are to their locals whose ids are `wanted`: pairs of id and root."""
-        found: list[tuple[int, Root]] = []
+        """The roots that no container shows: running frames' locals and what the interpreter keeps for itself.
+
+        Pairs of the id of an object, one of `wanted`, and the root.
+        """
+        found = interpreter_roots(wanted)
         for running in self.frames:
             if id(running.frame.f_locals) in self._modules:
                 continue  # a module that is being imported: its locals are its globals
@@ -172,7 +147,7 @@ class Roots:
         """The root that `value` itself is, or None."""
         kind = type(value)
         if id(kind) in _PLAIN:
-            return None
+            return registry_root(value)
         if raw.is_subclass(kind, type):
             return _class_root(value)  # type: ignore[arg-type]
         if kind is raw.LRU_WRAPPER:
@@ -190,13 +165,19 @@ class Roots:
         if kind is types.TracebackType:
             # Two hops too many: the exception that has it, where there is one, is the better answer.
             return Root(EXCEPTION, "traceback", "traceback", hops=2)
-        return None
+        if id(value) in self._stand_ins:
+            name = self._stand_ins[id(value)]
+            return Root(EDITABLE, "module", f"sys.modules[{name!r}]", module=name, preference=(1, name))
+        return registry_root(value)
 
     def _module_root(self, module: object) -> Root | None:
-        """A module in `sys.modules` that holds something beyond its namespace: an extension's state."""
+        """A module in `sys.modules` that holds something beyond its namespace: an extension's state.
+
+        As far away as a global, and less wanted: `_pickle` keeps what is `copyreg.dispatch_table` to a reader.
+        """
         namespace = raw.module_dict(module)
         name = None if namespace is None else self._modules.get(id(namespace))
-        return None if name is None else Root(EDITABLE, "module", name, module=name)
+        return None if name is None else Root(EDITABLE, "module", name, hops=1, module=name, preference=(5, name))
 
 
 def _global(module: str, name: str) -> Root:
@@ -204,10 +185,31 @@ def _global(module: str, name: str) -> Root:
     if module == "sys" and name in _LAST_ERROR_NAMES:
         return Root(LAST_ERROR, "traceback", f"sys.{name}", hops=1, preference=(_LAST_ERROR_NAMES.index(name), name))
     text = f"{module}.{name}" if raw.is_attribute_name(name) else f"{module}.__dict__[{raw.key_text(name)}]"
-    # A test that imported the name holds it too: the module that a library's user would edit is the better answer.
+    return Root(
+        EDITABLE, "module", text, hops=1, module=module, name=name, preference=(_remoteness(module, name), text)
+    )
+
+
+def _remoteness(module: str, name: str) -> int:
+    """How far a global is from where a reader would look for it: 0 at best.
+
+    A test that imported the name holds it too: the module that a library's user would edit is the better answer, and a
+    public name is better than the private one behind it (`warnings.filters` and `_warnings.filters`).
+    """
     last = module.rpartition(".")[2]
-    imported = int(last.startswith("test_") or last.endswith("_test") or last == "conftest" or module == "__main__")
-    return Root(EDITABLE, "module", text, hops=1, module=module, name=name, preference=(imported, text))
+    if last.startswith("test_") or last.endswith("_test") or last == "conftest" or module == "__main__":
+        return 2
+    return int(name.startswith("_") or any(part.startswith("_") for part in module.split(".")))
+
+
+def _stand_ins() -> dict[int, str]:
+    """What stands in `sys.modules` and is no module: a lazy one, say. Names by ids."""
+    found: dict[int, str] = {}
+    modules: dict[Any, Any] = sys.modules
+    for name, module in list(dict.items(modules)):
+        if type(name) is str and module is not None and raw.module_dict(module) is None:
+            found.setdefault(id(module), name)
+    return found
 
 
 def _class_root(cls: type) -> Root | None:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pytest_gpuleak.holders import raw
 from pytest_gpuleak.holders.chain import Edge
-from pytest_gpuleak.holders.frames import function_name, local_variables
+from pytest_gpuleak.holders.frames import function_name, local_variables, without_comprehensions
 from pytest_gpuleak.holders.heap import get_referents
 
 if TYPE_CHECKING:
@@ -22,10 +22,10 @@ if TYPE_CHECKING:
 
 
 def name_in_function(chain: Chain, position: int) -> Edge | None:
-    """A closure's variable, a default, or an attribute of a function."""
+    """A closure's variable, a default, a global of a module that is gone, or an attribute of a function."""
     function: types.FunctionType = chain.objects[position]
     first, second, third = chain.at(position + 1), chain.at(position + 2), chain.at(position + 3)
-    name = function.__qualname__
+    name = without_comprehensions(function.__qualname__)
     if first is function.__closure__ and function.__closure__ is not None and type(second) is types.CellType:
         variables = function.__code__.co_freevars
         for index, cell in enumerate(function.__closure__):
@@ -38,14 +38,39 @@ def name_in_function(chain: Chain, position: int) -> Edge | None:
     if first is defaults and defaults is not None:
         index_found = chain.lookups.index(defaults, second, tuple.__iter__(defaults))
         if index_found is not None:
-            return Edge(f".__defaults__[{index_found}]", f"default argument of {name}", 2)
+            code = function.__code__
+            # Defaults belong to the last positional arguments (Objects/funcobject.c).
+            argument = code.co_varnames[: code.co_argcount][index_found - len(defaults) :][:1]
+            label = f"default of argument {argument[0]!r} of {name}" if argument else f"default argument of {name}"
+            return Edge(f".__defaults__[{index_found}]", label, 2)
     if first is function.__kwdefaults__ and function.__kwdefaults__ is not None:
         key = chain.lookups.key(first, second)
         if key is not None:
-            return Edge(f".__kwdefaults__[{raw.key_text(key[0])}]", f"default argument of {name}", 2)
+            text = raw.key_text(key[0])
+            return Edge(f".__kwdefaults__[{text}]", f"default of argument {text} of {name}", 2)
     if first is function.__globals__:
-        return Edge(".__globals__", f"function {name}")
+        return _global_of_lost_module(chain, position, name)
     return None
+
+
+def _global_of_lost_module(chain: Chain, position: int, function: str) -> Edge:
+    """A global by way of a function whose namespace is that of no module in `sys.modules`."""
+    namespace = chain.at(position + 1)
+    label = f"function {function} of {lost_namespace(namespace)}"
+    key = None if position + 2 >= len(chain.objects) else chain.lookups.key(namespace, chain.at(position + 2))
+    if key is None:
+        return Edge(".__globals__", label)
+    return Edge(f".__globals__[{raw.key_text(key[0])}]", label, 2)
+
+
+def lost_namespace(namespace: dict[str, Any]) -> str:
+    """What a dict of globals is that no module in `sys.modules` has, for people."""
+    module = raw.plain_text(dict.get(namespace, "__name__"))
+    if module is None or module == "builtins":
+        return "an exec'd namespace"
+    if raw.loaded_module(module) is None:
+        return f"module {module}, which sys.modules no longer holds"
+    return f"an earlier copy of module {module}"
 
 
 def cell_contents(cell: types.CellType) -> Any:
@@ -72,19 +97,27 @@ def name_in_generator(chain: Chain, position: int) -> Edge | None:
     attribute = _FRAME_OF[id(type(chain.objects[position]))]
     # The descriptor makes the frame object, which the generator keeps from then on (Objects/genobject.c).
     frame = raw.slot(chain.objects[position], type(chain.objects[position]), attribute)
-    found = None if frame is None else _local(chain, position, frame, f".{attribute}")
+    if frame is None:
+        return _trusted(chain, position)
+    if frame is chain.at(position + 1):  # Python 3.10: the frame is a link of its own
+        found = _local(chain, position, frame, f".{attribute}", 1)
+    else:
+        found = _local(chain, position, frame, f".{attribute}")
     return found or _trusted(chain, position)
 
 
-def _local(chain: Chain, position: int, frame: types.FrameType, prefix: str) -> Edge | None:
-    """A local variable by its name, also one that lies in a cell."""
-    child, beyond = chain.at(position + 1), chain.at(position + 2)
-    label = f"frame of {function_name(frame.f_code)}"
+def _local(chain: Chain, position: int, frame: types.FrameType, prefix: str, skip: int = 0) -> Edge | None:
+    """A local variable by its name, also one that lies in a cell; `skip` links lie between."""
+    child, beyond = chain.at(position + skip + 1), chain.at(position + skip + 2)
+    # A generator knows its qualified name in all versions, its code object since 3.11.
+    owner = chain.objects[position]
+    name_of_owner = raw.plain_text(raw.slot(owner, type(owner), "__qualname__")) if prefix else None
+    label = f"frame of {without_comprehensions(name_of_owner or function_name(frame.f_code))}"
     for name, value in local_variables(frame):
-        if value is child:
-            return Edge(f"{prefix}.f_locals[{name!r}]", label)
+        if value is child and child is not None:
+            return Edge(f"{prefix}.f_locals[{name!r}]", label, skip + 1)
         if value is beyond and beyond is not None and type(child) is types.CellType:
-            return Edge(f"{prefix}.f_locals[{name!r}]", label, 2)
+            return Edge(f"{prefix}.f_locals[{name!r}]", label, skip + 2)
     return None
 
 
@@ -161,14 +194,9 @@ def name_in_exception(chain: Chain, position: int) -> Edge | None:
     return found
 
 
-def name_in_task(chain: Chain, position: int) -> Edge | None:
-    """The coroutine of an asyncio task that is written in C; asyncio itself is imported by its users alone."""
-    task_class = raw.loaded_class("_asyncio", "Task")
-    if task_class is None or not raw.is_a(chain.objects[position], task_class):
-        return None
-    method = raw.slot(chain.objects[position], task_class, "get_coro")
-    is_coroutine = method is not None and method() is chain.at(position + 1)
-    return Edge(".get_coro()", chain.label(position)) if is_coroutine else None
+def name_in_view(chain: Chain, position: int) -> Edge | None:
+    """The dict behind a view of it."""
+    return Edge(".mapping", chain.label(position)) if raw.is_a(chain.at(position + 1), dict) else None
 
 
 _FRAME_OF: Final[dict[int, str]] = {
@@ -204,5 +232,8 @@ NAMERS: Final[dict[int, Callable[[Chain, int], Edge | None]]] = {
     id(raw.LRU_WRAPPER): name_in_cache,
     id(threading.local): name_in_thread_local,
     id(contextvars.Context): name_in_context,
+    id(type({}.keys())): name_in_view,
+    id(type({}.values())): name_in_view,
+    id(type({}.items())): name_in_view,
 }
 """By the id of a built-in type; the order of a class's bases decides, `edges` asks."""

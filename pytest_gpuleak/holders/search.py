@@ -8,22 +8,33 @@ exception pinned, native code, or that the search did not find out.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
 from pytest_gpuleak.holders.graph import Graph
 from pytest_gpuleak.holders.heap import Deadline, PausedCollector, get_referents, referrers
-from pytest_gpuleak.holders.native import finders
+from pytest_gpuleak.holders.native import RING_ROOT
+from pytest_gpuleak.holders.native_hooks import is_hook_dict
+from pytest_gpuleak.holders.native_stage import NativeStage
+from pytest_gpuleak.holders.others import find_others
 from pytest_gpuleak.holders.paths import Writer, pattern_of
 from pytest_gpuleak.holders.roots import EDITABLE, RANKS, Roots
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
+    from collections.abc import Callable, Collection, Mapping, Sequence
 
     from pytest_gpuleak.findings import Holder
+    from pytest_gpuleak.holders.others import Cut
     from pytest_gpuleak.holders.roots import Root
+
+    Remember = Callable[[Root, Sequence[object]], None]
+    Answer = tuple[Root, Sequence[object], Holder]
 
 BUDGET_S: Final = 5.0
 """Seconds a search may take unless the caller says otherwise."""
+
+OTHERS_BUDGET_S: Final = 0.5
+"""Seconds that each look for a further holder may take."""
 
 EXTRA_LEVELS: Final = 30
 """Levels that the search goes on for an editable root once every target has a worse one."""
@@ -39,6 +50,7 @@ MAX_ROOTLESS: Final = 24
 """Edges shown of a path that ends at no root."""
 
 NATIVE_ROOT: Final = "native code"
+HOOKS_ROOT: Final = "native code (hooks of an autograd graph)"
 CYCLE_ROOT: Final = "a reference cycle"
 CROWD_ROOT: Final = "unknown (too many containers refer to it)"
 TIMEOUT_ROOT: Final = "unknown (the search ran out of time)"
@@ -51,14 +63,21 @@ class Explanation:
     Attributes:
         holder: the best root and the shortest path from it; kind ``native`` or ``unknown`` where there is none.
         pattern: the path without indices and addresses: what is held alike has the same.
+        others: what else would keep it if the holder let go of it.
     """
 
     holder: Holder
     pattern: str
+    others: tuple[Holder, ...] = ()
 
 
 def explain(
-    targets: Sequence[object], *, ignore: Collection[int] = (), budget_s: float = BUDGET_S
+    targets: Sequence[object],
+    *,
+    ignore: Collection[int] = (),
+    budget_s: float = BUDGET_S,
+    remember: Remember | None = None,
+    known: Collection[Cut] = (),
 ) -> list[Explanation]:
     """Find out who holds each of `targets`.
 
@@ -69,31 +88,64 @@ def explain(
         targets: live objects; the sequence itself never counts as a holder.
         ignore: ids of the caller's containers and frames that refer to the targets and do not count either.
         budget_s: seconds after which the search stops; naming what was found comes on top.
+        remember: told each root found and the chain of objects below it; it must not keep them.
+        known: references that do not count.
 
     Returns:
         One explanation a target, in their order.
     """
     with PausedCollector():
-        search = _Search(targets, ignore, Deadline(budget_s))
+        deadline = Deadline(budget_s)
+        search = Search(targets, ignore, deadline, cuts=known)
         search.run()
-        return search.explanations()
+
+        def again(some: Sequence[object], cuts: Collection[Cut]) -> Search:
+            return Search(
+                some,
+                {*ignore, id(targets), id(search.objects)},
+                Deadline(min(OTHERS_BUDGET_S, deadline.left())),
+                cuts=cuts,
+                native=False,
+            )
+
+        return search.explanations(remember, find_others(search, targets, again, known))
 
 
-class _Search:
+class Search:
     """The state of one search.
 
     A target counts as settled when an editable root was found no farther away than the levels that were completed: a
     nearer one could not have been missed. Objects that lead to settled targets alone are not expanded any more.
+
+    Args:
+        targets: live objects.
+        ignore: ids of objects that do not count as holders.
+        deadline: when to stop.
+        hidden: by the id of what they refer to, containers that the collector does not show.
+        cuts: references that do not count.
+        native: whether to ask what the collector cannot see.
     """
 
-    def __init__(self, targets: Sequence[object], ignore: Collection[int], deadline: Deadline) -> None:
+    def __init__(
+        self,
+        targets: Sequence[object],
+        ignore: Collection[int],
+        deadline: Deadline,
+        hidden: Mapping[int, Sequence[object]] = MappingProxyType({}),
+        cuts: Collection[Cut] = (),
+        *,
+        native: bool = True,
+    ) -> None:
+        self._hidden = hidden
+        self._cuts = cuts
+        self._asks_native = native
         self._graph = Graph()
         self._deadline = deadline
         self._order: list[int] = []
         for target in targets:
             self._order.append(id(target))
             self._graph.add(target)
-        self._own = {id(targets), id(self._graph.objects), *ignore}
+        self._own = {id(targets), id(self._graph.objects), id(hidden), *map(id, hidden.values()), *ignore}
         self._roots = Roots(self._own)
         self._targets = frozenset(self._order)
         self._open = set(self._order)
@@ -101,21 +153,21 @@ class _Search:
         self._exact = True
         self._changed = False
         self._due: int | None = None
-        self._known: dict[tuple[int, int], str] = {}
+        self._native = NativeStage(self._graph, self._roots, targets, deadline, self._own)
         self._exhausted = False
 
     def run(self) -> None:
         """Search until every target is settled, nothing is left to expand, or the time is up."""
         frontier = list(dict.fromkeys(self._order))
-        asked_native = False
         extra: int | None = None
         while self._open and not self._deadline.passed():
             if not frontier:
-                if asked_native:
+                frontier, new = self._native.ask(self._open) if self._asks_native else ([], False)
+                if not new:
                     self._exhausted = True
                     return
-                asked_native = True
-                frontier = self._ask_native()
+                if not frontier:  # what was found leads to what has been searched already
+                    self._settle()
                 continue
             found, complete = self._expand(frontier)
             if not complete:
@@ -139,6 +191,8 @@ class _Search:
         for node, root in self._roots.local_roots(wanted):
             self._attach(node, root)
         containers = referrers(children, self._deadline)
+        for node in wanted.intersection(self._hidden):
+            containers.extend(self._hidden[node])
         own = {id(children), id(containers)}
         try:
             new = self._take_in(self._narrow(containers, own), wanted, own)
@@ -173,11 +227,14 @@ class _Search:
                 continue
             if self._roots.is_namespace(container):
                 for node, root in self._roots.global_roots(container, wanted):
-                    self._attach(node, root)
+                    if (id(container), node) not in self._cuts:
+                        self._attach(node, root)
                 continue
             if self._roots.excluded(container):
                 continue
             referents = wanted.intersection(map(id, get_referents(container)))
+            if self._cuts:
+                referents = {child for child in referents if (id(container), child) not in self._cuts}
             if not referents:
                 continue
             is_new = graph.add(container)
@@ -224,53 +281,89 @@ class _Search:
             return False
         return len(self._graph.nearest_roots(RANKS, self._open)) == len(self._open)
 
-    def _ask_native(self) -> list[int]:
-        """Ask the finders of native edges about what nothing refers to; the objects to go on from."""
-        graph = self._graph
-        orphans = tuple([graph.objects[node] for node in graph.orphans(self._open)])
-        if not orphans:
-            return []
-        local_values = self._roots.local_values()
-        new: list[int] = []
-        for finder in finders():
-            for link in finder.find(orphans, local_values, self._deadline):
-                for value in (link.child, link.parent):
-                    if graph.add(value):
-                        new.append(id(value))
-                graph.connect(id(link.parent), id(link.child))
-                if link.edge is not None:
-                    self._known[id(link.parent), id(link.child)] = link.edge
-        return new
+    @property
+    def objects(self) -> Mapping[int, object]:
+        """The objects above the targets that were met, by id."""
+        return self._graph.objects
 
-    def explanations(self) -> list[Explanation]:
-        """One explanation a target, in the order in which they were given."""
+    @property
+    def expanded(self) -> Collection[int]:
+        """The ids of those whose referrers were looked for."""
+        return self._graph.expanded
+
+    @property
+    def linked(self) -> set[int]:
+        """The ids of the objects at both ends of the references that native code holds."""
+        return {identity for pair in self._native.links for identity in pair}
+
+    @property
+    def unexplained(self) -> bool:
+        """Whether something refers to the objects met that was not found: known once native code has been asked."""
+        return self._native.unexplained
+
+    def found(self, ranks: Sequence[int]) -> int:
+        """How many of the targets a root of these ranks leads to."""
+        if not any(self._graph.roots.get(rank) for rank in ranks):
+            return 0
+        return len(self._graph.nearest_roots(ranks, set(self._order)))
+
+    def explanations(
+        self,
+        remember: Remember | None = None,
+        others: Mapping[tuple[str, str], tuple[Holder, ...]] = MappingProxyType({}),
+    ) -> list[Explanation]:
+        """One explanation a target, in the order in which they were given.
+
+        Args:
+            remember: told each root found and the chain of objects below it; it must not keep them.
+            others: further holders, by kind and root of the first one.
+        """
+        answers = self.answers()
+        writer = Writer(self._native.known)
+        written: dict[int, Explanation] = {}
+        for node in dict.fromkeys(self._order):
+            if node in answers:
+                root, chain, holder = answers[node]
+                if remember is not None:
+                    remember(root, chain)
+            else:
+                holder = self._rootless(node, writer)
+            also = others.get((holder.kind, holder.root), ())
+            written[node] = Explanation(holder, pattern_of(holder.text), also)
+        return [written[node] for node in self._order]
+
+    def answers(self) -> dict[int, Answer]:
+        """For each target that a root leads to, by its id: the root, the chain of objects below it, and the holder."""
         chains: dict[int, tuple[list[int], Root]] = {}
         missing = set(self._order)
         for rank in RANKS:
             for node, (_, chain, root) in self._graph.nearest_roots((rank,), missing).items():
                 chains[node] = (chain, root)
             missing.difference_update(chains)
-        writer = Writer(self._known)
+        writer = Writer(self._native.known)
         objects = self._graph.objects
         for chain, _ in chains.values():
             writer.announce([objects[node] for node in chain])
-        written: dict[int, Explanation] = {}
-        for node in dict.fromkeys(self._order):
-            if node in chains:
-                chain, root = chains[node]
-                holder = writer.holder([objects[link] for link in chain], root)
-            else:
-                holder = self._rootless(node, writer)
-            written[node] = Explanation(holder, pattern_of(holder.text))
-        return [written[node] for node in self._order]
+        answers: dict[int, Answer] = {}
+        for node, (links, root) in chains.items():
+            values = [objects[link] for link in links]
+            answers[node] = (root, values, writer.holder(values, root))
+        return answers
 
     def _rootless(self, target: int, writer: Writer) -> Holder:
         """The holder of a target that no root leads to."""
         graph = self._graph
-        orphans = graph.orphans((target,)) if self._exhausted and self._exact else []
-        if orphans:
-            chain = graph.chain_from(orphans[0], target, MAX_ROOTLESS)
-            return writer.rootless([graph.objects[node] for node in chain], "native", NATIVE_ROOT)
+        if self._exhausted and self._exact:
+            ring = self._native.ring(target)
+            if 0 < len(ring) <= MAX_ROOTLESS:
+                return writer.rootless([graph.objects[node] for node in ring], "native", RING_ROOT)
+            orphans = graph.orphans((target,))
+            chain = (
+                graph.chain_from(orphans[0], target, MAX_ROOTLESS) if orphans else self._native.nearest_hidden(target)
+            )
+            if chain:
+                objects = [graph.objects[node] for node in chain[-MAX_ROOTLESS:]]
+                return writer.rootless(objects, "native", HOOKS_ROOT if is_hook_dict(objects[0]) else NATIVE_ROOT)
         root = TIMEOUT_ROOT
         if self._exhausted:
             root = CYCLE_ROOT if self._exact else CROWD_ROOT

@@ -14,9 +14,18 @@ from typing import TYPE_CHECKING
 from pytest_gpuleak.reports.text import clean_text, count_of, format_bytes, shorten_middle
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
-    from pytest_gpuleak.findings import ArrayInfo, Finding, FixtureRecord, Holder, Origin, RunReport, TestRecord
+    from pytest_gpuleak.findings import (
+        ArrayInfo,
+        Autograd,
+        Finding,
+        FixtureRecord,
+        Holder,
+        Origin,
+        RunReport,
+        TestRecord,
+    )
 
 ID_LIMIT = 300
 """Characters of a test id or a file name."""
@@ -30,6 +39,7 @@ MIN_WIDTH = 60
 _SHORT_CHAIN = 120  # JUnit and longrepr have no columns; a line in them should still be one
 _ARRAYS_SHOWN = 5  # with -v; the JSON report has more
 _STEPS_SHOWN = 30
+_TESTS_SHOWN = 3
 _CHAIN_END = 12  # characters that the end of a chain takes to be worth showing beside its root
 _INDENT = "  "
 _LABEL_INDENT = " " * 11
@@ -87,19 +97,27 @@ def render_leaks(report: RunReport, *, verbosity: int, width: int) -> list[str]:
         ]
     width = max(width, MIN_WIDTH)
     lines: list[str] = []
-    shown: dict[tuple[str, str], str] = {}
-    for title, name, record in _titled(report, verbose=verbosity > 0):
-        lines += ["", title] if lines else [title]
-        for finding in record.findings:
-            if not finding.failed and verbosity == 0:
-                continue
-            culprit = _culprit(finding)
-            first = name if culprit is None else shown.setdefault(culprit, name)
-            if first is name:
-                lines += render_finding(finding, verbosity=verbosity, width=width)
-            else:
-                lines += _what_lines(finding, width)
-                lines.append(_labelled("held by", f"the same culprit as in {first}, above"))
+    entries = [
+        (title, name, finding)
+        for title, name, record in _titled(report, verbose=verbosity > 0)
+        for finding in record.findings
+        if finding.failed or verbosity > 0
+    ]
+    met: dict[tuple[str, ...], list[str]] = {}
+    for title, name, finding in entries:
+        met.setdefault(_culprit(finding, title), []).append(name)
+    above = ""
+    for title, name, finding in entries:
+        names = met.pop(_culprit(finding, title), None)
+        if names is None:
+            continue  # explained above
+        if title != above:
+            lines += ["", title] if lines else [title]
+            above = title
+        lines += render_finding(finding, verbosity=verbosity, width=width)
+        more = list(dict.fromkeys(other for other in names if other != name))
+        if more:
+            lines += _also_in(more, width, every=verbosity > 0)
     return lines
 
 
@@ -107,28 +125,36 @@ def render_finding(finding: Finding, *, verbosity: int = 0, width: int = 80) -> 
     """Write one finding: what leaked, who holds it, where it was created, then what else is known, indented."""
     width = max(width, MIN_WIDTH)
     lines = _what_lines(finding, width) + _held_lines(finding.holder, width)
+    if finding.hint:
+        lines += _wrapped("fix", finding.hint, width)
     if verbosity > 0 and finding.holder is not None:
         lines += _path(finding.holder, width)
+    for other in finding.other_holders:
+        lines += _held_lines(other, width, label="and by")
     lines += _created(finding, width, every=verbosity > 0)
     lines += [_labelled("tensor", _array(array)) for array in finding.tensors[: _ARRAYS_SHOWN if verbosity > 0 else 1]]
     if finding.why_unconfirmed:
         lines += _wrapped("because", finding.why_unconfirmed, width)
-    if finding.autograd is not None:
-        graph = finding.autograd
-        saved = f"{count_of(graph.saved_tensors, 'saved tensor')}, {format_bytes(graph.saved_bytes)}"
-        lines.append(_labelled("graph", f"{count_of(graph.nodes, 'autograd node')} retain {saved}"))
+    lines += _graph(finding.autograd)
     if finding.known:
         lines.append(_labelled("known", "listed in the baseline"))
-    if finding.hint:
-        lines += _wrapped("hint", finding.hint, width)
     return lines
+
+
+def render_holders(holders: Sequence[Holder], autograd: Autograd | None, *, width: int = 80) -> list[str]:
+    """Write the holders of one object, step by step, and what its autograd graph retains."""
+    lines: list[str] = []
+    for index, holder in enumerate(holders):
+        lines += _held_lines(holder, width, label="and by" if index else "held by") + _path(holder, width)
+    return [line.removeprefix(_INDENT) for line in lines + _graph(autograd)]
 
 
 def render_short(finding: Finding) -> str:
     """Write one finding for a test's own report (its longrepr, JUnit): what leaked, who holds it, where created."""
     origin = next((array.created for array in finding.tensors if array.created is not None), None)
     created = _place(origin) if origin else "unknown"
-    return f"{_what(finding)}\nheld by {_held_by(finding.holder)}\ncreated {created}"
+    fix = f"\nfix: {clean_text(finding.hint, TEXT_LIMIT)}" if finding.hint else ""
+    return f"{_what(finding)}\nheld by {_held_by(finding.holder)}{fix}\ncreated {created}"
 
 
 def render_line(finding: Finding) -> str:
@@ -169,21 +195,37 @@ def _what_lines(finding: Finding, width: int) -> list[str]:
     return textwrap.wrap(_what(finding), width, initial_indent=_INDENT, subsequent_indent=_INDENT * 2)
 
 
-def _culprit(finding: Finding) -> tuple[str, str] | None:
-    if finding.holder is None or finding.holder.kind in ("native", "unknown"):
-        return None  # two that are held by nobody known need not be the same
+def _culprit(finding: Finding, title: str) -> tuple[str, ...]:
+    """What findings have in common that are explained once."""
+    if finding.holder is None or finding.holder.kind == "unknown" or not (finding.holder.path or _is_place(finding)):
+        return finding.kind, title  # two that are held by nobody known need not be the same
     # With the root: a fingerprint has no digits, and `app.layer1` is not `app.layer2`.
-    return finding.fingerprint, finding.holder.root
+    return finding.kind, finding.device, finding.fingerprint, finding.holder.root
 
 
-def _held_lines(holder: Holder | None, width: int) -> list[str]:
+def _is_place(finding: Finding) -> bool:
+    return finding.holder is not None and finding.holder.kind != "native"
+
+
+def _also_in(names: list[str], width: int, *, every: bool) -> list[str]:
+    """Write the other tests and fixtures that met a culprit."""
+    shown = names if every else names[:_TESTS_SHOWN]
+    lines = [_labelled("also in", f"{len(names)} more:" if len(names) > 1 else shown[0])]
+    if len(names) > 1:
+        lines += [_labelled("", name) for name in shown]
+    if len(shown) < len(names):
+        lines.append(_labelled("", f"and {len(names) - len(shown)} more (-v shows all)"))
+    return [line if len(line) <= width else shorten_middle(line, width) for line in lines]
+
+
+def _held_lines(holder: Holder | None, width: int, label: str = "held by") -> list[str]:
     if holder is None:
-        return [_labelled("held by", _held_by(None))]
-    whole = _labelled("held by", f"{_chain(holder, TEXT_LIMIT)}  ({_holder_kind(holder)})")
+        return [_labelled(label, _held_by(None))]
+    whole = _labelled(label, f"{_chain(holder, TEXT_LIMIT)}  ({_holder_kind(holder)})")
     if len(whole) <= width:
         return [whole]
     chain = _chain(holder, width - len(_LABEL_INDENT))
-    return [_labelled("held by", chain), _labelled("", f"({_holder_kind(holder)})")]
+    return [_labelled(label, chain), _labelled("", f"({_holder_kind(holder)})")]
 
 
 def _held_by(holder: Holder | None) -> str:
@@ -210,7 +252,8 @@ def _chain(holder: Holder, width: int) -> str:
 def _path(holder: Holder, width: int) -> list[str]:
     steps = [
         f"{_LABEL_INDENT}{clean_text(step.edge, TEXT_LIMIT)}  of a {clean_text(step.type, TEXT_LIMIT)}"
-        for step in holder.path[:_STEPS_SHOWN]
+        f"{'  <- here' if index == holder.deciding else ''}"
+        for index, step in enumerate(holder.path[:_STEPS_SHOWN])
     ]
     if len(holder.path) > _STEPS_SHOWN:
         steps.append(f"{_LABEL_INDENT}and {len(holder.path) - _STEPS_SHOWN} more")
@@ -232,6 +275,16 @@ def _created(finding: Finding, width: int, *, every: bool) -> list[str]:
     if not every and len(origins) > 1:
         lines.append(_labelled("", f"and {count_of(len(origins) - 1, 'other line')}"))
     return lines
+
+
+def _graph(autograd: Autograd | None) -> list[str]:
+    if autograd is None:
+        return []
+    kept = "no memory beyond these tensors"
+    if autograd.saved_tensors:
+        kept = f"{count_of(autograd.saved_tensors, 'saved tensor')}, {format_bytes(autograd.saved_bytes)}"
+    nodes = count_of(autograd.nodes, "autograd node")
+    return [_labelled("graph", f"{nodes} {'retains' if autograd.nodes == 1 else 'retain'} {kept}")]
 
 
 def _place(origin: Origin, *, code: bool = True) -> str:

@@ -78,7 +78,7 @@ def test_a_program_prints_what_the_readme_shows(number: int, tmp_path: Path) -> 
 
 
 def test_there_are_programs_to_run() -> None:
-    assert len(programs()) == 2
+    assert len(programs()) == 3
 
 
 def test_the_markers_the_ini_and_the_hook_are_accepted(pytester: pytest.Pytester) -> None:

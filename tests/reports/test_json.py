@@ -124,6 +124,7 @@ def test_names_of_the_contract(make: Any) -> None:
         "path": [{"edge": "[0]", "type": "list"}],
         "file": None,
         "line": None,
+        "deciding": None,
     }
     assert document["tests"][0]["findings"][0]["tensors"][0]["shape"] == [1024, 1024]
 

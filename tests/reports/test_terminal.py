@@ -43,17 +43,21 @@ class TestFinding:
             known=True,
             hint="Keep loss.item() and not the loss: each loss keeps its whole graph alive, with all that it saved.",
             why_unconfirmed="the test took 70 s, over the limit of 60 s",
+            other_holders=(Holder("module", "app.LAST", "app.LAST[0]"),),
         )
         assert terminal.render_finding(finding)[0] == (
             "  unconfirmed: 1 tensor, 4.0 MiB on cuda:0; left behind, not confirmed"
         )
         assert terminal.render_finding(finding)[1] == "  held by  app.load.cache  (cache, app/__init__.py:7)"
-        assert terminal.render_finding(finding)[4:] == [
-            "  because  the test took 70 s, over the limit of 60 s",
-            "  graph    1 autograd node retain 3 saved tensors, 1.0 GiB",
-            "  known    listed in the baseline",
-            "  hint     Keep loss.item() and not the loss: each loss keeps its whole graph",
+        assert terminal.render_finding(finding)[2:] == [
+            "  fix      Keep loss.item() and not the loss: each loss keeps its whole graph",
             "           alive, with all that it saved.",
+            "  and by   app.LAST[0]  (module global)",
+            "  created  app/model.py:14 in forward: self.meter.update(y.detach())",
+            "  tensor   float32 [1024, 1024], 4.0 MiB",
+            "  because  the test took 70 s, over the limit of 60 s",
+            "  graph    1 autograd node retains 3 saved tensors, 1.0 GiB",
+            "  known    listed in the baseline",
         ]
 
     def test_nothing_known(self, make: Any) -> None:
@@ -97,9 +101,9 @@ class TestFinding:
             PathStep(".optimizer_", "app.Trainer"),
             *[PathStep("[0]", "list")] * 40,
         )
-        holder = Holder("module", "app.STATE", "app.STATE['default'].optimizer_", path)
+        holder = Holder("module", "app.STATE", "app.STATE['default'].optimizer_", path, deciding=1)
         lines = terminal.render_finding(make.finding(holder=holder), verbosity=1)
-        assert lines[2:4] == ["           ['default']  of a dict", "           .optimizer_  of a app.Trainer"]
+        assert lines[2:4] == ["           ['default']  of a dict", "           .optimizer_  of a app.Trainer  <- here"]
         assert "           and 12 more" in lines
 
     @pytest.mark.parametrize("kind", sorted(terminal._KINDS))
@@ -150,11 +154,32 @@ class TestSection:
             make.test("t.py::test_one", make.finding()),
             make.test("t.py::test_two", make.finding()),
         )
-        assert leaks(report)[-4:] == [
-            "",
+        assert [line for line in leaks(report) if not line.startswith(" ")] == ["LEAKED t.py::test_one"]
+        assert leaks(report)[-1] == "  also in  t.py::test_two"
+
+    def test_the_tests_that_met_a_culprit_are_counted_and_all_shown_with_v(self, make: Any) -> None:
+        report = make.report(*[make.test(f"t.py::test_it[{index}]", make.finding()) for index in range(500)])
+        assert leaks(report)[-5:] == [
+            "  also in  499 more:",
+            "           t.py::test_it[1]",
+            "           t.py::test_it[2]",
+            "           t.py::test_it[3]",
+            "           and 496 more (-v shows all)",
+        ]
+        assert leaks(report, verbosity=1)[-1] == "           t.py::test_it[499]"
+
+    def test_another_culprit_of_the_same_test_keeps_its_title(self, make: Any) -> None:
+        other = make.finding(holder=Holder("module", "app.LAST", "app.LAST[0]"), fingerprint="07")
+        report = make.report(
+            make.test("t.py::test_one", make.finding()), make.test("t.py::test_two", make.finding(), other)
+        )
+        titles = [line for line in leaks(report) if line.startswith(("LEAKED", "  held by", "  also in"))]
+        assert titles == [
+            "LEAKED t.py::test_one",
+            "  held by  app.metrics.HISTORY[0]  (module global)",
+            "  also in  t.py::test_two",
             "LEAKED t.py::test_two",
-            "  growing: 1 tensor, 4.0 MiB on cuda:0; each run leaves 4.0 MiB more",
-            "  held by  the same culprit as in t.py::test_one, above",
+            "  held by  app.LAST[0]  (module global)",
         ]
 
     @pytest.mark.parametrize(
@@ -165,7 +190,7 @@ class TestSection:
         report = make.report(
             make.test("t.py::test_one", first), make.test("t.py::test_two", make.finding(holder=holder))
         )
-        assert not any("same culprit" in line for line in leaks(report))
+        assert not any("also in" in line for line in leaks(report))
 
     def test_q_is_a_line_for_each_and_qq_none(self, make: Any) -> None:
         report = make.report(make.test("t.py::test_one", make.finding(), make.finding(failed=False)))

@@ -1,0 +1,136 @@
+"""Edges of the standard library's own types, by the names that their users know.
+
+Modules are looked up, never imported, and a type is recognised by identity. Where a type is written in C in one Python
+version and in Python in another, or keeps the same thing in other fields, the edge is written alike: what a finding is
+recognised by across machines is made of edges.
+"""
+
+from __future__ import annotations
+
+import contextvars
+import sys
+from typing import TYPE_CHECKING, Any, Final
+
+from pytest_gpuleak.holders import raw
+from pytest_gpuleak.holders.chain import Edge
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from pytest_gpuleak.holders.chain import Chain
+
+_MAX_ENUM_LINKS: Final = 5
+"""References between an enum class and a member's value, by way of the class's own maps (Lib/enum.py)."""
+
+
+def name_edge(chain: Chain, position: int) -> Edge | None:
+    """The edge that leads on from an object of a type that is known here; None for any other type."""
+    parent = chain.objects[position]
+    for (module, name), namer in _NAMERS.items():
+        cls = raw.loaded_class(module, name)
+        if cls is not None and raw.is_a(parent, cls):
+            edge = namer(chain, position, cls)
+            if edge is not None:
+                return edge
+    return None
+
+
+def name_in_enum(chain: Chain, position: int, label: str) -> Edge | None:
+    """A member of an enum class or its value, by whichever of the class's own maps the chain passes.
+
+    Args:
+        chain: the chain.
+        position: where the class stands in it; its namespace and what that holds follow.
+        label: the edge's label.
+    """
+    cls = chain.objects[position]
+    enum = raw.loaded_class("enum", "Enum")
+    members = raw.class_dict(cls).get("_member_map_")
+    if enum is None or not raw.is_subclass(cls, enum) or type(members) is not dict:
+        return None
+    best: Edge | None = None
+    for length in range(2, _MAX_ENUM_LINKS + 1):
+        beyond = chain.at(position + length)
+        if beyond is None:
+            break
+        for name, member in list(dict.items(members)):
+            if not raw.is_attribute_name(name):
+                continue
+            if beyond is member:
+                best = Edge(f".{name}", label, length)
+            elif beyond is (raw.instance_dict(member) or {}).get("_value_"):
+                best = Edge(f".{name}{_value_text(cls, enum)}", label, length)
+    return best
+
+
+def _value_text(cls: type, enum: type) -> str:
+    """How a member's value is read: ``.value``, unless the class has something of its own under that name."""
+    return ".value" if raw.find_in_class(cls, "value") is raw.class_dict(enum).get("value") else "._value_"
+
+
+def _name_in_enum_member(chain: Chain, position: int, cls: type) -> Edge | None:
+    """The value of an enum's member."""
+    namespace = raw.instance_dict(chain.objects[position])
+    for length in (1, 2):
+        beyond = chain.at(position + length)
+        if namespace is not None and beyond is not None and beyond is namespace.get("_value_"):
+            return Edge(_value_text(type(chain.objects[position]), cls), chain.label(position), length)
+    return None
+
+
+def _name_in_future(chain: Chain, position: int, cls: type) -> Edge | None:
+    """The result, the error, a callback, the coroutine or the context of an asyncio future or task written in C."""
+    future, child, label = chain.objects[position], chain.at(position + 1), chain.label(position)
+    for attribute, text in _FUTURE_ATTRIBUTES.items():
+        if raw.slot(future, cls, attribute) is child:
+            return Edge(text, label)
+    # Made anew each time it is read; the first callback is kept apart from the list of the others.
+    callbacks = raw.slot(future, cls, "_callbacks")
+    for index, pair in enumerate(callbacks if type(callbacks) is list else ()):
+        for length in (1, 2, 3):
+            for item, value in enumerate(pair):
+                if value is chain.at(position + length) and type(value) is not tuple:
+                    return Edge(f"._callbacks[{index}][{item}]", label, length)
+    return Edge(" (context)", label) if type(child) is contextvars.Context else None
+
+
+_FUTURE_ATTRIBUTES: Final = {
+    "_result": ".result()",
+    "_exception": ".exception()",
+    "_coro": ".get_coro()",
+    "_loop": ".get_loop()",
+    "_fut_waiter": "._fut_waiter",
+}
+"""Fields of ``_asyncio.Future`` and ``_asyncio.Task`` by how one reads them (Modules/_asynciomodule.c)."""
+
+
+def _name_in_queue(chain: Chain, position: int, _: type) -> Edge | None:
+    """An item of a `queue.SimpleQueue`, which keeps a list up to Python 3.12 and an array from 3.13 on."""
+    own_list = sys.version_info < (3, 13) and chain.at(position + 2) is not None
+    return Edge(" (item of queue)", chain.label(position), 2 if own_list else 1)
+
+
+def _name_in_context_variable(chain: Chain, position: int, cls: type) -> Edge | None:
+    """The default of a context variable."""
+    name = raw.plain_text(raw.slot(chain.objects[position], cls, "name"))
+    return Edge(" (default)", f"context variable {name!r}")
+
+
+def _name_in_token(chain: Chain, position: int, cls: type) -> Edge | None:
+    """The value that a context variable had before, or the context in which it was set."""
+    token, child, label = chain.objects[position], chain.at(position + 1), chain.label(position)
+    for name in ("old_value", "var"):
+        if raw.slot(token, cls, name) is child:
+            return Edge(f".{name}", label)
+    return Edge(" (context)", label) if type(child) is contextvars.Context else None
+
+
+_NAMERS: Final[dict[tuple[str, str], Callable[[Chain, int, Any], Edge | None]]] = {
+    ("_asyncio", "Task"): _name_in_future,
+    ("_asyncio", "Future"): _name_in_future,
+    ("_queue", "SimpleQueue"): _name_in_queue,
+    ("_contextvars", "ContextVar"): _name_in_context_variable,
+    ("_contextvars", "Token"): _name_in_token,
+    ("enum", "Enum"): _name_in_enum_member,
+}
+"""By the module and the name of a type that may not be loaded."""

@@ -1,0 +1,147 @@
+"""The part of a search that asks for what the collector does not show, once nothing visible is left to follow."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING, Final
+
+from pytest_gpuleak.holders import raw
+from pytest_gpuleak.holders.native import finders
+from pytest_gpuleak.holders.native_hidden import Hidden
+from pytest_gpuleak.holders.native_torch import Census, take_census, torch_links
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from pytest_gpuleak.holders.graph import Graph
+    from pytest_gpuleak.holders.heap import Deadline
+    from pytest_gpuleak.holders.native import Link
+    from pytest_gpuleak.holders.roots import Roots
+
+MAX_ROUNDS: Final = 8
+"""Times that native code is asked: a path may enter C++ and leave it that often."""
+
+MAX_RING_LINKS: Final = 32
+"""Native links from which a ring is looked for."""
+
+
+class NativeStage:
+    """Asks for hidden referrers, in rounds, the cheap ones first. One a search.
+
+    Args:
+        graph: what the search has found; links are added to it.
+        roots: recognises roots.
+        targets: what the search was asked for.
+        deadline: when to stop.
+        own: ids of the search's own containers; the lists made here are added.
+
+    Attributes:
+        known: names of edges that only their finder knows, by the ids of parent and child.
+        links: the references that were found, as pairs of ids, in their order.
+    """
+
+    def __init__(
+        self, graph: Graph, roots: Roots, targets: Sequence[object], deadline: Deadline, own: set[int]
+    ) -> None:
+        self._own = own
+        self._census: Census | None = None
+        self._graph = graph
+        self._roots = roots
+        self._targets = targets
+        self._deadline = deadline
+        self._rounds = 0
+        self._heap_walked = False
+        self._unexplained = False
+        self.links: dict[tuple[int, int], None] = {}
+        self._hidden: frozenset[int] = frozenset()
+        self.known: dict[tuple[int, int], str] = {}
+
+    def ask(self, starts: Iterable[int]) -> tuple[list[int], bool]:
+        """Look for hidden referrers of what was found above the targets `starts`.
+
+        Returns:
+            The ids of the objects to go on from, and whether there was anything new.
+        """
+        self._rounds += 1
+        if self._rounds > MAX_ROUNDS:
+            return [], False
+        graph = self._graph
+        nodes = [node for node in graph.above(starts) if node in graph.expanded]
+        rooted: set[int] = set()
+        for attached in graph.roots.values():
+            rooted.update(attached)
+        if self._census is None:
+            self._census = take_census(self._deadline)
+            if self._census is not None:
+                self._own.update(map(id, self._census.lists()))
+        counted = Counter(map(id, self._targets))
+        for found in self._census.lists() if self._census is not None else ():
+            counted.update(map(id, found))
+        linked = Counter(child for _, child in self.links)
+        hidden = Hidden(graph.objects, nodes, graph.parents_of(nodes), rooted, counted, linked, self._deadline)
+        self._unexplained = bool(hidden.by_reference)
+        self._hidden = frozenset(hidden.by_torch.keys() | hidden.by_reference.keys())
+        links: list[Link] = []
+        if self._census is not None:
+            links = torch_links(self._census, hidden.by_torch, hidden.unheld, self.links, self._deadline)
+        if not links and not self._heap_walked:
+            self._heap_walked = True
+            links = self._walk_heap(tuple(hidden.by_reference.values()))
+        return self._take_in(links), bool(links)
+
+    def _walk_heap(self, wanted: Sequence[object]) -> list[Link]:
+        """Links that only a walk over the whole heap shows: the dearest, and so the last."""
+        links: list[Link] = []
+        if wanted:
+            local_values = self._roots.local_values()
+            for finder in finders():
+                links.extend(finder.find(wanted, local_values, self._deadline))
+        return links
+
+    def _take_in(self, links: Sequence[Link]) -> list[int]:
+        """Add links to the graph; the objects on them that must be expanded."""
+        graph = self._graph
+        new: dict[int, None] = {}
+        for link in links:
+            for value in (link.child, link.parent):
+                graph.add(value)
+                if id(value) not in graph.expanded and id(value) not in graph.leaves:
+                    new[id(value)] = None
+            pair = (id(link.parent), id(link.child))
+            if pair not in self.links:
+                self.links[pair] = None
+                graph.connect(*pair)
+            if link.edge is not None:
+                self.known[pair] = link.edge
+        return list(new)
+
+    def ring(self, target: int) -> list[int]:
+        """The ids on a ring through native code that keeps a target alive; empty where there is none.
+
+        From where the way to the target leaves the ring, round to there, and down to the target. Of several the
+        shortest, and of these the one whose types sort first: the same whatever else is alive.
+        """
+        graph = self._graph
+        above = set(graph.above((target,)))
+        links = [link for link in self.links if above.issuperset(link)]
+        found: list[list[int]] = []
+        for parent, child in links[:MAX_RING_LINKS]:
+            half = graph.chain_from(child, parent, len(above))
+            if half[0] == child:
+                down = graph.chain_to_any(target, set(half))
+                turn = half.index(down[0])
+                found.append([*half[turn:], *half[:turn], *down])
+        return min(found, key=self._order, default=[])
+
+    def _order(self, chain: Sequence[int]) -> tuple[int, list[str]]:
+        """What makes one chain come before another."""
+        return len(chain), [raw.class_label(type(self._graph.objects[node])) for node in chain]
+
+    @property
+    def unexplained(self) -> bool:
+        """Whether there are references that neither the collector nor native code has accounted for."""
+        return self._unexplained
+
+    def nearest_hidden(self, target: int) -> list[int]:
+        """The ids down to a target from the nearest object with a referrer that was not found; empty where none has."""
+        return self._graph.chain_to_any(target, self._hidden)

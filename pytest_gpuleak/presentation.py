@@ -1,0 +1,43 @@
+"""A finding with what a reader needs beside the verdict: short paths, the edge to edit, the hint."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING
+
+from pytest_gpuleak.holders.deciding import deciding_edge
+from pytest_gpuleak.holders.hints import hint_for
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from pytest_gpuleak.findings import ArrayInfo, Finding, Holder
+
+
+def for_the_reader(finding: Finding, why_unconfirmed: str, shorten: Callable[[str], str]) -> Finding:
+    """The finding as it is reported.
+
+    Args:
+        finding: what was found.
+        why_unconfirmed: why there was no full re-run, if there was none.
+        shorten: makes a path relative to the rootdir.
+    """
+    finding = dataclasses.replace(
+        finding,
+        holder=None if finding.holder is None else _with_place(finding.holder, shorten),
+        other_holders=tuple(_with_place(other, shorten) for other in finding.other_holders),
+        tensors=tuple(_with_short_path(array, shorten) for array in finding.tensors),
+        why_unconfirmed=why_unconfirmed if finding.kind == "unconfirmed" and why_unconfirmed else None,
+    )
+    return dataclasses.replace(finding, hint=hint_for(finding))
+
+
+def _with_place(holder: Holder, shorten: Callable[[str], str]) -> Holder:
+    file = None if holder.file is None else shorten(holder.file)
+    return dataclasses.replace(holder, file=file, deciding=deciding_edge(holder))
+
+
+def _with_short_path(array: ArrayInfo, shorten: Callable[[str], str]) -> ArrayInfo:
+    if array.created is None:
+        return array
+    return dataclasses.replace(array, created=dataclasses.replace(array.created, file=shorten(array.created.file)))
