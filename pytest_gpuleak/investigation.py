@@ -26,6 +26,9 @@ HOLDER_RANK: dict[HolderKind, int] = {
 }  # fmt: skip
 """Of several arrays that share a storage, the one with the most actionable holder speaks for it."""
 
+GRAPHS_BUDGET_S = 1.0
+"""Seconds that counting what the autograd graphs of one test retain may take; graphs beyond that are counted in part."""
+
 
 @dataclasses.dataclass(frozen=True)
 class _Leftover:
@@ -210,14 +213,16 @@ class Investigation:
         self, arrays: Sequence[object], explanations: Sequence[Explanation], readings: Sequence[ArrayReading | None]
     ) -> None:
         """Note what the autograd graphs behind the arrays of one run retain, finding by finding."""
+        from pytest_gpuleak.holders.heap import Deadline
         from pytest_gpuleak.holders.retention import retained_by_graph
 
         groups: dict[Root, list[object]] = defaultdict(list)
         for array, explanation, reading in zip(arrays, explanations, readings, strict=True):
             if reading is not None:
                 groups[root_of(reading.device, explanation.holder)].append(array)
+        deadline = Deadline(GRAPHS_BUDGET_S)
         for root, members in groups.items():
-            retained = retained_by_graph(members)
+            retained = retained_by_graph(members, budget_s=deadline.left())
             if retained is not None:
                 self._graphs[root] = retained
 

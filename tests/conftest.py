@@ -81,7 +81,9 @@ def run(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> Runner:
     def start(source: str, *arguments: str, apart: bool = False, plugin: str = "--gpu-leak") -> Run:
         if source:
             pytester.makepyfile(test_it="from tests.standin import Buffer\n" + textwrap.dedent(source))
-        options = ["-p", "no:cacheprovider", "-p", "no:randomly", plugin, "--gpu-leak-report=report.json", *arguments]
+        # Without hypothesis's plugin, which takes two seconds to load its strategies in each new process.
+        plugins = ["-p", "no:cacheprovider", "-p", "no:randomly", "-p", "no:hypothesispytest"]
+        options = [*plugins, plugin, "--gpu-leak-report=report.json", *arguments]
         launch = pytester.runpytest_subprocess if apart else pytester.runpytest_inprocess
         result = launch(*options)
         path = pytester.path / "report.json"

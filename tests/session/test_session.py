@@ -367,7 +367,8 @@ def test_the_process_is_left_as_it_was(pytester: pytest.Pytester) -> None:
             subprocess.run([sys.executable, "-c", code], check=True)
         """
     )
-    pytester.runpytest_inprocess("-p", "no:cacheprovider").assert_outcomes(passed=1)
+    # pytest-randomly would import numpy, which pytester then drops, and which no process imports twice.
+    pytester.runpytest_inprocess("-p", "no:cacheprovider", "-p", "no:randomly").assert_outcomes(passed=1)
 
 
 def test_a_run_within_a_run(run: Runner, pytester: pytest.Pytester) -> None:
