@@ -129,9 +129,7 @@ class Culprits:
                 return None
 
             def again(some: Sequence[object], cuts: Collection[Cut]) -> Search:
-                return Search(
-                    some, {*ignore, id(targets), id(search.objects)}, Deadline(BUDGET_S), older, cuts, native=False
-                )
+                return search.again(some, cuts, BUDGET_S)
 
             return search.explanations(others=find_others(search, targets, again))
 

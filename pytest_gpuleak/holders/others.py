@@ -119,7 +119,7 @@ def _other_names(root: Root, chain: Sequence[object]) -> list[Holder]:
     from pytest_gpuleak.holders.paths import Writer
 
     writer = Writer({})
-    names = Roots(()).global_roots(namespace, {id(chain[0])})
+    names = Roots(set()).global_roots(namespace, {id(chain[0])})
     return [writer.holder(chain, other) for _, other in names if other.name != root.name and other.rank == EDITABLE]
 
 

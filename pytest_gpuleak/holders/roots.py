@@ -50,11 +50,11 @@ class Roots:
     """Recognises roots. It holds references to modules' namespaces and running frames: drop it after the search.
 
     Args:
-        ignore: ids of objects that never count as holders.
+        ignore: ids of objects that never count as holders; more may be added to it.
     """
 
-    def __init__(self, ignore: Collection[int]) -> None:
-        self._ignore = ignore
+    def __init__(self, ignore: set[int]) -> None:
+        self.ignored = ignore
         self._modules: dict[int, str] = {}
         self._plugin: set[int] = set()
         for name, namespace in raw.loaded_modules().items():
@@ -85,7 +85,7 @@ class Roots:
         Frames on a stack are read by the names of their locals instead: see `local_roots`.
         """
         identity = id(container)
-        if identity in self._ignore or identity in self._bookkeeping or identity in self._plugin:
+        if identity in self.ignored or identity in self._bookkeeping or identity in self._plugin:
             return True
         kind = type(container)
         if id(kind) in _PLAIN:
@@ -128,7 +128,7 @@ class Roots:
             if id(running.frame.f_locals) in self._modules:
                 continue  # a module that is being imported: its locals are its globals
             for name, value in local_variables(running.frame):
-                if id(value) in wanted and id(value) not in self._ignore:
+                if id(value) in wanted and id(value) not in self.ignored:
                     kind: HolderKind = "frame" if running.thread is None else "thread"
                     text = f"{running.describe()}: local {name!r}"
                     file, line = running.frame.f_code.co_filename, running.frame.f_lineno

@@ -100,13 +100,7 @@ def explain(
         search.run()
 
         def again(some: Sequence[object], cuts: Collection[Cut]) -> Search:
-            return Search(
-                some,
-                {*ignore, id(targets), id(search.objects)},
-                Deadline(min(OTHERS_BUDGET_S, deadline.left())),
-                cuts=cuts,
-                native=False,
-            )
+            return search.again(some, cuts, min(OTHERS_BUDGET_S, deadline.left()))
 
         return search.explanations(remember, find_others(search, targets, again, known))
 
@@ -124,6 +118,8 @@ class Search:
         hidden: by the id of what they refer to, containers that the collector does not show.
         cuts: references that do not count.
         native: whether to ask what the collector cannot see.
+        roots: those of a search made before, which takes milliseconds to look up; what did not count then does not
+            count now.
     """
 
     def __init__(
@@ -135,6 +131,7 @@ class Search:
         cuts: Collection[Cut] = (),
         *,
         native: bool = True,
+        roots: Roots | None = None,
     ) -> None:
         self._hidden = hidden
         self._cuts = cuts
@@ -145,8 +142,9 @@ class Search:
         for target in targets:
             self._order.append(id(target))
             self._graph.add(target)
-        self._own = {id(targets), id(self._graph.objects), id(hidden), *map(id, hidden.values()), *ignore}
-        self._roots = Roots(self._own)
+        self._own: set[int] = set() if roots is None else roots.ignored
+        self._own.update((id(targets), id(self._graph.objects), id(hidden), *map(id, hidden.values()), *ignore))
+        self._roots = Roots(self._own) if roots is None else roots
         self._targets = frozenset(self._order)
         self._open = set(self._order)
         self._level = 0
@@ -155,6 +153,10 @@ class Search:
         self._due: int | None = None
         self._native = NativeStage(self._graph, self._roots, targets, deadline, self._own)
         self._exhausted = False
+
+    def again(self, targets: Sequence[object], cuts: Collection[Cut], budget_s: float) -> Search:
+        """A search for some of the targets of this one that does not count some references, not yet run."""
+        return Search(targets, (), Deadline(budget_s), self._hidden, cuts, native=False, roots=self._roots)
 
     def run(self) -> None:
         """Search until every target is settled, nothing is left to expand, or the time is up."""
