@@ -13,7 +13,7 @@ from pytest_gpuleak.settle import Rung, Settling, rungs_for_held
 from pytest_gpuleak.verdict import Evidence, Root, Survivor, root_of
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from pytest_gpuleak.arrays.protocol import StorageHandle
     from pytest_gpuleak.detector import Detector
@@ -59,11 +59,11 @@ class Investigation:
     Args:
         detector: finds the arrays.
         frameworks: read them.
-        culprits: what held leaked arrays before; None to search the whole heap each time.
+        culprits: gives what held leaked arrays before; None to search the whole heap each time.
     """
 
     def __init__(
-        self, detector: Detector, frameworks: Sequence[ArrayFramework], culprits: Culprits | None = None
+        self, detector: Detector, frameworks: Sequence[ArrayFramework], culprits: Callable[[], Culprits] | None = None
     ) -> None:
         self._detector = detector
         self._frameworks = frameworks
@@ -167,7 +167,7 @@ class Investigation:
         if self._culprits is None or not alive or not self._detector.isolates:
             return False
         arrays = [array for array in self._detector.look() if id(array) in alive]
-        found = self._culprits.recognise(arrays, {id(arrays)}) if len(arrays) == len(alive) else None
+        found = self._culprits().recognise(arrays, {id(arrays)}) if len(arrays) == len(alive) else None
         if found is None:
             return False
         for array, explanation in zip(arrays, found, strict=True):
@@ -193,7 +193,8 @@ class Investigation:
         from pytest_gpuleak.holders.search import explain
 
         targets, shared = self._find()
-        remember = None if self._culprits is None else self._culprits.remember
+        culprits = None if self._culprits is None else self._culprits()
+        remember = None if culprits is None else culprits.remember
         explanations = explain(targets, ignore={id(targets)}, remember=remember)
         found = [(self._left[id(target)], why) for target, why in zip(targets, explanations, strict=True)]
         runs = [left.run for left, _ in found]
@@ -205,8 +206,8 @@ class Investigation:
         )
         targets.clear()
         for _, explanation in found:
-            if self._culprits is not None:
-                self._culprits.remember_ring(explanation)
+            if culprits is not None:
+                culprits.remember_ring(explanation)
         self._note(found, shared, origins)
 
     def _note_graphs(

@@ -71,7 +71,7 @@ class Monitor:
         self._epoch = epoch if epoch is not None else EpochDetector(frameworks)
         self.detector: Detector = ScanDetector(frameworks) if self._nested else self._epoch
         self.scopes = Scopes(self.detector, frameworks)
-        self.culprits: Culprits | None = None
+        self._culprits: Culprits | None = None
         self._fixtures: FixtureJudge | None = None
         self._attempt: Attempt | None = None
         self.threads: frozenset[int] = frozenset()
@@ -258,6 +258,14 @@ class Monitor:
             ladder.append(Call(lambda: hook(config=self.config, nodeid=nodeid)))
         ladder.append(Waits(self.threads))
         return ladder
+
+    def culprits(self) -> Culprits:
+        """What held leaked arrays so far in this session."""
+        if self._culprits is None:
+            from pytest_gpuleak.holders.culprits import Culprits
+
+            self._culprits = Culprits()
+        return self._culprits
 
     def shorten(self, path: str) -> str:
         """The path relative to the rootdir where it lies below it."""

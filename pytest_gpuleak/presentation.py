@@ -5,9 +5,6 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING
 
-from pytest_gpuleak.holders.deciding import deciding_edge
-from pytest_gpuleak.holders.hints import hint_for
-
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -22,6 +19,11 @@ def for_the_reader(finding: Finding, why_unconfirmed: str, shorten: Callable[[st
         why_unconfirmed: why there was no full re-run, if there was none.
         shorten: makes a path relative to the rootdir.
     """
+    if finding.kind == "cycle" and finding.holder is None:
+        return finding  # it has no place and no line: a suite may have one in nearly every test
+    # Not before: the first cycle of a run would pay for loading what it has no use for.
+    from pytest_gpuleak.holders.hints import hint_for
+
     finding = dataclasses.replace(
         finding,
         holder=None if finding.holder is None else _with_place(finding.holder, shorten),
@@ -33,6 +35,8 @@ def for_the_reader(finding: Finding, why_unconfirmed: str, shorten: Callable[[st
 
 
 def _with_place(holder: Holder, shorten: Callable[[str], str]) -> Holder:
+    from pytest_gpuleak.holders.deciding import deciding_edge
+
     file = None if holder.file is None else shorten(holder.file)
     return dataclasses.replace(holder, file=file, deciding=deciding_edge(holder))
 

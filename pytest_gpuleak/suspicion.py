@@ -58,13 +58,10 @@ class Suspicion:
         Args:
             arrays: strong references to what the test left; emptied here, before anything of the user's runs.
         """
-        from pytest_gpuleak.holders.culprits import Culprits
         from pytest_gpuleak.investigation import Investigation
         from pytest_gpuleak.presentation import for_the_reader
 
         monitor, policy = self._monitor, self._policy
-        if monitor.culprits is None:
-            monitor.culprits = Culprits()
         investigation = Investigation(monitor.detector, monitor.frameworks, monitor.culprits)
         why = ""
         rungs = monitor.rungs(self._item.nodeid)

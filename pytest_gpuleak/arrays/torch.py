@@ -148,13 +148,15 @@ def _storage_key(torch: Any, array: object) -> int:
         return int(torch.Tensor._cdata.__get__(array))
 
 
-def _wraps_other_arrays(array: object) -> bool:
+def _wraps_other_arrays(torch: Any, array: object) -> bool:
     """Whether the tensor is a wrapper subclass: the tensors inside are found on their own."""
+    if type(array) is torch.Tensor or type(array) is torch.nn.Parameter:
+        return False  # nearly all are, and a test may leave hundreds
     return any("__tensor_flatten__" in _class_dict(line) for line in class_lines(type(array)))
 
 
 def _read(torch: Any, array: Any) -> ArrayReading | None:
-    if _wraps_other_arrays(array) or torch._is_functional_tensor(array):
+    if _wraps_other_arrays(torch, array) or torch._is_functional_tensor(array):
         return None
     tensor = torch.Tensor
     shape = _shape(tensor, array)
@@ -175,7 +177,7 @@ def _read(torch: Any, array: Any) -> ArrayReading | None:
 
 def _shape(tensor: Any, array: Any) -> tuple[int, ...]:
     try:
-        return tuple(int(length) for length in tensor.size(array))
+        return tuple(map(int, tensor.size(array)))
     except Exception:  # noqa: BLE001 - a nested tensor has no one shape
         return ()
 

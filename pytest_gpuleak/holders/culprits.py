@@ -116,7 +116,7 @@ class Culprits:
         if not (self._known or self._rings):
             return None
         from pytest_gpuleak.holders.others import find_others
-        from pytest_gpuleak.holders.search import Search
+        from pytest_gpuleak.holders.search import OTHERS_BUDGET_S, Search
 
         with PausedCollector():
             young = set(map(id, get_objects()))
@@ -129,7 +129,7 @@ class Culprits:
                 return None
 
             def again(some: Sequence[object], cuts: Collection[Cut]) -> Search:
-                return search.again(some, cuts, BUDGET_S)
+                return search.again(some, cuts, OTHERS_BUDGET_S)
 
             return search.explanations(others=find_others(search, targets, again))
 

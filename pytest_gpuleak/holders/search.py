@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 BUDGET_S: Final = 5.0
 """Seconds a search may take unless the caller says otherwise."""
 
-OTHERS_BUDGET_S: Final = 0.5
+OTHERS_BUDGET_S: Final = 2.0
 """Seconds that each look for a further holder may take."""
 
 EXTRA_LEVELS: Final = 30
