@@ -353,6 +353,7 @@ def test_a_unittest_that_fails_the_second_time(run: Runner) -> None:
     assert found.verdicts["TestCase::test_next"] == "clean"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", ["signal", "thread"])
 @pytest.mark.parametrize("only", ["true", "false"])
 def test_under_a_timeout_plugin(run: Runner, pytester: pytest.Pytester, method: str, only: str) -> None:

@@ -131,6 +131,7 @@ SHAPES = {
 }
 
 
+@pytest.mark.slow
 def test_a_series_of_leaks_of_many_shapes_is_told_as_each_was_the_first_time(
     start: Runner, without_memory: Callable[[], Run], answers: Answers
 ) -> None:
@@ -150,6 +151,7 @@ def test_a_series_of_leaks_of_many_shapes_is_told_as_each_was_the_first_time(
     assert told_by(without_memory()) == told_with_memory
 
 
+@pytest.mark.slow
 def test_verdicts_do_not_depend_on_what_ran_before(start: Runner) -> None:
     source = """
         HISTORY, STATE = [], {"log": [], "best": None}

@@ -7,6 +7,7 @@ import sys
 import types
 from typing import TYPE_CHECKING, Any
 
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -108,6 +109,7 @@ def judge(detector: EpochDetector, culprits: Culprits) -> bool:
     return known is not None
 
 
+@pytest.mark.slow
 @settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(tests)
 def test_known_culprits_say_what_a_search_of_the_whole_heap_says(sequence: list[list[tuple[str, list[str]]]]) -> None:

@@ -165,7 +165,7 @@ def test_the_count_is_bounded(torch: Any) -> None:
     assert found.nodes == 20
     start = time.perf_counter()
     assert retained_by_graph([loss], budget_s=0) is not None
-    assert time.perf_counter() - start < 1
+    assert time.perf_counter() - start < 10
 
 
 def test_a_graph_in_use_by_other_threads_is_counted_all_the_same(torch: Any) -> None:
