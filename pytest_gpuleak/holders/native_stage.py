@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from itertools import chain
 from typing import TYPE_CHECKING, Final
 
 from pytest_gpuleak.holders import raw
@@ -45,6 +46,7 @@ class NativeStage:
     ) -> None:
         self._own = own
         self._census: Census | None = None
+        self._counted: Counter[int] = Counter()
         self._graph = graph
         self._roots = roots
         self._targets = targets
@@ -70,15 +72,10 @@ class NativeStage:
         rooted: set[int] = set()
         for attached in graph.roots.values():
             rooted.update(attached)
-        if self._census is None:
-            self._census = take_census(self._deadline)
-            if self._census is not None:
-                self._own.update(map(id, self._census.lists()))
-        counted = Counter(map(id, self._targets))
-        for found in self._census.lists() if self._census is not None else ():
-            counted.update(map(id, found))
+        if self._rounds == 1:
+            self._take_census()
         linked = Counter(child for _, child in self.links)
-        hidden = Hidden(graph.objects, nodes, graph.parents_of(nodes), rooted, counted, linked, self._deadline)
+        hidden = Hidden(graph.objects, nodes, graph.parents_of(nodes), rooted, self._counted, linked, self._deadline)
         self._unexplained = bool(hidden.by_reference)
         self._hidden = frozenset(hidden.by_torch.keys() | hidden.by_reference.keys())
         links: list[Link] = []
@@ -88,6 +85,13 @@ class NativeStage:
             self._heap_walked = True
             links = self._walk_heap(tuple(hidden.by_reference.values()))
         return self._take_in(links), bool(links)
+
+    def _take_census(self) -> None:
+        """Find torch's live objects, and count the search's own references."""
+        self._census = take_census(self._deadline)
+        lists = () if self._census is None else self._census.lists()
+        self._own.update(map(id, lists))
+        self._counted.update(map(id, chain.from_iterable((self._targets, *lists))))
 
     def _walk_heap(self, wanted: Sequence[object]) -> list[Link]:
         """Links that only a walk over the whole heap shows: the dearest, and so the last."""
@@ -133,9 +137,9 @@ class NativeStage:
                 found.append([*half[turn:], *half[:turn], *down])
         return min(found, key=self._order, default=[])
 
-    def _order(self, chain: Sequence[int]) -> tuple[int, list[str]]:
-        """What makes one chain come before another."""
-        return len(chain), [raw.class_label(type(self._graph.objects[node])) for node in chain]
+    def _order(self, ring: Sequence[int]) -> tuple[int, list[str]]:
+        """What makes one ring come before another."""
+        return len(ring), [raw.class_label(type(self._graph.objects[node])) for node in ring]
 
     @property
     def unexplained(self) -> bool:

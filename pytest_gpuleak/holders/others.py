@@ -69,7 +69,6 @@ def find_others(
     for _ in range(MAX_OTHERS):
         if not asked:
             break
-        chain = ()  # what refers to the targets here would be met as one more holder
         asked = _ask(again, [target for target in targets if id(target) in asked.values()], asked, cuts, found)
     return {key: tuple(holders[:MAX_OTHERS]) for key, holders in found.items() if holders}
 

@@ -153,10 +153,13 @@ class Search:
         self._due: int | None = None
         self._native = NativeStage(self._graph, self._roots, targets, deadline, self._own)
         self._exhausted = False
+        self._answers: dict[int, Answer] | None = None
 
     def again(self, targets: Sequence[object], cuts: Collection[Cut], budget_s: float) -> Search:
         """A search for some of the targets of this one that does not count some references, not yet run."""
-        return Search(targets, (), Deadline(budget_s), self._hidden, cuts, native=False, roots=self._roots)
+        # The answers, kept here, refer to the targets by their chains.
+        chains = [id(chain) for _, chain, _ in self.answers().values()]
+        return Search(targets, chains, Deadline(budget_s), self._hidden, cuts, native=False, roots=self._roots)
 
     def run(self) -> None:
         """Search until every target is settled, nothing is left to expand, or the time is up."""
@@ -335,7 +338,16 @@ class Search:
         return [written[node] for node in self._order]
 
     def answers(self) -> dict[int, Answer]:
-        """For each target that a root leads to, by its id: the root, the chain of objects below it, and the holder."""
+        """For each target that a root leads to, by its id: the root, the chain of objects below it, and the holder.
+
+        To be asked for once the search has run; written once.
+        """
+        if self._answers is None:
+            self._answers = self._write_answers()
+        return self._answers
+
+    def _write_answers(self) -> dict[int, Answer]:
+        """See `answers`."""
         chains: dict[int, tuple[list[int], Root]] = {}
         missing = set(self._order)
         for rank in RANKS:
