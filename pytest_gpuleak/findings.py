@@ -97,6 +97,25 @@ class Autograd:
 
 
 @dataclasses.dataclass(frozen=True)
+class Contribution:
+    """A part of memory that no array explains, and what is known of it.
+
+    Attributes:
+        text: what it is, in words: a type (``bytearray``), an allocation's line, a process's command line.
+        bytes: its bytes.
+        count: how many blocks or objects.
+        created: the line that allocated it, where known.
+        holder: who keeps it, where known.
+    """
+
+    text: str
+    bytes: int
+    count: int = 1
+    created: Origin | None = None
+    holder: Holder | None = None
+
+
+@dataclasses.dataclass(frozen=True)
 class Finding:
     """One culprit: the arrays of one kind, on one device, under one holder root.
 
@@ -113,6 +132,9 @@ class Finding:
         holder: who keeps them, or None where no search was made.
         other_holders: who would still keep them if the holder let go, most actionable first: to free them takes an
             edit for each.
+        metric: the counter that grew, for a finding of one (``heap``, ``reserved``, ``allocated``, ``pid 4711``).
+        contributions: what the memory consists of, where it is no array's, largest first.
+        evidence: figures that support the verdict, a line each.
         autograd: what their autograd graph retains, or None where it was not walked.
         hint: one sentence on the edit that frees them, or None.
         why_unconfirmed: why the test was not run again to the end, for a finding that could not be confirmed.
@@ -132,6 +154,9 @@ class Finding:
     hint: str | None = None
     why_unconfirmed: str | None = None
     other_holders: tuple[Holder, ...] = ()
+    metric: str | None = None
+    contributions: tuple[Contribution, ...] = ()
+    evidence: tuple[str, ...] = ()
 
 
 MAX_ARRAYS_SHOWN = 50
@@ -237,10 +262,30 @@ def _encode_finding(finding: Finding) -> dict[str, Any]:
             {**vars(array), "created": None if array.created is None else dict(vars(array.created))}
             for array in finding.tensors
         ],
+        "contributions": [_encode_contribution(part) for part in finding.contributions],
         "holder": None if holder is None else _encode_holder(holder),
         "other_holders": [_encode_holder(other) for other in finding.other_holders],
         "autograd": None if autograd is None else dict(vars(autograd)),
     }
+
+
+def _encode_contribution(part: Contribution) -> dict[str, Any]:
+    return {
+        **vars(part),
+        "created": None if part.created is None else dict(vars(part.created)),
+        "holder": None if part.holder is None else _encode_holder(part.holder),
+    }
+
+
+def _decode_contribution(data: dict[str, Any]) -> Contribution:
+    created, holder = data["created"], data["holder"]
+    return Contribution(
+        **{
+            **data,
+            "created": None if created is None else Origin(**created),
+            "holder": None if holder is None else _decode_holder(holder),
+        }
+    )
 
 
 def _encode_holder(holder: Holder) -> dict[str, Any]:
@@ -271,6 +316,8 @@ def decode_finding(data: dict[str, Any]) -> Finding:
             "holder": None if holder is None else _decode_holder(holder),
             "other_holders": tuple(map(_decode_holder, data.get("other_holders", ()))),
             "autograd": None if autograd is None else Autograd(**autograd),
+            "contributions": tuple(map(_decode_contribution, data.get("contributions", ()))),
+            "evidence": tuple(data.get("evidence", ())),
         }
     )
 

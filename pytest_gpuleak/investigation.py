@@ -13,7 +13,7 @@ from pytest_gpuleak.settle import Rung, Settling, rungs_for_held
 from pytest_gpuleak.verdict import Evidence, Root, Survivor, root_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from pytest_gpuleak.arrays.protocol import StorageHandle
     from pytest_gpuleak.detector import Detector
@@ -75,6 +75,8 @@ class Investigation:
         self._graphs: dict[Root, Autograd] = {}
         self._index: dict[tuple[int, int], int] = {}  # by run and storage
         self._alive: list[frozenset[int]] = []
+        self._handles: dict[int, StorageHandle] = {}
+        self._standing: set[int] = set()  # ids of those that were there when the last run began
         self._first: frozenset[int] = frozenset()
         self._runs = 0
 
@@ -103,6 +105,7 @@ class Investigation:
         """
         readings = self._read(arrays)
         arrays[:] = [array for array in arrays if id(array) in readings]
+        handles = self._hold(arrays)
         settled = Settling(arrays, threads, threaded=threaded)
         settled.climb(young)
         settled.climb(rungs_for_held(rungs, threads) if self._recognise(settled.alive) else rungs)
@@ -112,9 +115,57 @@ class Investigation:
         indices = frozenset(map(self._index_of, left.values()))
         if self._runs == 0:
             self._first = indices
-        self._left.update(left)
+        self._take_in(left, handles)
         self._runs += 1
         return bool(settled.alive)
+
+    def add_hidden(self, arrays: list[object]) -> None:
+        """Note arrays that the run added last has left, and that Python had not seen.
+
+        Args:
+            arrays: strong references to them; emptied here.
+        """
+        left = {identity: _Leftover(self._runs - 1, reading) for identity, reading in self._read(arrays).items()}
+        self._take_in(left, self._hold(arrays))
+        arrays.clear()
+        indices = frozenset(map(self._index_of, left.values()))
+        if self._runs == 1:
+            self._first |= indices
+
+    @property
+    def left_arrays(self) -> bool:
+        """Whether any array is known to have been left."""
+        return bool(self._left)
+
+    def added_bytes(self) -> dict[str, int]:
+        """By device, what the run added last adds up to: storages that it left, less those of earlier runs that went."""
+        sizes: Counter[str] = Counter()
+        met: set[int] = set()
+        for identity, left in self._left.items():
+            reading, new = left.reading, left.run == self._runs - 1
+            if reading.storage in met or not (
+                new or (identity in self._standing and not self._handles[identity].alive())
+            ):
+                continue
+            met.add(reading.storage)
+            sizes[reading.device] += reading.storage_bytes if new else -reading.storage_bytes
+        return sizes
+
+    def leftovers(self) -> list[tuple[str, int, StorageHandle, str]]:
+        """What is still there of all that was left: device, bytes, a weak hold, and the text of the holder."""
+        found: dict[int, tuple[str, int, StorageHandle, str]] = {}
+        for identity, left in self._left.items():
+            handle, reading = self._handles[identity], left.reading
+            if handle.alive():
+                holder = self._survivors[self._index_of(left)].holder
+                found[reading.storage] = (
+                    reading.device, reading.storage_bytes, handle, "" if holder is None else holder.text
+                )  # fmt: skip
+        return list(found.values())
+
+    def expect_run(self) -> None:
+        """The test is about to be run again: of what was left so far, note what is there."""
+        self._standing = {identity for identity, handle in self._handles.items() if handle.alive()}
 
     def look(self, origins: OriginLog | None = None) -> None:
         """Note which of the arrays left so far are alive now, and who holds them.
@@ -146,6 +197,13 @@ class Investigation:
     def identities(self) -> set[int]:
         """Ids of the arrays left behind so far."""
         return set(self._left)
+
+    def _hold(self, arrays: Sequence[object]) -> dict[int, StorageHandle]:
+        return {id(array): framework_of(array, self._frameworks).hold(array) for array in arrays}
+
+    def _take_in(self, left: Mapping[int, _Leftover], handles: Mapping[int, StorageHandle]) -> None:
+        self._left.update(left)
+        self._handles.update({identity: handles[identity] for identity in left})
 
     def _read(self, arrays: list[object]) -> dict[int, ArrayReading]:
         readings = {}

@@ -10,6 +10,7 @@ import pytest
 
 from pytest_gpuleak.findings import FixtureRecord, RunReport, TestRecord
 from pytest_gpuleak.policy import Settings, describe
+from pytest_gpuleak.usage import describe_usage
 
 
 class Ledger:
@@ -44,7 +45,7 @@ class Ledger:
             created=now() if on_file else "",
             environment=environment() if on_file else {},
             policy={**describe(settings), "strategy": mode},
-            summary=self._summary(),
+            summary={**self._summary(), "memory": describe_usage(self.tests, settings.top)},
             tests=tuple(self.tests),
             fixtures=tuple(self.fixtures),
         )

@@ -6,15 +6,22 @@ import os
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
+from pytest_gpuleak.account import Account
+from pytest_gpuleak.children import Children, merge_records
 from pytest_gpuleak.collector import epochs_supported, installed
+from pytest_gpuleak.driver import Driver
 from pytest_gpuleak.epoch import EpochDetector
 from pytest_gpuleak.findings import Finding, FixtureRecord, Outcome, TestRecord, Verdict
 from pytest_gpuleak.keepsakes import deferred_finalizer_errors, release_values, stop_timer
+from pytest_gpuleak.memory import HOST, MemoryWatch
+from pytest_gpuleak.outside import FLOOR, OUTSIDE
 from pytest_gpuleak.policy import Policy, Settings, policy_of
+from pytest_gpuleak.probes.sharing import BUDGET_FINDING, shared_meter
 from pytest_gpuleak.scan import ScanDetector
 from pytest_gpuleak.scopes import FixtureSetup, Scopes, node_of, place_of
 from pytest_gpuleak.sources import is_user_file
 from pytest_gpuleak.threads import running_threads
+from pytest_gpuleak.verdict import conclude
 
 if TYPE_CHECKING:
     import pytest
@@ -22,6 +29,7 @@ if TYPE_CHECKING:
     from pytest_gpuleak.arrays.protocol import ArrayFramework
     from pytest_gpuleak.detector import Detector
     from pytest_gpuleak.holders.culprits import Culprits
+    from pytest_gpuleak.memory import Growth
     from pytest_gpuleak.settle import Rung
     from pytest_gpuleak.suspicion import FixtureJudge
 
@@ -52,6 +60,8 @@ class Monitor:
         frameworks: whose arrays are watched.
         worker: the xdist worker's id, or ``main``.
         epoch: a detector that watches the collector already.
+        memory: reads the counters.
+        driver: tells who holds the devices.
     """
 
     def __init__(
@@ -61,11 +71,14 @@ class Monitor:
         frameworks: list[ArrayFramework],
         worker: str,
         epoch: EpochDetector | None = None,
+        memory: MemoryWatch | None = None,
+        driver: Driver | None = None,
     ) -> None:
         self.config = config
         self.settings = settings
         self.frameworks = frameworks
         self.worker = worker
+        self.memory = MemoryWatch((), ()) if memory is None else memory
         self.rerunning = False
         self._nested = epoch is None and installed()
         self._epoch = epoch if epoch is not None else EpochDetector(frameworks)
@@ -73,6 +86,9 @@ class Monitor:
         self.scopes = Scopes(self.detector, frameworks)
         self._culprits: Culprits | None = None
         self._fixtures: FixtureJudge | None = None
+        self.account = Account()
+        self.driver = Driver(self.memory.faults) if driver is None else driver
+        self.children = Children(self.driver.read)
         self._attempt: Attempt | None = None
         self.threads: frozenset[int] = frozenset()
         self.threaded = False
@@ -90,10 +106,17 @@ class Monitor:
     def start(self) -> None:
         """Begin to watch; early, so that a conftest.py that binds a function of `gc` binds the watched one."""
         self._use(self.settings.policy)
+        self.memory.start()
 
     def stop(self) -> None:
         """Leave the process as it was found. Safe to call twice."""
         self._epoch.stop()
+        self.memory.stop()
+        self.driver.stop()
+
+    def is_rerunning(self) -> bool:
+        """Whether a test is being run again, to confirm a leak: no attempt of the user's."""
+        return self.rerunning
 
     def begin(self, item: pytest.Item) -> None:
         """An attempt of a test begins with its setup."""
@@ -101,6 +124,7 @@ class Monitor:
         policy = policy_of(item, self.settings)
         self._use(policy)
         self._attempt = Attempt(item.nodeid, policy)
+        self.children.begin()
         self.open()
         self._charge(began)
 
@@ -108,6 +132,7 @@ class Monitor:
         """A run of a test begins: what is alive now is not its own."""
         self.threads = running_threads()
         self.scopes.begin()
+        self.memory.begin()
         self.detector.open()
 
     def born(self) -> list[object]:
@@ -141,12 +166,17 @@ class Monitor:
         """A wider fixture's setup begins."""
         began = perf_counter()
         place = place_of(fixture, request, self.shorten)
-        self.scopes.enter_setup(fixture, place, policy_of(node_of(request), self.settings))
+        policy = policy_of(node_of(request), self.settings)
+        self.scopes.enter_setup(fixture, place, policy)
+        self.children.enter_setup(fixture, place, policy)
+        self.memory.enter_setup()
         self._charge(began)
 
     def leave_fixture_setup(self, fixture: Any, duration_s: float) -> None:
         """A wider fixture's setup has ended, in `duration_s` seconds."""
         began = perf_counter()
+        self.memory.leave_setup(id(fixture))
+        self.children.leave_setup(fixture)
         self.scopes.leave_setup(fixture, duration_s)
         self._charge(began)
 
@@ -154,11 +184,14 @@ class Monitor:
         """A wider fixture's teardown begins."""
         began = perf_counter()
         self.scopes.enter_teardown(fixture)
+        self.memory.enter_teardown()
         self._charge(began)
 
     def fixture_finalised(self, fixture: Any) -> None:
         """A wider fixture has been torn down."""
         began = perf_counter()
+        self.memory.leave_teardown(id(fixture))
+        self.children.finalised(fixture, self.worker)
         self.scopes.leave_teardown(fixture)
         self._charge(began)
 
@@ -177,6 +210,8 @@ class Monitor:
         verdict: Verdict = "clean" if checked else "unchecked"
         findings: tuple[Finding, ...] = ()
         release_values(item)
+        growth = self.memory.end()
+        memory = self.memory.record(self._peaks())
         with deferred_finalizer_errors(self.config, item.nodeid):
             released = self.scopes.released()
             if any(setup.holds_memory() for setup in released):
@@ -185,16 +220,20 @@ class Monitor:
                 # The fixtures first: the test's arrays, held here, would be found again as holders of theirs.
                 rebuilt_s = sum(setup.setup_s for setup in released)
                 self.check_fixtures(released)
+                processes = self.children.judge()
                 arrays = self.born()
-                if arrays:
+                if arrays or self._grew(growth, attempt.policy):
                     stop_timer(item)
                     from pytest_gpuleak.suspicion import Suspicion
 
                     suspicion = Suspicion(self, item, nextitem, attempt.policy, attempt.duration_s + rebuilt_s)
-                    verdict, findings = suspicion.investigate(arrays)
+                    findings = suspicion.investigate(arrays, growth)
+                verdict, findings = conclude((*processes, *findings), attempt.policy)
             else:
                 # A failed test's traceback holds the values of its fixtures as well as its locals.
                 self.scopes.postpone(released)
+                over_budget = item.stash.get(BUDGET_FINDING, None)
+                findings = () if over_budget is None else (over_budget,)
             self.detector.close()
         self._charge(began)
         self._attempt = None
@@ -206,6 +245,7 @@ class Monitor:
             worker=self.worker,
             duration_s=attempt.duration_s,
             overhead_s=attempt.overhead_s,
+            memory=memory,
             findings=findings,
             allowed=attempt.policy.allowed if verdict == "allowed" else None,
         )
@@ -242,7 +282,7 @@ class Monitor:
     @property
     def fixture_records(self) -> list[FixtureRecord]:
         """The fixtures that did not let go."""
-        return [] if self._fixtures is None else list(self._fixtures.records.values())
+        return merge_records([*(self._fixtures.records.values() if self._fixtures else ()), *self.children.records])
 
     def rungs(self, nodeid: str) -> list[Rung]:
         """The ladder to climb for a suspect.
@@ -250,14 +290,35 @@ class Monitor:
         Args:
             nodeid: whom the settle hook is told of.
         """
-        from pytest_gpuleak.settle import Call, Collection, Waits
+        from pytest_gpuleak.settle import Collection, Waits
 
-        ladder: list[Rung] = [Collection(2)]
+        return [Collection(2), *self.memory.rungs(), *self.hook_rungs(nodeid), Waits(self.threads)]
+
+    def hook_rungs(self, nodeid: str) -> list[Rung]:
+        """The user's own way to let memory go, where there is one.
+
+        Args:
+            nodeid: whom the hook is told of.
+        """
+        from pytest_gpuleak.settle import Call
+
         hook = self.config.hook.pytest_gpuleak_settle
-        if hook.get_hookimpls():
-            ladder.append(Call(lambda: hook(config=self.config, nodeid=nodeid)))
-        ladder.append(Waits(self.threads))
-        return ladder
+        return [Call(lambda: hook(config=self.config, nodeid=nodeid))] if hook.get_hookimpls() else []
+
+    def _peaks(self) -> dict[str, int]:
+        """By device, the most bytes allocated at once during the attempt."""
+        return {device: peak.allocated.total for device, peak in shared_meter(self.config).peaks().items()}
+
+    def _grew(self, growth: Growth, policy: Policy) -> bool:
+        """Whether a counter has grown so far that it is worth a second look, at the cost of a comparison or two."""
+        reserved = None if policy.reserved_bytes is None else max(policy.reserved_bytes, 1)
+        limits = {"allocated": 1, "requested": 1, "reserved": reserved, OUTSIDE: FLOOR}
+        host = max(min(policy.retained_bytes, policy.host_bytes), 1)
+        for (device, metric), size in growth.bytes.items():
+            limit = host if device == HOST else limits.get(metric)
+            if limit is not None and size >= limit:
+                return True
+        return False
 
     def culprits(self) -> Culprits:
         """What held leaked arrays so far in this session."""

@@ -13,13 +13,25 @@ if TYPE_CHECKING:
 
     import pytest
 
-METAVARS = {"count": "N", "size": "MB", "seconds": "SECONDS", "cycles": "ignore|note|fail", "scan": "epoch|scan"}
+METAVARS = {
+    "count": "N",
+    "size": "MB",
+    "limit": "MB",
+    "seconds": "SECONDS",
+    "cycles": "ignore|note|fail",
+    "scan": "epoch|scan",
+    "modes": "MODE[,MODE]",
+    "folder": "DIR",
+}
 """The placeholder in the help, by the kind of the value."""
 
 ROWS = (
     ("tensors", "count", "0", "tensors a test may leave behind growing"),
     ("mb", "size", "0", "MiB per device a test may leave behind growing"),
     ("retained_mb", "size", "1", "MiB per device from which residue that does not grow fails"),
+    ("reserved_mb", "limit", "off", "MiB per device of growth in reserved memory that fails"),
+    ("host", "modes", "heap", "how host memory is watched: heap, tracemalloc, pympler, rss or off"),
+    ("host_mb", "size", "10", "MiB of host memory a test may leave behind growing"),
     ("confirm", "count", "1", "re-runs of a suspect; 0: judge by the first run"),
     ("confirm_limit", "seconds", "60", "a suspect that took longer is not re-run"),
     ("cycles", "cycles", "note", "what becomes of memory that only the cyclic collector freed"),
@@ -27,8 +39,25 @@ ROWS = (
 )
 """Name, kind of value, default and help of every option that sets a field of `policy.Policy`, in the help's order."""
 
+RUN_ROWS = (
+    ("max_mb", "limit", "off", "MiB of peak GPU memory that a test without the marker max_gpu_mb may add"),
+    ("clean", "switch", "off", "after a failed test, free its frames and the device's cache"),
+    ("top", "count", "0", "the heaviest tests that the end of the run lists, with what the session added"),
+    ("snapshots", "folder", "off", "write the allocator's history of leaking tests here, for PyTorch's memory viewer"),
+)
+"""As `ROWS`, for options that set a field of `policy.Settings`: of the run, not of a test."""
+
+USAGE_ERROR_KEY = "gpu_leak_usage_error"
+"""Where the usage error of an xdist worker travels in its ``workeroutput``."""
+UNCHECKED_BUDGETS_KEY = "gpu_leak_unchecked_budgets"
+"""Where the reasons travel for which a worker could not check budgets: one each."""
+
 MARKERS = (
-    "gpu_leak(tensors=..., mb=..., retained_mb=..., confirm=..., cycles=..., scan=...): what a test may leave behind",
+    (
+        "gpu_leak(tensors=..., mb=..., retained_mb=..., host_mb=..., confirm=..., cycles=..., scan=...): what a test may "
+        "leave behind"
+    ),
+    "max_gpu_mb(mb, total=False, device=None, metric='allocated'): peak GPU memory, in MiB, that a test may add",
     "allow_gpu_leak(reason=...): report what a test leaves behind, but do not fail it",
 )
 
@@ -39,11 +68,14 @@ def add_options(parser: pytest.Parser) -> None:
     group.addoption("--gpu-leak", dest="gpu_leak", action="store_true", default=None, help="find tests that leak")
     group.addoption("--no-gpu-leak", dest="gpu_leak_off", action="store_true", default=None, help="off, over all else")
     parser.addini("gpu_leak", "find tests that leak: true or false (default false)", default=None)
-    for name, kind, default, help_text in ROWS:
+    for name, kind, default, help_text in ROWS + RUN_ROWS:
         text = f"{help_text} (default {default})"
-        flag = "--gpu-leak-" + name.replace("_", "-")
-        group.addoption(flag, dest="gpu_leak_" + name, metavar=METAVARS[kind], default=None, help=text)
-        parser.addini("gpu_leak_" + name, text, default=None)
+        flag, dest = "--gpu-leak-" + name.replace("_", "-"), "gpu_leak_" + name
+        if kind == "switch":
+            group.addoption(flag, dest=dest, action="store_true", default=None, help=text)
+        else:
+            group.addoption(flag, dest=dest, metavar=METAVARS[kind], default=None, help=text)
+        parser.addini(dest, text, default=None)
     text = "write a report here when the run ends; the suffix names its format; may be given repeatedly"
     group.addoption("--gpu-leak-report", dest="gpu_leak_report", metavar="PATH", action="append", help=text)
     parser.addini("gpu_leak_report", "reports to write, one path a line, relative to this file", default=None)

@@ -32,3 +32,55 @@ def pytest_configure(config: pytest.Config) -> None:
         from pytest_gpuleak.session import Session
 
         config.pluginmanager.register(Session(config, read_settings(config)), "gpuleak-session")
+    if not options.command_line(config, "gpu_leak_off"):
+        config.pluginmanager.register(_Budgets(config), "gpuleak-budget-markers")
+
+
+class _Budgets:
+    """Looks for budgets once the tests are known, and imports what they take only if there are any.
+
+    Args:
+        config: pytest's config. Raises pytest.UsageError for a bad `--gpu-leak-max-mb`.
+    """
+
+    def __init__(self, config: pytest.Config) -> None:
+        self._config = config
+        self._default: int | None = None
+        name = "gpu_leak_max_mb"
+        if options.command_line(config, name) is not None or options.ini_value(config, name) is not None:
+            from pytest_gpuleak.policy import read_budget
+
+            self._default = read_budget(config)
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
+        """Raises pytest.UsageError for a marker that is not accepted, before any test runs."""
+        if self._default is not None or _has_marker(items, "max_gpu_mb"):
+            from pytest_gpuleak.budget_hooks import hold_to_budgets
+
+            hold_to_budgets(self._config, items, self._default)
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_testnodedown(self, node: object) -> None:
+        """Take what an xdist worker could not check. Raises pytest.UsageError for a marker that it found bad."""
+        output = getattr(node, "workeroutput", None) or {}
+        if options.USAGE_ERROR_KEY in output:
+            raise pytest.UsageError(output[options.USAGE_ERROR_KEY])
+        if output.get(options.UNCHECKED_BUDGETS_KEY):
+            from pytest_gpuleak.budget_hooks import add_worker
+
+            add_worker(self._config, output[options.UNCHECKED_BUDGETS_KEY])
+
+
+def _has_marker(items: list[pytest.Item], name: str) -> bool:
+    """Whether a test, or a class or module of one, has a marker: each looked at once, in under a microsecond a test."""
+    seen: set[int] = set()
+    for item in items:
+        node: pytest.Item | pytest.Collector | None = item
+        while node is not None and id(node) not in seen:
+            seen.add(id(node))
+            for mark in node.own_markers:
+                if mark.name == name:
+                    return True
+            node = node.parent
+    return False

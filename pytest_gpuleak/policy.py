@@ -7,39 +7,33 @@ closest `gpu_leak` marker, the command line, the ini, the default.
 
 from __future__ import annotations
 
-import re
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import pytest
 
-from pytest_gpuleak.options import METAVARS, ROWS, add_options, command_line, ini_value, is_enabled, register_markers
+from pytest_gpuleak.options import (
+    ROWS,
+    RUN_ROWS,
+    add_options,
+    command_line,
+    ini_value,
+    is_enabled,
+    register_markers,
+)
+from pytest_gpuleak.values import KINDS, MIB, PATHS, SWITCH, Kind, complaint_of, parse_reason, parse_size, show
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Iterable, Mapping
     from pathlib import Path
 
 __all__ = [
-    "OPTIONS", "Option", "Policy", "Settings", "add_options", "check_markers", "describe", "is_enabled", "parse_size",
-    "policy_of", "read_settings", "register_markers",
+    "MIB", "OPTIONS", "RUN_OPTIONS", "Option", "Policy", "Settings", "add_options", "check_markers", "closest_first",
+    "describe", "is_enabled", "parse_size", "place_of", "policy_of", "read_budget", "read_settings", "register_markers",
 ]  # fmt: skip
-
-MIB = 1024 * 1024
-"""Bytes in one MiB, the unit of a size given as a plain number."""
 
 POLICY_MARKER = "gpu_leak"
 ALLOW_MARKER = "allow_gpu_leak"
-
-# GPU tools, and this plugin's own `-mb` options, say MB and count in 1024s: so does a size written with it.
-_UNITS: dict[str, int] = {
-    "b": 1,
-    **{prefix + end: 1024**power for power, prefix in enumerate("kmgt", 1) for end in ("ib", "b")},
-}
-_SIZE = re.compile(r"([\d.]+)\s*([a-z]+)", re.ASCII | re.IGNORECASE)
-_NUMBER = re.compile(r"\d+\.?\d*|\.\d+", re.ASCII)
-_SWITCHES = {"1": True, "true": True, "yes": True, "on": True, "0": False, "false": False, "no": False, "off": False}
-_SHOWN = 80
-"""Characters of a bad value that its error shows."""
 
 
 class Policy(NamedTuple):
@@ -49,6 +43,9 @@ class Policy(NamedTuple):
         growing_tensors: arrays it may leave behind growing; None: growth is judged by bytes alone.
         growing_bytes: bytes per device it may leave behind growing; None: growth is judged by tensors alone.
         retained_bytes: residue that does not grow fails from here up, in bytes per device.
+        reserved_bytes: growth of a device's reserved memory that fails, from here up; None: none does.
+        host: how the host's memory is watched, by the names of the probes; empty: not at all.
+        host_bytes: bytes of the host's memory it may leave behind growing.
         confirm: re-runs of a suspect; 0: the first run alone decides.
         confirm_limit_s: seconds; a suspect that took longer is not run again.
         cycles: what becomes of memory that only the cyclic collector freed.
@@ -59,6 +56,9 @@ class Policy(NamedTuple):
     growing_tensors: int | None = 0
     growing_bytes: int | None = 0
     retained_bytes: int = MIB
+    reserved_bytes: int | None = None
+    host: tuple[str, ...] = ("heap",)
+    host_bytes: int = 10 * MIB
     confirm: int = 1
     confirm_limit_s: float = 60.0
     cycles: Literal["ignore", "note", "fail"] = "note"
@@ -74,23 +74,20 @@ class Settings(NamedTuple):
         policy: the policy of tests without a marker.
         report_paths: absolute paths of the reports to write; empty in an xdist worker, which writes none.
         named: values given on the command line or in the ini, by the option's name, which a marker adds to.
+        budget_bytes: peak GPU memory that a test without a marker may add; None: any.
+        clean: whether a failed test's frames and the device's cache are freed after it.
+        top: how many of the heaviest tests are listed at the end.
+        snapshots: folder for the allocator's history of leaking tests, absolute; None: none is written.
     """
 
     enabled: bool
     policy: Policy
     report_paths: tuple[Path, ...] = ()
     named: Mapping[str, Any] = MappingProxyType({})
-
-
-class _Kind(NamedTuple):
-    """A kind of value: its placeholder in the help, what is accepted, and its parser.
-
-    The parser takes text, or the number or bool that a marker or TOML gives, and raises ValueError.
-    """
-
-    metavar: str
-    accepts: str
-    parse: Callable[[object], Any]
+    budget_bytes: int | None = None
+    clean: bool = False
+    top: int = 0
+    snapshots: Path | None = None
 
 
 class Option(NamedTuple):
@@ -107,7 +104,7 @@ class Option(NamedTuple):
 
     name: str
     target: str
-    kind: _Kind
+    kind: Kind
     default: str
     help: str
     marker: bool = True
@@ -123,117 +120,77 @@ class Option(NamedTuple):
         return "gpu_leak_" + self.name
 
 
-def parse_size(value: object) -> int:
-    """Read a size, in bytes: a number of MiB, or text with a unit, such as `"512KiB"` or `"1.5 GiB"`.
-
-    Units are B, KiB, MiB, GiB and TiB, in upper or lower case; KB, MB, GB and TB mean the same, powers of 1024, as a
-    plain number does in an option named `mb`. A fraction of a byte is rounded. Raises ValueError for anything else,
-    negative and infinite sizes included.
-    """
-    unit = MIB
-    if isinstance(value, str) and (match := _SIZE.fullmatch(value.strip())):
-        if match[2].lower() not in _UNITS:
-            raise ValueError("not a unit")
-        value, unit = match[1], _UNITS[match[2].lower()]
-    return round(_parse_number(value) * unit)
-
-
-def _parse_number(value: object) -> float:
-    if isinstance(value, str) and _NUMBER.fullmatch(value.strip()):
-        value = float(value)
-    # NaN fails the comparison too.
-    if isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value < 2**63:
-        return float(value)
-    raise ValueError("not a number from 0")
-
-
-def _parse_count(value: object) -> int:
-    if isinstance(value, (int, str)) and "." not in str(value):
-        return int(_parse_number(value))
-    raise ValueError("not a count")
-
-
-def _choice(*choices: str) -> _Kind:
-    def parse(value: object) -> str:
-        if isinstance(value, str) and value.strip() in choices:
-            return value.strip()
-        raise ValueError("not a choice")
-
-    return _Kind("|".join(choices), "one of " + ", ".join(map(repr, choices)), parse)
-
-
-def _parse_switch(value: object) -> bool:
-    try:
-        return _SWITCHES[str(value).strip().lower()]
-    except KeyError:
-        raise ValueError("not a switch") from None
-
-
-def _parse_paths(value: object) -> list[str]:
-    paths = [line.strip() for line in value.splitlines() if line.strip()] if isinstance(value, str) else value
-    if isinstance(paths, list) and all(isinstance(path, str) and path for path in paths):
-        return paths
-    raise ValueError("not paths")
-
-
-def _parse_reason(value: object) -> str:
-    if isinstance(value, str) and value.strip():
-        return value
-    raise ValueError("not a reason")
-
-
-_SWITCH = _Kind("BOOL", "true or false", _parse_switch)
-_PATHS = _Kind("PATH", "a path, or a list of paths", _parse_paths)
-
-_KINDS = {
-    "count": _Kind(METAVARS["count"], "a whole number from 0", _parse_count),
-    "size": _Kind(
-        METAVARS["size"], "a number of MiB from 0, or a size in B, KiB, MiB, GiB or TiB such as '512KiB'", parse_size
-    ),
-    "seconds": _Kind(METAVARS["seconds"], "a number of seconds from 0", _parse_number),
-    "cycles": _choice(*METAVARS["cycles"].split("|")),
-    "scan": _choice(*METAVARS["scan"].split("|")),
-}
 _TARGETS = {
     "tensors": "growing_tensors",
     "mb": "growing_bytes",
     "retained_mb": "retained_bytes",
+    "reserved_mb": "reserved_bytes",
+    "host_mb": "host_bytes",
     "confirm_limit": "confirm_limit_s",
 }
 """Fields of `Policy` that are not called as the option that sets them."""
 
-_NOT_ON_A_MARKER = {"confirm_limit"}
+_NOT_ON_A_MARKER = {"confirm_limit", "reserved_mb", "host"}
 
 OPTIONS = tuple(
-    Option(name, _TARGETS.get(name, name), _KINDS[kind], default, text, name not in _NOT_ON_A_MARKER)
+    Option(name, _TARGETS.get(name, name), KINDS[kind], default, text, name not in _NOT_ON_A_MARKER)
     for name, kind, default, text in ROWS
 )
 """Every option that sets a field of `Policy`, in the order of the help."""
 
+RUN_OPTIONS = tuple(
+    Option(name, {"max_mb": "budget_bytes"}.get(name, name), KINDS[kind], default, text, marker=False)
+    for name, kind, default, text in RUN_ROWS
+)
+"""Every option that sets a field of `Settings`, in the order of the help."""
+
 _MARKERS = {
     POLICY_MARKER: {option.name: option.kind for option in OPTIONS if option.marker},
-    ALLOW_MARKER: {"reason": _Kind("TEXT", 'a text that is not empty: reason="..."', _parse_reason)},
+    ALLOW_MARKER: {"reason": Kind("TEXT", 'a text that is not empty: reason="..."', parse_reason)},
 }
 
 
 def parse_switch_of(config: pytest.Config, given: object) -> bool:
     """Read the ini's `gpu_leak`. Raises pytest.UsageError for a value that is neither true nor false."""
-    return bool(_parsed(_SWITCH, given, _ini_place(config, "gpu_leak")))
+    return bool(_parsed(SWITCH, given, _ini_place(config, "gpu_leak")))
 
 
 def read_settings(config: pytest.Config) -> Settings:
     """Read the run's settings. Raises pytest.UsageError for a value or a report path that is not accepted."""
     enabled = is_enabled(config)
+    named = _given(config, OPTIONS)
+    given = _given(config, RUN_OPTIONS)
+    of_the_run = {option.target: given[option.name] for option in RUN_OPTIONS if option.name in given}
+    if of_the_run.get("snapshots"):
+        of_the_run["snapshots"] = _folder_of(config, "gpu_leak_snapshots") / of_the_run["snapshots"]
+    # A worker of xdist writes no report, and may run on a machine that has no such folder.
+    writes = enabled and not hasattr(config, "workerinput")
+    return Settings(enabled, _build(named), _report_paths(config) if writes else (), named, **of_the_run)
+
+
+def read_budget(config: pytest.Config) -> int | None:
+    """Read `--gpu-leak-max-mb`, which holds without `--gpu-leak` too: bytes, or None. Raises pytest.UsageError."""
+    budget: int | None = _given(config, [option for option in RUN_OPTIONS if option.name == "max_mb"]).get("max_mb")
+    return budget
+
+
+def _given(config: pytest.Config, options: Iterable[Option]) -> dict[str, Any]:
+    """What the command line, or else the ini, gives for each option, by its name."""
     named: dict[str, Any] = {}
-    for option in OPTIONS:
+    for option in options:
         given, place = command_line(config, option.ini), option.flag
         if given is None:
             given, place = ini_value(config, option.ini), _ini_place(config, option.ini)
         if given is not None:
             named[option.name] = _parsed(option.kind, given, place)
-    # A worker of xdist writes no report, and may run on a machine that has no such folder.
-    writes = enabled and not hasattr(config, "workerinput")
-    return Settings(enabled, _build(named), _report_paths(config) if writes else (), named)
+    return named
+
+
+def _folder_of(config: pytest.Config, name: str) -> Path:
+    """The folder that a relative path of an option is relative to."""
+    if command_line(config, name) is None and config.inipath is not None:
+        return config.inipath.parent
+    return config.invocation_params.dir
 
 
 def policy_of(node: pytest.Item | pytest.Collector, settings: Settings) -> Policy:
@@ -243,7 +200,7 @@ def policy_of(node: pytest.Item | pytest.Collector, settings: Settings) -> Polic
     """
     named: dict[str, Any] = {}
     allowed: str | None = None
-    for mark in _closest_first(node):
+    for mark in closest_first(node, POLICY_MARKER, ALLOW_MARKER):
         complaint = _complaint(mark)
         if complaint is not None:
             raise ValueError(f"pytest.mark.{mark.name}: {complaint}")
@@ -267,15 +224,19 @@ def check_markers(items: Iterable[pytest.Item], settings: Settings) -> None:
         return
     seen: set[int] = set()
     for item in items:
-        for mark in _closest_first(item):
+        for mark in closest_first(item, POLICY_MARKER, ALLOW_MARKER):
             # One marker of a module is the same object for all its tests. The nodes keep it alive, so ids are unique.
             if id(mark) not in seen:
                 seen.add(id(mark))
                 complaint = _complaint(mark)
                 if complaint is not None:
-                    file, line, _ = item.location
-                    place = f"{item.nodeid} ({file}:{(line or 0) + 1})"
-                    raise pytest.UsageError(f"pytest.mark.{mark.name}: {complaint}; on {place}")
+                    raise pytest.UsageError(f"pytest.mark.{mark.name}: {complaint}; on {place_of(item)}")
+
+
+def place_of(item: pytest.Item) -> str:
+    """Where a test stands, for a usage error: its id, and file and line."""
+    file, line, _ = item.location
+    return f"{item.nodeid} ({file}:{(line or 0) + 1})"
 
 
 def describe(settings: Settings) -> dict[str, Any]:
@@ -295,9 +256,9 @@ def _build(named: Mapping[str, Any]) -> Policy:
     return policy
 
 
-def _closest_first(node: pytest.Item | pytest.Collector) -> list[pytest.Mark]:
-    """List our markers on a node: its parameter's, its own, its class's, its module's."""
-    ours = [mark for mark in node.iter_markers() if mark.name in (POLICY_MARKER, ALLOW_MARKER)]
+def closest_first(node: pytest.Item | pytest.Collector, *names: str) -> list[pytest.Mark]:
+    """List the markers of these names on a node: its parameter's, its own, its class's, its module's."""
+    ours = [mark for mark in node.iter_markers() if mark.name in names]
     # pytest lists what `pytest.param(..., marks=...)` adds behind the function's own, though it is closer.
     of_parameter = {id(mark) for mark in getattr(getattr(node, "callspec", None), "marks", ())} if ours else ()
     return sorted(ours, key=lambda mark: id(mark) not in of_parameter)
@@ -305,29 +266,20 @@ def _closest_first(node: pytest.Item | pytest.Collector) -> list[pytest.Mark]:
 
 def _complaint(mark: pytest.Mark) -> str | None:
     known = _MARKERS[mark.name]
-    names = ", ".join(known)
     if mark.args:
-        return f"positional argument {_show(mark.args[0])} is not accepted, only keyword arguments: {names}"
+        return f"positional argument {show(mark.args[0])} is not accepted, only keyword arguments: {', '.join(known)}"
     required = {"reason": None} if mark.name == ALLOW_MARKER else {}
-    for name, given in {**required, **mark.kwargs}.items():
-        if name not in known:
-            return f"unknown argument {name}={_show(given)}, accepted are: {names}"
-        try:
-            # Not isinstance: it would ask a stranger for its __class__, which may do or raise anything.
-            known[name].parse(given if {str, int, float} & {*type(given).__mro__} else None)
-        except ValueError:
-            return f"{name}={_show(given)} is not accepted, only {known[name].accepts}"
-    return None
+    return complaint_of({**required, **mark.kwargs}, known)
 
 
 def _report_paths(config: pytest.Config) -> tuple[Path, ...]:
-    texts, place, folder = command_line(config, "gpu_leak_report"), "--gpu-leak-report", config.invocation_params.dir
+    texts, place = command_line(config, "gpu_leak_report"), "--gpu-leak-report"
     if texts is None:
         given, place = ini_value(config, "gpu_leak_report"), _ini_place(config, "gpu_leak_report")
         if given is None:
             return ()
-        texts = _parsed(_PATHS, given, place)
-        folder = folder if config.inipath is None else config.inipath.parent
+        texts = _parsed(PATHS, given, place)
+    folder = _folder_of(config, "gpu_leak_report")
     # Here, since it is needed only where a report is asked for.
     from pytest_gpuleak.reports.files import complaint_of
 
@@ -335,7 +287,7 @@ def _report_paths(config: pytest.Config) -> tuple[Path, ...]:
     for path, text in paths.items():
         complaint = complaint_of(path)
         if complaint is not None:
-            raise pytest.UsageError(f"{place}: {_show(text)} {complaint}")
+            raise pytest.UsageError(f"{place}: {show(text)} {complaint}")
     return tuple(paths)
 
 
@@ -346,16 +298,8 @@ def _ini_place(config: pytest.Config, name: str) -> str:
     return f"ini value {name} in {config.inipath}"
 
 
-def _parsed(kind: _Kind, given: object, place: str) -> Any:
+def _parsed(kind: Kind, given: object, place: str) -> Any:
     try:
         return kind.parse(given)
     except ValueError:
-        raise pytest.UsageError(f"{place}: {_show(given)} is not accepted, only {kind.accepts}") from None
-
-
-def _show(value: object) -> str:
-    # The repr of a stranger is the user's code, and may be anything.
-    if value is None or type(value) in (bool, int, float, str):
-        text = repr(value)
-        return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."
-    return f"a {type(value).__name__}"
+        raise pytest.UsageError(f"{place}: {show(given)} is not accepted, only {kind.accepts}") from None

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from pytest_gpuleak.findings import ArrayInfo, Finding, Holder
+    from pytest_gpuleak.findings import ArrayInfo, Contribution, Finding, Holder
 
 
 def for_the_reader(finding: Finding, why_unconfirmed: str, shorten: Callable[[str], str]) -> Finding:
@@ -27,11 +27,12 @@ def for_the_reader(finding: Finding, why_unconfirmed: str, shorten: Callable[[st
     finding = dataclasses.replace(
         finding,
         holder=None if finding.holder is None else _with_place(finding.holder, shorten),
+        contributions=tuple(_with_short_place(part, shorten) for part in finding.contributions),
         other_holders=tuple(_with_place(other, shorten) for other in finding.other_holders),
         tensors=tuple(_with_short_path(array, shorten) for array in finding.tensors),
         why_unconfirmed=why_unconfirmed if finding.kind == "unconfirmed" and why_unconfirmed else None,
     )
-    return dataclasses.replace(finding, hint=hint_for(finding))
+    return dataclasses.replace(finding, hint=finding.hint or hint_for(finding))
 
 
 def _with_place(holder: Holder, shorten: Callable[[str], str]) -> Holder:
@@ -39,6 +40,15 @@ def _with_place(holder: Holder, shorten: Callable[[str], str]) -> Holder:
 
     file = None if holder.file is None else shorten(holder.file)
     return dataclasses.replace(holder, file=file, deciding=deciding_edge(holder))
+
+
+def _with_short_place(part: Contribution, shorten: Callable[[str], str]) -> Contribution:
+    created, holder = part.created, part.holder
+    return dataclasses.replace(
+        part,
+        created=None if created is None else dataclasses.replace(created, file=shorten(created.file)),
+        holder=None if holder is None else _with_place(holder, shorten),
+    )
 
 
 def _with_short_path(array: ArrayInfo, shorten: Callable[[str], str]) -> ArrayInfo:

@@ -36,6 +36,11 @@ class RuntestHooks:
         self._fault = ""
         self._warned = False
 
+    @property
+    def rerunning(self) -> bool:
+        """Whether a test is being run again, to confirm a leak."""
+        return self._monitor.rerunning
+
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtest_setup(self, item: pytest.Item) -> Generator[None, object, object]:
         """An attempt begins. Not in the protocol: plugins that repeat tests run several attempts in one."""

@@ -86,6 +86,11 @@ class Scopes:
         """Ids of the arrays that the test made before a wider fixture moved the border."""
         return self._own
 
+    @property
+    def active(self) -> list[FixtureSetup]:
+        """The wider fixtures that are set up now."""
+        return list(self._active.values())
+
     def enter_setup(self, fixture: Any, place: FixturePlace, policy: Policy) -> None:
         """A wider fixture's setup begins."""
         self._give()

@@ -9,19 +9,23 @@ import pytest
 
 from pytest_gpuleak.arrays import ArrayFramework, builtin_frameworks
 from pytest_gpuleak.collector import epochs_supported, installed
+from pytest_gpuleak.driver import Driver
 from pytest_gpuleak.epoch import EpochDetector
 from pytest_gpuleak.findings import decode_fixture, decode_test, encode
 from pytest_gpuleak.ledger import Ledger
+from pytest_gpuleak.memory import MemoryWatch
 from pytest_gpuleak.monitor import Monitor
+from pytest_gpuleak.options import USAGE_ERROR_KEY
 from pytest_gpuleak.policy import Settings, check_markers, read_settings
-from pytest_gpuleak.reports.text import format_bytes
+from pytest_gpuleak.probes.sharing import shared_meter, shared_probe
+from pytest_gpuleak.reports.text import clean_text, format_bytes
 from pytest_gpuleak.runtest import RECORD_ATTRIBUTE, RuntestHooks
 
 _DETECTOR: pytest.StashKey[EpochDetector] = pytest.StashKey()
+FAULTS_KEY = "gpu_leak_faults"
+"""Where a worker's lines on what could not be read travel in xdist's ``workeroutput``."""
 WORKER_KEY = "gpu_leak"
 """Where a worker's findings travel in xdist's ``workeroutput``."""
-USAGE_ERROR_KEY = "gpu_leak_usage_error"
-"""Where a worker's usage error does."""
 
 
 def watch_collector(early_config: pytest.Config) -> None:
@@ -35,6 +39,15 @@ def watch_collector(early_config: pytest.Config) -> None:
         detector.start()
         early_config.stash[_DETECTOR] = detector
         early_config.add_cleanup(detector.stop)
+
+
+def _watch_memory(config: pytest.Config, settings: Settings, driver: Driver, faults: list[str]) -> MemoryWatch:
+    """The counters of this process. An xdist controller, which runs no test, reads none."""
+    from pytest_gpuleak.probes.host import host_probes
+
+    return MemoryWatch(
+        [shared_probe(config)], host_probes(settings.policy.host, str(config.rootpath)), driver.read, faults
+    )
 
 
 class Session:
@@ -52,10 +65,14 @@ class Session:
         self._is_worker = worker is not None
         self._ledger = Ledger()
         self._errors: list[str] = []
+        self._faults: list[str] = []
         detector = config.stash.get(_DETECTOR, None)
         self._frameworks: list[ArrayFramework] = detector.frameworks if detector else builtin_frameworks()
         name = str(worker["workerid"]) if worker is not None else "main"
-        self._monitor = Monitor(config, settings, self._frameworks, name, detector)
+        faults: list[str] = []
+        driver = Driver(faults)
+        self._memory = _watch_memory(config, settings, driver, faults)
+        self._monitor = Monitor(config, settings, self._frameworks, name, detector, self._memory, driver)
         config.add_cleanup(self._monitor.stop)
 
     def pytest_report_header(self) -> list[str]:
@@ -94,7 +111,20 @@ class Session:
             self._frameworks.extend(more)
         if not self._config.option.collectonly:
             self._monitor.start()
-            self._config.pluginmanager.register(RuntestHooks(self._monitor), "gpuleak-runtest")
+            shared_meter(self._config)
+            self._take_hold()
+
+    def _take_hold(self) -> None:
+        from pytest_gpuleak.out_of_memory_hooks import OutOfMemoryHooks
+
+        manager, monitor = self._config.pluginmanager, self._monitor
+        manager.register(RuntestHooks(monitor), "gpuleak-runtest")
+        manager.register(OutOfMemoryHooks(monitor), "gpuleak-out-of-memory")
+        if self._settings.clean:
+            from pytest_gpuleak.cleaning import CleaningHooks
+
+            # The last, and so the outermost: a failed attempt is cleaned before the next one's counters are read.
+            manager.register(CleaningHooks(self._config, self._memory.read, monitor.is_rerunning), "gpuleak-cleaning")
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Take the record that came with a teardown's report, from this process or from a worker."""
@@ -125,6 +155,7 @@ class Session:
             raise pytest.UsageError(output[USAGE_ERROR_KEY])
         for record in output.get(WORKER_KEY, []):
             self._ledger.add_fixture(decode_fixture(record))
+        self._faults += [fault for fault in output.get(FAULTS_KEY, []) if fault not in self._faults]
 
     @pytest.hookimpl(trylast=True)
     def pytest_sessionfinish(self, session: pytest.Session, exitstatus: int) -> None:
@@ -133,6 +164,7 @@ class Session:
         records = self._monitor.fixture_records
         if self._is_worker:
             self._config.workeroutput[WORKER_KEY] = [encode(record) for record in records]  # type: ignore[attr-defined]
+            self._config.workeroutput[FAULTS_KEY] = self._memory.faults  # type: ignore[attr-defined]
             return
         for record in records:
             self._ledger.add_fixture(record)
@@ -154,6 +186,11 @@ class Session:
             terminalreporter.section("GPU LEAKS", red=report.summary["leaked"] > 0 or self._ledger.fixture_leaked)
         for line in lines:
             terminalreporter.line(line)
+        if verbosity >= 0:
+            for line in terminal.render_usage(report, width=terminalreporter._tw.fullwidth):
+                terminalreporter.line(line)
+        for fault in dict.fromkeys([*self._memory.faults, *self._faults]):
+            terminalreporter.line(f"gpu-leak: {clean_text(fault, terminal.TEXT_LIMIT)}")
         terminalreporter.line(terminal.render_summary(report))
         for error in self._errors:
             terminalreporter.line(error, red=True)

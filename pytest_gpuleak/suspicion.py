@@ -8,7 +8,9 @@ import os
 import sys
 from typing import TYPE_CHECKING, Any
 
-from pytest_gpuleak.findings import Finding, FixtureRecord, Verdict
+from pytest_gpuleak.account import owner_of
+from pytest_gpuleak.counting import CounterTrail
+from pytest_gpuleak.findings import Finding, FixtureRecord
 from pytest_gpuleak.keepsakes import release_values
 from pytest_gpuleak.scan import framework_of
 from pytest_gpuleak.settle import Collection, YoungCollection
@@ -19,6 +21,7 @@ if TYPE_CHECKING:
 
     from pytest_gpuleak.arrays.protocol import OriginLog, StorageHandle
     from pytest_gpuleak.investigation import Investigation
+    from pytest_gpuleak.memory import Growth
     from pytest_gpuleak.monitor import Monitor
     from pytest_gpuleak.policy import Policy
     from pytest_gpuleak.scopes import FixturePlace, FixtureSetup
@@ -52,27 +55,43 @@ class Suspicion:
         self._policy = policy
         self._expected_s = expected_s
 
-    def investigate(self, arrays: list[object]) -> tuple[Verdict, tuple[Finding, ...]]:
-        """The verdict and the findings.
+    def investigate(self, arrays: list[object], growth: Growth) -> tuple[Finding, ...]:
+        """The findings.
 
         Args:
             arrays: strong references to what the test left; emptied here, before anything of the user's runs.
+            growth: what it has added to the counters.
         """
         from pytest_gpuleak.investigation import Investigation
         from pytest_gpuleak.presentation import for_the_reader
 
-        monitor, policy = self._monitor, self._policy
+        monitor = self._monitor
         investigation = Investigation(monitor.detector, monitor.frameworks, monitor.culprits)
+        counters = CounterTrail(monitor, self._policy, self._item.nodeid)
         why = ""
-        rungs = monitor.rungs(self._item.nodeid)
-        if investigation.add_run(arrays, rungs, monitor.threads, YOUNG_RUNGS, threaded=monitor.threaded):
-            monitor.scopes.disown(investigation.identities)
-            why = self._why_not() or self._confirm(investigation)
+        if self._take_in(investigation, counters, arrays, growth):
+            why = self._why_not() or self._confirm(investigation, counters)
             if not investigation.confirmed:
                 investigation.look()
+        for left in investigation.leftovers():
+            monitor.account.note(self._item.nodeid, *left)
+        return tuple(for_the_reader(found, why, monitor.shorten) for found in self._judge(investigation, counters))
+
+    def _take_in(
+        self, investigation: Investigation, counters: CounterTrail, arrays: list[object], growth: Growth
+    ) -> bool:
+        """Settle what a run left and note what stays; whether anything does."""
+        monitor = self._monitor
+        rungs = monitor.rungs(self._item.nodeid) if arrays else ()
+        stays = investigation.add_run(arrays, rungs, monitor.threads, YOUNG_RUNGS, threaded=monitor.threaded)
+        grown = counters.add_run(investigation, growth)
+        if stays or grown:
+            monitor.scopes.disown(investigation.identities)
+        return stays or grown
+
+    def _judge(self, investigation: Investigation, counters: CounterTrail) -> tuple[Finding, ...]:
         evidence = without_running_frames(investigation.evidence())
-        findings = [for_the_reader(found, why, monitor.shorten) for found in judge(evidence, policy)]
-        return conclude(findings, policy)
+        return (*judge(evidence, self._policy), *counters.judge(evidence))
 
     def _why_not(self) -> str:
         """Why the test is not run again; empty if it is."""
@@ -84,21 +103,22 @@ class Suspicion:
             return "it is one rank of several, which would wait for each other"
         return ""
 
-    def _confirm(self, investigation: Investigation) -> str:
+    def _confirm(self, investigation: Investigation, counters: CounterTrail) -> str:
         """Run the test again until it is seen not to grow, or as often as asked; why that ended early, if it did."""
         for _ in range(self._policy.confirm):
-            result, origins = self._run_again(tracing_on=True)
-            if not (result.passed or result.timed_out):
-                # It may be the tracing that it does not bear (torch.compile's fullgraph, a mode of its own).
-                result, origins = self._run_again(tracing_on=False)
-            if not result.passed:
-                return str(result.why)
-            monitor = self._monitor
-            born, rungs = monitor.born(), monitor.rungs(self._item.nodeid)
-            investigation.add_run(born, rungs, monitor.threads, YOUNG_RUNGS, threaded=monitor.threaded)
-            monitor.scopes.disown(investigation.identities)
+            investigation.expect_run()
+            with counters.recording():
+                result, origins = self._run_again(tracing_on=True)
+                if not (result.passed or result.timed_out):
+                    # It may be the tracing that it does not bear (torch.compile's fullgraph, a mode of its own).
+                    result, origins = self._run_again(tracing_on=False)
+                if not result.passed:
+                    return str(result.why)
+                monitor = self._monitor
+                growth = monitor.memory.end()
+                self._take_in(investigation, counters, monitor.born(), growth)
             investigation.look(origins)
-            if not any(found.kind == "growing" for found in judge(investigation.evidence(), self._policy)):
+            if not any(found.bytes_per_run for found in self._judge(investigation, counters)):
                 break
         return ""
 
@@ -165,6 +185,12 @@ class FixtureJudge:
             for index in sorted(evidence.alive[0])
             if not _is_held_by_traceback(evidence.survivors[index])
         ]
+        for survivor in survivors:
+            reading, holder = survivor.reading, survivor.holder
+            text = "" if holder is None else holder.text
+            monitor.account.note(
+                owner_of(setup.place), reading.device, reading.storage_bytes, kept[reading.storage], text
+            )
         history = self._histories.setdefault(setup.place, _History())
         history.add_run(survivors, [kept[survivor.reading.storage] for survivor in survivors])
         history.cycles = evidence.cycles

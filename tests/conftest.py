@@ -21,7 +21,26 @@ STAND_IN = """
         return [StandInArrays()]
 """
 
+SLOW = (
+    "confirm/test_repeated_culprits.py",
+    "docs/test_readme.py",
+    "holders/test_culprits_random.py",
+    "holders/test_holders_scale.py",
+    "memory/test_host_counters.py",
+    "policy/test_usage_errors.py",
+    "probes/test_host_modes.py",
+    "session/test_session.py",
+)
+"""Files that take many seconds and say little about the Python that they run on: all their tests are marked `slow`."""
+
 Json = dict[str, Any]
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark the tests of slow files."""
+    for item in items:
+        if item.path.as_posix().endswith(SLOW):
+            item.add_marker(pytest.mark.slow)
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from pytest_gpuleak.findings import (
         ArrayInfo,
         Autograd,
+        Contribution,
         Finding,
         FixtureRecord,
         Holder,
@@ -40,6 +41,7 @@ _SHORT_CHAIN = 120  # JUnit and longrepr have no columns; a line in them should 
 _ARRAYS_SHOWN = 5  # with -v; the JSON report has more
 _STEPS_SHOWN = 30
 _TESTS_SHOWN = 3
+_PARTS_SHOWN = 3
 _CHAIN_END = 12  # characters that the end of a chain takes to be worth showing beside its root
 _INDENT = "  "
 _LABEL_INDENT = " " * 11
@@ -50,8 +52,8 @@ _KINDS = {
     "unconfirmed": "left behind, not confirmed",
     "cycle": "held until the garbage collector ran",
     "unattributed": "no tensor explains it",
-    "host": "each run leaves {per_run} more",
-    "process": "held by a process left running",
+    "host": "no tensor explains it",
+    "process": "still running",
     "budget": "over the test's budget",
 }
 _HOLDERS = {
@@ -81,6 +83,32 @@ def render_summary(report: RunReport) -> str:
     parts.append(f"{counts.get('clean', 0)} clean")
     cost = counts.get("overhead_per_test_us")
     return f"gpu-leak: {', '.join(parts)}{'' if cost is None else _cost(cost)}"
+
+
+def render_usage(report: RunReport, *, width: int) -> list[str]:
+    """Write what the tests took: the heaviest, then what the session added up to; none where nothing was measured.
+
+    Reads `summary["memory"]`.
+    """
+    usage = report.summary.get("memory") or {}
+    lines: list[str] = []
+    for entry in usage.get("heaviest", ()):
+        size = f"{format_bytes(entry['bytes']):>10} {entry['what']} on {clean_text(entry['device'], ID_LIMIT)}"
+        lines.append(f"{_INDENT}{size}  {clean_text(entry['nodeid'], ID_LIMIT)}")
+    if lines:
+        lines.insert(0, "gpu-leak: the heaviest tests, and what the session added")
+    for device, counters in usage.get("drift", {}).items() if lines else ():
+        parts = [f"{clean_text(name, ID_LIMIT)} {_signed(size)}" for name, size in counters.items()]
+        peak = usage.get("peaks", {}).get(device)
+        highest = "" if peak is None else f"; peak {format_bytes(peak)}"
+        lines.append(f"{_INDENT}session, {clean_text(device, ID_LIMIT)}: {', '.join(parts)}{highest}")
+    return [
+        line if len(line) <= max(width, MIN_WIDTH) else shorten_middle(line, max(width, MIN_WIDTH)) for line in lines
+    ]
+
+
+def _signed(size: int) -> str:
+    return f"{'-' if size < 0 else '+'}{format_bytes(abs(size))}"
 
 
 def render_leaks(report: RunReport, *, verbosity: int, width: int) -> list[str]:
@@ -124,14 +152,20 @@ def render_leaks(report: RunReport, *, verbosity: int, width: int) -> list[str]:
 def render_finding(finding: Finding, *, verbosity: int = 0, width: int = 80) -> list[str]:
     """Write one finding: what leaked, who holds it, where it was created, then what else is known, indented."""
     width = max(width, MIN_WIDTH)
-    lines = _what_lines(finding, width) + _held_lines(finding.holder, width)
+    lines = _what_lines(finding, width)
+    if finding.holder is not None or finding.metric is None:
+        lines += _held_lines(finding.holder, width)
     if finding.hint:
         lines += _wrapped("fix", finding.hint, width)
     if verbosity > 0 and finding.holder is not None:
         lines += _path(finding.holder, width)
     for other in finding.other_holders:
         lines += _held_lines(other, width, label="and by")
-    lines += _created(finding, width, every=verbosity > 0)
+    if finding.metric is None:
+        lines += _created(finding, width, every=verbosity > 0)
+    lines += _parts(finding, width, every=verbosity > 0)
+    for text in finding.evidence:
+        lines += _wrapped("figures", text, width)
     lines += [_labelled("tensor", _array(array)) for array in finding.tensors[: _ARRAYS_SHOWN if verbosity > 0 else 1]]
     if finding.why_unconfirmed:
         lines += _wrapped("because", finding.why_unconfirmed, width)
@@ -154,11 +188,16 @@ def render_short(finding: Finding) -> str:
     origin = next((array.created for array in finding.tensors if array.created is not None), None)
     created = _place(origin) if origin else "unknown"
     fix = f"\nfix: {clean_text(finding.hint, TEXT_LIMIT)}" if finding.hint else ""
+    if finding.metric is not None:
+        parts = [f"\n{_part(part)}" for part in finding.contributions[:_PARTS_SHOWN]]
+        return f"{_what(finding)}{fix}{''.join(parts)}"
     return f"{_what(finding)}\nheld by {_held_by(finding.holder)}{fix}\ncreated {created}"
 
 
 def render_line(finding: Finding) -> str:
     """Write one finding as one line: what leaked and who holds it."""
+    if finding.holder is None and finding.metric is not None:
+        return f"{_what(finding)}{''.join(f', {_part(part)}' for part in finding.contributions[:1])}"
     return f"{_what(finding)}, held by {_held_by(finding.holder)}"
 
 
@@ -185,10 +224,20 @@ def _titled(report: RunReport, *, verbose: bool) -> Iterable[tuple[str, str, Tes
 
 def _what(finding: Finding) -> str:
     size = format_bytes(finding.bytes)
-    amount = f"{count_of(finding.count, 'tensor')}, {size}" if finding.count else size
-    words = _KINDS[finding.kind].format(per_run=format_bytes(finding.bytes_per_run))
+    noun = "process" if finding.kind == "process" else "tensor"
+    amount = f"{_count(finding.count, noun)}, {size}" if finding.count else size
+    if finding.metric is not None and finding.kind != "process":
+        amount += f" {clean_text(finding.metric, ID_LIMIT)}"
+    per_run = format_bytes(finding.bytes_per_run)
+    words = _KINDS[finding.kind].format(per_run=per_run)
+    if finding.kind in ("unattributed", "host") and finding.bytes_per_run:
+        words = f"each run leaves {per_run} more"
     kind = finding.kind if finding.failed else f"{finding.kind}, not failed"
     return f"{kind}: {amount} on {clean_text(finding.device, ID_LIMIT)}; {words}"
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} processes" if noun == "process" and number != 1 else count_of(number, noun)
 
 
 def _what_lines(finding: Finding, width: int) -> list[str]:
@@ -275,6 +324,25 @@ def _created(finding: Finding, width: int, *, every: bool) -> list[str]:
     if not every and len(origins) > 1:
         lines.append(_labelled("", f"and {count_of(len(origins) - 1, 'other line')}"))
     return lines
+
+
+def _parts(finding: Finding, width: int, *, every: bool) -> list[str]:
+    """Write what memory consists of that is no tensor's: each part, the line that allocated it, and who holds it."""
+    lines: list[str] = []
+    for part in finding.contributions if every else finding.contributions[:_PARTS_SHOWN]:
+        lines += _wrapped("of it", _part(part), width)
+        if part.created is not None:
+            lines += _wrapped("created", _place(part.created), width)
+        if part.holder is not None and part.holder != finding.holder:
+            lines += _held_lines(part.holder, width)
+    return lines
+
+
+def _part(part: Contribution) -> str:
+    count = f" ({part.count} x)" if part.count > 1 else ""
+    sign = "-" if part.bytes < 0 else ""
+    size = f"{sign}{format_bytes(abs(part.bytes))}: " if part.bytes else ""
+    return f"{size}{clean_text(part.text, TEXT_LIMIT)}{count}"
 
 
 def _graph(autograd: Autograd | None) -> list[str]:

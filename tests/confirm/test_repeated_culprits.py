@@ -141,11 +141,11 @@ def test_a_series_of_leaks_of_many_shapes_is_told_as_each_was_the_first_time(
         {leak}
     """
         for shape, leak in SHAPES.items()
-        for number in (1, 2, 3)
+        for number in (1, 2)
     )
     told_with_memory = told_by(start(MANY + tests))
-    assert answers.asked == 6 * len(SHAPES)
-    assert answers.given >= 4 * len(SHAPES)
+    assert answers.asked == 4 * len(SHAPES)
+    assert answers.given >= 2 * len(SHAPES)
     for name, verdict in told_with_memory.items():
         assert verdict == told_with_memory[name[:-1] + "1"], name
     assert told_by(without_memory()) == told_with_memory
@@ -650,6 +650,7 @@ def test_a_fixture_that_has_been_finalised_is_not_held(start: Runner, answers: A
 
 FORGETFUL = """
 from pytest_gpuleak.holders.culprits import Culprits
+
 
 Culprits.recognise = lambda *_: None
 """

@@ -15,6 +15,7 @@ import pytest
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+
 ROOT = Path(__file__).resolve().parents[2]
 README = ROOT / "README.md"
 BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
@@ -87,8 +88,14 @@ def test_the_markers_the_ini_and_the_hook_are_accepted(pytester: pytest.Pytester
     pytester.makeconftest("".join(code for code in snippets if "def pytest_" in code))
     pytester.makepyfile("".join(code for code in snippets if "def test_" in code))
     result = pytester.runpytest_subprocess("--strict-markers", "-p", "no:randomly")
-    result.assert_outcomes(passed=2)
-    result.stdout.fnmatch_lines(["gpu-leak: *from 4.0 MiB*", "gpu-leak: 0 leaked, 2 clean*"])
+    result.assert_outcomes(passed=3)
+    result.stdout.fnmatch_lines(
+        [
+            "gpu-leak: *from 4.0 MiB*",
+            "gpu-leak: 1 budget was not checked: no device was used",
+            "gpu-leak: 0 leaked, 3 clean*",
+        ]
+    )
 
 
 def test_every_option_is_in_the_readme(pytester: pytest.Pytester) -> None:

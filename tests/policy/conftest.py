@@ -39,6 +39,13 @@ def pytest_configure(config):
             "enabled": settings.enabled,
             "policy": policy.describe(settings),
             "reports": [str(path) for path in settings.report_paths],
+            "run": {
+                "budget_bytes": settings.budget_bytes,
+                "clean": settings.clean,
+                "top": settings.top,
+                "snapshots": settings.snapshots and str(settings.snapshots),
+            },
+            "budget": policy.read_budget(config),
         }
         FOLDER.joinpath("settings.json").write_text(json.dumps(described))
 

@@ -18,13 +18,16 @@ def policies(run: RunPolicy, pytester: pytest.Pytester, source: str, *arguments:
 
 def test_every_argument(run_policy: RunPolicy, pytester: pytest.Pytester) -> None:
     source = """
-@MARK(tensors=2, mb="1.5", retained_mb="512KiB", confirm=3, cycles="fail", scan="scan")
+@MARK(tensors=2, mb="1.5", retained_mb="512KiB", host_mb=4, confirm=3, cycles="fail", scan="scan")
 def test_one(): pass
 """
     assert policies(run_policy, pytester, source)["test_one"] == {
         "growing_tensors": 2,
         "growing_bytes": 3 * MIB // 2,
         "retained_bytes": 512 * 1024,
+        "reserved_bytes": None,
+        "host": ["heap"],
+        "host_bytes": 4 * MIB,
         "confirm": 3,
         "confirm_limit_s": 60.0,
         "cycles": "fail",
@@ -117,7 +120,11 @@ def test_a_bad_marker_added_while_tests_run_is_a_value_error(pytester: pytest.Py
 def test_markers_are_declared(run_policy: RunPolicy) -> None:
     run_policy("--markers").result.stdout.fnmatch_lines(
         [
-            "@pytest.mark.gpu_leak(tensors=..., mb=..., retained_mb=..., confirm=..., cycles=..., scan=...): *",
+            (
+                "@pytest.mark.gpu_leak(tensors=..., mb=..., retained_mb=..., host_mb=..., confirm=..., cycles=..., "
+                "scan=...): *"
+            ),
+            "@pytest.mark.max_gpu_mb(mb, total=False, device=None, metric='allocated'): *",
             "@pytest.mark.allow_gpu_leak(reason=...): *",
         ]
     )

@@ -13,71 +13,131 @@ DEFAULTS = {
     "growing_tensors": 0,
     "growing_bytes": 0,
     "retained_bytes": MIB,
+    "reserved_bytes": None,
+    "host": ["heap"],
+    "host_bytes": 10 * MIB,
     "confirm": 1,
     "confirm_limit_s": 60.0,
     "cycles": "note",
     "scan": "epoch",
 }
+RUN_DEFAULTS = {"budget_bytes": None, "clean": False, "top": 0, "snapshots": None}
 ALL = {
     "growing_tensors": 2,
     "growing_bytes": 3 * MIB // 2,
     "retained_bytes": 512 * 1024,
+    "reserved_bytes": 64 * MIB,
+    "host": ["heap", "rss"],
+    "host_bytes": 20 * MIB,
     "confirm": 3,
     "confirm_limit_s": 2.5,
     "cycles": "fail",
     "scan": "scan",
 }
+RUN_ALL = {"budget_bytes": 500 * MIB, "clean": True, "top": 9}
 COMMAND_LINE = [
     "--gpu-leak",
     "--gpu-leak-tensors=2",
     "--gpu-leak-mb=1.5",
     "--gpu-leak-retained-mb=512KiB",
+    "--gpu-leak-reserved-mb=64",
+    "--gpu-leak-host=heap,rss",
+    "--gpu-leak-host-mb=20 MB",
     "--gpu-leak-confirm=3",
     "--gpu-leak-confirm-limit=2.5",
     "--gpu-leak-cycles=fail",
     "--gpu-leak-scan=scan",
+    "--gpu-leak-max-mb=500",
+    "--gpu-leak-clean",
+    "--gpu-leak-top=9",
+    "--gpu-leak-snapshots=history",
 ]
 INI = """
 gpu_leak = true
 gpu_leak_tensors = 2
 gpu_leak_mb = 1.5
 gpu_leak_retained_mb = {quote}512KiB{quote}
+gpu_leak_reserved_mb = 64
+gpu_leak_host = {host}
+gpu_leak_host_mb = {quote}20 MB{quote}
 gpu_leak_confirm = 3
 gpu_leak_confirm_limit = 2.5
 gpu_leak_cycles = {quote}fail{quote}
 gpu_leak_scan = {quote}scan{quote}
+gpu_leak_max_mb = 500
+gpu_leak_clean = true
+gpu_leak_top = 9
+gpu_leak_snapshots = {quote}history{quote}
 """
 native_toml = pytest.mark.skipif(pytest.version_tuple < (9,), reason="pytest 9 brought [tool.pytest]")
 
 
+def everything(folder: object) -> dict[str, Any]:
+    """What is read where every option is given, relative folders in `folder`."""
+    run = {**RUN_ALL, "snapshots": f"{folder}/history"}
+    return {"enabled": True, "policy": ALL, "reports": [], "run": run, "budget": 500 * MIB}
+
+
+NOTHING = {"enabled": False, "policy": DEFAULTS, "reports": [], "run": RUN_DEFAULTS, "budget": None}
+
+
 def test_off_and_defaults_where_nothing_is_said(run_policy: RunPolicy) -> None:
     run = run_policy()
-    assert run.settings == {"enabled": False, "policy": DEFAULTS, "reports": []}
+    assert run.settings == NOTHING
     assert run.early is False
 
 
-def test_command_line(run_policy: RunPolicy) -> None:
+def test_command_line(run_policy: RunPolicy, pytester: pytest.Pytester) -> None:
     run = run_policy(*COMMAND_LINE)
-    assert run.settings == {"enabled": True, "policy": ALL, "reports": []}
+    assert run.settings == everything(pytester.path)
     assert run.early is True
 
 
 @pytest.mark.parametrize(
-    ("file", "table", "quote"),
+    ("file", "table", "quote", "host"),
     [
-        ("pytest.ini", "[pytest]", ""),
-        ("tox.ini", "[pytest]", ""),
-        ("setup.cfg", "[tool:pytest]", ""),
-        ("pyproject.toml", "[tool.pytest.ini_options]", '"'),
-        pytest.param("pyproject.toml", "[tool.pytest]", '"', marks=native_toml),
-        pytest.param("pytest.toml", "[pytest]", '"', marks=native_toml),
+        ("pytest.ini", "[pytest]", "", "heap, rss"),
+        ("tox.ini", "[pytest]", "", "heap,rss"),
+        ("setup.cfg", "[tool:pytest]", "", "heap,rss"),
+        ("pyproject.toml", "[tool.pytest.ini_options]", '"', '"heap,rss"'),
+        pytest.param("pyproject.toml", "[tool.pytest]", '"', '"heap,rss"', marks=native_toml),
+        pytest.param("pyproject.toml", "[tool.pytest]", '"', '["heap", "rss", "heap"]', marks=native_toml),
+        pytest.param("pytest.toml", "[pytest]", '"', '["heap", "rss"]', marks=native_toml),
     ],
 )
-def test_ini(run_policy: RunPolicy, pytester: pytest.Pytester, file: str, table: str, quote: str) -> None:
-    pytester.path.joinpath(file).write_text(table + INI.format(quote=quote), encoding="utf-8")
+def test_ini(run_policy: RunPolicy, pytester: pytest.Pytester, file: str, table: str, quote: str, host: str) -> None:
+    pytester.path.joinpath(file).write_text(table + INI.format(quote=quote, host=host), encoding="utf-8")
     run = run_policy("--strict-config")
-    assert run.settings == {"enabled": True, "policy": ALL, "reports": []}
+    assert run.settings == everything(pytester.path)
     assert run.early is True
+
+
+def test_a_folder_is_relative_to_where_it_is_said(
+    run_policy: RunPolicy, pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytester.makeini("[pytest]\ngpu_leak_snapshots = history\n")
+    below = pytester.mkdir("below")
+    monkeypatch.chdir(below)
+    assert run_policy().settings["run"]["snapshots"] == str(pytester.path / "history")
+    assert run_policy("--gpu-leak-snapshots=mine").settings["run"]["snapshots"] == str(below / "mine")
+
+
+def test_what_the_ini_asks_for_can_be_switched_off_again(run_policy: RunPolicy, pytester: pytest.Pytester) -> None:
+    names = ("reserved_mb", "host", "max_mb", "snapshots")
+    lines = ("gpu_leak_reserved_mb = 3", "gpu_leak_host = rss", "gpu_leak_max_mb = 3", "gpu_leak_snapshots = history")
+    pytester.makeini("[pytest]\n" + "\n".join(lines) + "\n")
+    settings = run_policy(*(f"--gpu-leak-{name.replace('_', '-')}=Off" for name in names)).settings
+    assert (settings["policy"]["reserved_bytes"], settings["policy"]["host"]) == (None, [])
+    assert settings["run"] == RUN_DEFAULTS
+    assert settings["budget"] is None
+
+
+@native_toml
+def test_host_off_in_a_list(run_policy: RunPolicy, pytester: pytest.Pytester) -> None:
+    pytester.makepyprojecttoml('[tool.pytest]\ngpu_leak_host = ["off"]\ngpu_leak_clean = "no"\n')
+    settings = run_policy().settings
+    assert settings["policy"]["host"] == []
+    assert settings["run"] == RUN_DEFAULTS
 
 
 @native_toml
@@ -105,7 +165,7 @@ def test_override_ini_beats_the_file(run_policy: RunPolicy, pytester: pytest.Pyt
 
 def test_an_empty_ini_value_says_nothing(run_policy: RunPolicy, pytester: pytest.Pytester) -> None:
     pytester.makeini("[pytest]\ngpu_leak =\ngpu_leak_mb =\n")
-    assert run_policy().settings == {"enabled": False, "policy": DEFAULTS, "reports": []}
+    assert run_policy().settings == NOTHING
 
 
 @pytest.mark.parametrize(
@@ -154,6 +214,7 @@ def test_help_names_every_option_and_default(run_policy: RunPolicy) -> None:
     for argument in COMMAND_LINE:
         assert argument.partition("=")[0] in text
     assert "--gpu-leak-retained-mb=MB MiB per device from which residue that does not grow fails (default 1)" in text
+    assert "--gpu-leak-host=MODE[,MODE] how host memory is watched: heap, tracemalloc, pympler, rss or off " in text
     assert "gpu_leak_confirm_limit (string): a suspect that took longer is not re-run (default 60)" in text
 
 

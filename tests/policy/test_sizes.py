@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_gpuleak.policy import MIB, OPTIONS, Policy, parse_size
+from pytest_gpuleak.policy import MIB, OPTIONS, RUN_OPTIONS, Option, Policy, Settings, parse_size
 
 
 @pytest.mark.parametrize(
@@ -86,5 +86,10 @@ def test_any_text_or_number_is_a_size_or_a_value_error(value: object) -> None:
 
 
 @pytest.mark.parametrize("option", OPTIONS, ids=lambda option: option.name)
-def test_the_default_in_the_help_is_the_policy_s_own(option: object) -> None:
-    assert option.kind.parse(option.default) == getattr(Policy(), option.target)  # type: ignore[attr-defined]
+def test_the_default_in_the_help_is_the_policy_s_own(option: Option) -> None:
+    assert option.kind.parse(option.default) == getattr(Policy(), option.target)
+
+
+@pytest.mark.parametrize("option", RUN_OPTIONS, ids=lambda option: option.name)
+def test_the_default_in_the_help_is_the_settings_own(option: Option) -> None:
+    assert option.kind.parse(option.default) == getattr(Settings(enabled=True, policy=Policy()), option.target)

@@ -11,6 +11,8 @@ native_toml = pytest.mark.skipif(pytest.version_tuple < (9,), reason="pytest 9 b
 
 SIZES = "only a number of MiB from 0, or a size in B, KiB, MiB, GiB or TiB such as '512KiB'"
 COUNTS = "only a whole number from 0"
+LIMITS = SIZES.replace("only ", "only 'off', or ")
+MODES = "only 'off', or of 'heap', 'tracemalloc', 'pympler', 'rss' one or, with commas, several"
 
 
 @pytest.mark.parametrize(
@@ -22,6 +24,15 @@ COUNTS = "only a whole number from 0"
         ("mb", "nan", SIZES),
         ("mb", "3 parsec", SIZES),
         ("retained-mb", "-3", SIZES),
+        ("reserved-mb", "-1", LIMITS),
+        ("host", "heap,stack", MODES),
+        ("host", "off,heap", MODES),
+        ("host", "heap,,rss", MODES),
+        ("host-mb", "off", SIZES),
+        ("max-mb", "-1", LIMITS),
+        ("max-mb", "nan", LIMITS),
+        ("max-mb", "inf", LIMITS),
+        ("top", "all", COUNTS),
         ("confirm", "true", COUNTS),
         ("confirm-limit", "1 min", "only a number of seconds from 0"),
         ("cycles", "warn", "only one of 'ignore', 'note', 'fail'"),
@@ -41,6 +52,11 @@ def test_command_line_and_ini(
     assert run_policy().error == f"ini value {ini_name} in {ini}: {said}"
 
 
+def test_a_switch_of_the_run_is_true_or_false(run_policy: RunPolicy, pytester: pytest.Pytester) -> None:
+    ini = pytester.makeini("[pytest]\ngpu_leak_clean = after\n")
+    assert run_policy().error == f"ini value gpu_leak_clean in {ini}: 'after' is not accepted, only true or false"
+
+
 def test_a_bad_switch(run_policy: RunPolicy, pytester: pytest.Pytester) -> None:
     ini = pytester.makeini("[pytest]\ngpu_leak = maybe\n")
     # In a process of its own, since pytest 7.4 itself warns of an error that early, and warnings are errors here.
@@ -57,10 +73,21 @@ def test_a_bad_switch(run_policy: RunPolicy, pytester: pytest.Pytester) -> None:
         ("gpu_leak_mb = inf", "inf is not accepted"),
         ("gpu_leak_confirm = 1.0", "1.0 is not accepted"),
         ("gpu_leak_confirm = -1", "-1 is not accepted"),
-        ("gpu_leak_confirm = [1]", "a list is not accepted"),
+        ("gpu_leak_confirm = [1]", "[1] is not accepted"),
+        ("gpu_leak_confirm = [[1]]", "a list is not accepted"),
         ("gpu_leak_scan = 3", "3 is not accepted"),
         ("gpu_leak_report = 3", "3 is not accepted, only a path, or a list of paths"),
-        ("gpu_leak_report = [3]", "a list is not accepted, only a path, or a list of paths"),
+        ("gpu_leak_report = [3]", "[3] is not accepted, only a path, or a list of paths"),
+        ('gpu_leak_host = ["heap", "stack"]', f"['heap', 'stack'] is not accepted, {MODES}"),
+        ("gpu_leak_host = []", f"a list is not accepted, {MODES}"),
+        ('gpu_leak_host = ["off", "heap"]', f"['off', 'heap'] is not accepted, {MODES}"),
+        ("gpu_leak_host = 1", f"1 is not accepted, {MODES}"),
+        ("gpu_leak_host_mb = -0.5", f"-0.5 is not accepted, {SIZES}"),
+        ("gpu_leak_reserved_mb = true", f"True is not accepted, {LIMITS}"),
+        ("gpu_leak_max_mb = inf", f"inf is not accepted, {LIMITS}"),
+        ("gpu_leak_clean = 2", "2 is not accepted, only true or false"),
+        ("gpu_leak_top = 1.5", f"1.5 is not accepted, {COUNTS}"),
+        ("gpu_leak_snapshots = 3", "3 is not accepted, only 'off', or the path of a folder"),
         ("gpu_leak = 2", "2 is not accepted"),
     ],
 )
@@ -75,9 +102,11 @@ def test_native_toml(run_policy: RunPolicy, pytester: pytest.Pytester, line: str
     [
         ("gpu_leak(3)", "positional argument 3 is not accepted, only keyword arguments: tensors, mb, retained_mb, "),
         (
-            "gpu_leak(host_mb=3)",
-            "unknown argument host_mb=3, accepted are: tensors, mb, retained_mb, confirm, cycles, ",
+            "gpu_leak(host='rss')",
+            "unknown argument host='rss', accepted are: tensors, mb, retained_mb, host_mb, confirm, cycles, ",
         ),
+        ("gpu_leak(reserved_mb=3)", "unknown argument reserved_mb=3, accepted are: tensors, "),
+        ("gpu_leak(host_mb='lots')", f"host_mb='lots' is not accepted, {SIZES}"),
         ("gpu_leak(confirm_limit=3)", "unknown argument confirm_limit=3, accepted are: tensors, "),
         ("gpu_leak(mb='lots')", f"mb='lots' is not accepted, {SIZES}"),
         ("gpu_leak(tensors=True)", f"tensors=True is not accepted, {COUNTS}"),

@@ -1,0 +1,154 @@
+"""The counters of one suspect, run by run: settle them, look behind them, and record what the re-runs add."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+from typing import TYPE_CHECKING
+
+from pytest_gpuleak.allocator_history import RecordedHistory, blocks_alive, write_snapshot
+from pytest_gpuleak.counters import CounterRun, HostLimits, judge_counters, suspects
+from pytest_gpuleak.hidden import reveal, share_of
+from pytest_gpuleak.memory import HOST, Growth
+from pytest_gpuleak.settle import Collection, Waits, YoungCollection
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from pytest_gpuleak.findings import Finding
+    from pytest_gpuleak.investigation import Investigation
+    from pytest_gpuleak.monitor import Monitor
+    from pytest_gpuleak.policy import Policy
+    from pytest_gpuleak.probes.protocol import HostGrowth
+    from pytest_gpuleak.verdict import Evidence
+
+
+FIRST_RE_RUN = 2
+"""Runs that there are once a test was run again."""
+
+
+class CounterTrail:
+    """What each run of a suspect added to the counters.
+
+    Args:
+        monitor: watches the process.
+        policy: what the test may leave behind.
+        nodeid: the test.
+    """
+
+    def __init__(self, monitor: Monitor, policy: Policy, nodeid: str) -> None:
+        self._monitor = monitor
+        self._policy = policy
+        self._nodeid = nodeid
+        self._runs: list[CounterRun] = []
+        self._suspected: set[str] = set()
+        self._recording = False
+        self._history: RecordedHistory | None = None
+        self._limits = {probe.name: HostLimits(probe.judges, probe.floor) for probe in monitor.memory.host_probes}
+
+    def add_run(self, investigation: Investigation, growth: Growth) -> bool:
+        """Settle the counters after a run, and note what they say; whether they tell of memory that no array explains.
+
+        Args:
+            investigation: has taken in the arrays that the run left; is given those that Python had not seen.
+            growth: the counters right after the run.
+        """
+        growth = self._settled(investigation, growth)
+        grown = self._unexplained(investigation, growth)
+        self._reveal(investigation, growth)
+        if grown:
+            grown = self._unexplained(investigation, growth)
+        self._suspected |= grown
+        host = self._end_record()
+        self._runs.append(CounterRun(growth, host))
+        return bool(grown) or investigation.left_arrays
+
+    @contextlib.contextmanager
+    def recording(self) -> Iterator[None]:
+        """While it is entered, the test is run again, and what that adds to the counters is recorded if they grew."""
+        memory = self._monitor.memory
+        self._history = RecordedHistory() if self._suspected - {HOST} else None
+        if HOST in self._suspected:  # the walks over the heap take a second
+            self._recording = True
+            with self._monitor.detector.whole_heap():
+                memory.begin_record()
+        try:
+            with self._history or contextlib.nullcontext():
+                yield
+        finally:
+            self._end_record()
+            self._take_blocks()
+
+    def _take_blocks(self) -> None:
+        """Note what the allocator's history of the last run says of the blocks that are still there."""
+        history, self._history = self._history, None
+        if history is None or history.snapshot is None or len(self._runs) < FIRST_RE_RUN:
+            return
+        blocks = {
+            device: blocks_alive(history.snapshot, history.before, self._monitor.is_user_file, device=index)
+            for device in self._suspected - {HOST}
+            if (index := index_of(device)) is not None
+        }
+        self._runs[-1] = dataclasses.replace(self._runs[-1], blocks=blocks)
+        folder = self._monitor.settings.snapshots
+        if folder is not None:
+            try:
+                write_snapshot(history.snapshot, folder, self._nodeid)
+            except OSError as error:
+                self._monitor.memory.tell(f"no snapshot could be written to {folder}: {error.strerror or error}")
+
+    def _end_record(self) -> dict[str, HostGrowth]:
+        if not self._recording:
+            return {}
+        self._recording = False
+        with self._monitor.detector.whole_heap():
+            return self._monitor.memory.end_record()
+
+    def judge(self, evidence: Evidence) -> tuple[Finding, ...]:
+        """The findings on what no array explains."""
+        return judge_counters(self._runs, evidence, self._policy, self._limits) if self._runs else ()
+
+    def _unexplained(self, investigation: Investigation, growth: Growth) -> set[str]:
+        return suspects(growth, investigation.added_bytes(), self._policy, self._limits)
+
+    def _settled(self, investigation: Investigation, growth: Growth) -> Growth:
+        """The growth once what was on its way out has gone; never more than at first: what grew since is ours."""
+        memory, monitor = self._monitor.memory, self._monitor
+        if not self._unexplained(investigation, growth):
+            return growth
+        # The devices first: clearing a workspace takes microseconds, a collection of the whole heap a tenth of a second.
+        ladder = [*memory.rungs(), Collection(1), YoungCollection(), Collection(2), *monitor.hook_rungs(self._nodeid)]
+        for rung in (*ladder, Waits(monitor.threads)):
+            for _ in rung.steps():
+                growth = _lower(growth, memory.end())
+                if not self._unexplained(investigation, growth):
+                    return growth
+        return growth
+
+    def _reveal(self, investigation: Investigation, growth: Growth) -> None:
+        """Give arrays that C++ alone knows to the investigation, where the counters have room for them."""
+        known = investigation.added_bytes()
+        room = {device: growth.of(device) - known.get(device, 0) for device in growth.devices}
+        # Any of the host's counters has a CPU tensor in it; the one that grew least has least noise.
+        host = [size for (device, _), size in growth.bytes.items() if device == HOST]
+        if host and min(host) - known.get("cpu", 0) >= self._policy.retained_bytes:
+            room["cpu"] = min(host) - known.get("cpu", 0)
+        room = {device: size for device, size in room.items() if size > 0}
+        if not room:
+            return
+        frameworks = self._monitor.frameworks
+        for device, size in room.items():
+            arrays = share_of(reveal(self._monitor.detector, {device}), size, frameworks)
+            if arrays:
+                investigation.add_hidden(arrays)
+
+
+def index_of(device: str) -> int | None:
+    """The index of a CUDA device by its name; None for any other: only CUDA's allocator keeps a history."""
+    kind, _, index = device.partition(":")
+    return int(index) if kind == "cuda" and index.isdigit() else None
+
+
+def _lower(first: Growth, now: Growth) -> Growth:
+    """Of each counter the lower growth."""
+    return Growth({key: min(size, now.bytes.get(key, size)) for key, size in first.bytes.items()}, first.first_used)

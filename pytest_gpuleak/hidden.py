@@ -1,0 +1,75 @@
+"""Arrays that Python has never seen: gradients that nobody has read.
+
+`gc` shows an array from the time that it has a Python object. Where a counter has grown and no array explains it, these
+are given one, so that they are judged as any other. What autograd nodes saved is not among them: torch makes an object
+for it whenever it is read, which does not stay (torch/csrc/autograd/saved_variable.cpp); it is counted with the graph
+of the tensor that leads there, or as bytes that nothing explains.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from pytest_gpuleak.collector import get_objects
+from pytest_gpuleak.holders.heap import PausedCollector
+from pytest_gpuleak.holders.native_torch_access import TorchAccess
+from pytest_gpuleak.scan import framework_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from pytest_gpuleak.arrays.protocol import ArrayFramework
+    from pytest_gpuleak.detector import Detector
+
+SLACK_SHARE: Final = 16
+"""Part by which what was added may be less than the arrays that it is made of: something small went meanwhile."""
+
+
+def reveal(detector: Detector, devices: set[str]) -> list[object]:
+    """Give the arrays that C++ alone knew a Python object, and return these: strong references.
+
+    They are the gradients of live tensors. torch keeps such an object as long as the gradient lives, so that each is
+    found once.
+
+    Args:
+        detector: shows the whole heap.
+        devices: only arrays on these.
+    """
+    access = TorchAccess.of_loaded()
+    if access is None:
+        return []
+    with detector.whole_heap(), access.quiet(), PausedCollector():
+        objects = get_objects()
+        tensors = [value for value in objects if access.is_tensor(value)]
+        del objects
+        known = {access.storage(tensor) for tensor in tensors} | {None}
+        found = {id(value): value for value in _gradients(access, tensors) if access.storage(value) not in known}
+        return [value for value in found.values() if str(access.read(value, "device")) in devices]
+
+
+def share_of(arrays: list[object], size: int, frameworks: Sequence[ArrayFramework]) -> list[object]:
+    """Those of the arrays that memory of `size` bytes consists of, the largest first.
+
+    When an array that nobody had seen was made cannot be told. One from an earlier test does not fit into what this one
+    has added; and where they make up less than half of it, it is something else that was added.
+    """
+    readings = [(array, framework_of(array, frameworks).read(array)) for array in arrays]
+    sized = sorted(
+        ((reading.storage_bytes, index) for index, (_, reading) in enumerate(readings) if reading is not None),
+        reverse=True,
+    )
+    chosen, taken = [], 0
+    for storage_bytes, index in sized:
+        if taken + storage_bytes <= size + size // SLACK_SHARE:
+            taken += storage_bytes
+            chosen.append(readings[index][0])
+    return chosen if taken >= size / 2 else []
+
+
+def _gradients(access: TorchAccess, tensors: list[Any]) -> Iterator[Any]:
+    for tensor in tensors:
+        # Of any other, torch warns that it will not have one (torch/csrc/autograd/python_variable.cpp).
+        may_have_one = access.read(tensor, "is_leaf") or access.read(tensor, "retains_grad")
+        gradient = access.read(tensor, "grad") if may_have_one else None
+        if gradient is not None and access.is_tensor(gradient):
+            yield gradient

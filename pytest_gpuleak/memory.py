@@ -1,0 +1,291 @@
+"""The counters of one process, read around each test: devices, host, and what of it is somebody else's."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from math import inf
+from time import perf_counter
+from typing import TYPE_CHECKING, NamedTuple
+
+from pytest_gpuleak.outside import OUTSIDE, Outside
+from pytest_gpuleak.probes.protocol import DeviceReading, HostGrowth, ProbeUnavailable
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from pytest_gpuleak.probes.nvml import NvmlReading
+    from pytest_gpuleak.probes.protocol import DeviceProbe, HostProbe
+    from pytest_gpuleak.settle import Rung
+
+HOST = "host"
+"""The name that the host's counters stand under, beside the devices."""
+
+Key = tuple[str, str]
+"""A counter: the device, or `HOST`, and what is counted there (``allocated``, ``heap``)."""
+
+COUNTED = ("allocated", "requested", "reserved")
+"""What of a device's reading is compared before and after."""
+
+
+UNACCOUNTED = "unaccounted"
+"""What is in use on a device, by anybody, beyond what torch has reserved: other processes move it as well."""
+
+UNRECORDED = ("requested", UNACCOUNTED)
+"""What is compared, but does not stand in the report."""
+
+TRIED_CALLS = 8
+DEAR_CALL_S = 100e-6
+"""Seconds that asking the driver for a device's free memory may take, at its quickest of the first `TRIED_CALLS`."""
+
+
+class Growth(NamedTuple):
+    """What a run has added to the counters.
+
+    Attributes:
+        bytes: by counter; what wider fixtures added meanwhile is left out.
+        first_used: devices that nobody had used before the run.
+    """
+
+    bytes: Mapping[Key, int]
+    first_used: frozenset[str] = frozenset()
+
+    def of(self, device: str) -> int:
+        """Bytes that a device's allocator has handed out in addition, as exactly as it counts them."""
+        requested = self.bytes.get((device, "requested"))
+        return self.bytes.get((device, "allocated"), 0) if requested is None else requested
+
+    @property
+    def devices(self) -> list[str]:
+        """The devices that were read, by name."""
+        return sorted({device for device, _ in self.bytes if device != HOST})
+
+
+class MemoryWatch:
+    """Reads the counters. A probe that fails is not asked again, and the run goes on.
+
+    Args:
+        device_probes: the devices' counters.
+        host_probes: the host's.
+        processes: what the driver says of each device by process: it costs milliseconds, and is asked only where more
+            of a device is in use than torch accounts for.
+        faults: where lines go on what could not be read.
+    """
+
+    def __init__(
+        self,
+        device_probes: Sequence[DeviceProbe],
+        host_probes: Sequence[HostProbe],
+        processes: Callable[[], Mapping[str, NvmlReading]] = dict,
+        faults: list[str] | None = None,
+    ) -> None:
+        self._devices = list(device_probes)
+        self._host = list(host_probes)
+        self.faults: list[str] = [] if faults is None else faults
+        """What could not be read, and why: a line each."""
+        self._outside = Outside(processes)
+        self._before: dict[Key, int] = {}
+        self._after: dict[Key, int] = {}
+        self._others: dict[Key, int] = {}
+        self._levels: list[_Level] = []
+        self._owned: dict[int, dict[Key, int]] = {}
+        self._recording: list[HostProbe] = []
+        self._use_calls = 0
+        self._use_s = inf
+
+    def start(self) -> None:
+        """Begin to watch the process; what cannot be read here is told in `faults`."""
+        for probe in list(self._host):
+            try:
+                probe.start()
+            except ProbeUnavailable as why:
+                self._drop(probe, f"not watched: {why}")
+            except Exception as error:  # noqa: BLE001 - whatever is wrong with a counter costs the run that counter
+                self._drop(probe, f"not watched: {type(error).__name__}: {error}")
+
+    def stop(self) -> None:
+        """Leave the process as it was found. Safe to call twice."""
+        probes: list[DeviceProbe | HostProbe] = [*self._devices, *self._host]
+        for probe in probes:
+            with suppress(Exception):
+                probe.stop()
+
+    @property
+    def host_probes(self) -> tuple[HostProbe, ...]:
+        """The host's counters that can be read."""
+        return tuple(self._host)
+
+    def begin(self) -> None:
+        """A run of a test begins."""
+        self._others = {}
+        self._levels = []
+        self._before = self.read()
+        self._outside.begin()
+
+    def enter_setup(self) -> None:
+        """A wider fixture is being set up: what is added from here on is no test's."""
+        self._levels.append(_Level(self.read(), {}))
+
+    def leave_setup(self, owner: int) -> None:
+        """It is done.
+
+        Args:
+            owner: the id of pytest's FixtureDef.
+        """
+        if not self._levels:
+            return  # its setup began before anybody looked
+        level = self._levels.pop()
+        added = _less(self.read(), level.before)
+        self._owned[owner] = _less(added, level.inner)
+        inner = self._levels[-1].inner if self._levels else self._others
+        for key, size in added.items():
+            inner[key] = inner.get(key, 0) + size
+
+    def enter_teardown(self) -> None:
+        """A wider fixture is being torn down."""
+        self._levels.append(_Level(self.read(), {}))
+
+    def leave_teardown(self, owner: int) -> None:
+        """It is done. Its own memory, as far as it is gone, is left out of the test's account.
+
+        What the test has put into the fixture, and dies with it, is the test's.
+
+        Args:
+            owner: the id of pytest's FixtureDef.
+        """
+        owned = self._owned.pop(owner, {})
+        if not self._levels:
+            return
+        freed = _less(self._levels.pop().before, self.read())
+        for key, size in owned.items():
+            self._others[key] = self._others.get(key, 0) - max(min(size, freed.get(key, 0)), 0)
+
+    def end(self) -> Growth:
+        """What the run that began last has added up to now."""
+        self._after = self.read()
+        devices = {device for device, _ in self._before}
+        growth = {
+            key: size - self._before.get(key, 0) - self._others.get(key, 0)
+            for key, size in self._after.items()
+            if key[0] != HOST or key in self._before
+        }
+        first_used = frozenset(device for device, _ in self._after if device not in devices and device != HOST)
+        reserved = {device: size for (device, metric), size in self._after.items() if metric == "reserved"}
+        in_use = {device: size for (device, metric), size in growth.items() if metric == UNACCOUNTED}
+        for device, size in self._outside.growth(in_use, reserved, first_used).items():
+            growth[device, OUTSIDE] = size
+        return Growth(growth, first_used)
+
+    def record(self, peaks: Mapping[str, int]) -> dict[str, dict[str, int]]:
+        """The counters before and after the run, as the report has them.
+
+        Args:
+            peaks: by device, the most bytes allocated at once during the run.
+        """
+        found: dict[str, dict[str, int]] = {}
+        for (device, metric), size in self._after.items():
+            if metric in UNRECORDED:
+                continue
+            counters = found.setdefault(device, {})
+            counters[f"{metric}_before"] = self._before.get((device, metric), 0)
+            counters[f"{metric}_after"] = size
+        for device, peak in peaks.items():
+            if device in found:
+                found[device]["peak"] = peak
+        return found
+
+    def rungs(self) -> list[Rung]:
+        """What lets memory of the devices go that is no leak, cheapest first."""
+        rungs: list[Rung] = []
+        for probe in list(self._devices):
+            try:
+                rungs += probe.rungs()
+            except Exception as error:  # noqa: BLE001 - as in `read`
+                self._drop(probe, f"cannot be settled: {type(error).__name__}: {error}")
+        return rungs
+
+    def begin_record(self) -> None:
+        """A re-run is about to begin that is to be explained. To be called with the whole heap in view."""
+        self._recording = []
+        for probe in list(self._host):
+            try:
+                probe.begin_record()
+                self._recording.append(probe)
+            except Exception as error:  # noqa: BLE001 - as in `read`
+                self._drop(probe, f"failed: {type(error).__name__}: {error}")
+
+    def end_record(self) -> dict[str, HostGrowth]:
+        """The re-run is over: what it added, by the probe's name."""
+        found: dict[str, HostGrowth] = {}
+        for probe in self._recording:
+            try:
+                found[probe.name] = probe.end_record()
+            except Exception as error:  # noqa: BLE001 - as in `read`
+                self._drop(probe, f"failed: {type(error).__name__}: {error}")
+        self._recording = []
+        return found
+
+    def read(self) -> dict[Key, int]:
+        """Every counter, now. Never raises."""
+        found: dict[Key, int] = {}
+        for probe in list(self._devices):
+            try:
+                readings = probe.read()
+            except Exception as error:  # noqa: BLE001 - a device may be lost in the midst of a run, which goes on
+                self._drop(probe, f"failed: {type(error).__name__}: {error}")
+                continue
+            for device, reading in readings.items():
+                found.update(_counters(device, reading))
+                self._read_use(probe, device, reading, found)
+            for device, why in probe.absent.items():
+                self.tell(f"{device} not watched: {why}")
+        for host in list(self._host):
+            try:
+                found[HOST, host.name] = host.read()
+            except Exception as error:  # noqa: BLE001 - as above
+                self._drop(host, f"failed: {type(error).__name__}: {error}")
+        return found
+
+    def _read_use(self, probe: DeviceProbe, device: str, reading: DeviceReading, found: dict[Key, int]) -> None:
+        """Note what is in use on a device beyond torch's own, as long as asking costs little."""
+        if reading.reserved is None or self._use_calls < 0:
+            return
+        began = perf_counter()
+        with suppress(Exception):  # a driver that cannot say: the allocator's figures stand without it
+            used = probe.used(device)
+            if used is not None:
+                found[device, UNACCOUNTED] = used - reading.reserved
+        self._use_s = min(self._use_s, perf_counter() - began)
+        self._use_calls += 1
+        if self._use_calls >= TRIED_CALLS and self._use_s > DEAR_CALL_S:
+            self._use_calls = -1
+            self.tell(f"memory outside of torch is not watched: asking the driver takes {self._use_s * 1e6:.0f} us")
+
+    def tell(self, fault: str) -> None:
+        """Add a line on what could not be done, once."""
+        if fault not in self.faults:
+            self.faults.append(fault)
+
+    def _drop(self, probe: DeviceProbe | HostProbe, what: str) -> None:
+        for probes in (self._devices, self._host):
+            if probe in probes:
+                probes.remove(probe)  # type: ignore[arg-type]
+        with suppress(Exception):
+            probe.stop()
+        self.faults.append(f"{probe.name} {' '.join(what.split())}")
+
+
+class _Level(NamedTuple):
+    """A wider fixture's setup or teardown under way: the counters before it, and what others within it added."""
+
+    before: dict[Key, int]
+    inner: dict[Key, int]
+
+
+def _less(more: Mapping[Key, int], less: Mapping[Key, int]) -> dict[Key, int]:
+    """By how much the one exceeds the other; a counter that only one of them has is counted from 0."""
+    return {key: more.get(key, 0) - less.get(key, 0) for key in {*more, *less}}
+
+
+def _counters(device: str, reading: DeviceReading) -> dict[Key, int]:
+    values = ((metric, getattr(reading, metric)) for metric in COUNTED)
+    return {(device, metric): value for metric, value in values if value is not None}

@@ -1,0 +1,1 @@
+"""Counters: what the allocators, the driver and the operating system say is in use."""

@@ -1,0 +1,92 @@
+"""The C library's heap: bytes that malloc has handed out."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from pytest_gpuleak.large_objects import LargeObjects
+from pytest_gpuleak.probes.protocol import HostGrowth, ProbeUnavailable
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+_TRIAL: Final = 4 * 1024 * 1024
+_TRIALS: Final = 3
+
+
+def heap_reader() -> Callable[[], int]:
+    """A function that reads the bytes malloc has handed out, in about 2 us.
+
+    `psutil.heap_info` asks ``mallinfo2`` of the GNU C library, and its like elsewhere. What goes past malloc is not
+    seen: the arenas of Python's small objects (Objects/obmalloc.c takes them by mmap), memory maps, shared memory.
+
+    Raises:
+        ProbeUnavailable: psutil has no such figure here (musl, psutil below 7.2), or another malloc is in use.
+    """
+    import psutil
+
+    heap_info = getattr(psutil, "heap_info", None)
+    if heap_info is None:
+        raise ProbeUnavailable("psutil has no heap_info on this platform")
+
+    def read() -> int:
+        info = heap_info()
+        return int(info.heap_used + info.mmap_used)
+
+    try:
+        if not any(_sees_trial(read) for _ in range(_TRIALS)):
+            raise ProbeUnavailable("the C library does not count this process's heap (another malloc is preloaded)")
+    except (OSError, RuntimeError, psutil.Error) as error:
+        raise ProbeUnavailable(f"psutil.heap_info failed: {type(error).__name__}") from error
+    return read
+
+
+def _sees_trial(read: Callable[[], int]) -> bool:
+    """Whether the counter moves by what is allocated: jemalloc and the like leave the C library's own at rest."""
+    before = read()
+    block = bytearray(_TRIAL)
+    grown = read() - before
+    del block
+    return grown >= _TRIAL // 2  # another thread may free at the same time
+
+
+class HeapProbe:
+    """Growth of the C heap, and the large objects behind it.
+
+    CPU tensors, NumPy arrays, bytearrays, long strings and lists, what ctypes and extensions allocate: exact to the
+    byte. Small Python objects are not seen.
+
+    `floor`: over 1,000 clean tests (``benchmarks/host_noise.py``, Linux, glibc, 2 cores, 2026-11-21) the largest growth
+    was 1.08 MiB on Python 3.13, a first import, and 0.22 MiB on 3.11; the first import of torch, once, 93 MiB.
+    """
+
+    name = "heap"
+    judges = True
+    floor = 2 * 1024 * 1024
+
+    def __init__(self) -> None:
+        self._read: Callable[[], int] | None = None
+        self._large = LargeObjects()
+        self._before = 0
+
+    def start(self) -> None:
+        """See `HostProbe.start`."""
+        self._read = heap_reader()
+
+    def stop(self) -> None:
+        """See `HostProbe.stop`."""
+        self._read = None
+
+    def read(self) -> int:
+        """Bytes that malloc has handed out."""
+        return 0 if self._read is None else self._read()
+
+    def begin_record(self) -> None:
+        """Note the large objects; the caller has made the whole heap visible."""
+        self._large.begin()
+        self._before = self.read()
+
+    def end_record(self) -> HostGrowth:
+        """Growth by the counter, and the large objects that are new."""
+        grown = self.read() - self._before
+        return HostGrowth(grown, self._large.end())
