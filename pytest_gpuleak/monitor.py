@@ -222,13 +222,17 @@ class Monitor:
                 self.check_fixtures(released)
                 processes = self.children.judge()
                 arrays = self.born()
-                if arrays or self._grew(growth, attempt.policy):
+                suspected = bool(arrays) or self._grew(growth, attempt.policy)
+                if suspected:
                     stop_timer(item)
                     from pytest_gpuleak.suspicion import Suspicion
 
                     suspicion = Suspicion(self, item, nextitem, attempt.policy, attempt.duration_s + rebuilt_s)
                     findings = suspicion.investigate(arrays, growth)
-                verdict, findings = conclude((*processes, *findings), attempt.policy)
+                if processes or findings:
+                    verdict, findings = conclude((*processes, *findings), attempt.policy)
+                elif not (suspected or released):
+                    self.memory.carry_over()
             else:
                 # A failed test's traceback holds the values of its fixtures as well as its locals.
                 self.scopes.postpone(released)

@@ -37,7 +37,8 @@ class Outside:
 
     def begin(self) -> None:
         """A run begins: what is known to be the process's own by now was there before."""
-        self._before = dict(self._known)
+        if self._known:
+            self._before = dict(self._known)
 
     def growth(
         self, in_use: Mapping[str, int], reserved: Mapping[str, int], first_used: frozenset[str]

@@ -86,6 +86,7 @@ class ProcessWatch:
         self._helpers: set[Process] = set()
         self._setups: list[set[Process]] = []
         self._adopted: dict[Hashable, set[Process]] = {}
+        self._looked = False
         self._begun = time.time()
         self._counts_starts = starts_are_counted()
         self._last_start: int | None = None
@@ -93,11 +94,14 @@ class ProcessWatch:
     def begin(self) -> None:
         """A test begins: what runs now is not its own."""
         self._begun = time.time()
+        if not self._seen and not self._known and self._looked:
+            return  # none ran when the last test ended, and no test has begun since
         self._known = set(self._look())
         self._helpers &= self._known
 
     def suspects(self) -> bool:
         """Whether a process runs that the test has started. Nothing is waited for."""
+        self._looked = True
         return bool(self._candidates())
 
     def left(self) -> list[LeftProcess]:

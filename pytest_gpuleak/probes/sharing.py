@@ -134,7 +134,7 @@ class PeakMeter:
         """The peaks of the attempt that began last, up to now or its end, by device. Empty after a fault."""
         if self.active and not self._paused:
             self._observe(self._read(), own=True)
-        if self.fault:
+        if self.fault or not self._gauges:
             return {}
         found = {key: Peak(gauge.before, gauge.own, gauge.total, gauge.exact) for key, gauge in self._gauges.items()}
         devices = [device for device, metric in found if metric == METRICS[0]]

@@ -66,14 +66,15 @@ class TorchDevices:
     def read(self) -> dict[str, DeviceReading]:
         """The devices that this process has used. Raises what torch raises where one fails."""
         readings: dict[str, DeviceReading] = {}
-        self.absent = {}
+        if self.absent:
+            self.absent = {}
         torch = loaded_torch()
-        if torch is not None:
+        if torch is not None and not (_is_idle(torch) and not self._seen):
             for counters in self._counters(torch):
                 self._read(counters, readings)
             self._read_mps(torch, readings)
-        self.first_used = frozenset(readings) - self._seen
-        self._seen |= self.first_used
+            self.first_used = frozenset(readings) - self._seen
+            self._seen |= self.first_used
         return readings
 
     def used(self, device: str) -> int | None:
@@ -95,7 +96,7 @@ class TorchDevices:
         """From here on peaks are of what follows; what the user's code sees of them stays as it is."""
         self._peaks = True
         torch = loaded_torch()
-        if torch is None:
+        if torch is None or (_is_idle(torch) and not self._seen):
             return
         for counters in self._counters(torch):
             self._view(counters).begin()
@@ -176,6 +177,19 @@ def loaded_torch() -> Any:
     if type(torch) is not ModuleType or type(vars(torch).get("_C")) is not ModuleType or "cuda" not in vars(torch):
         return None
     return torch
+
+
+def _is_idle(torch: Any) -> bool:
+    """Whether no device can have been used yet, as far as a look at a few flags tells: most test runs need no more."""
+    names = vars(torch)
+    for name in ("cuda", *MODULES):
+        module = names.get(name)
+        # `_initialized` is what `is_initialized()` asks first (torch/cuda/__init__.py, torch/xpu/__init__.py).
+        if module is not None and (type(module) is not ModuleType or vars(module).get("_initialized", True)):
+            return False
+    core = names["_C"]
+    private = getattr(core, "_get_privateuse1_backend_name", None)
+    return not getattr(core, "_has_mps", False) and (private is None or private() not in names)
 
 
 def accelerator_names(torch: Any) -> list[str]:
