@@ -48,11 +48,13 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
     """Import torch before pytester takes its snapshot of `sys.modules`.
 
     Imported in the body of a test, torch would be dropped from there with the rest when pytester restores the snapshot,
-    and initialised a second time by the next test, which ends in a segmentation fault.
+    and initialised a second time by the next test, which ends in a segmentation fault. The simulated accelerator comes
+    with it: torch counts the devices once, when the first backward pass of the process begins.
     """
     if item.get_closest_marker("torch") is not None:
         with contextlib.suppress(ImportError):
             importlib.import_module("torch")
+            importlib.import_module("tests.simgpu").install()
 
 
 @dataclasses.dataclass

@@ -113,18 +113,12 @@ MANY = """
 
 SHAPES = {
     "list": "HISTORY.append(Buffer(100))",
-    "dict": "CACHE[len(CACHE)] = Buffer(100)",
-    "deque": "RECENT.append(Buffer(100))",
     "nested": "NESTED['runs'][0]['losses'].append({'loss': Buffer(100)})",
     "attribute": "BOX.kept.append(Buffer(100))",
     "class attribute": "Attention.seen.append(Buffer(100))",
-    "class dict": "Attention.masks[len(Attention.masks)] = [Buffer(100)]",
-    "function attribute": "hook.seen.append((1, Buffer(100)))",
     "lru_cache": "mask(mask.cache_info().currsize)",
     "closure": "b = Buffer(100); HISTORY.append(lambda: b)",
-    "object": "HISTORY.append(types.SimpleNamespace(loss=Buffer(100)))",
     "method": "HISTORY.append(types.SimpleNamespace(loss=Buffer(100)).__init__)",
-    "several": "HISTORY.extend([Buffer(100), Buffer(50), {'x': Buffer(7)}])",
     "views": "b = Buffer(100); HISTORY.append([b.view(), b.view()])",
     "cycle": "c = {'b': Buffer(100)}; c['self'] = c; HISTORY.append(c)",
     "slot": "LATEST['model'] = Buffer(2**20)",
@@ -177,19 +171,19 @@ def test_verdicts_do_not_depend_on_what_ran_before(start: Runner) -> None:
         assert told_by(start("", f"test_it.py::{name}", apart=True)) == {name: together[name]}
 
 
-def test_thirty_leaks_into_one_list(start: Runner, answers: Answers) -> None:
+def test_twelve_leaks_into_one_list(start: Runner, answers: Answers) -> None:
     found = start(
         """
         import pytest
         HISTORY = []
 
-        @pytest.mark.parametrize("i", range(30))
+        @pytest.mark.parametrize("i", range(12))
         def test_it(i):
             HISTORY.append(Buffer(100 + i))
         """
     )
-    assert answers == Answers(asked=60, given=58)
-    for i in range(30):
+    assert answers == Answers(asked=24, given=22)
+    for i in range(12):
         finding = found.finding(f"test_it[{i}]")
         told = [finding[name] for name in ("kind", "count", "bytes", "bytes_per_run", "other_holders")]
         assert told == ["growing", 1, 100 + i, 100 + i, []]
@@ -663,7 +657,6 @@ def test_torch_leaks_in_a_series_are_told_as_each_was_the_first_time(start: Runn
         import pytest, torch, torch.nn as nn
         HISTORY, MODELS, SLOT = [], [], {}
 
-        def plain(): HISTORY.append(torch.ones(10))
         def loss(): HISTORY.append((torch.ones(4, requires_grad=True) * 2).sum())
         def view(): HISTORY.append(torch.ones(100)[3:5])
         def model():
@@ -676,14 +669,13 @@ def test_torch_leaks_in_a_series_are_told_as_each_was_the_first_time(start: Runn
             m(torch.ones(2, 4)).sum().backward()
             o.step()
             HISTORY.append(o)
-        def array(): HISTORY.append(torch.ones(30).numpy())
         def slot(): SLOT["x"] = torch.ones(2**18)
         def hooked():
             t = torch.ones(4, requires_grad=True)
             t.register_hook(lambda g: HISTORY.append(g))
             (t * 3).sum().backward()
 
-        LEAKS = [plain, loss, view, model, optimizer, array, slot, hooked]
+        LEAKS = [loss, view, model, optimizer, slot, hooked]
 
         @pytest.mark.parametrize("again", [1, 2])
         @pytest.mark.parametrize("leak", LEAKS, ids=lambda leak: leak.__name__)
