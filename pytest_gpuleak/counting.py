@@ -43,6 +43,7 @@ class CounterTrail:
         self._runs: list[CounterRun] = []
         self._suspected: set[str] = set()
         self._recording = False
+        self._host_grew_again = False
         self._history: RecordedHistory | None = None
         self._limits = {probe.name: HostLimits(probe.judges, probe.floor) for probe in monitor.memory.host_probes}
 
@@ -59,6 +60,7 @@ class CounterTrail:
         if grown:
             grown = self._unexplained(investigation, growth)
         self._suspected |= grown
+        self._host_grew_again = HOST in grown and bool(self._runs)
         host = self._end_record()
         self._runs.append(CounterRun(growth, host))
         return bool(grown) or investigation.left_arrays
@@ -68,7 +70,7 @@ class CounterTrail:
         """While it is entered, the test is run again, and what that adds to the counters is recorded if they grew."""
         memory = self._monitor.memory
         self._history = RecordedHistory() if self._suspected - {HOST} else None
-        if HOST in self._suspected:  # the walks over the heap take a second
+        if self._host_grew_again:
             self._recording = True
             with self._monitor.detector.whole_heap():
                 memory.begin_record()
@@ -103,6 +105,14 @@ class CounterTrail:
         self._recording = False
         with self._monitor.detector.whole_heap():
             return self._monitor.memory.end_record()
+
+    @property
+    def wants_record(self) -> bool:
+        """Whether the host's memory was seen to grow again and no run has told yet by what: worth one more run.
+
+        Recording takes walks over the whole heap, seconds in all, and most tests that grow once have imported something.
+        """
+        return self._host_grew_again and not any(run.host for run in self._runs)
 
     def judge(self, evidence: Evidence) -> tuple[Finding, ...]:
         """The findings on what no array explains."""

@@ -105,7 +105,9 @@ class Suspicion:
 
     def _confirm(self, investigation: Investigation, counters: CounterTrail) -> str:
         """Run the test again until it is seen not to grow, or as often as asked; why that ended early, if it did."""
-        for _ in range(self._policy.confirm):
+        left, recorded = self._policy.confirm, False
+        while left > 0:
+            left -= 1
             investigation.expect_run()
             with counters.recording():
                 result, origins = self._run_again(tracing_on=True)
@@ -120,6 +122,8 @@ class Suspicion:
             investigation.look(origins)
             if not any(found.bytes_per_run for found in self._judge(investigation, counters)):
                 break
+            if left == 0 and counters.wants_record and not recorded:
+                left, recorded = 1, True
         return ""
 
     def _run_again(self, *, tracing_on: bool) -> tuple[Any, OriginLog]:
