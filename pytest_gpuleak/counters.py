@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from pytest_gpuleak.findings import Contribution, Finding
 from pytest_gpuleak.memory import HOST, Growth
 from pytest_gpuleak.outside import FLOOR, OUTSIDE
-from pytest_gpuleak.reports.text import format_bytes
+from pytest_gpuleak.reports.text import format_bytes, format_signed
 from pytest_gpuleak.verdict import fingerprint
 
 if TYPE_CHECKING:
@@ -206,11 +206,6 @@ def _named(device: str, blocks: Sequence[Contribution]) -> str:
 def _counted(device: str, runs: Sequence[CounterRun]) -> str:
     grown = ", ".join(format_signed(run.growth.of(device)) for run in runs)
     return f"allocated on {device}, run by run: {grown}"
-
-
-def format_signed(size: int) -> str:
-    """A size with its sign: ``+1.0 MiB``."""
-    return f"{'-' if size < 0 else '+'}{format_bytes(abs(size))}"
 
 
 def _reserved_over(growth: Growth, policy: Policy) -> set[str]:

@@ -25,8 +25,8 @@ SLACK_SHARE: Final = 16
 """Part by which what was added may be less than the arrays that it is made of: something small went meanwhile."""
 
 
-def reveal(detector: Detector, devices: set[str]) -> list[object]:
-    """Give the arrays that C++ alone knew a Python object, and return these: strong references.
+def reveal(detector: Detector, devices: set[str]) -> dict[str, list[object]]:
+    """Give the arrays that C++ alone knew a Python object, and return these by device: strong references.
 
     They are the gradients of live tensors. torch keeps such an object as long as the gradient lives, so that each is
     found once.
@@ -37,14 +37,19 @@ def reveal(detector: Detector, devices: set[str]) -> list[object]:
     """
     access = TorchAccess.of_loaded()
     if access is None:
-        return []
+        return {}
+    revealed: dict[str, list[object]] = {device: [] for device in devices}
     with detector.whole_heap(), access.quiet(), PausedCollector():
         objects = get_objects()
         tensors = [value for value in objects if access.is_tensor(value)]
         del objects
         known = {access.storage(tensor) for tensor in tensors} | {None}
         found = {id(value): value for value in _gradients(access, tensors) if access.storage(value) not in known}
-        return [value for value in found.values() if str(access.read(value, "device")) in devices]
+        for value in found.values():
+            device = str(access.read(value, "device"))
+            if device in revealed:
+                revealed[device].append(value)
+    return revealed
 
 
 def share_of(arrays: list[object], size: int, frameworks: Sequence[ArrayFramework]) -> list[object]:

@@ -11,7 +11,7 @@ import math
 import textwrap
 from typing import TYPE_CHECKING
 
-from pytest_gpuleak.reports.text import clean_text, count_of, format_bytes, shorten_middle
+from pytest_gpuleak.reports.text import clean_text, count_of, format_bytes, format_signed, shorten_middle
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -98,17 +98,13 @@ def render_usage(report: RunReport, *, width: int) -> list[str]:
     if lines:
         lines.insert(0, "gpu-leak: the heaviest tests, and what the session added")
     for device, counters in usage.get("drift", {}).items() if lines else ():
-        parts = [f"{clean_text(name, ID_LIMIT)} {_signed(size)}" for name, size in counters.items()]
+        parts = [f"{clean_text(name, ID_LIMIT)} {format_signed(size)}" for name, size in counters.items()]
         peak = usage.get("peaks", {}).get(device)
         highest = "" if peak is None else f"; peak {format_bytes(peak)}"
         lines.append(f"{_INDENT}session, {clean_text(device, ID_LIMIT)}: {', '.join(parts)}{highest}")
     return [
         line if len(line) <= max(width, MIN_WIDTH) else shorten_middle(line, max(width, MIN_WIDTH)) for line in lines
     ]
-
-
-def _signed(size: int) -> str:
-    return f"{'-' if size < 0 else '+'}{format_bytes(abs(size))}"
 
 
 def render_leaks(report: RunReport, *, verbosity: int, width: int) -> list[str]:

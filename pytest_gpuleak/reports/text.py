@@ -43,6 +43,11 @@ def format_bytes(size: int) -> str:
     return f"{value / 1024:.1f} TiB"
 
 
+def format_signed(size: int) -> str:
+    """Write a size with its sign: ``+1.0 MiB``."""
+    return f"{'-' if size < 0 else '+'}{format_bytes(abs(size))}"
+
+
 def count_of(number: int, noun: str) -> str:
     """Write a number of things: ``1 tensor``, ``2 tensors``."""
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
