@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from pytest_gpuleak.large_objects import LargeObjects
-from pytest_gpuleak.probes.protocol import HostGrowth, ProbeUnavailable
+from pytest_gpuleak.probes.counter import CounterProbe
+from pytest_gpuleak.probes.protocol import ProbeUnavailable
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -50,7 +50,7 @@ def _sees_trial(read: Callable[[], int]) -> bool:
     return grown >= _TRIAL // 2  # another thread may free at the same time
 
 
-class HeapProbe:
+class HeapProbe(CounterProbe):
     """Growth of the C heap, and the large objects behind it.
 
     CPU tensors, NumPy arrays, bytearrays, long strings and lists, what ctypes and extensions allocate: exact to the
@@ -65,28 +65,8 @@ class HeapProbe:
     floor = 2 * 1024 * 1024
 
     def __init__(self) -> None:
-        self._read: Callable[[], int] | None = None
-        self._large = LargeObjects()
-        self._before = 0
+        super().__init__(maps=False)
 
     def start(self) -> None:
         """See `HostProbe.start`."""
         self._read = heap_reader()
-
-    def stop(self) -> None:
-        """See `HostProbe.stop`."""
-        self._read = None
-
-    def read(self) -> int:
-        """Bytes that malloc has handed out."""
-        return 0 if self._read is None else self._read()
-
-    def begin_record(self) -> None:
-        """Note the large objects; the caller has made the whole heap visible."""
-        self._large.begin()
-        self._before = self.read()
-
-    def end_record(self) -> HostGrowth:
-        """Growth by the counter, and the large objects that are new."""
-        grown = self.read() - self._before
-        return HostGrowth(grown, self._large.end())

@@ -1,0 +1,42 @@
+"""What the probes have in common that read one counter and explain its growth by the large objects that are new."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pytest_gpuleak.large_objects import LargeObjects
+from pytest_gpuleak.probes.protocol import HostGrowth
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+class CounterProbe:
+    """One counter of the host's memory, once `start` has set what reads it.
+
+    Args:
+        maps: whether memory maps are among what the counter sees.
+    """
+
+    def __init__(self, *, maps: bool) -> None:
+        self._read: Callable[[], int] | None = None
+        self._large = LargeObjects(maps=maps)
+        self._before = 0
+
+    def stop(self) -> None:
+        """See `HostProbe.stop`."""
+        self._read = None
+
+    def read(self) -> int:
+        """The counter, in bytes; 0 while the probe is stopped."""
+        return 0 if self._read is None else self._read()
+
+    def begin_record(self) -> None:
+        """Note the large objects; the caller has made the whole heap visible."""
+        self._large.begin()
+        self._before = self.read()
+
+    def end_record(self) -> HostGrowth:
+        """Growth by the counter, and the large objects that are new."""
+        grown = self.read() - self._before
+        return HostGrowth(grown, self._large.end())
