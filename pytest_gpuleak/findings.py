@@ -192,6 +192,8 @@ class TestRecord:
     memory: dict[str, dict[str, int]] = dataclasses.field(default_factory=dict)
     findings: tuple[Finding, ...] = ()
     allowed: str | None = None
+    file: str | None = None
+    line: int | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -220,6 +222,31 @@ class FixtureRecord:
 
 
 @dataclasses.dataclass(frozen=True)
+class KnownLeak:
+    """One entry of a baseline: a leak that is known, reported, and fails nothing until it grows.
+
+    Attributes:
+        test: pytest's id of the test function, without parameters; for a wider fixture the place that defines it.
+        fixture: the fixture's name, where a fixture leaks and no test; else None.
+        kind: what the evidence said when it was recorded.
+        device: the type of device (``cpu``, ``cuda``), without an index: which card a test gets is chance.
+        bytes: bytes of the finding, the most among the test's parameters.
+        fingerprint: the finding's.
+        holder: the holder as one writes it in Python, for whoever reviews the file; empty where none was found.
+        reason: why it is tolerated, in the words of whoever reviewed it; empty until then.
+    """
+
+    test: str
+    fixture: str | None
+    kind: FindingKind
+    device: str
+    bytes: int
+    fingerprint: str
+    holder: str = ""
+    reason: str = ""
+
+
+@dataclasses.dataclass(frozen=True)
 class RunReport:
     """A whole run, as every report renders it.
 
@@ -230,6 +257,8 @@ class RunReport:
         summary: counts and sums over the run.
         tests: one record an attempt, in the order they ended.
         fixtures: the wider fixtures with findings.
+        stale: entries of the baseline whose leak is gone.
+        incomplete: why tests are missing (the run was killed, interrupted, stopped early, a worker died); None: none is.
     """
 
     created: str
@@ -238,6 +267,8 @@ class RunReport:
     summary: dict[str, Any]
     tests: tuple[TestRecord, ...]
     fixtures: tuple[FixtureRecord, ...]
+    stale: tuple[KnownLeak, ...] = ()
+    incomplete: str | None = None
 
 
 def encode(record: TestRecord | FixtureRecord | RunReport) -> dict[str, Any]:
@@ -247,6 +278,7 @@ def encode(record: TestRecord | FixtureRecord | RunReport) -> dict[str, Any]:
             **vars(record),
             "tests": [encode(test) for test in record.tests],
             "fixtures": [encode(fixture) for fixture in record.fixtures],
+            "stale": [dict(vars(entry)) for entry in record.stale],
         }
     # By hand: dataclasses.asdict() copies every scalar, half a millisecond for a test with a few arrays.
     fields = {name: getattr(record, name) for name in record.__dataclass_fields__}
@@ -327,6 +359,18 @@ def decode_test(data: dict[str, Any]) -> TestRecord:
     if not data["findings"]:
         return TestRecord(**data)
     return TestRecord(**{**data, "findings": tuple(decode_finding(finding) for finding in data["findings"])})
+
+
+def decode_report(data: dict[str, Any]) -> RunReport:
+    """The inverse of `encode` for a whole run, without its ``schema``. Raises KeyError or TypeError for anything else."""
+    return RunReport(
+        **{
+            **data,
+            "tests": tuple(map(decode_test, data["tests"])),
+            "fixtures": tuple(map(decode_fixture, data["fixtures"])),
+            "stale": tuple(KnownLeak(**entry) for entry in data.get("stale", ())),
+        }
+    )
 
 
 def decode_fixture(data: dict[str, Any]) -> FixtureRecord:

@@ -206,6 +206,7 @@ class Monitor:
         if attempt is None:
             return None
         began = perf_counter()
+        file, line, _ = item.location
         checked = attempt.outcome in CHECKED
         verdict: Verdict = "clean" if checked else "unchecked"
         findings: tuple[Finding, ...] = ()
@@ -252,6 +253,8 @@ class Monitor:
             memory=memory,
             findings=findings,
             allowed=attempt.policy.allowed if verdict == "allowed" else None,
+            file=file,
+            line=None if line is None else line + 1,
         )
 
     def give_up(self, item: pytest.Item, why: str) -> TestRecord:
@@ -260,6 +263,7 @@ class Monitor:
         self.rerunning = False
         if attempt is None:
             attempt = Attempt(item.nodeid, self.settings.policy)
+        file, line, _ = item.location
         return TestRecord(
             nodeid=item.nodeid,
             verdict="unchecked",
@@ -268,6 +272,8 @@ class Monitor:
             worker=self.worker,
             duration_s=attempt.duration_s,
             overhead_s=attempt.overhead_s,
+            file=file,
+            line=None if line is None else line + 1,
         )
 
     def finish(self) -> None:

@@ -2,29 +2,33 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 from typing import TYPE_CHECKING
 
-from pytest_gpuleak.reports.json import write as write_json
-
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from pathlib import Path
 
     from pytest_gpuleak.findings import RunReport
 
-WRITERS: dict[str, Callable[[RunReport, Path], None]] = {".json": write_json}
-"""The writer of each format, by the path's suffix in lower case. A format more is one row more."""
+WRITERS = {".json": "json", ".html": "html", ".sarif": "sarif", ".md": "markdown"}
+"""The module of each format, by the path's suffix in lower case. A format more is one row more.
+
+Each has a function `write(report, path)`. Imported when a report of that format is written: a template engine is no
+business of a run that asks for JSON.
+"""
 
 
 def write_report(report: RunReport, path: Path) -> None:
     """Write a report in the format that the path's suffix names. Raises OSError, and KeyError for another suffix."""
-    WRITERS[path.suffix.lower()](report, path)
+    module = importlib.import_module("pytest_gpuleak.reports." + WRITERS[path.suffix.lower()])
+    module.write(report, path)
 
 
 def complaint_of(path: Path) -> str | None:
     """Tell why no report can be written to a path, as the end of a sentence that begins with it; None: it can be."""
-    accepts = f"accepted is a file ({' or '.join(WRITERS)}) in a folder that exists and may be written to"
+    *others, last = WRITERS
+    accepts = f"accepted is a file ({', '.join(others)} or {last}) in a folder that exists and may be written to"
     try:
         if path.is_dir():
             return f"is a folder; {accepts}"

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import math
-import secrets
-import stat
 from importlib import resources
 from typing import TYPE_CHECKING, Any
 
 from pytest_gpuleak.findings import SCHEMA, encode
 from pytest_gpuleak.reports.text import clean_text
+from pytest_gpuleak.reports.writing import write_text
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -34,25 +32,8 @@ def encode_report(report: RunReport) -> str:
 
 
 def write(report: RunReport, path: Path) -> None:
-    """Write a report to a file, in one step: a reader sees the old file or the new one, never a part.
-
-    A file that is replaced keeps its permissions, and a symbolic link its name. Raises OSError; then the old file
-    stands as it was, and nothing is left beside it.
-    """
-    text = encode_report(report)
-    target = path.resolve()
-    # Not tempfile: its files can be read by their owner alone, where a new report obeys the umask.
-    draft = target.parent / f".gpuleak-{secrets.token_hex(8)}.tmp"
-    try:
-        with draft.open("x", encoding="ascii", newline="\n") as stream:
-            stream.write(text)
-        with contextlib.suppress(FileNotFoundError):  # a new report: the umask has decided
-            draft.chmod(stat.S_IMODE(target.stat().st_mode))
-        draft.replace(target)
-    except BaseException:
-        with contextlib.suppress(OSError):  # never created: the error that led here is the one to tell
-            draft.unlink()
-        raise
+    """Write a report to a file, in one step. Raises OSError, as `write_text` does."""
+    write_text(encode_report(report), path)
 
 
 def load_schema() -> dict[str, Any]:

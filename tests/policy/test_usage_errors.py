@@ -175,7 +175,7 @@ def test_a_worker_s_usage_error_is_the_run_s(run_policy: RunPolicy, pytester: py
 
 
 class TestReportPaths:
-    ACCEPTED = "accepted is a file (.json) in a folder that exists and may be written to"
+    ACCEPTED = "accepted is a file (.json, .html, .sarif or .md) in a folder that exists and may be written to"
 
     def error(self, run: RunPolicy, path: str) -> str:
         text: str = run("--gpu-leak", f"--gpu-leak-report={path}").error

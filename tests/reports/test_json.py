@@ -115,7 +115,8 @@ def test_any_report_is_valid(
 def test_names_of_the_contract(make: Any) -> None:
     fixture = FixtureRecord("model", "module", "tests/test_x.py", (make.finding(),))
     document = json.loads(encode_report(make.report(make.test("t.py::test_one", make.finding()), fixtures=(fixture,))))
-    assert list(document) == ["schema", "created", "environment", "policy", "summary", "tests", "fixtures"]
+    contract = ["schema", "created", "environment", "policy", "summary", "tests", "fixtures"]
+    assert list(document) == [*contract, "stale", "incomplete"]
     assert document["schema"] == "pytest-gpuleak/report/1"
     assert document["tests"][0]["findings"][0]["holder"] == {
         "kind": "module",
@@ -139,6 +140,7 @@ def test_the_schema_knows_every_field(validator: jsonschema.Draft202012Validator
         "origin": findings.Origin,
         "holder": findings.Holder,
         "autograd": Autograd,
+        "knownLeak": findings.KnownLeak,
     }.items():
         fields = {field.name for field in dataclasses.fields(record)}
         assert set(definitions[name]["properties"]) == fields, name

@@ -1,0 +1,32 @@
+"""Writing a file in one step: a reader sees the old file or the new one, never a part."""
+
+from __future__ import annotations
+
+import contextlib
+import secrets
+import stat
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def write_text(text: str, path: Path) -> None:
+    """Write text to a file as UTF-8, in one step.
+
+    A file that is replaced keeps its permissions, and a symbolic link its name. Raises OSError; then the old file
+    stands as it was, and nothing is left beside it.
+    """
+    target = path.resolve()
+    # Not tempfile: its files can be read by their owner alone, where a new report obeys the umask.
+    draft = target.parent / f".gpuleak-{secrets.token_hex(8)}.tmp"
+    try:
+        with draft.open("x", encoding="utf-8", newline="\n") as stream:
+            stream.write(text)
+        with contextlib.suppress(FileNotFoundError):  # a new report: the umask has decided
+            draft.chmod(stat.S_IMODE(target.stat().st_mode))
+        draft.replace(target)
+    except BaseException:
+        with contextlib.suppress(OSError):  # never created: the error that led here is the one to tell
+            draft.unlink()
+        raise
