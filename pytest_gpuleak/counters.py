@@ -72,7 +72,8 @@ def suspects(growth: Growth, known: Mapping[str, int], policy: Policy, probes: M
         device for device in growth.devices if growth.of(device) > known.get(device, 0) + _slack(growth, device, 1)
     }
     for name, limits in probes.items():
-        if growth.bytes.get((HOST, name), 0) - known.get("cpu", 0) > host_limit(policy, limits):
+        unexplained = growth.bytes.get((HOST, name), 0) - known.get("cpu", 0) - growth.imported
+        if unexplained > host_limit(policy, limits):
             found.add(HOST)
     found |= _reserved_over(growth, policy)
     return found | {device for (device, metric), size in growth.bytes.items() if metric == OUTSIDE and size >= FLOOR}

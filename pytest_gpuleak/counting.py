@@ -141,8 +141,9 @@ class CounterTrail:
         room = {device: growth.of(device) - known.get(device, 0) for device in growth.devices}
         # Any of the host's counters has a CPU tensor in it; the one that grew least has least noise.
         host = [size for (device, _), size in growth.bytes.items() if device == HOST]
-        if host and min(host) - known.get("cpu", 0) >= self._policy.retained_bytes:
-            room["cpu"] = min(host) - known.get("cpu", 0)
+        unexplained = min(host, default=0) - known.get("cpu", 0) - growth.imported
+        if unexplained >= self._policy.retained_bytes:
+            room["cpu"] = unexplained
         room = {device: size for device, size in room.items() if size > 0}
         if not room:
             return
@@ -159,4 +160,4 @@ def index_of(device: str) -> int | None:
 
 def _lower(first: Growth, now: Growth) -> Growth:
     """Of each counter the lower growth."""
-    return Growth({key: min(size, now.bytes.get(key, size)) for key, size in first.bytes.items()}, first.first_used)
+    return first._replace(bytes={key: min(size, now.bytes.get(key, size)) for key, size in first.bytes.items()})

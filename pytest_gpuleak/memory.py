@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from contextlib import suppress
 from math import inf
 from time import perf_counter
@@ -38,16 +39,24 @@ DEAR_CALL_S = 100e-6
 """Seconds that asking the driver for a device's free memory may take, at its quickest of the first `TRIED_CALLS`."""
 
 
+MODULE_BYTES = 48 * 1024
+"""Bytes of the host's memory that importing a module takes: 18 to 35 KiB on the mean of scipy, sklearn, gpytorch,
+accelerate and torch._dynamo (Python 3.11; 60 to 1,300 modules each), 82 KiB of torch with its libraries."""
+
+
 class Growth(NamedTuple):
     """What a run has added to the counters.
 
     Attributes:
         bytes: by counter; what wider fixtures added meanwhile is left out.
         first_used: devices that nobody had used before the run.
+        imported: bytes of the host's memory that the modules take which the run imported. A growth of no more is no
+            reason to run a test again: a first import would cost each suite seconds.
     """
 
     bytes: Mapping[Key, int]
     first_used: frozenset[str] = frozenset()
+    imported: int = 0
 
     def of(self, device: str) -> int:
         """Bytes that a device's allocator has handed out in addition, as exactly as it counts them."""
@@ -92,6 +101,7 @@ class MemoryWatch:
         self._recording: list[HostProbe] = []
         self._use_calls = 0
         self._use_s = inf
+        self._modules = 0
 
     def start(self) -> None:
         """Begin to watch the process; what cannot be read here is told in `faults`."""
@@ -122,6 +132,7 @@ class MemoryWatch:
         self._levels.clear()
         self._before = self._standing or self.read()
         self._standing = None
+        self._modules = len(sys.modules)
         self._outside.begin()
 
     def carry_over(self) -> None:
@@ -170,23 +181,28 @@ class MemoryWatch:
         for key, size in owned.items():
             self._others[key] = self._others.get(key, 0) - max(min(size, freed.get(key, 0)), 0)
 
-    def end(self) -> Growth:
-        """What the run that began last has added up to now."""
-        self._after = self.read()
+    def end(self, *, brief: bool = False) -> Growth:
+        """What the run that began last has added up to now.
+
+        Args:
+            brief: whether counters that take long to read may be those of a moment ago.
+        """
+        self._after = self.read(brief=brief)
         growth: dict[Key, int] = {}
         for key, size in self._after.items():
             before = self._before.get(key)
             if before is not None or key[0] != HOST:
                 growth[key] = size - (before or 0) - self._others.get(key, 0)
+        imported = max(len(sys.modules) - self._modules, 0) * MODULE_BYTES
         if len(self._after) <= len(self._host):
-            return Growth(growth)
+            return Growth(growth, imported=imported)
         devices = {device for device, _ in self._before}
         first_used = frozenset(device for device, _ in self._after if device not in devices and device != HOST)
         reserved = {device: size for (device, metric), size in self._after.items() if metric == "reserved"}
         in_use = {device: size for (device, metric), size in growth.items() if metric == UNACCOUNTED}
         for device, size in self._outside.growth(in_use, reserved, first_used).items():
             growth[device, OUTSIDE] = size
-        return Growth(growth, first_used)
+        return Growth(growth, first_used, imported)
 
     def record(self, peaks: Mapping[str, int]) -> dict[str, dict[str, int]]:
         """The counters before and after the run, as the report has them.
@@ -240,8 +256,8 @@ class MemoryWatch:
         self._recording = []
         return found
 
-    def read(self) -> dict[Key, int]:
-        """Every counter, now. Never raises."""
+    def read(self, *, brief: bool = False) -> dict[Key, int]:
+        """Every counter, now, or for a brief look a moment ago where it takes long to read. Never raises."""
         found: dict[Key, int] = {}
         for probe in tuple(self._devices):
             try:
@@ -256,7 +272,7 @@ class MemoryWatch:
                 self.tell(f"{device} not watched: {why}")
         for host in tuple(self._host):
             try:
-                found[HOST, host.name] = host.read()
+                found[HOST, host.name] = host.read_briefly() if brief else host.read()
             except Exception as error:  # noqa: BLE001 - as above
                 self._drop(host, f"failed: {type(error).__name__}: {error}")
         return found

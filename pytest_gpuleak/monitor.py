@@ -211,7 +211,7 @@ class Monitor:
         verdict: Verdict = "clean" if checked else "unchecked"
         findings: tuple[Finding, ...] = ()
         release_values(item)
-        growth = self.memory.end()
+        growth = self.memory.end(brief=True)
         memory = self.memory.record(self._peaks())
         with deferred_finalizer_errors(self.config, item.nodeid):
             released = self.scopes.released()
@@ -225,6 +225,7 @@ class Monitor:
                 arrays = self.born()
                 suspected = bool(arrays) or self._grew(growth, attempt.policy)
                 if suspected:
+                    growth = self.memory.end()  # before anything of ours is imported, which takes memory too
                     stop_timer(item)
                     from pytest_gpuleak.suspicion import Suspicion
 
@@ -323,7 +324,7 @@ class Monitor:
         """Whether a counter has grown so far that it is worth a second look, at the cost of a comparison or two."""
         reserved = None if policy.reserved_bytes is None else max(policy.reserved_bytes, 1)
         limits = {"allocated": 1, "requested": 1, "reserved": reserved, OUTSIDE: FLOOR}
-        host = max(min(policy.retained_bytes, policy.host_bytes), 1)
+        host = max(min(policy.retained_bytes, policy.host_bytes), 1) + growth.imported
         for (device, metric), size in growth.bytes.items():
             limit = host if device == HOST else limits.get(metric)
             if limit is not None and size >= limit:

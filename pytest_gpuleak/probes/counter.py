@@ -31,6 +31,10 @@ class CounterProbe:
         """The counter, in bytes; 0 while the probe is stopped."""
         return 0 if self._read is None else self._read()
 
+    def read_briefly(self) -> int:
+        """See `HostProbe.read_briefly`."""
+        return self.read()
+
     def begin_record(self) -> None:
         """Note the large objects; the caller has made the whole heap visible."""
         self._large.begin()

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 from pytest_gpuleak.probes.counter import CounterProbe
 from pytest_gpuleak.probes.protocol import ProbeUnavailable
+from pytest_gpuleak.probes.thrift import ThriftyReader
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -66,7 +67,13 @@ class HeapProbe(CounterProbe):
 
     def __init__(self) -> None:
         super().__init__(maps=False)
+        self._thrifty = ThriftyReader(lambda: 0)
 
     def start(self) -> None:
         """See `HostProbe.start`."""
-        self._read = heap_reader()
+        self._thrifty = ThriftyReader(heap_reader())
+        self._read = self._thrifty.read
+
+    def read_briefly(self) -> int:
+        """See `HostProbe.read_briefly`."""
+        return 0 if self._read is None else self._thrifty.read_briefly()

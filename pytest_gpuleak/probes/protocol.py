@@ -101,7 +101,10 @@ class HostProbe(Protocol):
         """Leave the process as it was found. Safe to call twice."""
 
     def read(self) -> int:
-        """Bytes in use now. Called before and after each test, so it should be cheap."""
+        """Bytes in use now."""
+
+    def read_briefly(self) -> int:
+        """As `read`, called after each test: may say what was read a moment ago where reading takes long."""
 
     def begin_record(self) -> None:
         """A re-run is about to begin; what is asked here may take a second."""

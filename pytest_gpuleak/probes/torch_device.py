@@ -62,6 +62,7 @@ class TorchDevices:
         self._known: dict[str, DeviceCounters] = {}
         self._views: dict[str, PeakView] = {}
         self._peaks = False
+        self._flags = _Flags()
 
     def read(self) -> dict[str, DeviceReading]:
         """The devices that this process has used. Raises what torch raises where one fails."""
@@ -69,7 +70,7 @@ class TorchDevices:
         if self.absent:
             self.absent = {}
         torch = loaded_torch()
-        if torch is not None and not (_is_idle(torch) and not self._seen):
+        if torch is not None and (self._seen or not self._flags.idle(torch)):
             for counters in self._counters(torch):
                 self._read(counters, readings)
             self._read_mps(torch, readings)
@@ -96,7 +97,7 @@ class TorchDevices:
         """From here on peaks are of what follows; what the user's code sees of them stays as it is."""
         self._peaks = True
         torch = loaded_torch()
-        if torch is None or (_is_idle(torch) and not self._seen):
+        if torch is None or (not self._seen and self._flags.idle(torch)):
             return
         for counters in self._counters(torch):
             self._view(counters).begin()
@@ -179,17 +180,39 @@ def loaded_torch() -> Any:
     return torch
 
 
-def _is_idle(torch: Any) -> bool:
-    """Whether no device can have been used yet, as far as a look at a few flags tells: most test runs need no more."""
-    names = vars(torch)
-    for name in ("cuda", *MODULES):
-        module = names.get(name)
-        # `_initialized` is what `is_initialized()` asks first (torch/cuda/__init__.py, torch/xpu/__init__.py).
-        if module is not None and (type(module) is not ModuleType or vars(module).get("_initialized", True)):
+class _Flags:
+    """Whether no device can have been used yet, by a look at a few flags: all that most test runs need.
+
+    It is asked four times a test; which flags there are is looked up anew only where torch has got or lost a name, as
+    it does when a backend registers its module.
+    """
+
+    def __init__(self) -> None:
+        self._size = -1
+        self._names: dict[str, Any] = {}
+        self._flags: list[dict[str, Any]] | None = None
+
+    def idle(self, torch: Any) -> bool:
+        names = vars(torch)
+        if len(names) != self._size or names is not self._names:
+            self._size, self._names, self._flags = len(names), names, _flags_of(names)
+        if self._flags is None:
             return False
+        # `_initialized` is what `is_initialized()` asks first (torch/cuda/__init__.py, torch/xpu/__init__.py).
+        for flags in self._flags:  # noqa: SIM110 - a generator costs as much as the look
+            if flags.get("_initialized", True):
+                return False
+        return True
+
+
+def _flags_of(names: dict[str, Any]) -> list[dict[str, Any]] | None:
+    """The names of the modules whose flag tells whether their device was used; None: there is one without such a flag."""
     core = names["_C"]
     private = getattr(core, "_get_privateuse1_backend_name", None)
-    return not getattr(core, "_has_mps", False) and (private is None or private() not in names)
+    if getattr(core, "_has_mps", False) or (private is not None and private() in names):
+        return None
+    modules = [names[name] for name in ("cuda", *MODULES) if names.get(name) is not None]
+    return [vars(module) for module in modules] if all(type(module) is ModuleType for module in modules) else None
 
 
 def accelerator_names(torch: Any) -> list[str]:

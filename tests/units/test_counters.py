@@ -42,6 +42,17 @@ def judge(runs: list[CounterRun], evidence: Evidence = NOTHING, policy: Policy =
     return judge_counters(runs, evidence, policy, HEAP)
 
 
+def test_what_a_run_imported_is_no_reason_to_run_it_again_but_excuses_nothing_that_grows() -> None:
+    first, again = host_runs(30 * MIB, 30 * MIB)
+    imported = first.growth._replace(imported=25 * MIB)
+    assert suspects(first.growth, {}, Policy(), HEAP) == {HOST}
+    assert suspects(imported, {}, Policy(), HEAP) == set()
+    assert suspects(imported, {}, Policy(host_bytes=4 * MIB), HEAP) == {HOST}
+    (found,) = judge([dataclasses.replace(first, growth=imported), again])
+    assert found.failed
+    assert found.bytes == 30 * MIB
+
+
 @pytest.mark.parametrize("sizes", [(512, 512), (512, 700, 512), (40 * MIB, 40 * MIB)])
 def test_bytes_that_grow_on_every_run_fail_however_few(sizes: tuple[int, ...]) -> None:
     (found,) = judge(device_runs(*sizes))

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import sys
+import types
 from typing import TYPE_CHECKING
 
 import pytest
 
 from pytest_gpuleak.findings import TestRecord
-from pytest_gpuleak.memory import HOST, MemoryWatch
+from pytest_gpuleak.memory import HOST, MODULE_BYTES, MemoryWatch
 from pytest_gpuleak.probes.protocol import DeviceReading, HostGrowth, ProbeUnavailable
 from pytest_gpuleak.usage import describe_usage
 
@@ -66,6 +68,9 @@ class Heap:
     def read(self) -> int:
         return self.size
 
+    def read_briefly(self) -> int:
+        return self.size
+
     def begin_record(self) -> None:
         self.recorded = self.size
 
@@ -83,6 +88,17 @@ def test_growth_is_what_the_test_itself_added() -> None:
     watch.leave_setup(1)
     heap.size = 1150
     assert watch.end().bytes == {(HOST, "heap"): 150}
+
+
+def test_modules_that_a_run_imports_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    watch = MemoryWatch((), [Heap()])
+    watch.begin()
+    for number in range(3):
+        monkeypatch.setitem(sys.modules, f"imported_by_a_test_{number}", types.ModuleType("imported"))
+    assert watch.end().imported == 3 * MODULE_BYTES
+    watch.begin()
+    monkeypatch.delitem(sys.modules, "imported_by_a_test_0")
+    assert watch.end().imported == 0
 
 
 def test_a_fixture_set_up_within_another_one_counts_once() -> None:
