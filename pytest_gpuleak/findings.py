@@ -230,7 +230,8 @@ class KnownLeak:
         fixture: the fixture's name, where a fixture leaks and no test; else None.
         kind: what the evidence said when it was recorded.
         device: the type of device (``cpu``, ``cuda``), without an index: which card a test gets is chance.
-        bytes: bytes of the finding, the most among the test's parameters.
+        bytes: bytes of the finding, the most among the test's parameters; of what is retained, those of all findings
+            that one process left there, since the order of the tests decides which of them leaves what.
         fingerprint: the finding's.
         holder: the holder as one writes it in Python, for whoever reviews the file; empty where none was found.
         reason: why it is tolerated, in the words of whoever reviewed it; empty until then.
@@ -357,7 +358,7 @@ def decode_finding(data: dict[str, Any]) -> Finding:
 def decode_test(data: dict[str, Any]) -> TestRecord:
     """The inverse of `encode` for a test's record. Raises KeyError or TypeError for anything else."""
     if not data["findings"]:
-        return TestRecord(**data)
+        return TestRecord(**{**data, "findings": ()})
     return TestRecord(**{**data, "findings": tuple(decode_finding(finding) for finding in data["findings"])})
 
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import sys
-from collections import Counter
 from typing import Any
 
 import pytest
 
-from pytest_gpuleak.findings import FixtureRecord, RunReport, TestRecord
+from pytest_gpuleak.findings import FixtureRecord, KnownLeak, RunReport, TestRecord
 from pytest_gpuleak.policy import Settings, describe
+from pytest_gpuleak.summary import summarise
 from pytest_gpuleak.usage import describe_usage
 
 
@@ -19,6 +19,12 @@ class Ledger:
     def __init__(self) -> None:
         self.tests: list[TestRecord] = []
         self.fixtures: list[FixtureRecord] = []
+        self.incomplete: str | None = None
+        """Why tests are missing; None: none is."""
+        self.deselected = 0
+        """Tests that were collected, and not to run."""
+        self.stale: tuple[KnownLeak, ...] = ()
+        """Entries of the baseline whose leak is gone."""
 
     def add_test(self, record: TestRecord) -> None:
         """One attempt of one test has ended."""
@@ -33,6 +39,10 @@ class Ledger:
         """Whether a fixture's finding fails the run."""
         return any(found.failed for record in self.fixtures for found in record.findings)
 
+    def take_over(self, report: RunReport) -> None:
+        """Take over the records of a report, and what is stale: it was judged by a baseline."""
+        self.tests, self.fixtures, self.stale = list(report.tests), list(report.fixtures), report.stale
+
     def report(self, settings: Settings, mode: str, *, on_file: bool) -> RunReport:
         """The whole run, for the reports.
 
@@ -45,26 +55,20 @@ class Ledger:
             created=now() if on_file else "",
             environment=environment() if on_file else {},
             policy={**describe(settings), "strategy": mode},
-            summary={**self._summary(), "memory": describe_usage(self.tests, settings.top)},
+            summary={
+                **summarise(self.tests, self.fixtures),
+                "known": sum(
+                    found.known for records in (self.tests, self.fixtures) for one in records for found in one.findings
+                ),
+                "stale": len(self.stale),
+                "deselected": self.deselected,
+                "memory": describe_usage(self.tests, settings.top),
+            },
             tests=tuple(self.tests),
             fixtures=tuple(self.fixtures),
+            stale=self.stale,
+            incomplete=self.incomplete,
         )
-
-    def _summary(self) -> dict[str, Any]:
-        verdicts = Counter(record.verdict for record in self.tests)
-        overhead = sum(record.overhead_s for record in self.tests)
-        clean = sorted(record.overhead_s for record in self.tests if not record.findings)
-        return {
-            "tests": len(self.tests),
-            **{verdict: verdicts[verdict] for verdict in ("clean", "leaked", "noted", "allowed", "unchecked")},
-            "fixtures_leaked": sum(any(found.failed for found in record.findings) for record in self.fixtures),
-            "findings": sum(len(test.findings) for test in self.tests)
-            + sum(len(one.findings) for one in self.fixtures),
-            "overhead_s": overhead,
-            # Suspects are run again, which is work and no overhead: what a clean test pays is the median of those.
-            "overhead_per_test_us": clean[len(clean) // 2] * 1e6 if clean else None,
-            "duration_s": sum(record.duration_s for record in self.tests),
-        }
 
 
 def now() -> str:

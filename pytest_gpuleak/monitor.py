@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     import pytest
 
     from pytest_gpuleak.arrays.protocol import ArrayFramework
+    from pytest_gpuleak.baseline_run import BaselineRun
     from pytest_gpuleak.detector import Detector
     from pytest_gpuleak.holders.culprits import Culprits
     from pytest_gpuleak.memory import Growth
@@ -92,6 +93,8 @@ class Monitor:
         self._attempt: Attempt | None = None
         self.threads: frozenset[int] = frozenset()
         self.threaded = False
+        self.baseline: BaselineRun | None = None
+        """The leaks that are known, where the run has a list of them."""
 
     @property
     def mode(self) -> str:
@@ -232,7 +235,10 @@ class Monitor:
                     suspicion = Suspicion(self, item, nextitem, attempt.policy, attempt.duration_s + rebuilt_s)
                     findings = suspicion.investigate(arrays, growth)
                 if processes or findings:
-                    verdict, findings = conclude((*processes, *findings), attempt.policy)
+                    findings = (*processes, *findings)
+                    if self.baseline is not None and attempt.policy.allowed is None:
+                        findings = self.baseline.settle(findings, attempt.nodeid)
+                    verdict, findings = conclude(findings, attempt.policy)
                 elif not (suspected or released):
                     self.memory.carry_over()
             else:
@@ -293,7 +299,8 @@ class Monitor:
     @property
     def fixture_records(self) -> list[FixtureRecord]:
         """The fixtures that did not let go."""
-        return merge_records([*(self._fixtures.records.values() if self._fixtures else ()), *self.children.records])
+        records = merge_records([*(self._fixtures.records.values() if self._fixtures else ()), *self.children.records])
+        return records if self.baseline is None else self.baseline.settle_fixtures(records)
 
     def rungs(self, nodeid: str) -> list[Rung]:
         """The ladder to climb for a suspect.

@@ -22,6 +22,7 @@ METAVARS = {
     "scan": "epoch|scan",
     "modes": "MODE[,MODE]",
     "folder": "DIR",
+    "file": "PATH",
 }
 """The placeholder in the help, by the kind of the value."""
 
@@ -44,6 +45,9 @@ RUN_ROWS = (
     ("clean", "switch", "off", "after a failed test, free its frames and the device's cache"),
     ("top", "count", "0", "the heaviest tests that the end of the run lists, with what the session added"),
     ("snapshots", "folder", "off", "write the allocator's history of leaking tests here, for PyTorch's memory viewer"),
+    ("baseline", "file", "off", "the file of known leaks: they are reported and pass; new and grown ones fail"),
+    ("update_baseline", "switch", "off", "write the leaks of this run into the baseline; they do not fail it"),
+    ("fail_stale", "switch", "off", "fail the run if the baseline lists leaks that are gone"),
 )
 """As `ROWS`, for options that set a field of `policy.Settings`: of the run, not of a test."""
 

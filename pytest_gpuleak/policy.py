@@ -78,6 +78,9 @@ class Settings(NamedTuple):
         clean: whether a failed test's frames and the device's cache are freed after it.
         top: how many of the heaviest tests are listed at the end.
         snapshots: folder for the allocator's history of leaking tests, absolute; None: none is written.
+        baseline: the file of known leaks, absolute; None: none is known.
+        update_baseline: whether the leaks of this run are written into the baseline, and do not fail.
+        fail_stale: whether an entry of the baseline whose leak is gone fails the run.
     """
 
     enabled: bool
@@ -88,6 +91,9 @@ class Settings(NamedTuple):
     clean: bool = False
     top: int = 0
     snapshots: Path | None = None
+    baseline: Path | None = None
+    update_baseline: bool = False
+    fail_stale: bool = False
 
 
 class Option(NamedTuple):
@@ -161,8 +167,9 @@ def read_settings(config: pytest.Config) -> Settings:
     named = _given(config, OPTIONS)
     given = _given(config, RUN_OPTIONS)
     of_the_run = {option.target: given[option.name] for option in RUN_OPTIONS if option.name in given}
-    if of_the_run.get("snapshots"):
-        of_the_run["snapshots"] = _folder_of(config, "gpu_leak_snapshots") / of_the_run["snapshots"]
+    for name in ("snapshots", "baseline"):
+        if of_the_run.get(name):
+            of_the_run[name] = _folder_of(config, f"gpu_leak_{name}") / of_the_run[name]
     # A worker of xdist writes no report, and may run on a machine that has no such folder.
     writes = enabled and not hasattr(config, "workerinput")
     return Settings(enabled, _build(named), _report_paths(config) if writes else (), named, **of_the_run)

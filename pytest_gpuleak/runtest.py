@@ -122,6 +122,10 @@ class RuntestHooks:
 def attach(report: pytest.TestReport, record: TestRecord) -> None:
     """Put a test's record, and its verdict, into its teardown's report."""
     setattr(report, RECORD_ATTRIBUTE, encode(record))
+    if record.findings:
+        from pytest_gpuleak.reports.junit import properties_of
+
+        report.user_properties += properties_of(record)
     if record.verdict == "leaked":
         report.outcome = "failed"
         report.longrepr = describe_failure(record.findings)

@@ -2,24 +2,32 @@
 
 from __future__ import annotations
 
+import os
 import sys
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from pytest_gpuleak.arrays import ArrayFramework, builtin_frameworks
 from pytest_gpuleak.collector import epochs_supported, installed
+from pytest_gpuleak.completeness import DESELECTED_KEY, Completeness
 from pytest_gpuleak.driver import Driver
 from pytest_gpuleak.epoch import EpochDetector
-from pytest_gpuleak.findings import decode_fixture, decode_test, encode
+from pytest_gpuleak.findings import encode
 from pytest_gpuleak.ledger import Ledger
 from pytest_gpuleak.memory import MemoryWatch
 from pytest_gpuleak.monitor import Monitor
 from pytest_gpuleak.options import USAGE_ERROR_KEY
 from pytest_gpuleak.policy import Settings, check_markers, read_settings
 from pytest_gpuleak.probes.sharing import shared_meter, shared_probe
+from pytest_gpuleak.ranks import path_of_rank, rank_of
+from pytest_gpuleak.recorder import Recorder, Sender
 from pytest_gpuleak.reports.text import clean_text, format_bytes
 from pytest_gpuleak.runtest import RECORD_ATTRIBUTE, RuntestHooks
+from pytest_gpuleak.surroundings import locate, print_lines, publish, read_surroundings
+
+if TYPE_CHECKING:
+    from pytest_gpuleak.baseline_run import BaselineRun
 
 _DETECTOR: pytest.StashKey[EpochDetector] = pytest.StashKey()
 FAULTS_KEY = "gpu_leak_faults"
@@ -50,6 +58,15 @@ def _watch_memory(config: pytest.Config, settings: Settings, driver: Driver, fau
     )
 
 
+def _open_baseline(config: pytest.Config, settings: Settings) -> BaselineRun | None:
+    """The run's baseline. Raises pytest.UsageError for one that cannot be used."""
+    if settings.baseline is None and not (settings.update_baseline or settings.fail_stale):
+        return None
+    from pytest_gpuleak.baseline_run import open_baseline
+
+    return open_baseline(config, settings)
+
+
 class Session:
     """One pytest session with the plugin switched on.
 
@@ -60,20 +77,33 @@ class Session:
 
     def __init__(self, config: pytest.Config, settings: Settings) -> None:
         worker: dict[str, Any] | None = getattr(config, "workerinput", None)
+        self._rank = rank_of(os.environ) if worker is None else None
+        settings = settings._replace(
+            report_paths=tuple(path_of_rank(path, self._rank) for path in settings.report_paths)
+        )
         self._config = config
         self._settings = settings
         self._is_worker = worker is not None
+        name = str(worker["workerid"]) if worker is not None else self._rank.name if self._rank else "main"
         self._ledger = Ledger()
         self._errors: list[str] = []
+        self._surroundings = read_surroundings(os.environ)
+        self._published: list[str] = []
         self._faults: list[str] = []
         detector = config.stash.get(_DETECTOR, None)
         self._frameworks: list[ArrayFramework] = detector.frameworks if detector else builtin_frameworks()
-        name = str(worker["workerid"]) if worker is not None else "main"
         faults: list[str] = []
         driver = Driver(faults)
         self._memory = _watch_memory(config, settings, driver, faults)
+        self._baseline = _open_baseline(config, settings)
         self._monitor = Monitor(config, settings, self._frameworks, name, detector, self._memory, driver)
+        self._monitor.baseline = self._baseline
         config.add_cleanup(self._monitor.stop)
+        self._completeness = Completeness()
+        config.pluginmanager.register(self._completeness, "gpuleak-completeness")
+        self._recorder = Recorder(settings, self._ledger, self._monitor, self._completeness)
+        records = Sender(self._monitor) if self._is_worker else self._recorder
+        config.pluginmanager.register(records, "gpuleak-recorder")
 
     def pytest_report_header(self) -> list[str]:
         """One line: how tests are judged."""
@@ -90,8 +120,16 @@ class Session:
             (
                 f"gpu-leak: {self._monitor.mode}; fails growth {growth}, residue from {format_bytes(policy.retained_bytes)}; "
                 f"re-runs a suspect {policy.confirm} x"
-            )
+            ),
+            *self._describe_rank(),
         ]
+
+    def _describe_rank(self) -> list[str]:
+        paths = self._settings.report_paths
+        if self._rank is None or not paths:
+            return []
+        names = ", ".join(clean_text(path.name, 100) for path in paths)
+        return [f"gpu-leak: rank {self._rank.number} of {self._rank.total} writes reports of its own: {names}"]
 
     @pytest.hookimpl(trylast=True)
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
@@ -126,17 +164,6 @@ class Session:
             # The last, and so the outermost: a failed attempt is cleaned before the next one's counters are read.
             manager.register(CleaningHooks(self._config, self._memory.read, monitor.is_rerunning), "gpuleak-cleaning")
 
-    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        """Take the record that came with a teardown's report, from this process or from a worker."""
-        record = getattr(report, RECORD_ATTRIBUTE, None)
-        if record is not None:
-            if not self._is_worker:
-                self._ledger.add_test(decode_test(record))
-                if record["verdict"] == "clean":
-                    delattr(report, RECORD_ATTRIBUTE)  # pytest keeps every report until the session ends
-        elif report.failed:
-            self._monitor.note_failure(report.nodeid)
-
     @pytest.hookimpl(tryfirst=True)
     def pytest_report_teststatus(
         self, report: pytest.TestReport
@@ -153,8 +180,8 @@ class Session:
         output = getattr(node, "workeroutput", None) or {}
         if USAGE_ERROR_KEY in output:
             raise pytest.UsageError(output[USAGE_ERROR_KEY])
-        for record in output.get(WORKER_KEY, []):
-            self._ledger.add_fixture(decode_fixture(record))
+        if WORKER_KEY in output:  # a worker that died sends none: what is known stands
+            self._recorder.take_worker(node.gateway.id, output[WORKER_KEY])
         self._faults += [fault for fault in output.get(FAULTS_KEY, []) if fault not in self._faults]
 
     @pytest.hookimpl(trylast=True)
@@ -165,12 +192,19 @@ class Session:
         if self._is_worker:
             self._config.workeroutput[WORKER_KEY] = [encode(record) for record in records]  # type: ignore[attr-defined]
             self._config.workeroutput[FAULTS_KEY] = self._memory.faults  # type: ignore[attr-defined]
+            self._config.workeroutput[DESELECTED_KEY] = self._completeness.deselected  # type: ignore[attr-defined]
             return
+        self._recorder.finish()
         for record in records:
             self._ledger.add_fixture(record)
+        self._ledger.deselected = self._completeness.deselected
+        self._ledger.incomplete = self._completeness.why_incomplete(session)
         if exitstatus != pytest.ExitCode.USAGE_ERROR and not self._config.option.collectonly:
+            self._judge_by_baseline(session)
             self._write_reports()
-        if (self._ledger.fixture_leaked or self._errors) and session.exitstatus == pytest.ExitCode.OK:
+            self._publish()
+        stale_fails = self._baseline is not None and self._baseline.failed
+        if (self._ledger.fixture_leaked or self._errors or stale_fails) and session.exitstatus == pytest.ExitCode.OK:
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
     def pytest_terminal_summary(self, terminalreporter: Any) -> None:
@@ -191,9 +225,33 @@ class Session:
                 terminalreporter.line(line)
         for fault in dict.fromkeys([*self._memory.faults, *self._faults]):
             terminalreporter.line(f"gpu-leak: {clean_text(fault, terminal.TEXT_LIMIT)}")
+        if self._baseline is not None:
+            for line in self._baseline.render(report, verbosity=verbosity):
+                terminalreporter.line(line)
         terminalreporter.line(terminal.render_summary(report))
+        if report.incomplete is not None and self._settings.report_paths:
+            terminalreporter.line(f"gpu-leak: THE REPORT IS INCOMPLETE: {report.incomplete}", red=True, bold=True)
         for error in self._errors:
             terminalreporter.line(error, red=True)
+        for line in self._published:
+            terminalreporter.line(line)
+
+    def _publish(self) -> None:
+        """Tell the CI service that this run takes place in, if any; what it reads from the output is printed last."""
+        if self._surroundings.silent:
+            return
+        report = self._ledger.report(self._settings, self._monitor.mode, on_file=True)
+        report = locate(report, self._config.rootpath, self._surroundings)
+        self._published = publish(report, self._config.rootpath, self._surroundings)
+        if self._published and not self._config.pluginmanager.hasplugin("terminalreporter"):
+            print_lines(self._published)
+
+    def _judge_by_baseline(self, session: pytest.Session) -> None:
+        if self._baseline is not None:
+            report = self._ledger.report(self._settings, self._monitor.mode, on_file=False)
+            report, error = self._baseline.finish(report, session)
+            self._ledger.take_over(report)
+            self._errors += [error] if error else []
 
     def _write_reports(self) -> None:
         if not self._settings.report_paths:
@@ -201,12 +259,19 @@ class Session:
         from pytest_gpuleak.reports.files import write_report
 
         report = self._ledger.report(self._settings, self._monitor.mode, on_file=True)
+        report = locate(report, self._config.rootpath, self._surroundings)
+        fault = self._recorder.close_journal()
+        if fault is not None:
+            self._faults.append(fault)
+        before = len(self._errors)
         for path in self._settings.report_paths:
             try:
                 write_report(report, path)
-            except (OSError, TypeError) as error:
+            except Exception as error:  # noqa: BLE001 - a fault of a report's is no reason to end a run whose tests are done
                 self._errors.append(
                     f"gpu-leak: the report {path} could not be written: {getattr(error, 'strerror', None) or error}"
                 )
+        if len(self._errors) == before:
+            self._recorder.remove_journal()
         if self._errors and not self._config.pluginmanager.hasplugin("terminalreporter"):
             print("\n".join(self._errors), file=sys.stderr)  # noqa: T201 - no reporter is there to say it

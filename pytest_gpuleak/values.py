@@ -106,12 +106,12 @@ def _parse_modes(value: object) -> tuple[str, ...]:
     raise ValueError("not modes")
 
 
-def _parse_folder(value: object) -> str | None:
+def _parse_place(value: object) -> str | None:
     if _is_off(value):
         return None
     if isinstance(value, str) and value.strip() and "\0" not in value:
         return value
-    raise ValueError("not a folder")
+    raise ValueError("not a path")
 
 
 def _parse_paths(value: object) -> list[str]:
@@ -143,7 +143,8 @@ KINDS = {
         _parse_modes,
     ),
     "switch": SWITCH,
-    "folder": Kind(METAVARS["folder"], "'off', or the path of a folder", _parse_folder),
+    "folder": Kind(METAVARS["folder"], "'off', or the path of a folder", _parse_place),
+    "file": Kind(METAVARS["file"], "'off', or the path of a file", _parse_place),
     "seconds": Kind(METAVARS["seconds"], "a number of seconds from 0", parse_number),
     "cycles": choice(*METAVARS["cycles"].split("|")),
     "scan": choice(*METAVARS["scan"].split("|")),

@@ -22,6 +22,7 @@ STAND_IN = """
 """
 
 SLOW = (
+    "browser/test_report_page.py",
     "confirm/test_repeated_culprits.py",
     "docs/test_readme.py",
     "holders/test_culprits_random.py",
@@ -55,6 +56,13 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
         with contextlib.suppress(ImportError):
             importlib.import_module("torch")
             importlib.import_module("tests.simgpu").install()
+
+
+@pytest.fixture(autouse=True)
+def outside_of_ci(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Runs inside the tests publish nothing to the CI service that the tests themselves run on."""
+    for name in ("GITHUB_ACTIONS", "GITHUB_STEP_SUMMARY", "GITLAB_CI"):
+        monkeypatch.delenv(name, raising=False)
 
 
 @dataclasses.dataclass

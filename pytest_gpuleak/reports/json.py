@@ -28,7 +28,7 @@ def encode_report(report: RunReport) -> str:
     """
     document = {"schema": SCHEMA, **encode(report)}
     # ASCII alone: whatever reads the file need not know its encoding.
-    return json.dumps(_plain(document), indent=1, allow_nan=False) + "\n"
+    return json.dumps(plain(document), indent=1, allow_nan=False) + "\n"
 
 
 def write(report: RunReport, path: Path) -> None:
@@ -43,13 +43,15 @@ def load_schema() -> dict[str, Any]:
     return schema
 
 
-def _plain(value: object) -> object:
-    if isinstance(value, str):
-        return clean_text(value, MAX_TEXT)
-    if isinstance(value, float):
+def plain(value: Any) -> Any:
+    """The value as it stands in a report: strings cleaned and cut, no number that is not finite, lists and dicts alone."""
+    kind = type(value)  # exact types, and what is clean as it is: a report has a hundred thousand strings
+    if kind is str:
+        return value if len(value) <= MAX_TEXT and value.isprintable() else clean_text(value, MAX_TEXT)
+    if kind is float:
         return value if math.isfinite(value) else None
-    if isinstance(value, dict):
-        return {clean_text(key, MAX_TEXT): _plain(item) for key, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_plain(item) for item in value]
-    return value
+    if kind is dict:
+        return {plain(key): plain(item) for key, item in value.items()}
+    if kind is list or kind is tuple:
+        return [plain(item) for item in value]
+    return clean_text(value, MAX_TEXT) if isinstance(value, str) else value

@@ -12,6 +12,7 @@ import textwrap
 from typing import TYPE_CHECKING
 
 from pytest_gpuleak.reports.text import clean_text, count_of, format_bytes, format_signed, shorten_middle
+from pytest_gpuleak.reports.words import HOLDER_WORDS, describe_amount
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -46,28 +47,6 @@ _CHAIN_END = 12  # characters that the end of a chain takes to be worth showing 
 _INDENT = "  "
 _LABEL_INDENT = " " * 11
 
-_KINDS = {
-    "growing": "each run leaves {per_run} more",
-    "retained": "left behind, not seen to grow",
-    "unconfirmed": "left behind, not confirmed",
-    "cycle": "held until the garbage collector ran",
-    "unattributed": "no tensor explains it",
-    "host": "no tensor explains it",
-    "process": "still running",
-    "budget": "over the test's budget",
-}
-_HOLDERS = {
-    "module": "module global",
-    "class": "class attribute",
-    "cache": "cache",
-    "fixture": "fixture",
-    "frame": "running frame",
-    "thread": "thread",
-    "traceback": "traceback",
-    "native": "native code",
-    "unknown": "unknown holder",
-}
-
 
 def render_summary(report: RunReport) -> str:
     """Write the run's one line: ``gpu-leak: 2 leaked, 1 noted, 3 unchecked, 97 clean; 21 us a test``.
@@ -81,6 +60,9 @@ def render_summary(report: RunReport) -> str:
         parts.append(f"{count_of(counts['fixtures_leaked'], 'fixture')} leaked")
     parts += [f"{counts[name]} {name}" for name in ("noted", "allowed", "unchecked") if counts.get(name)]
     parts.append(f"{counts.get('clean', 0)} clean")
+    listed = [f"{counts[name]} {name}" for name in ("known", "stale") if counts.get(name)]
+    if listed:
+        parts.append(f"baseline: {', '.join(listed)}")
     cost = counts.get("overhead_per_test_us")
     return f"gpu-leak: {', '.join(parts)}{'' if cost is None else _cost(cost)}"
 
@@ -148,7 +130,7 @@ def render_leaks(report: RunReport, *, verbosity: int, width: int) -> list[str]:
 def render_finding(finding: Finding, *, verbosity: int = 0, width: int = 80) -> list[str]:
     """Write one finding: what leaked, who holds it, where it was created, then what else is known, indented."""
     width = max(width, MIN_WIDTH)
-    lines = _what_lines(finding, width)
+    lines = _what_lines(finding, width) + _baseline_lines(finding, width)
     if finding.holder is not None or finding.metric is None:
         lines += _held_lines(finding.holder, width)
     if finding.hint:
@@ -161,12 +143,13 @@ def render_finding(finding: Finding, *, verbosity: int = 0, width: int = 80) -> 
         lines += _created(finding, width, every=verbosity > 0)
     lines += _parts(finding, width, every=verbosity > 0)
     for text in finding.evidence:
-        lines += _wrapped("figures", text, width)
+        if not _is_of_baseline(text):
+            lines += _wrapped("figures", text, width)
     lines += [_labelled("tensor", _array(array)) for array in finding.tensors[: _ARRAYS_SHOWN if verbosity > 0 else 1]]
     if finding.why_unconfirmed:
         lines += _wrapped("because", finding.why_unconfirmed, width)
     lines += _graph(finding.autograd)
-    if finding.known:
+    if finding.known and not any(map(_is_of_baseline, finding.evidence)):
         lines.append(_labelled("known", "listed in the baseline"))
     return lines
 
@@ -215,25 +198,14 @@ def _titled(report: RunReport, *, verbose: bool) -> Iterable[tuple[str, str, Tes
             if its_verdict == verdict:
                 worker = "" if record.worker == "main" else f" [{clean_text(record.worker, ID_LIMIT)}]"
                 reason = f": {clean_text(record.allowed, TEXT_LIMIT)}" if record.allowed else ""
-                yield f"{verdict.upper()} {name}{where}{worker}{reason}", f"{name}{where}", record
+                known = verdict == "noted" and any(finding.known for finding in record.findings)
+                word = "KNOWN" if known else verdict.upper()
+                yield f"{word} {name}{where}{worker}{reason}", f"{name}{where}", record
 
 
 def _what(finding: Finding) -> str:
-    size = format_bytes(finding.bytes)
-    noun = "process" if finding.kind == "process" else "tensor"
-    amount = f"{_count(finding.count, noun)}, {size}" if finding.count else size
-    if finding.metric is not None and finding.kind != "process":
-        amount += f" {clean_text(finding.metric, ID_LIMIT)}"
-    per_run = format_bytes(finding.bytes_per_run)
-    words = _KINDS[finding.kind].format(per_run=per_run)
-    if finding.kind in ("unattributed", "host") and finding.bytes_per_run:
-        words = f"each run leaves {per_run} more"
-    kind = finding.kind if finding.failed else f"{finding.kind}, not failed"
-    return f"{kind}: {amount} on {clean_text(finding.device, ID_LIMIT)}; {words}"
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number} processes" if noun == "process" and number != 1 else count_of(number, noun)
+    kind = finding.kind if finding.failed else f"{finding.kind}, {'known' if finding.known else 'not failed'}"
+    return f"{kind}: {describe_amount(finding, ID_LIMIT)}"
 
 
 def _what_lines(finding: Finding, width: int) -> list[str]:
@@ -263,6 +235,19 @@ def _also_in(names: list[str], width: int, *, every: bool) -> list[str]:
     return [line if len(line) <= width else shorten_middle(line, width) for line in lines]
 
 
+def _is_of_baseline(text: str) -> bool:
+    return text.partition(": ")[0] in ("known (baseline)", "grown (baseline)", "new (baseline)")
+
+
+def _baseline_lines(finding: Finding, width: int) -> list[str]:
+    """Write what a baseline says of a finding, above all else: whether it needs to be read."""
+    lines: list[str] = []
+    for text in filter(_is_of_baseline, finding.evidence):
+        line = _INDENT + clean_text(text, TEXT_LIMIT)
+        lines += textwrap.wrap(line, width, subsequent_indent=_LABEL_INDENT, break_on_hyphens=False)
+    return lines
+
+
 def _held_lines(holder: Holder | None, width: int, label: str = "held by") -> list[str]:
     if holder is None:
         return [_labelled(label, _held_by(None))]
@@ -279,9 +264,9 @@ def _held_by(holder: Holder | None) -> str:
 
 def _holder_kind(holder: Holder) -> str:
     if holder.file is None:
-        return _HOLDERS[holder.kind]
+        return HOLDER_WORDS[holder.kind]
     line = "" if holder.line is None else f":{holder.line}"
-    return f"{_HOLDERS[holder.kind]}, {clean_text(holder.file, ID_LIMIT)}{line}"
+    return f"{HOLDER_WORDS[holder.kind]}, {clean_text(holder.file, ID_LIMIT)}{line}"
 
 
 def _chain(holder: Holder, width: int) -> str:

@@ -8,11 +8,17 @@ import stat
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
     from pathlib import Path
 
 
 def write_text(text: str, path: Path) -> None:
-    """Write text to a file as UTF-8, in one step.
+    """Write text to a file as UTF-8, in one step. Raises OSError, as `write_pieces` does."""
+    write_pieces([text], path)
+
+
+def write_pieces(pieces: Iterable[str], path: Path) -> None:
+    """Write text to a file as UTF-8, in one step, piece by piece: for what would not fit into memory as a whole.
 
     A file that is replaced keeps its permissions, and a symbolic link its name. Raises OSError; then the old file
     stands as it was, and nothing is left beside it.
@@ -22,7 +28,7 @@ def write_text(text: str, path: Path) -> None:
     draft = target.parent / f".gpuleak-{secrets.token_hex(8)}.tmp"
     try:
         with draft.open("x", encoding="utf-8", newline="\n") as stream:
-            stream.write(text)
+            stream.writelines(pieces)
         with contextlib.suppress(FileNotFoundError):  # a new report: the umask has decided
             draft.chmod(stat.S_IMODE(target.stat().st_mode))
         draft.replace(target)

@@ -354,8 +354,7 @@ def test_a_unittest_that_fails_the_second_time(run: Runner) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("method", ["signal", "thread"])
-@pytest.mark.parametrize("only", ["true", "false"])
+@pytest.mark.parametrize(("method", "only"), [("signal", "false"), ("thread", "true")])
 def test_under_a_timeout_plugin(run: Runner, pytester: pytest.Pytester, method: str, only: str) -> None:
     pytest.importorskip("pytest_timeout")
     pytester.makeini(f"[pytest]\ntimeout = 2\ntimeout_method = {method}\ntimeout_func_only = {only}\n")

@@ -114,12 +114,8 @@ MANY = """
 SHAPES = {
     "list": "HISTORY.append(Buffer(100))",
     "nested": "NESTED['runs'][0]['losses'].append({'loss': Buffer(100)})",
-    "attribute": "BOX.kept.append(Buffer(100))",
-    "class attribute": "Attention.seen.append(Buffer(100))",
     "lru_cache": "mask(mask.cache_info().currsize)",
     "closure": "b = Buffer(100); HISTORY.append(lambda: b)",
-    "method": "HISTORY.append(types.SimpleNamespace(loss=Buffer(100)).__init__)",
-    "views": "b = Buffer(100); HISTORY.append([b.view(), b.view()])",
     "cycle": "c = {'b': Buffer(100)}; c['self'] = c; HISTORY.append(c)",
     "slot": "LATEST['model'] = Buffer(2**20)",
 }
@@ -256,12 +252,9 @@ def test_a_root_never_seen_before_is_named(start: Runner) -> None:
 @pytest.mark.parametrize(
     "leak",
     [
-        "HISTORY.append(b); OTHER.append(b)",
         "OTHER.append(b); HISTORY.append(b)",
-        "item = [b]; HISTORY.append(item); OTHER.append(item)",
         "item = {'loss': b}; HISTORY.append(item); OTHER.append(lambda: item)",
         "HISTORY.append(b); Config.seen.append(b)",
-        "HISTORY.append(b); OTHER.append(HISTORY[-1:])",
     ],
 )
 def test_a_known_and_a_new_root_are_both_named(start: Runner, leak: str, without_memory: Callable[[], Run]) -> None:
@@ -655,14 +648,9 @@ def test_torch_leaks_in_a_series_are_told_as_each_was_the_first_time(start: Runn
     pytest.importorskip("torch")
     source = """
         import pytest, torch, torch.nn as nn
-        HISTORY, MODELS, SLOT = [], [], {}
+        HISTORY, SLOT = [], {}
 
         def loss(): HISTORY.append((torch.ones(4, requires_grad=True) * 2).sum())
-        def view(): HISTORY.append(torch.ones(100)[3:5])
-        def model():
-            m = nn.Linear(4, 4)
-            m(torch.ones(2, 4)).sum().backward()
-            MODELS.append(m)
         def optimizer():
             m = nn.Linear(4, 4)
             o = torch.optim.Adam(m.parameters())
@@ -675,7 +663,7 @@ def test_torch_leaks_in_a_series_are_told_as_each_was_the_first_time(start: Runn
             t.register_hook(lambda g: HISTORY.append(g))
             (t * 3).sum().backward()
 
-        LEAKS = [loss, view, model, optimizer, slot, hooked]
+        LEAKS = [loss, optimizer, slot, hooked]
 
         @pytest.mark.parametrize("again", [1, 2])
         @pytest.mark.parametrize("leak", LEAKS, ids=lambda leak: leak.__name__)

@@ -110,7 +110,7 @@ def judge(detector: EpochDetector, culprits: Culprits) -> bool:
 
 
 @pytest.mark.slow
-@settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=6, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(tests)
 def test_known_culprits_say_what_a_search_of_the_whole_heap_says(sequence: list[list[tuple[str, list[str]]]]) -> None:
     app = sys.modules["culprit_app"] = new_module()
@@ -137,7 +137,7 @@ def test_what_is_known_is_recognised() -> None:
     detector.start()
     answers: dict[tuple[str, str], list[bool]] = {}
     try:
-        for place in ("list", "dict", "deque", "attribute", "nested", "class", "slot", "global"):
+        for place in ("list", "nested", "class", "slot"):
             for wrapping in WRAP:
                 for _ in range(2):
                     detector.open()

@@ -204,7 +204,7 @@ graphs = st.tuples(
 )
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(graphs)
 def test_path_evaluates_and_is_shortest(graph: tuple[list[str], list[tuple[int, int]], list[int]]) -> None:
     wanted, edges, hold = graph

@@ -17,7 +17,7 @@ from pytest_gpuleak.findings import (
     PathStep,
     RunReport,
 )
-from pytest_gpuleak.reports import terminal
+from pytest_gpuleak.reports import terminal, words
 
 GIB = 1024**3
 
@@ -106,7 +106,7 @@ class TestFinding:
         assert lines[2:4] == ["           ['default']  of a dict", "           .optimizer_  of a app.Trainer  <- here"]
         assert "           and 12 more" in lines
 
-    @pytest.mark.parametrize("kind", sorted(terminal._KINDS))
+    @pytest.mark.parametrize("kind", sorted(words.KIND_WORDS))
     def test_every_kind_fits_a_line_of_80_columns(self, make: Any, kind: Any) -> None:
         finding = make.finding(kind=kind, count=12, bytes=123 * GIB, bytes_per_run=123 * 1024**2)
         assert len(terminal._what_lines(finding, 80)) == 1
@@ -246,5 +246,5 @@ class TestSummary:
 
 
 def test_every_kind_and_holder_has_words() -> None:
-    assert set(terminal._KINDS) == set(get_args(FindingKind))
-    assert set(terminal._HOLDERS) == set(get_args(HolderKind))
+    assert set(words.KIND_WORDS) == set(get_args(FindingKind))
+    assert set(words.HOLDER_WORDS) == set(get_args(HolderKind))

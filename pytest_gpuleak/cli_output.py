@@ -1,0 +1,171 @@
+"""What `gpuleak` writes: lines for a reader, and reports in any format, to a file or to standard output."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import shutil
+import sys
+import tempfile
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any, NoReturn
+
+import click
+
+from pytest_gpuleak.reports.files import WRITERS, complaint_of
+from pytest_gpuleak.reports.terminal import (
+    ID_LIMIT,
+    TEXT_LIMIT,
+    render_leaks,
+    render_line,
+    render_summary,
+    render_usage,
+)
+from pytest_gpuleak.reports.terminal_baseline import render_entry
+from pytest_gpuleak.reports.text import clean_text, count_of, format_bytes
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from pytest_gpuleak.comparing import Comparison
+    from pytest_gpuleak.findings import RunReport
+
+FORMATS = {**{module: suffix for suffix, module in WRITERS.items()}, "gitlab": ".codequality.json"}
+"""The formats by the name of their module, each with the end of a path that means it."""
+
+STREAM = "-"
+"""What stands for standard input and standard output."""
+
+
+class Unusable(click.ClickException):
+    """Input or output that cannot be used: one line, and exit status 2."""
+
+    exit_code = 2
+
+    def show(self, file: IO[Any] | None = None) -> None:  # noqa: ARG002 - click's signature
+        """Write the line to standard error."""
+        say([f"gpuleak: {self.message}"], error=True)
+
+
+def say(lines: Iterable[str], *, error: bool = False) -> None:
+    """Write lines to standard output, or to standard error; quietly to nowhere when the reader has gone.
+
+    Colours reach a terminal alone, and none where ``NO_COLOR`` is set (https://no-color.org).
+    """
+    stream = sys.stderr if error else sys.stdout
+    encoding = stream.encoding or "ascii"
+    text = "".join(f"{line}\n" for line in lines).encode(encoding, "backslashreplace").decode(encoding)
+    try:
+        click.echo(text, nl=False, err=error, color=False if os.environ.get("NO_COLOR") else None)
+    except BrokenPipeError:
+        _silence()
+
+
+def _silence() -> None:
+    """Send what is still to be written nowhere: the interpreter flushes its streams once more when it ends."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, sys.stdout.fileno())
+    os.close(nowhere)
+
+
+def width() -> int:
+    """Columns to write for."""
+    return shutil.get_terminal_size((80, 24)).columns
+
+
+def render_report(report: RunReport, verbosity: int) -> list[str]:
+    """Write a report as the end of a pytest run does: the leaks, the heaviest tests, and one line over all."""
+    columns = width()
+    leaks = render_leaks(report, verbosity=verbosity, width=columns)
+    lines: list[str] = []
+    if leaks and verbosity >= 0:
+        lines.append(f"{' GPU LEAKS ':=^{columns}}")
+    lines += [click.style(line, fg="red") if line.startswith("LEAKED ") else line for line in leaks]
+    if verbosity >= 0:
+        lines += render_usage(report, width=columns)
+        lines += [f"gpu-leak: stale: {render_entry(entry)}" for entry in report.stale]
+    if report.incomplete is not None:
+        lines.append(
+            click.style(f"gpu-leak: THE REPORT IS INCOMPLETE: {clean_text(report.incomplete, TEXT_LIMIT)}", fg="red")
+        )
+    return [*lines, render_summary(report)]
+
+
+def render_comparison(found: Comparison) -> list[str]:
+    """Write what has changed, the worst first; every line says of what test or fixture it is."""
+    lines: list[str] = []
+    for leak in found.new:
+        lines.append(click.style(f"NEW     {clean_text(leak.place, ID_LIMIT)}", fg="red"))
+        lines.append(f"        {render_line(leak.finding)}")
+    for change in found.grown:
+        lines.append(click.style(f"GROWN   {clean_text(change.new.place, ID_LIMIT)}", fg="red"))
+        lines.append(f"        {_sizes(change.old.bytes, change.new.bytes)}; {render_line(change.new.finding)}")
+    for change in found.shrunk:
+        lines.append(f"SHRUNK  {clean_text(change.new.place, ID_LIMIT)}")
+        lines.append(f"        {_sizes(change.old.bytes, change.new.bytes)}; {render_line(change.new.finding)}")
+    for leak in found.gone:
+        lines.append(click.style(f"GONE    {clean_text(leak.place, ID_LIMIT)}", fg="green"))
+        lines.append(f"        {render_line(leak.finding)}")
+    lines += [f"UNSEEN  {clean_text(leak.place, ID_LIMIT)}: not run or not checked" for leak in found.unseen]
+    lines += [f"VERDICT {clean_text(nodeid, ID_LIMIT)}: {old} -> {new}" for nodeid, old, new in found.verdicts]
+    leaks = {"new": found.new, "grown": found.grown, "shrunk": found.shrunk, "gone": found.gone, "unseen": found.unseen}
+    parts = [f"{len(some)} {name}" for name, some in leaks.items() if some or name in ("new", "gone")]
+    tests = f"{count_of(found.added, 'test')} added, {found.removed} removed"
+    changed = count_of(len(found.verdicts), "verdict")
+    return [*lines, f"gpu-leak: leaks: {', '.join(parts)}; {changed} changed; {tests}"]
+
+
+def _sizes(old: int, new: int) -> str:
+    return f"{format_bytes(old)} -> {format_bytes(new)}"
+
+
+def choose_format(target: str, named: str | None) -> str:
+    """Tell the format of an output. Raises Unusable where neither an option nor the path says it, or it cannot be written."""
+    if target == STREAM:
+        return named or "json"
+    path = Path(target)
+    if named is None and target.lower().endswith(FORMATS["gitlab"]):
+        named = "gitlab"
+    # A format that is named makes any suffix do: only the folder is to be judged then.
+    folder = named is not None and not path.is_dir()
+    complaint = complaint_of(path.with_name(path.name + ".json") if folder else path)
+    if complaint is not None:
+        refuse(f"{clean_text(target, ID_LIMIT)} {complaint}")
+    return named or WRITERS[path.suffix.lower()]
+
+
+def write_output(report: RunReport, target: str, form: str) -> None:
+    """Write a report in a format, to a file in one step or to standard output. Raises Unusable where it cannot be."""
+    module = importlib.import_module(f"pytest_gpuleak.reports.{form}")
+    write_target(lambda path: module.write(report, path), target)
+
+
+def write_target(write: Callable[[Path], None], target: str) -> None:
+    """Let a function write a file, or standard output by way of one. Raises Unusable where it cannot be written."""
+    try:
+        if target != STREAM:
+            write(Path(target))
+            return
+        with tempfile.TemporaryDirectory(prefix="gpuleak-") as folder:
+            path = Path(folder) / "report"
+            write(path)
+            with path.open("rb") as stream:
+                _copy(stream)
+    except OSError as error:
+        refuse(f"{clean_text(target, ID_LIMIT)} could not be written ({error.strerror or error})")
+    except (TypeError, ValueError) as error:
+        refuse(f"{clean_text(target, ID_LIMIT)} could not be written ({clean_text(str(error), TEXT_LIMIT)})")
+
+
+def _copy(stream: IO[bytes]) -> None:
+    output = sys.stdout.buffer
+    try:
+        shutil.copyfileobj(stream, output)
+        output.flush()
+    except BrokenPipeError:
+        _silence()
+
+
+def refuse(message: str) -> NoReturn:
+    """End the command with one line and exit status 2."""
+    raise Unusable(message)

@@ -1,0 +1,64 @@
+"""GitHub's annotations: workflow commands that point at the lines of the leaks.
+
+The escapes are those of GitHub's own toolkit (actions/toolkit, packages/core/src/command.ts).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pytest_gpuleak.findings import TestRecord
+from pytest_gpuleak.reports.places import culprits_of, findings_of, places_of, root_of
+from pytest_gpuleak.reports.terminal import ID_LIMIT, render_short
+from pytest_gpuleak.reports.text import clean_text, count_of
+
+if TYPE_CHECKING:
+    from pytest_gpuleak.findings import Finding, FixtureRecord, RunReport
+
+MAX_ANNOTATIONS = 10
+"""Errors of one step that GitHub shows (https://docs.github.com/rest/checks/runs)."""
+
+_TITLE_LIMIT = 200
+
+
+def render_annotations(report: RunReport) -> list[str]:
+    """Write the workflow commands, a line each; none where nothing leaked.
+
+    One error for each culprit that fails, at its line, however many tests met it; at most `MAX_ANNOTATIONS`, and a
+    plain line that says how many more there are. What a baseline knows, or lists for nothing, takes one notice.
+    """
+    prefix = root_of(report)
+    culprits = culprits_of([entry for entry in findings_of(report) if entry[1].failed], prefix)
+    lines = [_error(met, prefix) for met in culprits[:MAX_ANNOTATIONS]]
+    if len(culprits) > MAX_ANNOTATIONS:
+        more = count_of(len(culprits) - MAX_ANNOTATIONS, "more leak")
+        lines.append(f"gpu-leak: {more} not annotated (GitHub shows {MAX_ANNOTATIONS} errors a step); see GPU LEAKS")
+    known = sum(found.known for _, found in findings_of(report))
+    notes = [count_of(known, "known leak")] if known else []
+    if report.stale:
+        notes.append(f"{len(report.stale)} of the baseline gone: remove them from it")
+    if notes:
+        lines.append(f"::notice title=GPU leaks::{escape_data(', '.join(notes))}")
+    return lines
+
+
+def escape_data(text: str) -> str:
+    """Text as the message of a workflow command."""
+    return text.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
+
+
+def escape_property(text: str) -> str:
+    """Text as the value of one of a workflow command's properties."""
+    return escape_data(text).replace(":", "%3A").replace(",", "%2C")
+
+
+def _error(met: list[tuple[TestRecord | FixtureRecord, Finding]], prefix: str) -> str:
+    record, found = met[0]
+    place = places_of(found, record, prefix)[0][1]
+    name = record.nodeid if isinstance(record, TestRecord) else f"fixture '{record.name}'"
+    title = f"GPU leak: {clean_text(name, _TITLE_LIMIT)}"
+    also = f"\nalso in {len(met) - 1} more, see GPU LEAKS" if len(met) > 1 else ""
+    message = f"{clean_text(name, ID_LIMIT)}\n{render_short(found)}{also}"
+    properties = {"file": place.file, "line": str(place.line), "title": title}
+    written = ",".join(f"{key}={escape_property(value)}" for key, value in properties.items())
+    return f"::error {written}::{escape_data(message)}"

@@ -1,0 +1,70 @@
+"""GitLab's code quality report: the leaks that fail and those that are known, at their lines of a merge request.
+
+The format is a JSON list of issues (https://docs.gitlab.com/ci/testing/code_quality/#code-quality-report-format). Notes
+are left out: GitLab compares branches, and what comes and goes with the garbage collector would be told as fixed and new.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from typing import TYPE_CHECKING, Any
+
+from pytest_gpuleak.findings import TestRecord
+from pytest_gpuleak.reports.places import findings_of, places_of, root_of
+from pytest_gpuleak.reports.rules import rule_id
+from pytest_gpuleak.reports.terminal import ID_LIMIT, render_line
+from pytest_gpuleak.reports.text import clean_text
+from pytest_gpuleak.reports.writing import write_text
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from pytest_gpuleak.findings import Finding, FixtureRecord, RunReport
+
+
+def encode_report(report: RunReport) -> str:
+    """Write a report as code quality JSON, in ASCII.
+
+    Fingerprints are unique in the list, and the same on another branch: GitLab drops an issue whose fingerprint it
+    has seen, and takes one with a new fingerprint for a new issue.
+    """
+    prefix = root_of(report)
+    issues = []
+    met: dict[str, int] = {}
+    for record, found in findings_of(report):
+        if found.failed or found.known:
+            issue = _issue(record, found, prefix)
+            digest = issue["fingerprint"]
+            met[digest] = met.get(digest, 0) + 1
+            if met[digest] > 1:  # another attempt of the same test, or its other card
+                issue["fingerprint"] = _digest(digest, str(met[digest]))
+            issues.append(issue)
+    return json.dumps(issues, indent=1) + "\n"
+
+
+def write(report: RunReport, path: Path) -> None:
+    """Write a report to a file, in one step. Raises OSError, as `write_text` does."""
+    write_text(encode_report(report), path)
+
+
+def _issue(record: TestRecord | FixtureRecord, found: Finding, prefix: str) -> dict[str, Any]:
+    if isinstance(record, TestRecord):
+        name = clean_text(record.nodeid, ID_LIMIT)
+        whole = record.nodeid
+    else:
+        name = f"fixture '{clean_text(record.name, ID_LIMIT)}'"
+        whole = f"{record.baseid}\0{record.name}"
+    place = places_of(found, record, prefix)[0][1]
+    known = " (known)" if found.known else ""
+    return {
+        "description": f"{render_line(found)}; left by {name}{known}",
+        "check_name": rule_id(found.kind),
+        "fingerprint": _digest(whole, found.kind, found.device.split(":")[0], found.fingerprint),
+        "severity": "major" if found.failed else "info",
+        "location": {"path": place.file, "lines": {"begin": place.line}},
+    }
+
+
+def _digest(*parts: str) -> str:
+    return hashlib.sha256("\0".join(parts).encode("utf-8", "replace")).hexdigest()[:32]

@@ -1,0 +1,119 @@
+"""What the kinds of findings are, for formats that list them as rules: SARIF and code quality reports."""
+
+from __future__ import annotations
+
+import dataclasses
+
+STALE_RULE = "gpu-leak/stale"
+"""The rule of a baseline's entry whose leak is gone."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Rule:
+    """One rule.
+
+    Attributes:
+        id: as results refer to it.
+        name: in one word, as SARIF asks.
+        title: what it finds, in one sentence.
+        text: what it means.
+        advice: what to do about it.
+    """
+
+    id: str
+    name: str
+    title: str
+    text: str
+    advice: str
+
+
+_KEEP = (
+    "If keeping it is intended, allow more of it with `@pytest.mark.gpu_leak(retained_mb=...)`, or say why with "
+    '`@pytest.mark.allow_gpu_leak(reason="...")`.'
+)
+_HOLDER = "Begin with the holder: what stands after `held by` keeps the memory, and is what has to let go. "
+
+RULES: tuple[Rule, ...] = (
+    Rule(
+        "gpu-leak/growing",
+        "GrowingLeak",
+        "The test leaves more memory behind each time it runs.",
+        (
+            "The test was run again, and left more tensors behind again. Over a long run they add up until a later "
+            "test fails for want of memory."
+        ),
+        _HOLDER + "Store numbers (`loss.item()`) or `tensor.detach().cpu()` in place of tensors, or empty the "
+        "holder in a fixture's teardown.",
+    ),
+    Rule(
+        "gpu-leak/retained",
+        "RetainedMemory",
+        "The test leaves memory behind that does not grow.",
+        (
+            "The test was run again, and nothing was added: a cache that was filled, or state left in something "
+            "shared. It takes memory from every later test."
+        ),
+        _HOLDER + "Clear it in teardown. " + _KEEP,
+    ),
+    Rule(
+        "gpu-leak/unconfirmed",
+        "UnconfirmedLeak",
+        "The test leaves memory behind, and could not be run again to see whether it grows.",
+        "It is judged by its size alone.",
+        _HOLDER + _KEEP,
+    ),
+    Rule(
+        "gpu-leak/cycle",
+        "ReferenceCycle",
+        "Memory of the test was freed only by the garbage collector.",
+        "Objects that refer to each other in a circle held it until the collector happened to run.",
+        "Break the circle: hold one side weakly (`weakref.ref`), or remove hooks and callbacks in teardown.",
+    ),
+    Rule(
+        "gpu-leak/unattributed",
+        "UnattributedDeviceMemory",
+        "Memory of a device grows, and no tensor explains it.",
+        (
+            "The device's counters grow each time the test runs, by memory that no tensor which Python sees accounts "
+            "for: an extension's, a library's workspace, a captured graph."
+        ),
+        "Look at what the test calls outside the framework, and release its handles, streams and graphs.",
+    ),
+    Rule(
+        "gpu-leak/host",
+        "HostMemoryLeak",
+        "Memory of the host grows each time the test runs.",
+        "The process holds more host memory after each run of the test, and no tensor explains it.",
+        "Look at the largest objects or allocating lines that the finding lists. " + _KEEP,
+    ),
+    Rule(
+        "gpu-leak/process",
+        "ProcessLeftRunning",
+        "The test leaves a process running.",
+        "It keeps its memory, on the host and on its devices, until it ends.",
+        "Join or terminate it in teardown; close the pool or the data loader that started it.",
+    ),
+    Rule(
+        "gpu-leak/budget",
+        "BudgetExceeded",
+        "The test took more device memory than its budget.",
+        "The test's peak was over what `max_gpu_mb` allows.",
+        "Take less: smaller inputs, `torch.no_grad()`, fewer copies; or raise the budget where it is too tight.",
+    ),
+    Rule(
+        STALE_RULE,
+        "StaleBaselineEntry",
+        "The baseline lists a leak that is gone.",
+        "The test ran, was checked, and left nothing that this entry of the baseline describes.",
+        "Remove the entry: `pytest --gpu-leak --gpu-leak-update-baseline` does so.",
+    ),
+)
+"""Every rule; the last is no finding's."""
+
+RULE_INDEX = {rule.id: index for index, rule in enumerate(RULES)}
+"""Where each rule stands in `RULES`, by its id."""
+
+
+def rule_id(kind: str) -> str:
+    """The id of the rule that a finding of this kind falls under."""
+    return f"gpu-leak/{kind}"

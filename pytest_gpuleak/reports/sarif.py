@@ -1,0 +1,282 @@
+"""The SARIF 2.1.0 report: findings as results at lines of code, for code scanning and editors.
+
+Written for GitHub's code scanning, which takes a subset and refuses a whole file for what it cannot take
+(https://docs.github.com/code-security/reference/code-scanning/sarif-files/sarif-support): at most 25,000 results a run,
+each with a place that has a line. It honours neither ``suppressions`` nor ``baselineState``: what a baseline knows is
+therefore a note.
+"""
+
+from __future__ import annotations
+
+import datetime
+import hashlib
+import json
+import math
+from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
+
+from pytest_gpuleak import __version__
+from pytest_gpuleak.findings import TestRecord
+from pytest_gpuleak.reports.places import Place, Role, findings_of, place_of_known, places_of, root_of
+from pytest_gpuleak.reports.rules import RULE_INDEX, RULES, STALE_RULE, Rule, rule_id
+from pytest_gpuleak.reports.standing import State, standing_of
+from pytest_gpuleak.reports.terminal import ID_LIMIT, TEXT_LIMIT, render_short
+from pytest_gpuleak.reports.text import clean_text, format_bytes
+from pytest_gpuleak.reports.writing import write_text
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from pytest_gpuleak.findings import Finding, FixtureRecord, Holder, KnownLeak, RunReport
+
+    Json = dict[str, Any]
+
+MAX_RESULTS = 25_000
+"""Results of a run that GitHub accepts; of more, those that fail are kept first."""
+
+SCHEMA_URI = "https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schemas/sarif-schema-2.1.0.json"
+BASE = "SRCROOT"
+"""What the artifacts' uris are relative to: the root of the repository."""
+
+_STEPS_SHOWN = 100
+_STATES: dict[State, str] = {"known": "unchanged", "grown": "updated", "new": "new"}
+_ROLES: dict[Role, str] = {
+    "created": "the memory is created here",
+    "held": "who holds it is defined here",
+    "test": "the test that leaves it behind",
+    "fixture": "the fixture that leaves it behind",
+}
+
+
+def encode_report(report: RunReport) -> str:
+    """Write a report as SARIF text, in ASCII. Texts of the user's are free of control characters and cut."""
+    return json.dumps(_log(report), indent=1, allow_nan=False) + "\n"
+
+
+def write(report: RunReport, path: Path) -> None:
+    """Write a report to a file, in one step. Raises OSError, as `write_text` does."""
+    write_text(encode_report(report), path)
+
+
+def _log(report: RunReport) -> Json:
+    prefix = root_of(report)
+    findings = findings_of(report)
+    findings.sort(key=lambda pair: (not pair[1].failed, not pair[1].known))  # stable; what is cut is the least
+    results = [_result(record, found, prefix) for record, found in findings[:MAX_RESULTS]]
+    results += [_stale_result(entry, prefix) for entry in report.stale[: MAX_RESULTS - len(results)]]
+    left_out = len(findings) + len(report.stale) - len(results)
+    return {
+        "$schema": SCHEMA_URI,
+        "version": "2.1.0",
+        "runs": [
+            {
+                "tool": {
+                    "driver": {
+                        "name": "pytest-gpuleak",
+                        "version": __version__,
+                        "semanticVersion": __version__,
+                        "shortDescription": {"text": "Finds the tests that leave GPU memory or tensors behind."},
+                        "rules": [_rule(rule) for rule in RULES],
+                    }
+                },
+                "invocations": [_invocation(report, left_out)],
+                "originalUriBaseIds": {BASE: {"description": {"text": "The root of the repository."}}},
+                "columnKind": "unicodeCodePoints",
+                "results": results,
+                "properties": {"summary": _plain_numbers(report.summary)},
+            }
+        ],
+    }
+
+
+def _rule(rule: Rule) -> Json:
+    return {
+        "id": rule.id,
+        "name": rule.name,
+        "shortDescription": {"text": rule.title},
+        "fullDescription": {"text": f"{rule.title} {rule.text}"},
+        # GitHub shows the Markdown where there is one.
+        "help": {
+            "text": _message(f"{rule.text}\n\n{rule.advice.replace('`', '')}"),
+            "markdown": _message(f"{rule.text}\n\n{rule.advice}"),
+        },
+        "defaultConfiguration": {"level": "note" if rule.id == STALE_RULE else "error"},
+        "properties": {"tags": ["memory", "gpu", "tests"], "precision": "very-high"},
+    }
+
+
+def _invocation(report: RunReport, left_out: int) -> Json:
+    notifications = []
+    if report.incomplete is not None:
+        why = clean_text(report.incomplete, TEXT_LIMIT)
+        notifications.append({"level": "error", "message": {"text": _message(f"The report is incomplete: {why}")}})
+    if left_out:
+        text = f"{left_out} more results are left out: at most {MAX_RESULTS} are accepted. The JSON report has all."
+        notifications.append({"level": "warning", "message": {"text": text}})
+    invocation: Json = {
+        "executionSuccessful": report.incomplete is None,
+        "toolExecutionNotifications": notifications,
+    }
+    ended = _utc(report.created)
+    return invocation if ended is None else {**invocation, "endTimeUtc": ended}
+
+
+def _result(record: TestRecord | FixtureRecord, found: Finding, prefix: str) -> Json:
+    name, logical = _named(record)
+    (_, first), *others = places = places_of(found, record, prefix)
+    snippet = _snippet(found, places)
+    location = _location(first)
+    location["logicalLocations"] = [logical]
+    if snippet:
+        location["physicalLocation"]["region"]["snippet"] = {"text": snippet}
+    rule = rule_id(found.kind)
+    result: Json = {
+        "ruleId": rule,
+        "ruleIndex": RULE_INDEX[rule],
+        "level": "error" if found.failed else "note",
+        "message": {"text": _message(f"{render_short(found)}{_growth(found)}\nleft by {name}")},
+        "locations": [location],
+        "partialFingerprints": {"gpuLeak/v1": _fingerprint(found, name)},
+        "properties": {
+            "device": clean_text(found.device, ID_LIMIT),
+            "bytes": found.bytes,
+            "bytesPerRun": found.bytes_per_run,
+            "count": found.count,
+            "fingerprint": clean_text(found.fingerprint, ID_LIMIT),
+            "worker": clean_text(record.worker, ID_LIMIT),
+        },
+    }
+    if others:
+        result["relatedLocations"] = [
+            {"id": index, "message": {"text": _ROLES[role]}, **_location(place)}
+            for index, (role, place) in enumerate(others, start=1)
+        ]
+    standing = standing_of(found)
+    if standing is not None:
+        result["baselineState"] = _STATES[standing.state]
+    if standing is not None and standing.state == "known":
+        reason = clean_text(standing.text, TEXT_LIMIT) or "the baseline lists it as known"
+        result["suppressions"] = [{"kind": "external", "justification": reason}]
+    elif record.allowed is not None:
+        result["suppressions"] = [{"kind": "inSource", "justification": clean_text(record.allowed, TEXT_LIMIT)}]
+    if found.holder is not None and found.holder.path:
+        result["graphs"] = [_graph(found.holder)]
+    return result
+
+
+def _growth(found: Finding) -> str:
+    """A line on what a baseline has against a finding that it lists."""
+    standing = standing_of(found)
+    if standing is None or standing.state != "grown":
+        return ""
+    return f"\ngrown since the baseline: {clean_text(standing.text, TEXT_LIMIT)}"
+
+
+def _stale_result(entry: KnownLeak, prefix: str) -> Json:
+    subject = entry.test if entry.fixture is None else f"fixture '{entry.fixture}' of {entry.test or 'a plugin'}"
+    held = f", held by {clean_text(entry.holder, TEXT_LIMIT)}" if entry.holder else ""
+    name = clean_text(subject, ID_LIMIT)
+    text = f"gone: {entry.kind}, {format_bytes(entry.bytes)} on {clean_text(entry.device, ID_LIMIT)}{held}"
+    result: Json = {
+        "ruleId": STALE_RULE,
+        "ruleIndex": RULE_INDEX[STALE_RULE],
+        "level": "note",
+        "baselineState": "absent",
+        "message": {"text": _message(f"{text}\nThe baseline still lists it for {name}; remove the entry.")},
+        "locations": [_location(place_of_known(entry, prefix))],
+        "partialFingerprints": {"gpuLeak/v1": _digest("stale", name, entry.device, entry.fingerprint)},
+    }
+    if entry.reason:
+        result["properties"] = {"reason": clean_text(entry.reason, TEXT_LIMIT)}
+    return result
+
+
+def _named(record: TestRecord | FixtureRecord) -> tuple[str, Json]:
+    """A record's name for a reader, and as a logical location."""
+    if isinstance(record, TestRecord):
+        name = clean_text(record.nodeid, ID_LIMIT)
+        return name, {"fullyQualifiedName": name, "kind": "function"}
+    fixture, base = clean_text(record.name, ID_LIMIT), clean_text(record.baseid, ID_LIMIT)
+    whole = f"{base}::{fixture}" if base else fixture
+    return f"fixture '{fixture}'" + (f" of {base}" if base else ""), {
+        "name": fixture,
+        "fullyQualifiedName": whole,
+        "kind": "function",
+    }
+
+
+def _location(place: Place) -> Json:
+    return {
+        "physicalLocation": {
+            "artifactLocation": {"uri": quote(place.file, safe="/", errors="replace"), "uriBaseId": BASE},
+            "region": {"startLine": place.line},
+        }
+    }
+
+
+def _snippet(found: Finding, places: list[tuple[Role, Place]]) -> str:
+    """The source line at the first place, where the finding brings it."""
+    if places[0][0] != "created":
+        return ""
+    for array in found.tensors:
+        if array.created is not None and array.created.line == places[0][1].line:
+            return clean_text(array.created.code, TEXT_LIMIT)
+    return ""
+
+
+def _graph(holder: Holder) -> Json:
+    """The way from the holder to the memory, step by step."""
+    steps: Iterator[tuple[str, str]] = ((step.type, step.edge) for step in holder.path[:_STEPS_SHOWN])
+    nodes = [{"id": "0", "label": {"text": _message(clean_text(holder.root, TEXT_LIMIT))}}]
+    edges = []
+    for index, (kind, edge) in enumerate(steps):
+        # A step names the type it leads from: the root's own stands with its name.
+        if index:
+            nodes.append({"id": str(index), "label": {"text": _message(clean_text(kind, TEXT_LIMIT))}})
+        edges.append(
+            {
+                "id": f"e{index}",
+                "sourceNodeId": str(index),
+                "targetNodeId": str(index + 1),
+                "label": {"text": _message(clean_text(edge, TEXT_LIMIT))},
+            }
+        )
+    more = len(holder.path) - len(edges)
+    nodes.append({"id": str(len(edges)), "label": {"text": f"{more} more steps" if more else "the memory"}})
+    return {"description": {"text": "who holds it, step by step"}, "nodes": nodes, "edges": edges}
+
+
+def _message(text: str) -> str:
+    """Text as a message string.
+
+    Braces are doubled, since single ones mark placeholders (SARIF 2.1.0, 3.11.5), and what would read as an embedded
+    link (3.11.6) is none.
+    """
+    return text.replace("{", "{{").replace("}", "}}").replace("](", "\\](")
+
+
+def _fingerprint(found: Finding, name: str) -> str:
+    return _digest(rule_id(found.kind), name, found.device.split(":")[0], found.fingerprint)
+
+
+def _digest(*parts: str) -> str:
+    return hashlib.sha256("\0".join(parts).encode("utf-8", "replace")).hexdigest()[:32]
+
+
+def _utc(created: str) -> str | None:
+    """An ISO 8601 time in UTC as SARIF writes it, or None where there is none."""
+    try:
+        moment = datetime.datetime.fromisoformat(created)
+        return moment.astimezone(datetime.timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
+    except (ValueError, OverflowError, OSError):
+        return None
+
+
+def _plain_numbers(summary: Json) -> Json:
+    """The counts and sums of a summary: what is nested is the JSON report's."""
+    return {
+        clean_text(name, ID_LIMIT): value
+        for name, value in summary.items()
+        if isinstance(value, int) or (isinstance(value, float) and math.isfinite(value))
+    }
