@@ -47,6 +47,7 @@ class Suite:
         requires: what the tests import beside the library.
         without: an expression for ``-k``: what needs network, transformers, a compiler or a minute of its own.
         plugins_off: pytest plugins that another suite needs and that this one would not meet in its own environment.
+        part: what tells it from another part of the same library's tests.
     """
 
     name: str
@@ -55,6 +56,11 @@ class Suite:
     requires: tuple[str, ...] = ()
     without: str = ""
     plugins_off: tuple[str, ...] = ("flaky", "anyio")
+    part: str = ""
+
+    @property
+    def title(self) -> str:
+        return f"{self.name}-{self.part}" if self.part else self.name
 
     @property
     def requirement(self) -> str:
@@ -65,6 +71,8 @@ class Suite:
 SUITES = (
     Suite("linear_operator", "0.6.1", ("test",)),
     Suite("gpytorch", "1.15.2", ("test", "--ignore=test/examples")),
+    # Without the tests that leak: what the check costs where nothing does but make cycles, in nearly every test.
+    Suite("gpytorch", "1.15.2", ("test", "--ignore=test/examples"), without="not fantasy", part="clean"),
     Suite(
         "skorch",
         "1.4.0",
@@ -85,6 +93,8 @@ SUITES = (
         requires=("parameterized",),
         without="not compile and not convert_to_fp32 and not accelerator_none",
     ),
+    # torch.compile takes a minute without its cache; TorchScript's tracer keeps 16 constants of test_torch_layer for good.
+    Suite("einops", "0.8.2", ("einops/tests",), without="not compile and not torch_layer"),
 )
 
 
@@ -333,7 +343,7 @@ def summarise(suite: Suite, pairs: Sequence[dict[str, Run]]) -> dict[str, Any]:
     by_itself = sorted({nodeid for run in plain[1:] for nodeid in differing_outcomes(plain[0], run)})
     cpu = [run.cpu_s for run in (*plain, *watched)]
     return {
-        "suite": suite.name,
+        "suite": suite.title,
         "version": suite.version,
         "tests": len(plain[0].phases),
         "outcomes": dict(outcomes),
@@ -408,7 +418,7 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--repeats", type=int, default=3, help="runs without and with the plugin, each (%(default)s)")
     parser.add_argument("--threads", type=int, default=1, help="torch's threads in each run (%(default)s)")
     parser.add_argument("--timeout", type=float, default=900, help="seconds for a run (%(default)s)")
-    names = [suite.name for suite in SUITES]
+    names = [suite.title for suite in SUITES]
     parser.add_argument("--only", action="append", choices=names, help="this suite; may be given again (all)")
     options = parser.parse_args(arguments)
     if options.repeats < 1:
@@ -421,7 +431,7 @@ def main() -> None:
     options = parse()
     out, cache = options.out.resolve(), options.cache.resolve()
     out.mkdir(parents=True, exist_ok=True)
-    suites = [suite for suite in SUITES if not options.only or suite.name in options.only]
+    suites = [suite for suite in SUITES if not options.only or suite.title in options.only]
     workshop = Workshop(cache, options.python, options.threads, options.timeout)
     print("preparing the environment", flush=True)
     workshop.prepare(suites)
@@ -439,7 +449,7 @@ def main() -> None:
             pair = {}
             for mode in RUNS if repeat % 2 == 0 else RUNS[::-1]:  # whoever runs first: each by turns
                 print(f"{suite.requirement}, {mode} --gpu-leak, {repeat + 1} of {options.repeats}", flush=True)
-                pair[mode] = workshop.run(suite, folder, mode, out / f"{suite.name}-{repeat}-{mode}.log")
+                pair[mode] = workshop.run(suite, folder, mode, out / f"{suite.title}-{repeat}-{mode}.log")
                 print(f"  {pair[mode].wall_s:.1f} s", flush=True)
             pairs.append({mode: pair[mode] for mode in RUNS})
         summaries.append(summarise(suite, pairs))

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 from pytest_gpuleak.collector import collect
 from pytest_gpuleak.findings import FixtureRecord
 from pytest_gpuleak.processes import ProcessWatch, judge_processes
-from pytest_gpuleak.verdict import conclude
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -57,6 +56,8 @@ class Children:
         left = self._watch.released(id(fixture))
         if place is None or policy is None or not left:
             return
+        from pytest_gpuleak.verdict import conclude
+
         _, findings = conclude(judge_processes(left, self._devices(), wider_fixtures=False), policy)
         self.records.append(
             FixtureRecord(

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
+from pytest_gpuleak.arrays.protocol import select_arrays
 from pytest_gpuleak.collector import get_objects
 from pytest_gpuleak.holders.heap import PausedCollector
 from pytest_gpuleak.holders.native_torch_access import TorchAccess
@@ -40,9 +41,7 @@ def reveal(detector: Detector, devices: set[str]) -> dict[str, list[object]]:
         return {}
     revealed: dict[str, list[object]] = {device: [] for device in devices}
     with detector.whole_heap(), access.quiet(), PausedCollector():
-        objects = get_objects()
-        tensors = [value for value in objects if access.is_tensor(value)]
-        del objects
+        tensors: list[Any] = select_arrays(get_objects(), [access.tensor_class])
         known = {access.storage(tensor) for tensor in tensors} | {None}
         found = {id(value): value for value in _gradients(access, tensors) if access.storage(value) not in known}
         for value in found.values():

@@ -43,16 +43,16 @@ _ERRORS = (OSError, TypeError, ValueError)
 _FLAGS = os.O_RDWR | getattr(os, "O_BINARY", 0)
 
 
-def journal_path(report_paths: Sequence[Path]) -> Path | None:
-    """Tell where the journal of a run stands: at the first report that is JSON, else beside the first; None: no report.
+def journal_path(report_paths: Sequence[Path]) -> Path:
+    """Tell where the journal of a run stands: at the first report that is JSON, else beside the first.
 
     Args:
-        report_paths: the reports that the run is to write when it ends.
+        report_paths: the reports that the run is to write when it ends; at least one.
     """
     for path in report_paths:
         if path.suffix.lower() == ".json":
             return path
-    return report_paths[0].with_name(report_paths[0].name + ".partial.json") if report_paths else None
+    return report_paths[0].with_name(report_paths[0].name + ".partial.json")
 
 
 class Journal:

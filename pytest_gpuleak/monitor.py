@@ -6,7 +6,6 @@ import os
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
-from pytest_gpuleak.account import Account
 from pytest_gpuleak.children import Children, merge_records
 from pytest_gpuleak.collector import epochs_supported, installed
 from pytest_gpuleak.driver import Driver
@@ -21,11 +20,11 @@ from pytest_gpuleak.scan import ScanDetector
 from pytest_gpuleak.scopes import FixtureSetup, Scopes, node_of, place_of
 from pytest_gpuleak.sources import is_user_file
 from pytest_gpuleak.threads import running_threads
-from pytest_gpuleak.verdict import conclude
 
 if TYPE_CHECKING:
     import pytest
 
+    from pytest_gpuleak.account import Account
     from pytest_gpuleak.arrays.protocol import ArrayFramework
     from pytest_gpuleak.baseline_run import BaselineRun
     from pytest_gpuleak.detector import Detector
@@ -87,7 +86,7 @@ class Monitor:
         self.scopes = Scopes(self.detector, frameworks)
         self._culprits: Culprits | None = None
         self._fixtures: FixtureJudge | None = None
-        self.account = Account()
+        self._account: Account | None = None
         self.driver = Driver(self.memory.faults) if driver is None else driver
         self.children = Children(self.driver.read)
         self._attempt: Attempt | None = None
@@ -235,6 +234,8 @@ class Monitor:
                     suspicion = Suspicion(self, item, nextitem, attempt.policy, attempt.duration_s + rebuilt_s)
                     findings = suspicion.investigate(arrays, growth)
                 if processes or findings:
+                    from pytest_gpuleak.verdict import conclude
+
                     findings = (*processes, *findings)
                     if self.baseline is not None and attempt.policy.allowed is None:
                         findings = self.baseline.settle(findings, attempt.nodeid)
@@ -337,6 +338,15 @@ class Monitor:
             if limit is not None and size >= limit:
                 return True
         return False
+
+    @property
+    def account(self) -> Account:
+        """Who left what."""
+        if self._account is None:
+            from pytest_gpuleak.account import Account
+
+            self._account = Account()
+        return self._account
 
     def culprits(self) -> Culprits:
         """What held leaked arrays so far in this session."""

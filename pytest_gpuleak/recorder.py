@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pytest_gpuleak.findings import TestRecord, decode_fixture, decode_test, encode
-from pytest_gpuleak.journal import Journal, journal_path
 from pytest_gpuleak.ledger import environment, now
 from pytest_gpuleak.policy import describe
 from pytest_gpuleak.runtest import RECORD_ATTRIBUTE
@@ -19,6 +18,7 @@ from pytest_gpuleak.runtest import RECORD_ATTRIBUTE
 if TYPE_CHECKING:
     from pytest_gpuleak.completeness import Completeness
     from pytest_gpuleak.findings import FixtureRecord, Outcome
+    from pytest_gpuleak.journal import Journal
     from pytest_gpuleak.ledger import Ledger
     from pytest_gpuleak.monitor import Monitor
     from pytest_gpuleak.policy import Settings
@@ -52,10 +52,12 @@ class Recorder:
     def pytest_runtest_logstart(self, nodeid: str) -> None:
         """A test starts. With the first one, an older report gives way to the journal of this run."""
         self._completeness.note_started(nodeid)
+        if not self._settings.report_paths:
+            return
         if self._journal is None:
+            from pytest_gpuleak.journal import Journal, journal_path
+
             path = journal_path(self._settings.report_paths)
-            if path is None:
-                return
             self._journal = Journal(path)
             policy = {**describe(self._settings), "strategy": self._monitor.mode}
             self._journal.begin({"created": now(), "environment": environment(), "policy": policy})

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from pytest_gpuleak.ranks import Rank, path_of_rank, rank_of
-from pytest_gpuleak.reports.places import ROOT_KEY, findings_of
 from pytest_gpuleak.reports.text import clean_text
 
 if TYPE_CHECKING:
@@ -74,6 +73,8 @@ def locate(report: RunReport, rootpath: Path, surroundings: Surroundings) -> Run
     Paths in a report are relative to the rootdir, those that code review wants to the repository. The repository is
     what CI calls its checkout, else the folder above that has a ``.git``.
     """
+    from pytest_gpuleak.reports.places import ROOT_KEY
+
     try:
         folder = rootpath.resolve()
         root = _repository_of(folder, surroundings)
@@ -148,6 +149,7 @@ def _append_summary(report: RunReport, path: Path) -> list[str]:
 def _write_code_quality(report: RunReport, path: Path) -> list[str]:
     """Write the code quality report, empty where nothing leaked: without one GitLab cannot tell what was fixed."""
     from pytest_gpuleak.reports.gitlab import write
+    from pytest_gpuleak.reports.places import findings_of
 
     try:
         write(report, path)

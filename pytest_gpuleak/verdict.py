@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import hashlib
 import re
 from collections import defaultdict
 from typing import TYPE_CHECKING
@@ -142,6 +141,8 @@ def fingerprint(kind: str, holder: Holder | None) -> str:
 
     Digits, paths and addresses are left out, so that it is the same on another machine and in another order.
     """
+    import hashlib  # here, since it takes milliseconds, and most runs find nothing
+
     parts = [kind]
     if holder is not None:
         parts += [holder.kind, _nameless(holder.root), *(_nameless(step.edge) for step in holder.path)]

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pytest_gpuleak.large_objects import LargeObjects
 from pytest_gpuleak.probes.protocol import HostGrowth
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from pytest_gpuleak.large_objects import LargeObjects
 
 
 class CounterProbe:
@@ -20,7 +21,8 @@ class CounterProbe:
 
     def __init__(self, *, maps: bool) -> None:
         self._read: Callable[[], int] | None = None
-        self._large = LargeObjects(maps=maps)
+        self._maps = maps
+        self._large: LargeObjects | None = None
         self._before = 0
 
     def stop(self) -> None:
@@ -37,10 +39,15 @@ class CounterProbe:
 
     def begin_record(self) -> None:
         """Note the large objects; the caller has made the whole heap visible."""
+        # Here, since what walks the heap takes milliseconds to load, and most runs find nothing.
+        from pytest_gpuleak.large_objects import LargeObjects
+
+        self._large = LargeObjects(maps=self._maps)
         self._large.begin()
         self._before = self.read()
 
     def end_record(self) -> HostGrowth:
         """Growth by the counter, and the large objects that are new."""
         grown = self.read() - self._before
-        return HostGrowth(grown, self._large.end())
+        large, self._large = self._large, None
+        return HostGrowth(grown, () if large is None else large.end())

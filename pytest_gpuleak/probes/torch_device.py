@@ -27,11 +27,11 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from pytest_gpuleak.probes.protocol import DeviceReading
-from pytest_gpuleak.probes.torch_peaks import CudaCounters, DeviceCounters, ModuleCounters, PeakView
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
+    from pytest_gpuleak.probes.torch_peaks import DeviceCounters, PeakView
     from pytest_gpuleak.settle import Rung
 
 TOO_LARGE = 1 << 63
@@ -117,6 +117,9 @@ class TorchDevices:
 
     def _counters(self, torch: Any) -> Iterator[DeviceCounters]:
         """The kinds of devices that this process has initialised and that count."""
+        # Here, since most runs use no device.
+        from pytest_gpuleak.probes.torch_peaks import CudaCounters, ModuleCounters
+
         cuda = getattr(torch, "cuda", None)
         if cuda is not None and hasattr(torch._C, "_cuda_memoryStats") and cuda.is_initialized():
             why = cuda_not_counted(torch)
@@ -166,6 +169,8 @@ class TorchDevices:
     def _view(self, counters: DeviceCounters) -> PeakView:
         view = self._views.get(counters.type)
         if view is None:
+            from pytest_gpuleak.probes.torch_peaks import PeakView
+
             view = self._views[counters.type] = PeakView(counters)
         view.install()
         return view

@@ -306,14 +306,13 @@ class TestFiles:
 @pytest.mark.parametrize(
     ("reports", "expected"),
     [
-        ([], None),
         (["a.json"], "a.json"),
         (["a.html", "b.JSON", "c.json"], "b.JSON"),
         (["a.html", "b.md"], "a.html.partial.json"),
     ],
 )
-def test_where_the_journal_stands(reports: list[str], expected: str | None) -> None:
-    assert journal_path([Path(name) for name in reports]) == (None if expected is None else Path(expected))
+def test_where_the_journal_stands(reports: list[str], expected: str) -> None:
+    assert journal_path([Path(name) for name in reports]) == Path(expected)
 
 
 @pytest.mark.parametrize(
