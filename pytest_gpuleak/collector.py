@@ -70,6 +70,12 @@ class Listener(Protocol):
     def moved(self) -> None:
         """The border has moved: everything alive is old now."""
 
+    def begin_collection(self) -> None:
+        """A full collection begins: as `note`."""
+
+    def end_collection(self) -> None:
+        """It is over, and everything is frozen: as `moved`."""
+
 
 class GcView:
     """Replaces the functions of the ``gc`` module by ones that behave as without the plugin.
@@ -166,13 +172,13 @@ class GcView:
         if self._young_alone:
             return
         if phase == "start":
-            self._listener.note()
+            self._listener.begin_collection()
             self._collecting = True
             unfreeze()
         else:
             freeze()
             self._collecting = False
-            self._listener.moved()
+            self._listener.end_collection()
             self.on_collected()
 
     def _replacements(self) -> list[types.FunctionType]:

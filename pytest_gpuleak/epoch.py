@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Literal
 from pytest_gpuleak.arrays.protocol import ArrayFramework, select_arrays
 from pytest_gpuleak.collector import GcView, collect, get_freeze_count, get_objects, whole_heap
 from pytest_gpuleak.scan import ScanDetector, array_types, find_arrays
+from pytest_gpuleak.youth import Youth
 
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
@@ -45,6 +46,8 @@ class EpochDetector:
         self.frameworks = frameworks
         self._scan = ScanDetector(frameworks, get_objects)
         self._noted: set[int] = set()
+        self._youth: Youth | None = None
+        self._collected_in_epoch = False
         self._open = False
         self._started = False
         self._frozen_since_full = 0.0
@@ -60,7 +63,7 @@ class EpochDetector:
     @property
     def isolates(self) -> bool:
         """See `Detector.isolates`. Not after a full collection in the epoch: what was born before it is hidden too."""
-        return self._open and not (self.scanning or self._noted or self._view.border_lost)
+        return self._open and not (self.scanning or self._noted or self._collected_in_epoch or self._view.border_lost)
 
     def start(self) -> None:
         """Install the collector's view."""
@@ -81,7 +84,7 @@ class EpochDetector:
 
     def open(self) -> None:
         """Freeze: everything alive is old. Falls back to a scan while the user has objects of his own frozen."""
-        self._noted.clear()
+        self._forget()
         # What the tests froze must stay so: an epoch could then never thaw for a full collection.
         self.scanning = self.user_frozen
         self._open = True
@@ -112,7 +115,7 @@ class EpochDetector:
     def cut(self) -> list[object]:
         """As `look`, and everything is old from now on."""
         born = self.look()
-        self._noted.clear()
+        self._forget()
         if self.scanning:
             self._scan.open()
         else:
@@ -131,7 +134,7 @@ class EpochDetector:
         Where the user has switched the collector off, nobody would have collected.
         """
         self._open = False
-        self._noted.clear()
+        self._forget()
         if self.scanning:
             self._scan.close()
         elif gc.isenabled():
@@ -148,6 +151,30 @@ class EpochDetector:
             if bases:
                 born = self._scan.look() if self.scanning else select_arrays(get_objects(), bases)
                 self._noted.update(map(id, born))
+
+    def begin_collection(self) -> None:
+        """Follow the arrays born so far through a full collection."""
+        if not self._open or self._view.border_lost:
+            return
+        bases = array_types(self.frameworks)
+        if self.scanning or not bases:
+            self.note()
+            return
+        self._collected_in_epoch = True
+        self._youth = Youth(select_arrays(get_objects(), bases))
+
+    def end_collection(self) -> None:
+        """Those that are alive are young again; of others that may be alive the ids are kept."""
+        youth, self._youth = self._youth, None
+        if youth is not None:
+            self._noted |= youth.renew()
+        self.moved()
+
+    def _forget(self) -> None:
+        """What was noted is of an epoch that is over."""
+        self._noted.clear()
+        self._youth = None
+        self._collected_in_epoch = False
 
     def moved(self) -> None:
         """Take what a scan would compare with anew: frozen objects have come into its sight, or left it."""
