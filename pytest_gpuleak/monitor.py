@@ -227,7 +227,6 @@ class Monitor:
                 arrays = self.born()
                 suspected = bool(arrays) or self._grew(growth, attempt.policy)
                 if suspected:
-                    growth = self.memory.end()  # before anything of ours is imported, which takes memory too
                     stop_timer(item)
                     from pytest_gpuleak.suspicion import Suspicion
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-DEAR_S = 100e-6
+DEAR_S = 50e-6
 """Seconds that a reading may take without more ado."""
 SHARE = 0.02
 """Of the time between two readings, what a dear one may take."""
