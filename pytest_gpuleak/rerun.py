@@ -250,6 +250,10 @@ class _Interrupt:
 def _interrupts() -> Iterator[_Interrupt]:
     """Tell the user's own Ctrl-C from a KeyboardInterrupt that the test raises."""
     interrupt = _Interrupt()
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        # A shell starts what runs in the background so: no Ctrl-C arrives, and one that is raised is the test's.
+        yield interrupt
+        return
     if (
         threading.current_thread() is not threading.main_thread()
         or signal.getsignal(signal.SIGINT) is not signal.default_int_handler

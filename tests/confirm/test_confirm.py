@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import signal
 from typing import TYPE_CHECKING
 
 import pytest
+
+from pytest_gpuleak.rerun import _interrupts
 
 if TYPE_CHECKING:
     from tests.conftest import Runner
@@ -381,3 +384,13 @@ def test_under_a_timeout_plugin(run: Runner, pytester: pytest.Pytester, method: 
     assert found.verdicts == {"test_hangs_again": "leaked", "test_slow_but_in_time": "leaked", "test_next": "clean"}
     assert found.finding("test_hangs_again")["kind"] == "unconfirmed"
     assert found.finding("test_slow_but_in_time")["kind"] == "growing"
+
+
+def test_where_no_interrupt_can_come_one_that_is_raised_is_the_tests() -> None:
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        with _interrupts() as interrupt:
+            assert not interrupt.came
+        assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGINT, before)
