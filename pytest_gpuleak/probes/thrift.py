@@ -21,7 +21,7 @@ class ThriftyReader:
     """Reads a counter anew, or says what it read last, where a reading is dear and nothing seems to have changed.
 
     glibc's ``mallinfo2`` walks every free chunk (`int_mallinfo`, malloc/malloc.c), and a session leaves some three a
-    test: 1 us at its start, 60 after 1,000 trivial tests, 600 after 10,000. A dear counter is read anew when the
+    test: 1 us at its start, 60 after 1,000 trivial tests. A dear counter is read anew when the
     process's address space has changed, which growth of many MiB brings about unless it fits into holes, and else as
     often as `SHARE` of the time allows.
 
