@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections import Counter, defaultdict
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pytest_gpuleak.baseline_file import (
     MAX_BYTES,
@@ -33,6 +33,7 @@ from pytest_gpuleak.baseline_judge import (
 )
 from pytest_gpuleak.findings import Finding, FixtureRecord, KnownLeak, RunReport, TestRecord
 from pytest_gpuleak.reports.text import clean_text
+from pytest_gpuleak.summary import summarise
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -259,12 +260,10 @@ def _unseen_kinds(report: RunReport) -> frozenset[str]:
     return frozenset(kinds)
 
 
-def _counts(report: RunReport, stale: int) -> dict[str, int]:
-    verdicts = Counter(record.verdict for record in report.tests)
+def _counts(report: RunReport, stale: int) -> dict[str, Any]:
     records: tuple[TestRecord | FixtureRecord, ...] = (*report.tests, *report.fixtures)
     return {
-        **{verdict: verdicts[verdict] for verdict in ("clean", "leaked", "noted", "allowed", "unchecked")},
-        "fixtures_leaked": sum(any(found.failed for found in record.findings) for record in report.fixtures),
+        **summarise(report.tests, report.fixtures),
         "known": sum(found.known for record in records for found in record.findings),
         "stale": stale,
     }

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING
 
 from pytest_gpuleak.baseline_file import key_of
 from pytest_gpuleak.findings import Finding, FindingKind, FixtureRecord, KnownLeak, TestRecord, Verdict
+from pytest_gpuleak.reports.standing import GROWN, KNOWN, NEW, is_standing
 from pytest_gpuleak.reports.text import clean_text, format_bytes
 from pytest_gpuleak.verdict import fingerprint
 
@@ -31,11 +32,7 @@ if TYPE_CHECKING:
 MAX_TEXT = 4096
 """Characters of a test's id or a holder; reports cut at the same length, and so they match here and there."""
 
-KNOWN, GROWN, NEW = "known (baseline): ", "grown (baseline): ", "new (baseline): "
-"""How the line begins that a finding's evidence has from a baseline."""
-
 ROAMING = frozenset({"retained", "unconfirmed", "cycle"})
-_NAMELESS = frozenset({"unknown", "native"})
 _MILDER: dict[str, tuple[FindingKind, ...]] = {
     "growing": ("growing", "unconfirmed"),
     "retained": ("retained", "growing", "unconfirmed"),
@@ -125,7 +122,7 @@ class Judge:
         marks = _fingerprints(finding, of_fixture=fixture is not None)
         keys = [(test, fixture or "", mark, device) for mark in marks]
         own = [self.entries[key] for key in keys if key in self.entries]
-        if finding.kind not in ROAMING or not _has_name(finding):
+        if finding.kind not in ROAMING or finding.holder is None or not finding.holder.named:
             return own, []
         return own, [entry for mark in marks for entry in self._roaming.get((mark, device), ())]
 
@@ -188,14 +185,9 @@ def _fingerprints(finding: Finding, *, of_fixture: bool) -> tuple[str, ...]:
     return tuple(dict.fromkeys([finding.fingerprint, *(fingerprint(kind, finding.holder) for kind in kinds)]))
 
 
-def _has_name(finding: Finding) -> bool:
-    holder = finding.holder
-    return holder is not None and holder.kind not in _NAMELESS and bool(holder.root)
-
-
 def _restored(finding: Finding) -> Finding:
     """A finding as it was before any baseline was applied to it."""
-    evidence = tuple(line for line in finding.evidence if not line.startswith((KNOWN, GROWN, NEW)))
+    evidence = tuple(line for line in finding.evidence if not is_standing(line))
     if not finding.known and len(evidence) == len(finding.evidence):
         return finding
     return dataclasses.replace(finding, failed=finding.failed or finding.known, known=False, evidence=evidence)

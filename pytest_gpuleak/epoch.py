@@ -78,7 +78,7 @@ class EpochDetector:
         if self._started:
             self._started = self._open = False
             self._view.remove()
-            self._noted.clear()
+            self._forget()
             if not self.user_frozen:
                 self._view.thaw()
 

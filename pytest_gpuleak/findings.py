@@ -86,6 +86,11 @@ class Holder:
     line: int | None = None
     deciding: int | None = None
 
+    @property
+    def named(self) -> bool:
+        """Whether it has a root that can be named: another finding with the same one has the same culprit."""
+        return self.kind not in ("native", "unknown") and bool(self.root)
+
 
 @dataclasses.dataclass(frozen=True)
 class Autograd:
@@ -357,21 +362,7 @@ def decode_finding(data: dict[str, Any]) -> Finding:
 
 def decode_test(data: dict[str, Any]) -> TestRecord:
     """The inverse of `encode` for a test's record. Raises KeyError or TypeError for anything else."""
-    if not data["findings"]:
-        return TestRecord(**{**data, "findings": ()})
     return TestRecord(**{**data, "findings": tuple(decode_finding(finding) for finding in data["findings"])})
-
-
-def decode_report(data: dict[str, Any]) -> RunReport:
-    """The inverse of `encode` for a whole run, without its ``schema``. Raises KeyError or TypeError for anything else."""
-    return RunReport(
-        **{
-            **data,
-            "tests": tuple(map(decode_test, data["tests"])),
-            "fixtures": tuple(map(decode_fixture, data["fixtures"])),
-            "stale": tuple(KnownLeak(**entry) for entry in data.get("stale", ())),
-        }
-    )
 
 
 def decode_fixture(data: dict[str, Any]) -> FixtureRecord:

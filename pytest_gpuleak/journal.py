@@ -28,6 +28,7 @@ from pytest_gpuleak.findings import SCHEMA, TestRecord
 from pytest_gpuleak.reports.json import MAX_TEXT, plain
 from pytest_gpuleak.reports.text import clean_text
 from pytest_gpuleak.reports.writing import write_text
+from pytest_gpuleak.summary import VERDICTS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -38,7 +39,6 @@ NOT_ENDED = "the run has not ended (killed, crashed or still running)"
 
 _HEAD_KEYS = ("schema", "incomplete", "created", "environment", "policy")
 _TEST_KEYS = frozenset(field.name for field in dataclasses.fields(TestRecord))
-_VERDICTS = ("clean", "leaked", "noted", "allowed", "unchecked")
 _ERRORS = (OSError, TypeError, ValueError)
 _FLAGS = os.O_RDWR | getattr(os, "O_BINARY", 0)
 
@@ -183,7 +183,7 @@ class Totals:
     """The counts of a report's summary, kept up to date record by record."""
 
     def __init__(self) -> None:
-        self._verdicts = dict.fromkeys(_VERDICTS, 0)
+        self._verdicts = dict.fromkeys(VERDICTS, 0)
         self._tests = self._findings = self._fixtures_leaked = self._fixture_findings = 0
         self._overhead_s = self._duration_s = 0.0
 

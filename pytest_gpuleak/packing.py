@@ -34,11 +34,11 @@ class PackedTests:
         return len(self._blocks) * _BLOCK + len(self._open)
 
     def __getitem__(self, index: int) -> TestRecord:
-        return _decode(self._line(index))
+        return decode_test(json.loads(self._line(index)))
 
     def __iter__(self) -> Iterator[TestRecord]:
         for line in self.lines():
-            yield _decode(line)
+            yield decode_test(json.loads(line))
 
     def append(self, record: TestRecord) -> None:
         """Add a record at the end."""
@@ -66,8 +66,3 @@ class PackedTests:
         if self._unpacked[0] != number:
             self._unpacked = number, zlib.decompress(self._blocks[number]).decode("ascii").split("\n")
         return self._unpacked[1][place]
-
-
-def _decode(line: str) -> TestRecord:
-    data = json.loads(line)
-    return decode_test(data)

@@ -28,6 +28,7 @@ from pytest_gpuleak.surroundings import locate, print_lines, publish, read_surro
 
 if TYPE_CHECKING:
     from pytest_gpuleak.baseline_run import BaselineRun
+    from pytest_gpuleak.findings import RunReport
 
 _DETECTOR: pytest.StashKey[EpochDetector] = pytest.StashKey()
 FAULTS_KEY = "gpu_leak_faults"
@@ -201,8 +202,11 @@ class Session:
         self._ledger.incomplete = self._completeness.why_incomplete(session)
         if exitstatus != pytest.ExitCode.USAGE_ERROR and not self._config.option.collectonly:
             self._judge_by_baseline(session)
-            self._write_reports()
-            self._publish()
+            if self._settings.report_paths or not self._surroundings.silent:
+                report = self._ledger.report(self._settings, self._monitor.mode, on_file=True)
+                report = locate(report, self._config.rootpath, self._surroundings)
+                self._write_reports(report)
+                self._publish(report)
         stale_fails = self._baseline is not None and self._baseline.failed
         if (self._ledger.fixture_leaked or self._errors or stale_fails) and session.exitstatus == pytest.ExitCode.OK:
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
@@ -236,12 +240,10 @@ class Session:
         for line in self._published:
             terminalreporter.line(line)
 
-    def _publish(self) -> None:
+    def _publish(self, report: RunReport) -> None:
         """Tell the CI service that this run takes place in, if any; what it reads from the output is printed last."""
         if self._surroundings.silent:
             return
-        report = self._ledger.report(self._settings, self._monitor.mode, on_file=True)
-        report = locate(report, self._config.rootpath, self._surroundings)
         self._published = publish(report, self._config.rootpath, self._surroundings)
         if self._published and not self._config.pluginmanager.hasplugin("terminalreporter"):
             print_lines(self._published)
@@ -253,13 +255,11 @@ class Session:
             self._ledger.take_over(report)
             self._errors += [error] if error else []
 
-    def _write_reports(self) -> None:
+    def _write_reports(self, report: RunReport) -> None:
         if not self._settings.report_paths:
             return
         from pytest_gpuleak.reports.files import write_report
 
-        report = self._ledger.report(self._settings, self._monitor.mode, on_file=True)
-        report = locate(report, self._config.rootpath, self._surroundings)
         fault = self._recorder.close_journal()
         if fault is not None:
             self._faults.append(fault)

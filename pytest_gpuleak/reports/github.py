@@ -7,13 +7,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pytest_gpuleak.findings import TestRecord
-from pytest_gpuleak.reports.places import culprits_of, findings_of, places_of, root_of
+from pytest_gpuleak.reports.places import culprits_of, findings_of, name_of, places_of, root_of
 from pytest_gpuleak.reports.terminal import ID_LIMIT, render_short
 from pytest_gpuleak.reports.text import clean_text, count_of
 
 if TYPE_CHECKING:
-    from pytest_gpuleak.findings import Finding, FixtureRecord, RunReport
+    from pytest_gpuleak.findings import Finding, FixtureRecord, RunReport, TestRecord
 
 MAX_ANNOTATIONS = 10
 """Errors of one step that GitHub shows (https://docs.github.com/rest/checks/runs)."""
@@ -55,7 +54,7 @@ def escape_property(text: str) -> str:
 def _error(met: list[tuple[TestRecord | FixtureRecord, Finding]], prefix: str) -> str:
     record, found = met[0]
     place = places_of(found, record, prefix)[0][1]
-    name = record.nodeid if isinstance(record, TestRecord) else f"fixture '{record.name}'"
+    name = name_of(record)
     title = f"GPU leak: {clean_text(name, _TITLE_LIMIT)}"
     also = f"\nalso in {len(met) - 1} more, see GPU LEAKS" if len(met) > 1 else ""
     message = f"{clean_text(name, ID_LIMIT)}\n{render_short(found)}{also}"

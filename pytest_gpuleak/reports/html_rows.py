@@ -157,7 +157,7 @@ def _row(number: int, order: int, record: TestRecord | FixtureRecord, finding: F
         arrays_left=sum(number for _, number in arrays[_ARRAYS_SHOWN:]),
         parts=finding.contributions[:_PARTS_SHOWN],
         evidence=finding.evidence[:_LINES_SHOWN],
-        also=also if _is_named(holder) else 0,
+        also=also if holder is not None and holder.named else 0,
     )
 
 
@@ -200,14 +200,10 @@ def _steps(holder: Holder | None, finding: Finding) -> tuple[Step, ...]:
     )[:_STEPS_SHOWN]
 
 
-def _is_named(holder: Holder | None) -> bool:
-    return holder is not None and holder.kind not in ("unknown", "native") and bool(holder.root)
-
-
 def _culprit(finding: Finding) -> tuple[str, str, str]:
     """What the findings of one culprit have in common; those that are held by nobody known need not be the same."""
     holder = finding.holder
-    if holder is None or not _is_named(holder):
+    if holder is None or not holder.named:
         return finding.device, "", ""
     return finding.device, holder.kind, holder.root
 

@@ -10,8 +10,7 @@ from __future__ import annotations
 import html
 from typing import TYPE_CHECKING
 
-from pytest_gpuleak.findings import TestRecord
-from pytest_gpuleak.reports.places import culprits_of, findings_of
+from pytest_gpuleak.reports.places import culprits_of, findings_of, name_of
 from pytest_gpuleak.reports.standing import standing_of
 from pytest_gpuleak.reports.terminal import ID_LIMIT, TEXT_LIMIT, render_finding, render_summary
 from pytest_gpuleak.reports.text import clean_text, count_of, format_bytes, shorten_middle
@@ -20,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
     from pathlib import Path
 
-    from pytest_gpuleak.findings import Finding, FixtureRecord, KnownLeak, RunReport
+    from pytest_gpuleak.findings import Finding, FixtureRecord, KnownLeak, RunReport, TestRecord
 
     Entry = tuple[TestRecord | FixtureRecord, Finding]
 
@@ -137,7 +136,7 @@ def _row(record: TestRecord | FixtureRecord, found: Finding) -> str:
         (part.created for part in found.contributions if part.created is not None), None
     )
     created = "unknown" if origin is None else _code(f"{origin.file}:{origin.line}", ID_LIMIT)
-    cells = (_code(_name(record), ID_LIMIT), found.kind, _code(found.device, 40), format_bytes(found.bytes))
+    cells = (_code(name_of(record), ID_LIMIT), found.kind, _code(found.device, 40), format_bytes(found.bytes))
     return "<tr>" + "".join(f"<td>{cell}</td>" for cell in (*cells, holder, created)) + "</tr>"
 
 
@@ -145,10 +144,12 @@ def _details(met: Sequence[Entry]) -> str:
     """Explain a culprit, and name the first of the other tests that met it."""
     record, found = met[0]
     lines = [html.escape(line) for line in render_finding(found, verbosity=1, width=_WIDTH) if line.strip()]
-    lines += [f"  also in  {html.escape(clean_text(_name(other), ID_LIMIT))}" for other, _ in met[1 : _ALSO_SHOWN + 1]]
+    lines += [
+        f"  also in  {html.escape(clean_text(name_of(other), ID_LIMIT))}" for other, _ in met[1 : _ALSO_SHOWN + 1]
+    ]
     if len(met) > _ALSO_SHOWN + 1:
         lines.append(f"           and {len(met) - _ALSO_SHOWN - 1} more")
-    title = f"{_code(_name(record), ID_LIMIT)}: {found.kind}, {format_bytes(found.bytes)}"
+    title = f"{_code(name_of(record), ID_LIMIT)}: {found.kind}, {format_bytes(found.bytes)}"
     if len(met) > 1:
         title += f"; also in {len(met) - 1} more"
     return (
@@ -167,17 +168,13 @@ def _known_line(record: TestRecord | FixtureRecord, found: Finding) -> str:
     held = "" if found.holder is None else f", held by {_code(found.holder.text or found.holder.kind, _CELL)}"
     standing = standing_of(found)
     reason = "" if standing is None or not standing.text else f"; {_code(standing.text, TEXT_LIMIT)}"
-    return f"{_code(_name(record), ID_LIMIT)}: {found.kind}, {format_bytes(found.bytes)}{held}{reason}"
+    return f"{_code(name_of(record), ID_LIMIT)}: {found.kind}, {format_bytes(found.bytes)}{held}{reason}"
 
 
 def _stale_line(entry: KnownLeak) -> str:
     name = entry.test if entry.fixture is None else f"fixture '{entry.fixture}' of {entry.test}"
     held = f", held by {_code(entry.holder, _CELL)}" if entry.holder else ""
     return f"{_code(name, ID_LIMIT)}: {entry.kind}, {format_bytes(entry.bytes)}{held}"
-
-
-def _name(record: TestRecord | FixtureRecord) -> str:
-    return record.nodeid if isinstance(record, TestRecord) else f"fixture '{record.name}'"
 
 
 def _code(text: str, limit: int) -> str:

@@ -73,6 +73,11 @@ def place_at(file: str | None, line: int | None, prefix: str = "") -> Place | No
     return Place(path, line if isinstance(line, int) and 1 <= line <= MAX_LINE else 1)
 
 
+def name_of(record: TestRecord | FixtureRecord) -> str:
+    """Name a test or a fixture: the test's id, or ``fixture 'model'``."""
+    return record.nodeid if isinstance(record, TestRecord) else f"fixture '{record.name}'"
+
+
 def findings_of(report: RunReport) -> list[tuple[TestRecord | FixtureRecord, Finding]]:
     """Every finding of a run with the test or fixture that it is of: the tests' in order, then the fixtures'."""
     records: list[TestRecord | FixtureRecord] = [*report.tests, *report.fixtures]

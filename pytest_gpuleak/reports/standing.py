@@ -10,6 +10,9 @@ if TYPE_CHECKING:
 
 State = Literal["known", "grown", "new"]
 
+KNOWN, GROWN, NEW = "known (baseline): ", "grown (baseline): ", "new (baseline): "
+"""How the line begins that a finding's evidence has from a baseline."""
+
 _LINE = re.compile(r"(known|grown|new) \(baseline\): (.*)", re.DOTALL)
 
 
@@ -23,6 +26,11 @@ class Standing(NamedTuple):
 
     state: State
     text: str
+
+
+def is_standing(line: str) -> bool:
+    """Whether a line of a finding's evidence is what a baseline says of it."""
+    return line.startswith((KNOWN, GROWN, NEW))
 
 
 def standing_of(finding: Finding) -> Standing | None:

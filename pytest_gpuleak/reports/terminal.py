@@ -11,6 +11,7 @@ import math
 import textwrap
 from typing import TYPE_CHECKING
 
+from pytest_gpuleak.reports.standing import is_standing
 from pytest_gpuleak.reports.text import clean_text, count_of, format_bytes, format_signed, shorten_middle
 from pytest_gpuleak.reports.words import HOLDER_WORDS, describe_amount
 
@@ -143,13 +144,13 @@ def render_finding(finding: Finding, *, verbosity: int = 0, width: int = 80) -> 
         lines += _created(finding, width, every=verbosity > 0)
     lines += _parts(finding, width, every=verbosity > 0)
     for text in finding.evidence:
-        if not _is_of_baseline(text):
+        if not is_standing(text):
             lines += _wrapped("figures", text, width)
     lines += [_labelled("tensor", _array(array)) for array in finding.tensors[: _ARRAYS_SHOWN if verbosity > 0 else 1]]
     if finding.why_unconfirmed:
         lines += _wrapped("because", finding.why_unconfirmed, width)
     lines += _graph(finding.autograd)
-    if finding.known and not any(map(_is_of_baseline, finding.evidence)):
+    if finding.known and not any(map(is_standing, finding.evidence)):
         lines.append(_labelled("known", "listed in the baseline"))
     return lines
 
@@ -235,14 +236,10 @@ def _also_in(names: list[str], width: int, *, every: bool) -> list[str]:
     return [line if len(line) <= width else shorten_middle(line, width) for line in lines]
 
 
-def _is_of_baseline(text: str) -> bool:
-    return text.partition(": ")[0] in ("known (baseline)", "grown (baseline)", "new (baseline)")
-
-
 def _baseline_lines(finding: Finding, width: int) -> list[str]:
     """Write what a baseline says of a finding, above all else: whether it needs to be read."""
     lines: list[str] = []
-    for text in filter(_is_of_baseline, finding.evidence):
+    for text in filter(is_standing, finding.evidence):
         line = _INDENT + clean_text(text, TEXT_LIMIT)
         lines += textwrap.wrap(line, width, subsequent_indent=_LABEL_INDENT, break_on_hyphens=False)
     return lines

@@ -9,9 +9,8 @@ from urllib.parse import unquote
 import jsonschema
 import pytest
 
-from pytest_gpuleak import baseline_judge
 from pytest_gpuleak.findings import FindingKind, FixtureRecord, Holder, KnownLeak, Origin, RunReport
-from pytest_gpuleak.reports import files, sarif
+from pytest_gpuleak.reports import files, sarif, standing
 from pytest_gpuleak.reports.rules import RULES, rule_id
 from pytest_gpuleak.reports.terminal import render_short
 from tests.reports.hostile import TEXTS, hostile_report
@@ -105,9 +104,9 @@ def test_what_is_allowed_is_suppressed_in_source(make: Any, run_of: Any) -> None
 @pytest.mark.parametrize(
     ("line", "known", "state"),
     [
-        (baseline_judge.KNOWN + "the vendor's cache", True, "unchanged"),
-        (baseline_judge.GROWN + "8.0 MiB", False, "updated"),
-        (baseline_judge.NEW + "not listed", False, "new"),
+        (standing.KNOWN + "the vendor's cache", True, "unchanged"),
+        (standing.GROWN + "8.0 MiB", False, "updated"),
+        (standing.NEW + "not listed", False, "new"),
     ],
 )
 def test_how_a_finding_stands_to_the_baseline(make: Any, run_of: Any, line: str, known: bool, state: str) -> None:
