@@ -13,6 +13,7 @@ from sys import getrefcount
 from typing import TYPE_CHECKING, Any, Final
 
 from pytest_gpuleak.holders import raw
+from pytest_gpuleak.holders.engine_rest import engine_at_rest
 from pytest_gpuleak.holders.heap import get_objects
 from pytest_gpuleak.holders.native import Link
 from pytest_gpuleak.holders.native_hooks import NodeHooks, is_hook_dict
@@ -41,6 +42,8 @@ def torch_links(
 ) -> list[Link]:
     """Links from live objects to `wanted` that lead through torch's C++ objects.
 
+    None are found while other threads keep running graphs backward (see `engine_rest`).
+
     Args:
         census: the live tensors, nodes and scripted modules.
         wanted: objects that C++ may hold, by id.
@@ -50,7 +53,9 @@ def torch_links(
     """
     if not wanted:
         return []
-    with census.access.quiet():
+    with census.access.quiet(), engine_at_rest(deadline.left()) as resting:
+        if not resting:
+            return []
         return _Finder(census, wanted, unheld, known, deadline).links()
 
 

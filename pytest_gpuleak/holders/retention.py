@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pytest_gpuleak.findings import Autograd
 from pytest_gpuleak.holders import raw
+from pytest_gpuleak.holders.engine_rest import engine_at_rest
 from pytest_gpuleak.holders.heap import Deadline, PausedCollector
 from pytest_gpuleak.holders.native_torch_access import TorchAccess
 from pytest_gpuleak.holders.native_torch_graph import MAX_NODES, GraphWalk
@@ -39,12 +40,14 @@ def retained_by_graph(
         max_nodes: nodes after which to stop.
 
     Returns:
-        None where no tensor has a graph.
+        None where no tensor has a graph, and where other threads keep running one backward (see `engine_rest`).
     """
     access = TorchAccess.of_loaded()
     if access is None:
         return None
-    with access.quiet(), PausedCollector():
+    with access.quiet(), PausedCollector(), engine_at_rest(budget_s) as resting:
+        if not resting:
+            return None
         return _count(access, [tensor for tensor in tensors if access.is_tensor(tensor)], Deadline(budget_s), max_nodes)
 
 
