@@ -5,25 +5,33 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from pytest_gpuleak.probes.counter import CounterProbe
+from pytest_gpuleak.probes.malloc import read_by_mallinfo
 from pytest_gpuleak.probes.protocol import ProbeUnavailable
 from pytest_gpuleak.probes.thrift import ThriftyReader
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-_TRIAL: Final = 4 * 1024 * 1024
+_TRIAL: Final = 256 * 1024
 _TRIALS: Final = 3
 
 
 def heap_reader() -> Callable[[], int]:
     """A function that reads the bytes malloc has handed out, in about 2 us.
 
-    `psutil.heap_info` asks ``mallinfo2`` of the GNU C library, and its like elsewhere. What goes past malloc is not
+    By ``mallinfo2`` of the GNU C library, or by its likes elsewhere, which psutil knows. What goes past malloc is not
     seen: the arenas of Python's small objects (Objects/obmalloc.c takes them by mmap), memory maps, shared memory.
 
     Raises:
         ProbeUnavailable: psutil has no such figure here (musl, psutil below 7.2), or another malloc is in use.
     """
+    read = read_by_mallinfo() or _read_by_psutil()
+    if not any(_sees_trial(read) for _ in range(_TRIALS)):
+        raise ProbeUnavailable("the C library does not count this process's heap (another malloc is preloaded)")
+    return read
+
+
+def _read_by_psutil() -> Callable[[], int]:
     import psutil
 
     heap_info = getattr(psutil, "heap_info", None)
@@ -35,8 +43,7 @@ def heap_reader() -> Callable[[], int]:
         return int(info.heap_used + info.mmap_used)
 
     try:
-        if not any(_sees_trial(read) for _ in range(_TRIALS)):
-            raise ProbeUnavailable("the C library does not count this process's heap (another malloc is preloaded)")
+        read()
     except (OSError, RuntimeError, psutil.Error) as error:
         raise ProbeUnavailable(f"psutil.heap_info failed: {type(error).__name__}") from error
     return read
@@ -73,6 +80,11 @@ class HeapProbe(CounterProbe):
         """See `HostProbe.start`."""
         self._thrifty = ThriftyReader(heap_reader())
         self._read = self._thrifty.read
+
+    def stop(self) -> None:
+        """See `HostProbe.stop`."""
+        super().stop()
+        self._thrifty.close()
 
     def read_briefly(self) -> int:
         """See `HostProbe.read_briefly`."""

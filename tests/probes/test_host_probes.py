@@ -10,8 +10,10 @@ from typing import Any
 import psutil
 import pytest
 
+from pytest_gpuleak.probes import heap
 from pytest_gpuleak.probes.heap import HeapProbe
 from pytest_gpuleak.probes.host import NAMES, host_probes
+from pytest_gpuleak.probes.malloc import read_by_mallinfo
 from pytest_gpuleak.probes.protocol import ProbeUnavailable
 from pytest_gpuleak.probes.rss import ResidentSetProbe
 from pytest_gpuleak.probes.traced import TracemallocProbe
@@ -65,12 +67,41 @@ def test_a_record_of_the_heap_has_bytes_and_parts() -> None:
     assert block
 
 
+def test_the_c_library_and_psutil_tell_the_same() -> None:
+    read = read_by_mallinfo()
+    if read is None:
+        pytest.skip("no mallinfo2 in this C library")
+    for size in (100, 40 * MIB):
+        block = bytearray(size)
+        info = psutil.heap_info()
+        assert read() == pytest.approx(info.heap_used + info.mmap_used, abs=MIB)
+        assert block
+
+
+@pytest.fixture
+def without_mallinfo(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(heap, "read_by_mallinfo", lambda: None)
+
+
+@pytest.mark.usefixtures("without_mallinfo")
+def test_psutil_is_asked_elsewhere() -> None:
+    probe = HeapProbe()
+    probe.start()
+    before = probe.read()
+    block = bytearray(4 * MIB)
+    assert 4 * MIB <= probe.read() - before < 5 * MIB
+    assert block
+    probe.stop()
+
+
+@pytest.mark.usefixtures("without_mallinfo")
 def test_no_heap_figure_is_a_reason_in_words(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delattr(psutil, "heap_info")
     with pytest.raises(ProbeUnavailable, match="psutil has no heap_info on this platform"):
         HeapProbe().start()
 
 
+@pytest.mark.usefixtures("without_mallinfo")
 def test_another_malloc_is_noticed_by_a_counter_at_rest(monkeypatch: pytest.MonkeyPatch) -> None:
     info = psutil.heap_info()
     monkeypatch.setattr(psutil, "heap_info", lambda: info)
@@ -78,6 +109,7 @@ def test_another_malloc_is_noticed_by_a_counter_at_rest(monkeypatch: pytest.Monk
         HeapProbe().start()
 
 
+@pytest.mark.usefixtures("without_mallinfo")
 def test_a_failing_figure_is_a_reason_in_words(monkeypatch: pytest.MonkeyPatch) -> None:
     def fail() -> None:
         raise OSError("no")

@@ -3,8 +3,15 @@
 from __future__ import annotations
 
 import mmap
+import os
+from typing import TYPE_CHECKING
 
-from pytest_gpuleak.probes.thrift import DEAR_S, STEP_PAGES, ThriftyReader, count_pages
+import pytest
+
+from pytest_gpuleak.probes.thrift import DEAR_S, STEP_PAGES, AddressSpace, ThriftyReader
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 
 class Process:
@@ -70,6 +77,46 @@ def test_one_slow_reading_makes_no_counter_dear() -> None:
 
 
 def test_what_is_mapped_is_seen_in_the_address_space() -> None:
-    before = count_pages()
+    space = AddressSpace()
+    before = space.pages()
     with mmap.mmap(-1, 8 << 20) as block:
-        assert before == 0 or count_pages() - before >= len(block) // 65536  # pages of up to 64 KiB
+        assert before == 0 or space.pages() - before >= len(block) // 65536  # pages of up to 64 KiB
+    space.close()
+
+
+@pytest.fixture
+def space() -> Iterator[AddressSpace]:
+    space = AddressSpace()
+    if not space.pages():
+        pytest.skip("no /proc/self/statm here")
+    yield space
+    space.close()
+
+
+def test_a_test_that_closes_every_descriptor_is_survived(space: AddressSpace) -> None:
+    os.close(space._file)
+    number = os.open(__file__, os.O_RDONLY)  # takes the number
+    try:
+        assert number == space._file
+        assert space.pages() > 0
+        assert os.read(number, 3) == b'"""'
+        space._file = number
+        space.close()
+        os.fstat(number)  # not ours, and open still
+    finally:
+        os.close(number)
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this system")
+def test_a_forked_process_reads_its_own(space: AddressSpace) -> None:
+    receiver, sender = os.pipe()
+    child = os.fork()
+    if not child:
+        block = mmap.mmap(-1, 64 << 20)
+        os.write(sender, str(space.pages()).encode())
+        block.close()
+        os._exit(0)
+    os.waitpid(child, 0)
+    assert int(os.read(receiver, 100)) - space.pages() > (32 << 20) // mmap.PAGESIZE
+    os.close(receiver)
+    os.close(sender)
