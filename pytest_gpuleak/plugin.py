@@ -19,6 +19,9 @@ def pytest_addoption(parser: pytest.Parser, pluginmanager: pytest.PytestPluginMa
 def pytest_load_initial_conftests(early_config: pytest.Config) -> None:
     """Watch the collector before a conftest.py can bind its functions."""
     if options.is_enabled(early_config):
+        from pytest_gpuleak.imports import import_plainly
+
+        early_config.add_cleanup(import_plainly())
         from pytest_gpuleak.session import watch_collector
 
         watch_collector(early_config)
