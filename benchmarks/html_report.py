@@ -17,17 +17,8 @@ import tempfile
 import time
 from pathlib import Path
 
-from pytest_gpuleak.findings import (
-    ArrayInfo,
-    Autograd,
-    Finding,
-    Holder,
-    KnownLeak,
-    Origin,
-    PathStep,
-    RunReport,
-    TestRecord,
-)
+from pytest_gpuleak.findings import ArrayInfo, Autograd, Finding, Holder, KnownLeak, Origin, PathStep
+from pytest_gpuleak.records import RunReport, TestRecord
 from pytest_gpuleak.reports.html import write
 
 MIB = 1024**2

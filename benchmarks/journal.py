@@ -18,8 +18,8 @@ import sys
 import tempfile
 import time
 
-from pytest_gpuleak.findings import TestRecord, encode
 from pytest_gpuleak.journal import Journal
+from pytest_gpuleak.records import TestRecord, encode
 
 TESTS = """
 import pytest

@@ -18,7 +18,8 @@ import tempfile
 import time
 from pathlib import Path
 
-from pytest_gpuleak.findings import ArrayInfo, Finding, Holder, Origin, PathStep, RunReport, TestRecord
+from pytest_gpuleak.findings import ArrayInfo, Finding, Holder, Origin, PathStep
+from pytest_gpuleak.records import RunReport, TestRecord
 from pytest_gpuleak.reports.json import write
 from pytest_gpuleak.summary import summarise
 

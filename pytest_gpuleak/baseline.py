@@ -31,12 +31,15 @@ from pytest_gpuleak.baseline_judge import (
     place_of,
     verdict_of,
 )
-from pytest_gpuleak.findings import Finding, FixtureRecord, KnownLeak, RunReport, TestRecord
+from pytest_gpuleak.findings import Finding, KnownLeak
 from pytest_gpuleak.reports.text import clean_text
 from pytest_gpuleak.summary import summarise
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
+
+    from pytest_gpuleak.findings import FixtureRecord
+    from pytest_gpuleak.records import RunReport, TestRecord
 
 __all__ = [
     "Baseline", "BaselineChange", "Seen", "UnusableBaseline", "apply_baseline", "dump_baseline", "function_of",

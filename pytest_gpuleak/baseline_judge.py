@@ -19,7 +19,7 @@ from collections import Counter, defaultdict
 from typing import TYPE_CHECKING
 
 from pytest_gpuleak.baseline_file import key_of
-from pytest_gpuleak.findings import Finding, FindingKind, FixtureRecord, KnownLeak, TestRecord, Verdict
+from pytest_gpuleak.records import TestRecord, Verdict
 from pytest_gpuleak.reports.standing import GROWN, KNOWN, NEW, is_standing
 from pytest_gpuleak.reports.text import clean_text, format_bytes
 from pytest_gpuleak.verdict import fingerprint
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from pytest_gpuleak.baseline_file import Baseline, Key
+    from pytest_gpuleak.findings import Finding, FindingKind, FixtureRecord, KnownLeak
 
 MAX_TEXT = 4096
 """Characters of a test's id or a holder; reports cut at the same length, and so they match here and there."""

@@ -26,7 +26,7 @@ from pytest_gpuleak.baseline import (
     update_baseline,
 )
 from pytest_gpuleak.baseline_judge import MAX_TEXT, Judge, is_recorded, place_of
-from pytest_gpuleak.findings import FixtureRecord, KnownLeak
+from pytest_gpuleak.findings import KnownLeak
 from pytest_gpuleak.options import command_line
 from pytest_gpuleak.ranks import rank_of
 from pytest_gpuleak.reports.text import clean_text, count_of
@@ -37,8 +37,9 @@ from pytest_gpuleak.scopes import place_of as place_of_fixture
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from pytest_gpuleak.findings import Finding, RunReport
+    from pytest_gpuleak.findings import Finding, FixtureRecord
     from pytest_gpuleak.policy import Settings
+    from pytest_gpuleak.records import RunReport
 
 BASELINE_KEY = "gpu_leak_baseline"
 """Where the entries travel to a worker in xdist's ``workerinput``."""

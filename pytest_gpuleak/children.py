@@ -6,13 +6,12 @@ import dataclasses
 from typing import TYPE_CHECKING, Any
 
 from pytest_gpuleak.collector import collect
-from pytest_gpuleak.findings import FixtureRecord
-from pytest_gpuleak.processes import ProcessWatch, judge_processes
+from pytest_gpuleak.processes import ProcessWatch
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from pytest_gpuleak.findings import Finding
+    from pytest_gpuleak.findings import Finding, FixtureRecord
     from pytest_gpuleak.policy import Policy
     from pytest_gpuleak.probes.nvml import NvmlReading
     from pytest_gpuleak.scopes import FixturePlace
@@ -56,6 +55,8 @@ class Children:
         left = self._watch.released(id(fixture))
         if place is None or policy is None or not left:
             return
+        from pytest_gpuleak.findings import FixtureRecord
+        from pytest_gpuleak.process_findings import judge_processes
         from pytest_gpuleak.verdict import conclude
 
         _, findings = conclude(judge_processes(left, self._devices(), wider_fixtures=False), policy)
@@ -71,7 +72,11 @@ class Children:
             return ()
         collect(2)  # an executor in a cycle ends its workers when it is collected
         left = self._watch.left()
-        return judge_processes(left, self._devices(), wider_fixtures=bool(self._places)) if left else ()
+        if not left:
+            return ()
+        from pytest_gpuleak.process_findings import judge_processes
+
+        return judge_processes(left, self._devices(), wider_fixtures=bool(self._places))
 
 
 def merge_records(records: list[FixtureRecord]) -> list[FixtureRecord]:

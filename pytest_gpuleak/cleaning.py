@@ -18,7 +18,7 @@ import pytest
 
 from pytest_gpuleak.arrays.protocol import is_kind_of
 from pytest_gpuleak.collector import collect, get_referrers, whole_heap
-from pytest_gpuleak.keepsakes import deferred_finalizer_errors, release_values, warn
+from pytest_gpuleak.keepsakes import DeferredFinalizerErrors, release_values, warn
 from pytest_gpuleak.memory import HOST
 from pytest_gpuleak.out_of_memory import error_chain
 from pytest_gpuleak.scopes import is_wider
@@ -100,7 +100,7 @@ class CleaningHooks:
         if not self._failed:
             return
         try:
-            with deferred_finalizer_errors(self._config, item.nodeid):
+            with DeferredFinalizerErrors(self._config, item.nodeid):
                 clear_frames(self._errors(), [*self._kept.values(), *_errors_of_collectors(item)])
                 self._failed.clear()
                 release_values(item)

@@ -30,14 +30,15 @@ from pytest_gpuleak.comparing import TOLERANCE, compare_reports, keep_leak
 from pytest_gpuleak.merging import Merger
 from pytest_gpuleak.reports.json_lines import encode_pieces
 from pytest_gpuleak.reports.reading import UnusableReport, read_report
-from pytest_gpuleak.reports.terminal import TEXT_LIMIT, render_summary
+from pytest_gpuleak.reports.terminal_summary import TEXT_LIMIT, render_summary
 from pytest_gpuleak.reports.text import clean_text, count_of
 from pytest_gpuleak.reports.writing import write_pieces
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from pytest_gpuleak.findings import Finding, RunReport
+    from pytest_gpuleak.findings import Finding
+    from pytest_gpuleak.records import RunReport
 
 _SOURCE = click.Path(allow_dash=True)
 _FINGERPRINT = re.compile(r"[0-9a-fA-F]{4,128}")

@@ -13,22 +13,16 @@ from typing import IO, TYPE_CHECKING, Any, NoReturn
 import click
 
 from pytest_gpuleak.reports.files import WRITERS, complaint_of
-from pytest_gpuleak.reports.terminal import (
-    ID_LIMIT,
-    TEXT_LIMIT,
-    render_leaks,
-    render_line,
-    render_summary,
-    render_usage,
-)
+from pytest_gpuleak.reports.terminal import render_leaks, render_line
 from pytest_gpuleak.reports.terminal_baseline import render_entry
+from pytest_gpuleak.reports.terminal_summary import ID_LIMIT, TEXT_LIMIT, render_summary, render_usage
 from pytest_gpuleak.reports.text import clean_text, count_of, format_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from pytest_gpuleak.comparing import Comparison
-    from pytest_gpuleak.findings import RunReport
+    from pytest_gpuleak.records import RunReport
 
 FORMATS = {**{module: suffix for suffix, module in WRITERS.items()}, "gitlab": ".codequality.json"}
 """The formats by the name of their module, each with the end of a path that means it."""

@@ -11,14 +11,16 @@ import dataclasses
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from pytest_gpuleak.baseline_judge import verdict_of
-from pytest_gpuleak.findings import FixtureRecord, TestRecord
+from pytest_gpuleak.findings import FixtureRecord
 from pytest_gpuleak.merging import merge_reports
+from pytest_gpuleak.records import TestRecord
 from pytest_gpuleak.summary import summarise
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from pytest_gpuleak.findings import Finding, RunReport
+    from pytest_gpuleak.findings import Finding
+    from pytest_gpuleak.records import RunReport
 
 Record = TypeVar("Record", TestRecord, FixtureRecord)
 

@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pytest_gpuleak.monitor import outcome_of
+from pytest_gpuleak.attempts import outcome_of
 from pytest_gpuleak.reports.text import clean_text, count_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from pytest_gpuleak.findings import Outcome
+    from pytest_gpuleak.records import Outcome
 
 DESELECTED_KEY = "gpu_leak_deselected"
 """Where the number of tests that a worker has deselected travels in xdist's ``workeroutput``."""
@@ -34,8 +34,8 @@ class Completeness:
         self._expected: dict[str, None] = {}
         self._copies = 1
         self._ended: set[tuple[str, str]] = set()
-        self._running: Counter[str] = Counter()
-        self._records: Counter[str] = Counter()
+        self._running: dict[str, int] = {}
+        self._records: dict[str, int] = {}
         self._outcomes: dict[str, Outcome] = {}
         self._uncollected = 0
         self._stopped = ""
@@ -92,12 +92,14 @@ class Completeness:
 
     def note_started(self, nodeid: str) -> None:
         """A test starts."""
-        self._running[nodeid] += 1
+        self._running[nodeid] = self._running.get(nodeid, 0) + 1
         self._outcomes[nodeid] = "passed"
 
     def note_report(self, report: pytest.TestReport) -> None:
         """A report of a running test has arrived: for the outcome of one that brings no record."""
         outcome = outcome_of(report)
+        if outcome == "passed":
+            return
         known = self._outcomes.get(report.nodeid)
         if known is not None and _GRAVITY.index(outcome) > _GRAVITY.index(known):
             self._outcomes[report.nodeid] = outcome
@@ -109,10 +111,12 @@ class Completeness:
     def note_ended(self, nodeid: str, worker: str) -> None:
         """A test has ended: its record is there."""
         self._ended.add((worker, nodeid))
-        self._records[nodeid] += 1
-        self._running[nodeid] -= 1
-        if self._running[nodeid] <= 0:
-            del self._running[nodeid]
+        self._records[nodeid] = self._records.get(nodeid, 0) + 1
+        left = self._running.get(nodeid, 0) - 1
+        if left > 0:
+            self._running[nodeid] = left
+        else:
+            self._running.pop(nodeid, None)
             self._outcomes.pop(nodeid, None)
 
     def note_finished(self, nodeid: str) -> bool:
@@ -120,11 +124,13 @@ class Completeness:
 
         With ``--dist=each`` a test may run in one worker still when another has ended it.
         """
-        self._records[nodeid] -= 1
-        brought = self._records[nodeid] >= 0 or nodeid not in self._running
-        if self._records[nodeid] == 0 or nodeid not in self._running:  # one that is run again brings several
-            del self._records[nodeid]
-        return brought
+        records = self._records.get(nodeid, 0) - 1
+        running = nodeid in self._running
+        if records and running:  # one that is run again brings several
+            self._records[nodeid] = records
+        else:
+            self._records.pop(nodeid, None)
+        return records >= 0 or not running
 
     def why_incomplete(self, session: pytest.Session) -> str | None:
         """Tell why tests are missing from the report, as one line; None where none is.

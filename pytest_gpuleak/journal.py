@@ -24,7 +24,7 @@ import math
 import os
 from typing import TYPE_CHECKING, Any
 
-from pytest_gpuleak.findings import SCHEMA, TestRecord
+from pytest_gpuleak.records import SCHEMA, TestRecord
 from pytest_gpuleak.reports.json import MAX_TEXT, plain
 from pytest_gpuleak.reports.text import clean_text
 from pytest_gpuleak.reports.writing import write_text
@@ -103,7 +103,7 @@ class Journal:
         """A test has ended.
 
         Args:
-            record: its record, as `findings.encode` makes it.
+            record: its record, as `records.encode` makes it.
             running: the tests that are running still.
         """
         self._running = tuple(running)
@@ -188,7 +188,7 @@ class Totals:
         self._overhead_s = self._duration_s = 0.0
 
     def add_test(self, record: Mapping[str, Any]) -> None:
-        """Count a test's record, as `findings.encode` makes it. Raises KeyError or TypeError for anything else."""
+        """Count a test's record, as `records.encode` makes it. Raises KeyError or TypeError for anything else."""
         self._tests += 1
         self._verdicts[record["verdict"]] += 1
         self._findings += len(record["findings"])

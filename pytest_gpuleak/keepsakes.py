@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import sys
 import warnings
 from typing import TYPE_CHECKING, Any
@@ -10,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from types import TracebackType
 
 
 def release_values(item: pytest.Item) -> None:
@@ -30,26 +29,39 @@ def release_values(item: pytest.Item) -> None:
             handler.reset()
 
 
-@contextlib.contextmanager
-def deferred_finalizer_errors(config: pytest.Config, nodeid: str) -> Iterator[None]:
-    """Errors in ``__del__`` that our collections bring forward become warnings of the run.
+class DeferredFinalizerErrors:
+    """Context in which errors in ``__del__``, that our collections bring forward, become warnings of the run.
 
     Left to pytest's own hook, under ``-W error`` one would fail the next test, which without the plugin the
     collector might never have reached.
+
+    Args:
+        config: pytest's config.
+        nodeid: the test that is being checked.
     """
-    messages: list[str] = []
 
-    def note(unraisable: Any) -> None:
+    __slots__ = ("_config", "_messages", "_nodeid", "_previous")
+
+    def __init__(self, config: pytest.Config, nodeid: str) -> None:
+        self._config = config
+        self._nodeid = nodeid
+        self._messages: list[str] = []
+        self._previous: Any = None
+
+    def __enter__(self) -> None:
+        self._previous, sys.unraisablehook = sys.unraisablehook, self._note
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        sys.unraisablehook = self._previous
+        if error is None:
+            for message in self._messages:
+                warn(self._config, message, self._nodeid)
+
+    def _note(self, unraisable: Any) -> None:
         kind = getattr(unraisable.exc_type, "__name__", "?")
-        messages.append(f"{kind} ignored in a finalizer that ran while {nodeid} was checked for leaks")
-
-    previous, sys.unraisablehook = sys.unraisablehook, note
-    try:
-        yield
-    finally:
-        sys.unraisablehook = previous
-    for message in messages:
-        warn(config, message, nodeid)
+        self._messages.append(f"{kind} ignored in a finalizer that ran while {self._nodeid} was checked for leaks")
 
 
 def warn(config: pytest.Config, message: str, nodeid: str) -> None:

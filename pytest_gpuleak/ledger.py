@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import sys
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pytest_gpuleak.findings import FixtureRecord, KnownLeak, RunReport, TestRecord
 from pytest_gpuleak.policy import Settings, describe
+from pytest_gpuleak.records import RunReport, TestRecord
 from pytest_gpuleak.summary import summarise
 from pytest_gpuleak.usage import describe_usage
+
+if TYPE_CHECKING:
+    from pytest_gpuleak.findings import FixtureRecord, KnownLeak
 
 
 class Ledger:

@@ -15,14 +15,15 @@ from typing import TYPE_CHECKING, Any
 
 from pytest_gpuleak.baseline_file import key_of
 from pytest_gpuleak.baseline_judge import place_of
-from pytest_gpuleak.findings import RunReport
 from pytest_gpuleak.packing import PackedTests
+from pytest_gpuleak.records import RunReport
 from pytest_gpuleak.summary import summarise
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-    from pytest_gpuleak.findings import Finding, FixtureRecord, KnownLeak, TestRecord, Verdict
+    from pytest_gpuleak.findings import Finding, FixtureRecord, KnownLeak
+    from pytest_gpuleak.records import TestRecord, Verdict
 
 GRAVITY: dict[Verdict, int] = {"unchecked": 0, "clean": 1, "noted": 2, "allowed": 3, "leaked": 4}
 """The verdicts, the gravest last."""

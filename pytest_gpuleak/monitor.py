@@ -6,16 +6,17 @@ import os
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
+from pytest_gpuleak.attempts import CHECKED, WORDS, Attempt, outcome_of
 from pytest_gpuleak.children import Children, merge_records
 from pytest_gpuleak.collector import epochs_supported, installed
 from pytest_gpuleak.driver import Driver
 from pytest_gpuleak.epoch import EpochDetector
-from pytest_gpuleak.findings import Finding, FixtureRecord, Outcome, TestRecord, Verdict
-from pytest_gpuleak.keepsakes import deferred_finalizer_errors, release_values, stop_timer
+from pytest_gpuleak.keepsakes import DeferredFinalizerErrors, release_values, stop_timer
 from pytest_gpuleak.memory import HOST, MemoryWatch
 from pytest_gpuleak.outside import FLOOR, OUTSIDE
 from pytest_gpuleak.policy import Policy, Settings, policy_of
 from pytest_gpuleak.probes.sharing import BUDGET_FINDING, shared_meter
+from pytest_gpuleak.records import TestRecord, Verdict
 from pytest_gpuleak.scan import ScanDetector
 from pytest_gpuleak.scopes import FixtureSetup, Scopes, node_of, place_of
 from pytest_gpuleak.sources import is_user_file
@@ -28,27 +29,12 @@ if TYPE_CHECKING:
     from pytest_gpuleak.arrays.protocol import ArrayFramework
     from pytest_gpuleak.baseline_run import BaselineRun
     from pytest_gpuleak.detector import Detector
+    from pytest_gpuleak.findings import Finding, FixtureRecord
     from pytest_gpuleak.holders.culprits import Culprits
     from pytest_gpuleak.memory import Growth
+    from pytest_gpuleak.probes.sharing import PeakMeter
     from pytest_gpuleak.settle import Rung
     from pytest_gpuleak.suspicion import FixtureJudge
-
-
-class Attempt:
-    """One attempt of one test, while it runs: times and outcome, no node and no report.
-
-    Args:
-        nodeid: pytest's id of the test.
-        policy: what it may leave behind.
-    """
-
-    def __init__(self, nodeid: str, policy: Policy) -> None:
-        self.nodeid = nodeid
-        self.policy = policy
-        self.outcome: Outcome = "passed"
-        self.why: str | None = None
-        self.duration_s = 0.0
-        self.overhead_s = 0.0
 
 
 class Monitor:
@@ -90,6 +76,8 @@ class Monitor:
         self.driver = Driver(self.memory.faults) if driver is None else driver
         self.children = Children(self.driver.read)
         self._attempt: Attempt | None = None
+        self._meter: PeakMeter | None = None
+        self._last: tuple[TestRecord, dict[str, Any]] | None = None
         self.threads: frozenset[int] = frozenset()
         self.threaded = False
         self.baseline: BaselineRun | None = None
@@ -141,9 +129,10 @@ class Monitor:
         """The arrays that the run has made and that are alive, as strong references."""
         self.threaded = not running_threads() <= self.threads
         arrays = [array for array in self.detector.look() if id(array) not in self.scopes.others]
-        older = self.scopes.own - {id(array) for array in arrays}
-        if older:
-            arrays += self.detector.find(older)
+        if self.scopes.own:
+            older = self.scopes.own - {id(array) for array in arrays}
+            if older:
+                arrays += self.detector.find(older)
         return arrays
 
     def note_report(self, report: pytest.TestReport) -> None:
@@ -153,10 +142,20 @@ class Monitor:
             return
         attempt.duration_s += report.duration
         outcome = outcome_of(report)
-        if attempt.outcome in CHECKED and outcome != "passed":
+        if outcome != "passed" and attempt.outcome in CHECKED:
             attempt.outcome = outcome
             if outcome not in CHECKED:
                 attempt.why = f"it {WORDS[outcome]} in {report.when}: its traceback may hold its locals"
+
+    def note_record(self, record: TestRecord, encoded: dict[str, Any]) -> None:
+        """Keep the record of the test that ended last: see `record_of`."""
+        self._last = (record, encoded)
+
+    def record_of(self, encoded: dict[str, Any]) -> TestRecord | None:
+        """The record that was encoded so, if it is this process's last: to decode it anew would take longer."""
+        if self._last is not None and self._last[1] is encoded:
+            return self._last[0]
+        return None
 
     def note_failure(self, nodeid: str) -> None:
         """A report of the running test was logged as failed beside those of its phases (a sub-test's)."""
@@ -215,14 +214,14 @@ class Monitor:
         release_values(item)
         growth = self.memory.end(brief=True)
         memory = self.memory.record(self._peaks())
-        with deferred_finalizer_errors(self.config, item.nodeid):
+        with DeferredFinalizerErrors(self.config, item.nodeid):
             released = self.scopes.released()
-            if any(setup.holds_memory() for setup in released):
+            if released and any(setup.holds_memory() for setup in released):
                 stop_timer(item)
             if checked:
                 # The fixtures first: the test's arrays, held here, would be found again as holders of theirs.
-                rebuilt_s = sum(setup.setup_s for setup in released)
-                self.check_fixtures(released)
+                if released:
+                    self.check_fixtures(released)
                 processes = self.children.judge()
                 arrays = self.born()
                 suspected = bool(arrays) or self._grew(growth, attempt.policy)
@@ -230,6 +229,7 @@ class Monitor:
                     stop_timer(item)
                     from pytest_gpuleak.suspicion import Suspicion
 
+                    rebuilt_s = sum(setup.setup_s for setup in released)
                     suspicion = Suspicion(self, item, nextitem, attempt.policy, attempt.duration_s + rebuilt_s)
                     findings = suspicion.investigate(arrays, growth)
                 if processes or findings:
@@ -325,16 +325,23 @@ class Monitor:
 
     def _peaks(self) -> dict[str, int]:
         """By device, the most bytes allocated at once during the attempt."""
-        return {device: peak.allocated.total for device, peak in shared_meter(self.config).peaks().items()}
+        if self._meter is None:
+            self._meter = shared_meter(self.config)
+        return {device: peak.allocated.total for device, peak in self._meter.peaks().items()}
 
     def _grew(self, growth: Growth, policy: Policy) -> bool:
         """Whether a counter has grown so far that it is worth a second look, at the cost of a comparison or two."""
-        reserved = None if policy.reserved_bytes is None else max(policy.reserved_bytes, 1)
-        limits = {"allocated": 1, "requested": 1, "reserved": reserved, OUTSIDE: FLOOR}
-        host = max(min(policy.retained_bytes, policy.host_bytes), 1) + growth.imported
         for (device, metric), size in growth.bytes.items():
-            limit = host if device == HOST else limits.get(metric)
-            if limit is not None and size >= limit:
+            if device == HOST:
+                if size >= max(min(policy.retained_bytes, policy.host_bytes), 1) + growth.imported:
+                    return True
+            elif metric == "reserved":
+                if policy.reserved_bytes is not None and size >= max(policy.reserved_bytes, 1):
+                    return True
+            elif metric == OUTSIDE:
+                if size >= FLOOR:
+                    return True
+            elif metric in ("allocated", "requested") and size >= 1:
                 return True
         return False
 
@@ -378,20 +385,3 @@ class Monitor:
     def _charge(self, began: float) -> None:
         if self._attempt is not None:
             self._attempt.overhead_s += perf_counter() - began
-
-
-CHECKED = frozenset({"passed", "xpassed"})
-"""Outcomes after which nothing but a leak holds what a test made."""
-
-WORDS: dict[Outcome, str] = {"failed": "failed", "skipped": "was skipped", "xfailed": "xfailed", "error": "erred"}
-
-
-def outcome_of(report: pytest.TestReport) -> Outcome:
-    """A phase's outcome in the words of the report."""
-    if hasattr(report, "wasxfail"):
-        return "xfailed" if report.skipped else "xpassed" if report.passed else "failed"
-    if report.skipped:
-        return "skipped"
-    if report.failed:
-        return "failed" if report.when == "call" else "error"
-    return "passed"

@@ -1,6 +1,6 @@
 """Who holds the memory when it has run out: recognised by the error, told in the failing test's own report.
 
-The facts are read by `OutOfMemoryHooks`; what is said of them is pure (`explain_out_of_memory`). All sizes are bytes.
+The facts are read by `shortage_facts`; what is said of them is pure (`explain_out_of_memory`). All sizes are bytes.
 """
 
 from __future__ import annotations

@@ -6,13 +6,13 @@ import json
 import zlib
 from typing import TYPE_CHECKING
 
-from pytest_gpuleak.findings import decode_test
+from pytest_gpuleak.records import decode_test
 from pytest_gpuleak.reports.json_lines import encode_line
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from pytest_gpuleak.findings import TestRecord
+    from pytest_gpuleak.records import TestRecord
 
 _BLOCK = 64
 """Records in a block. Alike as they are, they shrink to a tenth together, and hardly one by one."""

@@ -10,18 +10,19 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pytest_gpuleak.findings import TestRecord, decode_fixture, decode_test, encode
 from pytest_gpuleak.ledger import environment, now
 from pytest_gpuleak.policy import describe
+from pytest_gpuleak.records import TestRecord, decode_fixture, decode_test, encode
 from pytest_gpuleak.runtest import RECORD_ATTRIBUTE
 
 if TYPE_CHECKING:
     from pytest_gpuleak.completeness import Completeness
-    from pytest_gpuleak.findings import FixtureRecord, Outcome
+    from pytest_gpuleak.findings import FixtureRecord
     from pytest_gpuleak.journal import Journal
     from pytest_gpuleak.ledger import Ledger
     from pytest_gpuleak.monitor import Monitor
     from pytest_gpuleak.policy import Settings
+    from pytest_gpuleak.records import Outcome
 
 FIXTURES_ATTRIBUTE = "gpu_leak_fixtures"
 """The attribute of a report that carries a worker's findings on fixtures so far: should it die, these are known."""
@@ -46,6 +47,7 @@ class Recorder:
         self._monitor = monitor
         self._completeness = completeness
         self._journal: Journal | None = None
+        self._status: LeakedStatus | None = None
         self._of_workers: dict[str, list[dict[str, Any]]] = {}
         self._written: list[dict[str, Any]] = []
 
@@ -69,8 +71,11 @@ class Recorder:
         record = getattr(report, RECORD_ATTRIBUTE, None)
         if record is not None:
             self._of_workers.update(getattr(report, FIXTURES_ATTRIBUTE, {}))
-            self._take(decode_test(record), record)
-            if record["verdict"] == "clean":
+            self._take(self._monitor.record_of(record) or decode_test(record), record)
+            if record["verdict"] == "leaked" and self._status is None:
+                self._status = LeakedStatus()
+                self._monitor.config.pluginmanager.register(self._status, "gpuleak-status")
+            elif record["verdict"] == "clean":
                 delattr(report, RECORD_ATTRIBUTE)  # pytest keeps every report until the session ends
             return
         self._completeness.note_report(report)
@@ -141,6 +146,20 @@ class Recorder:
             line=None if line is None else line + 1,
         )
         self._take(record, encode(record))
+
+
+class LeakedStatus:
+    """Says what a leaking test's letter is. Registered with the first one: three calls of a hook a test are spared."""
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_report_teststatus(
+        self, report: pytest.TestReport
+    ) -> tuple[str, str, tuple[str, dict[str, bool]]] | None:
+        """The letter L, for a test that failed by a leak alone."""
+        record = getattr(report, RECORD_ATTRIBUTE, None)
+        if record is not None and report.failed and record["verdict"] == "leaked":
+            return "leaked", "L", ("LEAKED", {"red": True})
+        return None
 
 
 class Sender:

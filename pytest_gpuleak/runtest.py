@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import contextmanager
 from functools import partial
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
@@ -10,14 +9,18 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from _pytest.outcomes import OutcomeException
 
-from pytest_gpuleak.findings import Finding, TestRecord, encode
 from pytest_gpuleak.keepsakes import warn
+from pytest_gpuleak.records import TestRecord, encode
 from pytest_gpuleak.scopes import is_wider
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Iterator
+    from collections.abc import Generator
+    from types import TracebackType
 
+    from pytest_gpuleak.findings import Finding
     from pytest_gpuleak.monitor import Monitor
+    from pytest_gpuleak.out_of_memory_section import OutOfMemorySection
+    from pytest_gpuleak.probes.sharing import MeterBrackets
 
 RECORD_ATTRIBUTE = "gpu_leak"
 """The attribute of a teardown's report that carries the test's record; xdist sends it along."""
@@ -28,26 +31,25 @@ class RuntestHooks:
 
     Args:
         monitor: watches the process.
+        brackets: measure the peaks.
     """
 
-    def __init__(self, monitor: Monitor) -> None:
+    def __init__(self, monitor: Monitor, brackets: MeterBrackets) -> None:
         self._monitor = monitor
+        self._brackets = brackets
+        self._shortages: OutOfMemorySection | None = None
         self._nextitem: pytest.Item | None = None
         self._fault = ""
         self._warned = False
-
-    @property
-    def rerunning(self) -> bool:
-        """Whether a test is being run again, to confirm a leak."""
-        return self._monitor.rerunning
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtest_setup(self, item: pytest.Item) -> Generator[None, object, object]:
         """An attempt begins. Not in the protocol: plugins that repeat tests run several attempts in one."""
         if not self._monitor.rerunning:
             self._fault = ""
-            with self._guarded(item):
+            with _Guard(self, item):
                 self._monitor.begin(item)
+            self._brackets.begin()
         return (yield)
 
     @pytest.hookimpl(tryfirst=True)
@@ -61,21 +63,25 @@ class RuntestHooks:
         """What is born while a wider fixture is set up is the fixture's."""
         if not is_wider(fixturedef):
             return (yield)
-        with self._guarded(request.node):
+        with _Guard(self, request.node):
             self._monitor.enter_fixture_setup(fixturedef, request)
+        self._brackets.enter_setup()
         started = perf_counter()
         try:
             return (yield)
         finally:
-            with self._guarded(request.node):
-                self._monitor.leave_fixture_setup(fixturedef, perf_counter() - started)
+            duration_s = perf_counter() - started
+            self._brackets.leave_setup(fixturedef)
+            with _Guard(self, request.node):
+                self._monitor.leave_fixture_setup(fixturedef, duration_s)
                 # Finalizers are called last in, first out: from this one on the fixture's own run.
                 fixturedef.addfinalizer(partial(self._fixture_teardown, fixturedef, request.node))
 
     def pytest_fixture_post_finalizer(self, fixturedef: Any, request: Any) -> None:
         """A fixture has been torn down."""
         if is_wider(fixturedef):
-            with self._guarded(request.node):
+            self._brackets.finalised(fixturedef)
+            with _Guard(self, request.node):
                 self._monitor.fixture_finalised(fixturedef)
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
@@ -86,16 +92,19 @@ class RuntestHooks:
         report = yield
         if self._monitor.rerunning:
             return report
+        if call.excinfo is not None and report.failed:
+            self._explain_shortage(item, call.excinfo.value, report)
         self._monitor.note_report(report)
         if call.when == "teardown":
             nextitem, self._nextitem = self._nextitem, None
+            self._brackets.end()
             record = None
-            with self._guarded(item):
+            with _Guard(self, item):
                 record = self._monitor.judge(item, nextitem)
             if self._fault:
                 record = self._monitor.give_up(item, self._fault)
             if record is not None:
-                attach(report, record)
+                self._monitor.note_record(record, attach(report, record))
         return report
 
     @pytest.hookimpl(optionalhook=True, tryfirst=True)
@@ -104,24 +113,50 @@ class RuntestHooks:
         return True if self._monitor.rerunning else None
 
     def _fixture_teardown(self, fixturedef: Any, node: Any) -> None:
-        with self._guarded(node):
+        with _Guard(self, node):
             self._monitor.fixture_teardown(fixturedef)
 
-    @contextmanager
-    def _guarded(self, node: Any) -> Iterator[None]:
-        """Whatever is wrong with us costs the test its verdict and the run one warning, and no outcome."""
-        try:
-            yield
-        except (Exception, OutcomeException) as error:  # noqa: BLE001 - a timeout plugin's `Failed` is no Exception
-            self._fault = f"the plugin failed: {type(error).__name__}: {error}"
-            if not self._warned:
-                self._warned = True
-                warn(node.config, f"{node.nodeid} could not be checked: {type(error).__name__}: {error}", node.nodeid)
+    def _explain_shortage(self, item: pytest.Item, error: BaseException, report: pytest.TestReport) -> None:
+        if self._shortages is None:
+            from pytest_gpuleak.out_of_memory_section import OutOfMemorySection
+
+            self._shortages = OutOfMemorySection(self._monitor)
+        self._shortages.add(item, error, report)
+
+    def note_fault(self, node: Any, error: BaseException) -> None:
+        """The plugin has failed on a test: it is given up, and the first such fault is told."""
+        self._fault = f"the plugin failed: {type(error).__name__}: {error}"
+        if not self._warned:
+            self._warned = True
+            warn(node.config, f"{node.nodeid} could not be checked: {type(error).__name__}: {error}", node.nodeid)
 
 
-def attach(report: pytest.TestReport, record: TestRecord) -> None:
-    """Put a test's record, and its verdict, into its teardown's report."""
-    setattr(report, RECORD_ATTRIBUTE, encode(record))
+class _Guard:
+    """Whatever is wrong with us costs the test its verdict and the run one warning, and no outcome."""
+
+    __slots__ = ("_hooks", "_node")
+
+    def __init__(self, hooks: RuntestHooks, node: Any) -> None:
+        self._hooks = hooks
+        self._node = node
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> bool:
+        # A timeout plugin's `Failed` is no Exception.
+        if error is None or not isinstance(error, (Exception, OutcomeException)):
+            return False
+        self._hooks.note_fault(self._node, error)
+        return True
+
+
+def attach(report: pytest.TestReport, record: TestRecord) -> dict[str, Any]:
+    """Put a test's record, and its verdict, into its teardown's report. Returns what was put there."""
+    encoded = encode(record)
+    setattr(report, RECORD_ATTRIBUTE, encoded)
     if record.findings:
         from pytest_gpuleak.reports.junit import properties_of
 
@@ -129,6 +164,7 @@ def attach(report: pytest.TestReport, record: TestRecord) -> None:
     if record.verdict == "leaked":
         report.outcome = "failed"
         report.longrepr = describe_failure(record.findings)
+    return encoded
 
 
 def describe_failure(findings: tuple[Finding, ...]) -> str:

@@ -16,8 +16,12 @@ if TYPE_CHECKING:
 
 def array_types(frameworks: Sequence[ArrayFramework]) -> list[type]:
     """The array classes of the frameworks that the tests have imported so far."""
-    bases = (framework.array_type() for framework in frameworks)
-    return [base for base in bases if base is not None]
+    bases = []
+    for framework in frameworks:
+        base = framework.array_type()
+        if base is not None:
+            bases.append(base)
+    return bases
 
 
 def framework_of(array: object, frameworks: Sequence[ArrayFramework]) -> ArrayFramework:

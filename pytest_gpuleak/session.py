@@ -13,22 +13,22 @@ from pytest_gpuleak.collector import epochs_supported, installed
 from pytest_gpuleak.completeness import DESELECTED_KEY, Completeness
 from pytest_gpuleak.driver import Driver
 from pytest_gpuleak.epoch import EpochDetector
-from pytest_gpuleak.findings import encode
 from pytest_gpuleak.ledger import Ledger
 from pytest_gpuleak.memory import MemoryWatch
 from pytest_gpuleak.monitor import Monitor
 from pytest_gpuleak.options import USAGE_ERROR_KEY
 from pytest_gpuleak.policy import Settings, check_markers, read_settings
-from pytest_gpuleak.probes.sharing import shared_meter, shared_probe
+from pytest_gpuleak.probes.sharing import shared_probe, take_over_meter
 from pytest_gpuleak.ranks import path_of_rank, rank_of
 from pytest_gpuleak.recorder import Recorder, Sender
+from pytest_gpuleak.records import encode
 from pytest_gpuleak.reports.text import clean_text, format_bytes
-from pytest_gpuleak.runtest import RECORD_ATTRIBUTE, RuntestHooks
+from pytest_gpuleak.runtest import RuntestHooks
 from pytest_gpuleak.surroundings import locate, print_lines, publish, read_surroundings
 
 if TYPE_CHECKING:
     from pytest_gpuleak.baseline_run import BaselineRun
-    from pytest_gpuleak.findings import RunReport
+    from pytest_gpuleak.records import RunReport
 
 _DETECTOR: pytest.StashKey[EpochDetector] = pytest.StashKey()
 FAULTS_KEY = "gpu_leak_faults"
@@ -66,6 +66,15 @@ def _open_baseline(config: pytest.Config, settings: Settings) -> BaselineRun | N
     from pytest_gpuleak.baseline_run import open_baseline
 
     return open_baseline(config, settings)
+
+
+def _render_leaks(report: RunReport, *, verbosity: int, width: int) -> list[str]:
+    """The lines below ``GPU LEAKS``. What writes them is loaded where there is something to write."""
+    if not any(record.findings for records in (report.tests, report.fixtures) for record in records):
+        return []
+    from pytest_gpuleak.reports.terminal import render_leaks
+
+    return render_leaks(report, verbosity=verbosity, width=width)
 
 
 class Session:
@@ -150,30 +159,16 @@ class Session:
             self._frameworks.extend(more)
         if not self._config.option.collectonly:
             self._monitor.start()
-            shared_meter(self._config)
             self._take_hold()
 
     def _take_hold(self) -> None:
-        from pytest_gpuleak.out_of_memory_hooks import OutOfMemoryHooks
-
         manager, monitor = self._config.pluginmanager, self._monitor
-        manager.register(RuntestHooks(monitor), "gpuleak-runtest")
-        manager.register(OutOfMemoryHooks(monitor), "gpuleak-out-of-memory")
+        manager.register(RuntestHooks(monitor, take_over_meter(self._config)), "gpuleak-runtest")
         if self._settings.clean:
             from pytest_gpuleak.cleaning import CleaningHooks
 
             # The last, and so the outermost: a failed attempt is cleaned before the next one's counters are read.
             manager.register(CleaningHooks(self._config, self._memory.read, monitor.is_rerunning), "gpuleak-cleaning")
-
-    @pytest.hookimpl(tryfirst=True)
-    def pytest_report_teststatus(
-        self, report: pytest.TestReport
-    ) -> tuple[str, str, tuple[str, dict[str, bool]]] | None:
-        """The letter L, for a test that failed by a leak alone."""
-        record = getattr(report, RECORD_ATTRIBUTE, None)
-        if record is not None and report.failed and record["verdict"] == "leaked":
-            return "leaked", "L", ("LEAKED", {"red": True})
-        return None
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_testnodedown(self, node: Any) -> None:
@@ -215,24 +210,24 @@ class Session:
         """The section GPU LEAKS, the summary line, and what went wrong with a report."""
         if self._config.option.collectonly:
             return
-        from pytest_gpuleak.reports import terminal
+        from pytest_gpuleak.reports import terminal_summary
 
         report = self._ledger.report(self._settings, self._monitor.mode, on_file=False)
         verbosity = int(self._config.option.verbose)
-        lines = terminal.render_leaks(report, verbosity=verbosity, width=terminalreporter._tw.fullwidth)
+        lines = _render_leaks(report, verbosity=verbosity, width=terminalreporter._tw.fullwidth)
         if lines and verbosity >= 0:
             terminalreporter.section("GPU LEAKS", red=report.summary["leaked"] > 0 or self._ledger.fixture_leaked)
         for line in lines:
             terminalreporter.line(line)
         if verbosity >= 0:
-            for line in terminal.render_usage(report, width=terminalreporter._tw.fullwidth):
+            for line in terminal_summary.render_usage(report, width=terminalreporter._tw.fullwidth):
                 terminalreporter.line(line)
         for fault in dict.fromkeys([*self._memory.faults, *self._faults]):
-            terminalreporter.line(f"gpu-leak: {clean_text(fault, terminal.TEXT_LIMIT)}")
+            terminalreporter.line(f"gpu-leak: {clean_text(fault, terminal_summary.TEXT_LIMIT)}")
         if self._baseline is not None:
             for line in self._baseline.render(report, verbosity=verbosity):
                 terminalreporter.line(line)
-        terminalreporter.line(terminal.render_summary(report))
+        terminalreporter.line(terminal_summary.render_summary(report))
         if report.incomplete is not None and self._settings.report_paths:
             terminalreporter.line(f"gpu-leak: THE REPORT IS INCOMPLETE: {report.incomplete}", red=True, bold=True)
         for error in self._errors:

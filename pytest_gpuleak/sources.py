@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import functools
 import os
-import sysconfig
 
 PACKAGE = os.path.dirname(__file__) + os.sep  # noqa: PTH120 - paths are compared as text, a thousand times a re-run
 
 
 @functools.cache
 def _installed_folders() -> tuple[str, ...]:
+    import sysconfig  # 3 ms that runs without a leak are spared
+
     paths = sysconfig.get_paths()
     folders = {paths[name] for name in ("stdlib", "platstdlib", "purelib", "platlib") if name in paths}
     return tuple(os.path.join(folder, "") for folder in folders)  # noqa: PTH118

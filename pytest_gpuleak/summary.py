@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from pytest_gpuleak.findings import FixtureRecord, TestRecord
+    from pytest_gpuleak.findings import FixtureRecord
+    from pytest_gpuleak.records import TestRecord
 
 VERDICTS = ("clean", "leaked", "noted", "allowed", "unchecked")
 """The verdicts, in the order in which a summary counts them."""

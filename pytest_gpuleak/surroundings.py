@@ -16,7 +16,7 @@ from pytest_gpuleak.reports.text import clean_text
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from pytest_gpuleak.findings import RunReport
+    from pytest_gpuleak.records import RunReport
 
 CODE_QUALITY_NAME = "gpuleak-codequality.json"
 """The file that GitLab's ``artifacts:reports:codequality`` is pointed at, in the project's folder."""

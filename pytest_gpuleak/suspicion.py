@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from pytest_gpuleak.account import owner_of
 from pytest_gpuleak.counting import CounterTrail
-from pytest_gpuleak.findings import Finding, FixtureRecord
+from pytest_gpuleak.findings import FixtureRecord
 from pytest_gpuleak.keepsakes import release_values
 from pytest_gpuleak.scan import framework_of
 from pytest_gpuleak.settle import Collection, YoungCollection
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     import pytest
 
     from pytest_gpuleak.arrays.protocol import OriginLog, StorageHandle
+    from pytest_gpuleak.findings import Finding
     from pytest_gpuleak.investigation import Investigation
     from pytest_gpuleak.memory import Growth
     from pytest_gpuleak.monitor import Monitor

@@ -9,7 +9,7 @@ from pytest_gpuleak.memory import HOST
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from pytest_gpuleak.findings import TestRecord
+    from pytest_gpuleak.records import TestRecord
 
 
 def describe_usage(tests: Sequence[TestRecord], count: int) -> dict[str, Any]:

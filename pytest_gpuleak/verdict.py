@@ -7,7 +7,7 @@ import re
 from collections import defaultdict
 from typing import TYPE_CHECKING
 
-from pytest_gpuleak.findings import MAX_ARRAYS_SHOWN, ArrayInfo, Finding, FindingKind, Holder, Origin, Verdict
+from pytest_gpuleak.findings import MAX_ARRAYS_SHOWN, ArrayInfo, Finding, FindingKind, Holder, Origin
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from pytest_gpuleak.arrays.protocol import ArrayReading
     from pytest_gpuleak.findings import Autograd
     from pytest_gpuleak.policy import Policy
+    from pytest_gpuleak.records import Verdict
 
 FINGERPRINT_DIGITS = 16
 

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import sys
 import types
-from collections.abc import Callable, Iterator, Mapping
-from typing import TYPE_CHECKING, NamedTuple, Protocol
-
-from pytest_gpuleak.findings import Origin
+from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeAlias
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
     from contextlib import AbstractContextManager
 
-OriginLog = Mapping[int, Origin]
+    from pytest_gpuleak.findings import Origin
+
+OriginLog: TypeAlias = "Mapping[int, Origin]"
 """The creating line by storage key (`ArrayReading.storage`)."""
 
 BACKWARD = 0
@@ -87,6 +88,9 @@ def class_lines(kind: type) -> tuple[type, ...]:
 
 
 _read_mro = type.__dict__["__mro__"].__get__
+_read_module = type.__dict__["__module__"].__get__
+_read_name = type.__dict__["__name__"].__get__
+_read_flags = type.__dict__["__flags__"].__get__
 
 
 def is_kind_of(kind: type, base: type) -> bool:
@@ -99,33 +103,55 @@ def is_kind_of(kind: type, base: type) -> bool:
 
 
 # Nearly all that is born in a test is of one of these, which never die: their ids hold.
-_PLAIN = dict.fromkeys(
-    map(
-        id,
-        (dict, list, tuple, set, frozenset, type, types.FunctionType, types.MethodType, types.BuiltinFunctionType,
-         types.CellType, types.FrameType, types.TracebackType, types.GeneratorType, types.ModuleType, property),
-    ),
-    True,
-)  # fmt: skip
+_PLAIN: dict[int, type] = {
+    id(kind): kind
+    for kind in (dict, list, tuple, set, frozenset, type, types.FunctionType, types.MethodType,
+                 types.BuiltinFunctionType, types.CellType, types.FrameType, types.TracebackType, types.GeneratorType,
+                 types.ModuleType, property)
+}  # fmt: skip
+"""Types that are no arrays, and never go, by id."""
+
+_FEW = 1000
+
+_HEAP_TYPE = 1 << 9
+"""Py_TPFLAGS_HEAPTYPE: not set for a type that is a static structure (Include/object.h)."""
+
+_PERMANENT = frozenset({"_pytest", "pluggy", "pytest_gpuleak", *sys.stdlib_module_names} - {"__main__"})
 
 
 def select_arrays(objects: list[object], bases: list[type]) -> list[object]:
     """Those of `objects` that are arrays of one of the `bases`.
 
-    The memo is keyed by ids and dies with the call: one that lived longer would keep types alive, and every
-    MagicMock has a type of its own that reaches its call arguments.
+    The memo is keyed by ids and dies with the call: one that lived longer would keep types alive, and every MagicMock
+    has a type of its own that reaches its call arguments. Types that live as long as the process are remembered.
     """
+    # What a test without arrays leaves is a few dozen objects of such types: told in C. On a whole heap a loop is faster.
+    if len(objects) < _FEW and _PLAIN.keys() >= set(map(id, map(type, objects))):
+        return []
     wanted = set(map(id, bases))
-    known = _PLAIN.copy()
+    known: dict[int, object] = {**_PLAIN}
     found: list[object] = []
     for candidate in objects:
         kind = type(candidate)
         other = known.get(id(kind))
         if other is None:
             other = known[id(kind)] = wanted.isdisjoint(map(id, _read_mro(kind)))
-        if not other:
+            if other and _outlives_tests(kind):
+                _PLAIN[id(kind)] = kind
+        if other is False:
             found.append(candidate)
     return found
+
+
+def _outlives_tests(kind: type) -> bool:
+    """Whether a type never goes, so that its id stays its own: one written in C, or a library's that all tests share."""
+    if not _read_flags(kind) & _HEAP_TYPE:
+        return True
+    module = _read_module(kind)
+    if type(module) is not str or module.partition(".")[0] not in _PERMANENT:
+        return False
+    loaded = sys.modules.get(module)
+    return type(loaded) is types.ModuleType and vars(loaded).get(_read_name(kind)) is kind
 
 
 def walk_arrays(value: object, base: type) -> Iterator[object]:

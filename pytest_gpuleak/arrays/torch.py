@@ -7,7 +7,6 @@ import sys
 import types
 from typing import TYPE_CHECKING, Any
 
-from pytest_gpuleak.arrays.origins import OriginTable
 from pytest_gpuleak.arrays.protocol import (
     BACKWARD,
     ArrayReading,
@@ -21,6 +20,8 @@ from pytest_gpuleak.threads import started_threads
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+
+    from pytest_gpuleak.arrays.origins import OriginTable
 
 _module_dict: Callable[[object], dict[str, object]] = vars(types.ModuleType)["__dict__"].__get__
 _class_dict: Callable[[type], dict[str, object]] = vars(type)["__dict__"].__get__
@@ -116,6 +117,8 @@ class TorchArrays:
         """
         torch = self._torch
         from torch.overrides import TorchFunctionMode
+
+        from pytest_gpuleak.arrays.origins import OriginTable
 
         table = OriginTable(is_user_file)
 

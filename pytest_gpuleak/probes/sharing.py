@@ -21,6 +21,8 @@ DEVICE_PROBE: pytest.StashKey[DeviceProbe] = pytest.StashKey()
 BUDGET_FINDING: pytest.StashKey[Finding] = pytest.StashKey()
 """The finding on a test's budget, in the item's stash, once its last attempt has exceeded it."""
 
+_HOOKS = "gpuleak-peaks"
+
 _METER: pytest.StashKey[PeakMeter] = pytest.StashKey()
 
 
@@ -40,8 +42,15 @@ def shared_meter(config: pytest.Config) -> PeakMeter:
     meter = config.stash.get(_METER, None)
     if meter is None:
         meter = config.stash[_METER] = PeakMeter(shared_probe(config))
-        config.pluginmanager.register(MeterHooks(meter), "gpuleak-peaks")
+        config.pluginmanager.register(MeterHooks(meter), _HOOKS)
     return meter
+
+
+def take_over_meter(config: pytest.Config) -> MeterBrackets:
+    """The brackets of the run's meter, for hooks that the caller has anyway: the meter's own are taken out."""
+    meter = shared_meter(config)
+    config.pluginmanager.unregister(name=_HOOKS)
+    return MeterBrackets(meter)
 
 
 class Peak(NamedTuple):
@@ -133,7 +142,9 @@ class PeakMeter:
     def peaks(self) -> dict[str, DevicePeak]:
         """The peaks of the attempt that began last, up to now or its end, by device. Empty after a fault."""
         if self.active and not self._paused:
-            self._observe(self._read(), own=True)
+            readings = self._read()
+            if readings:
+                self._observe(readings, own=True)
         if self.fault or not self._gauges:
             return {}
         found = {key: Peak(gauge.before, gauge.own, gauge.total, gauge.exact) for key, gauge in self._gauges.items()}
@@ -154,11 +165,15 @@ class PeakMeter:
         if self.fault:
             return {}
         try:
+            if self._probe.idle():
+                return {}
             readings = self._probe.read()
             if restart:
                 self._probe.begin_peaks()
         except Exception as error:  # noqa: BLE001 - a device may be lost in the midst of a run, which goes on
             self.fault = " ".join(f"{type(error).__name__}: {error}".split())[:200]
+            return {}
+        if not readings:
             return {}
         return {key: value for device, reading in readings.items() for key, value in _counters(device, reading)}
 
@@ -182,8 +197,8 @@ def _counters(device: str, reading: DeviceReading) -> list[tuple[tuple[str, str]
     return counters
 
 
-class MeterHooks:
-    """Begins, pauses and ends the measurement of each attempt of each test.
+class MeterBrackets:
+    """Begins, pauses and ends the measurement of each attempt of each test, for whoever has the hooks.
 
     Args:
         meter: measures.
@@ -193,36 +208,26 @@ class MeterHooks:
         self._meter = meter
         self._torn_down: set[int] = set()
 
-    @pytest.hookimpl(wrapper=True, tryfirst=True)
-    def pytest_runtest_setup(self, item: pytest.Item) -> Generator[None, object, object]:
+    def begin(self) -> None:
         """An attempt begins; plugins that repeat tests make several within one protocol."""
-        if not _is_rerun(item.config):
-            self._torn_down.clear()
-            self._meter.begin()
-        return (yield)
+        self._torn_down.clear()
+        self._meter.begin()
 
-    @pytest.hookimpl(wrapper=True, tryfirst=True)
-    def pytest_runtest_teardown(self) -> Generator[None, object, object]:
-        """The attempt ends with its teardown: what a re-run of the leak check does is not part of it."""
-        try:
-            return (yield)
-        finally:
-            self._meter.end()
+    def end(self) -> None:
+        """The attempt has ended with its teardown: what a re-run of the leak check does is not part of it."""
+        self._meter.end()
 
-    @pytest.hookimpl(wrapper=True)
-    def pytest_fixture_setup(self, fixturedef: Any) -> Generator[None, object, object]:
-        """What a fixture wider than the test takes while it is set up is not the test's."""
-        if not is_wider(fixturedef):
-            return (yield)
+    def enter_setup(self) -> None:
+        """A fixture wider than the test is set up: what it takes is not the test's."""
         self._meter.pause()
-        try:
-            return (yield)
-        finally:
-            self._meter.resume()
-            # Finalizers are called last in, first out: from this one on the fixture's own run.
-            fixturedef.addfinalizer(partial(self._enter_teardown, id(fixturedef)))
 
-    def pytest_fixture_post_finalizer(self, fixturedef: Any) -> None:
+    def leave_setup(self, fixturedef: Any) -> None:
+        """It is."""
+        self._meter.resume()
+        # Finalizers are called last in, first out: from this one on the fixture's own run.
+        fixturedef.addfinalizer(partial(self._enter_teardown, id(fixturedef)))
+
+    def finalised(self, fixturedef: Any) -> None:
         """It has been torn down; within a test's setup where the next one asks for another parameter of it."""
         if id(fixturedef) in self._torn_down:
             self._torn_down.discard(id(fixturedef))
@@ -234,7 +239,41 @@ class MeterHooks:
             self._meter.pause()
 
 
-def _is_rerun(config: pytest.Config) -> bool:
-    """Whether the leak check runs a test again, to confirm a leak: no attempt of the user's."""
-    hooks: Any = config.pluginmanager.get_plugin("gpuleak-runtest")
-    return hooks is not None and bool(hooks.rerunning)
+class MeterHooks:
+    """The hooks that measure where the leak check, whose own hooks do it otherwise, is off.
+
+    Args:
+        meter: measures.
+    """
+
+    def __init__(self, meter: PeakMeter) -> None:
+        self._brackets = MeterBrackets(meter)
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_runtest_setup(self) -> Generator[None, object, object]:
+        """An attempt begins."""
+        self._brackets.begin()
+        return (yield)
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_runtest_teardown(self) -> Generator[None, object, object]:
+        """The attempt ends with its teardown."""
+        try:
+            return (yield)
+        finally:
+            self._brackets.end()
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_fixture_setup(self, fixturedef: Any) -> Generator[None, object, object]:
+        """What a wider fixture takes while it is set up is not the test's."""
+        if not is_wider(fixturedef):
+            return (yield)
+        self._brackets.enter_setup()
+        try:
+            return (yield)
+        finally:
+            self._brackets.leave_setup(fixturedef)
+
+    def pytest_fixture_post_finalizer(self, fixturedef: Any) -> None:
+        """It has been torn down."""
+        self._brackets.finalised(fixturedef)

@@ -64,13 +64,19 @@ class TorchDevices:
         self._peaks = False
         self._flags = _Flags()
 
+    def idle(self) -> bool:
+        """See `DeviceProbe.idle`."""
+        return not self._seen and self._flags.idle()
+
     def read(self) -> dict[str, DeviceReading]:
         """The devices that this process has used. Raises what torch raises where one fails."""
         readings: dict[str, DeviceReading] = {}
         if self.absent:
             self.absent = {}
+        if self.idle():
+            return readings
         torch = loaded_torch()
-        if torch is not None and (self._seen or not self._flags.idle(torch)):
+        if torch is not None:
             for counters in self._counters(torch):
                 self._read(counters, readings)
             self._read_mps(torch, readings)
@@ -96,8 +102,8 @@ class TorchDevices:
     def begin_peaks(self) -> None:
         """From here on peaks are of what follows; what the user's code sees of them stays as it is."""
         self._peaks = True
-        torch = loaded_torch()
-        if torch is None or (not self._seen and self._flags.idle(torch)):
+        torch = None if self.idle() else loaded_torch()
+        if torch is None:
             return
         for counters in self._counters(torch):
             self._view(counters).begin()
@@ -188,19 +194,20 @@ def loaded_torch() -> Any:
 class _Flags:
     """Whether no device can have been used yet, by a look at a few flags: all that most test runs need.
 
-    It is asked four times a test; which flags there are is looked up anew only where torch has got or lost a name, as
-    it does when a backend registers its module.
+    It is asked several times a test; which flags there are is looked up anew only where torch has got or lost a name, as
+    it does when a backend registers its module, or while it is being imported.
     """
 
     def __init__(self) -> None:
-        self._size = -1
+        self._torch: object = None
         self._names: dict[str, Any] = {}
-        self._flags: list[dict[str, Any]] | None = None
+        self._size = -1
+        self._flags: list[dict[str, Any]] | None = []
 
-    def idle(self, torch: Any) -> bool:
-        names = vars(torch)
-        if len(names) != self._size or names is not self._names:
-            self._size, self._names, self._flags = len(names), names, _flags_of(names)
+    def idle(self) -> bool:
+        torch = sys.modules.get("torch")
+        if torch is not self._torch or len(self._names) != self._size:
+            self._look_up(torch)
         if self._flags is None:
             return False
         # `_initialized` is what `is_initialized()` asks first (torch/cuda/__init__.py, torch/xpu/__init__.py).
@@ -208,6 +215,11 @@ class _Flags:
             if flags.get("_initialized", True):
                 return False
         return True
+
+    def _look_up(self, torch: object) -> None:
+        names = vars(torch) if type(torch) is ModuleType else {}
+        self._torch, self._names, self._size = torch, names, len(names)
+        self._flags = [] if loaded_torch() is None else _flags_of(names)
 
 
 def _flags_of(names: dict[str, Any]) -> list[dict[str, Any]] | None:

@@ -1,1 +1,1 @@
-"""Reports: each renders a `pytest_gpuleak.findings.RunReport`; none computes or reads memory."""
+"""Reports: each renders a `pytest_gpuleak.records.RunReport`; none computes or reads memory."""

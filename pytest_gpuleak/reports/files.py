@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from pytest_gpuleak.findings import RunReport
+    from pytest_gpuleak.records import RunReport
 
 WRITERS = {".json": "json", ".html": "html", ".sarif": "sarif", ".md": "markdown"}
 """The module of each format, by the path's suffix in lower case. A format more is one row more.

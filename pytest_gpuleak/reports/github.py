@@ -8,11 +8,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from pytest_gpuleak.reports.places import culprits_of, findings_of, name_of, places_of, root_of
-from pytest_gpuleak.reports.terminal import ID_LIMIT, render_short
+from pytest_gpuleak.reports.terminal import render_short
+from pytest_gpuleak.reports.terminal_summary import ID_LIMIT
 from pytest_gpuleak.reports.text import clean_text, count_of
 
 if TYPE_CHECKING:
-    from pytest_gpuleak.findings import Finding, FixtureRecord, RunReport, TestRecord
+    from pytest_gpuleak.findings import Finding, FixtureRecord
+    from pytest_gpuleak.records import RunReport, TestRecord
 
 MAX_ANNOTATIONS = 10
 """Errors of one step that GitHub shows (https://docs.github.com/rest/checks/runs)."""

@@ -10,17 +10,19 @@ import hashlib
 import json
 from typing import TYPE_CHECKING, Any
 
-from pytest_gpuleak.findings import TestRecord
+from pytest_gpuleak.records import TestRecord
 from pytest_gpuleak.reports.places import findings_of, places_of, root_of
 from pytest_gpuleak.reports.rules import rule_id
-from pytest_gpuleak.reports.terminal import ID_LIMIT, render_line
+from pytest_gpuleak.reports.terminal import render_line
+from pytest_gpuleak.reports.terminal_summary import ID_LIMIT
 from pytest_gpuleak.reports.text import clean_text
 from pytest_gpuleak.reports.writing import write_text
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from pytest_gpuleak.findings import Finding, FixtureRecord, RunReport
+    from pytest_gpuleak.findings import Finding, FixtureRecord
+    from pytest_gpuleak.records import RunReport
 
 
 def encode_report(report: RunReport) -> str:

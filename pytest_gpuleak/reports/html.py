@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     import jinja2
 
-    from pytest_gpuleak.findings import RunReport
+    from pytest_gpuleak.records import RunReport
 
 
 def write(report: RunReport, path: Path) -> None:

@@ -11,7 +11,7 @@ from pytest_gpuleak.reports.text import clean_text, format_bytes
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from pytest_gpuleak.findings import TestRecord
+    from pytest_gpuleak.records import TestRecord
 
 HOST = "host"
 """What the records call the memory of the process, beside the devices."""

@@ -13,7 +13,8 @@ from pytest_gpuleak.reports.words import HOLDER_WORDS, describe_amount
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from pytest_gpuleak.findings import ArrayInfo, Contribution, Finding, Holder, Origin, RunReport, TestRecord
+    from pytest_gpuleak.findings import ArrayInfo, Contribution, Finding, Holder, Origin
+    from pytest_gpuleak.records import RunReport, TestRecord
 
 TEXT_LIMIT = 1000
 """Characters of any one text on the page."""

@@ -23,7 +23,8 @@ from pytest_gpuleak.reports.words import HOLDER_WORDS
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from pytest_gpuleak.findings import KnownLeak, RunReport, TestRecord
+    from pytest_gpuleak.findings import KnownLeak
+    from pytest_gpuleak.records import RunReport, TestRecord
 
 _CULPRITS_SHOWN = 10
 _REASONS_SHOWN = 20

@@ -7,14 +7,14 @@ import math
 from importlib import resources
 from typing import TYPE_CHECKING, Any
 
-from pytest_gpuleak.findings import SCHEMA, encode
+from pytest_gpuleak.records import SCHEMA, encode
 from pytest_gpuleak.reports.text import clean_text
 from pytest_gpuleak.reports.writing import write_text
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from pytest_gpuleak.findings import RunReport
+    from pytest_gpuleak.records import RunReport
 
 MAX_TEXT = 4096
 """Characters of the longest string in a report; a longer one is cut."""

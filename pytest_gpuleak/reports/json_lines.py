@@ -6,13 +6,13 @@ import dataclasses
 import json
 from typing import TYPE_CHECKING
 
-from pytest_gpuleak.findings import SCHEMA, encode
+from pytest_gpuleak.records import SCHEMA, encode
 from pytest_gpuleak.reports.json import MAX_TEXT, encode_report, plain
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from pytest_gpuleak.findings import RunReport, TestRecord
+    from pytest_gpuleak.records import RunReport, TestRecord
 
 
 def encode_line(record: TestRecord) -> str:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from pytest_gpuleak.reports.text import clean_text
 
 if TYPE_CHECKING:
-    from pytest_gpuleak.findings import TestRecord
+    from pytest_gpuleak.records import TestRecord
 
 MAX_LISTED = 10
 """Findings of a test whose holder and fingerprint are listed."""

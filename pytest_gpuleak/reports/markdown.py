@@ -12,14 +12,16 @@ from typing import TYPE_CHECKING
 
 from pytest_gpuleak.reports.places import culprits_of, findings_of, name_of
 from pytest_gpuleak.reports.standing import standing_of
-from pytest_gpuleak.reports.terminal import ID_LIMIT, TEXT_LIMIT, render_finding, render_summary
+from pytest_gpuleak.reports.terminal import render_finding
+from pytest_gpuleak.reports.terminal_summary import ID_LIMIT, TEXT_LIMIT, render_summary
 from pytest_gpuleak.reports.text import clean_text, count_of, format_bytes, shorten_middle
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
     from pathlib import Path
 
-    from pytest_gpuleak.findings import Finding, FixtureRecord, KnownLeak, RunReport, TestRecord
+    from pytest_gpuleak.findings import Finding, FixtureRecord, KnownLeak
+    from pytest_gpuleak.records import RunReport, TestRecord
 
     Entry = tuple[TestRecord | FixtureRecord, Finding]
 

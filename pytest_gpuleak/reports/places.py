@@ -11,12 +11,14 @@ import posixpath
 import re
 from typing import TYPE_CHECKING, Literal
 
-from pytest_gpuleak.findings import FixtureRecord, TestRecord
+from pytest_gpuleak.findings import FixtureRecord
+from pytest_gpuleak.records import TestRecord
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from pytest_gpuleak.findings import Finding, KnownLeak, RunReport
+    from pytest_gpuleak.findings import Finding, KnownLeak
+    from pytest_gpuleak.records import RunReport
 
 ROOT_KEY = "root"
 """Where `RunReport.environment` says how the rootdir is reached from the repository's root: ``""`` or ``services/ml``."""

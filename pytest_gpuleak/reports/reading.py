@@ -13,7 +13,8 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from pytest_gpuleak.findings import SCHEMA, FixtureRecord, KnownLeak, RunReport, TestRecord
+from pytest_gpuleak.findings import FixtureRecord, KnownLeak
+from pytest_gpuleak.records import SCHEMA, RunReport, TestRecord
 from pytest_gpuleak.reports.text import clean_text
 from pytest_gpuleak.reports.validation import WrongValueError, check, check_plain, check_usage, describe
 from pytest_gpuleak.summary import summarise

@@ -16,11 +16,12 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 from pytest_gpuleak import __version__
-from pytest_gpuleak.findings import TestRecord
+from pytest_gpuleak.records import TestRecord
 from pytest_gpuleak.reports.places import Place, Role, findings_of, place_of_known, places_of, root_of
 from pytest_gpuleak.reports.rules import RULE_INDEX, RULES, STALE_RULE, Rule, rule_id
 from pytest_gpuleak.reports.standing import State, standing_of
-from pytest_gpuleak.reports.terminal import ID_LIMIT, TEXT_LIMIT, render_short
+from pytest_gpuleak.reports.terminal import render_short
+from pytest_gpuleak.reports.terminal_summary import ID_LIMIT, TEXT_LIMIT
 from pytest_gpuleak.reports.text import clean_text, format_bytes
 from pytest_gpuleak.reports.writing import write_text
 
@@ -28,7 +29,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from pytest_gpuleak.findings import Finding, FixtureRecord, Holder, KnownLeak, RunReport
+    from pytest_gpuleak.findings import Finding, FixtureRecord, Holder, KnownLeak
+    from pytest_gpuleak.records import RunReport
 
     Json = dict[str, Any]
 

@@ -7,37 +7,19 @@ place in a file is never cut by it.
 
 from __future__ import annotations
 
-import math
 import textwrap
 from typing import TYPE_CHECKING
 
 from pytest_gpuleak.reports.standing import is_standing
-from pytest_gpuleak.reports.text import clean_text, count_of, format_bytes, format_signed, shorten_middle
+from pytest_gpuleak.reports.terminal_summary import ID_LIMIT, INDENT, MIN_WIDTH, TEXT_LIMIT
+from pytest_gpuleak.reports.text import clean_text, count_of, format_bytes, shorten_middle
 from pytest_gpuleak.reports.words import HOLDER_WORDS, describe_amount
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from pytest_gpuleak.findings import (
-        ArrayInfo,
-        Autograd,
-        Contribution,
-        Finding,
-        FixtureRecord,
-        Holder,
-        Origin,
-        RunReport,
-        TestRecord,
-    )
-
-ID_LIMIT = 300
-"""Characters of a test id or a file name."""
-
-TEXT_LIMIT = 500
-"""Characters of a chain, a source line, a reason or a hint."""
-
-MIN_WIDTH = 60
-"""Columns that lines may take however narrow the terminal is: cut shorter, they say nothing."""
+    from pytest_gpuleak.findings import ArrayInfo, Autograd, Contribution, Finding, FixtureRecord, Holder, Origin
+    from pytest_gpuleak.records import RunReport, TestRecord
 
 _SHORT_CHAIN = 120  # JUnit and longrepr have no columns; a line in them should still be one
 _ARRAYS_SHOWN = 5  # with -v; the JSON report has more
@@ -45,49 +27,7 @@ _STEPS_SHOWN = 30
 _TESTS_SHOWN = 3
 _PARTS_SHOWN = 3
 _CHAIN_END = 12  # characters that the end of a chain takes to be worth showing beside its root
-_INDENT = "  "
 _LABEL_INDENT = " " * 11
-
-
-def render_summary(report: RunReport) -> str:
-    """Write the run's one line: ``gpu-leak: 2 leaked, 1 noted, 3 unchecked, 97 clean; 21 us a test``.
-
-    Reads from `summary`, each 0 or left out where missing: leaked, fixtures_leaked, noted, allowed, unchecked, clean
-    and overhead_per_test_us.
-    """
-    counts = report.summary
-    parts = [f"{counts.get('leaked', 0)} leaked"]
-    if counts.get("fixtures_leaked"):
-        parts.append(f"{count_of(counts['fixtures_leaked'], 'fixture')} leaked")
-    parts += [f"{counts[name]} {name}" for name in ("noted", "allowed", "unchecked") if counts.get(name)]
-    parts.append(f"{counts.get('clean', 0)} clean")
-    listed = [f"{counts[name]} {name}" for name in ("known", "stale") if counts.get(name)]
-    if listed:
-        parts.append(f"baseline: {', '.join(listed)}")
-    cost = counts.get("overhead_per_test_us")
-    return f"gpu-leak: {', '.join(parts)}{'' if cost is None else _cost(cost)}"
-
-
-def render_usage(report: RunReport, *, width: int) -> list[str]:
-    """Write what the tests took: the heaviest, then what the session added up to; none where nothing was measured.
-
-    Reads `summary["memory"]`.
-    """
-    usage = report.summary.get("memory") or {}
-    lines: list[str] = []
-    for entry in usage.get("heaviest", ()):
-        size = f"{format_bytes(entry['bytes']):>10} {entry['what']} on {clean_text(entry['device'], ID_LIMIT)}"
-        lines.append(f"{_INDENT}{size}  {clean_text(entry['nodeid'], ID_LIMIT)}")
-    if lines:
-        lines.insert(0, "gpu-leak: the heaviest tests, and what the session added")
-    for device, counters in usage.get("drift", {}).items() if lines else ():
-        parts = [f"{clean_text(name, ID_LIMIT)} {format_signed(size)}" for name, size in counters.items()]
-        peak = usage.get("peaks", {}).get(device)
-        highest = "" if peak is None else f"; peak {format_bytes(peak)}"
-        lines.append(f"{_INDENT}session, {clean_text(device, ID_LIMIT)}: {', '.join(parts)}{highest}")
-    return [
-        line if len(line) <= max(width, MIN_WIDTH) else shorten_middle(line, max(width, MIN_WIDTH)) for line in lines
-    ]
 
 
 def render_leaks(report: RunReport, *, verbosity: int, width: int) -> list[str]:
@@ -160,7 +100,7 @@ def render_holders(holders: Sequence[Holder], autograd: Autograd | None, *, widt
     lines: list[str] = []
     for index, holder in enumerate(holders):
         lines += _held_lines(holder, width, label="and by" if index else "held by") + _path(holder, width)
-    return [line.removeprefix(_INDENT) for line in lines + _graph(autograd)]
+    return [line.removeprefix(INDENT) for line in lines + _graph(autograd)]
 
 
 def render_short(finding: Finding) -> str:
@@ -210,7 +150,7 @@ def _what(finding: Finding) -> str:
 
 
 def _what_lines(finding: Finding, width: int) -> list[str]:
-    return textwrap.wrap(_what(finding), width, initial_indent=_INDENT, subsequent_indent=_INDENT * 2)
+    return textwrap.wrap(_what(finding), width, initial_indent=INDENT, subsequent_indent=INDENT * 2)
 
 
 def _culprit(finding: Finding, title: str) -> tuple[str, ...]:
@@ -240,7 +180,7 @@ def _baseline_lines(finding: Finding, width: int) -> list[str]:
     """Write what a baseline says of a finding, above all else: whether it needs to be read."""
     lines: list[str] = []
     for text in filter(is_standing, finding.evidence):
-        line = _INDENT + clean_text(text, TEXT_LIMIT)
+        line = INDENT + clean_text(text, TEXT_LIMIT)
         lines += textwrap.wrap(line, width, subsequent_indent=_LABEL_INDENT, break_on_hyphens=False)
     return lines
 
@@ -351,10 +291,4 @@ def _wrapped(label: str, text: str, width: int) -> list[str]:
 
 
 def _labelled(label: str, text: str) -> str:
-    return f"{_INDENT}{label:<7}  {text}"
-
-
-def _cost(microseconds: float) -> str:
-    if not math.isfinite(microseconds):
-        return ""
-    return f"; {microseconds:.0f} us a test" if microseconds < 1000 else f"; {microseconds / 1000:.1f} ms a test"
+    return f"{INDENT}{label:<7}  {text}"

@@ -14,7 +14,7 @@ import types
 import typing
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, Union
 
-from pytest_gpuleak.findings import Contribution, FixtureRecord
+from pytest_gpuleak.findings import Contribution, Finding, FixtureRecord, KnownLeak
 from pytest_gpuleak.reports.text import clean_text, shorten_middle
 
 if TYPE_CHECKING:
@@ -147,7 +147,10 @@ def _checker(kind: Any) -> Check:
 
 
 def _record(kind: type[Any]) -> Check:
-    hints = typing.get_type_hints(kind)
+    # The records know their findings by name alone, since most runs make none.
+    hints = typing.get_type_hints(
+        kind, localns={"Finding": Finding, "FixtureRecord": FixtureRecord, "KnownLeak": KnownLeak}
+    )
     fields = [
         (
             field.name,

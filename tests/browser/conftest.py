@@ -19,7 +19,7 @@ from tests.reports.conftest import make
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from pytest_gpuleak.findings import RunReport
+    from pytest_gpuleak.records import RunReport
 
 __all__ = ["make"]
 

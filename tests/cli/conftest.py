@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from click.testing import Result
 
-    from pytest_gpuleak.findings import RunReport
+    from pytest_gpuleak.records import RunReport
 
     Call = Callable[..., Result]
     Save = Callable[[str, RunReport], Path]

@@ -11,7 +11,8 @@ import jsonschema
 import pytest
 
 from pytest_gpuleak import __version__
-from pytest_gpuleak.findings import SCHEMA, Holder, KnownLeak, TestRecord, encode
+from pytest_gpuleak.findings import Holder, KnownLeak
+from pytest_gpuleak.records import SCHEMA, TestRecord, encode
 from pytest_gpuleak.reports.json import encode_report, load_schema
 from pytest_gpuleak.reports.reading import read_report
 from pytest_gpuleak.reports.terminal import render_leaks

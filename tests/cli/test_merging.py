@@ -10,9 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pytest_gpuleak.findings import FixtureRecord, KnownLeak, RunReport, TestRecord, Verdict
+from pytest_gpuleak.findings import FixtureRecord, KnownLeak
 from pytest_gpuleak.merging import DIFFERING, GRAVITY, merge_reports
 from pytest_gpuleak.packing import PackedTests
+from pytest_gpuleak.records import RunReport, TestRecord, Verdict
 from tests.reports.conftest import Make
 
 if TYPE_CHECKING:

@@ -11,7 +11,8 @@ import pytest
 
 from pytest_gpuleak.probes.nvml import Nvml, NvmlReading, outside
 from pytest_gpuleak.probes.protocol import ProbeUnavailable
-from pytest_gpuleak.processes import ProcessWatch, judge_processes
+from pytest_gpuleak.process_findings import judge_processes
+from pytest_gpuleak.processes import ProcessWatch
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -12,17 +12,12 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pytest_gpuleak import process_kinds, processes
+from pytest_gpuleak import process_facts, process_kinds, processes
 from pytest_gpuleak.probes.nvml import NvmlReading, ProcessMemory
+from pytest_gpuleak.process_facts import LeftProcess, children_by_file
+from pytest_gpuleak.process_findings import judge_processes
 from pytest_gpuleak.process_kinds import FORK, is_helper, program_of
-from pytest_gpuleak.processes import (
-    LeftProcess,
-    ProcessWatch,
-    children_by_file,
-    has_children,
-    judge_processes,
-    last_start,
-)
+from pytest_gpuleak.processes import ProcessWatch, has_children, last_start
 
 if TYPE_CHECKING:
     import pathlib
@@ -73,7 +68,7 @@ def start() -> Iterator[Starter]:
 
 @pytest.fixture
 def watch(monkeypatch: pytest.MonkeyPatch) -> ProcessWatch:
-    monkeypatch.setattr(processes, "ALL_WAITS_S", 0.02)
+    monkeypatch.setattr(process_facts, "ALL_WAITS_S", 0.02)
     watch = ProcessWatch()
     watch.begin()
     return watch
@@ -211,7 +206,7 @@ def test_the_resource_tracker_and_the_fork_server_are_no_tests(watch: ProcessWat
     assert watch.left() == []
     from multiprocessing import forkserver, resource_tracker
 
-    running = processes._descendants()
+    running = process_facts.list_descendants()
     assert resource_tracker._resource_tracker._pid in running  # type: ignore[attr-defined]
     assert forkserver._forkserver._forkserver_pid in running  # type: ignore[attr-defined]
 
@@ -304,7 +299,7 @@ def test_what_a_test_may_have_left_is_no_helper(command: list[str]) -> None:
 
 
 def test_helpers_and_all_that_they_start_are_left_out(start: Starter, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(processes, "ALL_WAITS_S", 0.02)
+    monkeypatch.setattr(process_facts, "ALL_WAITS_S", 0.02)
     watch = ProcessWatch()
     watch.begin()
     helper = start(WITH_A_CHILD, "--pickler=torch._inductor.compile_worker.subproc_pool.SubprocPickler")
@@ -319,7 +314,7 @@ def test_under_xdist_a_fork_of_the_worker_is_not_taken_for_a_worker(
 ) -> None:
     process = start()
     bootstrap = ["python", "-u", "-c", "import sys;exec(eval(sys.stdin.readline()))"]
-    monkeypatch.setattr(processes, "_command", lambda pid: bootstrap)
+    monkeypatch.setattr(process_facts, "command_line", lambda pid: bootstrap)
     (left,) = watch.left()
     assert (left.pid, left.program) == (process.pid, FORK)
 
@@ -405,7 +400,7 @@ def test_a_command_line_cannot_reach_the_terminal_and_is_cut(watch: ProcessWatch
 def test_without_the_kernels_list_of_children_the_same_is_found(
     watch: ProcessWatch, start: Starter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(processes, "children_by_file", lambda pid: None)
+    monkeypatch.setattr(process_facts, "children_by_file", lambda pid: None)
     process = start(WITH_A_CHILD)
     assert process.stdout is not None
     grandchild = int(process.stdout.readline())

@@ -3,19 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from pytest_gpuleak.findings import (
-    ArrayInfo,
-    Contribution,
-    Finding,
-    FixtureRecord,
-    Holder,
-    KnownLeak,
-    Origin,
-    PathStep,
-    RunReport,
-)
+from pytest_gpuleak.findings import ArrayInfo, Contribution, Finding, FixtureRecord, Holder, KnownLeak, Origin, PathStep
+
+if TYPE_CHECKING:
+    from pytest_gpuleak.records import RunReport
 
 TEXTS = (
     "<script>alert(1)</script>",

@@ -24,7 +24,6 @@ from pytest_gpuleak.findings import (
     KnownLeak,
     Origin,
     PathStep,
-    RunReport,
 )
 from pytest_gpuleak.reports import files
 from pytest_gpuleak.reports.html import render_html
@@ -33,6 +32,7 @@ from pytest_gpuleak.reports.html_chart import build_charts, draw_chart
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from pytest_gpuleak.records import RunReport
     from tests.reports.conftest import Make
 
 MIB = 1024**2

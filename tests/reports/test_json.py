@@ -14,12 +14,15 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from pytest_gpuleak import findings
-from pytest_gpuleak.findings import Autograd, FixtureRecord, RunReport
+from pytest_gpuleak import records as run_records
+from pytest_gpuleak.findings import Autograd, FixtureRecord
 from pytest_gpuleak.reports import files
 from pytest_gpuleak.reports.json import MAX_TEXT, encode_report, load_schema, write
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from pytest_gpuleak.records import RunReport
 
 posix = pytest.mark.skipif(sys.platform == "win32", reason="permissions are POSIX's")
 
@@ -57,17 +60,17 @@ FINDINGS = st.builds(
     why_unconfirmed=st.none() | TEXTS,
 )
 MANY = st.lists(FINDINGS, max_size=2).map(tuple)
-VERDICTS = st.sampled_from(get_args(findings.Verdict))
+VERDICTS = st.sampled_from(get_args(run_records.Verdict))
 
 
 @st.composite
-def attempts(draw: st.DrawFn) -> findings.TestRecord:
+def attempts(draw: st.DrawFn) -> run_records.TestRecord:
     verdict = draw(VERDICTS)
-    return findings.TestRecord(
+    return run_records.TestRecord(
         nodeid=draw(TEXTS),
         verdict=verdict,
         why_unchecked=draw(TEXTS.filter(bool)) if verdict == "unchecked" else None,
-        outcome=draw(st.sampled_from(get_args(findings.Outcome))),
+        outcome=draw(st.sampled_from(get_args(run_records.Outcome))),
         worker=draw(st.sampled_from(["main", "gw0"])),
         duration_s=draw(SECONDS),
         overhead_s=draw(SECONDS),
@@ -104,7 +107,7 @@ def test_the_schema_is_a_schema() -> None:
 def test_any_report_is_valid(
     make: Any,
     validator: jsonschema.Draft202012Validator,
-    records: list[findings.TestRecord],
+    records: list[run_records.TestRecord],
     fixtures: list[FixtureRecord],
 ) -> None:
     text = encode_report(make.report(*records, fixtures=tuple(fixtures)))
@@ -133,7 +136,7 @@ def test_names_of_the_contract(make: Any) -> None:
 def test_the_schema_knows_every_field(validator: jsonschema.Draft202012Validator) -> None:
     definitions = load_schema()["$defs"]
     for name, record in {
-        "test": findings.TestRecord,
+        "test": run_records.TestRecord,
         "fixture": FixtureRecord,
         "finding": findings.Finding,
         "array": findings.ArrayInfo,
@@ -147,8 +150,8 @@ def test_the_schema_knows_every_field(validator: jsonschema.Draft202012Validator
         assert set(definitions[name]["required"]) == fields, name
     assert definitions["finding"]["properties"]["kind"]["enum"] == list(get_args(findings.FindingKind))
     assert definitions["finding"]["properties"]["tensors"]["maxItems"] == findings.MAX_ARRAYS_SHOWN
-    assert definitions["test"]["properties"]["verdict"]["enum"] == list(get_args(findings.Verdict))
-    assert definitions["test"]["properties"]["outcome"]["enum"] == list(get_args(findings.Outcome))
+    assert definitions["test"]["properties"]["verdict"]["enum"] == list(get_args(run_records.Verdict))
+    assert definitions["test"]["properties"]["outcome"]["enum"] == list(get_args(run_records.Outcome))
     assert definitions["holder"]["properties"]["kind"]["enum"] == list(get_args(findings.HolderKind))
     assert definitions["text"]["maxLength"] == MAX_TEXT
 

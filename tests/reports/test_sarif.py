@@ -9,7 +9,7 @@ from urllib.parse import unquote
 import jsonschema
 import pytest
 
-from pytest_gpuleak.findings import FindingKind, FixtureRecord, Holder, KnownLeak, Origin, RunReport
+from pytest_gpuleak.findings import FindingKind, FixtureRecord, Holder, KnownLeak, Origin
 from pytest_gpuleak.reports import files, sarif, standing
 from pytest_gpuleak.reports.rules import RULES, rule_id
 from pytest_gpuleak.reports.terminal import render_short
@@ -17,6 +17,8 @@ from tests.reports.hostile import TEXTS, hostile_report
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from pytest_gpuleak.records import RunReport
 
 Json = dict[str, Any]
 

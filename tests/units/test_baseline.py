@@ -20,12 +20,14 @@ from pytest_gpuleak.baseline import (
     update_baseline,
 )
 from pytest_gpuleak.baseline_file import KINDS, MAX_BYTES
-from pytest_gpuleak.findings import Finding, FindingKind, FixtureRecord, Holder, HolderKind, KnownLeak, RunReport
+from pytest_gpuleak.findings import Finding, FindingKind, FixtureRecord, Holder, HolderKind, KnownLeak
 from pytest_gpuleak.verdict import fingerprint
 from tests.reports.conftest import MIB, Make
 
 if TYPE_CHECKING:
     import pathlib
+
+    from pytest_gpuleak.records import RunReport
 
 
 def leak(kind: FindingKind = "growing", root: str = "app.HISTORY", size: int = 4 * MIB, **changes: Any) -> Finding:

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from pytest_gpuleak.findings import TestRecord
 from pytest_gpuleak.memory import HOST, MODULE_BYTES, MemoryWatch
 from pytest_gpuleak.probes.protocol import DeviceReading, HostGrowth, ProbeUnavailable
+from pytest_gpuleak.records import TestRecord
 from pytest_gpuleak.usage import describe_usage
 
 if TYPE_CHECKING:
@@ -29,6 +29,9 @@ class Devices:
         self.readings: dict[str, DeviceReading] = {}
         self.error: Exception | None = None
         self.in_use: dict[str, int] = {}
+
+    def idle(self) -> bool:
+        return False
 
     def read(self) -> dict[str, DeviceReading]:
         if self.error is not None:

@@ -1,0 +1,70 @@
+"""What every run says at its end: one line, and what the tests took. The rest of the terminal report is `terminal`."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+from pytest_gpuleak.reports.text import clean_text, count_of, format_bytes, format_signed, shorten_middle
+
+if TYPE_CHECKING:
+    from pytest_gpuleak.records import RunReport
+
+ID_LIMIT = 300
+"""Characters of a test id or a file name."""
+
+TEXT_LIMIT = 500
+"""Characters of a chain, a source line, a reason or a hint."""
+
+MIN_WIDTH = 60
+"""Columns that lines may take however narrow the terminal is: cut shorter, they say nothing."""
+
+INDENT = "  "
+"""What lines that belong to another one begin with."""
+
+
+def render_summary(report: RunReport) -> str:
+    """Write the run's one line: ``gpu-leak: 2 leaked, 1 noted, 3 unchecked, 97 clean; 21 us a test``.
+
+    Reads from `summary`, each 0 or left out where missing: leaked, fixtures_leaked, noted, allowed, unchecked, clean
+    and overhead_per_test_us.
+    """
+    counts = report.summary
+    parts = [f"{counts.get('leaked', 0)} leaked"]
+    if counts.get("fixtures_leaked"):
+        parts.append(f"{count_of(counts['fixtures_leaked'], 'fixture')} leaked")
+    parts += [f"{counts[name]} {name}" for name in ("noted", "allowed", "unchecked") if counts.get(name)]
+    parts.append(f"{counts.get('clean', 0)} clean")
+    listed = [f"{counts[name]} {name}" for name in ("known", "stale") if counts.get(name)]
+    if listed:
+        parts.append(f"baseline: {', '.join(listed)}")
+    cost = counts.get("overhead_per_test_us")
+    return f"gpu-leak: {', '.join(parts)}{'' if cost is None else _cost(cost)}"
+
+
+def render_usage(report: RunReport, *, width: int) -> list[str]:
+    """Write what the tests took: the heaviest, then what the session added up to; none where nothing was measured.
+
+    Reads `summary["memory"]`.
+    """
+    usage = report.summary.get("memory") or {}
+    lines: list[str] = []
+    for entry in usage.get("heaviest", ()):
+        size = f"{format_bytes(entry['bytes']):>10} {entry['what']} on {clean_text(entry['device'], ID_LIMIT)}"
+        lines.append(f"{INDENT}{size}  {clean_text(entry['nodeid'], ID_LIMIT)}")
+    if lines:
+        lines.insert(0, "gpu-leak: the heaviest tests, and what the session added")
+    for device, counters in usage.get("drift", {}).items() if lines else ():
+        parts = [f"{clean_text(name, ID_LIMIT)} {format_signed(size)}" for name, size in counters.items()]
+        peak = usage.get("peaks", {}).get(device)
+        highest = "" if peak is None else f"; peak {format_bytes(peak)}"
+        lines.append(f"{INDENT}session, {clean_text(device, ID_LIMIT)}: {', '.join(parts)}{highest}")
+    return [
+        line if len(line) <= max(width, MIN_WIDTH) else shorten_middle(line, max(width, MIN_WIDTH)) for line in lines
+    ]
+
+
+def _cost(microseconds: float) -> str:
+    if not math.isfinite(microseconds):
+        return ""
+    return f"; {microseconds:.0f} us a test" if microseconds < 1000 else f"; {microseconds / 1000:.1f} ms a test"
