@@ -10,7 +10,6 @@ import pytest
 from pytest_gpuleak.policy import Settings, describe
 from pytest_gpuleak.records import RunReport, TestRecord
 from pytest_gpuleak.summary import summarise
-from pytest_gpuleak.usage import describe_usage
 
 if TYPE_CHECKING:
     from pytest_gpuleak.findings import FixtureRecord, KnownLeak
@@ -65,13 +64,19 @@ class Ledger:
                 ),
                 "stale": len(self.stale),
                 "deselected": self.deselected,
-                "memory": describe_usage(self.tests, settings.top),
+                "memory": self._usage(settings.top) if on_file or settings.top else {},
             },
             tests=tuple(self.tests),
             fixtures=tuple(self.fixtures),
             stale=self.stale,
             incomplete=self.incomplete,
         )
+
+    def _usage(self, top: int) -> dict[str, Any]:
+        """What the tests took; a terminal shows it where it was asked for."""
+        from pytest_gpuleak.usage import describe_usage
+
+        return describe_usage(self.tests, top)
 
 
 def now() -> str:

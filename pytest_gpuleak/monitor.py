@@ -19,7 +19,6 @@ from pytest_gpuleak.probes.sharing import BUDGET_FINDING, shared_meter
 from pytest_gpuleak.records import TestRecord, Verdict
 from pytest_gpuleak.scan import ScanDetector
 from pytest_gpuleak.scopes import FixtureSetup, Scopes, node_of, place_of
-from pytest_gpuleak.sources import is_user_file
 from pytest_gpuleak.threads import running_threads
 
 if TYPE_CHECKING:
@@ -368,6 +367,8 @@ class Monitor:
 
     def is_user_file(self, path: str) -> bool:
         """Whether a source file is the user's own: neither installed, nor the plugin's, nor Python's."""
+        from pytest_gpuleak.sources import is_user_file
+
         return is_user_file(path, str(self.config.rootpath))
 
     def _use(self, policy: Policy) -> None:

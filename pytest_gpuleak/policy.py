@@ -175,6 +175,12 @@ def read_settings(config: pytest.Config) -> Settings:
     return Settings(enabled, _build(named), _report_paths(config) if writes else (), named, **of_the_run)
 
 
+def read_scan(config: pytest.Config) -> str:
+    """Read how survivors are found, alone. Raises pytest.UsageError for a value that is not accepted."""
+    named = _given(config, [option for option in OPTIONS if option.name == "scan"])
+    return _build(named).scan
+
+
 def read_budget(config: pytest.Config) -> int | None:
     """Read `--gpu-leak-max-mb`, which holds without `--gpu-leak` too: bytes, or None. Raises pytest.UsageError."""
     budget: int | None = _given(config, [option for option in RUN_OPTIONS if option.name == "max_mb"]).get("max_mb")

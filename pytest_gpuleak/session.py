@@ -17,22 +17,24 @@ from pytest_gpuleak.ledger import Ledger
 from pytest_gpuleak.memory import MemoryWatch
 from pytest_gpuleak.monitor import Monitor
 from pytest_gpuleak.options import USAGE_ERROR_KEY
-from pytest_gpuleak.policy import Settings, check_markers, read_settings
+from pytest_gpuleak.policy import Settings, check_markers, read_scan
 from pytest_gpuleak.probes.sharing import shared_probe, take_over_meter
 from pytest_gpuleak.ranks import path_of_rank, rank_of
 from pytest_gpuleak.recorder import Recorder, Sender
 from pytest_gpuleak.records import encode
 from pytest_gpuleak.reports.text import clean_text, format_bytes
 from pytest_gpuleak.runtest import RuntestHooks
-from pytest_gpuleak.surroundings import locate, print_lines, publish, read_surroundings
 
 if TYPE_CHECKING:
     from pytest_gpuleak.baseline_run import BaselineRun
     from pytest_gpuleak.records import RunReport
+    from pytest_gpuleak.surroundings import Surroundings
 
 _DETECTOR: pytest.StashKey[EpochDetector] = pytest.StashKey()
 FAULTS_KEY = "gpu_leak_faults"
 """Where a worker's lines on what could not be read travel in xdist's ``workeroutput``."""
+CI_VARIABLES = ("GITHUB_ACTIONS", "GITHUB_STEP_SUMMARY", "GITLAB_CI")
+"""Without any of these nothing is published."""
 WORKER_KEY = "gpu_leak"
 """Where a worker's findings travel in xdist's ``workeroutput``."""
 
@@ -40,7 +42,7 @@ WORKER_KEY = "gpu_leak"
 def watch_collector(early_config: pytest.Config) -> None:
     """Install the view of the collector, before any conftest.py is loaded."""
     try:
-        mode = read_settings(early_config).policy.scan
+        mode = read_scan(early_config)
     except (pytest.UsageError, AttributeError):
         return  # pytest_configure tells the user, in its turn
     if mode == "epoch" and epochs_supported() and not installed():
@@ -57,6 +59,16 @@ def _watch_memory(config: pytest.Config, settings: Settings, driver: Driver, fau
     return MemoryWatch(
         [shared_probe(config)], host_probes(settings.policy.host, str(config.rootpath)), driver.read, faults
     )
+
+
+def _surroundings() -> Surroundings | None:
+    """Where the run takes place, if something is to be published there: what reads it is loaded in CI alone."""
+    if not any(name in os.environ for name in CI_VARIABLES):
+        return None
+    from pytest_gpuleak.surroundings import read_surroundings
+
+    found = read_surroundings(os.environ)
+    return None if found.silent else found
 
 
 def _open_baseline(config: pytest.Config, settings: Settings) -> BaselineRun | None:
@@ -97,7 +109,7 @@ class Session:
         name = str(worker["workerid"]) if worker is not None else self._rank.name if self._rank else "main"
         self._ledger = Ledger()
         self._errors: list[str] = []
-        self._surroundings = read_surroundings(os.environ)
+        self._surroundings = _surroundings()
         self._published: list[str] = []
         self._faults: list[str] = []
         detector = config.stash.get(_DETECTOR, None)
@@ -197,7 +209,9 @@ class Session:
         self._ledger.incomplete = self._completeness.why_incomplete(session)
         if exitstatus != pytest.ExitCode.USAGE_ERROR and not self._config.option.collectonly:
             self._judge_by_baseline(session)
-            if self._settings.report_paths or not self._surroundings.silent:
+            if self._settings.report_paths or self._surroundings is not None:
+                from pytest_gpuleak.surroundings import locate
+
                 report = self._ledger.report(self._settings, self._monitor.mode, on_file=True)
                 report = locate(report, self._config.rootpath, self._surroundings)
                 self._write_reports(report)
@@ -237,8 +251,10 @@ class Session:
 
     def _publish(self, report: RunReport) -> None:
         """Tell the CI service that this run takes place in, if any; what it reads from the output is printed last."""
-        if self._surroundings.silent:
+        if self._surroundings is None:
             return
+        from pytest_gpuleak.surroundings import print_lines, publish
+
         self._published = publish(report, self._config.rootpath, self._surroundings)
         if self._published and not self._config.pluginmanager.hasplugin("terminalreporter"):
             print_lines(self._published)

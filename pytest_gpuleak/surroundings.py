@@ -67,7 +67,7 @@ def read_surroundings(environ: Mapping[str, str]) -> Surroundings:
     )
 
 
-def locate(report: RunReport, rootpath: Path, surroundings: Surroundings) -> RunReport:
+def locate(report: RunReport, rootpath: Path, surroundings: Surroundings | None) -> RunReport:
     """Note in a report how pytest's rootdir is reached from the repository's root.
 
     Paths in a report are relative to the rootdir, those that code review wants to the repository. The repository is
@@ -120,8 +120,8 @@ def print_lines(lines: list[str]) -> None:
         print(line.encode(encoding, "backslashreplace").decode(encoding))  # noqa: T201 - CI reads it there
 
 
-def _repository_of(folder: Path, surroundings: Surroundings) -> Path | None:
-    if surroundings.project is not None:
+def _repository_of(folder: Path, surroundings: Surroundings | None) -> Path | None:
+    if surroundings is not None and surroundings.project is not None:
         project = surroundings.project.resolve()
         return project if folder.is_relative_to(project) else None
     return next((above for above in (folder, *folder.parents) if (above / ".git").exists()), None)
