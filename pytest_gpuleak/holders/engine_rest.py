@@ -12,6 +12,7 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
+from itertools import count
 from pathlib import Path
 from time import perf_counter, sleep
 from typing import TYPE_CHECKING, Final
@@ -22,13 +23,16 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from types import FrameType
 
-WAIT_S: Final = 0.3
-"""Seconds that a thread's backward pass is waited for."""
+WAIT_S: Final = 1.0
+"""Seconds that threads are waited for: one that trains is in a backward pass for most of the time, and is looked at
+some fifty times."""
 
 MARGIN_S: Final = 0.25
 """Seconds by which the reading may outlast its budget: one node's read comes between two looks at the clock."""
 
-_STEP_S: Final = 0.002
+_STEP_S: Final = 0.0005
+_STEPS: Final = 7
+"""Waits grow by a step up to this many, so that they do not keep time with the passes of a thread that trains."""
 _HALF_A_TICK_S: Final = 5e-7
 """Python cuts the interval off at whole microseconds, and of 0.0001 s it gives back a little less than that."""
 
@@ -50,6 +54,7 @@ def engine_at_rest(budget_s: float) -> Iterator[bool]:
         return
     interval = sys.getswitchinterval() + _HALF_A_TICK_S
     end = perf_counter() + WAIT_S
+    attempts = count()
     try:
         while True:
             sys.setswitchinterval(budget_s + MARGIN_S)
@@ -61,14 +66,14 @@ def engine_at_rest(budget_s: float) -> Iterator[bool]:
             if perf_counter() >= end:
                 yield False
                 return
-            sleep(_STEP_S)
+            sleep(_STEP_S * (1 + next(attempts) % _STEPS))
     finally:
         sys.setswitchinterval(interval)
 
 
 def _let_through(interval: float) -> None:
     """Run until threads that waited for the lock with the old interval have asked for it, and had their turn."""
-    end = perf_counter() + 5 * interval
+    end = perf_counter() + 3 * interval
     while perf_counter() < end:
         pass
 

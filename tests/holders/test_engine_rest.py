@@ -47,7 +47,10 @@ def backward(torch: Any) -> Iterator[threading.Event]:
     thread.join()
 
 
-def test_a_backward_pass_that_goes_on_forbids_it(backward: threading.Event, torch: Any) -> None:
+def test_a_backward_pass_that_goes_on_forbids_it(
+    backward: threading.Event, monkeypatch: pytest.MonkeyPatch, torch: Any
+) -> None:
+    monkeypatch.setattr(engine_rest, "WAIT_S", 0.1)
     before = sys.getswitchinterval()
     with engine_at_rest(1.0) as resting:
         assert not resting

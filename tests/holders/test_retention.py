@@ -180,7 +180,7 @@ def train():
         loss = weight.exp()
         for _ in range(20):
             loss = shared[0] = loss * loss
-        shared[0].sum().backward()
+        loss.sum().backward()
 
 sys.setswitchinterval(1e-4)
 threads = [threading.Thread(target=train) for _ in range(4)]
