@@ -78,7 +78,6 @@ class Monitor:
         self._meter: PeakMeter | None = None
         self._last: tuple[TestRecord, dict[str, Any]] | None = None
         self.threads: frozenset[int] = frozenset()
-        self.threaded = False
         self.baseline: BaselineRun | None = None
         """The leaks that are known, where the run has a list of them."""
 
@@ -126,7 +125,6 @@ class Monitor:
 
     def born(self) -> list[object]:
         """The arrays that the run has made and that are alive, as strong references."""
-        self.threaded = not running_threads() <= self.threads
         arrays = [array for array in self.detector.look() if id(array) not in self.scopes.others]
         if self.scopes.own:
             older = self.scopes.own - {id(array) for array in arrays}

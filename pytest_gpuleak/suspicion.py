@@ -14,6 +14,7 @@ from pytest_gpuleak.findings import FixtureRecord
 from pytest_gpuleak.keepsakes import release_values
 from pytest_gpuleak.scan import framework_of
 from pytest_gpuleak.settle import Collection, YoungCollection
+from pytest_gpuleak.threads import running_threads
 from pytest_gpuleak.verdict import Evidence, Survivor, conclude, judge
 
 if TYPE_CHECKING:
@@ -84,7 +85,8 @@ class Suspicion:
         """Settle what a run left and note what stays; whether anything does."""
         monitor = self._monitor
         rungs = monitor.rungs(self._item.nodeid) if arrays else ()
-        stays = investigation.add_run(arrays, rungs, monitor.threads, YOUNG_RUNGS, threaded=monitor.threaded)
+        threaded = bool(arrays) and not running_threads() <= monitor.threads
+        stays = investigation.add_run(arrays, rungs, monitor.threads, YOUNG_RUNGS, threaded=threaded)
         grown = counters.add_run(investigation, growth)
         if stays or grown:
             monitor.scopes.disown(investigation.identities)
