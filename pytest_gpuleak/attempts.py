@@ -35,10 +35,10 @@ class Attempt:
 
 def outcome_of(report: pytest.TestReport) -> Outcome:
     """A phase's outcome in the words of the report."""
-    if report.outcome == "passed" and not hasattr(report, "wasxfail"):
-        return "passed"
     if hasattr(report, "wasxfail"):
         return "xfailed" if report.skipped else "xpassed" if report.passed else "failed"
+    if report.outcome == "passed":
+        return "passed"
     if report.skipped:
         return "skipped"
     return "failed" if report.when == "call" else "error"

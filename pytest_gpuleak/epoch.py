@@ -12,11 +12,10 @@ from typing import TYPE_CHECKING, Literal
 from pytest_gpuleak.arrays.protocol import ArrayFramework, select_arrays
 from pytest_gpuleak.collector import GcView, collect, get_freeze_count, get_objects, whole_heap
 from pytest_gpuleak.scan import ScanDetector, array_types, find_arrays
+from pytest_gpuleak.youth import Youth
 
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
-
-    from pytest_gpuleak.youth import Youth
 
 LONG_LIVED_SHARE = 4
 """A full collection is due when what was frozen since the last one exceeds this part of the heap, the same rule as
@@ -162,8 +161,6 @@ class EpochDetector:
             self.note()
             return
         self._collected_in_epoch = True
-        from pytest_gpuleak.youth import Youth
-
         self._youth = Youth(select_arrays(get_objects(), bases))
 
     def end_collection(self) -> None:

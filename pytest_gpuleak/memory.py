@@ -261,8 +261,6 @@ class MemoryWatch:
         found: dict[Key, int] = {}
         for probe in tuple(self._devices):
             try:
-                if probe.idle():
-                    continue
                 readings = probe.read()
             except Exception as error:  # noqa: BLE001 - a device may be lost in the midst of a run, which goes on
                 self._drop(probe, f"failed: {type(error).__name__}: {error}")

@@ -53,9 +53,6 @@ class ProcessWatch:
     def suspects(self) -> bool:
         """Whether a process runs that the test has started. Nothing is waited for."""
         self._looked = True
-        if not has_children():
-            self._seen, self._last_start = {}, None
-            return False
         return bool(self._candidates())
 
     def left(self) -> list[LeftProcess]:

@@ -47,9 +47,6 @@ class DeviceProbe(Protocol):
     def absent(self) -> Mapping[str, str]:
         """Why devices have no readings, by their type, as of the last `read`."""
 
-    def idle(self) -> bool:
-        """Whether `read` would find no device, if that can be told in a microsecond: most runs use none."""
-
     def read(self) -> dict[str, DeviceReading]:
         """The devices that this process has initialised, by name (``cuda:0``). Costs tens of microseconds a device.
 

@@ -142,9 +142,7 @@ class PeakMeter:
     def peaks(self) -> dict[str, DevicePeak]:
         """The peaks of the attempt that began last, up to now or its end, by device. Empty after a fault."""
         if self.active and not self._paused:
-            readings = self._read()
-            if readings:
-                self._observe(readings, own=True)
+            self._observe(self._read(), own=True)
         if self.fault or not self._gauges:
             return {}
         found = {key: Peak(gauge.before, gauge.own, gauge.total, gauge.exact) for key, gauge in self._gauges.items()}
@@ -165,15 +163,11 @@ class PeakMeter:
         if self.fault:
             return {}
         try:
-            if self._probe.idle():
-                return {}
             readings = self._probe.read()
             if restart:
                 self._probe.begin_peaks()
         except Exception as error:  # noqa: BLE001 - a device may be lost in the midst of a run, which goes on
             self.fault = " ".join(f"{type(error).__name__}: {error}".split())[:200]
-            return {}
-        if not readings:
             return {}
         return {key: value for device, reading in readings.items() for key, value in _counters(device, reading)}
 

@@ -64,8 +64,8 @@ class TorchDevices:
         self._peaks = False
         self._flags = _Flags()
 
-    def idle(self) -> bool:
-        """See `DeviceProbe.idle`."""
+    def _idle(self) -> bool:
+        """Whether no device can have been used yet."""
         return not self._seen and self._flags.idle()
 
     def read(self) -> dict[str, DeviceReading]:
@@ -73,7 +73,7 @@ class TorchDevices:
         readings: dict[str, DeviceReading] = {}
         if self.absent:
             self.absent = {}
-        if self.idle():
+        if self._idle():
             return readings
         torch = loaded_torch()
         if torch is not None:
@@ -102,7 +102,7 @@ class TorchDevices:
     def begin_peaks(self) -> None:
         """From here on peaks are of what follows; what the user's code sees of them stays as it is."""
         self._peaks = True
-        torch = None if self.idle() else loaded_torch()
+        torch = None if self._idle() else loaded_torch()
         if torch is None:
             return
         for counters in self._counters(torch):

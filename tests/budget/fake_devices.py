@@ -83,9 +83,6 @@ class FakeDevices:
         finally:
             self.give(size, device)
 
-    def idle(self) -> bool:
-        return False
-
     def read(self) -> dict[str, DeviceReading]:
         """The counters of the devices that have been used."""
         if self.broken:

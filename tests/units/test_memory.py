@@ -30,9 +30,6 @@ class Devices:
         self.error: Exception | None = None
         self.in_use: dict[str, int] = {}
 
-    def idle(self) -> bool:
-        return False
-
     def read(self) -> dict[str, DeviceReading]:
         if self.error is not None:
             raise self.error
