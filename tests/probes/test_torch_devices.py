@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pytest_gpuleak.probes.protocol import DeviceReading
+from pytest_gpuleak.probes.sharing import Peak, PeakMeter
 from pytest_gpuleak.probes.torch_device import TorchDevices, checked
 from pytest_gpuleak.settle_devices import device_rungs
 from tests import simgpu
@@ -222,6 +223,22 @@ def test_peaks_of_a_device_first_used_in_between(cuda: StandInCuda, probe: Torch
     cuda.allocate(1, -MIB)
     assert probe.read()["cuda:1"].peak == MIB
     assert not [call for call in cuda.calls if call[0] == "touched"]
+
+
+def test_the_meter_has_the_peaks_of_a_device_that_nothing_had_used_when_it_began(
+    cuda: StandInCuda, probe: TorchDevices, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    torch: Any = sys.modules["torch"]
+    module: Any = ModuleType("torch.cuda")
+    vars(module).update(vars(torch.cuda), _initialized=False)
+    monkeypatch.setattr(torch, "cuda", module)
+    cuda.initialised = False
+    meter = PeakMeter(probe)
+    meter.begin()
+    cuda.initialised = module._initialized = True
+    cuda.allocate(0, MIB)
+    cuda.allocate(0, -MIB)
+    assert meter.peaks()["cuda:0"].allocated == Peak(0, MIB, MIB, exact=True)
 
 
 def test_stop_puts_the_functions_back_and_leaves_what_wraps_ours(cuda: StandInCuda, probe: TorchDevices) -> None:
