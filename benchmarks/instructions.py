@@ -30,8 +30,9 @@ def count_instructions(folder: pathlib.Path, options: list[str]) -> int:
     blocked = [word for name in sorted(others) for word in ("-p", f"no:{name}")]
     pytest = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *blocked, *options]
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
-    # Threads that wait for work in a loop would be counted as well.
+    # Threads that wait for work in a loop would be counted as well; how often names collide in a dict depends on the seed.
     environment |= dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
+    environment["PYTHONHASHSEED"] = "0"
     subprocess.run(pytest, cwd=folder, env=environment, capture_output=True, check=True)  # compiles the modules
     cachegrind = ["valgrind", "--tool=cachegrind", "--cache-sim=no", "--cachegrind-out-file=/dev/null"]
     done = subprocess.run(

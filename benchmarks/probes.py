@@ -18,8 +18,8 @@ import time
 import timeit
 from typing import Any
 
+from pytest_gpuleak.probes import ProbeUnavailable
 from pytest_gpuleak.probes.host import host_probes
-from pytest_gpuleak.probes.protocol import ProbeUnavailable
 
 
 def typical_test() -> None:

@@ -13,7 +13,8 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping
 
     from pytest_gpuleak.arrays.protocol import ArrayReading, StorageHandle
-    from pytest_gpuleak.scopes import FixturePlace, FixtureSetup
+    from pytest_gpuleak.fixture_places import FixturePlace
+    from pytest_gpuleak.scopes import FixtureSetup
 
 LEAST_SWEPT: Final = 256
 """Entries from which the account looks for dead ones; later whenever it has doubled, so that it costs a constant."""

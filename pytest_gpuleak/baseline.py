@@ -205,8 +205,8 @@ def _confirmed(entry: KnownLeak, finding: Finding, judge: Judge) -> KnownLeak:
 def _settled_test(record: TestRecord, judge: Judge) -> TestRecord:
     if not record.findings or record.verdict in ("unchecked", "allowed"):
         return record
-    record = dataclasses.replace(record, findings=judge.settle(record.findings, *place_of(record)))
-    return dataclasses.replace(record, verdict=verdict_of(record))
+    record = record._replace(findings=judge.settle(record.findings, *place_of(record)))
+    return record._replace(verdict=verdict_of(record))
 
 
 def _settled_fixture(record: FixtureRecord, judge: Judge) -> FixtureRecord:

@@ -27,12 +27,12 @@ from pytest_gpuleak.baseline import (
 )
 from pytest_gpuleak.baseline_judge import MAX_TEXT, Judge, is_recorded, place_of
 from pytest_gpuleak.findings import KnownLeak
+from pytest_gpuleak.fixture_places import place_of as place_of_fixture
 from pytest_gpuleak.options import command_line
 from pytest_gpuleak.ranks import rank_of
 from pytest_gpuleak.reports.text import clean_text, count_of
 from pytest_gpuleak.reports.writing import write_text
 from pytest_gpuleak.scopes import is_wider
-from pytest_gpuleak.scopes import place_of as place_of_fixture
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     import pytest
 
     from pytest_gpuleak.findings import Contribution
-    from pytest_gpuleak.probes.sharing import DevicePeak
+    from pytest_gpuleak.probes.peaks import DevicePeak
 
 BUDGET_MARKER = "max_gpu_mb"
 BUDGET_OPTION = "--gpu-leak-max-mb"

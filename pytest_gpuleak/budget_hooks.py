@@ -176,9 +176,8 @@ def _alive_on(config: pytest.Config, device: str) -> tuple[Contribution, ...]:
     cannot be read: the budget was exceeded all the same.
     """
     from pytest_gpuleak.arrays import builtin_frameworks
-    from pytest_gpuleak.arrays.protocol import select_arrays
+    from pytest_gpuleak.arrays.selection import array_types, framework_of, select_arrays
     from pytest_gpuleak.collector import get_objects, whole_heap
-    from pytest_gpuleak.scan import array_types, framework_of
 
     readings: dict[int, ArrayReading] = {}  # by storage: of the arrays that share one, that which shows most of it
     try:

@@ -12,9 +12,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from pytest_gpuleak.findings import Finding, FixtureRecord
+    from pytest_gpuleak.fixture_places import FixturePlace
     from pytest_gpuleak.policy import Policy
     from pytest_gpuleak.probes.nvml import NvmlReading
-    from pytest_gpuleak.scopes import FixturePlace
 
 
 class Children:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 
-from pytest_gpuleak.arrays.protocol import is_kind_of
+from pytest_gpuleak.arrays.selection import is_kind_of
 from pytest_gpuleak.collector import collect, get_referrers, whole_heap
 from pytest_gpuleak.keepsakes import DeferredFinalizerErrors, release_values, warn
 from pytest_gpuleak.memory import HOST

@@ -185,7 +185,7 @@ def merge(reports: Sequence[str], target: str, form: str | None) -> None:
         write_target(lambda path: write_pieces(encode_pieces(outline, merger.tests.lines()), path), target)
     else:
         write_output(merger.report(), target, form)
-    say([f"merged {count_of(len(reports), 'report')}; {render_summary(outline)}"], error=True)
+    say([f"merged {count_of(len(reports), 'report')}; {render_summary(outline.summary)}"], error=True)
     if outline.incomplete is not None:
         say([f"incomplete: {clean_text(outline.incomplete, TEXT_LIMIT)}"], error=True)
 

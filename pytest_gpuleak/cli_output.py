@@ -82,7 +82,7 @@ def render_report(report: RunReport, verbosity: int) -> list[str]:
         lines.append(
             click.style(f"gpu-leak: THE REPORT IS INCOMPLETE: {clean_text(report.incomplete, TEXT_LIMIT)}", fg="red")
         )
-    return [*lines, render_summary(report)]
+    return [*lines, render_summary(report.summary)]
 
 
 def render_comparison(found: Comparison) -> list[str]:

@@ -13,12 +13,34 @@ import sys
 import types
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from gc import collect, freeze, get_freeze_count, get_objects, get_referrers, unfreeze
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from typing import Protocol
 
-__all__ = ["GcView", "Listener", "collect", "collect_young", "epochs_supported", "freeze", "get_freeze_count", "get_objects",
+    class Listener(Protocol):
+        """Who keeps the epoch: told before the border between old and young objects moves."""
+
+        user_frozen: bool
+        """Whether the user's own `gc.freeze()` is in force: what it froze must stay frozen."""
+        scanning: bool
+        """Whether the epoch has given way to a scan, which freezes nothing."""
+
+        def note(self) -> None:
+            """Remember the arrays born so far: they are about to become indistinguishable from old objects."""
+
+        def moved(self) -> None:
+            """The border has moved: everything alive is old now."""
+
+        def begin_collection(self) -> None:
+            """A full collection begins: as `note`."""
+
+        def end_collection(self) -> None:
+            """It is over, and everything is frozen: as `moved`."""
+
+
+__all__ = ["GcView", "collect", "collect_young", "epochs_supported", "freeze", "get_freeze_count", "get_objects",
            "get_referrers", "installed", "unfreeze", "whole_heap"]  # fmt: skip
 
 
@@ -55,27 +77,6 @@ def epochs_supported() -> bool:
     if sys.implementation.name != "cpython" or sys.version_info >= (3, 14):
         return False
     return "free-threading" not in sys.version  # what sysconfig says of it takes 3 ms to load
-
-
-class Listener(Protocol):
-    """Who keeps the epoch: told before the border between old and young objects moves."""
-
-    user_frozen: bool
-    """Whether the user's own `gc.freeze()` is in force: what it froze must stay frozen."""
-    scanning: bool
-    """Whether the epoch has given way to a scan, which freezes nothing."""
-
-    def note(self) -> None:
-        """Remember the arrays born so far: they are about to become indistinguishable from old objects."""
-
-    def moved(self) -> None:
-        """The border has moved: everything alive is old now."""
-
-    def begin_collection(self) -> None:
-        """A full collection begins: as `note`."""
-
-    def end_collection(self) -> None:
-        """It is over, and everything is frozen: as `moved`."""
 
 
 class GcView:

@@ -8,21 +8,17 @@ report cannot tell (its test did not run, or could not be checked) is not gone.
 from __future__ import annotations
 
 import dataclasses
-from typing import TYPE_CHECKING, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, NamedTuple
 
 from pytest_gpuleak.baseline_judge import verdict_of
-from pytest_gpuleak.findings import FixtureRecord
 from pytest_gpuleak.merging import merge_reports
-from pytest_gpuleak.records import TestRecord
 from pytest_gpuleak.summary import summarise
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from pytest_gpuleak.findings import Finding
-    from pytest_gpuleak.records import RunReport
-
-Record = TypeVar("Record", TestRecord, FixtureRecord)
+    from pytest_gpuleak.findings import Finding, FixtureRecord
+    from pytest_gpuleak.records import RunReport, TestRecord
 
 TOLERANCE = 0.1
 """By how much of its size a leak may grow or shrink and still be the same."""
@@ -131,18 +127,16 @@ def keep_leak(report: RunReport, digits: str) -> RunReport:
         report: the run.
         digits: how the leak's fingerprint begins.
     """
-    tests = [_keep(test, digits) for test in report.tests]
-    fixtures = [_keep(fixture, digits) for fixture in report.fixtures]
+    tests = [test._replace(findings=_keep(test.findings, digits)) for test in report.tests]
+    fixtures = [dataclasses.replace(fixture, findings=_keep(fixture.findings, digits)) for fixture in report.fixtures]
     left = tuple(fixture for fixture in fixtures if fixture.findings)
-    judged = tuple(dataclasses.replace(test, verdict=verdict_of(test)) for test in tests)
+    judged = tuple(test._replace(verdict=verdict_of(test)) for test in tests)
     summary = {**report.summary, **summarise(judged, left)}
     return dataclasses.replace(report, tests=judged, fixtures=left, stale=(), summary=summary)
 
 
-def _keep(record: Record, digits: str) -> Record:
-    return dataclasses.replace(
-        record, findings=tuple(found for found in record.findings if found.fingerprint.startswith(digits))
-    )
+def _keep(findings: tuple[Finding, ...], digits: str) -> tuple[Finding, ...]:
+    return tuple(found for found in findings if found.fingerprint.startswith(digits))
 
 
 def name_fixture(record: FixtureRecord) -> str:

@@ -11,12 +11,13 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pytest_gpuleak.attempts import outcome_of
+from pytest_gpuleak.hooks import Hooks
 from pytest_gpuleak.reports.text import clean_text, count_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from pytest_gpuleak.records import Outcome
+    from pytest_gpuleak.attempts import Outcome, TestRecord
 
 DESELECTED_KEY = "gpu_leak_deselected"
 """Where the number of tests that a worker has deselected travels in xdist's ``workeroutput``."""
@@ -25,7 +26,7 @@ _REASON_LIMIT = 300
 _GRAVITY: tuple[Outcome, ...] = ("passed", "xpassed", "xfailed", "skipped", "error", "failed")
 
 
-class Completeness:
+class Completeness(Hooks):
     """Follows which tests are to run, run and have ended."""
 
     def __init__(self) -> None:
@@ -33,9 +34,7 @@ class Completeness:
         """Tests that were collected and deselected; in workers, which collect the same, the most of any."""
         self._expected: dict[str, None] = {}
         self._copies = 1
-        self._ended: set[tuple[str, str]] = set()
         self._running: dict[str, int] = {}
-        self._records: dict[str, int] = {}
         self._outcomes: dict[str, Outcome] = {}
         self._uncollected = 0
         self._stopped = ""
@@ -93,51 +92,36 @@ class Completeness:
     def note_started(self, nodeid: str) -> None:
         """A test starts."""
         self._running[nodeid] = self._running.get(nodeid, 0) + 1
-        self._outcomes[nodeid] = "passed"
 
     def note_report(self, report: pytest.TestReport) -> None:
         """A report of a running test has arrived: for the outcome of one that brings no record."""
-        outcome = outcome_of(report)
-        if outcome == "passed":
-            return
-        known = self._outcomes.get(report.nodeid)
-        if known is not None and _GRAVITY.index(outcome) > _GRAVITY.index(known):
+        outcome, known = outcome_of(report), self.outcome_of_running(report.nodeid)
+        if _GRAVITY.index(outcome) > _GRAVITY.index(known):
             self._outcomes[report.nodeid] = outcome
 
     def outcome_of_running(self, nodeid: str) -> Outcome:
         """The outcome that a running test's reports have told so far."""
         return self._outcomes.get(nodeid, "passed")
 
-    def note_ended(self, nodeid: str, worker: str) -> None:
-        """A test has ended: its record is there."""
-        self._ended.add((worker, nodeid))
-        self._records[nodeid] = self._records.get(nodeid, 0) + 1
-        left = self._running.get(nodeid, 0) - 1
-        if left > 0:
-            self._running[nodeid] = left
-        else:
-            self._running.pop(nodeid, None)
+    def note_ended(self, nodeid: str) -> None:
+        """A test has ended: its record is there. With ``--dist=each`` another worker may be running it still."""
+        if self._outcomes:
             self._outcomes.pop(nodeid, None)
+        if self._running:
+            left = self._running.pop(nodeid, 0) - 1
+            if left > 0:
+                self._running[nodeid] = left
 
-    def note_finished(self, nodeid: str) -> bool:
-        """A test has ended, as pytest says. Returns whether it has brought a record.
-
-        With ``--dist=each`` a test may run in one worker still when another has ended it.
-        """
-        records = self._records.get(nodeid, 0) - 1
-        running = nodeid in self._running
-        if records and running:  # one that is run again brings several
-            self._records[nodeid] = records
-        else:
-            self._records.pop(nodeid, None)
-        return records >= 0 or not running
-
-    def why_incomplete(self, session: pytest.Session) -> str | None:
+    def why_incomplete(self, session: pytest.Session, records: Iterable[TestRecord]) -> str | None:
         """Tell why tests are missing from the report, as one line; None where none is.
 
         A test whose process died while running it is not missing: it has a record that says so.
+
+        Args:
+            session: pytest's session, which knows why it has ended early.
+            records: of the tests that have ended.
         """
-        ended = Counter(nodeid for _, nodeid in self._ended)
+        ended = Counter(nodeid for nodeid, _ in {(record.nodeid, record.worker) for record in records})
         missing = sum(max(0, self._copies - ended[nodeid]) for nodeid in self._expected)
         if not (missing or self._uncollected):
             return None

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from pytest_gpuleak.findings import Contribution, Finding
 from pytest_gpuleak.memory import HOST, Growth
-from pytest_gpuleak.outside import FLOOR, OUTSIDE
+from pytest_gpuleak.probes import OUTSIDE, OUTSIDE_FLOOR
 from pytest_gpuleak.reports.text import format_bytes, format_signed
 from pytest_gpuleak.verdict import fingerprint
 
@@ -76,7 +76,9 @@ def suspects(growth: Growth, known: Mapping[str, int], policy: Policy, probes: M
         if unexplained > host_limit(policy, limits):
             found.add(HOST)
     found |= _reserved_over(growth, policy)
-    return found | {device for (device, metric), size in growth.bytes.items() if metric == OUTSIDE and size >= FLOOR}
+    return found | {
+        device for (device, metric), size in growth.bytes.items() if metric == OUTSIDE and size >= OUTSIDE_FLOOR
+    }
 
 
 def judge_counters(
@@ -179,7 +181,7 @@ def _judge_outside(device: str, runs: Sequence[CounterRun], policy: Policy) -> F
     Added once it may be a context, a library or kernels that were loaded (pytorch/pytorch#107667).
     """
     sizes = [run.growth.bytes.get((device, OUTSIDE), 0) for run in runs]
-    if min(sizes) < FLOOR or (len(sizes) == 1 and policy.confirm > 0):
+    if min(sizes) < OUTSIDE_FLOOR or (len(sizes) == 1 and policy.confirm > 0):
         return None
     return Finding(
         kind="unattributed",

@@ -124,11 +124,16 @@ class CounterTrail:
     def _settled(self, investigation: Investigation, growth: Growth) -> Growth:
         """The growth once what was on its way out has gone; never more than at first: what grew since is ours."""
         memory, monitor = self._monitor.memory, self._monitor
-        if not self._unexplained(investigation, growth):
-            return growth
         # The devices first: clearing a workspace takes microseconds, a collection of the whole heap a tenth of a second.
-        ladder = [*memory.rungs(), Collection(1), YoungCollection(), Collection(2), *monitor.hook_rungs(self._nodeid)]
-        for rung in (*ladder, Waits(monitor.threads)):
+        for rung in (*memory.rungs(), Collection(1), YoungCollection()):
+            # What would be revealed is looked for on the whole heap: not for what a young collection frees.
+            if not (self._unexplained(investigation, growth) or self._room(investigation, growth)):
+                return growth
+            for _ in rung.steps():
+                growth = _lower(growth, memory.end())
+        for rung in (Collection(2), *monitor.hook_rungs(self._nodeid), Waits(monitor.threads)):
+            if not self._unexplained(investigation, growth):
+                return growth
             for _ in rung.steps():
                 growth = _lower(growth, memory.end())
                 if not self._unexplained(investigation, growth):
@@ -137,6 +142,15 @@ class CounterTrail:
 
     def _reveal(self, investigation: Investigation, growth: Growth) -> None:
         """Give arrays that C++ alone knows to the investigation, where the counters have room for them."""
+        room = self._room(investigation, growth)
+        if not room:
+            return
+        # Once for all devices: what has been read has a Python object since, and would be known to a second look.
+        for device, arrays in reveal(self._monitor.detector, set(room)).items():
+            investigation.add_hidden(share_of(arrays, room[device], self._monitor.frameworks))
+
+    def _room(self, investigation: Investigation, growth: Growth) -> dict[str, int]:
+        """By device, bytes that no array explains and that arrays may hold which C++ alone knows."""
         known = investigation.added_bytes()
         room = {device: growth.of(device) - known.get(device, 0) for device in growth.devices}
         # Any of the host's counters has a CPU tensor in it; the one that grew least has least noise.
@@ -144,12 +158,7 @@ class CounterTrail:
         unexplained = min(host, default=0) - known.get("cpu", 0) - growth.imported
         if unexplained >= self._policy.retained_bytes:
             room["cpu"] = unexplained
-        room = {device: size for device, size in room.items() if size > 0}
-        if not room:
-            return
-        # Once for all devices: what has been read has a Python object since, and would be known to a second look.
-        for device, arrays in reveal(self._monitor.detector, set(room)).items():
-            investigation.add_hidden(share_of(arrays, room[device], self._monitor.frameworks))
+        return {device: size for device, size in room.items() if size > 0}
 
 
 def index_of(device: str) -> int | None:

@@ -6,7 +6,7 @@ import sys
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from pytest_gpuleak.probes.protocol import ProbeUnavailable
+from pytest_gpuleak.probes import ProbeUnavailable
 
 if TYPE_CHECKING:
     from pytest_gpuleak.probes.nvml import Nvml, NvmlReading

@@ -9,13 +9,15 @@ from __future__ import annotations
 import gc
 from typing import TYPE_CHECKING, Literal
 
-from pytest_gpuleak.arrays.protocol import ArrayFramework, select_arrays
+from pytest_gpuleak.arrays.selection import array_types, find_arrays, select_arrays
 from pytest_gpuleak.collector import GcView, collect, get_freeze_count, get_objects, whole_heap
-from pytest_gpuleak.scan import ScanDetector, array_types, find_arrays
 from pytest_gpuleak.youth import Youth
 
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
+
+    from pytest_gpuleak.arrays.protocol import ArrayFramework
+    from pytest_gpuleak.scan import ScanDetector
 
 LONG_LIVED_SHARE = 4
 """A full collection is due when what was frozen since the last one exceeds this part of the heap, the same rule as
@@ -44,7 +46,7 @@ class EpochDetector:
 
     def __init__(self, frameworks: list[ArrayFramework]) -> None:
         self.frameworks = frameworks
-        self._scan = ScanDetector(frameworks, get_objects)
+        self._scanner: ScanDetector | None = None
         self._noted: set[int] = set()
         self._youth: Youth | None = None
         self._collected_in_epoch = False
@@ -59,6 +61,15 @@ class EpochDetector:
         self._view.on_collected = self._collected
         self.scanning = False
         self.user_frozen = False
+
+    @property
+    def _scan(self) -> ScanDetector:
+        """What stands in while the user has objects of his own frozen."""
+        if self._scanner is None:
+            from pytest_gpuleak.scan import ScanDetector
+
+            self._scanner = ScanDetector(self.frameworks, get_objects)
+        return self._scanner
 
     @property
     def isolates(self) -> bool:

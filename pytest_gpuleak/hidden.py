@@ -10,12 +10,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from pytest_gpuleak.arrays.protocol import select_arrays
+from pytest_gpuleak.arrays.selection import framework_of, select_arrays
 from pytest_gpuleak.collector import get_objects
 from pytest_gpuleak.holders.engine_rest import engine_at_rest
 from pytest_gpuleak.holders.heap import PausedCollector
 from pytest_gpuleak.holders.native_torch_access import TorchAccess
-from pytest_gpuleak.scan import framework_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -6,9 +6,9 @@ import dataclasses
 from collections import Counter, defaultdict
 from typing import TYPE_CHECKING
 
-from pytest_gpuleak.arrays.protocol import BACKWARD, ArrayFramework, ArrayReading, OriginLog, select_arrays
+from pytest_gpuleak.arrays.protocol import BACKWARD, ArrayFramework, ArrayReading, OriginLog
+from pytest_gpuleak.arrays.selection import array_types, framework_of, select_arrays
 from pytest_gpuleak.collector import get_objects
-from pytest_gpuleak.scan import array_types, framework_of
 from pytest_gpuleak.settle import Rung, Settling, rungs_for_held
 from pytest_gpuleak.verdict import Evidence, Root, Survivor, root_of
 

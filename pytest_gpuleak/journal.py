@@ -18,7 +18,6 @@ What a process has written outlives it, but not the machine: nothing is flushed 
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import json
 import math
 import os
@@ -38,7 +37,7 @@ NOT_ENDED = "the run has not ended (killed, crashed or still running)"
 """What a journal says of itself."""
 
 _HEAD_KEYS = ("schema", "incomplete", "created", "environment", "policy")
-_TEST_KEYS = frozenset(field.name for field in dataclasses.fields(TestRecord))
+_TEST_KEYS = frozenset(TestRecord._fields)
 _ERRORS = (OSError, TypeError, ValueError)
 _FLAGS = os.O_RDWR | getattr(os, "O_BINARY", 0)
 
@@ -96,8 +95,10 @@ class Journal:
 
     def note_running(self, nodeids: Iterable[str]) -> None:
         """Say which tests are running now: should the process die, that is the question."""
-        self._running = tuple(nodeids)
-        self._write("")
+        running = tuple(nodeids)
+        if running != self._running:
+            self._running = running
+            self._write("")
 
     def add_test(self, record: Mapping[str, Any], running: Iterable[str] = ()) -> None:
         """A test has ended.

@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pytest_gpuleak.policy import Settings, describe
-from pytest_gpuleak.records import RunReport, TestRecord
 from pytest_gpuleak.summary import summarise
 
 if TYPE_CHECKING:
+    from pytest_gpuleak.attempts import TestRecord
     from pytest_gpuleak.findings import FixtureRecord, KnownLeak
+    from pytest_gpuleak.records import RunReport
 
 
 class Ledger:
@@ -53,24 +54,40 @@ class Ledger:
             mode: the strategy, as the header states it.
             on_file: whether it is to be kept: a terminal shows no environment, and asking for it takes milliseconds.
         """
+        from pytest_gpuleak.records import RunReport
+
         return RunReport(
             created=now() if on_file else "",
             environment=environment() if on_file else {},
             policy={**describe(settings), "strategy": mode},
-            summary={
-                **summarise(self.tests, self.fixtures),
-                "known": sum(
-                    found.known for records in (self.tests, self.fixtures) for one in records for found in one.findings
-                ),
-                "stale": len(self.stale),
-                "deselected": self.deselected,
-                "memory": self._usage(settings.top) if on_file or settings.top else {},
-            },
+            summary=self.summary(settings.top, on_file=on_file),
             tests=tuple(self.tests),
             fixtures=tuple(self.fixtures),
             stale=self.stale,
             incomplete=self.incomplete,
         )
+
+    def summary(self, top: int, *, on_file: bool) -> dict[str, Any]:
+        """What the run's report has as its summary.
+
+        Args:
+            top: how many of the heaviest tests are listed.
+            on_file: as in `report`.
+        """
+        return {
+            **summarise(self.tests, self.fixtures),
+            "known": sum(
+                found.known for records in (self.tests, self.fixtures) for one in records for found in one.findings
+            ),
+            "stale": len(self.stale),
+            "deselected": self.deselected,
+            "memory": self._usage(top) if on_file or top else {},
+        }
+
+    @property
+    def found(self) -> bool:
+        """Whether there is any finding."""
+        return any(one.findings for records in (self.tests, self.fixtures) for one in records)
 
     def _usage(self, top: int) -> dict[str, Any]:
         """What the tests took; a terminal shows it where it was asked for."""

@@ -8,14 +8,14 @@ from math import inf
 from time import perf_counter
 from typing import TYPE_CHECKING, NamedTuple
 
-from pytest_gpuleak.outside import OUTSIDE, Outside
-from pytest_gpuleak.probes.protocol import DeviceReading, HostGrowth, ProbeUnavailable
+from pytest_gpuleak.probes import OUTSIDE, ProbeUnavailable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
+    from pytest_gpuleak.outside import Outside
     from pytest_gpuleak.probes.nvml import NvmlReading
-    from pytest_gpuleak.probes.protocol import DeviceProbe, HostProbe
+    from pytest_gpuleak.probes.protocol import DeviceProbe, DeviceReading, HostGrowth, HostProbe
     from pytest_gpuleak.settle import Rung
 
 HOST = "host"
@@ -91,7 +91,8 @@ class MemoryWatch:
         self._host = list(host_probes)
         self.faults: list[str] = [] if faults is None else faults
         """What could not be read, and why: a line each."""
-        self._outside = Outside(processes)
+        self._processes = processes
+        self._outside: Outside | None = None
         self._before: dict[Key, int] = {}
         self._after: dict[Key, int] = {}
         self._others: dict[Key, int] = {}
@@ -102,6 +103,7 @@ class MemoryWatch:
         self._use_calls = 0
         self._use_s = inf
         self._modules = 0
+        self._names: dict[Key, tuple[str, str]] = {}
 
     def start(self) -> None:
         """Begin to watch the process; what cannot be read here is told in `faults`."""
@@ -133,7 +135,8 @@ class MemoryWatch:
         self._before = self._standing or self.read()
         self._standing = None
         self._modules = len(sys.modules)
-        self._outside.begin()
+        if self._outside is not None:
+            self._outside.begin()
 
     def carry_over(self) -> None:
         """What `end` has read last still holds when the next test begins: a reading of the heap takes tens of us.
@@ -145,7 +148,7 @@ class MemoryWatch:
 
     def enter_setup(self) -> None:
         """A wider fixture is being set up: what is added from here on is no test's."""
-        self._levels.append(_Level(self.read(), {}))
+        self._levels.append(_Level(self.read()))
 
     def leave_setup(self, owner: int) -> None:
         """It is done.
@@ -164,7 +167,7 @@ class MemoryWatch:
 
     def enter_teardown(self) -> None:
         """A wider fixture is being torn down."""
-        self._levels.append(_Level(self.read(), {}))
+        self._levels.append(_Level(self.read()))
 
     def leave_teardown(self, owner: int) -> None:
         """It is done. Its own memory, as far as it is gone, is left out of the test's account.
@@ -200,6 +203,10 @@ class MemoryWatch:
         first_used = frozenset(device for device, _ in self._after if device not in devices and device != HOST)
         reserved = {device: size for (device, metric), size in self._after.items() if metric == "reserved"}
         in_use = {device: size for (device, metric), size in growth.items() if metric == UNACCOUNTED}
+        if self._outside is None:
+            from pytest_gpuleak.outside import Outside  # most runs use no device
+
+            self._outside = Outside(self._processes)
         for device, size in self._outside.growth(in_use, reserved, first_used).items():
             growth[device, OUTSIDE] = size
         return Growth(growth, first_used, imported)
@@ -212,18 +219,21 @@ class MemoryWatch:
         """
         found: dict[str, dict[str, int]] = {}
         for key, size in self._after.items():
-            device, metric = key
-            if metric in UNRECORDED:
-                continue
-            counters = found.get(device)
-            if counters is None:
-                counters = found[device] = {}
-            counters[metric + "_before"] = self._before.get(key, 0)
-            counters[metric + "_after"] = size
+            before, after = self._names.get(key) or self._name(key)
+            if before:
+                counters = found.setdefault(key[0], {})
+                counters[before] = self._before.get(key, 0)
+                counters[after] = size
         for device, peak in peaks.items():
             if device in found:
                 found[device]["peak"] = peak
         return found
+
+    def _name(self, key: Key) -> tuple[str, str]:
+        """What a counter before and after is called in the report; nothing where it does not stand there."""
+        metric = key[1]
+        names = self._names[key] = ("", "") if metric in UNRECORDED else (f"{metric}_before", f"{metric}_after")
+        return names
 
     def rungs(self) -> list[Rung]:
         """What lets memory of the devices go that is no leak, cheapest first."""
@@ -306,11 +316,14 @@ class MemoryWatch:
         self.faults.append(f"{probe.name} {' '.join(what.split())}")
 
 
-class _Level(NamedTuple):
+class _Level:
     """A wider fixture's setup or teardown under way: the counters before it, and what others within it added."""
 
-    before: dict[Key, int]
-    inner: dict[Key, int]
+    __slots__ = ("before", "inner")
+
+    def __init__(self, before: dict[Key, int]) -> None:
+        self.before = before
+        self.inner: dict[Key, int] = {}
 
 
 def _less(more: Mapping[Key, int], less: Mapping[Key, int]) -> dict[Key, int]:

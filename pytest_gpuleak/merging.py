@@ -137,7 +137,7 @@ def merge_tests(earlier: TestRecord, later: TestRecord) -> TestRecord:
     gravest = later if GRAVITY[later.verdict] >= GRAVITY[earlier.verdict] else earlier
     if (earlier.verdict == "unchecked") != (later.verdict == "unchecked"):
         return gravest
-    return dataclasses.replace(gravest, findings=unite_findings(earlier.findings, later.findings))
+    return gravest._replace(findings=unite_findings(earlier.findings, later.findings))
 
 
 def merge_fixtures(earlier: FixtureRecord, later: FixtureRecord) -> FixtureRecord:

@@ -6,19 +6,17 @@ import os
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
-from pytest_gpuleak.attempts import CHECKED, WORDS, Attempt, outcome_of
+from pytest_gpuleak.attempts import CHECKED, WORDS, Attempt, TestRecord, outcome_of
 from pytest_gpuleak.children import Children, merge_records
 from pytest_gpuleak.collector import epochs_supported, installed
 from pytest_gpuleak.driver import Driver
 from pytest_gpuleak.epoch import EpochDetector
 from pytest_gpuleak.keepsakes import DeferredFinalizerErrors, release_values, stop_timer
 from pytest_gpuleak.memory import HOST, MemoryWatch
-from pytest_gpuleak.outside import FLOOR, OUTSIDE
 from pytest_gpuleak.policy import Policy, Settings, policy_of
+from pytest_gpuleak.probes import OUTSIDE, OUTSIDE_FLOOR
 from pytest_gpuleak.probes.sharing import BUDGET_FINDING, shared_meter
-from pytest_gpuleak.records import TestRecord, Verdict
-from pytest_gpuleak.scan import ScanDetector
-from pytest_gpuleak.scopes import FixtureSetup, Scopes, node_of, place_of
+from pytest_gpuleak.scopes import FixtureSetup, Scopes
 from pytest_gpuleak.threads import running_threads
 
 if TYPE_CHECKING:
@@ -26,6 +24,7 @@ if TYPE_CHECKING:
 
     from pytest_gpuleak.account import Account
     from pytest_gpuleak.arrays.protocol import ArrayFramework
+    from pytest_gpuleak.attempts import Verdict
     from pytest_gpuleak.baseline_run import BaselineRun
     from pytest_gpuleak.detector import Detector
     from pytest_gpuleak.findings import Finding, FixtureRecord
@@ -67,7 +66,7 @@ class Monitor:
         self.rerunning = False
         self._nested = epoch is None and installed()
         self._epoch = epoch if epoch is not None else EpochDetector(frameworks)
-        self.detector: Detector = ScanDetector(frameworks) if self._nested else self._epoch
+        self.detector: Detector = _scan(frameworks) if self._nested else self._epoch
         self.scopes = Scopes(self.detector, frameworks)
         self._culprits: Culprits | None = None
         self._fixtures: FixtureJudge | None = None
@@ -76,7 +75,9 @@ class Monitor:
         self.children = Children(self.driver.read)
         self._attempt: Attempt | None = None
         self._meter: PeakMeter | None = None
-        self._last: tuple[TestRecord, dict[str, Any]] | None = None
+        self._used: Policy | None = None
+        self.upcoming: tuple[str, ...] = ()
+        """The test that comes next, once one has been judged, by nodeid."""
         self.threads: frozenset[int] = frozenset()
         self.baseline: BaselineRun | None = None
         """The leaks that are known, where the run has a list of them."""
@@ -114,7 +115,7 @@ class Monitor:
         self._attempt = Attempt(item.nodeid, policy)
         self.children.begin()
         self.open()
-        self._charge(began)
+        self._attempt.overhead_s = perf_counter() - began
 
     def open(self) -> None:
         """A run of a test begins: what is alive now is not its own."""
@@ -125,7 +126,9 @@ class Monitor:
 
     def born(self) -> list[object]:
         """The arrays that the run has made and that are alive, as strong references."""
-        arrays = [array for array in self.detector.look() if id(array) not in self.scopes.others]
+        arrays = self.detector.look()
+        if self.scopes.others:
+            arrays = [array for array in arrays if id(array) not in self.scopes.others]
         if self.scopes.own:
             older = self.scopes.own - {id(array) for array in arrays}
             if older:
@@ -138,21 +141,13 @@ class Monitor:
         if attempt is None:
             return
         attempt.duration_s += report.duration
+        if report.outcome == "passed" and not hasattr(report, "wasxfail"):
+            return
         outcome = outcome_of(report)
-        if outcome != "passed" and attempt.outcome in CHECKED:
+        if attempt.outcome in CHECKED:
             attempt.outcome = outcome
             if outcome not in CHECKED:
                 attempt.why = f"it {WORDS[outcome]} in {report.when}: its traceback may hold its locals"
-
-    def note_record(self, record: TestRecord, encoded: dict[str, Any]) -> None:
-        """Keep the record of the test that ended last: see `record_of`."""
-        self._last = (record, encoded)
-
-    def record_of(self, encoded: dict[str, Any]) -> TestRecord | None:
-        """The record that was encoded so, if it is this process's last: to decode it anew would take longer."""
-        if self._last is not None and self._last[1] is encoded:
-            return self._last[0]
-        return None
 
     def note_failure(self, nodeid: str) -> None:
         """A report of the running test was logged as failed beside those of its phases (a sub-test's)."""
@@ -163,6 +158,8 @@ class Monitor:
     def enter_fixture_setup(self, fixture: Any, request: Any) -> None:
         """A wider fixture's setup begins."""
         began = perf_counter()
+        from pytest_gpuleak.fixture_places import node_of, place_of
+
         place = place_of(fixture, request, self.shorten)
         policy = policy_of(node_of(request), self.settings)
         self.scopes.enter_setup(fixture, place, policy)
@@ -204,6 +201,7 @@ class Monitor:
         if attempt is None:
             return None
         began = perf_counter()
+        self.upcoming = () if nextitem is None else (nextitem.nodeid,)
         file, line, _ = item.location
         checked = attempt.outcome in CHECKED
         verdict: Verdict = "clean" if checked else "unchecked"
@@ -244,7 +242,7 @@ class Monitor:
                 over_budget = item.stash.get(BUDGET_FINDING, None)
                 findings = () if over_budget is None else (over_budget,)
             self.detector.close()
-        self._charge(began)
+        attempt.overhead_s += perf_counter() - began
         self._attempt = None
         return TestRecord(
             nodeid=attempt.nodeid,
@@ -329,16 +327,10 @@ class Monitor:
     def _grew(self, growth: Growth, policy: Policy) -> bool:
         """Whether a counter has grown so far that it is worth a second look, at the cost of a comparison or two."""
         for (device, metric), size in growth.bytes.items():
-            if device == HOST:
-                if size >= max(min(policy.retained_bytes, policy.host_bytes), 1) + growth.imported:
+            if device != HOST:
+                if device_grew(metric, size, policy):
                     return True
-            elif metric == "reserved":
-                if policy.reserved_bytes is not None and size >= max(policy.reserved_bytes, 1):
-                    return True
-            elif metric == OUTSIDE:
-                if size >= FLOOR:
-                    return True
-            elif metric in ("allocated", "requested") and size >= 1:
+            elif size >= max(min(policy.retained_bytes, policy.host_bytes), 1) + growth.imported:
                 return True
         return False
 
@@ -371,16 +363,32 @@ class Monitor:
 
     def _use(self, policy: Policy) -> None:
         """Switch to the policy's strategy."""
-        if self._nested:
+        if self._nested or policy is self._used:
             return
+        self._used = policy
         if policy.scan == "epoch" and epochs_supported():
             self._epoch.start()
             self.detector = self._epoch
         elif self.detector is self._epoch:
             self._epoch.stop()
-            self.detector = ScanDetector(self.frameworks)
+            self.detector = _scan(self.frameworks)
         self.scopes.detector = self.detector
 
     def _charge(self, began: float) -> None:
         if self._attempt is not None:
             self._attempt.overhead_s += perf_counter() - began
+
+
+def device_grew(metric: str, size: int, policy: Policy) -> bool:
+    """Whether a device's counter has grown so far that it is worth a second look."""
+    if metric == "reserved":
+        return policy.reserved_bytes is not None and size >= max(policy.reserved_bytes, 1)
+    if metric == OUTSIDE:
+        return size >= OUTSIDE_FLOOR
+    return metric in ("allocated", "requested") and size >= 1
+
+
+def _scan(frameworks: list[ArrayFramework]) -> Detector:
+    from pytest_gpuleak.scan import ScanDetector  # most runs have epochs
+
+    return ScanDetector(frameworks)

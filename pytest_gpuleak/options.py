@@ -13,6 +13,12 @@ if TYPE_CHECKING:
 
     import pytest
 
+MIB = 1024 * 1024
+"""Bytes in one MiB, the unit of a size given as a plain number."""
+
+POLICY_MARKER = "gpu_leak"
+ALLOW_MARKER = "allow_gpu_leak"
+
 METAVARS = {
     "count": "N",
     "size": "MB",
@@ -103,9 +109,15 @@ def is_enabled(config: pytest.Config) -> bool:
     given = ini_value(config, "gpu_leak")
     if given is None:
         return False
-    from pytest_gpuleak.policy import parse_switch_of
+    from pytest_gpuleak.settings import parse_switch_of
 
     return parse_switch_of(config, given)
+
+
+def is_given(config: pytest.Config) -> bool:
+    """Whether any option is given beside the switch itself: most runs need nothing of what reads them."""
+    names = ["gpu_leak_" + row[0] for row in ROWS + RUN_ROWS] + ["gpu_leak_report"]
+    return any(command_line(config, name) is not None or ini_value(config, name) is not None for name in names)
 
 
 def command_line(config: pytest.Config, name: str) -> Any:

@@ -15,7 +15,7 @@ from collections import defaultdict
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from pytest_gpuleak.arrays.protocol import ArrayReading, class_lines, is_kind_of
+from pytest_gpuleak.arrays.selection import class_lines, is_kind_of
 from pytest_gpuleak.memory import HOST
 from pytest_gpuleak.reports.text import clean_text, count_of, format_bytes, shorten_middle
 
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 
     from pytest_gpuleak.account import Left
+    from pytest_gpuleak.arrays.protocol import ArrayReading
     from pytest_gpuleak.probes.nvml import NvmlReading
 
 SECTION: Final = "GPU memory (who holds it)"

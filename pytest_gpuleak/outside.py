@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
+
+from pytest_gpuleak.probes import OUTSIDE_FLOOR
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from pytest_gpuleak.probes.nvml import NvmlReading
-
-OUTSIDE: Final = "outside"
-"""The name of the counter."""
-
-FLOOR: Final = 2 * 1024 * 1024
-"""Bytes from which growth means anything: the driver hands out memory in pages of 2 MiB."""
-
 
 KINDS = ("cuda",)
 """The types of devices that the driver can be asked about."""
@@ -52,13 +47,13 @@ class Outside:
         """
         asked = {device: size for device, size in in_use.items() if device.partition(":")[0] in KINDS}
         new = [device for device in asked if device not in self._known]
-        if not new and not any(size >= FLOOR for size in asked.values()):
+        if not new and not any(size >= OUTSIDE_FLOOR for size in asked.values()):
             return {}
         self._ask(reserved)
         return {
             device: self._known[device] - self._before[device]
             for device, size in asked.items()
-            if size >= FLOOR and device in self._before and device in self._known and device not in first_used
+            if size >= OUTSIDE_FLOOR and device in self._before and device in self._known and device not in first_used
         }
 
     def _ask(self, reserved: Mapping[str, int]) -> None:

@@ -2,9 +2,26 @@
 
 from __future__ import annotations
 
+import sys
+from importlib.machinery import PathFinder, SourceFileLoader
+from importlib.util import spec_from_file_location
+from os.path import isfile, join
+from typing import TYPE_CHECKING
+
 import pytest
 
 from pytest_gpuleak import options
+from pytest_gpuleak.hooks import Hooks
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from importlib.machinery import ModuleSpec
+    from types import ModuleType
+
+
+def __dir__() -> list[str]:
+    """See `Hooks`: this module is registered too."""
+    return [name for name in globals() if name.startswith("pytest_")]
 
 
 def pytest_addoption(parser: pytest.Parser, pluginmanager: pytest.PytestPluginManager) -> None:
@@ -19,9 +36,7 @@ def pytest_addoption(parser: pytest.Parser, pluginmanager: pytest.PytestPluginMa
 def pytest_load_initial_conftests(early_config: pytest.Config) -> None:
     """Watch the collector before a conftest.py can bind its functions."""
     if options.is_enabled(early_config):
-        from pytest_gpuleak.imports import import_plainly
-
-        early_config.add_cleanup(import_plainly())
+        _import_plainly(early_config)
         from pytest_gpuleak.session import watch_collector
 
         watch_collector(early_config)
@@ -31,15 +46,14 @@ def pytest_configure(config: pytest.Config) -> None:
     """Register the markers and, where it is switched on, the session. Raises pytest.UsageError for bad options."""
     options.register_markers(config)
     if options.is_enabled(config):
-        from pytest_gpuleak.policy import read_settings
-        from pytest_gpuleak.session import Session
+        from pytest_gpuleak.session import Session, settings_of
 
-        config.pluginmanager.register(Session(config, read_settings(config)), "gpuleak-session")
+        config.pluginmanager.register(Session(config, settings_of(config)), "gpuleak-session")
     if not options.command_line(config, "gpu_leak_off"):
         config.pluginmanager.register(_Budgets(config), "gpuleak-budget-markers")
 
 
-class _Budgets:
+class _Budgets(Hooks):
     """Looks for budgets once the tests are known, and imports what they take only if there are any.
 
     Args:
@@ -51,7 +65,7 @@ class _Budgets:
         self._default: int | None = None
         name = "gpu_leak_max_mb"
         if options.command_line(config, name) is not None or options.ini_value(config, name) is not None:
-            from pytest_gpuleak.policy import read_budget
+            from pytest_gpuleak.settings import read_budget
 
             self._default = read_budget(config)
 
@@ -87,3 +101,35 @@ def _has_marker(items: list[pytest.Item], name: str) -> bool:
                     return True
             node = node.parent
     return False
+
+
+class _OwnModules:
+    """Finds the modules of this package, before pytest's hook does, and no others.
+
+    pytest rewrites the asserts of each plugin it finds by an entry point, and reads what it has rewritten through a
+    Python file object (`_read_pyc`, _pytest/assertion/rewrite.py): half of what the check took at the start of a run.
+    What it would say of an assert that fails in here is of no use to a user.
+    """
+
+    @staticmethod
+    def find_spec(name: str, path: Sequence[str] | None = None, target: ModuleType | None = None) -> ModuleSpec | None:
+        if not name.startswith("pytest_gpuleak.") or not path:
+            return None
+        # By functions bound here, since a test may replace them; a Path would take longer than all of it.
+        file = join(path[0], name.rpartition(".")[2] + ".py")  # noqa: PTH118
+        if isfile(file):  # noqa: PTH113
+            return spec_from_file_location(
+                name, file, loader=SourceFileLoader(name, file), submodule_search_locations=None
+            )
+        return PathFinder.find_spec(name, path, target)  # a package
+
+
+def _import_plainly(config: pytest.Config) -> None:
+    """Find the modules of this package before pytest does, until the run ends; no other import is touched."""
+    if _OwnModules not in sys.meta_path:
+        sys.meta_path.insert(0, _OwnModules)
+        config.add_cleanup(_find_no_more)
+
+
+def _find_no_more() -> None:
+    sys.meta_path[:] = [finder for finder in sys.meta_path if finder != _OwnModules]

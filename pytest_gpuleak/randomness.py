@@ -10,7 +10,7 @@ from itertools import compress
 from random import Random
 from typing import Any
 
-from pytest_gpuleak.arrays.protocol import is_kind_of
+from pytest_gpuleak.arrays.selection import is_kind_of
 from pytest_gpuleak.collector import get_objects, whole_heap
 
 Restore = Callable[[], None]

@@ -6,32 +6,32 @@ brings none has one made for it: its process died, or a plugin runs it where thi
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
+from pytest_gpuleak.attempts import TestRecord, decode_test, encode_test
+from pytest_gpuleak.hooks import Hooks
 from pytest_gpuleak.ledger import environment, now
 from pytest_gpuleak.policy import describe
-from pytest_gpuleak.records import TestRecord, decode_fixture, decode_test, encode
 from pytest_gpuleak.runtest import RECORD_ATTRIBUTE
 
 if TYPE_CHECKING:
+    from pytest_gpuleak.attempts import Outcome
     from pytest_gpuleak.completeness import Completeness
     from pytest_gpuleak.findings import FixtureRecord
     from pytest_gpuleak.journal import Journal
     from pytest_gpuleak.ledger import Ledger
     from pytest_gpuleak.monitor import Monitor
     from pytest_gpuleak.policy import Settings
-    from pytest_gpuleak.records import Outcome
 
 FIXTURES_ATTRIBUTE = "gpu_leak_fixtures"
 """The attribute of a report that carries a worker's findings on fixtures so far: should it die, these are known."""
 
 _PHASES = ("setup", "call", "teardown")
-_Location = tuple[str, "int | None", str]
 
 
-class Recorder:
+class Recorder(Hooks):
     """Takes the records, where they arrive: in the one process of a run, or in the controller of xdist's workers.
 
     Args:
@@ -50,34 +50,30 @@ class Recorder:
         self._status: LeakedStatus | None = None
         self._of_workers: dict[str, list[dict[str, Any]]] = {}
         self._written: list[dict[str, Any]] = []
-
-    def pytest_runtest_logstart(self, nodeid: str) -> None:
-        """A test starts. With the first one, an older report gives way to the journal of this run."""
-        self._completeness.note_started(nodeid)
-        if not self._settings.report_paths:
-            return
-        if self._journal is None:
-            from pytest_gpuleak.journal import Journal, journal_path
-
-            path = journal_path(self._settings.report_paths)
-            self._journal = Journal(path)
-            policy = {**describe(self._settings), "strategy": self._monitor.mode}
-            self._journal.begin({"created": now(), "environment": environment(), "policy": policy})
-        self._journal.note_running(self._completeness.running)
+        self._without_record: dict[str, pytest.TestReport] = {}
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Take the record that came with a teardown's report."""
-        record = getattr(report, RECORD_ATTRIBUTE, None)
-        if record is not None:
+        found: TestRecord | dict[str, Any] | None = getattr(report, RECORD_ATTRIBUTE, None)
+        if found is None:
+            self._without_record[report.nodeid] = report
+            if report.outcome != "passed" or hasattr(report, "wasxfail"):
+                self._note_outcome(report)
+            return
+        if type(found) is dict:
             self._of_workers.update(getattr(report, FIXTURES_ATTRIBUTE, {}))
-            self._take(self._monitor.record_of(record) or decode_test(record), record)
-            if record["verdict"] == "leaked" and self._status is None:
+            record = decode_test(found)
+            if record.verdict == "leaked" and self._status is None:
                 self._status = LeakedStatus()
                 self._monitor.config.pluginmanager.register(self._status, "gpuleak-status")
-            elif record["verdict"] == "clean":
-                delattr(report, RECORD_ATTRIBUTE)  # pytest keeps every report until the session ends
-            return
+        else:
+            record = cast("TestRecord", found)
+        if record.verdict == "clean":
+            delattr(report, RECORD_ATTRIBUTE)  # pytest keeps every report until the session ends
+        self._take(record)
+
+    def _note_outcome(self, report: pytest.TestReport) -> None:
         self._completeness.note_report(report)
         if report.failed:
             self._monitor.note_failure(report.nodeid)
@@ -86,23 +82,29 @@ class Recorder:
                 worker = _worker_of(report)
                 who = "its process" if worker is None else f"the worker {worker}"
                 name = self._monitor.worker if worker is None else worker
-                self._take_unchecked(report.nodeid, report.location, f"{who} died while running it", name, "failed")
-
-    def pytest_runtest_logfinish(self, nodeid: str, location: _Location) -> None:
-        """A test has ended: one that brought no record is not lost."""
-        if not self._completeness.note_finished(nodeid):
-            outcome = self._completeness.outcome_of_running(nodeid)
-            why = "no report of its teardown brought a verdict: a plugin runs it in a way of its own"
-            self._take_unchecked(nodeid, location, why, self._monitor.worker, outcome)
+                self._take_unchecked(report, f"{who} died while running it", name, "failed")
 
     def take_worker(self, worker: str, records: list[dict[str, Any]]) -> None:
         """A worker has ended: these are its findings on fixtures. One that died sends none, and what is known stands."""
         self._of_workers.pop(worker, None)
+        if not records:
+            return
+        from pytest_gpuleak.records import decode_fixture
+
         for record in records:
             self._ledger.add_fixture(decode_fixture(record))
 
-    def finish(self) -> None:
-        """The session is over: take what is known of the fixtures of workers that died."""
+    def finish(self, *, stopped: bool) -> None:
+        """The session is over: take what is known of the fixtures of workers that died, and tests without a record.
+
+        Args:
+            stopped: whether it has ended early. A test that was in its midst then has not run to its end.
+        """
+        why = "no report of its teardown brought a verdict: a plugin runs it in a way of its own"
+        for report in list(self._without_record.values()):
+            if report.when == "teardown" or not stopped:
+                outcome = self._completeness.outcome_of_running(report.nodeid)
+                self._take_unchecked(report, why, self._monitor.worker, outcome)
         for worker in list(self._of_workers):
             self.take_worker(worker, self._of_workers[worker])
 
@@ -118,37 +120,71 @@ class Recorder:
         if self._journal is not None and self._journal.path not in self._settings.report_paths:
             self._journal.remove()
 
-    def _take(self, record: TestRecord, encoded: dict[str, Any]) -> None:
+    def begin_journal(self) -> Journal:
+        """Let an older report give way to the journal of this run."""
+        from pytest_gpuleak.journal import Journal, journal_path
+
+        self._journal = Journal(journal_path(self._settings.report_paths))
+        policy = {**describe(self._settings), "strategy": self._monitor.mode}
+        self._journal.begin({"created": now(), "environment": environment(), "policy": policy})
+        return self._journal
+
+    def _take(self, record: TestRecord) -> None:
+        self._without_record.pop(record.nodeid, None)
         self._ledger.add_test(record)
-        self._completeness.note_ended(record.nodeid, record.worker)
+        self._completeness.note_ended(record.nodeid)
         if self._journal is None:
             return
         known = [*self._ledger.fixtures, *self._monitor.fixture_records]
         if known or self._of_workers:
+            from pytest_gpuleak.records import encode
+
             fixtures = [encode(fixture) for fixture in known]
             fixtures += [fixture for those in self._of_workers.values() for fixture in those]
             if fixtures != self._written:
                 self._written = fixtures
                 self._journal.set_fixtures(fixtures)
-        self._journal.add_test(encoded, self._completeness.running)
+        self._journal.add_test(encode_test(record), self._completeness.running or self._monitor.upcoming)
 
-    def _take_unchecked(self, nodeid: str, location: _Location, why: str, worker: str, outcome: Outcome) -> None:
-        file, line, _ = location
-        record = TestRecord(
-            nodeid=nodeid,
-            verdict="unchecked",
-            why_unchecked=why,
-            outcome=outcome,
-            worker=worker,
-            duration_s=0.0,
-            overhead_s=0.0,
-            file=file,
-            line=None if line is None else line + 1,
+    def _take_unchecked(self, report: pytest.TestReport, why: str, worker: str, outcome: Outcome) -> None:
+        file, line, _ = report.location
+        self._take(
+            TestRecord(
+                nodeid=report.nodeid,
+                verdict="unchecked",
+                why_unchecked=why,
+                outcome=outcome,
+                worker=worker,
+                duration_s=0.0,
+                overhead_s=0.0,
+                file=file,
+                line=None if line is None else line + 1,
+            )
         )
-        self._take(record, encode(record))
 
 
-class LeakedStatus:
+class JournalHooks(Hooks):
+    """Tells the journal which tests are running. Registered where reports are written.
+
+    Args:
+        recorder: takes the records.
+        completeness: follows which tests run.
+    """
+
+    def __init__(self, recorder: Recorder, completeness: Completeness) -> None:
+        self._recorder = recorder
+        self._completeness = completeness
+        self._journal: Journal | None = None
+
+    def pytest_runtest_logstart(self, nodeid: str) -> None:
+        """A test starts. With the first one, an older report gives way to the journal of this run."""
+        self._completeness.note_started(nodeid)
+        if self._journal is None:
+            self._journal = self._recorder.begin_journal()
+        self._journal.note_running(self._completeness.running)
+
+
+class LeakedStatus(Hooks):
     """Says what a leaking test's letter is. Registered with the first one: three calls of a hook a test are spared."""
 
     @pytest.hookimpl(tryfirst=True)
@@ -162,7 +198,7 @@ class LeakedStatus:
         return None
 
 
-class Sender:
+class Sender(Hooks):
     """Sends what an xdist worker knows of its fixtures to the controller, with the next test's report.
 
     Args:
@@ -179,6 +215,8 @@ class Sender:
         if hasattr(report, RECORD_ATTRIBUTE):
             known = self._monitor.fixture_records
             if known != self._sent:
+                from pytest_gpuleak.records import encode
+
                 self._sent = known
                 setattr(report, FIXTURES_ATTRIBUTE, {self._monitor.worker: [encode(record) for record in known]})
         elif report.failed:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from functools import partial
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
@@ -9,24 +10,29 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from _pytest.outcomes import OutcomeException
 
+from pytest_gpuleak.attempts import encode_test
+from pytest_gpuleak.hooks import Hooks
 from pytest_gpuleak.keepsakes import warn
-from pytest_gpuleak.records import TestRecord, encode
 from pytest_gpuleak.scopes import is_wider
 
 if TYPE_CHECKING:
     from collections.abc import Generator
-    from types import TracebackType
 
+    from pytest_gpuleak.attempts import TestRecord
     from pytest_gpuleak.findings import Finding
     from pytest_gpuleak.monitor import Monitor
     from pytest_gpuleak.out_of_memory_section import OutOfMemorySection
     from pytest_gpuleak.probes.sharing import MeterBrackets
 
+FAULTS = (Exception, OutcomeException)
+"""Whatever is wrong with us costs the test its verdict and the run one warning, and no outcome. A timeout plugin's
+`Failed` is no Exception."""
+
 RECORD_ATTRIBUTE = "gpu_leak"
 """The attribute of a teardown's report that carries the test's record; xdist sends it along."""
 
 
-class RuntestHooks:
+class RuntestHooks(Hooks):
     """Tells the monitor what happens to the tests.
 
     Args:
@@ -41,14 +47,18 @@ class RuntestHooks:
         self._nextitem: pytest.Item | None = None
         self._fault = ""
         self._warned = False
+        self._sends = hasattr(monitor.config, "workerinput")
+        self._process = os.getpid()
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtest_setup(self, item: pytest.Item) -> Generator[None, object, object]:
         """An attempt begins. Not in the protocol: plugins that repeat tests run several attempts in one."""
         if not self._monitor.rerunning:
             self._fault = ""
-            with _Guard(self, item):
+            try:
                 self._monitor.begin(item)
+            except FAULTS as error:
+                self._note_fault(item, error)
             self._brackets.begin()
         return (yield)
 
@@ -63,8 +73,12 @@ class RuntestHooks:
         """What is born while a wider fixture is set up is the fixture's."""
         if not is_wider(fixturedef):
             return (yield)
-        with _Guard(self, request.node):
+        try:
             self._monitor.enter_fixture_setup(fixturedef, request)
+            # Finalizers are called last in, first out: this one once all is torn down.
+            fixturedef.addfinalizer(partial(self._fixture_finalised, fixturedef, request.node))
+        except FAULTS as error:
+            self._note_fault(request.node, error)
         self._brackets.enter_setup()
         started = perf_counter()
         try:
@@ -72,17 +86,12 @@ class RuntestHooks:
         finally:
             duration_s = perf_counter() - started
             self._brackets.leave_setup(fixturedef)
-            with _Guard(self, request.node):
+            try:
                 self._monitor.leave_fixture_setup(fixturedef, duration_s)
-                # Finalizers are called last in, first out: from this one on the fixture's own run.
+                # From this one on the fixture's own run.
                 fixturedef.addfinalizer(partial(self._fixture_teardown, fixturedef, request.node))
-
-    def pytest_fixture_post_finalizer(self, fixturedef: Any, request: Any) -> None:
-        """A fixture has been torn down."""
-        if is_wider(fixturedef):
-            self._brackets.finalised(fixturedef)
-            with _Guard(self, request.node):
-                self._monitor.fixture_finalised(fixturedef)
+            except FAULTS as error:
+                self._note_fault(request.node, error)
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtest_makereport(
@@ -96,16 +105,26 @@ class RuntestHooks:
             self._explain_shortage(item, call.excinfo.value, report)
         self._monitor.note_report(report)
         if call.when == "teardown":
-            nextitem, self._nextitem = self._nextitem, None
-            self._brackets.end()
-            record = None
-            with _Guard(self, item):
-                record = self._monitor.judge(item, nextitem)
-            if self._fault:
-                record = self._monitor.give_up(item, self._fault)
-            if record is not None:
-                self._monitor.note_record(record, attach(report, record))
+            self._judge(item, report)
         return report
+
+    def _judge(self, item: pytest.Item, report: pytest.TestReport) -> None:
+        nextitem, self._nextitem = self._nextitem, None
+        self._brackets.end()
+        record = None
+        try:
+            record = self._monitor.judge(item, nextitem)
+        except FAULTS as error:
+            self._note_fault(item, error)
+        if self._fault:
+            record = self._monitor.give_up(item, self._fault)
+        if record is None:
+            return
+        if record.verdict == "clean" and not self._sends and os.getpid() == self._process:
+            # It goes no further than to the recorder of this process, which takes it off the report.
+            setattr(report, RECORD_ATTRIBUTE, record)
+        else:
+            attach(report, record)
 
     @pytest.hookimpl(optionalhook=True, tryfirst=True)
     def pytest_timeout_set_timer(self) -> bool | None:
@@ -113,8 +132,17 @@ class RuntestHooks:
         return True if self._monitor.rerunning else None
 
     def _fixture_teardown(self, fixturedef: Any, node: Any) -> None:
-        with _Guard(self, node):
+        try:
             self._monitor.fixture_teardown(fixturedef)
+        except FAULTS as error:
+            self._note_fault(node, error)
+
+    def _fixture_finalised(self, fixturedef: Any, node: Any) -> None:
+        self._brackets.finalised(fixturedef)
+        try:
+            self._monitor.fixture_finalised(fixturedef)
+        except FAULTS as error:
+            self._note_fault(node, error)
 
     def _explain_shortage(self, item: pytest.Item, error: BaseException, report: pytest.TestReport) -> None:
         if self._shortages is None:
@@ -123,7 +151,7 @@ class RuntestHooks:
             self._shortages = OutOfMemorySection(self._monitor)
         self._shortages.add(item, error, report)
 
-    def note_fault(self, node: Any, error: BaseException) -> None:
+    def _note_fault(self, node: Any, error: BaseException) -> None:
         """The plugin has failed on a test: it is given up, and the first such fault is told."""
         self._fault = f"the plugin failed: {type(error).__name__}: {error}"
         if not self._warned:
@@ -131,32 +159,9 @@ class RuntestHooks:
             warn(node.config, f"{node.nodeid} could not be checked: {type(error).__name__}: {error}", node.nodeid)
 
 
-class _Guard:
-    """Whatever is wrong with us costs the test its verdict and the run one warning, and no outcome."""
-
-    __slots__ = ("_hooks", "_node")
-
-    def __init__(self, hooks: RuntestHooks, node: Any) -> None:
-        self._hooks = hooks
-        self._node = node
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> bool:
-        # A timeout plugin's `Failed` is no Exception.
-        if error is None or not isinstance(error, (Exception, OutcomeException)):
-            return False
-        self._hooks.note_fault(self._node, error)
-        return True
-
-
-def attach(report: pytest.TestReport, record: TestRecord) -> dict[str, Any]:
-    """Put a test's record, and its verdict, into its teardown's report. Returns what was put there."""
-    encoded = encode(record)
-    setattr(report, RECORD_ATTRIBUTE, encoded)
+def attach(report: pytest.TestReport, record: TestRecord) -> None:
+    """Put a test's record, as plain data, and its verdict into its teardown's report."""
+    setattr(report, RECORD_ATTRIBUTE, encode_test(record))
     if record.findings:
         from pytest_gpuleak.reports.junit import properties_of
 
@@ -164,7 +169,6 @@ def attach(report: pytest.TestReport, record: TestRecord) -> dict[str, Any]:
     if record.verdict == "leaked":
         report.outcome = "failed"
         report.longrepr = describe_failure(record.findings)
-    return encoded
 
 
 def describe_failure(findings: tuple[Finding, ...]) -> str:

@@ -3,41 +3,16 @@
 from __future__ import annotations
 
 import gc
-from itertools import compress
 from typing import TYPE_CHECKING, Literal
 
-from pytest_gpuleak.arrays.protocol import ArrayFramework, is_kind_of, select_arrays
+from pytest_gpuleak.arrays.selection import array_types, find_arrays, framework_of, select_arrays
 from pytest_gpuleak.collector import whole_heap
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from contextlib import AbstractContextManager
 
-
-def array_types(frameworks: Sequence[ArrayFramework]) -> list[type]:
-    """The array classes of the frameworks that the tests have imported so far."""
-    bases = []
-    for framework in frameworks:
-        base = framework.array_type()
-        if base is not None:
-            bases.append(base)
-    return bases
-
-
-def framework_of(array: object, frameworks: Sequence[ArrayFramework]) -> ArrayFramework:
-    """The framework that an array belongs to. Raises LookupError for an object that is no array."""
-    for framework in frameworks:
-        base = framework.array_type()
-        if base is not None and is_kind_of(type(array), base):
-            return framework
-    raise LookupError(f"{type(array).__name__} is an array of none of the frameworks watched")
-
-
-def find_arrays(identities: set[int], objects: list[object], bases: list[type]) -> list[object]:
-    """The arrays among `objects` whose id is in `identities`."""
-    # By id first, in C: one set look-up an object. Mostly all of them have died, and nothing is left to do.
-    alive = identities.intersection(map(id, objects))
-    return select_arrays(list(compress(objects, map(alive.__contains__, map(id, objects)))), bases) if alive else []
+    from pytest_gpuleak.arrays.protocol import ArrayFramework
 
 
 def visible_objects() -> list[object]:

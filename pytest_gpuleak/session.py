@@ -8,25 +8,26 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pytest_gpuleak.arrays import ArrayFramework, builtin_frameworks
+from pytest_gpuleak.arrays import builtin_frameworks
 from pytest_gpuleak.collector import epochs_supported, installed
 from pytest_gpuleak.completeness import DESELECTED_KEY, Completeness
 from pytest_gpuleak.driver import Driver
 from pytest_gpuleak.epoch import EpochDetector
+from pytest_gpuleak.hooks import Hooks
 from pytest_gpuleak.ledger import Ledger
 from pytest_gpuleak.memory import MemoryWatch
 from pytest_gpuleak.monitor import Monitor
-from pytest_gpuleak.options import USAGE_ERROR_KEY
-from pytest_gpuleak.policy import Settings, check_markers, read_scan
+from pytest_gpuleak.options import USAGE_ERROR_KEY, is_enabled, is_given
+from pytest_gpuleak.policy import Policy, Settings, check_markers
 from pytest_gpuleak.probes.sharing import shared_probe, take_over_meter
-from pytest_gpuleak.ranks import path_of_rank, rank_of
-from pytest_gpuleak.recorder import Recorder, Sender
-from pytest_gpuleak.records import encode
+from pytest_gpuleak.recorder import JournalHooks, Recorder, Sender
 from pytest_gpuleak.reports.text import clean_text, format_bytes
 from pytest_gpuleak.runtest import RuntestHooks
 
 if TYPE_CHECKING:
+    from pytest_gpuleak.arrays.protocol import ArrayFramework
     from pytest_gpuleak.baseline_run import BaselineRun
+    from pytest_gpuleak.ranks import Rank
     from pytest_gpuleak.records import RunReport
     from pytest_gpuleak.surroundings import Surroundings
 
@@ -42,7 +43,7 @@ WORKER_KEY = "gpu_leak"
 def watch_collector(early_config: pytest.Config) -> None:
     """Install the view of the collector, before any conftest.py is loaded."""
     try:
-        mode = read_scan(early_config)
+        mode = _read_scan(early_config)
     except (pytest.UsageError, AttributeError):
         return  # pytest_configure tells the user, in its turn
     if mode == "epoch" and epochs_supported() and not installed():
@@ -50,6 +51,14 @@ def watch_collector(early_config: pytest.Config) -> None:
         detector.start()
         early_config.stash[_DETECTOR] = detector
         early_config.add_cleanup(detector.stop)
+
+
+def _read_scan(config: pytest.Config) -> str:
+    if not is_given(config):
+        return Policy().scan
+    from pytest_gpuleak.settings import read_scan
+
+    return read_scan(config)
 
 
 def _watch_memory(config: pytest.Config, settings: Settings, driver: Driver, faults: list[str]) -> MemoryWatch:
@@ -71,6 +80,15 @@ def _surroundings() -> Surroundings | None:
     return None if found.silent else found
 
 
+def _rank() -> Rank | None:
+    """Which rank of a distributed run this process is, if any."""
+    if "RANK" not in os.environ:
+        return None
+    from pytest_gpuleak.ranks import rank_of
+
+    return rank_of(os.environ)
+
+
 def _open_baseline(config: pytest.Config, settings: Settings) -> BaselineRun | None:
     """The run's baseline. Raises pytest.UsageError for one that cannot be used."""
     if settings.baseline is None and not (settings.update_baseline or settings.fail_stale):
@@ -80,16 +98,16 @@ def _open_baseline(config: pytest.Config, settings: Settings) -> BaselineRun | N
     return open_baseline(config, settings)
 
 
-def _render_leaks(report: RunReport, *, verbosity: int, width: int) -> list[str]:
-    """The lines below ``GPU LEAKS``. What writes them is loaded where there is something to write."""
-    if not any(record.findings for records in (report.tests, report.fixtures) for record in records):
-        return []
-    from pytest_gpuleak.reports.terminal import render_leaks
+def settings_of(config: pytest.Config) -> Settings:
+    """The run's settings. Raises pytest.UsageError for a value or a report path that is not accepted."""
+    if not is_given(config):
+        return Settings(is_enabled(config), Policy())
+    from pytest_gpuleak.settings import read_settings
 
-    return render_leaks(report, verbosity=verbosity, width=width)
+    return read_settings(config)
 
 
-class Session:
+class Session(Hooks):
     """One pytest session with the plugin switched on.
 
     Args:
@@ -99,10 +117,13 @@ class Session:
 
     def __init__(self, config: pytest.Config, settings: Settings) -> None:
         worker: dict[str, Any] | None = getattr(config, "workerinput", None)
-        self._rank = rank_of(os.environ) if worker is None else None
-        settings = settings._replace(
-            report_paths=tuple(path_of_rank(path, self._rank) for path in settings.report_paths)
-        )
+        self._rank = _rank() if worker is None else None
+        if self._rank is not None:
+            from pytest_gpuleak.ranks import path_of_rank
+
+            settings = settings._replace(
+                report_paths=tuple(path_of_rank(path, self._rank) for path in settings.report_paths)
+            )
         self._config = config
         self._settings = settings
         self._is_worker = worker is not None
@@ -126,6 +147,8 @@ class Session:
         self._recorder = Recorder(settings, self._ledger, self._monitor, self._completeness)
         records = Sender(self._monitor) if self._is_worker else self._recorder
         config.pluginmanager.register(records, "gpuleak-recorder")
+        if settings.report_paths:
+            config.pluginmanager.register(JournalHooks(self._recorder, self._completeness), "gpuleak-journal")
 
     def pytest_report_header(self) -> list[str]:
         """One line: how tests are judged."""
@@ -198,15 +221,19 @@ class Session:
         self._monitor.finish()
         records = self._monitor.fixture_records
         if self._is_worker:
+            from pytest_gpuleak.records import encode
+
             self._config.workeroutput[WORKER_KEY] = [encode(record) for record in records]  # type: ignore[attr-defined]
             self._config.workeroutput[FAULTS_KEY] = self._memory.faults  # type: ignore[attr-defined]
             self._config.workeroutput[DESELECTED_KEY] = self._completeness.deselected  # type: ignore[attr-defined]
             return
-        self._recorder.finish()
+        self._recorder.finish(
+            stopped=bool(session.shouldstop or session.shouldfail or exitstatus >= pytest.ExitCode.INTERRUPTED)
+        )
         for record in records:
             self._ledger.add_fixture(record)
         self._ledger.deselected = self._completeness.deselected
-        self._ledger.incomplete = self._completeness.why_incomplete(session)
+        self._ledger.incomplete = self._completeness.why_incomplete(session, self._ledger.tests)
         if exitstatus != pytest.ExitCode.USAGE_ERROR and not self._config.option.collectonly:
             self._judge_by_baseline(session)
             if self._settings.report_paths or self._surroundings is not None:
@@ -224,29 +251,36 @@ class Session:
         """The section GPU LEAKS, the summary line, and what went wrong with a report."""
         if self._config.option.collectonly:
             return
-        from pytest_gpuleak.reports import terminal_summary
+        from pytest_gpuleak.reports.terminal_summary import TEXT_LIMIT, render_summary
 
-        report = self._ledger.report(self._settings, self._monitor.mode, on_file=False)
-        verbosity = int(self._config.option.verbose)
-        lines = _render_leaks(report, verbosity=verbosity, width=terminalreporter._tw.fullwidth)
-        if lines and verbosity >= 0:
-            terminalreporter.section("GPU LEAKS", red=report.summary["leaked"] > 0 or self._ledger.fixture_leaked)
-        for line in lines:
-            terminalreporter.line(line)
-        if verbosity >= 0:
-            for line in terminal_summary.render_usage(report, width=terminalreporter._tw.fullwidth):
-                terminalreporter.line(line)
+        summary = self._ledger.summary(self._settings.top, on_file=False)
+        if self._ledger.found or self._settings.top or self._baseline is not None:
+            self._tell_findings(terminalreporter)
         for fault in dict.fromkeys([*self._memory.faults, *self._faults]):
-            terminalreporter.line(f"gpu-leak: {clean_text(fault, terminal_summary.TEXT_LIMIT)}")
-        if self._baseline is not None:
-            for line in self._baseline.render(report, verbosity=verbosity):
-                terminalreporter.line(line)
-        terminalreporter.line(terminal_summary.render_summary(report))
-        if report.incomplete is not None and self._settings.report_paths:
-            terminalreporter.line(f"gpu-leak: THE REPORT IS INCOMPLETE: {report.incomplete}", red=True, bold=True)
+            terminalreporter.line(f"gpu-leak: {clean_text(fault, TEXT_LIMIT)}")
+        terminalreporter.line(render_summary(summary))
+        if self._ledger.incomplete is not None and self._settings.report_paths:
+            terminalreporter.line(f"gpu-leak: THE REPORT IS INCOMPLETE: {self._ledger.incomplete}", red=True, bold=True)
         for error in self._errors:
             terminalreporter.line(error, red=True)
         for line in self._published:
+            terminalreporter.line(line)
+
+    def _tell_findings(self, terminalreporter: Any) -> None:
+        """What writes them is loaded where there is something to write."""
+        from pytest_gpuleak.reports.terminal import render_leaks
+        from pytest_gpuleak.reports.terminal_summary import render_usage
+
+        report = self._ledger.report(self._settings, self._monitor.mode, on_file=False)
+        verbosity, width = int(self._config.option.verbose), terminalreporter._tw.fullwidth
+        lines = render_leaks(report, verbosity=verbosity, width=width) if self._ledger.found else []
+        if lines and verbosity >= 0:
+            terminalreporter.section("GPU LEAKS", red=report.summary["leaked"] > 0 or self._ledger.fixture_leaked)
+        if verbosity >= 0:
+            lines += render_usage(report, width=width)
+        if self._baseline is not None:
+            lines += self._baseline.render(report, verbosity=verbosity)
+        for line in lines:
             terminalreporter.line(line)
 
     def _publish(self, report: RunReport) -> None:

@@ -7,15 +7,15 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from pytest_gpuleak.account import active_fixtures
-from pytest_gpuleak.arrays.protocol import ArrayReading, select_arrays
+from pytest_gpuleak.arrays.selection import array_types, framework_of, select_arrays
 from pytest_gpuleak.collector import get_objects
 from pytest_gpuleak.memory import HOST
 from pytest_gpuleak.out_of_memory import DeviceFacts, HostFacts, OutOfMemory, Shortage, group_readings
-from pytest_gpuleak.scan import array_types, framework_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
+    from pytest_gpuleak.arrays.protocol import ArrayReading
     from pytest_gpuleak.monitor import Monitor
 
 _Found = TypeVar("_Found")

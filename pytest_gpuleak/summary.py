@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from array import array
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
@@ -24,7 +23,7 @@ def summarise(tests: Iterable[TestRecord], fixtures: Sequence[FixtureRecord]) ->
     verdicts: Counter[str] = Counter()
     findings = sum(len(record.findings) for record in fixtures)
     overhead = duration = 0.0
-    clean = array("d")
+    clean: list[float] = []
     for record in tests:
         verdicts[record.verdict] += 1
         findings += len(record.findings)

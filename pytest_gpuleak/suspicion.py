@@ -9,10 +9,10 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from pytest_gpuleak.account import owner_of
+from pytest_gpuleak.arrays.selection import framework_of
 from pytest_gpuleak.counting import CounterTrail
 from pytest_gpuleak.findings import FixtureRecord
 from pytest_gpuleak.keepsakes import release_values
-from pytest_gpuleak.scan import framework_of
 from pytest_gpuleak.settle import Collection, YoungCollection
 from pytest_gpuleak.threads import running_threads
 from pytest_gpuleak.verdict import Evidence, Survivor, conclude, judge
@@ -22,11 +22,12 @@ if TYPE_CHECKING:
 
     from pytest_gpuleak.arrays.protocol import OriginLog, StorageHandle
     from pytest_gpuleak.findings import Finding
+    from pytest_gpuleak.fixture_places import FixturePlace
     from pytest_gpuleak.investigation import Investigation
     from pytest_gpuleak.memory import Growth
     from pytest_gpuleak.monitor import Monitor
     from pytest_gpuleak.policy import Policy
-    from pytest_gpuleak.scopes import FixturePlace, FixtureSetup
+    from pytest_gpuleak.scopes import FixtureSetup
 
 YOUNG_RUNGS = (Collection(1), YoungCollection())
 """What is tried before anything that walks the whole heap."""
@@ -113,8 +114,10 @@ class Suspicion:
             left -= 1
             investigation.expect_run()
             with counters.recording():
-                result, origins = self._run_again(tracing_on=True)
-                if not (result.passed or result.timed_out):
+                # Lines are noted for arrays: where a counter alone has grown, tracing would double the time for nothing.
+                tracing_on = investigation.left_arrays
+                result, origins = self._run_again(tracing_on=tracing_on)
+                if tracing_on and not (result.passed or result.timed_out):
                     # It may be the tracing that it does not bear (torch.compile's fullgraph, a mode of its own).
                     result, origins = self._run_again(tracing_on=False)
                 if not result.passed:

@@ -5,13 +5,10 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from pytest_gpuleak.options import METAVARS
+from pytest_gpuleak.options import METAVARS, MIB
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
-
-MIB = 1024 * 1024
-"""Bytes in one MiB, the unit of a size given as a plain number."""
 
 # GPU tools, and this plugin's own `-mb` options, say MB and count in 1024s: so does a size written with it.
 _UNITS: dict[str, int] = {

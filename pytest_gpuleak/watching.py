@@ -8,22 +8,23 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, overload
 
-from pytest_gpuleak.arrays import ArrayFramework, builtin_frameworks
+from pytest_gpuleak.arrays import builtin_frameworks
 from pytest_gpuleak.collector import epochs_supported, installed
 from pytest_gpuleak.epoch import EpochDetector
 from pytest_gpuleak.findings import Finding
 from pytest_gpuleak.investigation import Investigation
-from pytest_gpuleak.policy import Policy, parse_size
+from pytest_gpuleak.policy import Policy
 from pytest_gpuleak.presentation import for_the_reader
 from pytest_gpuleak.scan import ScanDetector
 from pytest_gpuleak.settle import Collection, Rung, Waits
 from pytest_gpuleak.sources import is_user_file
 from pytest_gpuleak.threads import running_threads
 from pytest_gpuleak.tracing import traced
+from pytest_gpuleak.values import parse_size
 from pytest_gpuleak.verdict import judge
 
 if TYPE_CHECKING:
-    from pytest_gpuleak.arrays.protocol import OriginLog
+    from pytest_gpuleak.arrays.protocol import ArrayFramework, OriginLog
     from pytest_gpuleak.detector import Detector
 
 

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
-from pytest_gpuleak.arrays.protocol import ArrayFramework
+from typing import TYPE_CHECKING
+
 from pytest_gpuleak.arrays.torch import TorchArrays
+
+if TYPE_CHECKING:
+    from pytest_gpuleak.arrays.protocol import ArrayFramework
 
 
 def builtin_frameworks() -> list[ArrayFramework]:
@@ -11,4 +15,4 @@ def builtin_frameworks() -> list[ArrayFramework]:
     return [TorchArrays()]
 
 
-__all__ = ["ArrayFramework", "TorchArrays", "builtin_frameworks"]
+__all__ = ["TorchArrays", "builtin_frameworks"]

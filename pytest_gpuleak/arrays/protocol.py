@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import sys
-import types
 from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeAlias
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Mapping
     from contextlib import AbstractContextManager
 
     from pytest_gpuleak.findings import Origin
@@ -76,91 +74,3 @@ class ArrayFramework(Protocol):
 
     def trace_origins(self, is_user_file: Callable[[str], bool]) -> AbstractContextManager[OriginLog]:
         """While it is entered, note the first user's line on the stack that creates each storage."""
-
-
-def class_lines(kind: type) -> tuple[type, ...]:
-    """The method resolution order of a class, read without asking its metaclass.
-
-    ``cls.__mro__`` goes through a metaclass's ``__getattribute__``, which is a stranger's code.
-    """
-    lines: tuple[type, ...] = _read_mro(kind)
-    return lines
-
-
-_read_mro = type.__dict__["__mro__"].__get__
-_read_module = type.__dict__["__module__"].__get__
-_read_name = type.__dict__["__name__"].__get__
-_read_flags = type.__dict__["__flags__"].__get__
-
-
-def is_kind_of(kind: type, base: type) -> bool:
-    """Whether `base` is in the class's method resolution order, by identity.
-
-    ``isinstance`` asks ``__class__``, which proxies answer with side effects; ``in`` on a tuple may call a
-    metaclass's ``__eq__``.
-    """
-    return id(base) in map(id, _read_mro(kind))
-
-
-# Nearly all that is born in a test is of one of these, which never die: their ids hold.
-_PLAIN: dict[int, type] = {
-    id(kind): kind
-    for kind in (dict, list, tuple, set, frozenset, type, types.FunctionType, types.MethodType,
-                 types.BuiltinFunctionType, types.CellType, types.FrameType, types.TracebackType, types.GeneratorType,
-                 types.ModuleType, property)
-}  # fmt: skip
-"""Types that are no arrays, and never go, by id."""
-
-_FEW = 1000
-
-_HEAP_TYPE = 1 << 9
-"""Py_TPFLAGS_HEAPTYPE: not set for a type that is a static structure (Include/object.h)."""
-
-_PERMANENT = frozenset({"_pytest", "pluggy", "pytest_gpuleak", *sys.stdlib_module_names} - {"__main__"})
-
-
-def select_arrays(objects: list[object], bases: list[type]) -> list[object]:
-    """Those of `objects` that are arrays of one of the `bases`.
-
-    The memo is keyed by ids and dies with the call: one that lived longer would keep types alive, and every MagicMock
-    has a type of its own that reaches its call arguments. Types that live as long as the process are remembered.
-    """
-    # What a test without arrays leaves is a few dozen objects of such types: told in C. On a whole heap a loop is faster.
-    if len(objects) < _FEW and _PLAIN.keys() >= set(map(id, map(type, objects))):
-        return []
-    wanted = set(map(id, bases))
-    known: dict[int, object] = {**_PLAIN}
-    found: list[object] = []
-    for candidate in objects:
-        kind = type(candidate)
-        other = known.get(id(kind))
-        if other is None:
-            other = known[id(kind)] = wanted.isdisjoint(map(id, _read_mro(kind)))
-            if other and _outlives_tests(kind):
-                _PLAIN[id(kind)] = kind
-        if other is False:
-            found.append(candidate)
-    return found
-
-
-def _outlives_tests(kind: type) -> bool:
-    """Whether a type never goes, so that its id stays its own: one written in C, or a library's that all tests share."""
-    if not _read_flags(kind) & _HEAP_TYPE:
-        return True
-    module = _read_module(kind)
-    if type(module) is not str or module.partition(".")[0] not in _PERMANENT:
-        return False
-    loaded = sys.modules.get(module)
-    return type(loaded) is types.ModuleType and vars(loaded).get(_read_name(kind)) is kind
-
-
-def walk_arrays(value: object, base: type) -> Iterator[object]:
-    """The arrays of type `base` in a value or in nested exact lists, tuples and dicts of a framework's own making."""
-    if is_kind_of(type(value), base):
-        yield value
-    elif type(value) is list or type(value) is tuple:
-        for part in value:
-            yield from walk_arrays(part, base)
-    elif type(value) is dict:
-        for part in value.values():
-            yield from walk_arrays(part, base)

@@ -2,26 +2,17 @@
 
 from __future__ import annotations
 
-import contextlib
 import sys
 import types
 from typing import TYPE_CHECKING, Any
 
-from pytest_gpuleak.arrays.protocol import (
-    BACKWARD,
-    ArrayReading,
-    OriginLog,
-    StorageHandle,
-    class_lines,
-    is_kind_of,
-    walk_arrays,
-)
-from pytest_gpuleak.threads import started_threads
+from pytest_gpuleak.arrays.selection import class_lines, is_kind_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
+    from contextlib import AbstractContextManager
 
-    from pytest_gpuleak.arrays.origins import OriginTable
+    from pytest_gpuleak.arrays.protocol import ArrayReading, OriginLog, StorageHandle
 
 _module_dict: Callable[[object], dict[str, object]] = vars(types.ModuleType)["__dict__"].__get__
 _class_dict: Callable[[type], dict[str, object]] = vars(type)["__dict__"].__get__
@@ -69,7 +60,7 @@ class TorchArrays:
         """Address of the StorageImpl; of the TensorImpl where a layout has none (sparse, opaque)."""
         torch = self._torch
         with torch._C.DisableTorchFunction():
-            return _storage_key(torch, array)
+            return storage_key(torch, array)
 
     def read(self, array: object) -> ArrayReading | None:
         """Metadata of a tensor; None for fake, meta, functional, wrapper and empty ones, which own no memory."""
@@ -87,7 +78,7 @@ class TorchArrays:
         from torch.multiprocessing.reductions import StorageWeakRef
 
         with torch._C.DisableTorchFunction(), torch._C._DisableTorchDispatch():
-            key = _storage_key(torch, array)
+            key = storage_key(torch, array)
             try:
                 return WeakHandle(key, StorageWeakRef(torch.Tensor.untyped_storage(array)))
             except (NotImplementedError, RuntimeError):
@@ -106,33 +97,11 @@ class TorchArrays:
             except (AttributeError, NotImplementedError, RuntimeError):
                 return None
 
-    @contextlib.contextmanager
-    def trace_origins(self, is_user_file: Callable[[str], bool]) -> Iterator[OriginLog]:
-        """Run the body under a torch function mode that notes where each storage is made.
+    def trace_origins(self, is_user_file: Callable[[str], bool]) -> AbstractContextManager[OriginLog]:
+        """See `torch_origins.trace_origins`."""
+        from pytest_gpuleak.arrays.torch_origins import trace_origins
 
-        A mode is local to the thread: those that the body starts enter it too. A dispatch mode would see more, the
-        gradients made in backward among them, but it is no bystander: it gives a Python object to every tensor that
-        C++ alone holds, which then looks like one more left behind; it asks ``sys.modules`` for torch in the midst of
-        an operation, and where a test has put a mock there, keeps what it gets for good and crashes the process later.
-        """
-        torch = self._torch
-        from torch.overrides import TorchFunctionMode
-
-        from pytest_gpuleak.arrays.origins import OriginTable
-
-        table = OriginTable(is_user_file)
-
-        class NoteOrigins(TorchFunctionMode):  # type: ignore[misc] # torch is Any to a project that does not pin it
-            def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-                result = func(*args, **(kwargs or {}))
-                if entered:
-                    _note(torch, table, func, (args, kwargs), result)
-                return result
-
-        entered = [True]
-        with NoteOrigins(), started_threads(lambda: NoteOrigins().__enter__()):
-            yield table
-        entered.clear()  # a thread that goes on keeps its mode, which has nothing to do any more
+        return trace_origins(self._torch, is_user_file)
 
 
 def _is_torch(module: object) -> bool:
@@ -144,7 +113,8 @@ def _is_torch(module: object) -> bool:
     return base is not None and is_kind_of(type(tensor), type) and id(base) in map(id, class_lines(tensor))  # type: ignore[arg-type]
 
 
-def _storage_key(torch: Any, array: object) -> int:
+def storage_key(torch: Any, array: object) -> int:
+    """Address of a tensor's StorageImpl; of the TensorImpl where a layout has none."""
     try:
         return int(torch._C._storage_address(array))
     except (NotImplementedError, RuntimeError):
@@ -159,6 +129,8 @@ def _wraps_other_arrays(torch: Any, array: object) -> bool:
 
 
 def _read(torch: Any, array: Any) -> ArrayReading | None:
+    from pytest_gpuleak.arrays.protocol import ArrayReading  # most runs read none
+
     if _wraps_other_arrays(torch, array) or torch._is_functional_tensor(array):
         return None
     tensor = torch.Tensor
@@ -207,34 +179,3 @@ def _sparse_bytes(tensor: Any, array: Any) -> int:
     else:
         return int(tensor.numel(array)) * int(tensor.element_size(array))
     return sum(int(tensor.numel(part)) * int(tensor.element_size(part)) for part in parts)
-
-
-def _note_gradient(torch: Any, table: OriginTable, gradient: Any) -> None:
-    """Note that a tensor read as ``.grad`` was made by the last backward pass.
-
-    It may be kept on its own, and its parameter be gone by the time that anybody looks.
-    """
-    with contextlib.suppress(Exception), torch._C.DisableTorchFunction():
-        for array in walk_arrays(gradient, torch.Tensor):
-            table.note_as(_storage_key(torch, array), BACKWARD)
-
-
-def _note(torch: Any, table: OriginTable, func: Any, given: Any, made: Any) -> None:
-    """Note the line of each storage in a call's result that none of its arguments has."""
-    name = getattr(func, "__name__", "")
-    if name == "__get__":  # an attribute shows what was made before: .grad what the last backward pass has made
-        if getattr(getattr(func, "__self__", None), "__name__", "") == "grad":
-            _note_gradient(torch, table, made)
-        return
-    if name == "backward":
-        table.note(BACKWARD)
-        return
-    # A creating line is evidence; failing the user's re-run for want of it would be worse.
-    with contextlib.suppress(Exception), torch._C.DisableTorchFunction():
-        known = {_storage_key(torch, array) for array in walk_arrays(list(given), torch.Tensor)}
-        for array in walk_arrays(made, torch.Tensor):
-            key = _storage_key(torch, array)
-            if key not in known:
-                table.note(key)
-            else:
-                table.note_if_unknown(key)

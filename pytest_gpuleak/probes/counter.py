@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pytest_gpuleak.probes.protocol import HostGrowth
-
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from pytest_gpuleak.large_objects import LargeObjects
+    from pytest_gpuleak.probes.protocol import HostGrowth
 
 
 class CounterProbe:
@@ -48,6 +47,8 @@ class CounterProbe:
 
     def end_record(self) -> HostGrowth:
         """Growth by the counter, and the large objects that are new."""
+        from pytest_gpuleak.probes.protocol import HostGrowth
+
         grown = self.read() - self._before
         large, self._large = self._large, None
         return HostGrowth(grown, () if large is None else large.end())

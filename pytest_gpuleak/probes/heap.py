@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from pytest_gpuleak.probes import ProbeUnavailable
 from pytest_gpuleak.probes.counter import CounterProbe
 from pytest_gpuleak.probes.malloc import read_by_mallinfo
-from pytest_gpuleak.probes.protocol import ProbeUnavailable
 from pytest_gpuleak.probes.thrift import ThriftyReader
 
 if TYPE_CHECKING:

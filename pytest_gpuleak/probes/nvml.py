@@ -11,9 +11,9 @@ import os
 import sys
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from pytest_gpuleak.probes import ProbeUnavailable
 from pytest_gpuleak.probes.logical_devices import PhysicalDevice, match_devices
 from pytest_gpuleak.probes.process_identity import Family, Identity, own_identity
-from pytest_gpuleak.probes.protocol import ProbeUnavailable
 from pytest_gpuleak.reports.text import clean_text
 
 if TYPE_CHECKING:

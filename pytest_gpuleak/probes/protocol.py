@@ -11,10 +11,6 @@ if TYPE_CHECKING:
     from pytest_gpuleak.settle import Rung
 
 
-class ProbeUnavailable(Exception):  # noqa: N818 - a state to be told in the header, no error
-    """A probe cannot read anything here; its text says why, in a few words for the run's header."""
-
-
 class DeviceReading(NamedTuple):
     """One device's memory as its caching allocator counts it.
 
@@ -42,6 +38,8 @@ class DeviceProbe(Protocol):
     """
 
     name: str
+    idle: bool
+    """Whether the last `read` has found that no device can have been used yet."""
 
     @property
     def absent(self) -> Mapping[str, str]:

@@ -10,8 +10,9 @@ from pytest_gpuleak.findings import Contribution
 from pytest_gpuleak.heap_walk import HeapWalk, Sizes
 from pytest_gpuleak.holders import raw
 from pytest_gpuleak.holders.heap import Deadline, PausedCollector
+from pytest_gpuleak.probes import ProbeUnavailable
 from pytest_gpuleak.probes.heap import heap_reader
-from pytest_gpuleak.probes.protocol import HostGrowth, ProbeUnavailable
+from pytest_gpuleak.probes.protocol import HostGrowth
 
 if TYPE_CHECKING:
     from collections.abc import Callable

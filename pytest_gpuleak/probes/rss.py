@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from pytest_gpuleak.probes import ProbeUnavailable
 from pytest_gpuleak.probes.counter import CounterProbe
-from pytest_gpuleak.probes.protocol import ProbeUnavailable
 
 
 class ResidentSetProbe(CounterProbe):

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from pytest_gpuleak.hooks import Hooks
 from pytest_gpuleak.scopes import is_wider
 
 if TYPE_CHECKING:
     from collections.abc import Generator
 
     from pytest_gpuleak.findings import Finding
+    from pytest_gpuleak.probes.peaks import DevicePeak
     from pytest_gpuleak.probes.protocol import DeviceProbe, DeviceReading
 
 DEVICE_PROBE: pytest.StashKey[DeviceProbe] = pytest.StashKey()
@@ -47,38 +49,13 @@ def shared_meter(config: pytest.Config) -> PeakMeter:
 
 
 def take_over_meter(config: pytest.Config) -> MeterBrackets:
-    """The brackets of the run's meter, for hooks that the caller has anyway: the meter's own are taken out."""
-    meter = shared_meter(config)
-    config.pluginmanager.unregister(name=_HOOKS)
+    """The brackets of the run's meter, for hooks that the caller has anyway: the meter's own are not needed."""
+    meter = config.stash.get(_METER, None)
+    if meter is None:
+        meter = config.stash[_METER] = PeakMeter(shared_probe(config))
+    else:
+        config.pluginmanager.unregister(name=_HOOKS)
     return MeterBrackets(meter)
-
-
-class Peak(NamedTuple):
-    """How far one counter of one device rose during a test. All in bytes.
-
-    Attributes:
-        before: what it stood at before the test, and what wider fixtures that were set up meanwhile have added to it.
-        own: by how much it exceeded that, their setups left out: what the test itself added at its height.
-        total: the most it stood at, whoever added it.
-        exact: whether the framework counts peaks; if not, `own` and `total` are the most that was seen, no more.
-    """
-
-    before: int
-    own: int
-    total: int
-    exact: bool = True
-
-
-class DevicePeak(NamedTuple):
-    """One device's peaks during a test.
-
-    Attributes:
-        allocated: of blocks handed out.
-        reserved: of memory taken from the driver; None where it is not counted.
-    """
-
-    allocated: Peak
-    reserved: Peak | None = None
 
 
 METRICS = ("allocated", "reserved")
@@ -102,6 +79,7 @@ class PeakMeter:
         self._probe = probe
         self._gauges: dict[tuple[str, str], _Gauge] = {}
         self._paused: list[dict[tuple[str, str], int]] = []
+        self._told = False
         self.active = False
         self.fault = ""
 
@@ -145,6 +123,8 @@ class PeakMeter:
             self._observe(self._read(), own=True)
         if self.fault or not self._gauges:
             return {}
+        from pytest_gpuleak.probes.peaks import DevicePeak, Peak
+
         found = {key: Peak(gauge.before, gauge.own, gauge.total, gauge.exact) for key, gauge in self._gauges.items()}
         devices = [device for device, metric in found if metric == METRICS[0]]
         return {device: DevicePeak(*(found.get((device, metric)) for metric in METRICS)) for device in devices}  # type: ignore[arg-type]
@@ -164,8 +144,9 @@ class PeakMeter:
             return {}
         try:
             readings = self._probe.read()
-            if restart:
+            if restart and not (self._told and self._probe.idle):
                 self._probe.begin_peaks()
+                self._told = True
         except Exception as error:  # noqa: BLE001 - a device may be lost in the midst of a run, which goes on
             self.fault = " ".join(f"{type(error).__name__}: {error}".split())[:200]
             return {}
@@ -233,7 +214,7 @@ class MeterBrackets:
             self._meter.pause()
 
 
-class MeterHooks:
+class MeterHooks(Hooks):
     """The hooks that measure where the leak check, whose own hooks do it otherwise, is off.
 
     Args:

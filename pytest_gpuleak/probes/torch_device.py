@@ -23,14 +23,14 @@ from __future__ import annotations
 
 import os
 import sys
+from operator import methodcaller
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
-
-from pytest_gpuleak.probes.protocol import DeviceReading
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
+    from pytest_gpuleak.probes.protocol import DeviceReading
     from pytest_gpuleak.probes.torch_peaks import DeviceCounters, PeakView
     from pytest_gpuleak.settle import Rung
 
@@ -49,6 +49,7 @@ class TorchDevices:
         name: ``torch``.
         first_used: the devices that the last `read` met for the first time: what their first use took (a context's
             random state, kernels, workspaces) is no leak of the test that happened to come first.
+        idle: whether the last `read` has found that no device can have been used yet.
         absent: why devices have no readings, by their type: ``{"cuda": "..."}``. As of the last `read`.
     """
 
@@ -57,6 +58,7 @@ class TorchDevices:
     def __init__(self) -> None:
         self.first_used: frozenset[str] = frozenset()
         self.absent: dict[str, str] = {}
+        self.idle = False
         self._seen: set[str] = set()
         # Made when first met, before there is a view: they hold the functions as they are for us without it.
         self._known: dict[str, DeviceCounters] = {}
@@ -64,16 +66,13 @@ class TorchDevices:
         self._peaks = False
         self._flags = _Flags()
 
-    def _idle(self) -> bool:
-        """Whether no device can have been used yet."""
-        return not self._seen and self._flags.idle()
-
     def read(self) -> dict[str, DeviceReading]:
         """The devices that this process has used. Raises what torch raises where one fails."""
         readings: dict[str, DeviceReading] = {}
         if self.absent:
             self.absent = {}
-        if self._idle():
+        self.idle = not self._seen and self._flags.idle()
+        if self.idle:
             return readings
         torch = loaded_torch()
         if torch is not None:
@@ -102,7 +101,9 @@ class TorchDevices:
     def begin_peaks(self) -> None:
         """From here on peaks are of what follows; what the user's code sees of them stays as it is."""
         self._peaks = True
-        torch = None if self._idle() else loaded_torch()
+        if not self._seen and self._flags.idle():
+            return
+        torch = loaded_torch()
         if torch is None:
             return
         for counters in self._counters(torch):
@@ -191,6 +192,10 @@ def loaded_torch() -> Any:
     return torch
 
 
+# What `is_initialized()` asks first (torch/cuda/__init__.py, torch/xpu/__init__.py).
+_is_initialized = methodcaller("get", "_initialized", True)
+
+
 class _Flags:
     """Whether no device can have been used yet, by a look at a few flags: all that most test runs need.
 
@@ -210,11 +215,7 @@ class _Flags:
             self._look_up(torch)
         if self._flags is None:
             return False
-        # `_initialized` is what `is_initialized()` asks first (torch/cuda/__init__.py, torch/xpu/__init__.py).
-        for flags in self._flags:  # noqa: SIM110 - a generator costs as much as the look
-            if flags.get("_initialized", True):
-                return False
-        return True
+        return not any(map(_is_initialized, self._flags))
 
     def _look_up(self, torch: object) -> None:
         names = vars(torch) if type(torch) is ModuleType else {}
@@ -276,4 +277,6 @@ def checked(figures: Mapping[str, int | None]) -> DeviceReading | None:
         del sound["requested"]
     if "reserved_peak" in sound and sound["reserved_peak"] < sound.get("reserved", allocated):
         del sound["reserved_peak"]
+    from pytest_gpuleak.probes.protocol import DeviceReading  # most runs use no device
+
     return DeviceReading(**sound)

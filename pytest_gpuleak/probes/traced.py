@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pytest_gpuleak.arrays.origins import MAX_CODE_LENGTH, printable
 from pytest_gpuleak.findings import Contribution, Origin
-from pytest_gpuleak.probes.protocol import HostGrowth, ProbeUnavailable
+from pytest_gpuleak.probes import ProbeUnavailable
+from pytest_gpuleak.probes.protocol import HostGrowth
 from pytest_gpuleak.sources import PACKAGE, is_user_file
 
 if TYPE_CHECKING:

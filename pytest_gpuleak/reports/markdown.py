@@ -118,7 +118,7 @@ def _head(report: RunReport, failed: Sequence[Entry], known: Sequence[Entry]) ->
         title = "No new GPU memory leaks found" if known else "No GPU memory leaks found"
     if report.incomplete is not None:
         title += ", but the run is incomplete"
-    lines = [f"### {title}", "", f"<p>{html.escape(render_summary(report))}</p>"]
+    lines = [f"### {title}", "", f"<p>{html.escape(render_summary(report.summary))}</p>"]
     if report.incomplete is not None:
         lines += ["", f"<p><b>Incomplete, tests are missing:</b> {_code(report.incomplete, TEXT_LIMIT)}</p>"]
     return "\n".join(lines) + "\n"

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from pytest_gpuleak.reports.text import clean_text, count_of, format_bytes, format_signed, shorten_middle
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from pytest_gpuleak.records import RunReport
 
 ID_LIMIT = 300
@@ -23,13 +25,13 @@ INDENT = "  "
 """What lines that belong to another one begin with."""
 
 
-def render_summary(report: RunReport) -> str:
+def render_summary(counts: Mapping[str, Any]) -> str:
     """Write the run's one line: ``gpu-leak: 2 leaked, 1 noted, 3 unchecked, 97 clean; 21 us a test``.
 
-    Reads from `summary`, each 0 or left out where missing: leaked, fixtures_leaked, noted, allowed, unchecked, clean
-    and overhead_per_test_us.
+    Args:
+        counts: a report's `summary`. Read are, each 0 or left out where missing: leaked, fixtures_leaked, noted,
+            allowed, unchecked, clean, known, stale and overhead_per_test_us.
     """
-    counts = report.summary
     parts = [f"{counts.get('leaked', 0)} leaked"]
     if counts.get("fixtures_leaked"):
         parts.append(f"{count_of(counts['fixtures_leaked'], 'fixture')} leaked")

@@ -130,8 +130,8 @@ def _checker(kind: Any) -> Check:
         return check_plain
     if kind in _SIMPLE:
         return _SIMPLE[kind]
-    if dataclasses.is_dataclass(kind):
-        return _record(kind)  # type: ignore[arg-type]  # a class: none is an instance
+    if dataclasses.is_dataclass(kind) or hasattr(kind, "_fields"):
+        return _record(kind)
     origin, arguments = typing.get_origin(kind), typing.get_args(kind)
     if origin is Literal:
         return _choice(arguments)
@@ -151,14 +151,7 @@ def _record(kind: type[Any]) -> Check:
     hints = typing.get_type_hints(
         kind, localns={"Finding": Finding, "FixtureRecord": FixtureRecord, "KnownLeak": KnownLeak}
     )
-    fields = [
-        (
-            field.name,
-            _limited(kind, field.name, hints[field.name]),
-            field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING,
-        )
-        for field in dataclasses.fields(kind)
-    ]
+    fields = [(name, _limited(kind, name, hints[name]), required) for name, required in _fields(kind)]
 
     def one(value: object) -> Any:
         if not isinstance(value, dict):
@@ -175,6 +168,17 @@ def _record(kind: type[Any]) -> Check:
         return kind(**found)
 
     return one
+
+
+def _fields(kind: type[Any]) -> list[tuple[str, bool]]:
+    """The fields of a dataclass or a named tuple, and whether each must be there."""
+    if hasattr(kind, "_fields"):
+        return [(name, name not in kind._field_defaults) for name in kind._fields]
+    missing = dataclasses.MISSING
+    return [
+        (field.name, field.default is missing and field.default_factory is missing)
+        for field in dataclasses.fields(kind)
+    ]
 
 
 def _limited(kind: type[Any], name: str, hint: Any) -> Check:

@@ -70,4 +70,4 @@ def test_a_changed_entry_says_what_it_was() -> None:
 
 def test_the_summary_counts_what_is_known_and_stale() -> None:
     report = Make.report(Make.test("test_a.py::test_x"), summary={"clean": 1, "known": 2, "stale": 1})
-    assert render_summary(report) == "gpu-leak: 0 leaked, 1 clean, baseline: 2 known, 1 stale"
+    assert render_summary(report.summary) == "gpu-leak: 0 leaked, 1 clean, baseline: 2 known, 1 stale"

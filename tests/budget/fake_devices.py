@@ -39,6 +39,7 @@ class Memory:
 class FakeDevices:
     """A probe of devices that tests allocate on by calling `take` and `give`, in MiB."""
 
+    idle = False
     name = "fake"
 
     def __init__(self) -> None:

@@ -19,7 +19,7 @@ from pytest_gpuleak.budget import (
     parse_budget,
 )
 from pytest_gpuleak.findings import Contribution
-from pytest_gpuleak.probes.sharing import DevicePeak, Peak
+from pytest_gpuleak.probes.peaks import DevicePeak, Peak
 
 MIB = 1 << 20
 SIZES = "a number of MiB from 0, or a size in B, KiB, MiB, GiB or TiB such as '512KiB'"

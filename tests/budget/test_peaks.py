@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from pytest_gpuleak.probes.sharing import Peak, PeakMeter
+from pytest_gpuleak.probes.peaks import Peak
+from pytest_gpuleak.probes.sharing import PeakMeter
 from tests.budget.fake_devices import MIB, FakeDevices
 
 

@@ -168,7 +168,7 @@ def test_an_entry_is_stale_where_all_that_can_tell_say_so(make: type[Make]) -> N
 
     def shard(name: str, *findings: Finding, stale: bool = False, verdict: Verdict | None = None) -> RunReport:
         test = make.test(name, *findings)
-        test = test if verdict is None else dataclasses.replace(test, verdict=verdict)
+        test = test if verdict is None else test._replace(verdict=verdict)
         report = make.report(test, stale=(entry,) if stale else ())
         return dataclasses.replace(report, summary={**report.summary, "stale": int(stale), "known": 0})
 
@@ -235,7 +235,7 @@ def test_packed_tests_are_those_that_were_packed(make: type[Make]) -> None:
     packed = PackedTests()
     for record in records:
         packed.append(record)
-    records[70] = dataclasses.replace(records[70], duration_s=9.5)
+    records[70] = records[70]._replace(duration_s=9.5)
     packed.replace(70, records[70])
     assert list(packed) == records
     assert [packed[index] for index in (299, 0, 70, 130)] == [records[index] for index in (299, 0, 70, 130)]

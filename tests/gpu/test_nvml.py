@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from pytest_gpuleak.probes import ProbeUnavailable
 from pytest_gpuleak.probes.nvml import Nvml, NvmlReading, outside
-from pytest_gpuleak.probes.protocol import ProbeUnavailable
 from pytest_gpuleak.process_findings import judge_processes
 from pytest_gpuleak.processes import ProcessWatch
 

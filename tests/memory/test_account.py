@@ -7,8 +7,9 @@ import weakref
 from typing import TYPE_CHECKING
 
 from pytest_gpuleak.account import LEAST_SWEPT, MAX_HOLDERS, Account, Left, active_fixtures, owner_of
+from pytest_gpuleak.fixture_places import FixturePlace
 from pytest_gpuleak.policy import Policy
-from pytest_gpuleak.scopes import FixturePlace, FixtureSetup
+from pytest_gpuleak.scopes import FixtureSetup
 from tests.standin import Buffer, StandInArrays
 
 if TYPE_CHECKING:

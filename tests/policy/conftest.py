@@ -17,23 +17,23 @@ from pathlib import Path
 
 import pytest
 
-from pytest_gpuleak import policy
+from pytest_gpuleak import options, policy, session as gpuleak_session, settings as reading
 
 FOLDER = Path(__file__).parent
 SETTINGS = pytest.StashKey()
 
 
 def pytest_addoption(parser):
-    policy.add_options(parser)
+    options.add_options(parser)
 
 
 def pytest_load_initial_conftests(early_config):
-    FOLDER.joinpath("early.json").write_text(json.dumps(policy.is_enabled(early_config)))
+    FOLDER.joinpath("early.json").write_text(json.dumps(options.is_enabled(early_config)))
 
 
 def pytest_configure(config):
-    policy.register_markers(config)
-    settings = config.stash[SETTINGS] = policy.read_settings(config)
+    options.register_markers(config)
+    settings = config.stash[SETTINGS] = gpuleak_session.settings_of(config)
     if not hasattr(config, "workerinput"):
         described = {
             "enabled": settings.enabled,
@@ -45,7 +45,7 @@ def pytest_configure(config):
                 "top": settings.top,
                 "snapshots": settings.snapshots and str(settings.snapshots),
             },
-            "budget": policy.read_budget(config),
+            "budget": reading.read_budget(config),
         }
         FOLDER.joinpath("settings.json").write_text(json.dumps(described))
 

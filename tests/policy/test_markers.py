@@ -5,7 +5,8 @@ from typing import Any
 
 import pytest
 
-from pytest_gpuleak.policy import MIB, Policy, Settings, policy_of
+from pytest_gpuleak.options import MIB
+from pytest_gpuleak.policy import Policy, Settings, policy_of
 
 RunPolicy = Callable[..., Any]
 

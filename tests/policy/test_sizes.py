@@ -6,7 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_gpuleak.policy import MIB, OPTIONS, RUN_OPTIONS, Option, Policy, Settings, parse_size
+from pytest_gpuleak.option_table import OPTIONS, RUN_OPTIONS, Option
+from pytest_gpuleak.options import MIB
+from pytest_gpuleak.policy import Policy, Settings
+from pytest_gpuleak.values import parse_size
 
 
 @pytest.mark.parametrize(

@@ -10,11 +10,10 @@ from typing import Any
 import psutil
 import pytest
 
-from pytest_gpuleak.probes import heap
+from pytest_gpuleak.probes import ProbeUnavailable, heap
 from pytest_gpuleak.probes.heap import HeapProbe
 from pytest_gpuleak.probes.host import NAMES, host_probes
 from pytest_gpuleak.probes.malloc import read_by_mallinfo
-from pytest_gpuleak.probes.protocol import ProbeUnavailable
 from pytest_gpuleak.probes.rss import ResidentSetProbe
 from pytest_gpuleak.probes.traced import TracemallocProbe
 

@@ -13,11 +13,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pytest_gpuleak.probes import nvml
+from pytest_gpuleak.probes import ProbeUnavailable, nvml
 from pytest_gpuleak.probes.logical_devices import PhysicalDevice, match_devices
 from pytest_gpuleak.probes.nvml import Nvml, NvmlReading, outside
 from pytest_gpuleak.probes.process_identity import Family, Identity, identify, own_identity
-from pytest_gpuleak.probes.protocol import ProbeUnavailable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from pytest_gpuleak.probes.peaks import Peak
 from pytest_gpuleak.probes.protocol import DeviceReading
-from pytest_gpuleak.probes.sharing import Peak, PeakMeter
+from pytest_gpuleak.probes.sharing import PeakMeter
 from pytest_gpuleak.probes.torch_device import TorchDevices, checked
 from pytest_gpuleak.settle_devices import device_rungs
 from tests import simgpu

@@ -53,7 +53,7 @@ class Make:
             overhead_s=0.00002,
             findings=findings,
         )
-        return dataclasses.replace(record, **changes)
+        return record._replace(**changes)
 
     @staticmethod
     def report(*tests: TestRecord, fixtures: tuple[FixtureRecord, ...] = (), **changes: Any) -> RunReport:

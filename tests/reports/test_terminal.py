@@ -224,7 +224,7 @@ class TestSummary:
     def test_all_counts(self, make: Any) -> None:
         counts = {"leaked": 2, "fixtures_leaked": 1, "noted": 1, "allowed": 1, "unchecked": 3, "clean": 97}
         report = make.report(summary={**counts, "overhead_per_test_us": 21.4})
-        assert terminal_summary.render_summary(report) == (
+        assert terminal_summary.render_summary(report.summary) == (
             "gpu-leak: 2 leaked, 1 fixture leaked, 1 noted, 1 allowed, 3 unchecked, 97 clean; 21 us a test"
         )
 
@@ -233,10 +233,10 @@ class TestSummary:
     )
     def test_one_line_where_nothing_leaked(self, make: Any, cost: float | None, text: str) -> None:
         report = make.report(summary={"clean": 5, "overhead_per_test_us": cost})
-        assert terminal_summary.render_summary(report) == f"gpu-leak: 0 leaked, 5 clean{text}"
+        assert terminal_summary.render_summary(report.summary) == f"gpu-leak: 0 leaked, 5 clean{text}"
 
     def test_no_tests(self, make: Any) -> None:
-        assert terminal_summary.render_summary(make.report(summary={})) == "gpu-leak: 0 leaked, 0 clean"
+        assert terminal_summary.render_summary({}) == "gpu-leak: 0 leaked, 0 clean"
 
 
 def test_every_kind_and_holder_has_words() -> None:

@@ -411,7 +411,7 @@ def test_installed_and_off_imports_nothing_more(pytester: pytest.Pytester) -> No
     result = pytester.run(os.sys.executable, "-c", code)  # type: ignore[attr-defined]
     assert (
         result.outlines[-1]
-        == "['pytest_gpuleak', 'pytest_gpuleak.hookspecs', 'pytest_gpuleak.options', 'pytest_gpuleak.plugin']"
+        == "['pytest_gpuleak', 'pytest_gpuleak.hooks', 'pytest_gpuleak.hookspecs', 'pytest_gpuleak.options', 'pytest_gpuleak.plugin']"
     )
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from pytest_gpuleak.arrays.protocol import select_arrays
+from pytest_gpuleak.arrays.selection import select_arrays
 from pytest_gpuleak.arrays.torch import TorchArrays
 
 

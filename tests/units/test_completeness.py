@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from pytest_gpuleak.attempts import TestRecord
 from pytest_gpuleak.completeness import DESELECTED_KEY, Completeness
 
 SESSION: Any = SimpleNamespace(shouldfail=False, shouldstop=False)
@@ -22,50 +23,47 @@ def distributed(mode: str) -> Completeness:
     return found
 
 
-def run(found: Completeness, worker: str, *nodeids: str) -> None:
-    for nodeid in nodeids:
-        found.note_started(nodeid)
-        found.note_ended(nodeid, worker)
-        assert found.note_finished(nodeid)
+def record(nodeid: str, worker: str) -> TestRecord:
+    return TestRecord(nodeid, "clean", None, "passed", worker, 0.1, 0.0, {})
 
 
 @pytest.mark.parametrize("mode", ["load", "loadscope", "loadfile", "loadgroup", "worksteal"])
 def test_one_worker_is_enough_for_a_test(mode: str) -> None:
     found = distributed(mode)
-    run(found, "gw0", IDS[0])
-    assert found.why_incomplete(SESSION) == "1 of 2 tests did not run to the end"
-    run(found, "gw1", IDS[1])
-    assert found.why_incomplete(SESSION) is None
+    records = [record(IDS[0], "gw0")]
+    assert found.why_incomplete(SESSION, records) == "1 of 2 tests did not run to the end"
+    records.append(record(IDS[1], "gw1"))
+    assert found.why_incomplete(SESSION, records) is None
 
 
 def test_with_each_it_takes_all_workers() -> None:
     found = distributed("each")
-    run(found, "gw0", *IDS, IDS[0])  # one of them run twice
-    assert found.why_incomplete(SESSION) == "2 of 4 tests did not run to the end"
-    run(found, "gw2", *IDS)  # it took the place of one that died
-    assert found.why_incomplete(SESSION) is None
+    records = [record(nodeid, "gw0") for nodeid in (*IDS, IDS[0])]  # one of them run twice
+    assert found.why_incomplete(SESSION, records) == "2 of 4 tests did not run to the end"
+    records += [record(nodeid, "gw2") for nodeid in IDS]  # it took the place of one that died
+    assert found.why_incomplete(SESSION, records) is None
 
 
-def test_a_test_that_another_worker_runs_still_has_brought_its_record() -> None:
+def test_a_test_that_another_worker_runs_still_is_running() -> None:
     found = distributed("each")
-    found.note_started(IDS[0])
-    found.note_ended(IDS[0], "gw0")
-    found.note_started(IDS[0])
-    assert found.note_finished(IDS[0])
+    for _ in range(2):
+        found.note_started(IDS[0])
+    found.note_ended(IDS[0])
     assert found.running == (IDS[0],)
-    found.note_ended(IDS[0], "gw1")
-    assert found.note_finished(IDS[0])
+    found.note_ended(IDS[0])
     assert not found.running
 
 
-def test_a_test_that_brings_no_record_is_found_out_after_one_that_ran_twice() -> None:
+def test_the_gravest_report_tells_the_outcome_and_is_forgotten_with_the_record() -> None:
     found = Completeness()
-    found.note_started(IDS[0])
-    found.note_ended(IDS[0], "main")
-    found.note_ended(IDS[0], "main")
-    assert found.note_finished(IDS[0])
-    found.note_started(IDS[0])
-    assert not found.note_finished(IDS[0])
+    for outcome in ("failed", "skipped"):
+        report: Any = SimpleNamespace(
+            nodeid=IDS[0], outcome=outcome, skipped=outcome == "skipped", passed=False, when="call"
+        )
+        found.note_report(report)
+    assert found.outcome_of_running(IDS[0]) == "failed"
+    found.note_ended(IDS[0])
+    assert found.outcome_of_running(IDS[0]) == "passed"
 
 
 def test_deselected_in_workers_is_counted_once() -> None:

@@ -5,12 +5,14 @@ from __future__ import annotations
 import subprocess
 import sys
 import textwrap
-from typing import TYPE_CHECKING
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
 
-from pytest_gpuleak.imports import _OwnModules, import_plainly
+from pytest_gpuleak.plugin import _import_plainly, _OwnModules
 
 if TYPE_CHECKING:
     import pathlib
+    from collections.abc import Callable
 
     import pytest
 
@@ -36,13 +38,15 @@ def test_a_run_loads_the_check_plainly_and_a_users_plugin_as_ever(tmp_path: path
 
 
 def test_only_what_was_added_is_taken_away(monkeypatch: pytest.MonkeyPatch) -> None:
-    before = [finder for finder in sys.meta_path if finder is not _OwnModules]
+    before = [finder for finder in sys.meta_path if finder != _OwnModules]
     monkeypatch.setattr(sys, "meta_path", [*before])
-    undo = import_plainly()
-    inner = import_plainly()
-    inner()
-    assert sys.meta_path[0] is _OwnModules
-    undo()
+    undo: list[Callable[[], None]] = []
+    config: Any = SimpleNamespace(add_cleanup=undo.append)
+    _import_plainly(config)
+    _import_plainly(config)  # a run within the run
+    assert _OwnModules in sys.meta_path[:1]
+    assert len(undo) == 1
+    undo[0]()
     assert sys.meta_path == before
 
 

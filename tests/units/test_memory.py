@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from pytest_gpuleak.memory import HOST, MODULE_BYTES, MemoryWatch
-from pytest_gpuleak.probes.protocol import DeviceReading, HostGrowth, ProbeUnavailable
+from pytest_gpuleak.probes import ProbeUnavailable
+from pytest_gpuleak.probes.protocol import DeviceReading, HostGrowth
 from pytest_gpuleak.records import TestRecord
 from pytest_gpuleak.usage import describe_usage
 
@@ -23,6 +24,7 @@ class Devices:
     """Devices whose counters a test sets."""
 
     name = "fake devices"
+    idle = False
     absent: dict[str, str] = {}  # noqa: RUF012 - never written to
 
     def __init__(self) -> None:
