@@ -2,22 +2,32 @@
 
 from __future__ import annotations
 
+from math import inf
 from typing import TYPE_CHECKING, Final
 
 from pytest_gpuleak.probes import ProbeUnavailable
 from pytest_gpuleak.probes.counter import CounterProbe
-from pytest_gpuleak.probes.malloc import read_by_mallinfo
+from pytest_gpuleak.probes.malloc import mallinfo
 from pytest_gpuleak.probes.thrift import ThriftyReader
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from typing import Protocol
+
+    class HeapReader(Protocol):
+        """Reads the heap; `free` is what malloc had in hand at the last reading, infinite where that is not told."""
+
+        @property
+        def free(self) -> float: ...  # noqa: D102
+        def read(self) -> int: ...  # noqa: D102
+
 
 _TRIAL: Final = 256 * 1024
 _TRIALS: Final = 3
 
 
-def heap_reader() -> Callable[[], int]:
-    """A function that reads the bytes malloc has handed out, in about 2 us.
+def heap_reader() -> HeapReader:
+    """Reads the bytes malloc has handed out, in about 2 us.
 
     By ``mallinfo2`` of the GNU C library, or by its likes elsewhere, which psutil knows. What goes past malloc is not
     seen: the arenas of Python's small objects (Objects/obmalloc.c takes them by mmap), memory maps, shared memory.
@@ -25,28 +35,31 @@ def heap_reader() -> Callable[[], int]:
     Raises:
         ProbeUnavailable: psutil has no such figure here (musl, psutil below 7.2), or another malloc is in use.
     """
-    read = read_by_mallinfo() or _read_by_psutil()
-    if not any(_sees_trial(read) for _ in range(_TRIALS)):
+    reader = mallinfo() or _PsutilHeap()
+    if not any(_sees_trial(reader.read) for _ in range(_TRIALS)):
         raise ProbeUnavailable("the C library does not count this process's heap (another malloc is preloaded)")
-    return read
+    return reader
 
 
-def _read_by_psutil() -> Callable[[], int]:
-    import psutil
+class _PsutilHeap:
+    """The heap as psutil tells it. Raises ProbeUnavailable where it does not."""
 
-    heap_info = getattr(psutil, "heap_info", None)
-    if heap_info is None:
-        raise ProbeUnavailable("psutil has no heap_info on this platform")
+    free = inf
 
-    def read() -> int:
-        info = heap_info()
+    def __init__(self) -> None:
+        import psutil
+
+        self._ask = getattr(psutil, "heap_info", None)
+        if self._ask is None:
+            raise ProbeUnavailable("psutil has no heap_info on this platform")
+        try:
+            self.read()
+        except (OSError, RuntimeError, psutil.Error) as error:
+            raise ProbeUnavailable(f"psutil.heap_info failed: {type(error).__name__}") from error
+
+    def read(self) -> int:
+        info = self._ask()  # type: ignore[misc] # __init__ has refused None
         return int(info.heap_used + info.mmap_used)
-
-    try:
-        read()
-    except (OSError, RuntimeError, psutil.Error) as error:
-        raise ProbeUnavailable(f"psutil.heap_info failed: {type(error).__name__}") from error
-    return read
 
 
 def _sees_trial(read: Callable[[], int]) -> bool:
@@ -78,7 +91,8 @@ class HeapProbe(CounterProbe):
 
     def start(self) -> None:
         """See `HostProbe.start`."""
-        self._thrifty = ThriftyReader(heap_reader())
+        heap = heap_reader()
+        self._thrifty = ThriftyReader(heap.read, lambda: heap.free)
         self._read = self._thrifty.read
 
     def stop(self) -> None:

@@ -2,17 +2,39 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from math import inf
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
 
-def read_by_mallinfo() -> Callable[[], int] | None:
-    """A function that reads the bytes malloc has handed out, memory maps of its own included; None elsewhere.
+class Mallinfo:
+    """The heap as ``mallinfo2`` tells it (glibc 2.33 and later).
 
-    The same figures as `psutil.heap_info`'s ``heap_used`` and ``mmap_used`` (``mallinfo2``, glibc 2.33 and later).
+    Args:
+        ask: the C library's function.
+
+    Attributes:
+        free: bytes that malloc had in hand when it was last asked.
     """
+
+    def __init__(self, ask: Callable[[], Any]) -> None:
+        self._ask = ask
+        self.free: float = inf
+
+    def read(self) -> int:
+        """The bytes malloc has handed out, memory maps of its own included.
+
+        The same figures as `psutil.heap_info`'s ``heap_used`` and ``mmap_used``.
+        """
+        info = self._ask()
+        self.free = info.fordblks
+        return int(info.uordblks + info.hblkhd)
+
+
+def mallinfo() -> Mallinfo | None:
+    """The heap, where the C library is one that tells it; None elsewhere."""
     try:
         import ctypes
 
@@ -29,9 +51,4 @@ def read_by_mallinfo() -> Callable[[], int] | None:
 
     ask.restype = Mallinfo2
     ask.argtypes = []
-
-    def read() -> int:
-        info = ask()
-        return int(info.uordblks + info.hblkhd)
-
-    return read
+    return Mallinfo(ask)

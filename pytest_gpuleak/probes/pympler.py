@@ -71,7 +71,7 @@ class PymplerProbe:
             from pympler import summary
         except ImportError as error:
             raise ProbeUnavailable("pympler is not installed") from error
-        self._heap = heap_reader()
+        self._heap = heap_reader().read
         self._summary = summary
 
     def stop(self) -> None:

@@ -114,7 +114,8 @@ class PeakMeter:
     def end(self) -> None:
         """The attempt is over, teardown included: `peaks` keeps what was measured, whatever happens next."""
         if self.active:
-            self.peaks()
+            if not self._paused:
+                self._observe(self._read(), own=True)
             self.active = False
 
     def peaks(self) -> dict[str, DevicePeak]:

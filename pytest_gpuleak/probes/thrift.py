@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from math import inf
 from time import perf_counter
 from typing import TYPE_CHECKING
 
@@ -13,8 +14,14 @@ DEAR_S = 10e-6
 """Seconds that a reading may take without more ado."""
 SHARE = 0.01
 """Of the time between two readings, what a dear one may take."""
+RARE_SHARE = 0.001
+"""The same where next to nothing can have been missed."""
+NEGLIGIBLE = 768 * 1024
+"""Bytes that may be missed: with `STEP_PAGES` a MiB, from which on growth is looked into at all."""
 STEP_PAGES = 64
 """Pages by which the process's address space may change without a new reading: 256 KiB where a page has 4 KiB."""
+
+_ERRORS = (OSError, ValueError, IndexError, AttributeError)
 
 
 class ThriftyReader:
@@ -23,18 +30,24 @@ class ThriftyReader:
     glibc's ``mallinfo2`` walks every free chunk (`int_mallinfo`, malloc/malloc.c), and a session leaves some three a
     test: 1 us at its start, 60 after 1,000 trivial tests. A dear counter is read anew when the
     process's address space has changed, which growth of many MiB brings about unless it fits into holes, and else as
-    often as `SHARE` of the time allows.
+    often as `SHARE` of the time allows. Where the holes have no room nothing is missed meanwhile.
 
     Args:
         read: reads the counter.
+        room: bytes by which the counter could grow, as of its last reading, without a change of the address space.
         clock: seconds, from anywhere.
         pages: the process's address space, in pages; 0 where it cannot be told.
     """
 
     def __init__(
-        self, read: Callable[[], int], clock: Callable[[], float] = perf_counter, pages: Callable[[], int] | None = None
+        self,
+        read: Callable[[], int],
+        room: Callable[[], float] = lambda: inf,
+        clock: Callable[[], float] = perf_counter,
+        pages: Callable[[], int] | None = None,
     ) -> None:
         self._read = read
+        self._room = room
         self._clock = clock
         self._space_of = AddressSpace()
         self._pages = self._space_of.pages if pages is None else pages
@@ -62,13 +75,20 @@ class ThriftyReader:
 
     def read_briefly(self) -> int:
         """The counter, as of now or of a moment ago."""
-        if self._cost <= DEAR_S or self._clock() - self._at >= self._cost / SHARE:
+        if self._cost <= DEAR_S:
+            return self.read()
+        share = RARE_SHARE if self._space and self._room() < NEGLIGIBLE else SHARE
+        if self._clock() - self._at >= self._cost / share:
             return self.read()
         return self._last if abs(self._pages() - self._space) <= STEP_PAGES else self.read()
 
 
 class AddressSpace:
-    """The size of the process's address space (``/proc/self/statm``, proc(5)), read in 3 us from a file kept open."""
+    """The size of what the process can write to and shares with nobody, read in 3 us from a file kept open.
+
+    By ``data`` of ``/proc/self/statm`` (proc(5)): an arena of malloc's beside the main one, as each thread has, grows in
+    addresses that were reserved before, and shows there alone. Where that is not told (gVisor), the whole size.
+    """
 
     def __init__(self) -> None:
         self._file = -1
@@ -77,24 +97,29 @@ class AddressSpace:
 
     def pages(self) -> int:
         """Its pages; 0 on systems without that file."""
+        # After a fork the file would tell of the parent.
+        if self._file >= 0 and os.getpid() == self._process:
+            try:
+                return self._read()
+            except _ERRORS:  # a test may close what it did not open: another file may have the number
+                self._identity = None
         try:
-            return int(os.pread(self._opened(), 32, 0).split(None, 1)[0])
-        except (OSError, ValueError, IndexError, AttributeError):  # Windows has no `os.pread`
+            self._identity = None
+            self._file = os.open("/proc/self/statm", os.O_RDONLY)
+            self._identity, self._process = os.fstat(self._file), os.getpid()
+            return self._read()
+        except _ERRORS:  # Windows has no `os.pread`
             return 0
+
+    def _read(self) -> int:
+        fields = os.pread(self._file, 100, 0).split(None, 6)
+        return int(fields[5]) or int(fields[0])
 
     def close(self) -> None:
         """Close the file, unless somebody else has, and its number is another file's by now."""
         if self._is_open():
             os.close(self._file)
-        self._identity = None
-
-    def _opened(self) -> int:
-        # After a fork the file would tell of the parent; a test may close what it did not open.
-        if os.getpid() != self._process or not self._is_open():
-            self._identity = None
-            self._file = os.open("/proc/self/statm", os.O_RDONLY)
-            self._identity, self._process = os.fstat(self._file), os.getpid()
-        return self._file
+        self._identity, self._file = None, -1
 
     def _is_open(self) -> bool:
         if self._identity is None:

@@ -13,7 +13,7 @@ import pytest
 from pytest_gpuleak.probes import ProbeUnavailable, heap
 from pytest_gpuleak.probes.heap import HeapProbe
 from pytest_gpuleak.probes.host import NAMES, host_probes
-from pytest_gpuleak.probes.malloc import read_by_mallinfo
+from pytest_gpuleak.probes.malloc import mallinfo
 from pytest_gpuleak.probes.rss import ResidentSetProbe
 from pytest_gpuleak.probes.traced import TracemallocProbe
 
@@ -67,19 +67,19 @@ def test_a_record_of_the_heap_has_bytes_and_parts() -> None:
 
 
 def test_the_c_library_and_psutil_tell_the_same() -> None:
-    read = read_by_mallinfo()
-    if read is None:
+    heap_info = mallinfo()
+    if heap_info is None:
         pytest.skip("no mallinfo2 in this C library")
     for size in (100, 40 * MIB):
         block = bytearray(size)
         info = psutil.heap_info()
-        assert read() == pytest.approx(info.heap_used + info.mmap_used, abs=MIB)
+        assert heap_info.read() == pytest.approx(info.heap_used + info.mmap_used, abs=MIB)
         assert block
 
 
 @pytest.fixture
 def without_mallinfo(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(heap, "read_by_mallinfo", lambda: None)
+    monkeypatch.setattr(heap, "mallinfo", lambda: None)
 
 
 @pytest.mark.usefixtures("without_mallinfo")

@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
+import math
 import mmap
 import os
+import subprocess
+import sys
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
-from pytest_gpuleak.probes.thrift import DEAR_S, STEP_PAGES, AddressSpace, ThriftyReader
+from pytest_gpuleak.probes.malloc import mallinfo
+from pytest_gpuleak.probes.thrift import DEAR_S, NEGLIGIBLE, STEP_PAGES, AddressSpace, ThriftyReader
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+
+# As malloc's: what is shared with other processes is not counted.
+PRIVATE = {} if sys.platform == "win32" else {"flags": mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS}
 
 
 class Process:
@@ -23,6 +32,7 @@ class Process:
         self.counter = 0
         self.readings = 0
         self.cost_s = cost_s
+        self.room = math.inf
 
     def read(self) -> int:
         self.readings += 1
@@ -30,7 +40,7 @@ class Process:
         return self.counter
 
     def reader(self) -> ThriftyReader:
-        reader = ThriftyReader(self.read, lambda: self.now, lambda: self.space)
+        reader = ThriftyReader(self.read, lambda: self.room, lambda: self.now, lambda: self.space)
         for _ in range(2):
             reader.read()
         self.readings = 0
@@ -67,6 +77,28 @@ def test_a_dear_counter_is_read_anew_where_the_address_space_has_changed() -> No
     assert reader.read() == 4096
 
 
+def test_where_holes_have_no_room_a_dear_counter_is_read_rarely() -> None:
+    process = Process(1e-3)
+    process.room = NEGLIGIBLE - 1
+    reader = process.reader()
+    for _ in range(2000):
+        process.now += 1e-3
+        reader.read_briefly()
+    assert 1 <= process.readings <= 2
+    process.counter, process.space = 20 << 20, process.space + STEP_PAGES + 1
+    assert reader.read_briefly() == 20 << 20
+
+
+def test_room_says_nothing_where_the_address_space_is_not_told() -> None:
+    process = Process(1e-3)
+    process.room = process.space = 0
+    reader = process.reader()
+    for _ in range(1000):
+        process.now += 1e-3
+        reader.read_briefly()
+    assert process.readings >= 5
+
+
 def test_one_slow_reading_makes_no_counter_dear() -> None:
     process = Process(DEAR_S / 10)
     reader = process.reader()
@@ -79,9 +111,49 @@ def test_one_slow_reading_makes_no_counter_dear() -> None:
 def test_what_is_mapped_is_seen_in_the_address_space() -> None:
     space = AddressSpace()
     before = space.pages()
-    with mmap.mmap(-1, 8 << 20) as block:
+    with mmap.mmap(-1, 8 << 20, **PRIVATE) as block:
         assert before == 0 or space.pages() - before >= len(block) // 65536  # pages of up to 64 KiB
     space.close()
+
+
+ARENA = """
+import sys, threading
+
+from pytest_gpuleak.probes.malloc import mallinfo
+from pytest_gpuleak.probes.malloc import mallinfo
+from pytest_gpuleak.probes.thrift import STEP_PAGES, AddressSpace
+
+space, heap, kept = AddressSpace(), mallinfo(), []
+grow, grown = threading.Event(), threading.Event()
+
+def work():
+    kept.append(bytearray(1000))
+    grown.set()
+    grow.wait()
+    kept.extend(bytearray(60_000) for _ in range(200))
+    grown.set()
+
+thread = threading.Thread(target=work)
+thread.start()
+grown.wait()
+grown.clear()
+before, pages = heap.read(), space.pages()
+grow.set()
+grown.wait()
+after, moved = heap.read(), space.pages() - pages
+thread.join()
+print(after - before > 10_000_000, moved > STEP_PAGES, heap.free > 0)
+"""
+
+
+@pytest.mark.skipif(mallinfo() is None, reason="no mallinfo2 in this C library")
+def test_a_threads_arena_grows_in_the_address_space_too() -> None:
+    """It does so in addresses that were reserved when the thread first allocated: the size of the process stays."""
+    fields = Path("/proc/self/statm").read_text().split()
+    if not int(fields[5]):
+        pytest.skip("this system does not tell the size of what can be written to")
+    done = subprocess.run([sys.executable, "-c", ARENA], capture_output=True, text=True, check=True, timeout=60)
+    assert done.stdout.split() == ["True", "True", "True"]
 
 
 @pytest.fixture
@@ -112,7 +184,7 @@ def test_a_forked_process_reads_its_own(space: AddressSpace) -> None:
     receiver, sender = os.pipe()
     child = os.fork()
     if not child:
-        block = mmap.mmap(-1, 64 << 20)
+        block = mmap.mmap(-1, 64 << 20, **PRIVATE)
         os.write(sender, str(space.pages()).encode())
         block.close()
         os._exit(0)
