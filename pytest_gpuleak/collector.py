@@ -52,6 +52,18 @@ def installed() -> bool:
     return bool(_installed)
 
 
+def thaw_in_order() -> None:
+    """Thaw, with the old objects before the young, as the collector's list has them where nobody freezes.
+
+    `gc.unfreeze()` puts what was frozen behind what is in the oldest generation (``gc_list_merge``, Modules/gcmodule.c).
+    A full collection walks that list, and leaves it in the order in which it met the objects: from the young ones on
+    that led it through memory in leaps, and each took a tenth longer than without the plugin. `gc.freeze()` puts the
+    young behind the old; both take constant time.
+    """
+    freeze()
+    unfreeze()
+
+
 def whole_heap() -> AbstractContextManager[None]:
     """Within it the functions of this module see every object, whoever's epoch is open."""
     return _installed[0].whole_heap() if _installed else nullcontext()
@@ -132,7 +144,7 @@ class GcView:
         """Take the border away: everything is visible until the next `freeze`."""
         if self._frozen:
             self._frozen = False
-            unfreeze()
+            thaw_in_order()
 
     def collect_young(self) -> None:
         """A full collection that sees the young objects alone."""
@@ -151,7 +163,7 @@ class GcView:
             return
         self._listener.note()
         self._thawed = True
-        unfreeze()
+        thaw_in_order()
         try:
             yield
         finally:
@@ -176,7 +188,7 @@ class GcView:
         if phase == "start":
             self._listener.begin_collection()
             self._collecting = True
-            unfreeze()
+            thaw_in_order()
         else:
             freeze()
             self._collecting = False
