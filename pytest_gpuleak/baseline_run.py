@@ -28,6 +28,7 @@ from pytest_gpuleak.baseline import (
 from pytest_gpuleak.baseline_judge import MAX_TEXT, Judge, is_recorded, place_of
 from pytest_gpuleak.findings import KnownLeak
 from pytest_gpuleak.fixture_places import place_of as place_of_fixture
+from pytest_gpuleak.hooks import Hooks
 from pytest_gpuleak.options import command_line
 from pytest_gpuleak.ranks import rank_of
 from pytest_gpuleak.reports.text import clean_text, count_of
@@ -97,7 +98,7 @@ def _read(config: pytest.Config, path: Path, *, updating: bool) -> Baseline:
         raise pytest.UsageError(f"{place}: {shown} cannot be read: {why}; accepted is a TOML file") from None
 
 
-class BaselineRun:
+class BaselineRun(Hooks):
     """Holds a session's tests and fixtures to a baseline.
 
     Args:

@@ -19,6 +19,7 @@ from pytest_gpuleak.budget import (
     parse_budget,
 )
 from pytest_gpuleak.findings import Contribution
+from pytest_gpuleak.hooks import Hooks
 from pytest_gpuleak.options import UNCHECKED_BUDGETS_KEY, USAGE_ERROR_KEY
 from pytest_gpuleak.policy import closest_first, place_of
 from pytest_gpuleak.probes.sharing import BUDGET_FINDING, PeakMeter, shared_meter
@@ -74,7 +75,7 @@ def hold_to_budgets(config: pytest.Config, items: list[pytest.Item], default: in
         config.pluginmanager.register(hooks, "gpuleak-budgets")
 
 
-class BudgetHooks:
+class BudgetHooks(Hooks):
     """Holds the tests of one process to their budgets.
 
     Args:
@@ -139,7 +140,7 @@ class BudgetHooks:
         _tell(terminalreporter, self._unchecked.values())
 
 
-class WorkerBudgets:
+class WorkerBudgets(Hooks):
     """What the workers of xdist could not check, told by the controller."""
 
     def __init__(self) -> None:

@@ -18,6 +18,7 @@ import pytest
 
 from pytest_gpuleak.arrays.selection import is_kind_of
 from pytest_gpuleak.collector import collect, get_referrers, whole_heap
+from pytest_gpuleak.hooks import Hooks
 from pytest_gpuleak.keepsakes import DeferredFinalizerErrors, release_values, warn
 from pytest_gpuleak.memory import HOST
 from pytest_gpuleak.out_of_memory import error_chain
@@ -31,7 +32,7 @@ _GENERATOR_FLAGS: Final = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.
 _traceback_of: Callable[[BaseException], types.TracebackType | None] = vars(BaseException)["__traceback__"].__get__
 
 
-class CleaningHooks:
+class CleaningHooks(Hooks):
     """Cleans up after each failed attempt of a test.
 
     Args:

@@ -124,13 +124,15 @@ class CounterTrail:
     def _settled(self, investigation: Investigation, growth: Growth) -> Growth:
         """The growth once what was on its way out has gone; never more than at first: what grew since is ours."""
         memory, monitor = self._monitor.memory, self._monitor
+        # What would be revealed is looked for on the whole heap: not for what a young collection frees.
+        if not (self._unexplained(investigation, growth) or self._room(investigation, growth)):
+            return growth
         # The devices first: clearing a workspace takes microseconds, a collection of the whole heap a tenth of a second.
         for rung in (*memory.rungs(), Collection(1), YoungCollection()):
-            # What would be revealed is looked for on the whole heap: not for what a young collection frees.
-            if not (self._unexplained(investigation, growth) or self._room(investigation, growth)):
-                return growth
             for _ in rung.steps():
                 growth = _lower(growth, memory.end())
+            if not (self._unexplained(investigation, growth) or self._room(investigation, growth)):
+                return growth
         for rung in (Collection(2), *monitor.hook_rungs(self._nodeid), Waits(monitor.threads)):
             if not self._unexplained(investigation, growth):
                 return growth

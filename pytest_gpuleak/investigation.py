@@ -13,7 +13,7 @@ from pytest_gpuleak.settle import Rung, Settling, rungs_for_held
 from pytest_gpuleak.verdict import Evidence, Root, Survivor, root_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from pytest_gpuleak.arrays.protocol import StorageHandle
     from pytest_gpuleak.detector import Detector
@@ -83,7 +83,7 @@ class Investigation:
     def add_run(
         self,
         arrays: list[object],
-        rungs: Sequence[Rung],
+        rungs: Iterable[Rung],
         threads: frozenset[int],
         young: Sequence[Rung] = (),
         *,

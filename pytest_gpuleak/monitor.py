@@ -20,6 +20,8 @@ from pytest_gpuleak.scopes import FixtureSetup, Scopes
 from pytest_gpuleak.threads import running_threads
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     import pytest
 
     from pytest_gpuleak.account import Account
@@ -297,15 +299,18 @@ class Monitor:
         records = merge_records([*(self._fixtures.records.values() if self._fixtures else ()), *self.children.records])
         return records if self.baseline is None else self.baseline.settle_fixtures(records)
 
-    def rungs(self, nodeid: str) -> list[Rung]:
-        """The ladder to climb for a suspect.
+    def rungs(self, nodeid: str) -> Iterator[Rung]:
+        """The ladder to climb for a suspect; each rung is made when the one below has not been enough.
 
         Args:
             nodeid: whom the settle hook is told of.
         """
         from pytest_gpuleak.settle import Collection, Waits
 
-        return [Collection(2), *self.memory.rungs(), *self.hook_rungs(nodeid), Waits(self.threads)]
+        yield Collection(2)
+        yield from self.memory.rungs()
+        yield from self.hook_rungs(nodeid)
+        yield Waits(self.threads)
 
     def hook_rungs(self, nodeid: str) -> list[Rung]:
         """The user's own way to let memory go, where there is one.

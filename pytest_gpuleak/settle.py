@@ -15,7 +15,7 @@ from pytest_gpuleak.collector import collect, collect_young
 from pytest_gpuleak.threads import running_threads
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator
 
 FIRST_WAIT_S = 1e-6
 LONGEST_WAIT_S = 0.1
@@ -111,7 +111,7 @@ class Waits:
             yield
 
 
-def rungs_for_held(rungs: Sequence[Rung], known: frozenset[int]) -> list[Rung]:
+def rungs_for_held(rungs: Iterable[Rung], known: frozenset[int]) -> list[Rung]:
     """Those of the rungs that may free what a root holds: calls, and waits while a thread of the test's own runs.
 
     A collection frees nothing that can be reached, and threads that ran before the test are rarely worth a wait where
@@ -148,11 +148,11 @@ class Settling:
         self.alive = self._still_alive()
         self.cycles = set() if threaded else set(self._references) - self.alive
 
-    def climb(self, rungs: Sequence[Rung]) -> None:
+    def climb(self, rungs: Iterable[Rung]) -> None:
         """Climb these rungs, in their order."""
+        if not self.alive:
+            return
         for rung in rungs:
-            if not self.alive:
-                return
             alone = self._no_thread_runs()
             for _ in rung.steps():
                 left = self._still_alive()

@@ -85,9 +85,10 @@ class Suspicion:
     ) -> bool:
         """Settle what a run left and note what stays; whether anything does."""
         monitor = self._monitor
-        rungs = monitor.rungs(self._item.nodeid) if arrays else ()
         threaded = bool(arrays) and not running_threads() <= monitor.threads
-        stays = investigation.add_run(arrays, rungs, monitor.threads, YOUNG_RUNGS, threaded=threaded)
+        stays = investigation.add_run(
+            arrays, monitor.rungs(self._item.nodeid), monitor.threads, YOUNG_RUNGS, threaded=threaded
+        )
         grown = counters.add_run(investigation, growth)
         if stays or grown:
             monitor.scopes.disown(investigation.identities)

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 DEAR_S = 10e-6
 """Seconds that a reading may take without more ado."""
-SHARE = 0.01
+SHARE = 0.005
 """Of the time between two readings, what a dear one may take."""
 RARE_SHARE = 0.001
 """The same where next to nothing can have been missed."""

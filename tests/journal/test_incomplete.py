@@ -251,6 +251,44 @@ def test_a_test_that_a_plugin_runs_elsewhere_is_unchecked_and_not_lost(run: Runn
     assert found.report["incomplete"] is None
 
 
+def test_a_test_with_one_report_alone_is_unchecked_and_not_lost(run: Runner, pytester: pytest.Pytester) -> None:
+    pytester.syspathinsert()
+    pytester.makepyfile(
+        brief="""
+        import pytest
+
+        @pytest.hookimpl(tryfirst=True)
+        def pytest_runtest_protocol(item, nextitem):
+            if item.name == "test_brief":
+                report = pytest.TestReport(item.nodeid, item.location, {}, "passed", None, "call")
+                item.ihook.pytest_runtest_logreport(report=report)
+                return True
+        """
+    )
+    found = run("def test_first(): pass\ndef test_brief(): pass\ndef test_last(): pass", "-p", "brief")
+    assert found.verdicts == {"test_first": "clean", "test_brief": "unchecked", "test_last": "clean"}
+    assert found.report["incomplete"] is None
+
+
+@pytest.mark.parametrize("options", [(), ("-p", "no:terminal")])
+def test_a_test_that_is_interrupted_is_missing_and_not_unchecked(run: Runner, options: tuple[str, ...]) -> None:
+    found = run(
+        """
+        import pytest
+
+        def test_first(): pass
+
+        def test_stops():
+            pytest.exit("enough")
+
+        def test_last(): pass
+        """,
+        *options,
+    )
+    assert found.verdicts == {"test_first": "clean"}
+    assert "2 of 3 tests did not run to the end" in found.report["incomplete"]
+
+
 def test_each_rank_writes_reports_of_its_own(
     run: Runner, pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -96,7 +96,7 @@ def test_room_says_nothing_where_the_address_space_is_not_told() -> None:
     for _ in range(1000):
         process.now += 1e-3
         reader.read_briefly()
-    assert process.readings >= 5
+    assert process.readings >= 4
 
 
 def test_one_slow_reading_makes_no_counter_dear() -> None:
