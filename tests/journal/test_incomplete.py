@@ -270,6 +270,24 @@ def test_a_test_with_one_report_alone_is_unchecked_and_not_lost(run: Runner, pyt
     assert found.report["incomplete"] is None
 
 
+def test_a_report_after_the_teardown_makes_no_second_test(run: Runner, pytester: pytest.Pytester) -> None:
+    pytester.makeconftest(
+        """
+        import pytest
+
+        @pytest.hookimpl(wrapper=True)
+        def pytest_runtest_protocol(item, nextitem):
+            done = yield
+            report = pytest.TestReport(item.nodeid, item.location, {}, "passed", None, "call")
+            item.ihook.pytest_runtest_logreport(report=report)
+            return done
+        """
+    )
+    found = run("def test_first(): pass\ndef test_last(): pass")
+    assert found.verdicts == {"test_first": "clean", "test_last": "clean"}
+    assert found.report["summary"]["tests"] == 2
+
+
 @pytest.mark.parametrize("options", [(), ("-p", "no:terminal")])
 def test_a_test_that_is_interrupted_is_missing_and_not_unchecked(run: Runner, options: tuple[str, ...]) -> None:
     found = run(
