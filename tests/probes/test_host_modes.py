@@ -79,6 +79,7 @@ for name in ("rss", "heap", "tracemalloc", "pympler"):
         # The resident set shrinks by what the system happens to take back meanwhile: it is given more than one chance.
         for _ in range(5 if name == "rss" else 1):
             gc.collect()
+            libc.malloc_trim(0)  # what lies below something that stays is given back by this alone
             before = probe.read()
             probe.begin_record()
             kept = [make()]
