@@ -20,6 +20,10 @@ MAX_TEXT = 4096
 """Characters of the longest string in a report; a longer one is cut."""
 
 
+# ASCII alone: whatever reads the file need not know its encoding.
+_ENCODER = json.JSONEncoder(allow_nan=False)
+
+
 def encode_report(report: RunReport) -> str:
     """Write a report as JSON text.
 
@@ -27,8 +31,14 @@ def encode_report(report: RunReport) -> str:
     Raises TypeError where `environment`, `policy` or `summary` hold anything but plain values.
     """
     document = {"schema": SCHEMA, **encode(report)}
-    # ASCII alone: whatever reads the file need not know its encoding.
-    return json.dumps(plain(document), indent=1, allow_nan=False) + "\n"
+    return "{\n" + ",\n".join(f'"{key}": {_lines_of(plain(value))}' for key, value in document.items()) + "\n}\n"
+
+
+def _lines_of(value: object) -> str:
+    """One test a line: with `indent` the encoder is Python's own, and takes three times as long."""
+    if type(value) is list and value:
+        return "[\n" + ",\n".join(map(_ENCODER.encode, value)) + "\n]"
+    return _ENCODER.encode(value)
 
 
 def write(report: RunReport, path: Path) -> None:
