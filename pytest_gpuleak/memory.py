@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from contextlib import suppress
+from functools import cache
 from math import inf
 from time import perf_counter
 from typing import TYPE_CHECKING, NamedTuple
@@ -103,7 +104,6 @@ class MemoryWatch:
         self._use_calls = 0
         self._use_s = inf
         self._modules = 0
-        self._names: dict[Key, tuple[str, str]] = {}
 
     def start(self) -> None:
         """Begin to watch the process; what cannot be read here is told in `faults`."""
@@ -219,21 +219,16 @@ class MemoryWatch:
         """
         found: dict[str, dict[str, int]] = {}
         for key, size in self._after.items():
-            before, after = self._names.get(key) or self._name(key)
-            if before:
-                counters = found.setdefault(key[0], {})
+            device, metric = key
+            if metric not in UNRECORDED:
+                before, after = _names_of(metric)
+                counters = found.setdefault(device, {})
                 counters[before] = self._before.get(key, 0)
                 counters[after] = size
         for device, peak in peaks.items():
             if device in found:
                 found[device]["peak"] = peak
         return found
-
-    def _name(self, key: Key) -> tuple[str, str]:
-        """What a counter before and after is called in the report; nothing where it does not stand there."""
-        metric = key[1]
-        names = self._names[key] = ("", "") if metric in UNRECORDED else (f"{metric}_before", f"{metric}_after")
-        return names
 
     def rungs(self) -> list[Rung]:
         """What lets memory of the devices go that is no leak, cheapest first."""
@@ -314,6 +309,12 @@ class MemoryWatch:
         with suppress(Exception):
             probe.stop()
         self.faults.append(f"{probe.name} {' '.join(what.split())}")
+
+
+@cache
+def _names_of(metric: str) -> tuple[str, str]:
+    """What a counter before and after is called in the report."""
+    return f"{metric}_before", f"{metric}_after"
 
 
 class _Level:

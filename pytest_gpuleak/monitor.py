@@ -332,10 +332,16 @@ class Monitor:
     def _grew(self, growth: Growth, policy: Policy) -> bool:
         """Whether a counter has grown so far that it is worth a second look, at the cost of a comparison or two."""
         for (device, metric), size in growth.bytes.items():
-            if device != HOST:
-                if device_grew(metric, size, policy):
+            if device == HOST:
+                if size >= max(min(policy.retained_bytes, policy.host_bytes), 1) + growth.imported:
                     return True
-            elif size >= max(min(policy.retained_bytes, policy.host_bytes), 1) + growth.imported:
+            elif metric == "reserved":
+                if policy.reserved_bytes is not None and size >= max(policy.reserved_bytes, 1):
+                    return True
+            elif metric == OUTSIDE:
+                if size >= OUTSIDE_FLOOR:
+                    return True
+            elif metric in ("allocated", "requested") and size >= 1:
                 return True
         return False
 
@@ -382,15 +388,6 @@ class Monitor:
     def _charge(self, began: float) -> None:
         if self._attempt is not None:
             self._attempt.overhead_s += perf_counter() - began
-
-
-def device_grew(metric: str, size: int, policy: Policy) -> bool:
-    """Whether a device's counter has grown so far that it is worth a second look."""
-    if metric == "reserved":
-        return policy.reserved_bytes is not None and size >= max(policy.reserved_bytes, 1)
-    if metric == OUTSIDE:
-        return size >= OUTSIDE_FLOOR
-    return metric in ("allocated", "requested") and size >= 1
 
 
 def _scan(frameworks: list[ArrayFramework]) -> Detector:

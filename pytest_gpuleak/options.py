@@ -114,10 +114,13 @@ def is_enabled(config: pytest.Config) -> bool:
     return parse_switch_of(config, given)
 
 
-def is_given(config: pytest.Config) -> bool:
-    """Whether any option is given beside the switch itself: most runs need nothing of what reads them."""
-    names = ["gpu_leak_" + row[0] for row in ROWS + RUN_ROWS] + ["gpu_leak_report"]
-    return any(command_line(config, name) is not None or ini_value(config, name) is not None for name in names)
+def is_given(config: pytest.Config, *names: str) -> bool:
+    """Whether one of these options is given, or any beside the switch: most runs need nothing of what reads them."""
+    for name in names or [*(row[0] for row in ROWS + RUN_ROWS), "report"]:
+        dest = "gpu_leak_" + name
+        if command_line(config, dest) is not None or ini_value(config, dest) is not None:
+            return True
+    return False
 
 
 def command_line(config: pytest.Config, name: str) -> Any:

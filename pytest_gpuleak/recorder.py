@@ -61,7 +61,9 @@ class Recorder(Hooks):
             if report.outcome != "passed" or hasattr(report, "wasxfail"):
                 self._note_outcome(report)
             return
+        encoded = None
         if type(found) is dict:
+            encoded = found
             self._of_workers.update(getattr(report, FIXTURES_ATTRIBUTE, {}))
             record = decode_test(found)
             if record.verdict == "leaked" and self._status is None:
@@ -71,7 +73,7 @@ class Recorder(Hooks):
             record = cast("TestRecord", found)
         if record.verdict == "clean":
             delattr(report, RECORD_ATTRIBUTE)  # pytest keeps every report until the session ends
-        self._take(record)
+        self._take(record, encoded)
 
     def _note_outcome(self, report: pytest.TestReport) -> None:
         self._completeness.note_report(report)
@@ -130,7 +132,7 @@ class Recorder(Hooks):
         self._journal.begin({"created": now(), "environment": environment(), "policy": policy})
         return self._journal
 
-    def _take(self, record: TestRecord) -> None:
+    def _take(self, record: TestRecord, encoded: dict[str, Any] | None = None) -> None:
         self._without_record.pop(record.nodeid, None)
         self._ledger.add_test(record)
         self._completeness.note_ended(record.nodeid)
@@ -145,7 +147,7 @@ class Recorder(Hooks):
             if fixtures != self._written:
                 self._written = fixtures
                 self._journal.set_fixtures(fixtures)
-        self._journal.add_test(encode_test(record), self._completeness.running or self._monitor.upcoming)
+        self._journal.add_test(encoded or encode_test(record), self._completeness.running or self._monitor.upcoming)
 
     def _take_unchecked(self, report: pytest.TestReport, why: str, worker: str, outcome: Outcome) -> None:
         file, line, _ = report.location

@@ -54,7 +54,7 @@ def watch_collector(early_config: pytest.Config) -> None:
 
 
 def _read_scan(config: pytest.Config) -> str:
-    if not is_given(config):
+    if not is_given(config, "scan"):
         return Policy().scan
     from pytest_gpuleak.settings import read_scan
 
@@ -253,9 +253,12 @@ class Session(Hooks):
             return
         from pytest_gpuleak.reports.terminal_summary import TEXT_LIMIT, render_summary
 
-        summary = self._ledger.summary(self._settings.top, on_file=False)
         if self._ledger.found or self._settings.top or self._baseline is not None:
-            self._tell_findings(terminalreporter)
+            report = self._ledger.report(self._settings, self._monitor.mode, on_file=False)
+            summary = report.summary
+            self._tell_findings(report, terminalreporter)
+        else:
+            summary = self._ledger.summary(self._settings.top, on_file=False)
         for fault in dict.fromkeys([*self._memory.faults, *self._faults]):
             terminalreporter.line(f"gpu-leak: {clean_text(fault, TEXT_LIMIT)}")
         terminalreporter.line(render_summary(summary))
@@ -266,14 +269,13 @@ class Session(Hooks):
         for line in self._published:
             terminalreporter.line(line)
 
-    def _tell_findings(self, terminalreporter: Any) -> None:
+    def _tell_findings(self, report: RunReport, terminalreporter: Any) -> None:
         """What writes them is loaded where there is something to write."""
         from pytest_gpuleak.reports.terminal import render_leaks
         from pytest_gpuleak.reports.terminal_summary import render_usage
 
-        report = self._ledger.report(self._settings, self._monitor.mode, on_file=False)
         verbosity, width = int(self._config.option.verbose), terminalreporter._tw.fullwidth
-        lines = render_leaks(report, verbosity=verbosity, width=width) if self._ledger.found else []
+        lines = render_leaks(report, verbosity=verbosity, width=width)
         if lines and verbosity >= 0:
             terminalreporter.section("GPU LEAKS", red=report.summary["leaked"] > 0 or self._ledger.fixture_leaked)
         if verbosity >= 0:

@@ -113,15 +113,12 @@ class PeakMeter:
 
     def end(self) -> None:
         """The attempt is over, teardown included: `peaks` keeps what was measured, whatever happens next."""
-        if self.active:
-            if not self._paused:
-                self._observe(self._read(), own=True)
-            self.active = False
+        self._measure()
+        self.active = False
 
     def peaks(self) -> dict[str, DevicePeak]:
         """The peaks of the attempt that began last, up to now or its end, by device. Empty after a fault."""
-        if self.active and not self._paused:
-            self._observe(self._read(), own=True)
+        self._measure()
         if self.fault or not self._gauges:
             return {}
         from pytest_gpuleak.probes.peaks import DevicePeak, Peak
@@ -129,6 +126,10 @@ class PeakMeter:
         found = {key: Peak(gauge.before, gauge.own, gauge.total, gauge.exact) for key, gauge in self._gauges.items()}
         devices = [device for device, metric in found if metric == METRICS[0]]
         return {device: DevicePeak(*(found.get((device, metric)) for metric in METRICS)) for device in devices}  # type: ignore[arg-type]
+
+    def _measure(self) -> None:
+        if self.active and not self._paused:
+            self._observe(self._read(), own=True)
 
     def _observe(self, readings: dict[tuple[str, str], tuple[int, int | None]], *, own: bool) -> None:
         for key, (now, peak) in readings.items():

@@ -101,10 +101,10 @@ class AddressSpace:
         if self._file >= 0 and os.getpid() == self._process:
             try:
                 return self._read()
-            except _ERRORS:  # a test may close what it did not open: another file may have the number
-                self._identity = None
+            except _ERRORS:
+                pass  # a test may close what it did not open: another file may have the number
+        self._identity = None
         try:
-            self._identity = None
             self._file = os.open("/proc/self/statm", os.O_RDONLY)
             self._identity, self._process = os.fstat(self._file), os.getpid()
             return self._read()
