@@ -19,7 +19,7 @@ import pytest
 from pytest_gpuleak.arrays.selection import is_kind_of
 from pytest_gpuleak.collector import collect, get_referrers, whole_heap
 from pytest_gpuleak.hooks import Hooks
-from pytest_gpuleak.keepsakes import DeferredFinalizerErrors, release_values, warn
+from pytest_gpuleak.keepsakes import DeferredFinalizerErrors, log_handlers, release_values, warn
 from pytest_gpuleak.memory import HOST
 from pytest_gpuleak.out_of_memory import error_chain
 from pytest_gpuleak.scopes import is_wider
@@ -104,7 +104,7 @@ class CleaningHooks(Hooks):
             with DeferredFinalizerErrors(self._config, item.nodeid):
                 clear_frames(self._errors(), [*self._kept.values(), *_errors_of_collectors(item)])
                 self._failed.clear()
-                release_values(item)
+                release_values(item, log_handlers(self._config))
                 if gc.isenabled():
                     collect()  # a full one: failed tests are few, and in a scan there is no border to stop at
                 release_device_cache(self._counters())

@@ -121,7 +121,6 @@ class GcView:
             replacement.__module__, replacement.__qualname__, replacement.__doc__ = "gc", name, original.__doc__
             self._saved[name] = original
             setattr(gc, name, replacement)
-        gc.callbacks.append(self._on_collection)
         _installed.append(self)
 
     def remove(self) -> None:
@@ -137,7 +136,11 @@ class GcView:
     def freeze(self) -> None:
         """Draw the border here: an epoch begins. What the user did to the border belongs to the last one."""
         self._border_moved = self._collecting = False
-        self._frozen = True
+        if not self._frozen:
+            self._frozen = True
+            # Not before: importing torch brings about hundreds of collections, and each would call it twice.
+            if self._on_collection not in gc.callbacks:
+                gc.callbacks.append(self._on_collection)
         freeze()
 
     def thaw(self) -> None:

@@ -145,7 +145,6 @@ class EpochDetector:
         Where the user has switched the collector off, nobody would have collected.
         """
         self._open = False
-        self._forget()
         if self.scanning:
             self._scan.close()
         elif gc.isenabled():

@@ -9,23 +9,33 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from types import TracebackType
 
 
-def release_values(item: pytest.Item) -> None:
+def log_handlers(config: pytest.Config) -> tuple[Any, ...]:
+    """The handlers of pytest's logging plugin that keep records; none where the plugin is blocked."""
+    plugin = config.pluginmanager.get_plugin("logging-plugin")
+    found = (getattr(plugin, name, None) for name in ("caplog_handler", "report_handler"))
+    return tuple(handler for handler in found if handler is not None)
+
+
+def release_values(item: pytest.Item, handlers: Sequence[Any]) -> None:
     """Let go of what pytest lets go of right after the teardown's report, and no test can reach any more.
 
     The values of function fixtures (``runtestprotocol`` clears them after the report), and the log records of the
     teardown phase (the logging plugin clears them when the next phase begins), which hold the arguments of their
     messages.
+
+    Args:
+        item: the test.
+        handlers: see `log_handlers`.
     """
     values = getattr(item, "funcargs", None)
     if type(values) is dict:
         values.clear()
-    logging = item.config.pluginmanager.get_plugin("logging-plugin")
-    for name in ("caplog_handler", "report_handler"):
-        handler = getattr(logging, name, None)
-        if handler is not None and handler.records:
+    for handler in handlers:
+        if handler.records:
             handler.reset()
 
 
@@ -35,16 +45,18 @@ class DeferredFinalizerErrors:
     Left to pytest's own hook, under ``-W error`` one would fail the next test, which without the plugin the
     collector might never have reached.
 
+    It may be entered again for another test.
+
     Args:
         config: pytest's config.
         nodeid: the test that is being checked.
     """
 
-    __slots__ = ("_config", "_messages", "_nodeid", "_previous")
+    __slots__ = ("_config", "_messages", "_previous", "nodeid")
 
-    def __init__(self, config: pytest.Config, nodeid: str) -> None:
+    def __init__(self, config: pytest.Config, nodeid: str = "") -> None:
+        self.nodeid = nodeid
         self._config = config
-        self._nodeid = nodeid
         self._messages: list[str] = []
         self._previous: Any = None
 
@@ -54,14 +66,16 @@ class DeferredFinalizerErrors:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        sys.unraisablehook = self._previous
-        if error is None:
-            for message in self._messages:
-                warn(self._config, message, self._nodeid)
+        sys.unraisablehook, self._previous = self._previous, None
+        if self._messages:
+            messages, self._messages = self._messages, []
+            if error is None:
+                for message in messages:
+                    warn(self._config, message, self.nodeid)
 
     def _note(self, unraisable: Any) -> None:
         kind = getattr(unraisable.exc_type, "__name__", "?")
-        self._messages.append(f"{kind} ignored in a finalizer that ran while {self._nodeid} was checked for leaks")
+        self._messages.append(f"{kind} ignored in a finalizer that ran while {self.nodeid} was checked for leaks")
 
 
 def warn(config: pytest.Config, message: str, nodeid: str) -> None:

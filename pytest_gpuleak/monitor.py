@@ -11,7 +11,7 @@ from pytest_gpuleak.children import Children, merge_records
 from pytest_gpuleak.collector import epochs_supported, installed
 from pytest_gpuleak.driver import Driver
 from pytest_gpuleak.epoch import EpochDetector
-from pytest_gpuleak.keepsakes import DeferredFinalizerErrors, release_values, stop_timer
+from pytest_gpuleak.keepsakes import DeferredFinalizerErrors, log_handlers, release_values, stop_timer
 from pytest_gpuleak.memory import HOST, MemoryWatch
 from pytest_gpuleak.policy import Policy, Settings, policy_of
 from pytest_gpuleak.probes import OUTSIDE, OUTSIDE_FLOOR
@@ -48,6 +48,7 @@ class Monitor:
         epoch: a detector that watches the collector already.
         memory: reads the counters.
         driver: tells who holds the devices.
+        detailed: whether anybody is to read the counters and peaks of a test.
     """
 
     def __init__(
@@ -59,6 +60,8 @@ class Monitor:
         epoch: EpochDetector | None = None,
         memory: MemoryWatch | None = None,
         driver: Driver | None = None,
+        *,
+        detailed: bool = True,
     ) -> None:
         self.config = config
         self.settings = settings
@@ -66,6 +69,8 @@ class Monitor:
         self.worker = worker
         self.memory = MemoryWatch((), ()) if memory is None else memory
         self.rerunning = False
+        self.log_handlers: tuple[Any, ...] = ()
+        self._finalizers = DeferredFinalizerErrors(config)
         self._nested = epoch is None and installed()
         self._epoch = epoch if epoch is not None else EpochDetector(frameworks)
         self.detector: Detector = _scan(frameworks) if self._nested else self._epoch
@@ -76,6 +81,7 @@ class Monitor:
         self.driver = Driver(self.memory.faults) if driver is None else driver
         self.children = Children(self.driver.read)
         self._attempt: Attempt | None = None
+        self._detailed = detailed
         self._meter: PeakMeter | None = None
         self._used: Policy | None = None
         self.upcoming: tuple[str, ...] = ()
@@ -97,6 +103,7 @@ class Monitor:
     def start(self) -> None:
         """Begin to watch; early, so that a conftest.py that binds a function of `gc` binds the watched one."""
         self._use(self.settings.policy)
+        self.log_handlers = log_handlers(self.config)
         self.memory.start()
 
     def stop(self) -> None:
@@ -203,15 +210,17 @@ class Monitor:
         if attempt is None:
             return None
         began = perf_counter()
-        self.upcoming = () if nextitem is None else (nextitem.nodeid,)
+        if self._detailed:
+            self.upcoming = () if nextitem is None else (nextitem.nodeid,)
         file, line, _ = item.location
         checked = attempt.outcome in CHECKED
         verdict: Verdict = "clean" if checked else "unchecked"
         findings: tuple[Finding, ...] = ()
-        release_values(item)
+        release_values(item, self.log_handlers)
         growth = self.memory.end(brief=True)
-        memory = self.memory.record(self._peaks())
-        with DeferredFinalizerErrors(self.config, item.nodeid):
+        memory = self.memory.record(self._peaks()) if self._detailed else {}
+        self._finalizers.nodeid = attempt.nodeid
+        with self._finalizers:
             released = self.scopes.released()
             if released and any(setup.holds_memory() for setup in released):
                 stop_timer(item)

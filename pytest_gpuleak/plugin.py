@@ -1,4 +1,4 @@
-"""The pytest entry point: nothing but wiring. Installed and off, this module and `options` are all that is imported."""
+"""The pytest entry point: nothing but wiring. Installed and off, this module and what it imports are all that is loaded."""
 
 from __future__ import annotations
 
@@ -10,13 +10,44 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from pytest_gpuleak import options
-from pytest_gpuleak.hooks import Hooks
-
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from importlib.machinery import ModuleSpec
     from types import ModuleType
+
+
+class OwnModules:
+    """Context in which the modules of this package are found before pytest's hook finds them, and no others.
+
+    pytest rewrites the asserts of each plugin it finds by an entry point, and reads what it has rewritten through a
+    Python file object (`_read_pyc`, _pytest/assertion/rewrite.py): half of what the check took at the start of a run.
+    What it would say of an assert that fails in here is of no use to a user.
+    """
+
+    def __enter__(self) -> None:
+        sys.meta_path.insert(0, self)
+
+    def __exit__(self, *error: object) -> None:
+        # For as long alone as it is of use: each import asks it, and torch's brings about a thousand others.
+        sys.meta_path[:] = [finder for finder in sys.meta_path if finder is not self]
+
+    def find_spec(
+        self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        """See `importlib.abc.MetaPathFinder`."""
+        if not name.startswith("pytest_gpuleak.") or not path:
+            return None
+        file = join(path[0], name.rpartition(".")[2] + ".py")  # noqa: PTH118 - a Path would take longer than all of it
+        if isfile(file):  # noqa: PTH113
+            return spec_from_file_location(
+                name, file, loader=SourceFileLoader(name, file), submodule_search_locations=None
+            )
+        return PathFinder.find_spec(name, path, target)  # a package
+
+
+with OwnModules():
+    from pytest_gpuleak import hookspecs, options
+    from pytest_gpuleak.hooks import Hooks
 
 
 def __dir__() -> list[str]:
@@ -26,8 +57,6 @@ def __dir__() -> list[str]:
 
 def pytest_addoption(parser: pytest.Parser, pluginmanager: pytest.PytestPluginManager) -> None:
     """Add the options and ini names, and the hooks that a conftest.py may implement."""
-    from pytest_gpuleak import hookspecs
-
     options.add_options(parser)
     pluginmanager.add_hookspecs(hookspecs)
 
@@ -36,8 +65,8 @@ def pytest_addoption(parser: pytest.Parser, pluginmanager: pytest.PytestPluginMa
 def pytest_load_initial_conftests(early_config: pytest.Config) -> None:
     """Watch the collector before a conftest.py can bind its functions."""
     if options.is_enabled(early_config):
-        _import_plainly(early_config)
-        from pytest_gpuleak.session import watch_collector
+        with OwnModules():
+            from pytest_gpuleak.session import watch_collector
 
         watch_collector(early_config)
 
@@ -46,9 +75,11 @@ def pytest_configure(config: pytest.Config) -> None:
     """Register the markers and, where it is switched on, the session. Raises pytest.UsageError for bad options."""
     options.register_markers(config)
     if options.is_enabled(config):
-        from pytest_gpuleak.session import Session, settings_of
+        with OwnModules():
+            from pytest_gpuleak.session import Session, settings_of
 
-        config.pluginmanager.register(Session(config, settings_of(config)), "gpuleak-session")
+            session = Session(config, settings_of(config))
+        config.pluginmanager.register(session, "gpuleak-session")
     if not options.command_line(config, "gpu_leak_off"):
         config.pluginmanager.register(_Budgets(config), "gpuleak-budget-markers")
 
@@ -101,35 +132,3 @@ def _has_marker(items: list[pytest.Item], name: str) -> bool:
                     return True
             node = node.parent
     return False
-
-
-class _OwnModules:
-    """Finds the modules of this package, before pytest's hook does, and no others.
-
-    pytest rewrites the asserts of each plugin it finds by an entry point, and reads what it has rewritten through a
-    Python file object (`_read_pyc`, _pytest/assertion/rewrite.py): half of what the check took at the start of a run.
-    What it would say of an assert that fails in here is of no use to a user.
-    """
-
-    @staticmethod
-    def find_spec(name: str, path: Sequence[str] | None = None, target: ModuleType | None = None) -> ModuleSpec | None:
-        if not name.startswith("pytest_gpuleak.") or not path:
-            return None
-        # By functions bound here, since a test may replace them; a Path would take longer than all of it.
-        file = join(path[0], name.rpartition(".")[2] + ".py")  # noqa: PTH118
-        if isfile(file):  # noqa: PTH113
-            return spec_from_file_location(
-                name, file, loader=SourceFileLoader(name, file), submodule_search_locations=None
-            )
-        return PathFinder.find_spec(name, path, target)  # a package
-
-
-def _import_plainly(config: pytest.Config) -> None:
-    """Find the modules of this package before pytest does, until the run ends; no other import is touched."""
-    if _OwnModules not in sys.meta_path:
-        sys.meta_path.insert(0, _OwnModules)
-        config.add_cleanup(_find_no_more)
-
-
-def _find_no_more() -> None:
-    sys.meta_path[:] = [finder for finder in sys.meta_path if finder != _OwnModules]

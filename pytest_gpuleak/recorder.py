@@ -103,7 +103,8 @@ class Recorder(Hooks):
             stopped: whether it has ended early. A test that was in its midst then has not run to its end.
         """
         why = "no report of its teardown brought a verdict: a plugin runs it in a way of its own"
-        known = {record.nodeid for record in self._ledger.tests}  # some plugins add a report to a test that has ended
+        # Some plugins add a report to a test that has ended.
+        known = self._ledger.nodeids() if self._without_record else set()
         for report in list(self._without_record.values()):
             if report.nodeid not in known and (report.when == "teardown" or not stopped):
                 outcome = self._completeness.outcome_of_running(report.nodeid)

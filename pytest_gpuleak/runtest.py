@@ -37,10 +37,10 @@ class RuntestHooks(Hooks):
 
     Args:
         monitor: watches the process.
-        brackets: measure the peaks.
+        brackets: measure the peaks; None: nobody asks for them.
     """
 
-    def __init__(self, monitor: Monitor, brackets: MeterBrackets) -> None:
+    def __init__(self, monitor: Monitor, brackets: MeterBrackets | None) -> None:
         self._monitor = monitor
         self._brackets = brackets
         self._shortages: OutOfMemorySection | None = None
@@ -59,7 +59,8 @@ class RuntestHooks(Hooks):
                 self._monitor.begin(item)
             except FAULTS as error:
                 self._note_fault(item, error)
-            self._brackets.begin()
+            if self._brackets is not None:
+                self._brackets.begin()
         return (yield)
 
     @pytest.hookimpl(tryfirst=True)
@@ -79,13 +80,15 @@ class RuntestHooks(Hooks):
             fixturedef.addfinalizer(partial(self._fixture_finalised, fixturedef, request.node))
         except FAULTS as error:
             self._note_fault(request.node, error)
-        self._brackets.enter_setup()
+        if self._brackets is not None:
+            self._brackets.enter_setup()
         started = perf_counter()
         try:
             return (yield)
         finally:
             duration_s = perf_counter() - started
-            self._brackets.leave_setup(fixturedef)
+            if self._brackets is not None:
+                self._brackets.leave_setup(fixturedef)
             try:
                 self._monitor.leave_fixture_setup(fixturedef, duration_s)
                 # From this one on the fixture's own run.
@@ -110,7 +113,8 @@ class RuntestHooks(Hooks):
 
     def _judge(self, item: pytest.Item, report: pytest.TestReport) -> None:
         nextitem, self._nextitem = self._nextitem, None
-        self._brackets.end()
+        if self._brackets is not None:
+            self._brackets.end()
         record = None
         try:
             record = self._monitor.judge(item, nextitem)
@@ -138,7 +142,8 @@ class RuntestHooks(Hooks):
             self._note_fault(node, error)
 
     def _fixture_finalised(self, fixturedef: Any, node: Any) -> None:
-        self._brackets.finalised(fixturedef)
+        if self._brackets is not None:
+            self._brackets.finalised(fixturedef)
         try:
             self._monitor.fixture_finalised(fixturedef)
         except FAULTS as error:

@@ -58,10 +58,11 @@ class Scopes:
 
     def begin(self) -> None:
         """A test begins: nothing is its own yet."""
-        self._own.clear()
-        self._owners.clear()
-        self._before.clear()
-        self.others.clear()
+        if self._own or self._owners or self._before or self.others:
+            self._own.clear()
+            self._owners.clear()
+            self._before.clear()
+            self.others.clear()
 
     @property
     def own(self) -> set[int]:

@@ -21,6 +21,7 @@ from pytest_gpuleak.options import USAGE_ERROR_KEY, is_enabled, is_given
 from pytest_gpuleak.policy import Policy, Settings, check_markers
 from pytest_gpuleak.probes.sharing import shared_probe, take_over_meter
 from pytest_gpuleak.recorder import JournalHooks, Recorder, Sender
+from pytest_gpuleak.reports.terminal_summary import TEXT_LIMIT, render_summary
 from pytest_gpuleak.reports.text import clean_text, format_bytes
 from pytest_gpuleak.runtest import RuntestHooks
 
@@ -128,7 +129,6 @@ class Session(Hooks):
         self._settings = settings
         self._is_worker = worker is not None
         name = str(worker["workerid"]) if worker is not None else self._rank.name if self._rank else "main"
-        self._ledger = Ledger()
         self._errors: list[str] = []
         self._surroundings = _surroundings()
         self._published: list[str] = []
@@ -139,11 +139,19 @@ class Session(Hooks):
         driver = Driver(faults)
         self._memory = _watch_memory(config, settings, driver, faults)
         self._baseline = _open_baseline(config, settings)
-        self._monitor = Monitor(config, settings, self._frameworks, name, detector, self._memory, driver)
+        # Most runs on a developer's machine have nobody who reads what a clean test's record says.
+        self._detailed = bool(
+            self._is_worker or settings.report_paths or settings.top or self._surroundings or self._baseline
+        )
+        self._ledger = Ledger(detailed=self._detailed)
+        self._monitor = Monitor(
+            config, settings, self._frameworks, name, detector, self._memory, driver, detailed=self._detailed
+        )
         self._monitor.baseline = self._baseline
         config.add_cleanup(self._monitor.stop)
         self._completeness = Completeness()
-        config.pluginmanager.register(self._completeness, "gpuleak-completeness")
+        if self._detailed:
+            config.pluginmanager.register(self._completeness, "gpuleak-completeness")
         self._recorder = Recorder(settings, self._ledger, self._monitor, self._completeness)
         records = Sender(self._monitor) if self._is_worker else self._recorder
         config.pluginmanager.register(records, "gpuleak-recorder")
@@ -198,7 +206,8 @@ class Session(Hooks):
 
     def _take_hold(self) -> None:
         manager, monitor = self._config.pluginmanager, self._monitor
-        manager.register(RuntestHooks(monitor, take_over_meter(self._config)), "gpuleak-runtest")
+        brackets = take_over_meter(self._config, needed=self._detailed)
+        manager.register(RuntestHooks(monitor, brackets), "gpuleak-runtest")
         if self._settings.clean:
             from pytest_gpuleak.cleaning import CleaningHooks
 
@@ -232,8 +241,9 @@ class Session(Hooks):
         )
         for record in records:
             self._ledger.add_fixture(record)
-        self._ledger.deselected = self._completeness.deselected
-        self._ledger.incomplete = self._completeness.why_incomplete(session, self._ledger.tests)
+        if self._detailed:
+            self._ledger.deselected = self._completeness.deselected
+            self._ledger.incomplete = self._completeness.why_incomplete(session, self._ledger.tests)
         if exitstatus != pytest.ExitCode.USAGE_ERROR and not self._config.option.collectonly:
             self._judge_by_baseline(session)
             if self._settings.report_paths or self._surroundings is not None:
@@ -251,8 +261,6 @@ class Session(Hooks):
         """The section GPU LEAKS, the summary line, and what went wrong with a report."""
         if self._config.option.collectonly:
             return
-        from pytest_gpuleak.reports.terminal_summary import TEXT_LIMIT, render_summary
-
         if self._ledger.found or self._settings.top or self._baseline is not None:
             report = self._ledger.report(self._settings, self._monitor.mode, on_file=False)
             summary = report.summary

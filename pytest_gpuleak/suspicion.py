@@ -148,7 +148,7 @@ class Suspicion:
         finally:
             monitor.rerunning = False
         origins = {key: origin for log in logs for key, origin in log.items()}
-        release_values(self._item)
+        release_values(self._item, self._monitor.log_handlers)
         monitor.check_fixtures(monitor.scopes.released())
         return result, origins
 

@@ -48,10 +48,17 @@ def shared_meter(config: pytest.Config) -> PeakMeter:
     return meter
 
 
-def take_over_meter(config: pytest.Config) -> MeterBrackets:
-    """The brackets of the run's meter, for hooks that the caller has anyway: the meter's own are not needed."""
+def take_over_meter(config: pytest.Config, *, needed: bool) -> MeterBrackets | None:
+    """The brackets of the run's meter, for hooks that the caller has anyway: the meter's own are not needed.
+
+    Args:
+        config: pytest's config.
+        needed: whether the caller reads peaks himself; if not, and no test has a budget, None is returned.
+    """
     meter = config.stash.get(_METER, None)
     if meter is None:
+        if not needed:
+            return None
         meter = config.stash[_METER] = PeakMeter(shared_probe(config))
     else:
         config.pluginmanager.unregister(name=_HOOKS)

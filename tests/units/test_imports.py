@@ -5,16 +5,14 @@ from __future__ import annotations
 import subprocess
 import sys
 import textwrap
-from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from pytest_gpuleak.plugin import _import_plainly, _OwnModules
+import pytest
+
+from pytest_gpuleak.plugin import OwnModules
 
 if TYPE_CHECKING:
     import pathlib
-    from collections.abc import Callable
-
-    import pytest
 
 SUITE = """
     import sys
@@ -25,6 +23,7 @@ SUITE = """
         ours = {name: module for name, module in sys.modules.items() if name.startswith("pytest_gpuleak.")}
         rewritten = {name for name, module in ours.items() if isinstance(module.__loader__, AssertionRewritingHook)}
         assert "pytest_gpuleak.session" in ours and not {"pytest_gpuleak.session", "pytest_gpuleak.monitor"} & rewritten
+        assert not any(type(finder).__module__.startswith("pytest_gpuleak") for finder in sys.meta_path)
         assert isinstance(sys.modules["helper"].__loader__, AssertionRewritingHook)
 """
 
@@ -37,20 +36,27 @@ def test_a_run_loads_the_check_plainly_and_a_users_plugin_as_ever(tmp_path: path
     assert done.returncode == 0, done.stdout
 
 
-def test_only_what_was_added_is_taken_away(monkeypatch: pytest.MonkeyPatch) -> None:
-    before = [finder for finder in sys.meta_path if finder != _OwnModules]
+def test_the_finder_is_there_for_the_own_imports_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = [*sys.meta_path]
     monkeypatch.setattr(sys, "meta_path", [*before])
-    undo: list[Callable[[], None]] = []
-    config: Any = SimpleNamespace(add_cleanup=undo.append)
-    _import_plainly(config)
-    _import_plainly(config)  # a run within the run
-    assert _OwnModules in sys.meta_path[:1]
-    assert len(undo) == 1
-    undo[0]()
+    with OwnModules():
+        with OwnModules():  # a run within the run
+            assert sys.meta_path[2:] == before
+        assert isinstance(sys.meta_path[0], OwnModules)
+        assert sys.meta_path[1:] == before
+    assert sys.meta_path == before
+
+
+def test_an_import_that_fails_takes_the_finder_along(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = [*sys.meta_path]
+    monkeypatch.setattr(sys, "meta_path", [*before])
+    with pytest.raises(ImportError), OwnModules():
+        raise ImportError
     assert sys.meta_path == before
 
 
 def test_other_packages_are_left_to_others() -> None:
-    assert _OwnModules.find_spec("pytest_gpuleak") is None
-    assert _OwnModules.find_spec("pytest_gpuleaks.other") is None
-    assert _OwnModules.find_spec("json.decoder") is None
+    finder = OwnModules()
+    assert finder.find_spec("pytest_gpuleak", None) is None
+    assert finder.find_spec("pytest_gpuleaks.other", ["/"]) is None
+    assert finder.find_spec("json.decoder", ["/"]) is None
