@@ -3,10 +3,10 @@
     python benchmarks/public_suites.py --out results [--repeats 3] [--only gpytorch] [--python python3.11]
 
 Makes one virtual environment in the cache folder, with torch pinned, and downloads each library's sdist from the
-package index for its tests. Each suite then runs by turns without and with the plugin. Compared are the outcome of
-every phase of every test, and the state of the random generators after it; written are a table, a Markdown fragment
-and a JSON file. The exit status is 1 where an outcome differs. Nothing here needs a GPU; the index must be in reach
-the first time.
+package index for its tests. Each suite then runs by turns without and with the plugin, and once more with the plugin
+and a report, which says what was flagged. Compared are the outcome of every phase of every test, and the state of the
+random generators after it; written are a table, a Markdown fragment and a JSON file. The exit status is 1 where an
+outcome differs. Nothing here needs a GPU; the index must be in reach the first time.
 """
 
 from __future__ import annotations
@@ -34,6 +34,7 @@ CHECKOUT = Path(__file__).resolve().parent.parent
 PROBE_FOLDER = Path(__file__).resolve().with_suffix("")
 TORCH = "torch==2.13.0"
 RUNS = ("without", "with")
+JUDGED = "with a report and"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -108,7 +109,7 @@ class Run:
         status: pytest's exit status.
         phases: by test, when, outcome and message of each report.
         random: by test, a digest of the random generators after it.
-        report: the plugin's JSON report; None for a run without it.
+        report: the plugin's JSON report; None for a run without one.
     """
 
     wall_s: float
@@ -179,7 +180,7 @@ class Workshop:
         self._pytest(suite, folder, ["--collect-only", "-q"], self._cache / "collect.log", None)
 
     def run(self, suite: Suite, folder: Path, mode: str, log: Path) -> Run:
-        """Run the suite once, without or with the plugin.
+        """Run the suite once, without or with the plugin, or with a report.
 
         Raises:
             SystemExit: it did not come to its end.
@@ -187,9 +188,9 @@ class Workshop:
         outcomes, found = log.with_suffix(".outcomes.json"), log.with_suffix(".leaks.json")
         for path in (outcomes, found):
             path.unlink(missing_ok=True)
-        arguments = ["-q", "--no-gpu-leak"]
-        if mode == "with":
-            arguments = ["-q", "--gpu-leak", f"--gpu-leak-report={found}"]
+        arguments = ["-q", "--no-gpu-leak" if mode == "without" else "--gpu-leak"]
+        if mode == JUDGED:
+            arguments.append(f"--gpu-leak-report={found}")
         began, cpu_before = time.perf_counter(), children_cpu_s()
         status = self._pytest(suite, folder, arguments, log, outcomes)
         wall, cpu_after = time.perf_counter() - began, children_cpu_s()
@@ -202,7 +203,7 @@ class Workshop:
             status=status,
             phases=probe["phases"],
             random=probe["random"],
-            report=json.loads(found.read_text(encoding="utf-8")) if mode == "with" else None,
+            report=json.loads(found.read_text(encoding="utf-8")) if mode == JUDGED else None,
         )
 
     def versions(self) -> dict[str, str]:
@@ -283,34 +284,28 @@ def first_random_difference(one: Run, other: Run) -> str | None:
     return next((nodeid for nodeid, state in one.random.items() if other.random.get(nodeid) != state), None)
 
 
-def findings_of(runs: Sequence[Run]) -> list[dict[str, Any]]:
-    """Everything that was flagged, once for each test or fixture, kind and holder, and in how many runs."""
+def findings_of(report: dict[str, Any]) -> list[dict[str, Any]]:
+    """Everything that was flagged, once for each test or fixture, kind and holder."""
     merged: dict[tuple[str, str, str], dict[str, Any]] = {}
-    for run in runs:
-        report = run.report or {"tests": [], "fixtures": []}
-        for where, verdict, finding in flagged(report):
-            holder = finding["holder"] or {}
-            key = (where, finding["kind"], holder.get("root") or "")
-            entry = merged.setdefault(
-                key,
-                {
-                    "where": where,
-                    "verdict": verdict,
-                    "kind": finding["kind"],
-                    "failed": finding["failed"],
-                    "count": finding["count"],
-                    "bytes": finding["bytes"],
-                    "bytes_per_run": finding["bytes_per_run"],
-                    "holder_kind": holder.get("kind"),
-                    "holder": holder.get("text"),
-                    "holder_file": holder.get("file"),
-                    "holder_line": holder.get("line"),
-                    "path": holder.get("path"),
-                    "created": next((one["created"] for one in finding["tensors"] if one["created"]), None),
-                    "runs": 0,
-                },
-            )
-            entry["runs"] += 1
+    for where, verdict, finding in flagged(report):
+        holder = finding["holder"] or {}
+        key = (where, finding["kind"], holder.get("root") or "")
+        entry = {
+            "where": where,
+            "verdict": verdict,
+            "kind": finding["kind"],
+            "failed": finding["failed"],
+            "count": finding["count"],
+            "bytes": finding["bytes"],
+            "bytes_per_run": finding["bytes_per_run"],
+            "holder_kind": holder.get("kind"),
+            "holder": holder.get("text"),
+            "holder_file": holder.get("file"),
+            "holder_line": holder.get("line"),
+            "path": holder.get("path"),
+            "created": next((one["created"] for one in finding["tensors"] if one["created"]), None),
+        }
+        merged.setdefault(key, entry)
     return list(merged.values())
 
 
@@ -325,19 +320,19 @@ def flagged(report: dict[str, Any]) -> Iterator[tuple[str, str, dict[str, Any]]]
             yield where, "leaked" if finding["failed"] else "noted", finding
 
 
-def summarise(suite: Suite, pairs: Sequence[dict[str, Run]]) -> dict[str, Any]:
+def summarise(suite: Suite, pairs: Sequence[dict[str, Run]], judged: Run) -> dict[str, Any]:
     """The figures of one suite, ready for JSON.
 
     Args:
         suite: which.
         pairs: of each repeat, the run without and the run with the plugin.
+        judged: the run with a report.
     """
     plain, watched = [pair["without"] for pair in pairs], [pair["with"] for pair in pairs]
     outcomes = Counter(outcome_of(phases) for phases in plain[0].phases.values())
-    overheads = [
-        [test["overhead_s"] for test in run.report["tests"] if not test["findings"]] for run in watched if run.report
-    ]
-    differing: dict[str, Any] = {}
+    report: dict[str, Any] = judged.report or {"tests": [], "fixtures": []}
+    own = [test["overhead_s"] for test in report["tests"] if not test["findings"]]
+    differing: dict[str, Any] = differing_outcomes(plain[0], judged)
     for pair in pairs:
         differing.update(differing_outcomes(pair["without"], pair["with"]))
     by_itself = sorted({nodeid for run in plain[1:] for nodeid in differing_outcomes(plain[0], run)})
@@ -347,24 +342,23 @@ def summarise(suite: Suite, pairs: Sequence[dict[str, Run]]) -> dict[str, Any]:
         "version": suite.version,
         "tests": len(plain[0].phases),
         "outcomes": dict(outcomes),
-        "verdicts": dict(Counter(test["verdict"] for test in (watched[0].report or {"tests": []})["tests"])),
+        "verdicts": dict(Counter(test["verdict"] for test in report["tests"])),
         "differing": differing,
         "differing_without_plugin": by_itself,
         "random_differs_after": next(filter(None, (first_random_difference(*pair.values()) for pair in pairs)), None),
         "random_differs_without_plugin": next(
             filter(None, (first_random_difference(plain[0], run) for run in plain[1:])), None
         ),
-        "findings": findings_of(watched),
+        "findings": findings_of(report),
         "wall_s": {"without": [run.wall_s for run in plain], "with": [run.wall_s for run in watched]},
         "wall_ratio": statistics.median(pair["with"].wall_s / pair["without"].wall_s for pair in pairs),
         "cpu_ratio": None
         if None in cpu
         else statistics.median((pair["with"].cpu_s or 0.0) / (pair["without"].cpu_s or 1.0) for pair in pairs),
-        "own_us_median": statistics.median(statistics.median(one) for one in overheads) * 1e6,
-        "own_us_mean": statistics.median(statistics.fmean(one) for one in overheads) * 1e6,
-        "own_s_of_flagged": statistics.median(
-            sum(test["overhead_s"] for test in run.report["tests"] if test["findings"]) for run in watched if run.report
-        ),
+        "wall_s_with_report": judged.wall_s,
+        "own_us_median": statistics.median(own) * 1e6,
+        "own_us_mean": statistics.fmean(own) * 1e6,
+        "own_s_of_flagged": sum(test["overhead_s"] for test in report["tests"] if test["findings"]),
     }
 
 
@@ -391,12 +385,12 @@ def render(summaries: Sequence[dict[str, Any]], header: str) -> str:
             f"| {len({f['where'] for f in found if not f['failed']})} "
             f"| {one['wall_ratio']:.3f} | {cpu} | {one['own_us_median']:.0f} us (mean {one['own_us_mean']:.0f}) |"
         )
-    lines += ["", "| suite | test | verdict | kind | tensors | bytes | held by | runs |"]
-    lines.append("| --- | --- | --- | --- | --- | --- | --- | --- |")
+    lines += ["", "| suite | test | verdict | kind | tensors | bytes | held by |"]
+    lines.append("| --- | --- | --- | --- | --- | --- | --- |")
     for one in summaries:
         for f in one["findings"]:
             cells = [one["suite"], f["where"], f["verdict"], f["kind"], f["count"], f["bytes"]]
-            cells += [f"{f['holder'] or '?'} ({f['holder_kind']})", f["runs"]]
+            cells += [f"{f['holder'] or '?'} ({f['holder_kind']})"]
             lines.append("| " + " | ".join(str(cell).replace("|", "\\|") for cell in cells) + " |")
     for one in summaries:
         lines += ["", f"{one['suite']}: {one['outcomes']}; {one['verdicts']}"]
@@ -452,7 +446,10 @@ def main() -> None:
                 pair[mode] = workshop.run(suite, folder, mode, out / f"{suite.title}-{repeat}-{mode}.log")
                 print(f"  {pair[mode].wall_s:.1f} s", flush=True)
             pairs.append({mode: pair[mode] for mode in RUNS})
-        summaries.append(summarise(suite, pairs))
+        print(f"{suite.requirement}, {JUDGED} --gpu-leak", flush=True)
+        judged = workshop.run(suite, folder, JUDGED, out / f"{suite.title}-report.log")
+        print(f"  {judged.wall_s:.1f} s", flush=True)
+        summaries.append(summarise(suite, pairs, judged))
         # Written after each: a later suite may fail to run.
         record = {"header": header, "versions": versions, "suites": summaries}
         (out / "public-suites.json").write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")

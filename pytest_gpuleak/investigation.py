@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from pytest_gpuleak.arrays.protocol import BACKWARD, ArrayFramework, ArrayReading, OriginLog
 from pytest_gpuleak.arrays.selection import array_types, framework_of, select_arrays
 from pytest_gpuleak.collector import get_objects
-from pytest_gpuleak.settle import Rung, Settling, rungs_for_held
+from pytest_gpuleak.settle import Rung, Settling, has_weak_references, rungs_for_held
 from pytest_gpuleak.verdict import Evidence, Root, Survivor, root_of
 
 if TYPE_CHECKING:
@@ -105,9 +105,12 @@ class Investigation:
         """
         readings = self._read(arrays)
         arrays[:] = [array for array in arrays if id(array) in readings]
-        handles = self._hold(arrays)
+        # In most suites a young collection frees all: only what stays is held. What cannot be found again is held first.
+        handles = self._hold([array for array in arrays if not has_weak_references(array)])
         settled = Settling(arrays, threads, threaded=threaded)
         settled.climb(young)
+        handles |= self._hold(settled.found())
+        settled.alive &= handles.keys()
         settled.climb(rungs_for_held(rungs, threads) if self._recognise(settled.alive) else rungs)
         if self._runs == 0:
             self._cycles = tuple(readings[identity] for identity in settled.cycles)
@@ -198,7 +201,7 @@ class Investigation:
         """Ids of the arrays left behind so far."""
         return set(self._left)
 
-    def _hold(self, arrays: Sequence[object]) -> dict[int, StorageHandle]:
+    def _hold(self, arrays: Iterable[object]) -> dict[int, StorageHandle]:
         return {id(array): framework_of(array, self._frameworks).hold(array) for array in arrays}
 
     def _take_in(self, left: Mapping[int, _Leftover], handles: Mapping[int, StorageHandle]) -> None:
@@ -207,8 +210,12 @@ class Investigation:
 
     def _read(self, arrays: list[object]) -> dict[int, ArrayReading]:
         readings = {}
+        by_type: dict[int, ArrayFramework] = {}
         for array in arrays:
-            reading = framework_of(array, self._frameworks).read(array)
+            framework = by_type.get(id(type(array)))
+            if framework is None:
+                framework = by_type[id(type(array))] = framework_of(array, self._frameworks)
+            reading = framework.read(array)
             if reading is not None:
                 readings[reading.identity] = reading
         return readings

@@ -245,13 +245,16 @@ class Monitor:
                     if self.baseline is not None and attempt.policy.allowed is None:
                         findings = self.baseline.settle(findings, attempt.nodeid)
                     verdict, findings = conclude(findings, attempt.policy)
-                elif not (suspected or released):
+                if suspected or released:
+                    self.memory.carry_over_host()
+                else:
                     self.memory.carry_over()
             else:
                 # A failed test's traceback holds the values of its fixtures as well as its locals.
                 self.scopes.postpone(released)
                 over_budget = item.stash.get(BUDGET_FINDING, None)
                 findings = () if over_budget is None else (over_budget,)
+                self.memory.carry_over_host()
             self.detector.close()
         attempt.overhead_s += perf_counter() - began
         self._attempt = None

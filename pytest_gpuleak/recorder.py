@@ -14,7 +14,7 @@ from pytest_gpuleak.attempts import TestRecord, decode_test, encode_test
 from pytest_gpuleak.hooks import Hooks
 from pytest_gpuleak.ledger import environment, now
 from pytest_gpuleak.policy import describe
-from pytest_gpuleak.runtest import RECORD_ATTRIBUTE
+from pytest_gpuleak.runtest import RECORD_ATTRIBUTE, TAKEN
 
 if TYPE_CHECKING:
     from pytest_gpuleak.attempts import Outcome
@@ -71,7 +71,7 @@ class Recorder(Hooks):
                 self._monitor.config.pluginmanager.register(self._status, "gpuleak-status")
         else:
             record = cast("TestRecord", found)
-        if record.verdict == "clean":
+        if record.verdict in TAKEN:
             delattr(report, RECORD_ATTRIBUTE)  # pytest keeps every report until the session ends
         self._take(record, encoded)
 

@@ -28,6 +28,9 @@ FAULTS = (Exception, OutcomeException)
 """Whatever is wrong with us costs the test its verdict and the run one warning, and no outcome. A timeout plugin's
 `Failed` is no Exception."""
 
+TAKEN = ("clean", "noted")
+"""Verdicts that nobody asks a report for once it is recorded: they change neither its outcome nor its letter."""
+
 RECORD_ATTRIBUTE = "gpu_leak"
 """The attribute of a teardown's report that carries the test's record; xdist sends it along."""
 
@@ -124,9 +127,10 @@ class RuntestHooks(Hooks):
             record = self._monitor.give_up(item, self._fault)
         if record is None:
             return
-        if record.verdict == "clean" and not self._sends and os.getpid() == self._process:
+        if record.verdict in TAKEN and not self._sends and os.getpid() == self._process:
             # It goes no further than to the recorder of this process, which takes it off the report.
             setattr(report, RECORD_ATTRIBUTE, record)
+            note_properties(report, record)
         else:
             attach(report, record)
 
@@ -167,13 +171,18 @@ class RuntestHooks(Hooks):
 def attach(report: pytest.TestReport, record: TestRecord) -> None:
     """Put a test's record, as plain data, and its verdict into its teardown's report."""
     setattr(report, RECORD_ATTRIBUTE, encode_test(record))
+    note_properties(report, record)
+    if record.verdict == "leaked":
+        report.outcome = "failed"
+        report.longrepr = describe_failure(record.findings)
+
+
+def note_properties(report: pytest.TestReport, record: TestRecord) -> None:
+    """Say in JUnit what was found."""
     if record.findings:
         from pytest_gpuleak.reports.junit import properties_of
 
         report.user_properties += properties_of(record)
-    if record.verdict == "leaked":
-        report.outcome = "failed"
-        report.longrepr = describe_failure(record.findings)
 
 
 def describe_failure(findings: tuple[Finding, ...]) -> str:

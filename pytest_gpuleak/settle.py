@@ -162,12 +162,27 @@ class Settling:
                 if not self.alive:
                     return
 
+    def found(self) -> Iterator[object]:
+        """Those alive that can be found: all but arrays of a type without weak references."""
+        for identity in self.alive:
+            suspect = self._references[identity]()
+            if id(suspect) == identity:
+                yield suspect
+
     def _no_thread_runs(self) -> bool:
         """Whether no thread runs that the test has started."""
         return running_threads() <= self._known
 
     def _still_alive(self) -> set[int]:
         return {identity for identity, reference in self._references.items() if reference() is not None}
+
+
+def has_weak_references(suspect: object) -> bool:
+    """Whether objects of its type can be referred to weakly; its code is not asked."""
+    return bool(_weak_reference_offset(type(suspect)))
+
+
+_weak_reference_offset = type.__dict__["__weakrefoffset__"].__get__
 
 
 def _weak(suspect: object) -> Callable[[], object | None]:

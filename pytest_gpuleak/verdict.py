@@ -339,7 +339,7 @@ def _finding(group: _Group, kind: FindingKind, failed: bool) -> Finding:
         bytes=sum(member.size for member in members),
         bytes_per_run=group.bytes_per_run,
         fingerprint=fingerprint(kind, holder),
-        tensors=tuple(_info(member) for member in members[:MAX_ARRAYS_SHOWN]),
+        tensors=tuple(_info(member.reading, member.created) for member in members[:MAX_ARRAYS_SHOWN]),
         holder=holder,
         other_holders=next((member.others for member in members if member.others), ()),
     )
@@ -356,7 +356,7 @@ def _cycle(readings: list[ArrayReading], policy: Policy) -> Finding:
         bytes=sum(reading.storage_bytes for reading in readings),
         bytes_per_run=0,
         fingerprint=_CYCLE_FINGERPRINT,
-        tensors=tuple(_info(Survivor(0, reading)) for reading in readings[:MAX_CYCLE_SHOWN]),
+        tensors=tuple(_info(reading) for reading in readings[:MAX_CYCLE_SHOWN]),
     )
 
 
@@ -370,13 +370,12 @@ def _clarity(holder: Holder) -> tuple[bool, bool]:
     return through_graph, holder.kind in ("native", "unknown") and not holder.path
 
 
-def _info(member: Survivor) -> ArrayInfo:
-    reading = member.reading
+def _info(reading: ArrayReading, created: Origin | None = None) -> ArrayInfo:
     return ArrayInfo(
         shape=reading.shape,
         dtype=reading.dtype,
         device=reading.device,
         bytes=reading.bytes,
         storage_bytes=reading.storage_bytes,
-        created=member.created,
+        created=created,
     )

@@ -47,6 +47,8 @@ _PLAIN: dict[int, type] = {
 """Types that are no arrays, and never go, by id."""
 
 _FEW = 1000
+_AT_ONCE = 4096
+"""Objects that are looked at in one go."""
 
 _HEAP_TYPE = 1 << 9
 """Py_TPFLAGS_HEAPTYPE: not set for a type that is a static structure (Include/object.h)."""
@@ -60,21 +62,33 @@ def select_arrays(objects: list[object], bases: list[type]) -> list[object]:
     The memo is keyed by ids and dies with the call: one that lived longer would keep types alive, and every MagicMock
     has a type of its own that reaches its call arguments. Types that live as long as the process are remembered.
     """
-    # What a test without arrays leaves is a few dozen objects of such types: told in C. On a whole heap a loop is faster.
     if len(objects) < _FEW and _PLAIN.keys() >= set(map(id, map(type, objects))):
-        return []
-    wanted = set(map(id, bases))
-    known: dict[int, object] = {**_PLAIN}
+        return []  # what a test without arrays leaves
+    wanted: set[int] = set()
+    arrays: set[int] = set()
+    known: dict[int, type] = _PLAIN
     found: list[object] = []
-    for candidate in objects:
-        kind = type(candidate)
-        other = known.get(id(kind))
-        if other is None:
-            other = known[id(kind)] = wanted.isdisjoint(map(id, _read_mro(kind)))
-            if other and _outlives_tests(kind):
-                _PLAIN[id(kind)] = kind
-        if other is False:
-            found.append(candidate)
+    for start in range(0, len(objects), _AT_ONCE):
+        part = objects[start : start + _AT_ONCE]
+        # In C, since nearly all are of a type that is known: the others are looked at one by one.
+        kinds = list(map(id, map(type, part)))
+        strange = set(kinds).difference(known)
+        if not strange:
+            continue
+        if not wanted:
+            wanted, known = set(map(id, bases)), {**_PLAIN}
+        for candidate in compress(part, map(strange.__contains__, kinds)):
+            kind = type(candidate)
+            if id(kind) in arrays:
+                found.append(candidate)
+            elif id(kind) not in known:
+                if not wanted.isdisjoint(map(id, _read_mro(kind))):
+                    arrays.add(id(kind))
+                    found.append(candidate)
+                else:
+                    known[id(kind)] = kind
+                    if _outlives_tests(kind):
+                        _PLAIN[id(kind)] = kind
     return found
 
 
