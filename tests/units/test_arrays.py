@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from pytest_gpuleak.arrays.selection import select_arrays
+from pytest_gpuleak.arrays.selection import _AT_ONCE, select_arrays
 from pytest_gpuleak.arrays.torch import TorchArrays
 
 
@@ -51,6 +51,26 @@ def test_strangers_are_not_asked() -> None:
     array = Array()
     assert select_arrays([object.__new__(Stranger), stranger, 1], [Array]) == []
     assert select_arrays([array, stranger, {}], [Array]) == [array]
+
+
+@pytest.mark.parametrize("count", [10, 999, 1000, _AT_ONCE - 1, _AT_ONCE, _AT_ONCE + 1, 3 * _AT_ONCE])
+def test_arrays_are_found_wherever_they_stand(count: int) -> None:
+    class Array:
+        pass
+
+    class Derived(Array):
+        pass
+
+    class Stranger:
+        pass
+
+    makers = [list, Stranger, dict, Array, tuple, Derived, Stranger, set]
+    objects: list[object] = [makers[number % 8]() for number in range(count)]
+    expected = [one for one in objects if isinstance(one, Array)]
+    assert expected
+    assert list(map(id, select_arrays(objects, [Array]))) == list(map(id, expected))
+    assert select_arrays(objects, []) == []
+    assert len(objects) == count
 
 
 def ready() -> TorchArrays:

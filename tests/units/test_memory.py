@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from pytest_gpuleak.memory import HOST, MODULE_BYTES, MemoryWatch
+from pytest_gpuleak.memory import HOST, MODULE_BYTES, NEARLY_NOTHING, MemoryWatch
 from pytest_gpuleak.probes import ProbeUnavailable
 from pytest_gpuleak.probes.protocol import DeviceReading, HostGrowth
 from pytest_gpuleak.records import TestRecord
@@ -273,3 +273,40 @@ def test_nothing_measured_nothing_told() -> None:
 def test_no_more_than_asked(count: int) -> None:
     tests = [record(name, host={"heap_before": 0, "heap_after": 5}) for name in "ab"]
     assert len(describe_usage(tests, count)["heaviest"]) == count
+
+
+@pytest.mark.parametrize("left", [0, 1000, -1000])
+def test_a_host_that_has_hardly_moved_is_not_read_again(left: int) -> None:
+    devices, heap = Devices(), Heap()
+    devices.readings = {"cuda:0": DeviceReading(1024, 1024, 4096)}
+    watch = MemoryWatch([devices], [heap])
+    watch.begin()
+    heap.size = left
+    watch.end()
+    watch.carry_over_host()
+    heap.size, devices.readings = 5000, {"cuda:0": DeviceReading(512, 512, 4096)}
+    watch.begin()
+    assert watch.end().bytes == {
+        (HOST, "heap"): 5000 - left,
+        # Devices are counted to the byte, and read anew.
+        ("cuda:0", "allocated"): 0,
+        ("cuda:0", "requested"): 0,
+        ("cuda:0", "reserved"): 0,
+    }
+    heap.size = 9000
+    watch.begin()
+    assert watch.end().bytes[HOST, "heap"] == 0  # once
+
+
+@pytest.mark.parametrize("left", [NEARLY_NOTHING, -NEARLY_NOTHING])
+def test_what_a_test_has_left_may_go_later_and_hides_nothing_of_the_next_one(left: int) -> None:
+    heap = Heap()
+    watch = MemoryWatch((), [heap])
+    watch.begin()
+    heap.size = left
+    watch.end()
+    watch.carry_over_host()
+    heap.size = 0
+    watch.begin()
+    heap.size = 100
+    assert watch.end().bytes == {(HOST, "heap"): 100}
