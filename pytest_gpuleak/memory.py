@@ -166,6 +166,7 @@ class MemoryWatch:
 
     def enter_setup(self) -> None:
         """A wider fixture is being set up: what is added from here on is no test's."""
+        # What a brief look has missed before is then the fixture's, where it is not judged.
         self._levels.append(_Level(self.read(brief=True)))
 
     def leave_setup(self, owner: int) -> None:
@@ -177,7 +178,8 @@ class MemoryWatch:
         if not self._levels:
             return  # its setup began before anybody looked
         level = self._levels.pop()
-        added = _less(self.read(brief=True), level.before)
+        # Not briefly: what was missed of the fixture's would be taken for the test's.
+        added = _less(self.read(), level.before)
         self._owned[owner] = _less(added, level.inner)
         inner = self._levels[-1].inner if self._levels else self._others
         for key, size in added.items():

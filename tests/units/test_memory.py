@@ -310,3 +310,26 @@ def test_what_a_test_has_left_may_go_later_and_hides_nothing_of_the_next_one(lef
     watch.begin()
     heap.size = 100
     assert watch.end().bytes == {(HOST, "heap"): 100}
+
+
+def test_what_a_fixture_adds_is_read_anew() -> None:
+    class Stale(Heap):
+        """Says briefly what it said last."""
+
+        last = 0
+
+        def read(self) -> int:
+            self.last = self.size
+            return self.size
+
+        def read_briefly(self) -> int:
+            return self.last
+
+    heap = Stale()
+    watch = MemoryWatch((), [heap])
+    watch.begin()
+    watch.enter_setup()
+    heap.size = 5000
+    watch.leave_setup(1)
+    assert watch.end(brief=True).bytes == {(HOST, "heap"): 0}
+    assert watch.end().bytes == {(HOST, "heap"): 0}
