@@ -211,14 +211,12 @@ class MemoryWatch:
             brief: whether counters that take long to read may be those of a moment ago.
         """
         self._after = self.read(brief=brief)
-        imported = max(len(sys.modules) - self._modules, 0) * MODULE_BYTES
-        if self._after == self._before and not self._others and len(self._after) <= len(self._host):
-            return Growth(dict.fromkeys(self._after, 0), imported=imported)
         growth: dict[Key, int] = {}
         for key, size in self._after.items():
             before = self._before.get(key)
             if before is not None or key[0] != HOST:
                 growth[key] = size - (before or 0) - self._others.get(key, 0)
+        imported = max(len(sys.modules) - self._modules, 0) * MODULE_BYTES
         if len(self._after) <= len(self._host):
             return Growth(growth, imported=imported)
         devices = {device for device, _ in self._before}

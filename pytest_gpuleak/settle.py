@@ -186,8 +186,5 @@ _weak_reference_offset = type.__dict__["__weakrefoffset__"].__get__
 
 
 def _weak(suspect: object) -> Callable[[], object | None]:
-    try:
-        return weakref.ref(suspect)
-    except TypeError:
-        # An array type without weak references: the look at the heap afterwards tells whether it is still there.
-        return lambda: True
+    # Of a type without weak references: the look at the heap afterwards tells whether it is still there.
+    return weakref.ref(suspect) if has_weak_references(suspect) else lambda: True

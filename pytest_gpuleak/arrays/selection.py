@@ -64,19 +64,13 @@ def select_arrays(objects: list[object], bases: list[type]) -> list[object]:
     """
     if len(objects) < _FEW and _PLAIN.keys() >= set(map(id, map(type, objects))):
         return []  # what a test without arrays leaves
-    wanted: set[int] = set()
-    arrays: set[int] = set()
-    known: dict[int, type] = _PLAIN
+    wanted, arrays, known = set(map(id, bases)), set[int](), set(_PLAIN)
     found: list[object] = []
     for start in range(0, len(objects), _AT_ONCE):
         part = objects[start : start + _AT_ONCE]
         # In C, since nearly all are of a type that is known: the others are looked at one by one.
         kinds = list(map(id, map(type, part)))
         strange = set(kinds).difference(known)
-        if not strange:
-            continue
-        if not wanted:
-            wanted, known = set(map(id, bases)), {**_PLAIN}
         for candidate in compress(part, map(strange.__contains__, kinds)):
             kind = type(candidate)
             if id(kind) in arrays:
@@ -86,7 +80,7 @@ def select_arrays(objects: list[object], bases: list[type]) -> list[object]:
                     arrays.add(id(kind))
                     found.append(candidate)
                 else:
-                    known[id(kind)] = kind
+                    known.add(id(kind))
                     if _outlives_tests(kind):
                         _PLAIN[id(kind)] = kind
     return found
