@@ -13,13 +13,13 @@ import linecache
 import os
 import pickle
 import re
-import sys
 import tempfile
 import types
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from pytest_gpuleak.arrays.origins import MAX_CODE_LENGTH, printable
+from pytest_gpuleak.arrays.torch_lookup import torch_module
 from pytest_gpuleak.findings import Contribution, Origin
 
 if TYPE_CHECKING:
@@ -83,7 +83,7 @@ class RecordedHistory:
         self._stop()
 
     def _begin(self) -> str:
-        cuda, core = sys.modules.get("torch.cuda"), sys.modules.get("torch._C")
+        cuda, core = torch_module("torch.cuda"), torch_module("torch._C")
         if not (type(cuda) is types.ModuleType and type(core) is types.ModuleType and cuda.is_initialized()):
             return "no CUDA device was used"
         if core._cuda_isHistoryEnabled():  # noqa: SLF001 - as above

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 if TYPE_CHECKING:
     import pytest
 
-    from pytest_gpuleak.findings import Finding
+    from pytest_gpuleak.findings import Finding, FixtureRecord
     from pytest_gpuleak.policy import Policy
 
 # Without postponed annotations a NamedTuple takes half the time to make: none of them has to be compiled.
@@ -37,6 +37,7 @@ class TestRecord(NamedTuple):  # no dataclass: a frozen one of twelve fields tak
         allowed: the reason given to ``allow_gpu_leak``, or None.
         file: its source file, relative to the rootdir where it lies below it; None: unknown.
         line: its line there, from 1.
+        faults: what of the check itself, or of a user's hook, failed on it: a sentence each.
     """
 
     nodeid: str
@@ -51,6 +52,7 @@ class TestRecord(NamedTuple):  # no dataclass: a frozen one of twelve fields tak
     allowed: str | None = None
     file: str | None = None
     line: int | None = None
+    faults: tuple[str, ...] = ()
 
 
 TestRecord.__test__ = False  # type: ignore[attr-defined] # pytest would collect a class of this name from a test module
@@ -97,6 +99,21 @@ def encode_test(record: TestRecord) -> dict[str, Any]:
     return fields
 
 
+def encode_safely(record: "TestRecord | FixtureRecord") -> dict[str, Any]:
+    """Encode a record; of one that a fault has spoilt, what can be written, and a line that says what cannot."""
+    if isinstance(record, TestRecord) and not record.findings:
+        return encode_test(record)  # a run without a leak loads no more than this module for it
+    from pytest_gpuleak.isolation import isolated
+    from pytest_gpuleak.records import encode_record
+
+    def salvaged(_: str) -> dict[str, Any]:
+        from pytest_gpuleak.reports.salvage import salvage_record
+
+        return salvage_record(record)
+
+    return isolated(lambda: encode_record(record), salvaged)
+
+
 def decode_test(data: dict[str, Any]) -> TestRecord:
     """The inverse of `encode_test`. Raises KeyError or TypeError for anything else."""
     findings: tuple[Finding, ...] = ()
@@ -104,4 +121,4 @@ def decode_test(data: dict[str, Any]) -> TestRecord:
         from pytest_gpuleak.findings import decode_finding
 
         findings = tuple(map(decode_finding, data["findings"]))
-    return TestRecord(**{**data, "findings": findings})
+    return TestRecord(**{**data, "findings": findings, "faults": tuple(data.get("faults", ()))})

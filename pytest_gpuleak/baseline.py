@@ -216,13 +216,10 @@ def _settled_fixture(record: FixtureRecord, judge: Judge) -> FixtureRecord:
 
 
 def _stale(report: RunReport, judge: Judge, seen: Seen | None) -> tuple[KnownLeak, ...]:
-    matched: set[Key] = set()
     records: list[TestRecord | FixtureRecord] = [*_judged_tests(report), *report.fixtures]
-    for record in records:
-        if record.allowed is None:
-            place = place_of(record)
-            for finding in record.findings:
-                matched |= judge.find_all(finding, *place)
+    matched = judge.find_all(
+        (finding, *place_of(record)) for record in records if record.allowed is None for finding in record.findings
+    )
     whole = _whole_functions(report, seen)
     before = set(map(key_of, report.stale)) if seen is None else set()
     unseen_kinds = _unseen_kinds(report)

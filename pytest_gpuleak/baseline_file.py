@@ -114,9 +114,14 @@ def dump_baseline(baseline: Baseline) -> str:
         head["tolerance"] = f"{float(percent):g}%"
     parts = [HEADER, tomli_w.dumps(head)]
     for entry in sorted(baseline.entries, key=sort_key):
-        fields = {name: value for name, value in vars(entry).items() if value is not None}
+        fields = {name: _encodable(value) for name, value in vars(entry).items() if value is not None}
         parts.append(f"[[leak]]\n{tomli_w.dumps(fields)}")
     return "\n".join(parts)
+
+
+def _encodable(value: str | int) -> str | int:
+    """Write half of a surrogate pair, which no TOML file can hold, as Python escapes it; leave all else as it is."""
+    return value.encode("utf-8", "backslashreplace").decode("utf-8") if isinstance(value, str) else value
 
 
 def _parse_toml(text: str) -> dict[str, Any]:

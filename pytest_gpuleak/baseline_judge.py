@@ -65,6 +65,31 @@ def is_recorded(finding: Finding) -> bool:
     return (finding.failed or finding.known) and finding.kind != "budget"
 
 
+class _Roaming:
+    """The entries of one fingerprint and device that list a finding anywhere.
+
+    There may be thousands, and as many findings: what is asked of them is known without going through them.
+    """
+
+    def __init__(self) -> None:
+        self.keys: set[Key] = set()
+        self._largest: KnownLeak | None = None
+
+    def add(self, entry: KnownLeak) -> None:
+        self.keys.add(key_of(entry))
+        if self._largest is None or _size_of(entry) > _size_of(self._largest):
+            self._largest = entry
+
+    @property
+    def largest(self) -> KnownLeak:
+        assert self._largest is not None  # made with its first entry
+        return self._largest
+
+
+def _size_of(entry: KnownLeak) -> tuple[int, str]:
+    return entry.bytes, entry.test
+
+
 class Judge:
     """Tells what a baseline lists.
 
@@ -75,7 +100,7 @@ class Judge:
     def __init__(self, baseline: Baseline) -> None:
         self._baseline = baseline
         self.entries: dict[Key, KnownLeak] = {}
-        self._roaming: dict[tuple[str, str], list[KnownLeak]] = defaultdict(list)
+        self._roaming: dict[tuple[str, str], _Roaming] = defaultdict(_Roaming)
         for entry in baseline.entries:
             self.add(entry)
 
@@ -83,7 +108,7 @@ class Judge:
         """One leak more is known."""
         self.entries[key_of(entry)] = entry
         if entry.kind in ROAMING:
-            self._roaming[entry.fingerprint, entry.device].append(entry)
+            self._roaming[entry.fingerprint, entry.device].add(entry)
 
     def find(self, finding: Finding, test: str, fixture: str | None) -> KnownLeak | None:
         """The entry that lists a finding, whatever its size; None where none does.
@@ -108,16 +133,32 @@ class Judge:
             return own[0] if own else largest, ""
         return None, "" if largest is None else largest.reason
 
-    def find_all(self, finding: Finding, test: str, fixture: str | None) -> set[Key]:
-        """Every entry that could list a finding: none of them is gone. What has an entry of its own needs no other."""
-        own, roaming = self._listing(finding, test, fixture)
-        return {key_of(entry) for entry in own or roaming}
+    def find_all(self, found: Iterable[tuple[Finding, str, str | None]]) -> set[Key]:
+        """Return the keys of every entry that could list one of the findings: none of these entries is gone.
+
+        What has an entry of its own needs no other.
+
+        Args:
+            found: each finding with its test and fixture, as `find` takes them.
+        """
+        matched: set[Key] = set()
+        met: set[int] = set()
+        for finding, test, fixture in found:
+            own, roaming = self._listing(finding, test, fixture)
+            if own:
+                matched.update(map(key_of, own))
+                continue
+            for entries in roaming:
+                if id(entries) not in met:
+                    met.add(id(entries))
+                    matched |= entries.keys
+        return matched
 
     @staticmethod
-    def _largest(entries: Sequence[KnownLeak]) -> KnownLeak | None:
-        return max(entries, key=lambda entry: (entry.bytes, entry.test), default=None)
+    def _largest(roaming: Sequence[_Roaming]) -> KnownLeak | None:
+        return max((entries.largest for entries in roaming), key=_size_of, default=None)
 
-    def _listing(self, finding: Finding, test: str, fixture: str | None) -> tuple[list[KnownLeak], list[KnownLeak]]:
+    def _listing(self, finding: Finding, test: str, fixture: str | None) -> tuple[list[KnownLeak], list[_Roaming]]:
         """The entries that list a finding where it was made, the closest first, and those that do so anywhere."""
         device = device_type(finding.device)
         marks = _fingerprints(finding, of_fixture=fixture is not None)
@@ -125,7 +166,7 @@ class Judge:
         own = [self.entries[key] for key in keys if key in self.entries]
         if finding.kind not in ROAMING or finding.holder is None or not finding.holder.named:
             return own, []
-        return own, [entry for mark in marks for entry in self._roaming.get((mark, device), ())]
+        return own, [self._roaming[mark, device] for mark in marks if (mark, device) in self._roaming]
 
     def settle(self, findings: Sequence[Finding], test: str, fixture: str | None) -> tuple[Finding, ...]:
         """The findings of one test or fixture, with what is listed set known.

@@ -320,7 +320,8 @@ class _Watch:
             if self._selected[test] < self._collected[test] or test.rpartition("::")[2] in by_parameter
         }
         folders = [self._config.invocation_params.dir / text for text in arguments if "::" not in text]
-        whole = {file for file in self._files if self._is_whole(file, folders)}
+        elsewhere = self.why_nothing_is_gone() is not None
+        whole = {file for file in self._files if self._is_whole(file, folders, elsewhere=elsewhere)}
         gone = {test for test in self._tests if test.partition("::")[0] in whole and not self._collected[test]}
         return Seen(frozenset(gone), frozenset(partial), frozenset(self._fixtures_seen))
 
@@ -333,11 +334,17 @@ class _Watch:
             "was it written for another one?"
         )
 
-    def _is_whole(self, file: str, arguments: Iterable[Path]) -> bool:
-        """Whether the run was asked for all that a file holds, and has read it; or would have, were it there."""
+    def _is_whole(self, file: str, arguments: Iterable[Path], *, elsewhere: bool) -> bool:
+        """Whether the run was asked for all that a file holds, and has read it; or would have, were it there.
+
+        Args:
+            file: the file, as the baseline names it.
+            arguments: the folders and files that the run was asked for.
+            elsewhere: whether every file of the baseline is missing.
+        """
         path = self._path_of(file)
         read = file in self._files_seen
-        if not read and (path.exists() or self.why_nothing_is_gone()):
+        if not read and (elsewhere or path.exists()):
             return False
         return any(_is_below(path, argument) for argument in arguments)
 

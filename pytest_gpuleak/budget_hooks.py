@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from _pytest.outcomes import OutcomeException
 
 from pytest_gpuleak.budget import (
     BUDGET_MARKER,
@@ -99,6 +100,7 @@ class BudgetHooks(Hooks):
     @pytest.hookimpl(wrapper=True, trylast=True)
     def pytest_runtest_call(self, item: pytest.Item) -> Generator[None, object, object]:
         """Judge at the end of a call that has passed, within the call: an ordinary failure, for xfail and reruns too."""
+        __tracebackhide__ = True  # a failure's text shows only the user's frames, as without the plugin
         result = yield
         # Inactive in a re-run of the leak check's. unittest keeps failures and skips on the item, and raises nothing.
         if self._meter.active and not getattr(item, "_excinfo", None):
@@ -193,7 +195,7 @@ def _alive_on(config: pytest.Config, device: str) -> tuple[Contribution, ...]:
                 known = readings.get(reading.storage)
                 if known is None or known.bytes < reading.bytes:
                     readings[reading.storage] = reading
-    except Exception:  # noqa: BLE001 - as said above
+    except (Exception, OutcomeException):  # noqa: BLE001 - as said above; a hook may call pytest.skip
         return ()
     sizes: dict[str, list[int]] = {}
     for reading in readings.values():

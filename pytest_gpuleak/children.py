@@ -11,10 +11,13 @@ from pytest_gpuleak.processes import ProcessWatch
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from pytest_gpuleak.findings import Finding, FixtureRecord
+    from pytest_gpuleak.faults import Guard
+    from pytest_gpuleak.findings import Finding, FixtureRecord, Holder
     from pytest_gpuleak.fixture_places import FixturePlace
     from pytest_gpuleak.policy import Policy
     from pytest_gpuleak.probes.nvml import NvmlReading
+    from pytest_gpuleak.process_facts import LeftProcess
+    from pytest_gpuleak.stages import Stage
 
 
 class Children:
@@ -22,11 +25,14 @@ class Children:
 
     Args:
         devices: what the driver says of the devices now.
+        guard: gives the context that a stage of the check of a fixture runs in, by the stage and the fixture's id.
     """
 
-    def __init__(self, devices: Callable[[], Mapping[str, NvmlReading]]) -> None:
+    def __init__(self, devices: Callable[[], Mapping[str, NvmlReading]], guard: Callable[[Stage, str], Guard]) -> None:
         self._watch = ProcessWatch()
-        self._devices = devices
+        self.devices = devices
+        self._guard = guard
+        self._left_before: set[tuple[FixturePlace, str]] = set()
         self._places: dict[int, tuple[FixturePlace, Policy]] = {}
         self.records: list[FixtureRecord] = []
         """The fixtures that left processes running."""
@@ -55,28 +61,54 @@ class Children:
         left = self._watch.released(id(fixture))
         if place is None or policy is None or not left:
             return
+        from pytest_gpuleak.stages import FIXTURES
+
+        with self._guard(FIXTURES, f"{place.baseid}::{place.name}"):
+            self._record(place, policy, left, worker)
+
+    def _record(self, place: FixturePlace, policy: Policy, left: list[LeftProcess], worker: str) -> None:
+        """Judge what a fixture's setup has left running.
+
+        Nothing is run again to confirm it. A process whose handle a module or class keeps is one that a library starts
+        once and uses again; any other was not ended by the fixture, and nothing else will do it. One more of a program
+        that an earlier set-up of the fixture has left is growth.
+        """
         from pytest_gpuleak.findings import FixtureRecord
-        from pytest_gpuleak.process_findings import judge_processes
+        from pytest_gpuleak.process_findings import KEPT_BY, judge_processes
+        from pytest_gpuleak.process_handles import holders_of
+        from pytest_gpuleak.stages import EXPLAIN
         from pytest_gpuleak.verdict import conclude
 
-        _, findings = conclude(judge_processes(left, self._devices(), wider_fixtures=False), policy)
+        holders: Mapping[int, Holder | None] = {}
+        with self._guard(EXPLAIN, f"{place.baseid}::{place.name}"):
+            # pytest forgets the fixture's value a moment later.
+            holders = holders_of({process.pid for process in left}, but=("fixture",))
+        findings: list[Finding] = []
+        for process in left:
+            holder, key = holders.get(process.pid), (place, process.program)
+            kept = holder is not None and holder.kind in KEPT_BY and key not in self._left_before
+            self._left_before.add(key)
+            fails_from = policy.process_bytes if kept else 0
+            findings += judge_processes([process], self.devices(), holders, fails_from=fails_from)
+        _, concluded = conclude(findings, policy)
         self.records.append(
             FixtureRecord(
-                place.name, place.scope, place.baseid, findings, place.file, place.line, worker, allowed=policy.allowed
+                place.name, place.scope, place.baseid, concluded, place.file, place.line, worker, allowed=policy.allowed
             )
         )
 
-    def judge(self) -> tuple[Finding, ...]:
-        """The findings on what the test has left running. Costs microseconds where it left nothing."""
-        if not self._watch.suspects():
-            return ()
-        collect(2)  # an executor in a cycle ends its workers when it is collected
-        left = self._watch.left()
-        if not left:
-            return ()
-        from pytest_gpuleak.process_findings import judge_processes
+    def suspects(self) -> bool:
+        """Whether a process runs that the test has started. Costs microseconds where none does."""
+        return self._watch.suspects()
 
-        return judge_processes(left, self._devices(), wider_fixtures=bool(self._places))
+    def left(self) -> list[LeftProcess]:
+        """The processes that the test has left running, once those that are going have gone."""
+        collect(2)  # an executor in a cycle ends its workers when it is collected
+        return self._watch.left()
+
+    def expect_run(self) -> None:
+        """The test is about to be run again: what runs now is not the re-run's."""
+        self._watch.begin()
 
 
 def merge_records(records: list[FixtureRecord]) -> list[FixtureRecord]:

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 import pytest
 
 from pytest_gpuleak.arrays.selection import is_kind_of
+from pytest_gpuleak.arrays.torch_lookup import torch_module
 from pytest_gpuleak.collector import collect, get_referrers, whole_heap
 from pytest_gpuleak.hooks import Hooks
 from pytest_gpuleak.keepsakes import DeferredFinalizerErrors, log_handlers, release_values, warn
@@ -69,6 +70,7 @@ class CleaningHooks(Hooks):
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtest_setup(self, item: pytest.Item) -> Generator[None, object, object]:
         """Another attempt begins (pytest-rerunfailures, flaky): the failed one before it is done with."""
+        __tracebackhide__ = True  # a failure's text shows only the user's frames, as without the plugin
         if not self._rerunning():
             self._clean(item)
         return (yield)
@@ -86,6 +88,7 @@ class CleaningHooks(Hooks):
     @pytest.hookimpl(wrapper=True)
     def pytest_fixture_setup(self, fixturedef: Any) -> Generator[None, object, object]:
         """Note the error of a wider fixture's setup: pytest raises it again in each test that asks for the fixture."""
+        __tracebackhide__ = True
         try:
             return (yield)
         except BaseException as error:
@@ -180,7 +183,7 @@ def release_device_cache(counters: Mapping[tuple[str, str], int]) -> list[str]:
     }
     released = []
     for kind in sorted(kinds):
-        module = sys.modules.get(f"torch.{kind}")
+        module = torch_module(f"torch.{kind}")
         empty_cache = getattr(module, "empty_cache", None)
         if empty_cache is not None:
             empty_cache()

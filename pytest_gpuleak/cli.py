@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 import sys
+import traceback
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -27,10 +28,11 @@ from pytest_gpuleak.cli_output import (
     write_target,
 )
 from pytest_gpuleak.comparing import TOLERANCE, compare_reports, keep_leak
+from pytest_gpuleak.isolation import describe_error
 from pytest_gpuleak.merging import Merger
 from pytest_gpuleak.reports.json_lines import encode_pieces
 from pytest_gpuleak.reports.reading import UnusableReport, read_report
-from pytest_gpuleak.reports.terminal_summary import TEXT_LIMIT, render_summary
+from pytest_gpuleak.reports.terminal_summary import TEXT_LIMIT, render_faults, render_summary
 from pytest_gpuleak.reports.text import clean_text, count_of
 from pytest_gpuleak.reports.writing import write_pieces
 
@@ -44,7 +46,23 @@ _SOURCE = click.Path(allow_dash=True)
 _FINGERPRINT = re.compile(r"[0-9a-fA-F]{4,128}")
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+class _Commands(click.Group):
+    """Commands that say what went wrong on one line, whatever it was, with exit status 2."""
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except (click.ClickException, click.Abort, click.exceptions.Exit):
+            raise
+        except OSError as error:  # whatever is read says itself what is wrong with it
+            refuse(f"the output could not be written ({clean_text(error.strerror or str(error), TEXT_LIMIT)})")
+        except Exception as error:  # noqa: BLE001 - a user of CI can do nothing with a traceback of ours
+            place = traceback.extract_tb(error.__traceback__)[-1]
+            where = clean_text(f"{Path(place.filename).name}:{place.lineno}", TEXT_LIMIT)
+            refuse(f"a fault of its own: {describe_error(error)} at {where}; please report it, with the command")
+
+
+@click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
 @click.version_option(__version__, prog_name="gpuleak")
 def main() -> None:
     """Read the JSON reports of `pytest --gpu-leak --gpu-leak-report report.json`.
@@ -123,9 +141,12 @@ def diff(old: str, new: str, tolerance: float) -> None:
 @click.argument("reports", nargs=-1, required=True, type=_SOURCE, metavar="REPORT...")
 @click.option("--baseline", type=click.Path(), metavar="FILE", help="Known leaks, which pass until they grow (TOML).")
 @click.option("--fail-stale", is_flag=True, help="Fail where the baseline lists a leak that is gone.")
+@click.option("--strict", is_flag=True, help="Fail where the check itself, or a user's hook, failed.")
 @click.option("--only", metavar="FINGERPRINT", help="Judge this leak alone, by the first digits of its fingerprint.")
 @click.option("-v", "--verbose", "verbosity", count=True, help="Show what is known, noted and allowed too.")
-def gate(reports: Sequence[str], baseline: str | None, fail_stale: bool, only: str | None, verbosity: int) -> None:
+def gate(
+    reports: Sequence[str], baseline: str | None, fail_stale: bool, strict: bool, only: str | None, verbosity: int
+) -> None:
     """Judge one run, given as one or more REPORTs, and fail for leaks.
 
     The reports are merged as `merge` does. Leaks that FILE lists are known and pass; without it, what the runs themselves
@@ -149,6 +170,8 @@ def gate(reports: Sequence[str], baseline: str | None, fail_stale: bool, only: s
 
         report = apply_baseline(report, known)
     reasons = _reasons(report, listed=known is not None, fail_stale=fail_stale)
+    faults = render_faults(report.tests, report.faults) if strict else None
+    reasons += [] if faults is None else [faults.removeprefix("gpu-leak: ")]
     lines = render_report(report, verbosity)
     if reasons:
         lines += [click.style(f"gate: FAILED: {reason}", fg="red") for reason in reasons]

@@ -8,20 +8,21 @@ import shutil
 import sys
 import tempfile
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, NoReturn
+from typing import IO, TYPE_CHECKING, Any, NoReturn, TextIO
 
 import click
 
 from pytest_gpuleak.reports.files import WRITERS, complaint_of
-from pytest_gpuleak.reports.terminal import render_leaks, render_line
-from pytest_gpuleak.reports.terminal_baseline import render_entry
-from pytest_gpuleak.reports.terminal_summary import ID_LIMIT, TEXT_LIMIT, render_summary, render_usage
+from pytest_gpuleak.reports.terminal import render_line
+from pytest_gpuleak.reports.terminal_baseline import STALE_SHOWN, render_entry
+from pytest_gpuleak.reports.terminal_section import render_leaks
+from pytest_gpuleak.reports.terminal_summary import ID_LIMIT, TEXT_LIMIT, render_faults, render_summary, render_usage
 from pytest_gpuleak.reports.text import clean_text, count_of, format_bytes
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Sequence
 
-    from pytest_gpuleak.comparing import Comparison
+    from pytest_gpuleak.comparing import Change, Comparison
     from pytest_gpuleak.records import RunReport
 
 FORMATS = {**{module: suffix for suffix, module in WRITERS.items()}, "gitlab": ".codequality.json"}
@@ -29,6 +30,9 @@ FORMATS = {**{module: suffix for suffix, module in WRITERS.items()}, "gitlab": "
 
 STREAM = "-"
 """What stands for standard input and standard output."""
+
+MAX_CHANGES = 1_000
+"""Changes of one sort that a comparison lists."""
 
 
 class Unusable(click.ClickException):
@@ -46,7 +50,9 @@ def say(lines: Iterable[str], *, error: bool = False) -> None:
 
     Colours reach a terminal alone, and none where ``NO_COLOR`` is set (https://no-color.org).
     """
-    stream = sys.stderr if error else sys.stdout
+    stream: TextIO | None = sys.stderr if error else sys.stdout
+    if stream is None:  # closed before the program started: nobody reads it
+        return
     encoding = stream.encoding or "ascii"
     text = "".join(f"{line}\n" for line in lines).encode(encoding, "backslashreplace").decode(encoding)
     try:
@@ -77,31 +83,37 @@ def render_report(report: RunReport, verbosity: int) -> list[str]:
     lines += [click.style(line, fg="red") if line.startswith("LEAKED ") else line for line in leaks]
     if verbosity >= 0:
         lines += render_usage(report, width=columns)
-        lines += [f"gpu-leak: stale: {render_entry(entry)}" for entry in report.stale]
+        lines += [f"gpu-leak: stale: {render_entry(entry)}" for entry in report.stale[:STALE_SHOWN]]
+        if len(report.stale) > STALE_SHOWN:
+            lines.append(f"gpu-leak: and {len(report.stale) - STALE_SHOWN} more stale")
     if report.incomplete is not None:
         lines.append(
             click.style(f"gpu-leak: THE REPORT IS INCOMPLETE: {clean_text(report.incomplete, TEXT_LIMIT)}", fg="red")
         )
-    return [*lines, render_summary(report.summary)]
+    lines.append(render_summary(report.summary))
+    faults = render_faults(report.tests, report.faults)
+    return lines if faults is None else [*lines, click.style(faults, fg="yellow")]
 
 
 def render_comparison(found: Comparison) -> list[str]:
     """Write what has changed, the worst first; every line says of what test or fixture it is."""
     lines: list[str] = []
-    for leak in found.new:
-        lines.append(click.style(f"NEW     {clean_text(leak.place, ID_LIMIT)}", fg="red"))
-        lines.append(f"        {render_line(leak.finding)}")
-    for change in found.grown:
-        lines.append(click.style(f"GROWN   {clean_text(change.new.place, ID_LIMIT)}", fg="red"))
-        lines.append(f"        {_sizes(change.old.bytes, change.new.bytes)}; {render_line(change.new.finding)}")
-    for change in found.shrunk:
-        lines.append(f"SHRUNK  {clean_text(change.new.place, ID_LIMIT)}")
-        lines.append(f"        {_sizes(change.old.bytes, change.new.bytes)}; {render_line(change.new.finding)}")
-    for leak in found.gone:
-        lines.append(click.style(f"GONE    {clean_text(leak.place, ID_LIMIT)}", fg="green"))
-        lines.append(f"        {render_line(leak.finding)}")
-    lines += [f"UNSEEN  {clean_text(leak.place, ID_LIMIT)}: not run or not checked" for leak in found.unseen]
-    lines += [f"VERDICT {clean_text(nodeid, ID_LIMIT)}: {old} -> {new}" for nodeid, old, new in found.verdicts]
+
+    def tell(word: str, colour: str | None, entries: Sequence[tuple[str, str]]) -> None:
+        for place, line in entries[:MAX_CHANGES]:
+            head = f"{word:<7} {clean_text(place, ID_LIMIT)}"
+            lines.extend([click.style(head, fg=colour) if colour else head, f"        {line}"])
+        if len(entries) > MAX_CHANGES:
+            lines.append(f"{word:<7} and {len(entries) - MAX_CHANGES} more")
+
+    tell("NEW", "red", [(leak.place, render_line(leak.finding)) for leak in found.new])
+    tell("GROWN", "red", list(map(_change, found.grown)))
+    tell("SHRUNK", None, list(map(_change, found.shrunk)))
+    tell("GONE", "green", [(leak.place, render_line(leak.finding)) for leak in found.gone])
+    rest = [f"UNSEEN  {clean_text(leak.place, ID_LIMIT)}: not run or not checked" for leak in found.unseen]
+    lines += _cut(rest, "UNSEEN ")
+    rest = [f"VERDICT {clean_text(nodeid, ID_LIMIT)}: {old} -> {new}" for nodeid, old, new in found.verdicts]
+    lines += _cut(rest, "VERDICT")
     leaks = {"new": found.new, "grown": found.grown, "shrunk": found.shrunk, "gone": found.gone, "unseen": found.unseen}
     parts = [f"{len(some)} {name}" for name, some in leaks.items() if some or name in ("new", "gone")]
     tests = f"{count_of(found.added, 'test')} added, {found.removed} removed"
@@ -109,8 +121,14 @@ def render_comparison(found: Comparison) -> list[str]:
     return [*lines, f"gpu-leak: leaks: {', '.join(parts)}; {changed} changed; {tests}"]
 
 
-def _sizes(old: int, new: int) -> str:
-    return f"{format_bytes(old)} -> {format_bytes(new)}"
+def _change(change: Change) -> tuple[str, str]:
+    sizes = f"{format_bytes(change.old.bytes)} -> {format_bytes(change.new.bytes)}"
+    return change.new.place, f"{sizes}; {render_line(change.new.finding)}"
+
+
+def _cut(lines: list[str], word: str) -> list[str]:
+    more = len(lines) - MAX_CHANGES
+    return lines if more <= 0 else [*lines[:MAX_CHANGES], f"{word} and {more} more"]
 
 
 def choose_format(target: str, named: str | None) -> str:
@@ -152,6 +170,8 @@ def write_target(write: Callable[[Path], None], target: str) -> None:
 
 
 def _copy(stream: IO[bytes]) -> None:
+    if sys.stdout is None:  # closed before the program started
+        raise OSError("standard output is closed")
     output = sys.stdout.buffer
     try:
         shutil.copyfileobj(stream, output)

@@ -15,6 +15,8 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from gc import collect, freeze, get_freeze_count, get_objects, get_referrers, unfreeze
 from typing import TYPE_CHECKING, Any
 
+from pytest_gpuleak.lost_signals import LostSignals
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from typing import Protocol
@@ -40,7 +42,7 @@ if TYPE_CHECKING:
             """It is over, and everything is frozen: as `moved`."""
 
 
-__all__ = ["GcView", "collect", "collect_young", "epochs_supported", "freeze", "get_freeze_count", "get_objects",
+__all__ = ["GcView", "collect", "collect_young", "delivered_again", "epochs_supported", "freeze", "get_freeze_count", "get_objects",
            "get_referrers", "installed", "unfreeze", "whole_heap"]  # fmt: skip
 
 
@@ -79,6 +81,11 @@ def collect_young() -> None:
         _installed[0].collect_young()
 
 
+def delivered_again(unraisable: Any) -> bool:
+    """Whether an exception that nobody can catch was a signal handler's, lost in a callback here: see `LostSignals`."""
+    return bool(_installed) and _installed[0].signals.handles(unraisable)
+
+
 @functools.cache
 def epochs_supported() -> bool:
     """Whether this interpreter's collector has the permanent generation that epochs are made of.
@@ -108,6 +115,7 @@ class GcView:
         self._young_alone = False
         self._frozen_before = 0
         self.on_collected: Callable[[], None] = lambda: None
+        self.signals = LostSignals(self._on_collection)
 
     def install(self) -> None:
         """Put the callback and the replacements in place. Raises RuntimeError where another view is installed."""
@@ -128,6 +136,7 @@ class GcView:
         for name, original in self._saved.items():
             setattr(gc, name, original)
         self._saved.clear()
+        self.signals.remove()
         while self._on_collection in gc.callbacks:
             gc.callbacks.remove(self._on_collection)
         if self in _installed:
@@ -141,6 +150,8 @@ class GcView:
             # Not before: importing torch brings about hundreds of collections, and each would call it twice.
             if self._on_collection not in gc.callbacks:
                 gc.callbacks.append(self._on_collection)
+        if sys.unraisablehook is not self.signals.hook:  # pytest sets its own, by the version once or for each phase
+            self.signals.install()
         freeze()
 
     def thaw(self) -> None:
@@ -239,7 +250,15 @@ class GcView:
             # Young objects that a look at the heap made old would escape a young collection the test counts on.
             if view._border_moved and not listener.user_frozen and generation in (0, 1):
                 generation = 2
-            return collect(generation)
+            __tracebackhide__ = True
+            signals = view.signals
+            signals.waits_for_call = True
+            try:
+                return collect(generation)
+            finally:
+                signals.waits_for_call = False
+                if signals.pending:
+                    signals.deliver()
 
         replacements = []
         for function in (get_objects_, get_referrers_, get_freeze_count_, freeze_, unfreeze_, collect_):

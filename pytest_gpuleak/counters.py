@@ -14,9 +14,9 @@ from pytest_gpuleak.verdict import fingerprint
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from pytest_gpuleak.evidence import Evidence
     from pytest_gpuleak.policy import Policy
     from pytest_gpuleak.probes.protocol import HostGrowth
-    from pytest_gpuleak.verdict import Evidence
 
 BLOCK = 512
 """Bytes that the caching allocator of CUDA rounds a block up to (c10/cuda/CUDACachingAllocator.cpp, kMinBlockSize): where

@@ -15,12 +15,12 @@ from pytest_gpuleak.settle import Collection, Waits, YoungCollection
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from pytest_gpuleak.evidence import Evidence
     from pytest_gpuleak.findings import Finding
     from pytest_gpuleak.investigation import Investigation
     from pytest_gpuleak.monitor import Monitor
     from pytest_gpuleak.policy import Policy
     from pytest_gpuleak.probes.protocol import HostGrowth
-    from pytest_gpuleak.verdict import Evidence
 
 
 FIRST_RE_RUN = 2
@@ -64,6 +64,10 @@ class CounterTrail:
         host = self._end_record()
         self._runs.append(CounterRun(growth, host))
         return bool(grown) or investigation.left_arrays
+
+    def forget_reruns(self) -> None:
+        """Go back to what the first run added: a re-run could not be taken in to its end."""
+        del self._runs[1:]
 
     @contextlib.contextmanager
     def recording(self) -> Iterator[None]:
@@ -127,13 +131,15 @@ class CounterTrail:
         # What would be revealed is looked for on the whole heap: not for what a young collection frees.
         if not (self._unexplained(investigation, growth) or self._room(investigation, growth)):
             return growth
+        from pytest_gpuleak.hanging import device_rungs, full_collection
+
         # The devices first: clearing a workspace takes microseconds, a collection of the whole heap a tenth of a second.
-        for rung in (*memory.rungs(), Collection(1), YoungCollection()):
+        for rung in (*device_rungs(monitor), Collection(1), YoungCollection()):
             for _ in rung.steps():
                 growth = _lower(growth, memory.end())
             if not (self._unexplained(investigation, growth) or self._room(investigation, growth)):
                 return growth
-        for rung in (Collection(2), *monitor.hook_rungs(self._nodeid), Waits(monitor.threads)):
+        for rung in (full_collection(monitor), *monitor.hook_rungs(self._nodeid), Waits(monitor.threads)):
             if not self._unexplained(investigation, growth):
                 return growth
             for _ in rung.steps():

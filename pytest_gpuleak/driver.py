@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
-import sys
-from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
+from pytest_gpuleak.arrays.torch_lookup import torch_module
 from pytest_gpuleak.probes import ProbeUnavailable
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from pytest_gpuleak.probes.nvml import Nvml, NvmlReading
 
 
 def _uses_cuda() -> bool:
     """Whether this process has a CUDA device in use: without one nobody misses the driver."""
-    cuda: Any = sys.modules.get("torch.cuda")
-    return type(cuda) is ModuleType and bool(cuda.is_initialized())
+    cuda = torch_module("torch.cuda")
+    return cuda is not None and bool(cuda.is_initialized())
+
+
+def _call(function: Callable[[], Any]) -> Any:
+    return function()
 
 
 class Driver:
@@ -29,13 +34,20 @@ class Driver:
         self._faults = faults
         self._nvml: Nvml | None = None
         self._asked = False
+        self.bound: Callable[[Callable[[], Any]], Any] = _call
+        """Calls a function for a limited time. Raises TimeoutError where that is over."""
 
     def read(self) -> dict[str, NvmlReading]:
         """By device, who holds what; empty where nobody can say. Never raises."""
-        nvml = self._start()
-        if nvml is None:
+        try:
+            nvml = self._start()
+            if nvml is None:
+                return {}
+            readings: dict[str, NvmlReading] = self.bound(nvml.read)
+        except TimeoutError:
+            self._faults.append("nvml: a call took too long, and it is no longer asked")
+            self._nvml = None
             return {}
-        readings = nvml.read()
         if nvml.fault:
             self._faults.append(f"nvml: {nvml.fault}")
             self._nvml = None
@@ -54,7 +66,7 @@ class Driver:
 
             nvml = Nvml()
             try:
-                nvml.start()
+                self.bound(nvml.start)
             except ProbeUnavailable as why:
                 if _uses_cuda():
                     self._faults.append(f"nvml not read: {why}")

@@ -150,6 +150,12 @@ class EpochDetector:
         elif gc.isenabled():
             collect(1)
 
+    def keep_frozen(self) -> None:
+        """Hide what is alive from every collection until the process ends: to walk it might crash."""
+        if self._started:
+            self._view.freeze()
+            self.user_frozen = True
+
     def whole_heap(self) -> AbstractContextManager[None]:
         """Thaw for the duration; where the user has frozen the heap it is thawed all the same, and frozen again."""
         return whole_heap()

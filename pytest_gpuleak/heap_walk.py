@@ -7,26 +7,34 @@ into its base. What native code alone holds is not met.
 
 from __future__ import annotations
 
-from itertools import compress, filterfalse
-from sys import getsizeof
+from itertools import compress, filterfalse, repeat
+from struct import calcsize
+from sys import getsizeof, version_info
 from types import MethodDescriptorType
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from pytest_gpuleak.holders import raw
 from pytest_gpuleak.holders.frames import local_variables, running_frames
-from pytest_gpuleak.holders.heap import get_objects, get_referents, is_tracked, untouchable_module
+from pytest_gpuleak.holders.heap import get_objects, get_referents, is_tracked, untouchable_modules
+from pytest_gpuleak.library_types import extension_class
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterator, Sequence
+    from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
     from pytest_gpuleak.holders.heap import Deadline
 
 _CHUNK: Final = 2048
-_GC_HEAD: Final = 16
+_GC_HEAD: Final = getsizeof([]) - list.__sizeof__([])
 """Bytes before an object that the collector may track (Include/internal/pycore_gc.h, PyGC_Head)."""
 
 _HAVE_GC: Final = 1 << 14
 """Include/object.h, Py_TPFLAGS_HAVE_GC."""
+
+_PREHEADER: Final = (1 << 4 | 1 << 3) if version_info >= (3, 12) else 1 << 4 if version_info >= (3, 11) else 0
+"""Include/object.h, Py_TPFLAGS_MANAGED_DICT and, from 3.12 on, Py_TPFLAGS_MANAGED_WEAKREF."""
+
+_PREHEADER_SIZE: Final = 2 * calcsize("P")
+"""Bytes before an object whose attributes or weak references the interpreter manages (`_PyType_PreHeaderSize`)."""
 
 _FLAGS: Final[Any] = type.__dict__["__flags__"]
 _ITEM_SIZE: Final[Any] = type.__dict__["__itemsize__"]
@@ -39,11 +47,15 @@ class Batch(NamedTuple):
         objects: the objects; one that several containers refer to may be met in several batches.
         parents: the untracked containers that they were found in; empty where the collector shows who holds them.
         above: the batch that the parents were found in.
+        owners: for each object the index of its parent.
+        places: for each parent the index of its own parent, among those of `above`.
     """
 
     objects: list[object]
     parents: Sequence[object] = ()
     above: Batch | None = None
+    owners: Sequence[int] = ()
+    places: Sequence[int] = ()
 
 
 class HeapWalk:
@@ -64,8 +76,8 @@ class HeapWalk:
         self._deadline = deadline
         self._hiding: dict[int, bool] = {}
         self._met: set[int] = set()
-        self._ignored = {*ignore, id(self._hiding), id(self._met), id(untouchable_module())}
-        self._array_class: Any = raw.loaded_class("numpy", "ndarray")
+        self._ignored = {*ignore, id(self._hiding), id(self._met), *untouchable_modules()}
+        self._array_class: Any = extension_class("numpy", "ndarray")
 
     def batches(self) -> Iterator[Batch]:
         """Every object, in lists that must not be kept."""
@@ -85,7 +97,7 @@ class HeapWalk:
                 yield Batch(chunk)
                 yield from self._untracked(list(filterfalse(is_tracked, get_referents(*chunk))))
                 chunk.clear()
-            self.complete = True
+            self.complete = not self._deadline.passed()
         finally:
             # This very frame is among them: left in its locals they would be a cycle that keeps the whole heap.
             containers.clear()
@@ -99,30 +111,46 @@ class HeapWalk:
             while batch.objects:
                 yield batch
                 nested: list[object] = []
-                for container in self._hiding_among(batch.objects):
+                places: list[int] = []
+                for index, container in self._hiding_among(batch.objects):
                     if id(container) not in self._met:
                         self._met.add(id(container))
                         nested.append(container)
+                        places.append(batch.owners[index] if batch.owners else 0)
                 inner: list[object] = []
-                for container in nested:
-                    inner.extend(filterfalse(is_tracked, inside(container, self._array_class)))
+                owners: list[int] = []
                 lists.extend((nested, inner))
-                batch = Batch(inner, nested, batch)
+                for index, container in enumerate(nested):
+                    if self._deadline.worked(16):
+                        return
+                    inner.extend(filterfalse(is_tracked, inside(container, self._array_class)))
+                    owners.extend(repeat(index, len(inner) - len(owners)))
+                batch = Batch(inner, nested, batch, owners, places)
         finally:
             # As in `batches`: running frames, this one too, are untracked and may be among them.
             container = None
             for some in lists:
                 some.clear()
 
-    def _hiding_among(self, objects: list[object]) -> Iterator[object]:
-        """Those that may refer to others though the collector does not track them."""
+    def _hiding_among(self, objects: list[object]) -> Iterator[tuple[int, object]]:
+        """Those that may refer to others though the collector does not track them, each with its index."""
         kinds = list(map(id, map(type, objects)))
-        for kind in set(kinds).difference(self._hiding):
-            example = type(objects[kinds.index(kind)])
+        for kind, example in _new_types(objects, kinds, self._hiding):
             is_array = self._array_class is not None and raw.is_subclass(example, self._array_class)
             has_gc = bool(_FLAGS.__get__(example) & _HAVE_GC) and not raw.is_subclass(example, type)
             self._hiding[kind] = is_array or has_gc
-        return compress(objects, map(self._hiding.__getitem__, kinds))
+        return compress(enumerate(objects), map(self._hiding.__getitem__, kinds))
+
+
+def _new_types(objects: list[object], kinds: list[int], known: Mapping[int, object]) -> list[tuple[int, type]]:
+    """The types among `objects` that are not known, with their ids; `kinds` are the ids of the types of all."""
+    found: dict[int, type] = {}
+    if known.keys() >= set(kinds):  # in C, as in most batches
+        return []
+    for kind, value in zip(kinds, objects, strict=True):
+        if kind not in known and kind not in found:
+            found[kind] = type(value)
+    return list(found.items())
 
 
 def inside(container: object, array_class: Any) -> list[object]:
@@ -175,8 +203,8 @@ class Sizes:
 
     def _kinds(self, objects: list[object]) -> list[int]:
         kinds = list(map(id, map(type, objects)))
-        for kind in set(kinds).difference(self._measures):
-            measure, varies = _measure_of(type(objects[kinds.index(kind)]), maps=self._maps)
+        for kind, example in _new_types(objects, kinds, self._measures):
+            measure, varies = _measure_of(example, maps=self._maps)
             self._measures[kind] = measure
             if varies:
                 (self._varying if measure is getsizeof else self._special).add(kind)
@@ -210,6 +238,8 @@ def _measure_of(kind: type, *, maps: bool) -> tuple[Callable[[Any], int], bool]:
 def _inherited(measure: Callable[[Any], int], kind: type) -> Callable[[Any], int]:
     """A size by a base class's function, with the collector's head as `sys.getsizeof` adds it."""
     head = _GC_HEAD if _FLAGS.__get__(kind) & _HAVE_GC else 0
+    if _FLAGS.__get__(kind) & _PREHEADER:
+        head += _PREHEADER_SIZE
     return lambda value: measure(value) + head
 
 

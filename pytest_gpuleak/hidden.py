@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 from pytest_gpuleak.arrays.selection import framework_of, select_arrays
 from pytest_gpuleak.collector import get_objects
 from pytest_gpuleak.holders.engine_rest import engine_at_rest
-from pytest_gpuleak.holders.heap import PausedCollector
+from pytest_gpuleak.holders.heap import Deadline, PausedCollector
 from pytest_gpuleak.holders.native_torch_access import TorchAccess
 
 if TYPE_CHECKING:
@@ -24,6 +24,9 @@ if TYPE_CHECKING:
 
 READING_S: Final = 1.0
 """Seconds that reading the gradients of all live tensors may take: 50 ms on a heap of 170,000 objects."""
+
+_STEPS_A_TENSOR: Final = 32
+"""Small steps that reading a tensor amounts to, for `Deadline.worked`."""
 
 SLACK_SHARE: Final = 16
 """Part by which what was added may be less than the arrays that it is made of: something small went meanwhile."""
@@ -48,7 +51,8 @@ def reveal(detector: Detector, devices: set[str]) -> dict[str, list[object]]:
             return revealed
         tensors: list[Any] = select_arrays(get_objects(), [access.tensor_class])
         known = {access.storage(tensor) for tensor in tensors} | {None}
-        found = {id(value): value for value in _gradients(access, tensors) if access.storage(value) not in known}
+        gradients = _gradients(access, tensors, Deadline(READING_S))
+        found = {id(value): value for value in gradients if access.storage(value) not in known}
         for value in found.values():
             device = str(access.read(value, "device"))
             if device in revealed:
@@ -75,8 +79,10 @@ def share_of(arrays: list[object], size: int, frameworks: Sequence[ArrayFramewor
     return chosen if taken >= size / 2 else []
 
 
-def _gradients(access: TorchAccess, tensors: list[Any]) -> Iterator[Any]:
+def _gradients(access: TorchAccess, tensors: list[Any], deadline: Deadline) -> Iterator[Any]:
     for tensor in tensors:
+        if deadline.worked(_STEPS_A_TENSOR):
+            return  # threads that run a graph backward are not held up for longer: see `engine_rest`
         # Of any other, torch warns that it will not have one (torch/csrc/autograd/python_variable.cpp).
         may_have_one = access.read(tensor, "is_leaf") or access.read(tensor, "retains_grad")
         gradient = access.read(tensor, "grad") if may_have_one else None

@@ -4,27 +4,41 @@ from __future__ import annotations
 
 import dataclasses
 from collections import Counter, defaultdict
-from typing import TYPE_CHECKING
+from contextlib import nullcontext
+from typing import TYPE_CHECKING, Any
 
 from pytest_gpuleak.arrays.protocol import BACKWARD, ArrayFramework, ArrayReading, OriginLog
 from pytest_gpuleak.arrays.selection import array_types, framework_of, select_arrays
-from pytest_gpuleak.collector import get_objects
+from pytest_gpuleak.arrays.torch import is_storage
+from pytest_gpuleak.arrays.torch_reading import SharedStorages
+from pytest_gpuleak.collector import collect, get_objects
+from pytest_gpuleak.evidence import Evidence, Root, Survivor, root_of
+from pytest_gpuleak.findings import Holder
 from pytest_gpuleak.settle import Rung, Settling, has_weak_references, rungs_for_held
-from pytest_gpuleak.verdict import Evidence, Root, Survivor, root_of
+from pytest_gpuleak.stages import EXPLAIN, GRAPHS, RECOGNISE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
+    from contextlib import AbstractContextManager
 
     from pytest_gpuleak.arrays.protocol import StorageHandle
     from pytest_gpuleak.detector import Detector
-    from pytest_gpuleak.findings import Autograd, Holder, HolderKind, Origin
+    from pytest_gpuleak.faults import Guard
+    from pytest_gpuleak.findings import Autograd, HolderKind, Origin
     from pytest_gpuleak.holders.culprits import Culprits
     from pytest_gpuleak.holders.search import Explanation
+    from pytest_gpuleak.stages import Stage
 
 HOLDER_RANK: dict[HolderKind, int] = {
     "module": 0, "class": 0, "cache": 0, "fixture": 0, "thread": 1, "frame": 1, "traceback": 2, "native": 3, "unknown": 4,
 }  # fmt: skip
 """Of several arrays that share a storage, the one with the most actionable holder speaks for it."""
+
+EXPLAIN_BUDGET_S = 8.0
+"""Seconds that the searches for the holders of one test's arrays may take, all its re-runs together."""
+
+MANY_ARRAYS = 10_000
+"""Arrays from which their sum is taken once a run, and not again after each step of the settling."""
 
 GRAPHS_BUDGET_S = 1.0
 """Seconds that counting what the autograd graphs of one test retain may take; graphs beyond that are counted in part."""
@@ -60,11 +74,17 @@ class Investigation:
         detector: finds the arrays.
         frameworks: read them.
         culprits: gives what held leaked arrays before; None to search the whole heap each time.
+        guard: gives the context that a stage runs in which the verdict can do without; None lets its errors through.
     """
 
     def __init__(
-        self, detector: Detector, frameworks: Sequence[ArrayFramework], culprits: Callable[[], Culprits] | None = None
+        self,
+        detector: Detector,
+        frameworks: Sequence[ArrayFramework],
+        culprits: Callable[[], Culprits] | None = None,
+        guard: Callable[[Stage], Guard] | None = None,
     ) -> None:
+        self._guard: Callable[[Stage], AbstractContextManager[Any]] = guard or (lambda _: nullcontext())
         self._detector = detector
         self._frameworks = frameworks
         self._culprits = culprits
@@ -78,7 +98,9 @@ class Investigation:
         self._handles: dict[int, StorageHandle] = {}
         self._standing: set[int] = set()  # ids of those that were there when the last run began
         self._first: frozenset[int] = frozenset()
+        self._added: Counter[str] | None = None
         self._runs = 0
+        self._explain_left_s = EXPLAIN_BUDGET_S
 
     def add_run(
         self,
@@ -104,6 +126,7 @@ class Investigation:
             Whether anything stays.
         """
         readings = self._read(arrays)
+        shared = SharedStorages(arrays)
         arrays[:] = [array for array in arrays if id(array) in readings]
         # In most suites a young collection frees all: only what stays is held. What cannot be found again is held first.
         handles = self._hold([array for array in arrays if not has_weak_references(array)])
@@ -111,9 +134,20 @@ class Investigation:
         settled.climb(young)
         handles |= self._hold(settled.found())
         settled.alive &= handles.keys()
-        settled.climb(rungs_for_held(rungs, threads) if self._recognise(settled.alive) else rungs)
+        recognised = False
+        with self._guard(RECOGNISE):
+            recognised = self._recognise(settled.alive)
+        settled.climb(rungs_for_held(rungs, threads) if recognised else rungs)
+        late = list(shared.left())
+        outlived = self._read(late)
+        handles |= self._hold(late)
+        late.clear()
         if self._runs == 0:
-            self._cycles = tuple(readings[identity] for identity in settled.cycles)
+            kept = {reading.storage for reading in outlived.values()}
+            cycles = (readings[identity] for identity in settled.cycles)
+            self._cycles = tuple(reading for reading in cycles if reading.storage not in kept)
+        readings |= outlived
+        settled.alive |= outlived.keys()
         left = {identity: _Leftover(self._runs, readings[identity]) for identity in settled.alive}
         indices = frozenset(map(self._index_of, left.values()))
         if self._runs == 0:
@@ -142,6 +176,8 @@ class Investigation:
 
     def added_bytes(self) -> dict[str, int]:
         """By device, what the run added last adds up to: storages that it left, less those of earlier runs that went."""
+        if self._added is not None and len(self._left) > MANY_ARRAYS:
+            return self._added
         sizes: Counter[str] = Counter()
         met: set[int] = set()
         for identity, left in self._left.items():
@@ -152,6 +188,7 @@ class Investigation:
                 continue
             met.add(reading.storage)
             sizes[reading.device] += reading.storage_bytes if new else -reading.storage_bytes
+        self._added = sizes
         return sizes
 
     def leftovers(self) -> list[tuple[str, int, StorageHandle, str]]:
@@ -169,6 +206,7 @@ class Investigation:
     def expect_run(self) -> None:
         """The test is about to be run again: of what was left so far, note what is there."""
         self._standing = {identity for identity, handle in self._handles.items() if handle.alive()}
+        self._added = None
 
     def look(self, origins: OriginLog | None = None) -> None:
         """Note which of the arrays left so far are alive now, and who holds them.
@@ -180,11 +218,26 @@ class Investigation:
         """
         from pytest_gpuleak.holders.heap import PausedCollector
 
-        if self._left.keys() <= self._recognised.keys():
-            self._look_at_recognised(origins or {})
-            return
-        with self._detector.whole_heap(), PausedCollector():
-            self._look(origins or {})
+        looks = len(self._alive)
+        with self._guard(EXPLAIN) as stage:
+            if self._left.keys() <= self._recognised.keys():
+                if self._one_place_holds_two_runs():
+                    with self._detector.whole_heap():
+                        collect(2)
+                self._look_at_recognised(origins or {})
+            else:
+                with self._detector.whole_heap(), PausedCollector():
+                    self._look(origins or {})
+        if len(self._alive) == looks:
+            self._look_at_handles(stage.fault, origins or {})
+
+    def forget_reruns(self) -> None:
+        """Go back to what the first run left: a re-run could not be taken in to its end."""
+        self._left = {identity: left for identity, left in self._left.items() if left.run == 0}
+        self._recognised = {identity: one for identity, one in self._recognised.items() if identity in self._left}
+        self._runs = min(self._runs, 1)
+        self._added = None
+        self._alive.clear()
 
     def evidence(self) -> Evidence:
         """All that was found, for `verdict.judge`."""
@@ -205,6 +258,7 @@ class Investigation:
         return {id(array): framework_of(array, self._frameworks).hold(array) for array in arrays}
 
     def _take_in(self, left: Mapping[int, _Leftover], handles: Mapping[int, StorageHandle]) -> None:
+        self._added = None
         self._left.update(left)
         self._handles.update({identity: handles[identity] for identity in left})
 
@@ -240,8 +294,24 @@ class Investigation:
             users = framework.storage_users(array)
             self._recognised[id(array)] = _Recognised(explanation, framework.hold(array), users)
         if not self._graphs:
-            self._note_graphs(arrays, found, [framework_of(array, self._frameworks).read(array) for array in arrays])
+            with self._guard(GRAPHS):
+                self._note_graphs(
+                    arrays, found, [framework_of(array, self._frameworks).read(array) for array in arrays]
+                )
         return True
+
+    def _one_place_holds_two_runs(self) -> bool:
+        """Whether arrays of two runs are alive that were found at the same place, such as one attribute.
+
+        The place was then given a new value, and the old one may wait in a cycle: known holders are recognised without a
+        collection of the whole heap, and an exception kept together with its frame would seem to grow.
+        """
+        runs: dict[str, int] = {}
+        for identity, left in self._left.items():
+            recognised = self._recognised[identity]
+            if recognised.handle.alive() and runs.setdefault(recognised.explanation.holder.text, left.run) != left.run:
+                return True
+        return False
 
     def _look_at_recognised(self, origins: OriginLog) -> None:
         """As `_look`, without one: the weak handles tell what is alive."""
@@ -254,21 +324,43 @@ class Investigation:
                 shared = self._find()[1]
         self._note([(left, recognised.explanation) for left, recognised in alive], shared, origins)
 
+    def _look_at_handles(self, fault: str, origins: OriginLog) -> None:
+        """Note what the weak handles say is alive, without holders: the search for them has failed with `fault`."""
+        unknown = Holder("unknown", "", f"unknown: the search failed: {fault}")
+        alive = set()
+        for identity, left in self._left.items():
+            if self._handles[identity].alive():
+                index = self._index_of(left)
+                alive.add(index)
+                survivor = self._survivors[index]
+                created = origins.get(left.reading.storage) if left.run == self._runs - 1 else None
+                self._survivors[index] = dataclasses.replace(
+                    survivor, holder=survivor.holder or unknown, created=survivor.created or created
+                )
+        self._alive.append(frozenset(alive))
+
     def _look(self, origins: OriginLog) -> None:
-        from pytest_gpuleak.holders.search import explain
+        from pytest_gpuleak.holders.heap import Deadline
+        from pytest_gpuleak.holders.search import BUDGET_S, explain
 
         targets, shared = self._find()
+        # The largest is shown: of very many, the first ones' paths are written in full.
+        targets.sort(key=lambda target: -self._left[id(target)].reading.storage_bytes)
         culprits = None if self._culprits is None else self._culprits()
         remember = None if culprits is None else culprits.remember
-        explanations = explain(targets, ignore={id(targets)}, remember=remember)
+        deadline = Deadline(self._explain_left_s)
+        budget_s = min(BUDGET_S, self._explain_left_s)
+        explanations = explain(targets, ignore={id(targets)}, remember=remember, budget_s=budget_s)
+        self._explain_left_s = deadline.left()
         found = [(self._left[id(target)], why) for target, why in zip(targets, explanations, strict=True)]
         runs = [left.run for left, _ in found]
         first = min(runs, default=0)
-        self._note_graphs(
-            [target for target, run in zip(targets, runs, strict=True) if run == first],
-            [why for left, why in found if left.run == first],
-            [left.reading for left, _ in found if left.run == first],
-        )
+        with self._guard(GRAPHS):
+            self._note_graphs(
+                [target for target, run in zip(targets, runs, strict=True) if run == first],
+                [why for left, why in found if left.run == first],
+                [left.reading for left, _ in found if left.run == first],
+            )
         targets.clear()
         for _, explanation in found:
             if culprits is not None:
@@ -288,6 +380,8 @@ class Investigation:
                 groups[root_of(reading.device, explanation.holder)].append(array)
         deadline = Deadline(GRAPHS_BUDGET_S)
         for root, members in groups.items():
+            if deadline.passed():
+                break  # each look waits for threads in a backward pass: with a root for each array, for good
             retained = retained_by_graph(members, budget_s=deadline.left())
             if retained is not None:
                 self._graphs[root] = retained
@@ -322,7 +416,7 @@ class Investigation:
         for array in arrays:
             if id(array) in self._left:
                 targets.append(array)
-            else:
+            elif not is_storage(array):  # a tensor shares it, or it is no older owner of anything but itself
                 others.append(array)
         del arrays, array
         # What a search has read of an autograd graph has a Python object since, and is no older array for that.

@@ -8,8 +8,9 @@ line of its own, and the rest, the tail, on the last:
     ,{"nodeid": ...}
     ], "fixtures": [], "stale": [], "summary": {..., "running": ["the test that runs now"]}}
 
-A test that ends costs one write at the tail's place: its record, and the tail anew. A line that is written is never
-touched again: a comma that a record needs stands before it. So a process that dies in the middle of a write, of which
+A test that ends costs one write at the tail's place: its record, and the tail again. While a test is run again, the
+record that it has should the process die stands before the tail, and the next write replaces both. Any other line is
+never touched again: a comma that a record needs stands before it. So a process that dies in the middle of a write, of which
 a kernel completes whole pages alone, costs at most the record that was being written, and `recover` reads the others.
 That the run has not ended stands in the head, which no write can spoil.
 What a process has written outlives it, but not the machine: nothing is flushed to the disk.
@@ -38,6 +39,8 @@ NOT_ENDED = "the run has not ended (killed, crashed or still running)"
 
 _HEAD_KEYS = ("schema", "incomplete", "created", "environment", "policy")
 _TEST_KEYS = frozenset(TestRecord._fields)
+_LATER_KEYS = {"faults"}
+"""Keys that an earlier release did not write."""
 _ERRORS = (OSError, TypeError, ValueError)
 _FLAGS = os.O_RDWR | getattr(os, "O_BINARY", 0)
 
@@ -108,13 +111,28 @@ class Journal:
             running: the tests that are running still.
         """
         self._running = tuple(running)
-        self._totals.add_test(record)
+        try:
+            line = _encode(record) + "\n"
+            self._totals.add_test(record)
+        except (*_ERRORS, LookupError) as error:
+            self._break_off(error)
+        else:
+            self._write(line if self._first else "," + line)
+
+    def note_rerun(self, record: Mapping[str, Any]) -> None:
+        """A test is about to be run again: write what is known of it, in case the process dies meanwhile.
+
+        Args:
+            record: the record that the test has then. The next write replaces it.
+        """
+        totals = self._totals.copy()
+        totals.add_test(record)
         try:
             line = _encode(record) + "\n"
         except _ERRORS as error:
             self._break_off(error)
         else:
-            self._write(line if self._first else "," + line)
+            self._write(line if self._first else "," + line, totals)
 
     def set_fixtures(self, records: Sequence[Mapping[str, Any]]) -> None:
         """Take the findings of wider fixtures, as far as they are known: written with the next test."""
@@ -137,24 +155,31 @@ class Journal:
             if self._is_journal(self.path.stat()):
                 self.path.unlink()
 
-    def _tail(self) -> str:
+    def _tail(self, totals: Totals | None = None) -> str:
         running = json.dumps([clean_text(nodeid, MAX_TEXT) for nodeid in self._running])
-        summary = self._totals.encode()
+        summary = (totals or self._totals).encode()
         return f'], "fixtures": {self._fixtures}, "stale": [], "summary": {summary[:-1]}, "running": {running}}}}}\n'
 
-    def _write(self, line: str) -> None:
+    def _write(self, line: str, provisional: Totals | None = None) -> None:
+        """Write a record's line, and the tail behind it.
+
+        Args:
+            line: empty: the tail alone.
+            provisional: what the summary counts with a record that is written over later; None: the record stays.
+        """
         # A process that was forked from this one shares the file's inode, but not what it knows of its content.
         if self._file is None or os.getpid() != self._process:
             return
         try:
             file = self._still_open(self._file)
-            data = (line + self._tail()).encode("ascii")
+            data = (line + self._tail(provisional)).encode("ascii")
             # What is shorter than what stood there is filled up with blanks, which may follow a JSON document.
             data += b" " * (self._end - self._tail_at - len(data))
             _write_at(file, data, self._tail_at)
             self._end = self._tail_at + len(data)
-            self._tail_at += len(line)
-            self._first = self._first and not line
+            if provisional is None:
+                self._tail_at += len(line)
+                self._first = self._first and not line
         except _ERRORS as error:
             self._break_off(error)
 
@@ -187,6 +212,13 @@ class Totals:
         self._verdicts = dict.fromkeys(VERDICTS, 0)
         self._tests = self._findings = self._fixtures_leaked = self._fixture_findings = 0
         self._overhead_s = self._duration_s = 0.0
+
+    def copy(self) -> Totals:
+        """The same counts, to be counted further apart."""
+        other = Totals()
+        vars(other).update(vars(self))
+        other._verdicts = dict(self._verdicts)
+        return other
 
     def add_test(self, record: Mapping[str, Any]) -> None:
         """Count a test's record, as `records.encode` makes it. Raises KeyError or TypeError for anything else."""
@@ -236,7 +268,7 @@ def recover(text: str) -> dict[str, Any] | None:
     fixtures: list[Any] = []
     for line in lines:
         record = _parse(line.removeprefix(","))
-        if not isinstance(record, dict) or record.keys() != _TEST_KEYS:
+        if not isinstance(record, dict) or not _TEST_KEYS - _LATER_KEYS <= record.keys() <= _TEST_KEYS:
             tail = _parse('{"tests": [' + line)
             if isinstance(tail, dict) and isinstance(tail.get("fixtures"), list):
                 fixtures = tail["fixtures"]

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from pytest_gpuleak.collector import delivered_again
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from types import TracebackType
@@ -74,6 +76,8 @@ class DeferredFinalizerErrors:
                     warn(self._config, message, self.nodeid)
 
     def _note(self, unraisable: Any) -> None:
+        if delivered_again(unraisable):
+            return
         kind = getattr(unraisable.exc_type, "__name__", "?")
         self._messages.append(f"{kind} ignored in a finalizer that ran while {self.nodeid} was checked for leaks")
 

@@ -6,12 +6,15 @@ one search explains the largest. In between, ids and sizes are kept, and no obje
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final
 
 from pytest_gpuleak.findings import Contribution, Holder, PathStep
-from pytest_gpuleak.heap_walk import HeapWalk, Sizes, inside, is_map, maps_file
+from pytest_gpuleak.heap_walk import HeapWalk, Sizes, is_map, maps_file
 from pytest_gpuleak.holders import raw
+from pytest_gpuleak.holders.deciding import omitted_edges
 from pytest_gpuleak.holders.heap import Deadline, PausedCollector
+from pytest_gpuleak.holders.lookups import Lookups
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -30,6 +33,9 @@ EXPLAIN_BUDGET_S: Final = 2.0
 
 MAX_EXPLAINED: Final = 200
 """Objects whose holder is searched for, largest first, in one search: see `holders.heap.SCAN_FROM`."""
+
+MAX_TRAIL: Final = 8
+"""Untracked containers inside each other that are written at either end of a longer way."""
 
 MAX_PARTS: Final = 10
 """Contributions that are reported."""
@@ -56,7 +62,7 @@ class LargeObjects:
         self._before = None
         walk = HeapWalk(Deadline(self._budget_s))
         with PausedCollector():
-            sizes = {id(value): size for value, size, _ in self._large(walk)}
+            sizes = {id(value): size for _, found in self._large(walk) for value, size in found}
         # A part of the heap alone would make the rest of it look new.
         self._before = sizes if walk.complete else None
 
@@ -81,32 +87,43 @@ class LargeObjects:
         self, before: dict[int, int], objects: list[object], trails: list[list[object]], grown: dict[int, int]
     ) -> None:
         """Fill the lists. In a function of its own: the search may leave its callers' frames, with their locals, behind."""
-        for value, size, batch in self._large(HeapWalk(Deadline(self._budget_s))):
-            more = size - before.get(id(value), 0)
-            if more >= MIN_BYTES and id(value) not in grown:
-                grown[id(value)] = more
-                objects.append(value)
-                trails.append(_trail(value, batch))
+        for batch, found in self._large(HeapWalk(Deadline(self._budget_s))):
+            new = [(value, size - before.get(id(value), 0)) for value, size in found if id(value) not in grown]
+            new = [(value, more) for value, more in new if more >= MIN_BYTES]
+            owners = _owners({id(value) for value, _ in new}, batch)
+            for value, more in new:
+                if id(value) not in grown:
+                    grown[id(value)] = more
+                    objects.append(value)
+                    trails.append(_trail(value, owners.get(id(value)), batch))
 
-    def _large(self, walk: HeapWalk) -> Iterator[tuple[object, int, Batch]]:
-        """The large objects, with their size and where they were met, perhaps repeatedly."""
+    def _large(self, walk: HeapWalk) -> Iterator[tuple[Batch, list[tuple[object, int]]]]:
+        """The large objects with their sizes, batch by batch, some perhaps repeatedly."""
         sizes = Sizes(maps=self._maps)
         for batch in walk.batches():
-            for value, size in sizes.large(batch.objects, MIN_BYTES):
-                yield value, size, batch
+            found = sizes.large(batch.objects, MIN_BYTES)
+            if found:
+                yield batch, found
 
 
-def _trail(value: object, batch: Batch) -> list[object]:
+def _owners(wanted: set[int], batch: Batch) -> dict[int, int]:
+    """The indices of the parents of some objects of a batch, by the ids of the objects; empty where it has no parents."""
+    found: dict[int, int] = {}
+    if wanted:
+        for value, owner in zip(batch.objects, batch.owners, strict=False):
+            if id(value) in wanted:
+                found.setdefault(id(value), owner)
+    return found
+
+
+def _trail(value: object, owner: int | None, batch: Batch) -> list[object]:
     """The untracked containers around an object, outermost first, and the object itself."""
     trail = [value]
-    array_class = raw.loaded_class("numpy", "ndarray")
     place: Batch | None = batch
-    while place is not None and place.parents:
-        for parent in place.parents:
-            if any(child is trail[0] for child in inside(parent, array_class)):
-                trail.insert(0, parent)
-                break
-        place = place.above
+    while place is not None and place.parents and owner is not None:
+        trail.append(place.parents[owner])
+        owner, place = place.places[owner], place.above
+    trail.reverse()
     return trail
 
 
@@ -120,10 +137,14 @@ def _contributions(
     targets = [trails[index][0] for index in order[:MAX_EXPLAINED]]
     ignore = {id(objects), id(trails), *map(id, trails)}
     answers = explain(targets, ignore=ignore, budget_s=EXPLAIN_BUDGET_S) if targets else []
+    lookups = Lookups()
+    for index in order[:MAX_EXPLAINED]:
+        for parent, child in pairwise(trails[index]):
+            lookups.announce(id(parent), id(child))
     parts: dict[tuple[str, str], Contribution] = {}
     for place, index in enumerate(order):
         size, label = grown[id(objects[index])], _label(objects[index])
-        holder = _holder(answers[place], trails[index]) if place < len(answers) else None
+        holder = _holder(answers[place], trails[index], lookups) if place < len(answers) else None
         key = (label, "" if holder is None else f"{holder.kind} {holder.root}")
         part = parts.get(key)
         if part is None:
@@ -142,28 +163,31 @@ def _label(value: Any) -> str:
     return f"{label} of a file" if maps_file(value) else f"{label}, anonymous"
 
 
-def _holder(answer: Explanation, trail: list[object]) -> Holder:
-    """The holder of the outermost untracked container, and the way on from there."""
+def _holder(answer: Explanation, trail: list[object], lookups: Lookups) -> Holder:
+    """The holder of the outermost untracked container, and the way on from there; of a very long one its ends."""
     holder = answer.holder
     if len(trail) == 1:
         return holder
     steps: list[PathStep] = []
+    omitted = len(trail) - 1 - 2 * MAX_TRAIL
     for index in range(len(trail) - 1):
-        steps.append(PathStep(_edge(trail[index], trail[index + 1]), raw.class_label(type(trail[index]))))
+        if index == MAX_TRAIL and omitted > 0:
+            steps.append(PathStep(omitted_edges(omitted), ""))
+        if index < MAX_TRAIL or index >= MAX_TRAIL + omitted:
+            text = _edge(trail[index], trail[index + 1], lookups)
+            steps.append(PathStep(text, raw.class_label(type(trail[index]))))
     text = holder.text + "".join(step.edge for step in steps)
     return Holder(holder.kind, holder.root, text, (*holder.path, *steps), holder.file, holder.line, holder.deciding)
 
 
-def _edge(parent: Any, child: object) -> str:
+def _edge(parent: Any, child: object, lookups: Lookups) -> str:
     """How one gets from an untracked container to what it refers to, as one writes it in Python."""
     if type(parent) is dict:
-        for key, value in list(parent.items()):
-            if value is child:
-                return f"[{raw.key_text(key)}]"
-        return "'s key"
+        key = lookups.key(parent, child)
+        return "'s key" if key is None else f"[{raw.key_text(key[0])}]"
     if raw.is_a(parent, tuple):
-        for index, value in enumerate(tuple.__iter__(parent)):
-            if value is child:
-                name = raw.field_of_tuple(parent, index)
-                return f"[{index}]" if name is None else f".{name}"
+        index = lookups.index(parent, child, tuple)
+        if index is not None:
+            name = raw.field_of_tuple(parent, index)
+            return f"[{index}]" if name is None else f".{name}"
     return ".base" if raw.in_package(type(parent), "numpy") else f".<{raw.class_name(type(parent))}>"

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import sys
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from pytest_gpuleak.arrays.torch_lookup import loaded_torch
 from pytest_gpuleak.attempts import TestRecord
 from pytest_gpuleak.policy import Settings, describe
 from pytest_gpuleak.summary import summarise
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
     from pytest_gpuleak.findings import FixtureRecord, KnownLeak
     from pytest_gpuleak.records import RunReport
@@ -37,13 +37,23 @@ class Ledger:
         """Tests that were collected, and not to run."""
         self.stale: tuple[KnownLeak, ...] = ()
         """Entries of the baseline whose leak is gone."""
+        self.faults: list[str] = []
+        """What of the check itself, or of a user's hook, failed outside of tests: each once."""
 
     def add_test(self, record: TestRecord) -> None:
         """One attempt of one test has ended."""
-        if self._clean is not None and record.verdict == "clean":
+        if self._clean is not None and record.verdict == "clean" and not record.faults:
             self._clean.add(record)
         else:
             self.tests.append(record)
+
+    def forget_leaked(self, later: TestRecord) -> None:
+        """Forget the last leak of the same test in the same process: another attempt has left it again."""
+        for index in range(len(self.tests) - 1, -1, -1):
+            record = self.tests[index]
+            if (record.nodeid, record.worker, record.verdict) == (later.nodeid, later.worker, "leaked"):
+                del self.tests[index]
+                return
 
     def nodeids(self) -> set[str]:
         """The tests that have ended."""
@@ -57,6 +67,15 @@ class Ledger:
     def add_fixture(self, record: FixtureRecord) -> None:
         """A fixture did not let go."""
         self.fixtures.append(record)
+
+    def add_faults(self, faults: Iterable[str]) -> None:
+        """The check, or a user's hook, has failed outside of tests."""
+        self.faults += [fault for fault in dict.fromkeys(faults) if fault not in self.faults]
+
+    @property
+    def failed_to_check(self) -> bool:
+        """Whether the check itself, or a user's hook, failed anywhere in the run."""
+        return bool(self.faults) or any(record.faults for record in self.tests)
 
     @property
     def fixture_leaked(self) -> bool:
@@ -75,17 +94,21 @@ class Ledger:
             mode: the strategy, as the header states it.
             on_file: whether it is to be kept: a terminal shows no environment, and asking for it takes milliseconds.
         """
+        from pytest_gpuleak.isolation import isolated
         from pytest_gpuleak.records import RunReport
 
         return RunReport(
             created=now() if on_file else "",
             environment=environment() if on_file else {},
-            policy={**describe(settings), "strategy": mode},
+            policy=isolated(
+                lambda: {**describe(settings), "strategy": mode}, lambda why: {"strategy": f"unknown ({why})"}
+            ),
             summary=self.summary(settings.top, on_file=on_file),
             tests=tuple(self.tests),
             fixtures=tuple(self.fixtures),
             stale=self.stale,
             incomplete=self.incomplete,
+            faults=tuple(self.faults),
         )
 
     def summary(self, top: int, *, on_file: bool) -> dict[str, Any]:
@@ -112,9 +135,10 @@ class Ledger:
 
     def _usage(self, top: int) -> dict[str, Any]:
         """What the tests took; a terminal shows it where it was asked for."""
+        from pytest_gpuleak.isolation import isolated
         from pytest_gpuleak.usage import describe_usage
 
-        return describe_usage(self.tests, top)
+        return isolated(lambda: describe_usage(self.tests, top), lambda _: {})
 
 
 class _CleanTests:
@@ -147,14 +171,17 @@ def environment() -> dict[str, Any]:
     """What the figures were measured on; asks torch nothing unless the tests have imported it."""
     import platform
 
-    torch: Any = sys.modules.get("torch")
+    from pytest_gpuleak.isolation import isolated
+
+    torch = loaded_torch()
     return {
         "python": platform.python_version(),
         "implementation": platform.python_implementation(),
         "platform": platform.platform(),
         "pytest": pytest.__version__,
-        "torch": str(getattr(torch, "__version__", "")) or None,
-        "devices": _devices(torch),
+        "torch": isolated(lambda: str(getattr(torch, "__version__", "")) or None, lambda why: f"unknown ({why})"),
+        # After a fault on the device, such as an assertion in a kernel, every question to it raises.
+        "devices": isolated(lambda: _devices(torch), lambda why: [f"unknown ({why})"]),
     }
 
 

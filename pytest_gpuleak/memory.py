@@ -98,6 +98,8 @@ class MemoryWatch:
         self._host = list(host_probes)
         self.faults: list[str] = [] if faults is None else faults
         """What could not be read, and why: a line each."""
+        self.failures: list[str] = []
+        """Of these, counters that failed: no fault of the machine's, which has them, but of the check."""
         self._processes = processes
         self._outside: Outside | None = None
         self._before: dict[Key, int] = {}
@@ -118,7 +120,7 @@ class MemoryWatch:
             try:
                 probe.start()
             except ProbeUnavailable as why:
-                self._drop(probe, f"not watched: {why}")
+                self._drop(probe, f"not watched: {why}", failed=False)
             except Exception as error:  # noqa: BLE001 - whatever is wrong with a counter costs the run that counter
                 self._drop(probe, f"not watched: {type(error).__name__}: {error}")
 
@@ -328,13 +330,16 @@ class MemoryWatch:
         if fault not in self.faults:
             self.faults.append(fault)
 
-    def _drop(self, probe: DeviceProbe | HostProbe, what: str) -> None:
+    def _drop(self, probe: DeviceProbe | HostProbe, what: str, *, failed: bool = True) -> None:
         for probes in (self._devices, self._host):
             if probe in probes:
                 probes.remove(probe)  # type: ignore[arg-type]
         with suppress(Exception):
             probe.stop()
-        self.faults.append(f"{probe.name} {' '.join(what.split())}")
+        line = f"{probe.name} {' '.join(what.split())}"
+        self.faults.append(line)
+        if failed:
+            self.failures.append(f"the counter {line}")
 
 
 @cache

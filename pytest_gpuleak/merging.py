@@ -10,7 +10,9 @@ from __future__ import annotations
 
 import dataclasses
 import datetime
+import json
 from collections import Counter, defaultdict
+from itertools import zip_longest
 from typing import TYPE_CHECKING, Any
 
 from pytest_gpuleak.baseline_file import key_of
@@ -62,6 +64,7 @@ class Merger:
         self._counts: dict[str, int] = {}
         self._created: list[str] = []
         self._incomplete: list[str] = []
+        self._faults: dict[str, None] = {}
 
     def add(self, report: RunReport, name: str) -> None:
         """Take a report, later than those before it.
@@ -85,6 +88,7 @@ class Merger:
             if isinstance(count, int):
                 self._counts[key] = self._counts.get(key, 0) + count
         self._created.append(report.created)
+        self._faults.update(dict.fromkeys(report.faults))
         if report.incomplete is not None:
             self._incomplete.append(f"{name}: {report.incomplete}")
 
@@ -114,6 +118,7 @@ class Merger:
             fixtures=fixtures,
             stale=stale,
             incomplete="; ".join(self._incomplete) or None,
+            faults=tuple(self._faults),
         )
 
     def _add_test(self, test: TestRecord) -> None:
@@ -150,10 +155,10 @@ def merge_fixtures(earlier: FixtureRecord, later: FixtureRecord) -> FixtureRecor
 
 
 def unite_findings(earlier: Sequence[Finding], later: Sequence[Finding]) -> tuple[Finding, ...]:
-    """Unite findings of the same kind, device and fingerprint: the larger stands for both.
+    """Unite findings of the same kind, device and fingerprint: the graver stands for both, of equally grave the larger.
 
     A fingerprint has no digits: `app.layer1` and `app.layer2` have the same one, and are two findings of one test. So
-    the largest of one side meets the largest of the other, and so on.
+    the findings of each side are ranked, and those of the same rank are one.
     """
     groups: dict[tuple[str, str, str], tuple[list[Finding], list[Finding]]] = defaultdict(lambda: ([], []))
     for side, findings in enumerate((earlier, later)):
@@ -161,19 +166,20 @@ def unite_findings(earlier: Sequence[Finding], later: Sequence[Finding]) -> tupl
             groups[finding.kind, finding.device, finding.fingerprint][side].append(finding)
     united: list[Finding] = []
     for old, new in groups.values():
-        old.sort(key=lambda finding: -finding.bytes)
-        new.sort(key=lambda finding: -finding.bytes)
-        shared = min(len(old), len(new))
-        united += map(_unite, old[:shared], new[:shared])
-        united += old[shared:] + new[shared:]
+        united += _unite(old, new) if old and new else old + new
     return tuple(sorted(united, key=lambda finding: (not finding.failed, -finding.bytes)))
 
 
-def _unite(earlier: Finding, later: Finding) -> Finding:
-    larger = later if later.bytes >= earlier.bytes else earlier
-    failed = earlier.failed or later.failed
-    known = (earlier.known or later.known) and not failed
-    return dataclasses.replace(larger, failed=failed, known=known)
+def _unite(old: list[Finding], new: list[Finding]) -> list[Finding]:
+    """Unite two lists: the gravest and largest of one side meets that of the other, the graver stands, and so on."""
+    sides = [sorted(side, key=_rank, reverse=True) for side in (old, new)]
+    pairs = zip_longest(*sides)
+    return [max((one for one in (later, earlier) if one is not None), key=_rank) for earlier, later in pairs]
+
+
+def _rank(finding: Finding) -> tuple[bool, bool, int]:
+    """What makes one finding stand for another: a total order, so that reports may be merged in any grouping."""
+    return finding.failed, finding.known, finding.bytes
 
 
 def _moment(text: str) -> datetime.datetime:
@@ -228,7 +234,7 @@ class _Agreement:
     """What reports say under the same keys: what they agree on, and where they differ."""
 
     def __init__(self) -> None:
-        self._values: dict[str, list[Any]] = {}
+        self._values: dict[str, dict[str, Any]] = {}  # by key: each value by its text, as many as there may be
 
     def add(self, said: Mapping[str, Any]) -> None:
         listed = said.get(DIFFERING)
@@ -241,12 +247,13 @@ class _Agreement:
                 self._note(key, value)
 
     def _note(self, key: str, value: Any) -> None:
-        self._values[key] = _distinct([*self._values.get(key, ()), value])
+        self._values.setdefault(key, {}).setdefault(_text_of(value), value)
 
     def settle(self, *, join: bool) -> dict[str, Any]:
         """One value a key: the first, or all texts of them in one; where they differ, all of them are listed as well."""
         settled: dict[str, Any] = {}
-        for key, values in self._values.items():
+        for key, by_text in self._values.items():
+            values = list(by_text.values())
             texts = [value for value in values if isinstance(value, str)]
             lists = [value for value in values if isinstance(value, list)]
             if join and len(texts) > 1:
@@ -255,17 +262,21 @@ class _Agreement:
                 settled[key] = _distinct(item for items in lists for item in items)
             else:
                 settled[key] = next((value for value in values if value is not None), None) if join else values[0]
-        differing = {key: values for key, values in self._values.items() if len(values) > 1}
+        differing = {key: list(values.values()) for key, values in self._values.items() if len(values) > 1}
         return {**settled, DIFFERING: differing} if differing else settled
 
 
 def _distinct(values: Iterable[Any]) -> list[Any]:
     """Each value once, in order. They need not be hashable."""
-    found: list[Any] = []
+    found: dict[str, Any] = {}
     for value in values:
-        if value not in found:
-            found.append(value)
-    return found
+        found.setdefault(_text_of(value), value)
+    return list(found.values())
+
+
+def _text_of(value: Any) -> str:
+    """Write a value of a report so that equal ones read the same: comparing each with each takes forever."""
+    return json.dumps(value, sort_keys=True, default=repr)
 
 
 class _Usage:

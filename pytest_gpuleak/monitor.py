@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import os
+from functools import cached_property
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
+from pytest_gpuleak.arrays import torch_lookup
+from pytest_gpuleak.arrays.selection import array_types
+from pytest_gpuleak.arrays.torch import are_shared_storages
 from pytest_gpuleak.attempts import CHECKED, WORDS, Attempt, TestRecord, outcome_of
 from pytest_gpuleak.children import Children, merge_records
 from pytest_gpuleak.collector import epochs_supported, installed
@@ -13,6 +17,7 @@ from pytest_gpuleak.driver import Driver
 from pytest_gpuleak.epoch import EpochDetector
 from pytest_gpuleak.keepsakes import DeferredFinalizerErrors, log_handlers, release_values, stop_timer
 from pytest_gpuleak.memory import HOST, MemoryWatch
+from pytest_gpuleak.own_modules import OwnModules
 from pytest_gpuleak.policy import Policy, Settings, policy_of
 from pytest_gpuleak.probes import OUTSIDE, OUTSIDE_FLOOR
 from pytest_gpuleak.probes.sharing import BUDGET_FINDING, shared_meter
@@ -20,7 +25,7 @@ from pytest_gpuleak.scopes import FixtureSetup, Scopes
 from pytest_gpuleak.threads import running_threads
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     import pytest
 
@@ -29,11 +34,14 @@ if TYPE_CHECKING:
     from pytest_gpuleak.attempts import Verdict
     from pytest_gpuleak.baseline_run import BaselineRun
     from pytest_gpuleak.detector import Detector
+    from pytest_gpuleak.faults import Faults, Guard
     from pytest_gpuleak.findings import Finding, FixtureRecord
     from pytest_gpuleak.holders.culprits import Culprits
     from pytest_gpuleak.memory import Growth
     from pytest_gpuleak.probes.sharing import PeakMeter
+    from pytest_gpuleak.process_facts import LeftProcess
     from pytest_gpuleak.settle import Rung
+    from pytest_gpuleak.stages import Stage
     from pytest_gpuleak.suspicion import FixtureJudge
 
 
@@ -78,15 +86,24 @@ class Monitor:
         self._culprits: Culprits | None = None
         self._fixtures: FixtureJudge | None = None
         self._account: Account | None = None
+        self._own_modules = OwnModules()
         self.driver = Driver(self.memory.faults) if driver is None else driver
-        self.children = Children(self.driver.read)
+        self.driver.bound = self._bound_driver
+        self.children = Children(self.driver.read, self._guard)
         self._attempt: Attempt | None = None
         self._detailed = detailed
         self._meter: PeakMeter | None = None
         self._used: Policy | None = None
+        self._gave_up = False
+        self._faults: Faults | None = None
         self.upcoming: tuple[str, ...] = ()
         """The test that comes next, once one has been judged, by nodeid."""
         self.threads: frozenset[int] = frozenset()
+        self.process = os.getpid()
+        self.hangs = False
+        """Whether the session is being ended while a test hangs: the heap is left alone."""
+        self.note_rerun: Callable[[TestRecord], object] | None = None
+        """Takes the record that a test has if the process dies while it is run again; None: no report is written."""
         self.baseline: BaselineRun | None = None
         """The leaks that are known, where the run has a list of them."""
 
@@ -102,6 +119,7 @@ class Monitor:
 
     def start(self) -> None:
         """Begin to watch; early, so that a conftest.py that binds a function of `gc` binds the watched one."""
+        self._own_modules.keep()
         self._use(self.settings.policy)
         self.log_handlers = log_handlers(self.config)
         self.memory.start()
@@ -142,7 +160,7 @@ class Monitor:
             older = self.scopes.own - {id(array) for array in arrays}
             if older:
                 arrays += self.detector.find(older)
-        return arrays
+        return [] if arrays and are_shared_storages(arrays) else arrays
 
     def note_report(self, report: pytest.TestReport) -> None:
         """Keep what a phase's report says of the test's own outcome."""
@@ -218,32 +236,45 @@ class Monitor:
         findings: tuple[Finding, ...] = ()
         release_values(item, self.log_handlers)
         growth = self.memory.end(brief=True)
-        memory = self.memory.record(self._peaks()) if self._detailed else {}
+        memory = self._record_memory(attempt.nodeid) if self._detailed else {}
         self._finalizers.nodeid = attempt.nodeid
         with self._finalizers:
             released = self.scopes.released()
             if released and any(setup.holds_memory() for setup in released):
                 stop_timer(item)
+            if (
+                checked
+                and (released or torch_lookup.LOOKUP.broken)
+                and self._torch_is_broken(item.nodeid, look=bool(released))
+            ):
+                return self.give_up(item, torch_lookup.LOOKUP.broken)
             if checked:
                 # The fixtures first: the test's arrays, held here, would be found again as holders of theirs.
                 if released:
                     self.check_fixtures(released)
-                processes = self.children.judge()
+                processes = self._left_processes(attempt.nodeid)
+                # A scan of the heap takes long enough for a thread to end meanwhile.
+                before = frozenset() if self.detector.isolates else running_threads()
                 arrays = self.born()
-                suspected = bool(arrays) or self._grew(growth, attempt.policy)
+                # Asked at once: a thread that ends while the modules for suspects are loaded lets go of what it held.
+                threaded = bool(arrays) and not (before | running_threads()) <= self.threads
+                if torch_lookup.LOOKUP.broken and self._torch_is_broken(item.nodeid):
+                    return self.give_up(item, torch_lookup.LOOKUP.broken)
+                suspected = bool(arrays or processes) or self._grew(growth, attempt.policy)
                 if suspected:
                     stop_timer(item)
+                    self._own_modules.keep()
                     from pytest_gpuleak.suspicion import Suspicion
 
                     rebuilt_s = sum(setup.setup_s for setup in released)
                     suspicion = Suspicion(self, item, nextitem, attempt.policy, attempt.duration_s + rebuilt_s)
-                    findings = suspicion.investigate(arrays, growth)
-                if processes or findings:
+                    findings = suspicion.investigate(arrays, growth, processes, threaded=threaded)
+                    self._own_modules.keep()
+                if findings:
                     from pytest_gpuleak.verdict import conclude
 
-                    findings = (*processes, *findings)
                     if self.baseline is not None and attempt.policy.allowed is None:
-                        findings = self.baseline.settle(findings, attempt.nodeid)
+                        findings = self._settle_by_baseline(self.baseline, findings, attempt.nodeid)
                     verdict, findings = conclude(findings, attempt.policy)
                 if suspected or released:
                     self.memory.carry_over_host()
@@ -256,12 +287,18 @@ class Monitor:
                 findings = () if over_budget is None else (over_budget,)
                 self.memory.carry_over_host()
             self.detector.close()
+        why = attempt.why
+        faults: tuple[str, ...] = ()
+        if self._faults is not None:
+            if verdict == "clean" and self._faults.blinding:
+                verdict, why = "unchecked", self._faults.blinding
+            faults = self._faults.take()
         attempt.overhead_s += perf_counter() - began
         self._attempt = None
         return TestRecord(
             nodeid=attempt.nodeid,
             verdict=verdict,
-            why_unchecked=attempt.why,
+            why_unchecked=why,
             outcome=attempt.outcome,
             worker=self.worker,
             duration_s=attempt.duration_s,
@@ -271,17 +308,31 @@ class Monitor:
             allowed=attempt.policy.allowed if verdict == "allowed" else None,
             file=file,
             line=None if line is None else line + 1,
+            faults=faults,
         )
 
     def give_up(self, item: pytest.Item, why: str) -> TestRecord:
         """The record of an attempt that the plugin itself failed on: not checked, and the next one begins anew."""
-        attempt, self._attempt = self._attempt, None
+        record = self.unchecked(item, why)
+        if self._faults is not None:
+            self._faults.take()
+        self._attempt = None
         self.rerunning = False
+        return record
+
+    def unchecked(self, item: pytest.Item | None, why: str) -> TestRecord:
+        """The record of the attempt that is under way, without a verdict.
+
+        Args:
+            item: the test; None where it is not at hand.
+            why: the reason.
+        """
+        attempt = self._attempt
         if attempt is None:
-            attempt = Attempt(item.nodeid, self.settings.policy)
-        file, line, _ = item.location
+            attempt = Attempt("" if item is None else item.nodeid, self.settings.policy)
+        file, line, _ = (None, None, "") if item is None else item.location
         return TestRecord(
-            nodeid=item.nodeid,
+            nodeid=attempt.nodeid if item is None else item.nodeid,
             verdict="unchecked",
             why_unchecked=why,
             outcome=attempt.outcome,
@@ -290,15 +341,47 @@ class Monitor:
             overhead_s=attempt.overhead_s,
             file=file,
             line=None if line is None else line + 1,
+            faults=() if self._faults is None else self._faults.texts,
         )
 
     def finish(self) -> None:
         """The session is over, with every fixture finalised."""
+        self._own_modules.keep()
+        if self.hangs or torch_lookup.LOOKUP.broken:
+            return
+        if self._faults is not None:
+            self._faults.leave_to_session()
         self.check_fixtures(self.scopes.released())
+        if self._faults is not None:
+            self._faults.leave_to_session()
+
+    @property
+    def faults(self) -> Faults:
+        """What of the check itself has failed. Made for the first suspect or the first fault."""
+        if self._faults is None:
+            from pytest_gpuleak.faults import Faults
+
+            self._faults = Faults(self.config, self.shorten)
+        return self._faults
+
+    def _guard(self, stage: Stage, nodeid: str) -> Guard:
+        return self.faults.guard(stage, nodeid)
+
+    @property
+    def faults_of_session(self) -> list[str]:
+        """Faults outside of tests: of fixtures, of counters that were given up, of hooks that are called once."""
+        of_session = [] if self._faults is None else self._faults.of_session
+        return [*of_session, *self.memory.failures]
+
+    @property
+    def nodeid(self) -> str:
+        """The test under way; empty between two."""
+        return "" if self._attempt is None else self._attempt.nodeid
 
     def check_fixtures(self, setups: list[FixtureSetup]) -> None:
         """Judge fixtures that have been finalised."""
         if self._fixtures is None and any(setup.holds_memory() for setup in setups):
+            self._own_modules.keep()
             from pytest_gpuleak.suspicion import FixtureJudge
 
             self._fixtures = FixtureJudge(self)
@@ -311,16 +394,34 @@ class Monitor:
         records = merge_records([*(self._fixtures.records.values() if self._fixtures else ()), *self.children.records])
         return records if self.baseline is None else self.baseline.settle_fixtures(records)
 
+    def _torch_is_broken(self, nodeid: str, *, look: bool = False) -> bool:
+        """Whether nothing can be checked any more, since a walk over the heap could crash the process.
+
+        Args:
+            nodeid: the test that has just ended.
+            look: whether to look at what `sys.modules` has for torch now; else what is known counts.
+        """
+        if look:
+            array_types(self.frameworks)
+        why = torch_lookup.LOOKUP.broken
+        if why and not self._gave_up:
+            self._gave_up = True
+            self.memory.faults.append(f"{why}: nothing was checked from {nodeid} on")
+            if self.detector is self._epoch:
+                self._epoch.keep_frozen()
+        return bool(why)
+
     def rungs(self, nodeid: str) -> Iterator[Rung]:
         """The ladder to climb for a suspect; each rung is made when the one below has not been enough.
 
         Args:
             nodeid: whom the settle hook is told of.
         """
-        from pytest_gpuleak.settle import Collection, Waits
+        from pytest_gpuleak.hanging import device_rungs, full_collection
+        from pytest_gpuleak.settle import Waits
 
-        yield Collection(2)
-        yield from self.memory.rungs()
+        yield full_collection(self)
+        yield from device_rungs(self)
         yield from self.hook_rungs(nodeid)
         yield Waits(self.threads)
 
@@ -330,10 +431,53 @@ class Monitor:
         Args:
             nodeid: whom the hook is told of.
         """
+        if not self.config.hook.pytest_gpuleak_settle.get_hookimpls():
+            return []
         from pytest_gpuleak.settle import Call
+        from pytest_gpuleak.user_hooks import call_settle_hook
 
-        hook = self.config.hook.pytest_gpuleak_settle
-        return [Call(lambda: hook(config=self.config, nodeid=nodeid))] if hook.get_hookimpls() else []
+        return [Call(lambda: call_settle_hook(self, nodeid))]
+
+    def _bound_driver(self, read: Callable[[], Any]) -> Any:
+        """Ask the driver, for a limited time: NVML has none of its own."""
+        from pytest_gpuleak.hanging import run_bounded
+
+        return run_bounded(self, read, "a call of the NVIDIA driver", "run without the GPU, or restart its driver")
+
+    @cached_property
+    def guarded_frameworks(self) -> list[ArrayFramework]:
+        """The frameworks, each behind guards: for suspects, where a fault of one must not cost the verdict of all."""
+        from pytest_gpuleak.user_hooks import guard_framework
+
+        return [guard_framework(framework, self) for framework in self.frameworks]
+
+    def _record_memory(self, nodeid: str) -> dict[str, dict[str, int]]:
+        try:
+            return self.memory.record(self._peaks())
+        except Exception as error:  # noqa: BLE001 - figures for a reader: the verdict stands without them
+            from pytest_gpuleak.stages import FIGURES
+
+            self.faults.note(FIGURES, error, nodeid)
+            return {}
+
+    def _left_processes(self, nodeid: str) -> list[LeftProcess]:
+        """The processes that the test has left running. Costs microseconds where it left none."""
+        try:
+            return self.children.left() if self.children.suspects() else []
+        except Exception as error:  # noqa: BLE001 - what the operating system says costs no verdict on memory
+            from pytest_gpuleak.stages import PROCESSES
+
+            self.faults.note(PROCESSES, error, nodeid)
+            return []
+
+    def _settle_by_baseline(
+        self, baseline: BaselineRun, findings: tuple[Finding, ...], nodeid: str
+    ) -> tuple[Finding, ...]:
+        from pytest_gpuleak.stages import BASELINE
+
+        with self.faults.guard(BASELINE, nodeid):
+            return baseline.settle(findings, nodeid)
+        return findings
 
     def _peaks(self) -> dict[str, int]:
         """By device, the most bytes allocated at once during the attempt."""
@@ -356,6 +500,11 @@ class Monitor:
             elif metric in ("allocated", "requested") and size >= 1:
                 return True
         return False
+
+    @property
+    def policy(self) -> Policy:
+        """What that test may leave behind."""
+        return self.settings.policy if self._attempt is None else self._attempt.policy
 
     @property
     def account(self) -> Account:

@@ -52,10 +52,11 @@ _TARGETS = {
     "reserved_mb": "reserved_bytes",
     "host_mb": "host_bytes",
     "confirm_limit": "confirm_limit_s",
+    "process_mb": "process_bytes",
 }
 """Fields of `Policy` that are not called as the option that sets them."""
 
-_NOT_ON_A_MARKER = {"confirm_limit", "reserved_mb", "host"}
+_NOT_ON_A_MARKER = {"confirm_limit", "reserved_mb", "host", "process_mb"}
 
 OPTIONS = tuple(
     Option(name, _TARGETS.get(name, name), KINDS[kind], default, text, name not in _NOT_ON_A_MARKER)

@@ -43,6 +43,7 @@ ROWS = (
     ("confirm_limit", "seconds", "60", "a suspect that took longer is not re-run"),
     ("cycles", "cycles", "note", "what becomes of memory that only the cyclic collector freed"),
     ("scan", "scan", "epoch", "how survivors are found; scan: without gc.freeze"),
+    ("process_mb", "limit", "off", "MiB from which a helper process fails that stays but does not grow in number"),
 )
 """Name, kind of value, default and help of every option that sets a field of `policy.Policy`, in the help's order."""
 
@@ -54,6 +55,12 @@ RUN_ROWS = (
     ("baseline", "file", "off", "the file of known leaks: they are reported and pass; new and grown ones fail"),
     ("update_baseline", "switch", "off", "write the leaks of this run into the baseline; they do not fail it"),
     ("fail_stale", "switch", "off", "fail the run if the baseline lists leaks that are gone"),
+    (
+        "strict",
+        "switch",
+        "off",
+        "fail the run if a test could not be checked through a fault of the check or of a hook",
+    ),
 )
 """As `ROWS`, for options that set a field of `policy.Settings`: of the run, not of a test."""
 

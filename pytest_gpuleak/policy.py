@@ -26,6 +26,7 @@ class Policy(NamedTuple):
         confirm_limit_s: seconds; a suspect that took longer is not run again.
         cycles: what becomes of memory that only the cyclic collector freed.
         scan: how arrays left behind are found: by epochs of the collector, or by a scan of the heap.
+        process_bytes: memory from which a helper process fails that stays but does not grow in number; None: none does.
         allowed: the reason given to `allow_gpu_leak`; None: findings fail.
     """
 
@@ -39,6 +40,7 @@ class Policy(NamedTuple):
     confirm_limit_s: float = 60.0
     cycles: Literal["ignore", "note", "fail"] = "note"
     scan: Literal["epoch", "scan"] = "epoch"
+    process_bytes: int | None = None
     allowed: str | None = None
 
 
@@ -57,6 +59,7 @@ class Settings(NamedTuple):
         baseline: the file of known leaks, absolute; None: none is known.
         update_baseline: whether the leaks of this run are written into the baseline, and do not fail.
         fail_stale: whether an entry of the baseline whose leak is gone fails the run.
+        strict: whether the run fails where the check itself or a user's hook failed.
     """
 
     enabled: bool
@@ -70,6 +73,7 @@ class Settings(NamedTuple):
     baseline: Path | None = None
     update_baseline: bool = False
     fail_stale: bool = False
+    strict: bool = False
 
 
 def build_policy(named: Mapping[str, Any]) -> Policy:

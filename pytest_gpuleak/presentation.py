@@ -30,7 +30,7 @@ def for_the_reader(finding: Finding, why_unconfirmed: str, shorten: Callable[[st
         contributions=tuple(_with_short_place(part, shorten) for part in finding.contributions),
         other_holders=tuple(_with_place(other, shorten) for other in finding.other_holders),
         tensors=tuple(_with_short_path(array, shorten) for array in finding.tensors),
-        why_unconfirmed=why_unconfirmed if finding.kind == "unconfirmed" and why_unconfirmed else None,
+        why_unconfirmed=finding.why_unconfirmed or (why_unconfirmed or None if finding.kind == "unconfirmed" else None),
     )
     return dataclasses.replace(finding, hint=finding.hint or hint_for(finding))
 

@@ -10,12 +10,15 @@ import os
 import time
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-import psutil
-
+from pytest_gpuleak.dependencies import dependency_in_place, import_dependency
 from pytest_gpuleak.reports.text import clean_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    import psutil
+else:
+    psutil = import_dependency("psutil", required=True)
 
 FIRST_WAIT_S = 0.001
 ALL_WAITS_S = 1.0
@@ -38,6 +41,7 @@ class LeftProcess(NamedTuple):
         name: its name as a ``multiprocessing`` process; empty for any other.
         pool: the kind of pool that it is a worker of; empty for any other.
         descendants: what it has started in turn and still runs.
+        pool_id: the same number for workers of the same executor; 0 for any other process.
     """
 
     pid: int
@@ -50,6 +54,7 @@ class LeftProcess(NamedTuple):
     name: str = ""
     pool: str = ""
     descendants: tuple[LeftProcess, ...] = ()
+    pool_id: int = 0
 
 
 def settle(candidates: dict[psutil.Process, int]) -> dict[psutil.Process, int]:
@@ -66,9 +71,10 @@ def settle(candidates: dict[psutil.Process, int]) -> dict[psutil.Process, int]:
 
 def describe(candidates: dict[psutil.Process, int]) -> list[LeftProcess]:
     """What is to be said of processes, those that others of them have started below these."""
-    from pytest_gpuleak.process_kinds import FORK, pool_workers, process_names, program_of
+    from pytest_gpuleak.process_kinds import FORK, executor_pools, pool_workers, process_names, program_of
 
     pids = {process.pid for process in candidates}
+    executors = executor_pools()
     workers, names, own = pool_workers(pids), process_names(), command_line(os.getpid())
 
     def described(process: psutil.Process) -> LeftProcess:
@@ -86,6 +92,7 @@ def describe(candidates: dict[psutil.Process, int]) -> list[LeftProcess]:
             name=clean_text(names.get(pid, ""), MAX_COMMAND),
             pool=workers.get(pid, ""),
             descendants=tuple(described(below) for below, above in candidates.items() if above == pid),
+            pool_id=executors.get(pid, 0),
         )
 
     return [described(process) for process, parent in candidates.items() if parent not in pids]
@@ -97,9 +104,10 @@ def list_descendants() -> dict[int, int]:
     if found is not None:
         return found
     pairs: dict[int, int] = {}
-    for process in psutil.Process().children(recursive=True):
-        with contextlib.suppress(psutil.Error):
-            pairs[process.pid] = process.ppid()
+    with dependency_in_place("psutil"):
+        for process in psutil.Process().children(recursive=True):
+            with contextlib.suppress(psutil.Error):
+                pairs[process.pid] = process.ppid()
     return pairs
 
 
@@ -136,7 +144,8 @@ def children_by_file(pid: int, proc: str = "/proc") -> dict[int, int] | None:
 def _ask(pid: int, question: Callable[[Any], Any], otherwise: Any = None) -> Any:
     """An answer about a process, which may be gone, or another user's."""
     try:
-        return question(psutil.Process(pid))
+        with dependency_in_place("psutil"):
+            return question(psutil.Process(pid))
     except (psutil.Error, OSError, ValueError):
         return otherwise
 
@@ -155,6 +164,12 @@ def creation_time(process: psutil.Process) -> float:
 def still_runs(process: psutil.Process) -> bool:
     """Whether it is still that process, and has not ended: one that nobody has waited for has, and is a zombie."""
     return bool(_ask(process.pid, lambda now: now == process and now.status() != "zombie"))
+
+
+def is_running(process: LeftProcess) -> bool:
+    """Whether a process that was left still runs; another one may have got its pid."""
+    now = find_process(process.pid)
+    return now is not None and creation_time(now) == process.created and still_runs(now)
 
 
 def command_line(pid: int) -> list[str]:

@@ -12,6 +12,8 @@ import sys
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Any
 
+from pytest_gpuleak.arrays.torch_lookup import torch_module
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
@@ -93,12 +95,21 @@ def compile_pool_pids() -> set[int]:
 
     torch/_inductor/async_compile.py, ``_pool_set``.
     """
-    pools = getattr(sys.modules.get("torch._inductor.async_compile"), "_pool_set", ())
+    pools = getattr(torch_module("torch._inductor.async_compile"), "_pool_set", ())
     pids: set[int] = set()
     with contextlib.suppress(Exception):  # torch's private table: where it has another form, nothing is known
         for pool in list(pools):
-            pids.update(_field(pool, "_processes") or ())
+            pids.update(field_of(pool, "_processes") or ())
     return pids
+
+
+def executor_pools() -> dict[int, int]:
+    """The workers of all executors, by pid, each with a number for its executor (Lib/concurrent/futures/process.py)."""
+    found: dict[int, int] = {}
+    with contextlib.suppress(Exception):  # a private table: where it has another form, nothing is known
+        for thread in list(getattr(sys.modules.get("concurrent.futures.process"), "_threads_wakeups", ())):
+            found.update(dict.fromkeys(field_of(thread, "processes") or (), id(thread)))
+    return found
 
 
 def pool_workers(pids: Iterable[int]) -> dict[int, str]:
@@ -108,10 +119,7 @@ def pool_workers(pids: Iterable[int]) -> dict[int, str]:
     """
     wanted = set(pids)
     found = {pid: "multiprocessing.Pool" for pid, name in process_names().items() if "PoolWorker" in name}
-    with contextlib.suppress(Exception):  # private tables: where they have another form, nothing is known
-        # CPython, Lib/concurrent/futures/process.py: the manager threads of all executors.
-        for thread in list(getattr(sys.modules.get("concurrent.futures.process"), "_threads_wakeups", ())):
-            found.update(dict.fromkeys(_field(thread, "processes") or (), "ProcessPoolExecutor"))
+    found.update(dict.fromkeys(executor_pools(), "ProcessPoolExecutor"))
     if wanted - set(found):
         found.update(dict.fromkeys(_loader_pids(), "DataLoader"))
     return {pid: pool for pid, pool in found.items() if pid in wanted}
@@ -122,7 +130,7 @@ def process_names() -> dict[int, str]:
     names: dict[int, str] = {}
     with contextlib.suppress(Exception):  # as above
         for process in list(getattr(sys.modules.get("multiprocessing.process"), "_children", ())):
-            pid, name = _pid_of(process), _field(process, "_name")
+            pid, name = pid_of(process), field_of(process, "_name")
             if pid is not None and type(name) is str:
                 names[pid] = name
     return names
@@ -130,22 +138,23 @@ def process_names() -> dict[int, str]:
 
 def _loader_pids() -> set[int]:
     """Workers of the DataLoaders that are being iterated, or keep their workers (torch/utils/data/dataloader.py)."""
-    kind = getattr(sys.modules.get("torch.utils.data.dataloader"), "_MultiProcessingDataLoaderIter", None)
+    kind = getattr(torch_module("torch.utils.data.dataloader"), "_MultiProcessingDataLoaderIter", None)
     pids: set[int] = set()
     if kind is not None:
         with contextlib.suppress(Exception):  # as above
             for value in gc.get_objects():
                 if type(value) is kind:
-                    pids.update(pid for pid in map(_pid_of, _field(value, "_workers") or ()) if pid is not None)
+                    pids.update(pid for pid in map(pid_of, field_of(value, "_workers") or ()) if pid is not None)
     return pids
 
 
-def _pid_of(process: Any) -> int | None:
-    pid = _field(_field(process, "_popen"), "pid")
+def pid_of(process: Any) -> int | None:
+    """The pid of a ``multiprocessing`` process that has started; None for any other object."""
+    pid = field_of(field_of(process, "_popen"), "pid")
     return pid if type(pid) is int else None
 
 
-def _field(value: Any, name: str) -> Any:
+def field_of(value: Any, name: str) -> Any:
     """An instance's attribute from its own dict: no property or `__getattr__` of a user's class runs."""
     try:
         return object.__getattribute__(value, "__dict__").get(name)

@@ -187,5 +187,5 @@ def starts_are_counted() -> bool:
         return False
     thread = threading.Thread(target=int)
     thread.start()
-    thread.join()
+    thread.join(timeout=1)
     return last_start() != before

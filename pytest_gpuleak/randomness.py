@@ -10,8 +10,9 @@ from itertools import compress
 from random import Random
 from typing import Any
 
-from pytest_gpuleak.arrays.selection import is_kind_of
+from pytest_gpuleak.arrays.torch_lookup import torch_class, torch_module
 from pytest_gpuleak.collector import get_objects, whole_heap
+from pytest_gpuleak.library_types import extension_class
 
 Restore = Callable[[], None]
 
@@ -36,14 +37,17 @@ def keep_random_states() -> Restore:
 
 
 def _generators() -> list[tuple[Any, Callable[[Any], Restore]]]:
-    kinds: dict[int, Callable[[Any], Restore]] = {id(Random): _keep_python}
+    # A test may reload the module, which makes a class and a generator of its own.
+    loaded = sys.modules.get("random")
+    reloaded = vars(loaded).get("Random") if type(loaded) is types.ModuleType else None
+    kinds: dict[int, Callable[[Any], Restore]] = {id(kind): _keep_python for kind in (Random, reloaded) if kind}
     numpy = (
         ("numpy.random._generator", "Generator", _keep_numpy_generator),
         ("numpy.random.mtrand", "RandomState", _keep_numpy_legacy),
     )
     for module, name, keep in numpy:
-        kind = _global(module, name)
-        if is_kind_of(type(kind), type):
+        kind = extension_class(module, name)
+        if kind is not None:
             kinds[id(kind)] = keep
     with whole_heap():
         objects = get_objects()
@@ -51,19 +55,14 @@ def _generators() -> list[tuple[Any, Callable[[Any], Restore]]]:
         matches = compress(objects, map(kinds.__contains__, map(id, map(type, objects))))
         found = [(one, kinds[id(type(one))]) for one in matches]
         del objects
-    torch_kind: Any = _global("torch._C", "Generator")
-    if is_kind_of(type(torch_kind), type):
+    torch_kind = torch_class("torch._C", "Generator")
+    if torch_kind is not None:
         found += [(one, _keep_torch) for one in _module_globals(torch_kind)]
         with contextlib.suppress(Exception):
-            cuda = sys.modules["torch.cuda"]
+            cuda = torch_module("torch.cuda")
             if cuda.is_initialized():
                 found += [(one, _keep_torch) for one in cuda.default_generators]
     return found
-
-
-def _global(module: str, name: str) -> object:
-    loaded = sys.modules.get(module)
-    return vars(loaded).get(name) if type(loaded) is types.ModuleType else None
 
 
 def _module_globals(kind: type) -> list[object]:
@@ -73,8 +72,8 @@ def _module_globals(kind: type) -> list[object]:
 
 
 def _keep_python(generator: Random) -> Restore:
-    state = Random.getstate(generator)
-    return lambda: Random.setstate(generator, state)
+    state = generator.getstate()
+    return lambda: generator.setstate(state)
 
 
 def _keep_numpy_generator(generator: Any) -> Restore:

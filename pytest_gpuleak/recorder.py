@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
-from pytest_gpuleak.attempts import TestRecord, decode_test, encode_test
+from pytest_gpuleak.attempts import TestRecord, decode_test, encode_safely
 from pytest_gpuleak.hooks import Hooks
 from pytest_gpuleak.ledger import environment, now
 from pytest_gpuleak.policy import describe
-from pytest_gpuleak.runtest import RECORD_ATTRIBUTE, TAKEN
+from pytest_gpuleak.runtest import AGAIN_ATTRIBUTE, HUNG_ATTRIBUTE, RECORD_ATTRIBUTE, TAKEN
 
 if TYPE_CHECKING:
     from pytest_gpuleak.attempts import Outcome
@@ -49,8 +49,9 @@ class Recorder(Hooks):
         self._journal: Journal | None = None
         self._status: LeakedStatus | None = None
         self._of_workers: dict[str, list[dict[str, Any]]] = {}
-        self._written: list[dict[str, Any]] = []
+        self._written: tuple[list[FixtureRecord], list[dict[str, Any]]] = ([], [])
         self._without_record: dict[str, pytest.TestReport] = {}
+        self._hung: set[str] = set()  # tests whose worker has ended itself, after it sent their records
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
@@ -64,8 +65,19 @@ class Recorder(Hooks):
         encoded = None
         if type(found) is dict:
             encoded = found
+            if hasattr(report, HUNG_ATTRIBUTE):
+                self._hung.add(report.nodeid)
             self._of_workers.update(getattr(report, FIXTURES_ATTRIBUTE, {}))
-            record = decode_test(found)
+            try:
+                record = decode_test(found)
+            except Exception as error:  # noqa: BLE001 - one record that cannot be read is no reason to end the run
+                from pytest_gpuleak.isolation import describe_error
+
+                why = f"the record of its worker could not be read: {describe_error(error)}"
+                outcome = self._completeness.outcome_of_running(report.nodeid)
+                self._take_unchecked(report, why, _worker_of(report) or self._monitor.worker, outcome)
+                delattr(report, RECORD_ATTRIBUTE)
+                return
             if record.verdict == "leaked" and self._status is None:
                 self._status = LeakedStatus()
                 self._monitor.config.pluginmanager.register(self._status, "gpuleak-status")
@@ -73,13 +85,15 @@ class Recorder(Hooks):
             record = cast("TestRecord", found)
         if record.verdict in TAKEN:
             delattr(report, RECORD_ATTRIBUTE)  # pytest keeps every report until the session ends
+        elif hasattr(report, AGAIN_ATTRIBUTE):
+            self._ledger.forget_leaked(record)
         self._take(record, encoded)
 
     def _note_outcome(self, report: pytest.TestReport) -> None:
         self._completeness.note_report(report)
         if report.failed:
             self._monitor.note_failure(report.nodeid)
-            if report.when not in _PHASES:
+            if report.when not in _PHASES and report.nodeid not in self._hung:
                 # What xdist, pytest-forked and others make up for a test whose process died.
                 worker = _worker_of(report)
                 who = "its process" if worker is None else f"the worker {worker}"
@@ -131,7 +145,12 @@ class Recorder(Hooks):
         self._journal = Journal(journal_path(self._settings.report_paths))
         policy = {**describe(self._settings), "strategy": self._monitor.mode}
         self._journal.begin({"created": now(), "environment": environment(), "policy": policy})
+        self._monitor.note_rerun = self._note_rerun
         return self._journal
+
+    def _note_rerun(self, record: TestRecord) -> None:
+        if self._journal is not None:
+            self._journal.note_rerun(encode_safely(record))
 
     def _take(self, record: TestRecord, encoded: dict[str, Any] | None = None) -> None:
         self._without_record.pop(record.nodeid, None)
@@ -140,15 +159,12 @@ class Recorder(Hooks):
         if self._journal is None:
             return
         known = [*self._ledger.fixtures, *self._monitor.fixture_records]
-        if known or self._of_workers:
-            from pytest_gpuleak.records import encode
-
-            fixtures = [encode(fixture) for fixture in known]
-            fixtures += [fixture for those in self._of_workers.values() for fixture in those]
-            if fixtures != self._written:
-                self._written = fixtures
-                self._journal.set_fixtures(fixtures)
-        self._journal.add_test(encoded or encode_test(record), self._completeness.running or self._monitor.upcoming)
+        of_workers = [fixture for those in self._of_workers.values() for fixture in those]
+        # Compared before they are encoded: with hundreds of leaking fixtures, encoding them took 15 ms a test.
+        if (known, of_workers) != self._written:
+            self._written = known, of_workers
+            self._journal.set_fixtures([*map(encode_safely, known), *of_workers])
+        self._journal.add_test(encoded or encode_safely(record), self._completeness.running or self._monitor.upcoming)
 
     def _take_unchecked(self, report: pytest.TestReport, why: str, worker: str, outcome: Outcome) -> None:
         file, line, _ = report.location
@@ -219,10 +235,8 @@ class Sender(Hooks):
         if hasattr(report, RECORD_ATTRIBUTE):
             known = self._monitor.fixture_records
             if known != self._sent:
-                from pytest_gpuleak.records import encode
-
                 self._sent = known
-                setattr(report, FIXTURES_ATTRIBUTE, {self._monitor.worker: [encode(record) for record in known]})
+                setattr(report, FIXTURES_ATTRIBUTE, {self._monitor.worker: [encode_safely(record) for record in known]})
         elif report.failed:
             self._monitor.note_failure(report.nodeid)
 

@@ -32,6 +32,7 @@ class RunReport:
         fixtures: the wider fixtures with findings.
         stale: entries of the baseline whose leak is gone.
         incomplete: why tests are missing (the run was killed, interrupted, stopped early, a worker died); None: none is.
+        faults: what of the check itself, or of a user's hook, failed outside of tests: a sentence each.
     """
 
     created: str
@@ -42,6 +43,7 @@ class RunReport:
     fixtures: tuple[FixtureRecord, ...]
     stale: tuple[KnownLeak, ...] = ()
     incomplete: str | None = None
+    faults: tuple[str, ...] = ()
 
 
 def encode(record: TestRecord | FixtureRecord | RunReport) -> dict[str, Any]:
@@ -59,6 +61,15 @@ def encode(record: TestRecord | FixtureRecord | RunReport) -> dict[str, Any]:
 
     # By hand: dataclasses.asdict() copies every scalar, half a millisecond for a fixture with a few arrays.
     return {**vars(record), "findings": [encode_finding(finding) for finding in record.findings]}
+
+
+def encode_record(record: TestRecord | FixtureRecord | KnownLeak) -> dict[str, Any]:
+    """The record of a test, a fixture or a stale entry as JSON-ready dicts, lists and scalars."""
+    if isinstance(record, TestRecord):
+        return encode_test(record)
+    from pytest_gpuleak.findings import KnownLeak
+
+    return dict(vars(record)) if isinstance(record, KnownLeak) else encode(record)
 
 
 def decode_fixture(data: dict[str, Any]) -> FixtureRecord:

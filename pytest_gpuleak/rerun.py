@@ -1,39 +1,64 @@
 """Running a test again, within its own teardown, so that nobody notices.
 
-By then capture, logging and timeouts of the teardown have been left, and its report is not logged yet. What a test
-run changes beside its own doing (random generators, working directory, environment, warnings, captured output,
-recorded properties, `sys.last_exc`) is put back as it was.
+By then capture, logging and timeouts of the teardown have been left, and its report is not logged yet. What a re-run
+changes beside the test's own doing is put back, and kept from what records runs, by `unseen`.
 """
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
-import os
 import signal
-import sys
 import threading
 import types
-import warnings
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from _pytest.outcomes import Failed, OutcomeException
 
+from pytest_gpuleak.hanging import Hang, rearm_faulthandler
 from pytest_gpuleak.keepsakes import stop_timer
-from pytest_gpuleak.randomness import keep_random_states
+from pytest_gpuleak.unseen import NotHiddenError, unseen
+from pytest_gpuleak.watchdog import CannotWatchError, watch
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
-LAST_ERROR_NAMES = ("last_type", "last_value", "last_traceback", "last_exc")
+BASE_LIMIT_S = 2.0
+"""Seconds that any re-run may take. The tracing costs a short one about 50 ms: its tools are imported and set up. The
+rest is for a machine under load, a collection of a large heap, and fixtures whose setup was quick the first time."""
+
+FACTOR = 20
+"""How many times as long as the first run a re-run may take. Tracing makes a test that only calls small operations of
+torch, or makes small objects, up to 17 times slower."""
 
 
-class RerunTimeout(BaseException):
+class RerunTimeout(Failed):
     """Raised in a re-run that takes too long.
 
-    Not an Exception: a test's own ``except Exception`` must not swallow it.
+    No `Exception`, which a test's own ``except Exception`` would swallow. But an outcome of pytest's: after any other
+    exception in a fixture's setup pytest keeps the fixture's finalizers, and the next test that needs it fails
+    (`FixtureDef.execute`, ``assert not self._finalizers``).
     """
+
+
+class TeardownTimeoutError(TimeoutError):
+    """Raised in the teardown of a re-run that takes too long.
+
+    An Exception, which pytest takes for the failure of one finalizer and goes on with the others: a fixture whose
+    finalizer never ran would stay in pytest's cache.
+    """
+
+
+def limit_of(expected_s: float, limit_s: float) -> float:
+    """Return the seconds that a re-run may take, and its teardown again.
+
+    Args:
+        expected_s: seconds of the first run, with those of the wider fixtures that are to be built again.
+        limit_s: what the user allows.
+    """
+    return min(limit_s, BASE_LIMIT_S + FACTOR * expected_s)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -53,27 +78,51 @@ class RerunResult:
     timed_out: bool = False
 
 
-def run_again(item: pytest.Item, nextitem: pytest.Item | None, limit_s: float, tracing: Any) -> RerunResult:
+def run_again(item: pytest.Item, nextitem: pytest.Item | None, limit_s: float, tracing: Any, hang: Hang) -> RerunResult:
     """Run setup, call and teardown of a test once more; nothing is logged.
 
     Args:
         item: the test; its teardown is over.
         nextitem: what the teardown was given: fixtures that the next test needs stay.
-        limit_s: seconds after which the re-run is stopped, where this thread can be (main thread, POSIX).
-        tracing: context manager entered around the three phases.
+        limit_s: seconds after which setup and call are stopped, and after which the teardown is.
+        tracing: context manager entered around setup and call.
+        hang: ends the session where they cannot be stopped.
 
     Raises:
         KeyboardInterrupt: the user's own.
     """
+    try:
+        return _run_unseen(item, nextitem, limit_s, tracing, hang)
+    except NotHiddenError as error:
+        return RerunResult(passed=False, why=str(error), duration_s=0.0)
+
+
+def _run_unseen(
+    item: pytest.Item, nextitem: pytest.Item | None, limit_s: float, tracing: Any, hang: Hang
+) -> RerunResult:
     started = perf_counter()
-    with _preserved(item), _silenced(item), _fresh_instance(item):
-        outcome = _Phases(item, nextitem)
-        with _time_limit(item, limit_s, outcome), _interrupts() as interrupt:
+    # pytest-timeout's timer covers the whole protocol, so a re-run on the same budget would run it out, and its thread
+    # method ends the process. It is cancelled through its own hook; the test as such has ended in time.
+    stop_timer(item)
+
+    def timed(call: Callable[[], object], error: type[BaseException]) -> bool:
+        return watch(call, limit_s, error, hang.tell, hang.text, lambda: rearm_faulthandler(item.config))
+
+    def timed_or_not(call: Callable[[], object]) -> bool:
+        try:
+            return timed(call, TeardownTimeoutError)
+        except CannotWatchError:
+            call()  # what has been set up must be torn down, watched or not
+            return False
+
+    with unseen(item) as hidden, _fresh_instance(item):
+        hang.before = hidden.lift
+        outcome = _Phases(item, nextitem, tracing)
+        with _interrupts() as interrupt:
             try:
-                with tracing:
-                    outcome.run()
-            except RerunTimeout:
-                outcome.timed_out = True
+                outcome.timed_out = timed(outcome.run, RerunTimeout)
+            except CannotWatchError as error:
+                return RerunResult(False, str(error), perf_counter() - started)
             except KeyboardInterrupt:
                 if interrupt.came:
                     raise
@@ -81,31 +130,64 @@ def run_again(item: pytest.Item, nextitem: pytest.Item | None, limit_s: float, t
             except Exception as error:  # noqa: BLE001 - tracing could not be set up or left; the first run stands
                 outcome.why = f"the re-run could not be traced ({type(error).__name__})"
             finally:
-                outcome.tear_down()
+                if outcome.began:
+                    outcome.timed_out |= timed_or_not(outcome.tear_down)
+                    if outcome.timed_out or outcome.why:
+                        timed_or_not(outcome.mend)
+        if hidden.failed_subtests() and not outcome.why:
+            outcome.why = "a sub-test of the re-run failed"
     if outcome.timed_out:
-        outcome.why = f"the re-run took longer than {limit_s:g} s"
+        outcome.why = f"the re-run took longer than {limit_s:.3g} s and was stopped"
     return RerunResult(not outcome.why, outcome.why, perf_counter() - started, outcome.timed_out)
 
 
 class _Phases:
     """The three phases of one re-run."""
 
-    def __init__(self, item: pytest.Item, nextitem: pytest.Item | None) -> None:
+    def __init__(self, item: pytest.Item, nextitem: pytest.Item | None, tracing: Any) -> None:
         self._item = item
         self._nextitem = nextitem
-        self.tearing_down = False
+        self._tracing = tracing
+        self.began = False
         self.timed_out = False
         self.why = ""
 
     def run(self) -> None:
-        if hasattr(self._item, "_initrequest"):
-            self._item._initrequest()
-        if self._phase("setup"):
-            self._phase("call")
+        self.began = True
+        with self._tracing:
+            if hasattr(self._item, "_initrequest"):
+                self._item._initrequest()
+            if self._phase("setup"):
+                self._phase("call")
 
     def tear_down(self) -> None:
-        self.tearing_down = True
         self._phase("teardown", nextitem=self._nextitem)
+
+    def mend(self) -> None:
+        """Put pytest into the state between two tests, after an exception that its own code does not expect."""
+        for fixture in self._fixtures():
+            while fixture.cached_result is None and fixture._finalizers:  # see `RerunTimeout`: SystemExit is another
+                finalizer = fixture._finalizers.pop()
+                with contextlib.suppress(Exception, OutcomeException):
+                    finalizer()
+        stack = self._item.session._setupstate.stack
+        needed = set() if self._nextitem is None else set(self._nextitem.listchain())
+        if any(node not in needed for node in stack):
+            self.tear_down()
+        # Else pytest ends the next test with "previous item was not torn down properly".
+        while stack and next(reversed(stack)) not in needed:
+            stack.popitem()
+        capture = self._item.config.pluginmanager.get_plugin("capturemanager")
+        if capture is not None:
+            capture.deactivate_fixture()
+            capture.suspend_global_capture(in_=False)
+
+    def _fixtures(self) -> list[Any]:
+        info = getattr(self._item, "_fixtureinfo", None)
+        known = [fixture for fixtures in getattr(info, "name2fixturedefs", {}).values() for fixture in fixtures]
+        # Those that the test has asked for while it ran.
+        asked = getattr(getattr(self._item, "_request", None), "_fixture_defs", {})
+        return [*known, *asked.values()]
 
     def _phase(self, when: Any, **arguments: Any) -> bool:
         item = self._item
@@ -140,104 +222,6 @@ def _fresh_instance(item: pytest.Item) -> Iterator[None]:
         for name in names:
             attributes.pop(name, None)
         attributes.update(saved)
-
-
-@contextlib.contextmanager
-def _silenced(item: pytest.Item) -> Iterator[None]:
-    """No report of the re-run is logged (sub-tests log theirs themselves), no warning of it recorded."""
-
-    def swallow(**arguments: Any) -> None:
-        del arguments
-
-    manager = item.config.pluginmanager
-    subset = manager.subset_hook_caller
-
-    def subset_but_silent(name: str, remove_plugins: Any) -> Any:
-        return swallow if name == "pytest_runtest_logreport" else subset(name, remove_plugins)
-
-    # An item below a conftest.py of its own asks a proxy that is made anew each time, through the plugin manager.
-    replacements = [
-        (vars(item.config.hook), "pytest_runtest_logreport", swallow),
-        (vars(manager), "subset_hook_caller", subset_but_silent),
-    ]
-    saved = [namespace.get(name) for namespace, name, _ in replacements]
-    for namespace, name, replacement in replacements:
-        namespace[name] = replacement
-    try:
-        with warnings.catch_warnings(record=True):
-            yield
-    finally:
-        for (namespace, name, _), original in zip(replacements, saved, strict=True):
-            if original is None:
-                del namespace[name]
-            else:
-                namespace[name] = original
-
-
-@contextlib.contextmanager
-def _preserved(item: pytest.Item) -> Iterator[None]:
-    """Put the process back as the first run left it."""
-    restore_random = keep_random_states()
-    folder, environment = _working_directory(), dict(os.environ)
-    properties, sections = list(item.user_properties), list(item._report_sections)
-    errors = {name: getattr(sys, name) for name in LAST_ERROR_NAMES if hasattr(sys, name)}
-    try:
-        yield
-    finally:
-        restore_random()
-        if folder is not None and folder != _working_directory():
-            with contextlib.suppress(OSError):
-                os.chdir(folder)
-        if environment != dict(os.environ):
-            os.environ.clear()
-            os.environ.update(environment)
-        item.user_properties[:] = properties
-        item._report_sections[:] = sections
-        # A re-run's error left here would pin the locals of its frames.
-        for name in LAST_ERROR_NAMES:
-            if name in errors:
-                setattr(sys, name, errors[name])
-            elif hasattr(sys, name):
-                delattr(sys, name)
-
-
-def _working_directory() -> str | None:
-    try:
-        return os.getcwd()  # noqa: PTH109 - a plain string is all that is kept
-    except OSError:
-        return None  # the test has removed it
-
-
-@contextlib.contextmanager
-def _time_limit(item: pytest.Item, limit_s: float, phases: _Phases) -> Iterator[None]:
-    """Stop the body after `limit_s` seconds, in place of a timeout plugin's own timer for the test.
-
-    pytest-timeout's timer covers the whole protocol, so a re-run on the same budget would run it out, and its thread
-    method ends the process. It is cancelled through its own hook; the test as such has ended in time.
-
-    A teardown is stopped by an ordinary exception, which pytest takes for an error of one finalizer and goes on with
-    the others: a fixture whose finalizer never ran would stay in pytest's cache.
-    """
-    stop_timer(item)
-    usable = hasattr(signal, "setitimer") and threading.current_thread() is threading.main_thread()
-    if not usable or signal.getitimer(signal.ITIMER_REAL)[0] or limit_s <= 0:
-        yield
-        return
-
-    def stop(_number: int, _frame: types.FrameType | None) -> None:
-        phases.timed_out = True  # whatever becomes of the exception: a bare except of the user's may swallow it
-        if phases.tearing_down:
-            raise TimeoutError("the re-run's teardown took too long")
-        raise RerunTimeout
-
-    previous = signal.signal(signal.SIGALRM, stop)
-    # Again and again: the first may be swallowed.
-    signal.setitimer(signal.ITIMER_REAL, limit_s, max(limit_s / 4, 0.5))
-    try:
-        yield
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, signal.SIG_DFL if previous is None else previous)
 
 
 class _Interrupt:

@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from _pytest.outcomes import OutcomeException
 
-from pytest_gpuleak.attempts import encode_test
+from pytest_gpuleak.attempts import decode_test, encode_safely
 from pytest_gpuleak.hooks import Hooks
-from pytest_gpuleak.keepsakes import warn
 from pytest_gpuleak.scopes import is_wider
 
 if TYPE_CHECKING:
@@ -20,19 +19,26 @@ if TYPE_CHECKING:
 
     from pytest_gpuleak.attempts import TestRecord
     from pytest_gpuleak.findings import Finding
+    from pytest_gpuleak.leak_fails import LeakFails
     from pytest_gpuleak.monitor import Monitor
     from pytest_gpuleak.out_of_memory_section import OutOfMemorySection
     from pytest_gpuleak.probes.sharing import MeterBrackets
 
 FAULTS = (Exception, OutcomeException)
-"""Whatever is wrong with us costs the test its verdict and the run one warning, and no outcome. A timeout plugin's
-`Failed` is no Exception."""
+"""Errors of the plugin itself: they change no outcome. A timeout plugin's `Failed` is no Exception."""
 
 TAKEN = ("clean", "noted")
 """Verdicts that nobody asks a report for once it is recorded: they change neither its outcome nor its letter."""
 
 RECORD_ATTRIBUTE = "gpu_leak"
 """The attribute of a teardown's report that carries the test's record; xdist sends it along."""
+
+AGAIN_ATTRIBUTE = "gpu_leak_again"
+"""The attribute of a teardown's report whose test has leaked, and been counted, in an attempt before."""
+
+
+HUNG_ATTRIBUTE = "gpu_leak_hung"
+"""The attribute of the report of a test whose check hung and ended its process: its record is in this report."""
 
 
 class RuntestHooks(Hooks):
@@ -48,20 +54,21 @@ class RuntestHooks(Hooks):
         self._brackets = brackets
         self._shortages: OutOfMemorySection | None = None
         self._nextitem: pytest.Item | None = None
+        self._fails: LeakFails | None = None
         self._fault = ""
-        self._warned = False
         self._sends = hasattr(monitor.config, "workerinput")
         self._process = os.getpid()
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtest_setup(self, item: pytest.Item) -> Generator[None, object, object]:
         """An attempt begins. Not in the protocol: plugins that repeat tests run several attempts in one."""
+        __tracebackhide__ = True  # a failure's text shows only the user's frames, as without the plugin
         if not self._monitor.rerunning:
             self._fault = ""
             try:
                 self._monitor.begin(item)
             except FAULTS as error:
-                self._note_fault(item, error)
+                self._note_fault("BEGIN", item, error)
             if self._brackets is not None:
                 self._brackets.begin()
         return (yield)
@@ -75,14 +82,13 @@ class RuntestHooks(Hooks):
     @pytest.hookimpl(wrapper=True)
     def pytest_fixture_setup(self, fixturedef: Any, request: Any) -> Generator[None, object, object]:
         """What is born while a wider fixture is set up is the fixture's."""
+        __tracebackhide__ = True
         if not is_wider(fixturedef):
             return (yield)
         try:
             self._monitor.enter_fixture_setup(fixturedef, request)
-            # Finalizers are called last in, first out: this one once all is torn down.
-            fixturedef.addfinalizer(partial(self._fixture_finalised, fixturedef, request.node))
         except FAULTS as error:
-            self._note_fault(request.node, error)
+            self._note_fault("BORDER", request.node, error)
         if self._brackets is not None:
             self._brackets.enter_setup()
         started = perf_counter()
@@ -93,11 +99,19 @@ class RuntestHooks(Hooks):
             if self._brackets is not None:
                 self._brackets.leave_setup(fixturedef)
             try:
+                # Finalizers are called last in, first out: this one once all is torn down. Added now, past plugins that
+                # list the finalizers of a setup (allure-pytest).
+                finalised = partial(self._fixture_finalised, fixturedef, request.node)
+                finalizers = getattr(fixturedef, "_finalizers", None)
+                if type(finalizers) is list:
+                    finalizers.insert(0, finalised)
+                else:
+                    fixturedef.addfinalizer(finalised)
                 self._monitor.leave_fixture_setup(fixturedef, duration_s)
                 # From this one on the fixture's own run.
                 fixturedef.addfinalizer(partial(self._fixture_teardown, fixturedef, request.node))
             except FAULTS as error:
-                self._note_fault(request.node, error)
+                self._note_fault("BORDER", request.node, error)
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtest_makereport(
@@ -111,7 +125,12 @@ class RuntestHooks(Hooks):
             self._explain_shortage(item, call.excinfo.value, report)
         self._monitor.note_report(report)
         if call.when == "teardown":
-            self._judge(item, report)
+            try:
+                self._judge(item, report)
+            except KeyboardInterrupt as error:
+                # Ctrl-C, with the frames of the check taken off: a signal may come where an instruction has no line, and
+                # pytest, which shows the traceback, ends with a TypeError on a frame without one (Traceback.lineno).
+                raise error.with_traceback(None) from None
         return report
 
     def _judge(self, item: pytest.Item, report: pytest.TestReport) -> None:
@@ -119,10 +138,11 @@ class RuntestHooks(Hooks):
         if self._brackets is not None:
             self._brackets.end()
         record = None
-        try:
-            record = self._monitor.judge(item, nextitem)
-        except FAULTS as error:
-            self._note_fault(item, error)
+        if not self._fault:  # else whose an array is cannot be told
+            try:
+                record = self._monitor.judge(item, nextitem)
+            except FAULTS as error:
+                self._note_fault("JUDGE", item, error)
         if self._fault:
             record = self._monitor.give_up(item, self._fault)
         if record is None:
@@ -133,17 +153,35 @@ class RuntestHooks(Hooks):
             note_properties(report, record)
         else:
             attach(report, record)
+            if record.verdict == "leaked":
+                self._fail(item, report)
+
+    def _fail(self, item: pytest.Item, report: pytest.TestReport) -> None:
+        """Let the leak fail the test: once its report is logged, or now where that happens in another process."""
+        if os.getpid() != self._process:
+            fail(report)
+            return
+        if self._fails is None:
+            from pytest_gpuleak.leak_fails import LeakFails
+
+            self._fails = LeakFails()
+            self._monitor.config.pluginmanager.register(self._fails, "gpuleak-fails")
+        self._fails.note(item, report)
 
     @pytest.hookimpl(optionalhook=True, tryfirst=True)
     def pytest_timeout_set_timer(self) -> bool | None:
         """No timer of pytest-timeout's in a re-run: its thread method would end the process. It has a limit of ours."""
         return True if self._monitor.rerunning else None
 
+    def wider_fixtures(self) -> frozenset[int]:
+        """The ids of the wider fixtures that are set up."""
+        return self._monitor.scopes.active_ids
+
     def _fixture_teardown(self, fixturedef: Any, node: Any) -> None:
         try:
             self._monitor.fixture_teardown(fixturedef)
         except FAULTS as error:
-            self._note_fault(node, error)
+            self._note_fault("BORDER", node, error)
 
     def _fixture_finalised(self, fixturedef: Any, node: Any) -> None:
         if self._brackets is not None:
@@ -151,7 +189,7 @@ class RuntestHooks(Hooks):
         try:
             self._monitor.fixture_finalised(fixturedef)
         except FAULTS as error:
-            self._note_fault(node, error)
+            self._note_fault("BORDER", node, error)
 
     def _explain_shortage(self, item: pytest.Item, error: BaseException, report: pytest.TestReport) -> None:
         if self._shortages is None:
@@ -160,33 +198,55 @@ class RuntestHooks(Hooks):
             self._shortages = OutOfMemorySection(self._monitor)
         self._shortages.add(item, error, report)
 
-    def _note_fault(self, node: Any, error: BaseException) -> None:
-        """The plugin has failed on a test: it is given up, and the first such fault is told."""
-        self._fault = f"the plugin failed: {type(error).__name__}: {error}"
-        if not self._warned:
-            self._warned = True
-            warn(node.config, f"{node.nodeid} could not be checked: {type(error).__name__}: {error}", node.nodeid)
+    def _note_fault(self, stage: str, node: Any, error: BaseException) -> None:
+        """Give the test up: the plugin has failed where nothing can be said without it.
+
+        Args:
+            stage: the name of the stage in `stages`.
+            node: the test, or the node that a fixture is set up for.
+            error: what was raised.
+        """
+        from pytest_gpuleak import stages  # a run without faults does not load it
+
+        text = self._monitor.faults.note(getattr(stages, stage), error, node.nodeid)
+        self._fault = self._fault or f"the check failed: {text}"
 
 
 def attach(report: pytest.TestReport, record: TestRecord) -> None:
-    """Put a test's record, as plain data, and its verdict into its teardown's report."""
-    setattr(report, RECORD_ATTRIBUTE, encode_test(record))
+    """Put a test's record into its teardown's report, as plain data."""
+    setattr(report, RECORD_ATTRIBUTE, encode_safely(record))
     note_properties(report, record)
-    if record.verdict == "leaked":
-        report.outcome = "failed"
-        report.longrepr = describe_failure(record.findings)
+
+
+def fail(report: pytest.TestReport) -> None:
+    """Let the report of a test that leaked be a failed one."""
+    from pytest_gpuleak.isolation import isolated
+
+    record: dict[str, Any] = getattr(report, RECORD_ATTRIBUTE)
+    report.outcome = "failed"
+    report.longrepr = isolated(
+        lambda: describe_failure(decode_test(record).findings),
+        lambda why: f"GPU LEAK\nwhat leaked cannot be shown: {why}",
+    )
 
 
 def note_properties(report: pytest.TestReport, record: TestRecord) -> None:
     """Say in JUnit what was found."""
     if record.findings:
+        from pytest_gpuleak.isolation import isolated
         from pytest_gpuleak.reports.junit import properties_of
 
-        report.user_properties += properties_of(record)
+        report.user_properties += isolated(
+            lambda: properties_of(record), lambda _: [("gpu_leak_verdict", record.verdict)]
+        )
 
 
 def describe_failure(findings: tuple[Finding, ...]) -> str:
     """What stands in JUnit and wherever else pytest shows a failed report."""
+    from pytest_gpuleak.isolation import isolated
     from pytest_gpuleak.reports.terminal import render_short
+    from pytest_gpuleak.reports.unshown import name_unshown
 
-    return "GPU LEAK\n" + "\n\n".join(render_short(found) for found in findings if found.failed)
+    return "GPU LEAK\n" + "\n\n".join(
+        isolated(partial(render_short, found), partial(name_unshown, found)) for found in findings if found.failed
+    )

@@ -56,6 +56,11 @@ class Scopes:
         self.others: set[int] = set()
         """Ids of the arrays that the test's epoch shows but that wider fixtures made while they were torn down."""
 
+    @property
+    def active_ids(self) -> frozenset[int]:
+        """The ids of pytest's fixtures that are set up."""
+        return frozenset(self._active)
+
     def begin(self) -> None:
         """A test begins: nothing is its own yet."""
         if self._own or self._owners or self._before or self.others:
@@ -103,8 +108,8 @@ class Scopes:
         if setup in self._owners:  # its setup has failed
             self._owners.remove(setup)
         elif self._before:
-            before = self._before.pop()
-            born = [array for array in self.detector.look() if id(array) not in before | self.others]
+            there_before = self._before.pop() | self.others
+            born = [array for array in self.detector.look() if id(array) not in there_before]
             self._add(setup, born)
             self.others.update(map(id, born))
         self._released.append(setup)

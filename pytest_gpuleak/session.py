@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import pytest
 
@@ -21,22 +21,28 @@ from pytest_gpuleak.options import USAGE_ERROR_KEY, is_enabled, is_given
 from pytest_gpuleak.policy import Policy, Settings, check_markers
 from pytest_gpuleak.probes.sharing import shared_probe, take_over_meter
 from pytest_gpuleak.recorder import JournalHooks, Recorder, Sender
-from pytest_gpuleak.reports.terminal_summary import TEXT_LIMIT, render_summary
+from pytest_gpuleak.reports.terminal_summary import TEXT_LIMIT, render_faults, render_summary
 from pytest_gpuleak.reports.text import clean_text, format_bytes
 from pytest_gpuleak.runtest import RuntestHooks
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from pytest_gpuleak.arrays.protocol import ArrayFramework
     from pytest_gpuleak.baseline_run import BaselineRun
+    from pytest_gpuleak.findings import FixtureRecord
     from pytest_gpuleak.ranks import Rank
     from pytest_gpuleak.records import RunReport
     from pytest_gpuleak.surroundings import Surroundings
 
+_T = TypeVar("_T")
 _DETECTOR: pytest.StashKey[EpochDetector] = pytest.StashKey()
 FAULTS_KEY = "gpu_leak_faults"
 """Where a worker's lines on what could not be read travel in xdist's ``workeroutput``."""
 CI_VARIABLES = ("GITHUB_ACTIONS", "GITHUB_STEP_SUMMARY", "GITLAB_CI")
 """Without any of these nothing is published."""
+CHECK_FAULTS_KEY = "gpu_leak_check_faults"
+"""Where a worker's faults outside of tests travel in xdist's ``workeroutput``."""
 WORKER_KEY = "gpu_leak"
 """Where a worker's findings travel in xdist's ``workeroutput``."""
 
@@ -106,6 +112,10 @@ def settings_of(config: pytest.Config) -> Settings:
     from pytest_gpuleak.settings import read_settings
 
     return read_settings(config)
+
+
+def _nothing() -> None:
+    """Stand in for a step that returns nothing."""
 
 
 class Session(Hooks):
@@ -198,8 +208,10 @@ class Session(Hooks):
 
     def pytest_collection_finish(self) -> None:
         """Take hold of the tests, after every conftest.py: what is registered last is called outermost."""
-        for more in self._config.hook.pytest_gpuleak_arrays(config=self._config):
-            self._frameworks.extend(more)
+        if self._config.hook.pytest_gpuleak_arrays.get_hookimpls():
+            from pytest_gpuleak.user_hooks import user_frameworks
+
+            self._frameworks.extend(user_frameworks(self._monitor))
         if not self._config.option.collectonly:
             self._monitor.start()
             self._take_hold()
@@ -221,41 +233,70 @@ class Session(Hooks):
         if USAGE_ERROR_KEY in output:
             raise pytest.UsageError(output[USAGE_ERROR_KEY])
         if WORKER_KEY in output:  # a worker that died sends none: what is known stands
-            self._recorder.take_worker(node.gateway.id, output[WORKER_KEY])
+            what = f"taking over what the fixtures of the worker {node.gateway.id} left"
+            self._attempt(what, lambda: self._recorder.take_worker(node.gateway.id, output[WORKER_KEY]), _nothing)
+        self._ledger.add_faults(output.get(CHECK_FAULTS_KEY, ()))
         self._faults += [fault for fault in output.get(FAULTS_KEY, []) if fault not in self._faults]
 
     @pytest.hookimpl(trylast=True)
     def pytest_sessionfinish(self, session: pytest.Session, exitstatus: int) -> None:
-        """After the last fixtures are torn down: judge them, write the reports, set the exit status."""
-        self._monitor.finish()
-        records = self._monitor.fixture_records
-        if self._is_worker:
-            from pytest_gpuleak.records import encode
+        """After the last fixtures are torn down: judge them, write the reports, set the exit status.
 
-            self._config.workeroutput[WORKER_KEY] = [encode(record) for record in records]  # type: ignore[attr-defined]
-            self._config.workeroutput[FAULTS_KEY] = self._memory.faults  # type: ignore[attr-defined]
-            self._config.workeroutput[DESELECTED_KEY] = self._completeness.deselected  # type: ignore[attr-defined]
-            return
-        self._recorder.finish(
-            stopped=bool(session.shouldstop or session.shouldfail or exitstatus >= pytest.ExitCode.INTERRUPTED)
+        A fault in one step costs this step: an exception from here would end pytest without its summary, and without
+        the reports.
+        """
+        self._attempt("judging what the fixtures left", self._monitor.finish, _nothing)
+        records: list[FixtureRecord] = self._attempt(
+            "listing what the fixtures left", lambda: self._monitor.fixture_records, list
         )
+        if self._is_worker:
+            from pytest_gpuleak.attempts import encode_safely
+
+            output: dict[str, Any] = self._config.workeroutput  # type: ignore[attr-defined]
+            output[WORKER_KEY] = self._attempt(
+                "sending what the fixtures left", lambda: [encode_safely(record) for record in records], list
+            )
+            output[FAULTS_KEY] = self._memory.faults + self._faults
+            output[CHECK_FAULTS_KEY] = self._monitor.faults_of_session
+            output[DESELECTED_KEY] = self._completeness.deselected
+            return
+        stopped = bool(session.shouldstop or session.shouldfail or exitstatus >= pytest.ExitCode.INTERRUPTED)
+        self._attempt("recording the last tests", lambda: self._recorder.finish(stopped=stopped), _nothing)
         for record in records:
             self._ledger.add_fixture(record)
+        self._ledger.add_faults(self._monitor.faults_of_session)
         if self._detailed:
             self._ledger.deselected = self._completeness.deselected
-            self._ledger.incomplete = self._completeness.why_incomplete(session, self._ledger.tests)
+            self._ledger.incomplete = self._attempt(
+                "telling whether the run is complete",
+                lambda: self._completeness.why_incomplete(session, self._ledger.tests),
+                lambda: "whether tests are missing could not be told",
+            )
         if exitstatus != pytest.ExitCode.USAGE_ERROR and not self._config.option.collectonly:
             self._judge_by_baseline(session)
             if self._settings.report_paths or self._surroundings is not None:
-                from pytest_gpuleak.surroundings import locate
-
-                report = self._ledger.report(self._settings, self._monitor.mode, on_file=True)
-                report = locate(report, self._config.rootpath, self._surroundings)
-                self._write_reports(report)
-                self._publish(report)
-        stale_fails = self._baseline is not None and self._baseline.failed
-        if (self._ledger.fixture_leaked or self._errors or stale_fails) and session.exitstatus == pytest.ExitCode.OK:
+                plain = self._ledger.report(self._settings, self._monitor.mode, on_file=True)
+                report = self._attempt("finding the repository", lambda: self._locate(plain), lambda: plain)
+                self._attempt("writing the reports", lambda: self._write_reports(report), _nothing)
+                self._attempt("publishing", lambda: self._publish(report), _nothing)
+        fails = (
+            self._ledger.fixture_leaked
+            or self._errors
+            or (self._baseline is not None and self._baseline.failed)
+            or (self._settings.strict and self._ledger.failed_to_check)
+        )
+        if fails and session.exitstatus == pytest.ExitCode.OK:
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+    def _attempt(self, what: str, part: Callable[[], _T], otherwise: Callable[[], _T]) -> _T:
+        """Run a step of the end of the run; where it fails, note a line for the summary, and return what stands in."""
+        from pytest_gpuleak.isolation import isolated
+
+        def note(why: str) -> _T:
+            self._faults.append(f"{what} failed: {why}")
+            return otherwise()
+
+        return isolated(part, note)
 
     def pytest_terminal_summary(self, terminalreporter: Any) -> None:
         """The section GPU LEAKS, the summary line, and what went wrong with a report."""
@@ -264,12 +305,15 @@ class Session(Hooks):
         if self._ledger.found or self._settings.top or self._baseline is not None:
             report = self._ledger.report(self._settings, self._monitor.mode, on_file=False)
             summary = report.summary
-            self._tell_findings(report, terminalreporter)
+            self._attempt("showing the leaks", lambda: self._tell_findings(report, terminalreporter), _nothing)
         else:
             summary = self._ledger.summary(self._settings.top, on_file=False)
+        last = self._attempt("counting the tests", lambda: render_summary(summary), lambda: "gpu-leak: no counts")
         for fault in dict.fromkeys([*self._memory.faults, *self._faults]):
             terminalreporter.line(f"gpu-leak: {clean_text(fault, TEXT_LIMIT)}")
-        terminalreporter.line(render_summary(summary))
+        terminalreporter.line(last)
+        if self._ledger.failed_to_check:
+            self._tell_faults(terminalreporter)
         if self._ledger.incomplete is not None and self._settings.report_paths:
             terminalreporter.line(f"gpu-leak: THE REPORT IS INCOMPLETE: {self._ledger.incomplete}", red=True, bold=True)
         for error in self._errors:
@@ -278,20 +322,42 @@ class Session(Hooks):
             terminalreporter.line(line)
 
     def _tell_findings(self, report: RunReport, terminalreporter: Any) -> None:
-        """What writes them is loaded where there is something to write."""
-        from pytest_gpuleak.reports.terminal import render_leaks
-        from pytest_gpuleak.reports.terminal_summary import render_usage
-
+        """Render the section GPU LEAKS."""
         verbosity, width = int(self._config.option.verbose), terminalreporter._tw.fullwidth
-        lines = render_leaks(report, verbosity=verbosity, width=width)
+        lines: list[str] = self._attempt("showing the leaks", lambda: self._leak_lines(report, verbosity, width), list)
         if lines and verbosity >= 0:
             terminalreporter.section("GPU LEAKS", red=report.summary["leaked"] > 0 or self._ledger.fixture_leaked)
         if verbosity >= 0:
-            lines += render_usage(report, width=width)
-        if self._baseline is not None:
-            lines += self._baseline.render(report, verbosity=verbosity)
+            lines += self._attempt("showing the heaviest tests", lambda: self._usage_lines(report, width), list)
+        baseline = self._baseline
+        if baseline is not None:
+            lines += self._attempt("showing the baseline", lambda: baseline.render(report, verbosity=verbosity), list)
         for line in lines:
             terminalreporter.line(line)
+
+    @staticmethod
+    def _leak_lines(report: RunReport, verbosity: int, width: int) -> list[str]:
+        from pytest_gpuleak.reports.terminal_section import render_leaks
+
+        return render_leaks(report, verbosity=verbosity, width=width)
+
+    @staticmethod
+    def _usage_lines(report: RunReport, width: int) -> list[str]:
+        from pytest_gpuleak.reports.terminal_summary import render_usage
+
+        return render_usage(report, width=width)
+
+    def _locate(self, report: RunReport) -> RunReport:
+        from pytest_gpuleak.surroundings import locate
+
+        return locate(report, self._config.rootpath, self._surroundings)
+
+    def _tell_faults(self, terminalreporter: Any) -> None:
+        strict = self._settings.strict
+        line = render_faults(self._ledger.tests, self._ledger.faults)
+        if line is not None:
+            colour = {"red": True} if strict else {"yellow": True}
+            terminalreporter.line(f"{line}{'; the run fails (--gpu-leak-strict)' if strict else ''}", **colour)
 
     def _publish(self, report: RunReport) -> None:
         """Tell the CI service that this run takes place in, if any; what it reads from the output is printed last."""
@@ -304,15 +370,25 @@ class Session(Hooks):
             print_lines(self._published)
 
     def _judge_by_baseline(self, session: pytest.Session) -> None:
-        if self._baseline is not None:
-            report = self._ledger.report(self._settings, self._monitor.mode, on_file=False)
-            report, error = self._baseline.finish(report, session)
-            self._ledger.take_over(report)
-            self._errors += [error] if error else []
+        baseline = self._baseline
+        if baseline is not None:
+            from pytest_gpuleak.isolation import isolated
+
+            isolated(
+                lambda: self._take_over_baseline(baseline, session),
+                lambda why: self._errors.append(f"gpu-leak: the run could not be held to the baseline: {why}"),
+            )
+
+    def _take_over_baseline(self, baseline: BaselineRun, session: pytest.Session) -> None:
+        report = self._ledger.report(self._settings, self._monitor.mode, on_file=False)
+        report, error = baseline.finish(report, session)
+        self._ledger.take_over(report)
+        self._errors += [error] if error else []
 
     def _write_reports(self, report: RunReport) -> None:
         if not self._settings.report_paths:
             return
+        from pytest_gpuleak.isolation import describe_error
         from pytest_gpuleak.reports.files import write_report
 
         fault = self._recorder.close_journal()
@@ -323,9 +399,8 @@ class Session(Hooks):
             try:
                 write_report(report, path)
             except Exception as error:  # noqa: BLE001 - a fault of a report's is no reason to end a run whose tests are done
-                self._errors.append(
-                    f"gpu-leak: the report {path} could not be written: {getattr(error, 'strerror', None) or error}"
-                )
+                why = getattr(error, "strerror", None) or describe_error(error)
+                self._errors.append(f"gpu-leak: the report {path} could not be written: {why}")
         if len(self._errors) == before:
             self._recorder.remove_journal()
         if self._errors and not self._config.pluginmanager.hasplugin("terminalreporter"):

@@ -142,6 +142,7 @@ class Settling:
 
     def __init__(self, suspects: list[object], known: frozenset[int], *, threaded: bool = False) -> None:
         self._known = known
+        self._threaded = threaded
         self._references = {id(suspect): _weak(suspect) for suspect in suspects}
         suspects.clear()
         # What dies with these references was in garbage that an automatic collection has found since the look.
@@ -154,6 +155,12 @@ class Settling:
             return
         for rung in rungs:
             alone = self._no_thread_runs()
+            if alone and self._threaded:
+                # The thread has ended since the last look, and what it held went with it, not with what comes now.
+                self.alive = self._still_alive()
+                if not self.alive:
+                    return
+            self._threaded = not alone
             for _ in rung.steps():
                 left = self._still_alive()
                 if rung.collects and alone:

@@ -15,7 +15,9 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING, Any
 
-from pytest_gpuleak.probes.torch_device import accelerator_names, loaded_torch
+from pytest_gpuleak.arrays.torch_in_place import torch_in_place
+from pytest_gpuleak.arrays.torch_lookup import loaded_torch
+from pytest_gpuleak.probes.torch_device import accelerator_names
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -44,7 +46,8 @@ class DeviceRung:
         try:
             if cuda_initialised(torch) and torch.cuda.is_current_stream_capturing():
                 return
-            self.act(torch)
+            with torch_in_place():
+                self.act(torch)
         except Exception:  # noqa: BLE001 - the next reading tells of a device that fails
             return
         yield

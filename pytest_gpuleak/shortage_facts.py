@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import sys
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from pytest_gpuleak.account import active_fixtures
 from pytest_gpuleak.arrays.selection import array_types, framework_of, select_arrays
+from pytest_gpuleak.arrays.torch_lookup import torch_module
 from pytest_gpuleak.collector import get_objects
+from pytest_gpuleak.dependencies import dependency_in_place, import_dependency
 from pytest_gpuleak.memory import HOST
 from pytest_gpuleak.out_of_memory import DeviceFacts, HostFacts, OutOfMemory, Shortage, group_readings
 
@@ -82,7 +83,7 @@ def _device_facts(counters: Mapping[tuple[str, str], int]) -> Iterator[DeviceFac
     for device in sorted({device for device, _ in counters if device != HOST}):
         kind, _, index = device.partition(":")
         # Devices that have been read are in use: to ask for their free memory makes no context.
-        module, number = sys.modules.get(f"torch.{kind}"), int(index or 0)
+        module, number = torch_module(f"torch.{kind}"), int(index or 0)
         free, total = _tried(partial(_free_and_total, module, number), unknown)
         allocated, reserved = counters.get((device, "allocated")), counters.get((device, "reserved"))
         yield DeviceFacts(
@@ -104,7 +105,7 @@ def _largest_free(module: Any, index: int) -> int | None:
 
 
 def _host_facts(counters: Mapping[tuple[str, str], int]) -> HostFacts:
-    import psutil
-
-    memory = psutil.virtual_memory()
-    return HostFacts(memory.total, memory.available, psutil.Process().memory_info().rss, counters.get((HOST, "heap")))
+    psutil = import_dependency("psutil", required=True)
+    with dependency_in_place("psutil"):
+        memory, resident = psutil.virtual_memory(), psutil.Process().memory_info().rss
+    return HostFacts(memory.total, memory.available, resident, counters.get((HOST, "heap")))

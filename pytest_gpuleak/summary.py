@@ -24,11 +24,13 @@ def summarise(tests: Iterable[TestRecord], fixtures: Sequence[FixtureRecord]) ->
     findings = sum(len(record.findings) for record in fixtures)
     overhead = duration = 0.0
     clean: list[float] = []
+    faulty = 0
     for record in tests:
         verdicts[record.verdict] += 1
         findings += len(record.findings)
         overhead += record.overhead_s
         duration += record.duration_s
+        faulty += bool(record.faults)
         if not record.findings:
             clean.append(record.overhead_s)
     ordered = sorted(clean)
@@ -37,6 +39,7 @@ def summarise(tests: Iterable[TestRecord], fixtures: Sequence[FixtureRecord]) ->
         **{verdict: verdicts[verdict] for verdict in VERDICTS},
         "fixtures_leaked": sum(any(found.failed for found in record.findings) for record in fixtures),
         "findings": findings,
+        "faults": faulty,
         "overhead_s": overhead,
         # Suspects are run again, which is work and no overhead: what a clean test pays is the median of those.
         "overhead_per_test_us": ordered[len(ordered) // 2] * 1e6 if ordered else None,

@@ -5,7 +5,9 @@ Nothing is published anywhere else. What cannot be published costs one line, and
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import os
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -14,7 +16,7 @@ from pytest_gpuleak.ranks import Rank, path_of_rank, rank_of
 from pytest_gpuleak.reports.text import clean_text
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from pytest_gpuleak.records import RunReport
 
@@ -97,20 +99,27 @@ def publish(report: RunReport, rootpath: Path, surroundings: Surroundings) -> li
     Returns:
         Lines to print, each from the beginning of a line of the output: GitHub's annotations, and what went wrong.
     """
-    lines: list[str] = []
-    try:
-        if surroundings.github:
-            from pytest_gpuleak.reports.github import render_annotations
+    from pytest_gpuleak.isolation import isolated
 
-            lines += render_annotations(report)
-        if surroundings.summary is not None:
-            lines += _append_summary(report, surroundings.summary)
-        if surroundings.gitlab:
-            path = path_of_rank((surroundings.project or rootpath) / CODE_QUALITY_NAME, surroundings.rank)
-            lines += _write_code_quality(report, path)
-    except Exception as error:  # noqa: BLE001 - a fault of ours is no reason to end a run whose tests are done
-        lines.append(f"gpu-leak: publishing failed: {clean_text(f'{type(error).__name__}: {error}', TEXT_LIMIT)}")
+    def part(name: str, publish_it: Callable[[], list[str]]) -> list[str]:
+        return isolated(publish_it, lambda why: [f"gpu-leak: publishing {name} failed: {clean_text(why, TEXT_LIMIT)}"])
+
+    lines: list[str] = []
+    summary = surroundings.summary
+    if surroundings.github:
+        lines += part("GitHub's annotations", lambda: _annotations(report))
+    if summary is not None:
+        lines += part("the step's summary", lambda: _append_summary(report, summary))
+    if surroundings.gitlab:
+        path = path_of_rank((surroundings.project or rootpath) / CODE_QUALITY_NAME, surroundings.rank)
+        lines += part("GitLab's code quality report", lambda: _write_code_quality(report, path))
     return lines
+
+
+def _annotations(report: RunReport) -> list[str]:
+    from pytest_gpuleak.reports.github import render_annotations
+
+    return render_annotations(report)
 
 
 def print_lines(lines: list[str]) -> None:
@@ -138,12 +147,29 @@ def _append_summary(report: RunReport, path: Path) -> list[str]:
         if room < MIN_BYTES:
             return [f"gpu-leak: nothing was added to GITHUB_STEP_SUMMARY, which is full ({taken} bytes)"]
         text = encode_report(report, limit=room)
-        with path.open("a", encoding="utf-8", newline="\n") as stream:
-            # An empty line ends whatever Markdown block was written before.
-            stream.write(f"\n\n{text}" if taken else text)
+        # An empty line ends whatever Markdown block was written before.
+        _append(f"\n\n{text}" if taken else text, path, taken)
     except (OSError, ValueError) as error:  # ValueError: a path with a NUL
         return [f"gpu-leak: GITHUB_STEP_SUMMARY could not be written: {_reason(error)}"]
     return []
+
+
+def _append(text: str, path: Path, taken: int) -> None:
+    """Append all of a text to a file of `taken` bytes, or nothing of it. Raises OSError."""
+    try:
+        # Where it is a pipe that nothing reads, an error and no wait for ever.
+        with open(path, "a", encoding="utf-8", newline="\n", opener=_open_without_waiting) as stream:
+            stream.write(text)
+    except OSError:
+        # Half of an HTML block would swallow whatever other steps write.
+        with contextlib.suppress(OSError):
+            if path.stat().st_size > taken:
+                os.truncate(path, taken)
+        raise
+
+
+def _open_without_waiting(path: str, flags: int) -> int:
+    return os.open(path, flags | getattr(os, "O_NONBLOCK", 0), 0o666)
 
 
 def _write_code_quality(report: RunReport, path: Path) -> list[str]:

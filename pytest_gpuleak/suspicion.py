@@ -5,32 +5,43 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import os
-import sys
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from pytest_gpuleak.account import owner_of
 from pytest_gpuleak.arrays.selection import framework_of
+from pytest_gpuleak.arrays.torch_lookup import torch_module
 from pytest_gpuleak.counting import CounterTrail
+from pytest_gpuleak.evidence import Evidence, Survivor
 from pytest_gpuleak.findings import FixtureRecord
 from pytest_gpuleak.keepsakes import release_values
 from pytest_gpuleak.settle import Collection, YoungCollection
+from pytest_gpuleak.stages import ACCOUNT, CONFIRM, COUNTERS, DESCRIBE, FIXTURES, PROCESSES, READ, VERDICT
 from pytest_gpuleak.threads import running_threads
-from pytest_gpuleak.verdict import Evidence, Survivor, conclude, judge
+from pytest_gpuleak.verdict import conclude, judge
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     import pytest
 
     from pytest_gpuleak.arrays.protocol import OriginLog, StorageHandle
+    from pytest_gpuleak.faults import Guard
     from pytest_gpuleak.findings import Finding
     from pytest_gpuleak.fixture_places import FixturePlace
     from pytest_gpuleak.investigation import Investigation
     from pytest_gpuleak.memory import Growth
     from pytest_gpuleak.monitor import Monitor
     from pytest_gpuleak.policy import Policy
+    from pytest_gpuleak.process_facts import LeftProcess
     from pytest_gpuleak.scopes import FixtureSetup
+    from pytest_gpuleak.stages import Stage
 
 YOUNG_RUNGS = (Collection(1), YoungCollection())
 """What is tried before anything that walks the whole heap."""
+
+RERUN_ADVICE = "mark the test with @pytest.mark.gpu_leak(confirm=0), and it is not run again"
+"""What the user can do about a re-run that hangs."""
 
 
 class Suspicion:
@@ -58,45 +69,95 @@ class Suspicion:
         self._policy = policy
         self._expected_s = expected_s
 
-    def investigate(self, arrays: list[object], growth: Growth) -> tuple[Finding, ...]:
-        """The findings.
+    def investigate(
+        self, arrays: list[object], growth: Growth, processes: list[LeftProcess], *, threaded: bool = False
+    ) -> tuple[Finding, ...]:
+        """The findings. A stage that fails is left out, and those after it go on with what is known.
 
         Args:
             arrays: strong references to what the test left; emptied here, before anything of the user's runs.
             growth: what it has added to the counters.
+            processes: those that it has started and that still run.
+            threaded: whether a thread that the test has started ran when the arrays were looked for.
         """
         from pytest_gpuleak.investigation import Investigation
-        from pytest_gpuleak.presentation import for_the_reader
+        from pytest_gpuleak.process_trail import ProcessTrail
 
         monitor = self._monitor
-        investigation = Investigation(monitor.detector, monitor.frameworks, monitor.culprits)
+        investigation = Investigation(monitor.detector, monitor.guarded_frameworks, monitor.culprits, self._guard)
         counters = CounterTrail(monitor, self._policy, self._item.nodeid)
+        self._processes = ProcessTrail(monitor.children, self._policy, processes, monitor.is_user_file)
+        stays = False
+        with self._guard(READ):
+            stays = self._take_in(investigation, counters, arrays, growth, threaded=threaded)
+        arrays.clear()  # what raised may have kept them
         why = ""
-        if self._take_in(investigation, counters, arrays, growth):
-            why = self._why_not() or self._confirm(investigation, counters)
-            if not investigation.confirmed:
-                investigation.look()
-        for left in investigation.leftovers():
-            monitor.account.note(self._item.nodeid, *left)
-        return tuple(for_the_reader(found, why, monitor.shorten) for found in self._judge(investigation, counters))
+        with contextlib.ExitStack() as afterwards:
+            if stays or processes:
+                with self._guard(CONFIRM) as stage:
+                    why = self._why_not()
+                    if not why:
+                        from pytest_gpuleak.unseen.lists import keep_lists
+
+                        # Not before the verdict: what the re-run has added may hold what leaked.
+                        afterwards.callback(keep_lists())
+                        why = self._confirm(investigation, counters)
+                if stage.fault:
+                    why = f"the check failed while the test ran again: {stage.fault}"
+                    investigation.forget_reruns()
+                    counters.forget_reruns()
+                    self._processes.forget_reruns()
+                if stays and not investigation.confirmed:
+                    investigation.look()
+            with self._guard(ACCOUNT):
+                for left in investigation.leftovers():
+                    monitor.account.note(self._item.nodeid, *left)
+            with self._guard(PROCESSES):
+                self._processes.explain(self._guard)
+            return tuple(self._describe(found, why) for found in self._judge(investigation, counters, why))
+
+    def _guard(self, stage: Stage) -> Guard:
+        return self._monitor.faults.guard(stage, self._item.nodeid)
+
+    def _describe(self, found: Finding, why: str) -> Finding:
+        return described(found, why, self._monitor, self._item.nodeid)
 
     def _take_in(
-        self, investigation: Investigation, counters: CounterTrail, arrays: list[object], growth: Growth
+        self,
+        investigation: Investigation,
+        counters: CounterTrail,
+        arrays: list[object],
+        growth: Growth,
+        *,
+        threaded: bool,
     ) -> bool:
         """Settle what a run left and note what stays; whether anything does."""
         monitor = self._monitor
-        threaded = bool(arrays) and not running_threads() <= monitor.threads
         stays = investigation.add_run(
             arrays, monitor.rungs(self._item.nodeid), monitor.threads, YOUNG_RUNGS, threaded=threaded
         )
-        grown = counters.add_run(investigation, growth)
+        grown = False
+        with self._guard(COUNTERS):
+            grown = counters.add_run(investigation, growth)
         if stays or grown:
             monitor.scopes.disown(investigation.identities)
         return stays or grown
 
-    def _judge(self, investigation: Investigation, counters: CounterTrail) -> tuple[Finding, ...]:
-        evidence = without_running_frames(investigation.evidence())
-        return (*judge(evidence, self._policy), *counters.judge(evidence))
+    def _judge(self, investigation: Investigation, counters: CounterTrail, why: str = "") -> tuple[Finding, ...]:
+        found: tuple[Finding, ...] | None = None
+        with self._guard(VERDICT):
+            found = judge(without_running_frames(investigation.evidence()), self._policy)
+        if found is None:
+            # The runs cannot be compared: the first one alone is judged.
+            investigation.forget_reruns()
+            with self._guard(READ):
+                found = judge(without_running_frames(investigation.evidence()), self._policy)
+        with self._guard(COUNTERS):
+            evidence = without_running_frames(investigation.evidence())
+            found = (*(found or ()), *counters.judge(evidence))
+        with self._guard(PROCESSES):
+            found = (*self._processes.judge(why), *(found or ()))
+        return found or ()
 
     def _why_not(self) -> str:
         """Why the test is not run again; empty if it is."""
@@ -106,7 +167,9 @@ class Suspicion:
             return f"a re-run would take {self._expected_s:.0f} s, over the limit of {self._policy.confirm_limit_s:g} s"
         if is_one_of_several_ranks():
             return "it is one rank of several, which would wait for each other"
-        return ""
+        from pytest_gpuleak.unseen import why_not_again
+
+        return why_not_again(self._item)
 
     def _confirm(self, investigation: Investigation, counters: CounterTrail) -> str:
         """Run the test again until it is seen not to grow, or as often as asked; why that ended early, if it did."""
@@ -114,39 +177,65 @@ class Suspicion:
         while left > 0:
             left -= 1
             investigation.expect_run()
+            self._processes.expect_run()
             with counters.recording():
                 # Lines are noted for arrays: where a counter alone has grown, tracing would double the time for nothing.
-                tracing_on = investigation.left_arrays
-                result, origins = self._run_again(tracing_on=tracing_on)
+                self._traces_arrays = investigation.left_arrays
+                tracing_on = self._traces_arrays or self._processes.watched
+                result, origins = self._run_again(investigation, tracing_on=tracing_on)
                 if tracing_on and not (result.passed or result.timed_out):
                     # It may be the tracing that it does not bear (torch.compile's fullgraph, a mode of its own).
-                    result, origins = self._run_again(tracing_on=False)
+                    result, origins = self._run_again(investigation, tracing_on=False)
                 if not result.passed:
                     return str(result.why)
                 monitor = self._monitor
                 growth = monitor.memory.end()
-                self._take_in(investigation, counters, monitor.born(), growth)
+                self._processes.add_run()
+                arrays = monitor.born()
+                threaded = bool(arrays) and not running_threads() <= monitor.threads
+                self._take_in(investigation, counters, arrays, growth, threaded=threaded)
             investigation.look(origins)
-            if not any(found.bytes_per_run for found in self._judge(investigation, counters)):
+            if not (
+                self._processes.grows or any(found.bytes_per_run for found in self._judge(investigation, counters))
+            ):
                 break
             if left == 0 and counters.wants_record and not recorded:
                 left, recorded = 1, True
         return ""
 
-    def _run_again(self, *, tracing_on: bool) -> tuple[Any, OriginLog]:
-        from pytest_gpuleak.rerun import run_again
+    @contextlib.contextmanager
+    def _traced(self, logs: list[OriginLog]) -> Iterator[None]:
+        """Within it the lines are noted that create storages and start processes."""
         from pytest_gpuleak.tracing import traced
 
         monitor = self._monitor
-        limit = min(self._policy.confirm_limit_s, 10 + 20 * self._expected_s)
+        frameworks = monitor.guarded_frameworks if self._traces_arrays else []
+        with self._processes.noting_starts(), traced(frameworks, monitor.is_user_file, logs):
+            yield
+
+    def _findings_by_size(self, investigation: Investigation, why: str) -> tuple[Finding, ...]:
+        """What is known before it is known who holds the arrays."""
+        return tuple(self._describe(found, why) for found in judge(investigation.evidence(), self._policy))
+
+    def _run_again(self, investigation: Investigation, *, tracing_on: bool) -> tuple[Any, OriginLog]:
+        from pytest_gpuleak.arrays.torch_in_place import torch_in_place
+        from pytest_gpuleak.hanging import Hang
+        from pytest_gpuleak.rerun import limit_of, run_again
+
+        monitor = self._monitor
+        limit = limit_of(self._expected_s, self._policy.confirm_limit_s)
+        hang = Hang(monitor, "its re-run", RERUN_ADVICE, self._item, partial(self._findings_by_size, investigation))
+        if monitor.note_rerun is not None:
+            monitor.note_rerun(hang.record("the process died while the test was run again"))
         logs: list[OriginLog] = []
-        tracing = traced(monitor.frameworks, monitor.is_user_file, logs) if tracing_on else contextlib.nullcontext()
-        monitor.open()
-        monitor.rerunning = True
-        try:
-            result = run_again(self._item, self._nextitem, limit, tracing)
-        finally:
-            monitor.rerunning = False
+        tracing = self._traced(logs) if tracing_on else contextlib.nullcontext()
+        with torch_in_place():
+            monitor.open()
+            monitor.rerunning = True
+            try:
+                result = run_again(self._item, self._nextitem, limit, tracing, hang)
+            finally:
+                monitor.rerunning = False
         origins = {key: origin for log in logs for key, origin in log.items()}
         release_values(self._item, self._monitor.log_handlers)
         monitor.check_fixtures(monitor.scopes.released())
@@ -168,14 +257,16 @@ class FixtureJudge:
     def check(self, setups: list[FixtureSetup]) -> None:
         """Look at the set-ups that have been finalised; those whose memory is gone cost no look at the heap."""
         for setup in setups:
-            history = self._histories.get(setup.place)
-            if setup.holds_memory():
-                self._investigate(setup)
-            elif history is not None:
-                history.add_run([], [])
-                self._record(setup, history)
+            with self._monitor.faults.guard(FIXTURES, _nodeid_of(setup)):
+                history = self._histories.get(setup.place)
+                if setup.holds_memory():
+                    self._investigate(setup)
+                elif history is not None:
+                    history.add_run([], [])
+                    self._record(setup, history)
 
     def _investigate(self, setup: FixtureSetup) -> None:
+        from pytest_gpuleak.arrays.torch_reading import find_storages
         from pytest_gpuleak.investigation import Investigation
 
         monitor = self._monitor
@@ -185,8 +276,13 @@ class FixtureJudge:
             for array in monitor.detector.find(setup.identities)
             if framework_of(array, monitor.frameworks).storage(array) in kept
         ]
-        investigation = Investigation(monitor.detector, monitor.frameworks)
-        nodeid = f"{setup.place.baseid}::{setup.place.name}"
+        outlived = kept.keys() - {framework_of(array, monitor.frameworks).storage(array) for array in arrays}
+        if outlived:
+            arrays += find_storages(outlived)
+        nodeid = _nodeid_of(setup)
+        investigation = Investigation(
+            monitor.detector, monitor.guarded_frameworks, guard=lambda stage: monitor.faults.guard(stage, nodeid)
+        )
         stays = investigation.add_run(arrays, monitor.rungs(nodeid), monitor.threads)
         if stays:
             investigation.look()
@@ -196,27 +292,28 @@ class FixtureJudge:
             for index in sorted(evidence.alive[0])
             if not _is_held_by_traceback(evidence.survivors[index])
         ]
-        for survivor in survivors:
-            reading, holder = survivor.reading, survivor.holder
-            text = "" if holder is None else holder.text
-            monitor.account.note(
-                owner_of(setup.place), reading.device, reading.storage_bytes, kept[reading.storage], text
-            )
+        with monitor.faults.guard(ACCOUNT, nodeid):
+            for survivor in survivors:
+                reading, holder = survivor.reading, survivor.holder
+                text = "" if holder is None else holder.text
+                monitor.account.note(
+                    owner_of(setup.place), reading.device, reading.storage_bytes, kept[reading.storage], text
+                )
         history = self._histories.setdefault(setup.place, _History())
         history.add_run(survivors, [kept[survivor.reading.storage] for survivor in survivors])
         history.cycles = evidence.cycles
         self._record(setup, history)
 
     def _record(self, setup: FixtureSetup, history: _History) -> None:
-        from pytest_gpuleak.presentation import for_the_reader
-
         place, monitor = setup.place, self._monitor
         findings = judge(history.evidence(), setup.policy)
         # A fixture is never run again on purpose: what it leaves once is judged as retained.
         named = [
             dataclasses.replace(found, kind="retained") if found.kind == "unconfirmed" else found for found in findings
         ]
-        verdict, reported = conclude([for_the_reader(found, "", monitor.shorten) for found in named], setup.policy)
+        verdict, reported = conclude(
+            [described(found, "", monitor, _nodeid_of(setup)) for found in named], setup.policy
+        )
         if reported:
             self.records[place] = FixtureRecord(
                 name=place.name,
@@ -249,6 +346,26 @@ class _History:
         return Evidence(tuple(self._survivors), tuple(self._alive), self.cycles)
 
 
+def described(found: Finding, why: str, monitor: Monitor, nodeid: str) -> Finding:
+    """The finding as it is reported; as the verdict left it where it cannot be described.
+
+    Args:
+        found: what was found.
+        why: why the test was not run again to the end; empty where it was.
+        monitor: shortens paths, and takes what goes wrong.
+        nodeid: the test, or for a fixture ``baseid::name``.
+    """
+    from pytest_gpuleak.presentation import for_the_reader
+
+    with monitor.faults.guard(DESCRIBE, nodeid):
+        return for_the_reader(found, why, monitor.shorten)
+    return dataclasses.replace(found, why_unconfirmed=why or None) if found.kind == "unconfirmed" else found
+
+
+def _nodeid_of(setup: FixtureSetup) -> str:
+    return f"{setup.place.baseid}::{setup.place.name}"
+
+
 def without_running_frames(evidence: Evidence) -> Evidence:
     """The evidence without what a frame that is running holds.
 
@@ -268,7 +385,7 @@ def is_one_of_several_ranks() -> bool:
     world = os.environ.get("WORLD_SIZE", "")
     if world.isdigit() and int(world) > 1:
         return True
-    distributed: Any = sys.modules.get("torch.distributed")
+    distributed = torch_module("torch.distributed")
     return bool(distributed is not None and distributed.is_available() and distributed.is_initialized())
 
 

@@ -8,12 +8,13 @@ from collections import defaultdict
 from typing import TYPE_CHECKING
 
 from pytest_gpuleak.findings import MAX_ARRAYS_SHOWN, ArrayInfo, Finding, FindingKind, Holder, Origin
+from pytest_gpuleak.growth import Group, compare_runs, group_by_root
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Sequence
 
     from pytest_gpuleak.arrays.protocol import ArrayReading
-    from pytest_gpuleak.findings import Autograd
+    from pytest_gpuleak.evidence import Evidence, Survivor
     from pytest_gpuleak.policy import Policy
     from pytest_gpuleak.records import Verdict
 
@@ -22,73 +23,11 @@ FINGERPRINT_DIGITS = 16
 MAX_CYCLE_SHOWN = 10
 """Arrays listed with a cycle."""
 
-Root = tuple[str, str, str]
-"""What findings are grouped by: device, holder kind and holder root."""
+MINOR_SHARE = 16
+"""A retained finding of no more than the limit divided by this is a note where larger ones fail without it."""
 
-
-def root_of(device: str, holder: Holder | None) -> Root:
-    """The group that an array on a device belongs to."""
-    return (device, holder.kind, holder.root) if holder is not None else (device, "", "")
-
-
-@dataclasses.dataclass(frozen=True)
-class Survivor:
-    """One storage that a run left behind, shown by one of the arrays that share it.
-
-    Attributes:
-        run: the run that it was born in: 0 for the first, 1 for the first re-run, ...
-        reading: metadata of the array.
-        owned: whether no older array shares the storage; else the run left an array behind, but no memory.
-        holder: who keeps it, None where it was gone before anybody looked.
-        others: who would still keep it if the holder let go.
-        pattern: the holder's text without indices.
-        created: the line that made the storage, where known.
-    """
-
-    run: int
-    reading: ArrayReading
-    owned: bool = True
-    holder: Holder | None = None
-    others: tuple[Holder, ...] = ()
-    pattern: str = ""
-    created: Origin | None = None
-
-    @property
-    def size(self) -> int:
-        """Bytes that the run left behind with it."""
-        return self.reading.storage_bytes if self.owned else 0
-
-    @property
-    def root(self) -> Root:
-        """What findings are grouped by."""
-        return root_of(self.reading.device, self.holder)
-
-
-@dataclasses.dataclass(frozen=True)
-class Evidence:
-    """What is known of a suspect, run by run.
-
-    Attributes:
-        survivors: every storage that was left behind by some run.
-        alive: for each run that ended, the indices into `survivors` of those alive after it. One entry means that
-            it was not run again.
-        cycles: arrays of the first run that only a garbage collection freed.
-        graphs: what the autograd graphs behind the survivors retain, by device, holder kind and holder root.
-    """
-
-    survivors: tuple[Survivor, ...]
-    alive: tuple[frozenset[int], ...]
-    cycles: tuple[ArrayReading, ...] = ()
-    graphs: Mapping[Root, Autograd] = dataclasses.field(default_factory=dict)
-
-
-@dataclasses.dataclass(frozen=True)
-class _Group:
-    """Survivors of one kind under one root, on their way to a finding."""
-
-    kind: FindingKind
-    members: tuple[Survivor, ...]
-    bytes_per_run: int = 0
+MAX_EDGE_READ = 2_000
+"""Characters of a root or an edge that a fingerprint is made of: a key may be a text of megabytes."""
 
 
 def judge(evidence: Evidence, policy: Policy) -> tuple[Finding, ...]:
@@ -99,14 +38,14 @@ def judge(evidence: Evidence, policy: Policy) -> tuple[Finding, ...]:
     growth limits after the one run fails.
     """
     if len(evidence.alive) > 1:
-        groups = _compare_runs(evidence)
+        groups = compare_runs(evidence)
     else:
-        first = [evidence.survivors[index] for index in sorted(evidence.alive[0])]
-        groups = [_Group("unconfirmed", tuple(members)) for members in _by_root(first)]
+        groups = group_by_root("unconfirmed", (evidence.survivors[index] for index in sorted(evidence.alive[0])))
     failing = _failing_devices(groups, policy)
+    minor = _minor(groups, policy)
     findings = [
         dataclasses.replace(
-            _finding(group, group.kind, group.members[0].reading.device in failing[group.kind]),
+            _finding(group, group.kind, group.device in failing[group.kind] and id(group) not in minor),
             autograd=evidence.graphs.get(group.members[0].root),
         )
         for group in groups
@@ -154,143 +93,45 @@ _CYCLE_FINGERPRINT = fingerprint("cycle", None)
 
 
 def _nameless(text: str) -> str:
+    text = text[:MAX_EDGE_READ]
     text = re.sub(r"(['\"])[^'\"]*[/\\][^'\"]*\1", "'path'", text)
     return re.sub(r"0x[0-9a-fA-F]+|\d+", "#", text)
 
 
-def _compare_runs(evidence: Evidence) -> list[_Group]:
-    """Split what the first run left into what grows on every re-run and what does not."""
-    survivors = evidence.survivors
-    added: list[dict[Root, list[int]]] = []  # by re-run and root: what it left in addition
-    heirs: dict[int, int] = {}  # a survivor that died, and the one that took its place
-    for run in range(1, len(evidence.alive)):
-        before, after = evidence.alive[run - 1], evidence.alive[run]
-        new = [index for index in sorted(after) if survivors[index].run == run]
-        replaced = _match(sorted(before - after), new, survivors, before & after)
-        heirs.update(replaced)
-        taken = set(replaced.values())
-        by_root = defaultdict(list)
-        for index in new:
-            if index not in taken:
-                by_root[survivors[index].root].append(index)
-        added.append(by_root)
-    growing_roots = set(added[0]).intersection(*added[1:])
-
-    first = sorted(evidence.alive[0])
-    grown: dict[Root, list[Survivor]] = {root: [] for root in growing_roots}
-    rest: list[Survivor] = []
-    gone: list[Survivor] = []
-    for index in first:
-        survivor = survivors[index]
-        heir = _last_heir(index, heirs)
-        if heir != index:
-            # It was replaced: its holder and line are those of what took its place.
-            survivor = dataclasses.replace(
-                survivors[heir], run=0, reading=survivor.reading, owned=survivor.owned or survivors[heir].owned
-            )
-        if survivor.root in grown and _grows_with(
-            survivor, [survivors[i] for i in added[0][survivor.root]], first, evidence
-        ):
-            grown[survivor.root].append(survivor)
-        elif heir == index and index not in evidence.alive[-1]:
-            gone.append(survivor)  # it went while the test ran again, and nothing took its place
-        else:
-            rest.append(survivor)
-    groups = []
-    runs = len(added)
-    for root, members in grown.items():
-        per_run = round(sum(survivors[index].size for by_root in added for index in by_root[root]) / runs)
-        # Found under this root in the re-runs only: a path of equal length was taken the first time.
-        shown = members or [dataclasses.replace(survivors[index], run=0) for index in added[0][root]]
-        groups.append(_Group("growing", tuple(_with_lines(shown, [survivors[i] for i in added[0][root]])), per_run))
-    groups += [_Group("retained", tuple(members)) for members in _by_root(rest)]
-    groups += [_Group("unconfirmed", tuple(members)) for members in _by_root(gone)]
-    return groups
-
-
-def _match(dead: list[int], new: list[int], survivors: Sequence[Survivor], staying: frozenset[int]) -> dict[int, int]:
-    """Which new survivor took the place of which dead one: nothing was added where one replaced the other.
-
-    The likest first: same root, same shape and type; in the end any on the same device, since data of another size
-    may take a place in a cache too. Of several as like, the one whose root has fewest survivors staying: a list
-    that is appended to keeps its old members, a slot that is overwritten does not.
-    """
-    crowd: dict[Root, int] = defaultdict(int)
-    for index in staying:
-        crowd[survivors[index].root] += 1
-    matched: dict[int, int] = {}
-    free = set(new)
-    for likeness in (4, 3, 2, 1):
-        for index in dead:
-            if index in matched:
-                continue
-            candidates = [other for other in free if _likeness(survivors[index], survivors[other]) >= likeness]
-            if candidates:
-                heir = min(candidates, key=lambda other: (crowd[survivors[other].root], other))
-                matched[index] = heir
-                free.remove(heir)
-    return matched
-
-
-def _likeness(old: Survivor, new: Survivor) -> int:
-    """0 for another device; more the more the two are alike."""
-    if old.reading.device != new.reading.device:
-        return 0
-    same_form = (old.reading.shape, old.reading.dtype) == (new.reading.shape, new.reading.dtype)
-    same_root = old.holder is not None and old.root == new.root
-    return 1 + 2 * same_form + same_root
-
-
-def _last_heir(index: int, heirs: dict[int, int]) -> int:
-    while index in heirs:
-        index = heirs[index]
-    return index
-
-
-def _grows_with(survivor: Survivor, additions: list[Survivor], first: list[int], evidence: Evidence) -> bool:
-    """Whether a first survivor under a growing root is one of those that grow.
-
-    Beside a list that grows, the same root may hold a slot filled once: where every addition came to a place that
-    the first run had filled too, only the members at such places grow.
-    """
-    if survivor.holder is not None and survivor.holder.kind in ("native", "unknown"):
-        return True  # no place: which of several ways is shown differs from run to run
-    places = {addition.pattern for addition in additions}
-    filled = {evidence.survivors[index].pattern for index in first}
-    return survivor.pattern in places if places <= filled else True
-
-
-def _with_lines(members: Sequence[Survivor], additions: Sequence[Survivor]) -> list[Survivor]:
-    """The first run's survivors with the creating lines of their like in the re-run, which alone was traced."""
-    lines = [addition for addition in additions if addition.created is not None]
-    result = []
-    for member in members:
-        if member.created is None and lines:
-            like = max(lines, key=lambda addition: (addition.pattern == member.pattern, _likeness(member, addition)))
-            member = dataclasses.replace(member, created=like.created)  # noqa: PLW2901 - the same member, with its line
-        result.append(member)
-    return result
-
-
-def _failing_devices(groups: Iterable[_Group], policy: Policy) -> dict[FindingKind, set[str]]:
+def _failing_devices(groups: Iterable[Group], policy: Policy) -> dict[FindingKind, set[str]]:
     """The devices on which a kind of finding fails."""
     growing: dict[str, list[Survivor]] = defaultdict(list)
     kept: dict[str, int] = defaultdict(int)
     strict: dict[str, list[Survivor]] = defaultdict(list)
     for group in groups:
-        device = group.members[0].reading.device
+        device = group.device
         if group.kind == "growing":
             growing[device] += group.members
         elif group.kind == "unconfirmed" and policy.confirm == 0:
             strict[device] += group.members
         else:
-            kept[device] += sum(member.size for member in group.members)
+            kept[device] += group.size
     over = {device for device, size in kept.items() if size >= policy.retained_bytes}
     return {
         "growing": _over_growth(growing, policy),
         "retained": over,
         "unconfirmed": _over_growth(strict, policy) if policy.confirm == 0 else over,
     }
+
+
+def _minor(groups: Iterable[Group], policy: Policy) -> set[int]:
+    """The ids of the groups too small to be worth an edit: the others on their device fail without them."""
+    by_device: dict[str, list[Group]] = defaultdict(list)
+    for group in groups:
+        if group.kind == "retained" or (group.kind == "unconfirmed" and policy.confirm != 0):
+            by_device[group.device].append(group)
+    minor: set[int] = set()
+    for members in by_device.values():
+        small = [group for group in members if group.size * MINOR_SHARE <= policy.retained_bytes]
+        rest = sum(group.size for group in members) - sum(group.size for group in small)
+        if rest >= policy.retained_bytes:
+            minor.update(map(id, small))
+    return minor
 
 
 def _over_growth(by_device: dict[str, list[Survivor]], policy: Policy) -> set[str]:
@@ -304,13 +145,6 @@ def _over_growth(by_device: dict[str, list[Survivor]], policy: Policy) -> set[st
     }
 
 
-def _by_root(members: Iterable[Survivor]) -> list[list[Survivor]]:
-    groups: dict[Root, list[Survivor]] = defaultdict(list)
-    for member in members:
-        groups[member.root].append(member)
-    return list(groups.values())
-
-
 def _by_device(readings: Iterable[ArrayReading]) -> list[list[ArrayReading]]:
     """Readings by device, those that share a storage once."""
     groups: dict[str, dict[int, ArrayReading]] = defaultdict(dict)
@@ -319,7 +153,7 @@ def _by_device(readings: Iterable[ArrayReading]) -> list[list[ArrayReading]]:
     return [list(group.values()) for group in groups.values()]
 
 
-def _finding(group: _Group, kind: FindingKind, failed: bool) -> Finding:
+def _finding(group: Group, kind: FindingKind, failed: bool) -> Finding:
     # The largest first, and of equal ones the one with the shortest path: the same in each run.
     members = sorted(
         group.members,

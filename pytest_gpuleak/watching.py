@@ -28,6 +28,10 @@ if TYPE_CHECKING:
     from pytest_gpuleak.detector import Detector
 
 
+_RUNS = "the block has not ended"
+"""Why nothing is said of a block yet."""
+
+
 class LeakError(AssertionError):
     """Raised by `assert_no_leak`; its text explains each finding.
 
@@ -44,10 +48,15 @@ class Leaks(Sequence[Finding]):
     """What a watched block left behind: empty until the block has ended, and where it left nothing.
 
     Use it as a sequence of findings, in a condition, or as text (``print(leaks)``). It holds plain data alone.
+
+    Attributes:
+        why_unchecked: why the block was not judged: it raised, or has not ended. None once it has been judged; then an
+            empty sequence means that nothing was left behind.
     """
 
     def __init__(self, findings: list[Finding]) -> None:
         self._findings = findings
+        self.why_unchecked: str | None = _RUNS
 
     @overload
     def __getitem__(self, index: int) -> Finding: ...
@@ -62,10 +71,12 @@ class Leaks(Sequence[Finding]):
         return len(self._findings)
 
     def __str__(self) -> str:
+        if self.why_unchecked is not None:
+            return f"not judged: {self.why_unchecked}"
         return render(self._findings) or "nothing was left behind"
 
     def __repr__(self) -> str:
-        return f"<Leaks: {len(self)} findings>"
+        return f"<Leaks: {len(self)} findings>" if self.why_unchecked is None else f"<Leaks: {self}>"
 
     @property
     def bytes(self) -> int:
@@ -85,17 +96,23 @@ def watch() -> Iterator[Leaks]:
 
     A block runs once, so its findings are ``unconfirmed``: what a cache filled once holds is among them; so is what a
     local variable of the caller still holds. Use `assert_no_leak` to tell growth from caches. A block that raises is
-    not judged, since the traceback holds its locals.
+    not judged, since the traceback holds its locals: `Leaks.why_unchecked` and ``print(leaks)`` say so.
     """
     findings: list[Finding] = []
+    leaks = Leaks(findings)
     with _detector() as (detector, frameworks):
         threads = running_threads()
         detector.open()
-        yield Leaks(findings)
+        try:
+            yield leaks
+        except BaseException as error:
+            leaks.why_unchecked = f"the block raised {type(error).__name__}"
+            raise
         investigation = Investigation(detector, frameworks)
         if investigation.add_run(detector.look(), _rungs(threads), threads):
             investigation.look()
         findings.extend(for_the_reader(found, "", _shorten) for found in judge(investigation.evidence(), Policy()))
+    leaks.why_unchecked = None
 
 
 def assert_no_leak(
@@ -179,9 +196,15 @@ def _shorten(path: str) -> str:
 
 def render(findings: Sequence[Finding]) -> str:
     """The findings as the terminal report explains them."""
-    from pytest_gpuleak.reports.terminal import render_finding
+    return "\n".join(line for found in findings for line in _render_safely(found))
 
-    return "\n".join(line for found in findings for line in render_finding(found))
+
+def _render_safely(finding: Finding) -> list[str]:
+    from pytest_gpuleak.isolation import isolated
+    from pytest_gpuleak.reports.terminal import render_finding
+    from pytest_gpuleak.reports.unshown import name_unshown
+
+    return isolated(lambda: render_finding(finding), lambda why: [f"  {name_unshown(finding, why)}"])
 
 
 def _rungs(threads: frozenset[int]) -> list[Rung]:

@@ -60,6 +60,16 @@ class Youth:
         return left
 
 
+def _moves(untrack: Callable[[object], None], track: Callable[[object], None]) -> bool:
+    """Whether the two do to an object of our own what they are named for: one that is tracked twice ends the process."""
+    known: list[object] = [[]]
+    untrack(known)
+    if gc.is_tracked(known):
+        return False
+    track(known)
+    return gc.is_tracked(known)
+
+
 @functools.cache
 def mover() -> Callable[[object], None] | None:
     """A function that moves an object to the collector's youngest; None where the interpreter has none."""
@@ -71,6 +81,8 @@ def mover() -> Callable[[object], None] | None:
         return None
     for function in (untrack, track):
         function.argtypes, function.restype = [ctypes.py_object], None
+    if not _moves(untrack, track):
+        return None
 
     def move(value: object) -> None:
         untrack(value)

@@ -7,11 +7,14 @@ import dataclasses
 import importlib
 import json
 import pathlib
+import sys
 import textwrap
 from collections.abc import Callable
 from typing import Any
 
 import pytest
+
+from pytest_gpuleak.arrays import torch_lookup
 
 STAND_IN = """
     import pytest
@@ -27,12 +30,16 @@ SLOW = (
     "docs/test_readme.py",
     "holders/test_culprits_random.py",
     "holders/test_holders_scale.py",
+    "holders/test_many_targets.py",
     "memory/test_host_counters.py",
     "policy/test_usage_errors.py",
     "probes/test_host_modes.py",
     "session/test_session.py",
 )
 """Files that take many seconds and say little about the Python that they run on: all their tests are marked `slow`."""
+
+OFF = [option for name in ("benchmark", "pytest_cov", "flaky", "syrupy") for option in ("-p", f"no:{name}")]
+"""Keeps out plugins that are installed to be tested with: a test names the module of the one that it needs."""
 
 Json = dict[str, Any]
 
@@ -59,10 +66,27 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 
 @pytest.fixture(autouse=True)
+def without_plugins_of_other_tests(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Runs inside the tests load the plugins that are installed for a few of them only where they are asked to."""
+    if "pytester" in request.fixturenames:
+        request.getfixturevalue("pytester")  # which forgets the variable when it is made
+        # Beside pytest-xdist, rerunfailures starts a thread in each run that never ends.
+        names = ("benchmark", "pytest_cov", "flaky", "syrupy", "rerunfailures")
+        monkeypatch.setenv("PYTEST_ADDOPTS", " ".join(f"-p no:{name}" for name in names))
+
+
+@pytest.fixture(autouse=True)
 def outside_of_ci(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Runs inside the tests publish nothing to the CI service that the tests themselves run on."""
-    for name in ("GITHUB_ACTIONS", "GITHUB_STEP_SUMMARY", "GITLAB_CI"):
+    """Runs inside the tests publish nothing to the CI service that the tests run on, and are no workers of xdist's."""
+    for name in ("GITHUB_ACTIONS", "GITHUB_STEP_SUMMARY", "GITLAB_CI", "PYTEST_XDIST_WORKER"):
         monkeypatch.delenv(name, raising=False)
+
+
+def forget_torch(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Take torch away, and have the plugin look for one in `sys.modules` alone: tests put a stand-in there."""
+    monkeypatch.delitem(sys.modules, "torch", raising=False)
+    monkeypatch.setattr(torch_lookup.TorchLookup, "_search_classes", lambda self: None)
+    monkeypatch.setattr(torch_lookup, "LOOKUP", torch_lookup.TorchLookup())
 
 
 @dataclasses.dataclass
@@ -111,7 +135,7 @@ def run(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> Runner:
         if source:
             pytester.makepyfile(test_it="from tests.standin import Buffer\n" + textwrap.dedent(source))
         # Without hypothesis's plugin, which takes two seconds to load its strategies in each new process.
-        plugins = ["-p", "no:cacheprovider", "-p", "no:randomly", "-p", "no:hypothesispytest"]
+        plugins = ["-p", "no:cacheprovider", "-p", "no:randomly", "-p", "no:hypothesispytest", *OFF]
         options = [*plugins, plugin, "--gpu-leak-report=report.json", *arguments]
         launch = pytester.runpytest_subprocess if apart else pytester.runpytest_inprocess
         result = launch(*options)

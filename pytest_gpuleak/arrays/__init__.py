@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pytest_gpuleak.arrays.torch import TorchArrays
+from pytest_gpuleak.arrays.torch import TorchArrays, TorchStorages
 
 if TYPE_CHECKING:
     from pytest_gpuleak.arrays.protocol import ArrayFramework
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 def builtin_frameworks() -> list[ArrayFramework]:
     """The frameworks that the plugin knows by itself; more come from the `pytest_gpuleak_arrays` hook."""
-    return [TorchArrays()]
+    return [TorchArrays(), TorchStorages()]
 
 
-__all__ = ["TorchArrays", "builtin_frameworks"]
+__all__ = ["TorchArrays", "TorchStorages", "builtin_frameworks"]

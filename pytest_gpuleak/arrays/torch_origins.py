@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from pytest_gpuleak.arrays.protocol import BACKWARD, OriginLog
 from pytest_gpuleak.arrays.selection import walk_arrays
-from pytest_gpuleak.arrays.torch import storage_key
+from pytest_gpuleak.arrays.torch_reading import storage_key
 from pytest_gpuleak.threads import started_threads
 
 if TYPE_CHECKING:
@@ -25,13 +25,11 @@ def trace_origins(torch: Any, is_user_file: Callable[[str], bool]) -> Iterator[O
     C++ alone holds, which then looks like one more left behind; it asks ``sys.modules`` for torch in the midst of
     an operation, and where a test has put a mock there, keeps what it gets for good and crashes the process later.
     """
-    from torch.overrides import TorchFunctionMode
-
     from pytest_gpuleak.arrays.origins import OriginTable
 
     table = OriginTable(is_user_file)
 
-    class NoteOrigins(TorchFunctionMode):  # type: ignore[misc] # torch is Any to a project that does not pin it
+    class NoteOrigins(torch.overrides.TorchFunctionMode):  # type: ignore[misc] # torch is Any to a project without it
         def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
             result = func(*args, **(kwargs or {}))
             if entered:
@@ -50,7 +48,7 @@ def _note_gradient(torch: Any, table: OriginTable, gradient: Any) -> None:
     It may be kept on its own, and its parameter be gone by the time that anybody looks.
     """
     with contextlib.suppress(Exception), torch._C.DisableTorchFunction():
-        for array in walk_arrays(gradient, torch.Tensor):
+        for array in walk_arrays(gradient, torch._C.TensorBase):
             table.note_as(storage_key(torch, array), BACKWARD)
 
 
@@ -66,8 +64,8 @@ def _note(torch: Any, table: OriginTable, func: Any, given: Any, made: Any) -> N
         return
     # A creating line is evidence; failing the user's re-run for want of it would be worse.
     with contextlib.suppress(Exception), torch._C.DisableTorchFunction():
-        known = {storage_key(torch, array) for array in walk_arrays(list(given), torch.Tensor)}
-        for array in walk_arrays(made, torch.Tensor):
+        known = {storage_key(torch, array) for array in walk_arrays(list(given), torch._C.TensorBase)}
+        for array in walk_arrays(made, torch._C.TensorBase):
             key = storage_key(torch, array)
             if key not in known:
                 table.note(key)

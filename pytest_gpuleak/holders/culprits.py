@@ -15,6 +15,7 @@ from itertools import chain
 from sys import getrefcount
 from typing import TYPE_CHECKING, Any, Final
 
+from pytest_gpuleak.arrays.torch_lookup import torch_class
 from pytest_gpuleak.holders import raw
 from pytest_gpuleak.holders.heap import Deadline, PausedCollector, get_objects, get_referents
 from pytest_gpuleak.holders.native import RING_ROOT
@@ -23,7 +24,7 @@ from pytest_gpuleak.holders.roots import EDITABLE, RANKS
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Sequence
 
-    from pytest_gpuleak.holders.others import Cut
+    from pytest_gpuleak.holders.cuts import Cut
     from pytest_gpuleak.holders.roots import Root
     from pytest_gpuleak.holders.search import Explanation, Search
 
@@ -77,12 +78,13 @@ class Culprits:
         self._known: dict[str, _Known] = {}
         self._rings = False
 
-    def remember(self, root: Root, objects: Sequence[object]) -> None:
+    def remember(self, root: Root, value: object, length: int) -> None:
         """Note a root that a search of the whole heap has found.
 
         Args:
             root: the root.
-            objects: the chain from the root's own object to the array.
+            value: the root's own object.
+            length: how many objects the longest way from there to an array has.
         """
         if root.rank != EDITABLE:
             return
@@ -91,11 +93,11 @@ class Culprits:
             reference = None
             if root.kind not in ("module", "class", "cache"):
                 try:
-                    reference = weakref.ref(objects[0])
+                    reference = weakref.ref(value)
                 except TypeError:
                     return
             known = _Known(root, 0, reference)
-        known.depth = max(known.depth, len(objects))
+        known.depth = max(known.depth, length)
         self._known[root.text] = known  # at the end: met last
         if len(self._known) > MAX_KNOWN:
             del self._known[next(iter(self._known))]
@@ -116,6 +118,7 @@ class Culprits:
         if not (self._known or self._rings):
             return None
         from pytest_gpuleak.holders.others import find_others
+        from pytest_gpuleak.holders.rings import behind_rings
         from pytest_gpuleak.holders.search import OTHERS_BUDGET_S, Search
 
         with PausedCollector():
@@ -131,7 +134,10 @@ class Culprits:
             def again(some: Sequence[object], cuts: Collection[Cut]) -> Search:
                 return search.again(some, cuts, OTHERS_BUDGET_S)
 
-            return search.explanations(others=find_others(search, targets, again))
+            cuts: set[Cut] = set()
+            return behind_rings(
+                search, targets, search.explanations(others=find_others(search, targets, again, cuts)), cuts
+            )
 
     def _recognise_rings(self, search: Search) -> list[Explanation] | None:
         """The explanations, where each is a ring of young objects that nothing else refers to."""
@@ -162,6 +168,8 @@ class Culprits:
             met.add(id(parent))
             for child in get_referents(parent):
                 walked += 1
+                if walked > MAX_WALKED:
+                    break  # one list may hold millions
                 found.setdefault(id(child), []).append(parent)
                 if depth > 1 and id(child) not in young and not _leads_astray(child):
                     pending.append((child, depth - 1))
@@ -212,7 +220,7 @@ def _owned_by_native_code() -> Callable[[object, bool], bool]:
     count says so, of which the Python object is one (``Tensor._use_count``); since torch 2.10 the others count,
     together, as one reference to that object, and before torch had the count they did not.
     """
-    tensor_class = raw.loaded_class("torch._C", "TensorBase")
+    tensor_class = torch_class("torch._C", "TensorBase")
     count: Any = None if tensor_class is None else raw.class_dict(tensor_class).get("_use_count")
 
     def owned(value: object, is_array: bool) -> bool:

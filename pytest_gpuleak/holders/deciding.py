@@ -36,7 +36,6 @@ _ITEM: Final = re.compile(r"\[.*\]", re.DOTALL)
 _NAMED_KEY: Final = re.compile(r"\['[^\W\d]+'\]")
 """A key that reads as an attribute's name: a record's field rather than one of many like entries."""
 
-_MORE: Final = " … {} more … "
 _OMITTED: Final = re.compile(r" … (\d+) more … ")
 _WORDS: Final = (" (item of", " (a key)", " (cached result)", " (cache key)")
 _FIXED: Final = ("tuple", "frozenset", "mappingproxy", "memoryview")
@@ -64,9 +63,10 @@ def deciding_edge(holder: Holder) -> int | None:
     """
     field: int | None = None
     attribute: int | None = None
+    entry = False
     path = holder.path
     for index, step in enumerate(path):
-        entry = _is_entry(path, index)
+        entry = _is_entry(path, index, entry)
         words = step.edge.startswith(_WORDS) and not (index > 0 and path[index - 1].type.startswith("torch."))
         if words or (entry and _NAMED_KEY.fullmatch(step.edge) is None):
             return index
@@ -77,8 +77,8 @@ def deciding_edge(holder: Holder) -> int | None:
     return attribute if field is None else field
 
 
-def _is_entry(path: Sequence[PathStep], index: int) -> bool:
-    """Whether an edge is an item that can be taken out of its container by the user."""
+def _is_entry(path: Sequence[PathStep], index: int, before_is: bool) -> bool:
+    """Whether an edge is an item that can be taken out of its container by the user; `before_is`: the one before it."""
     step = path[index]
     if _ITEM.fullmatch(step.edge) is None or step.type in _FIXED or step.type.endswith(MODULE_MARK):
         return False
@@ -90,7 +90,7 @@ def _is_entry(path: Sequence[PathStep], index: int) -> bool:
     if before.type.startswith("torch.") or step.type.startswith("torch."):
         return False
     # An entry of an entry of the library's: ``.param_groups[0]['params'][1]``.
-    return not _ITEM.fullmatch(before.edge) or before.type in _FIXED or _is_entry(path, index - 1)
+    return not _ITEM.fullmatch(before.edge) or before.type in _FIXED or before_is
 
 
 def _is_users(label: str) -> bool:
@@ -129,14 +129,21 @@ def with_text(holder: Holder) -> Holder:
     path = holder.path
     if len(path) > MAX_PATH:
         half = MAX_PATH // 2
-        path = (*path[:half], PathStep(_MORE.format(len(path) - 2 * half), ""), *path[-half:])
+        path = (*path[:half], PathStep(omitted_edges(len(path) - 2 * half), ""), *path[-half:])
         holder = dataclasses.replace(holder, path=path)
     edges = [step.edge for step in path]
+    if not edges:
+        return holder
     text = holder.text + "".join(edges)
     if len(edges) > MAX_EDGES or len(text) > MAX_TEXT:
         pieces = _pieces(edges, deciding_edge(holder))
         text = holder.text + "".join([piece for _, piece in pieces])
     return dataclasses.replace(holder, text=text)
+
+
+def omitted_edges(count: int) -> str:
+    """What stands in a path for the edges that are left out."""
+    return f" … {count} more … "
 
 
 def _pieces(edges: Sequence[str], marked: int | None) -> list[tuple[int | None, str]]:
@@ -146,7 +153,7 @@ def _pieces(edges: Sequence[str], marked: int | None) -> list[tuple[int | None, 
     for index, edge in enumerate(edges):
         if index < SHOWN_AT_ENDS or index >= len(edges) - SHOWN_AT_ENDS or index == marked:
             if omitted:
-                shown.append((None, _MORE.format(omitted)))
+                shown.append((None, omitted_edges(omitted)))
                 omitted = 0
             shown.append((index, edge))
         else:

@@ -21,15 +21,24 @@ if TYPE_CHECKING:
 
 def name_edge(chain: Chain, position: int) -> Edge:
     """The edge that leads on from the object at `position`; never fails, at worst says inside what it goes on."""
-    parent = chain.objects[position]
-    for cls in raw.mro(type(parent)):
-        for namers in (_NAMERS, runtime_edges.NAMERS):
-            namer = namers.get(id(cls))
-            edge = None if namer is None else namer(chain, position)
-            if edge is not None:
-                return edge
+    kind = type(chain.objects[position])
+    for namer in chain.lookups.once("namers", kind, lambda: _namers_of(kind)):
+        edge = namer(chain, position)
+        if edge is not None:
+            return edge
     edge = library_edges.name_edge(chain, position) or name_attribute(chain, position)
     return edge or Edge(f" (inside {chain.label(position)})", chain.label(position))
+
+
+def _namers_of(kind: type) -> list[Callable[[Chain, int], Edge | None]]:
+    """The functions that name edges of objects of a type, in the order of its bases."""
+    found: list[Callable[[Chain, int], Edge | None]] = []
+    for cls in raw.mro(kind):
+        for namers in (_NAMERS, runtime_edges.NAMERS):
+            namer = namers.get(id(cls))
+            if namer is not None:
+                found.append(namer)
+    return found
 
 
 def attribute_text(cls: type, name: object) -> str:
@@ -48,24 +57,34 @@ def attribute_text(cls: type, name: object) -> str:
     return f".{name}"
 
 
+def _text_of(chain: Chain, cls: type, name: object) -> str:
+    """`attribute_text`, asked once for each class and name."""
+    texts: dict[str, str] = chain.lookups.once("attributes", cls, dict)
+    if type(name) is not str:
+        return attribute_text(cls, name)
+    if name not in texts:
+        texts[name] = attribute_text(cls, name)
+    return texts[name]
+
+
 def name_attribute(chain: Chain, position: int) -> Edge | None:
     """An instance's attribute: in its ``__dict__`` (a link of the chain or not), in a slot, in a C member."""
     parent, child = chain.objects[position], chain.at(position + 1)
     label = chain.label(position)
     namespace = raw.instance_dict(parent)
     if namespace is not None:
-        if namespace is child and position + 2 < len(chain.objects):
+        if namespace is child and chain.reaches(position + 2):
             key = chain.lookups.key(child, chain.at(position + 2))
             if key is not None:
-                return Edge(attribute_text(type(parent), key[0]), label, 2)
+                return Edge(_text_of(chain, type(parent), key[0]), label, 2)
         if namespace is child:
             return Edge(".__dict__", label)
         key = chain.lookups.key(namespace, child)
         if key is not None:
-            return Edge(attribute_text(type(parent), key[0]), label)
-    for name, value in raw.members(parent):
+            return Edge(_text_of(chain, type(parent), key[0]), label)
+    for name, value in chain.lookups.members(parent):
         if value is child:
-            return Edge(f".{name}" if raw.is_attribute_name(name) else f" (member {name})", label)
+            return Edge(f".{name}" if raw.is_attribute_name(name) else f" (member {raw.cut_name(name)})", label)
     return None
 
 
@@ -75,20 +94,15 @@ def name_item_of_dict(chain: Chain, position: int) -> Edge | None:
     key = chain.lookups.key(parent, child)
     if key is not None:
         return Edge(f"[{raw.key_text(key[0])}]", chain.label(position))
-    try:
-        is_key = id(child) in map(id, dict.keys(parent))
-    except RuntimeError:
-        return None
-    return Edge(" (a key)", chain.label(position)) if is_key else None
+    return Edge(" (a key)", chain.label(position)) if chain.lookups.is_key(parent, child) else None
 
 
 def _sequence(base: Any) -> Callable[[Chain, int], Edge | None]:
     """A namer for items of a sequence type, read by the built-in type's own iterator."""
 
     def name_item(chain: Chain, position: int) -> Edge | None:
-        parent = chain.objects[position]
         try:
-            index = chain.lookups.index(parent, chain.at(position + 1), base.__iter__(parent))
+            index = chain.lookups.index(chain.objects[position], chain.at(position + 1), base)
         except RuntimeError:  # a deque that another thread has changed meanwhile
             return None
         return None if index is None else Edge(f"[{index}]", chain.label(position))
@@ -112,11 +126,7 @@ def _unordered(base: Any) -> Callable[[Chain, int], Edge | None]:
     """A namer for items of a set type."""
 
     def name_item(chain: Chain, position: int) -> Edge | None:
-        parent = chain.objects[position]
-        try:
-            found = id(chain.at(position + 1)) in map(id, base.__iter__(parent))
-        except RuntimeError:
-            return None
+        found = chain.lookups.contains(chain.objects[position], chain.at(position + 1), base)
         return Edge(" (item of set)", chain.label(position)) if found else None
 
     return name_item
@@ -125,7 +135,7 @@ def _unordered(base: Any) -> Callable[[Chain, int], Edge | None]:
 def name_in_class(chain: Chain, position: int) -> Edge | None:
     """An attribute of a class; its namespace's dict is a link of the chain."""
     cls, namespace = chain.objects[position], chain.at(position + 1)
-    if type(namespace) is not dict or position + 2 >= len(chain.objects):
+    if type(namespace) is not dict or not chain.reaches(position + 2):
         return None
     if id(namespace) not in set(map(id, get_referents(raw.class_dict(cls)))):
         return None
@@ -133,7 +143,7 @@ def name_in_class(chain: Chain, position: int) -> Edge | None:
     if key is None:
         return None
     name, value = key[0], chain.at(position + 2)
-    label = f"class {raw.class_qualname(cls)}"
+    label = f"class {raw.cut_name(raw.class_qualname(cls))}"
     edge = library_edges.name_in_enum(chain, position, label)
     if edge is not None:
         return edge
@@ -154,7 +164,7 @@ def _shows_itself(value: object) -> bool:
 def name_in_module(chain: Chain, position: int) -> Edge | None:
     """A global of a module that `sys.modules` no longer holds, or something in an extension module's state."""
     namespace = chain.at(position + 1)
-    if raw.module_dict(chain.objects[position]) is namespace and position + 2 < len(chain.objects):
+    if raw.module_dict(chain.objects[position]) is namespace and chain.reaches(position + 2):
         key = chain.lookups.key(namespace, chain.at(position + 2))
         if key is not None and raw.is_attribute_name(key[0]):
             return Edge(f".{key[0]}", "module", 2)
@@ -169,7 +179,7 @@ def name_behind_proxy(chain: Chain, position: int) -> Edge | None:
 
 def _dict_follows(chain: Chain, position: int) -> bool:
     """Whether the next link of the chain is a dict and there is one beyond."""
-    return position + 2 < len(chain.objects) and raw.is_a(chain.at(position + 1), dict)
+    return chain.reaches(position + 2) and raw.is_a(chain.at(position + 1), dict)
 
 
 _NAMERS: Final[dict[int, Callable[[Chain, int], Edge | None]]] = {

@@ -12,11 +12,11 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
-from itertools import count
 from pathlib import Path
 from time import perf_counter, sleep
 from typing import TYPE_CHECKING, Final
 
+from pytest_gpuleak.arrays.torch_lookup import torch_module
 from pytest_gpuleak.holders import raw
 
 if TYPE_CHECKING:
@@ -33,6 +33,11 @@ MARGIN_S: Final = 0.25
 _STEP_S: Final = 0.0005
 _STEPS: Final = 7
 """Waits grow by a step up to this many, so that they do not keep time with the passes of a thread that trains."""
+_MOST_LOOKS: Final = 400
+"""Looks in `WAIT_S` at the most, should a test have stopped the clock (freezegun in a wider fixture): a look takes three
+switch intervals, 5 ms each by default."""
+_MOST_SPINS: Final = 2_000_000
+"""Readings of the clock while threads are let through, as above: a tenth of a second or more."""
 _HALF_A_TICK_S: Final = 5e-7
 """Python cuts the interval off at whole microseconds, and of 0.0001 s it gives back a little less than that."""
 
@@ -54,9 +59,8 @@ def engine_at_rest(budget_s: float) -> Iterator[bool]:
         return
     interval = sys.getswitchinterval() + _HALF_A_TICK_S
     end = perf_counter() + WAIT_S
-    attempts = count()
     try:
-        while True:
+        for attempt in range(_MOST_LOOKS):
             sys.setswitchinterval(budget_s + MARGIN_S)
             _let_through(interval)
             if not _any_in_engine():
@@ -64,9 +68,9 @@ def engine_at_rest(budget_s: float) -> Iterator[bool]:
                 return
             sys.setswitchinterval(interval)
             if perf_counter() >= end:
-                yield False
-                return
-            sleep(_STEP_S * (1 + next(attempts) % _STEPS))
+                break
+            sleep(_STEP_S * (1 + attempt % _STEPS))
+        yield False
     finally:
         sys.setswitchinterval(interval)
 
@@ -74,8 +78,9 @@ def engine_at_rest(budget_s: float) -> Iterator[bool]:
 def _let_through(interval: float) -> None:
     """Run until threads that waited for the lock with the old interval have asked for it, and had their turn."""
     end = perf_counter() + 3 * interval
-    while perf_counter() < end:
-        pass
+    for _ in range(_MOST_SPINS):
+        if perf_counter() >= end:
+            return
 
 
 def _any_in_engine() -> bool:
@@ -83,7 +88,7 @@ def _any_in_engine() -> bool:
 
     Threads of C++ that run a pass for a device do so for a thread of Python's, which waits for them there.
     """
-    path = (raw.module_dict(raw.loaded_module("torch.autograd")) or {}).get("__file__")
+    path = (raw.module_dict(torch_module("torch.autograd")) or {}).get("__file__")
     if type(path) is not str:
         return False
     package = str(Path(path).parent) + os.sep

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from pytest_gpuleak.collector import get_referrers
-from pytest_gpuleak.holders.raw import instance_dict, is_a, is_within, loaded, loaded_class, plain_text
+from pytest_gpuleak.holders.raw import cut_name, instance_dict, is_a, is_within, loaded, loaded_class, plain_text
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -48,7 +48,7 @@ class RunningFrame:
             return f"thread {self.thread!r} in {function_name(self.frame.f_code)}"
         module = plain_text(self.frame.f_globals.get("__name__"))
         name = function_name(self.frame.f_code)
-        return f"frame of {name}" if module is None else f"frame of {module}.{name}"
+        return f"frame of {name}" if module is None else f"frame of {cut_name(module)}.{name}"
 
 
 def function_name(code: types.CodeType) -> str:
@@ -58,7 +58,7 @@ def function_name(code: types.CodeType) -> str:
     was not given another's name (`functools.wraps`); the plain name has to do elsewhere.
     """
     found = getattr(code, "co_qualname", None) or _name_of_owner(code) or code.co_name
-    return without_comprehensions(str(found))
+    return without_comprehensions(cut_name(str(found)))
 
 
 def _name_of_owner(code: types.CodeType) -> str | None:
@@ -119,7 +119,7 @@ def thread_name(ident: int) -> str:
 def name_of_thread(thread: object) -> str:
     """The name of a `threading.Thread`, read past its property."""
     namespace = instance_dict(thread)
-    return (None if namespace is None else plain_text(namespace.get("_name"))) or "?"
+    return cut_name((None if namespace is None else plain_text(namespace.get("_name"))) or "?")
 
 
 def local_variables(frame: types.FrameType) -> list[tuple[str, Any]]:

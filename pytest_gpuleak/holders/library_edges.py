@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pytest_gpuleak.holders import raw
 from pytest_gpuleak.holders.chain import Edge
+from pytest_gpuleak.holders.weak_edges import name_in_weak_keys
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -25,14 +26,22 @@ _MAX_ENUM_LINKS: Final = 5
 
 def name_edge(chain: Chain, position: int) -> Edge | None:
     """The edge that leads on from an object of a type that is known here; None for any other type."""
-    parent = chain.objects[position]
+    kind = type(chain.objects[position])
+    for namer, cls in chain.lookups.once("library", kind, lambda: _namers_of(kind)):
+        edge = namer(chain, position, cls)
+        if edge is not None:
+            return edge
+    return None
+
+
+def _namers_of(kind: type) -> list[tuple[Callable[[Chain, int, Any], Edge | None], type]]:
+    """The functions that name edges of objects of a type, each with the class that it is for."""
+    found: list[tuple[Callable[[Chain, int, Any], Edge | None], type]] = []
     for (module, name), namer in _NAMERS.items():
         cls = raw.loaded_class(module, name)
-        if cls is not None and raw.is_a(parent, cls):
-            edge = namer(chain, position, cls)
-            if edge is not None:
-                return edge
-    return None
+        if cls is not None and raw.is_subclass(kind, cls):
+            found.append((namer, cls))
+    return found
 
 
 def name_in_enum(chain: Chain, position: int, label: str) -> Edge | None:
@@ -48,19 +57,28 @@ def name_in_enum(chain: Chain, position: int, label: str) -> Edge | None:
     members = raw.class_dict(cls).get("_member_map_")
     if enum is None or not raw.is_subclass(cls, enum) or type(members) is not dict:
         return None
+    texts = chain.lookups.once("members", members, lambda: _texts_of_members(members, _value_text(cls, enum)))
     best: Edge | None = None
     for length in range(2, _MAX_ENUM_LINKS + 1):
         beyond = chain.at(position + length)
         if beyond is None:
             break
-        for name, member in list(dict.items(members)):
-            if not raw.is_attribute_name(name):
-                continue
-            if beyond is member:
-                best = Edge(f".{name}", label, length)
-            elif beyond is (raw.instance_dict(member) or {}).get("_value_"):
-                best = Edge(f".{name}{_value_text(cls, enum)}", label, length)
+        text = texts.get(id(beyond))
+        if text is not None:
+            best = Edge(text, label, length)
     return best
+
+
+def _texts_of_members(members: dict[Any, Any], value_text: str) -> dict[int, str]:
+    """How an enum's members and their values are read, by the ids of both."""
+    texts: dict[int, str] = {}
+    for name, member in list(dict.items(members)):
+        if raw.is_attribute_name(name):
+            texts[id(member)] = f".{name}"
+            value = (raw.instance_dict(member) or {}).get("_value_")
+            if value is not None:
+                texts[id(value)] = f".{name}{value_text}"
+    return texts
 
 
 def _value_text(cls: type, enum: type) -> str:
@@ -85,13 +103,22 @@ def _name_in_future(chain: Chain, position: int, cls: type) -> Edge | None:
         if raw.slot(future, cls, attribute) is child:
             return Edge(text, label)
     # Made anew each time it is read; the first callback is kept apart from the list of the others.
-    callbacks = raw.slot(future, cls, "_callbacks")
-    for index, pair in enumerate(callbacks if type(callbacks) is list else ()):
-        for length in (1, 2, 3):
-            for item, value in enumerate(pair):
-                if value is chain.at(position + length) and type(value) is not tuple:
-                    return Edge(f"._callbacks[{index}][{item}]", label, length)
+    texts = chain.lookups.once("callbacks", future, lambda: _texts_of_callbacks(raw.slot(future, cls, "_callbacks")))
+    for length in (1, 2, 3) if texts else ():
+        callback = texts.get(id(chain.at(position + length)))
+        if callback is not None:
+            return Edge(callback, label, length)
     return Edge(" (context)", label) if type(child) is contextvars.Context else None
+
+
+def _texts_of_callbacks(callbacks: object) -> dict[int, str]:
+    """How the callbacks of a future and their contexts are read, by the ids of both."""
+    texts: dict[int, str] = {}
+    for index, pair in enumerate(callbacks if type(callbacks) is list else ()):
+        for item, value in enumerate(pair if type(pair) is tuple else ()):
+            if type(value) is not tuple and value is not None:
+                texts.setdefault(id(value), f"._callbacks[{index}][{item}]")
+    return texts
 
 
 _FUTURE_ATTRIBUTES: Final = {
@@ -113,7 +140,7 @@ def _name_in_queue(chain: Chain, position: int, _: type) -> Edge | None:
 def _name_in_context_variable(chain: Chain, position: int, cls: type) -> Edge | None:
     """The default of a context variable."""
     name = raw.plain_text(raw.slot(chain.objects[position], cls, "name"))
-    return Edge(" (default)", f"context variable {name!r}")
+    return Edge(" (default)", f"context variable {None if name is None else raw.cut_name(name)!r}")
 
 
 def _name_in_token(chain: Chain, position: int, cls: type) -> Edge | None:
@@ -132,5 +159,6 @@ _NAMERS: Final[dict[tuple[str, str], Callable[[Chain, int, Any], Edge | None]]] 
     ("_contextvars", "ContextVar"): _name_in_context_variable,
     ("_contextvars", "Token"): _name_in_token,
     ("enum", "Enum"): _name_in_enum_member,
+    ("weakref", "WeakKeyDictionary"): name_in_weak_keys,
 }
 """By the module and the name of a type that may not be loaded."""

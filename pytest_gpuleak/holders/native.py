@@ -13,8 +13,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Protocol
 
+from pytest_gpuleak.holders.heap import get_referents
+
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from pytest_gpuleak.holders.heap import Deadline
 
@@ -49,6 +51,71 @@ class NativeEdgeFinder(Protocol):
             extra: objects that are held where `gc.get_objects` does not look: running functions' locals.
             deadline: when to stop and return what was found so far.
         """
+
+
+class Descent:
+    """A walk down from untracked containers through those inside them to what the search wants. One a look.
+
+    Each container is read once, whatever holds it. What is inside is no ring: a container that the collector does not
+    track holds nothing that it tracks.
+
+    Args:
+        ends: whether an object is one at which the way down ends.
+        leads_on: whether such an end leads to what is wanted.
+        hides: whether an object is an untracked container that may hold others.
+        deadline: when to stop.
+
+    Attributes:
+        links: the references on the ways to what is wanted.
+    """
+
+    def __init__(
+        self,
+        ends: Callable[[object], bool],
+        leads_on: Callable[[object], bool],
+        hides: Callable[[object], bool],
+        deadline: Deadline,
+    ) -> None:
+        self.links: list[Link] = []
+        self._ends = ends
+        self._leads_on = leads_on
+        self._hides = hides
+        self._deadline = deadline
+        self._met: set[int] = set()
+        self._leading: set[int] = set()
+        self._above: dict[int, list[tuple[object, object]]] = {}
+
+    def enter(self, container: object) -> None:
+        """Look into a container, and into those inside it."""
+        pending = [container]
+        while pending:
+            parent = pending.pop()
+            if id(parent) in self._met:
+                continue
+            self._met.add(id(parent))
+            children = get_referents(parent)
+            if self._deadline.worked(1 + len(children)):
+                return
+            for child in children:
+                if self._ends(child):
+                    if self._leads_on(child):
+                        self._link(parent, child)
+                elif self._hides(child):
+                    if id(child) in self._leading:
+                        self._link(parent, child)
+                    else:
+                        self._above.setdefault(id(child), []).append((parent, child))
+                        pending.append(child)
+
+    def _link(self, parent: object, child: object) -> None:
+        """Note a reference that leads on, and those above it."""
+        pending = [(parent, child)]
+        while pending:
+            parent, child = pending.pop()
+            self.links.append(Link(parent, child))
+            if id(parent) not in self._leading:
+                self._leading.add(id(parent))
+                pending.extend(self._above.pop(id(parent), ()))
 
 
 def finders() -> list[NativeEdgeFinder]:

@@ -11,8 +11,9 @@ from collections import Counter
 from sys import getrefcount
 from typing import TYPE_CHECKING, Any, Final
 
+from pytest_gpuleak.arrays.torch_lookup import torch_class
 from pytest_gpuleak.holders import raw
-from pytest_gpuleak.holders.heap import get_referents, untouchable_module
+from pytest_gpuleak.holders.heap import get_referents, untouchable_modules
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
@@ -21,8 +22,6 @@ if TYPE_CHECKING:
 
 _OWN_REFERENCES: Final = 3
 """To an object whose references are counted: the mapping of objects, the variable, the argument of `getrefcount`."""
-
-_CHECK_EVERY: Final = 256
 
 
 class Hidden:
@@ -61,12 +60,14 @@ class Hidden:
         owners = _owners_of_tensors()
         wanted = set(nodes)
         explained: Counter[int] = Counter()
-        untouchable = id(untouchable_module())
-        for index, parent in enumerate(parents):
-            if index % _CHECK_EVERY == 0 and deadline.passed():
-                return
-            if parent != untouchable and parent in objects:
-                explained.update(filter(wanted.__contains__, map(id, get_referents(objects[parent]))))
+        untouchable = untouchable_modules()
+        for parent in parents:
+            if parent not in untouchable and parent in objects:
+                referents = get_referents(objects[parent])
+                if deadline.worked(1 + len(referents)):
+                    return
+                explained.update(filter(wanted.__contains__, map(id, referents)))
+                del referents  # it refers to what is counted below
         for node in nodes:
             value = objects[node]
             if not explained[node] and node not in rooted:
@@ -91,7 +92,7 @@ def _owners_of_tensors() -> Callable[[object], bool | None]:
     The owners are counted by ``Tensor._use_count`` (torch/csrc/autograd/python_variable_methods: the intrusive count,
     of which the Python object is one). Since torch 2.10 they also count, together, as one reference to that object.
     """
-    tensor_class = raw.loaded_class("torch._C", "TensorBase")
+    tensor_class = torch_class("torch._C", "TensorBase")
     count: Any = None if tensor_class is None else raw.class_dict(tensor_class).get("_use_count")
     if tensor_class is None or count is None:
         return lambda _: None

@@ -17,6 +17,7 @@ import collections
 import contextlib
 from typing import TYPE_CHECKING, Any, Final
 
+from pytest_gpuleak.arrays.torch_lookup import torch_class
 from pytest_gpuleak.holders import raw
 
 if TYPE_CHECKING:
@@ -51,8 +52,8 @@ class NodeHooks:
     @contextlib.contextmanager
     def reading(self, needed: bool) -> Iterator[None]:
         """Context in which `of` finds something, if it is `needed` and torch works as this file expects."""
-        owner = raw.loaded_class("torch.autograd.function", "_HookMixin")
-        function = raw.loaded_class("torch.autograd.function", "Function")
+        owner = torch_class("torch.autograd.function", "_HookMixin")
+        function = torch_class("torch.autograd.function", "Function")
         original = None if owner is None else raw.class_dict(owner).get(_REGISTER)
         if (
             not needed

@@ -10,15 +10,15 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final
 
 from pytest_gpuleak.holders import raw
-from pytest_gpuleak.holders.heap import get_objects, get_referents, is_tracked, untouchable_module
-from pytest_gpuleak.holders.native import Link
+from pytest_gpuleak.holders.heap import get_objects, get_referents, is_tracked, untouchable_modules
+from pytest_gpuleak.holders.native import Descent, Link
+from pytest_gpuleak.library_types import extension_class
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from pytest_gpuleak.holders.heap import Deadline
 
-_CHECK_EVERY: Final = 4096
 _MAX_BASES: Final = 16
 
 
@@ -27,27 +27,73 @@ class ArrayBases:
 
     def find(self, orphans: Sequence[object], extra: Sequence[object], deadline: Deadline) -> list[Link]:
         """See `NativeEdgeFinder.find`. Nothing where numpy is not imported."""
-        array_class = raw.loaded_class("numpy", "ndarray")
+        array_class = extension_class("numpy", "ndarray")
         if array_class is None:
             return []
-        wanted = set(map(id, orphans))
-        array_types = _with_subclasses(array_class)
-        own = {id(orphans), id(extra), id(untouchable_module())}
-        links: list[Link] = []
-        met: set[int] = set()
+        bases = _Bases(orphans, array_class)
+        descent = Descent(bases.is_array, bases.lead_to_wanted, _may_hide, deadline)
+        own = {id(orphans), id(extra), *untouchable_modules()}
         for source in (extra, get_objects()):
-            for index, container in enumerate(source):
-                if index % _CHECK_EVERY == 0 and deadline.passed():
-                    return links
+            for container in source:
                 if id(container) in own:
                     continue
                 values = [container, *get_referents(container)] if source is extra else get_referents(container)
+                if deadline.worked(1 + len(values)):
+                    return bases.links + descent.links
                 for value in values:
-                    if id(type(value)) in array_types:
-                        _add_bases(value, array_class, array_types, wanted, links, met)
-                    elif (type(value) is dict or type(value) is tuple) and not is_tracked(value):
-                        _descend(value, array_class, array_types, wanted, links, met)
-        return links
+                    if bases.is_array(value):
+                        bases.lead_to_wanted(value)
+                    elif _may_hide(value):
+                        descent.enter(value)
+        return bases.links + descent.links
+
+
+def _may_hide(value: object) -> bool:
+    """Whether `value` is a container that may hold arrays unseen by the collector."""
+    return (type(value) is dict or type(value) is tuple) and not is_tracked(value)
+
+
+class _Bases:
+    """Follows arrays along their bases to wanted objects.
+
+    Args:
+        orphans: the wanted objects.
+        array_class: ``numpy.ndarray``.
+
+    Attributes:
+        links: the references found.
+    """
+
+    def __init__(self, orphans: Sequence[object], array_class: type) -> None:
+        self.links: list[Link] = []
+        self._wanted = set(map(id, orphans))
+        self._array_class = array_class
+        self._array_types = _with_subclasses(array_class)
+        self._linked: set[int] = set()
+
+    def is_array(self, value: object) -> bool:
+        """Whether `value` is an array."""
+        return id(type(value)) in self._array_types
+
+    def lead_to_wanted(self, array: Any) -> bool:
+        """Add the links from `array` to a wanted object along its bases; whether there was one."""
+        chain = [array]
+        while len(chain) <= _MAX_BASES:
+            base = raw.slot(chain[-1], self._array_class, "base")
+            if base is None:
+                return False
+            chain.append(base)
+            if id(base) in self._wanted:
+                break
+            if not self.is_array(base):
+                return False
+        else:
+            return False
+        for parent, child in pairwise(chain):
+            if id(parent) not in self._linked:
+                self._linked.add(id(parent))
+                self.links.append(Link(parent, child, ".base"))
+        return True
 
 
 def _with_subclasses(array_class: type) -> set[int]:
@@ -60,47 +106,3 @@ def _with_subclasses(array_class: type) -> set[int]:
             found.add(id(cls))
             pending.extend(raw.subclasses(cls))
     return found
-
-
-def _add_bases(
-    array: Any, array_class: type, array_types: set[int], wanted: set[int], links: list[Link], met: set[int]
-) -> bool:
-    """Add the links from `array` to a wanted object along its bases; whether there was one."""
-    chain = [array]
-    while len(chain) <= _MAX_BASES:
-        base = raw.slot(chain[-1], array_class, "base")
-        if base is None:
-            return False
-        chain.append(base)
-        if id(base) in wanted:
-            break
-        if id(type(base)) not in array_types:
-            return False
-    else:
-        return False
-    for parent, child in pairwise(chain):
-        if id(parent) not in met:
-            met.add(id(parent))
-            links.append(Link(parent, child, ".base"))
-    return True
-
-
-def _descend(
-    container: Any, array_class: type, array_types: set[int], wanted: set[int], links: list[Link], met: set[int]
-) -> None:
-    """Look for arrays in an untracked container and in those it holds; link each container on the way."""
-    trails: list[list[Any]] = [[container]]
-    seen: set[int] = set()
-    while trails:
-        trail = trails.pop()
-        if id(trail[-1]) in seen:
-            continue
-        seen.add(id(trail[-1]))
-        for value in get_referents(trail[-1]):
-            if id(type(value)) in array_types:
-                if _add_bases(value, array_class, array_types, wanted, links, met):
-                    whole = [*trail, value]
-                    for parent, child in pairwise(whole):
-                        links.append(Link(parent, child))
-            elif (type(value) is dict or type(value) is tuple) and not is_tracked(value):
-                trails.append([*trail, value])

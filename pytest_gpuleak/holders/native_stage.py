@@ -12,8 +12,9 @@ from pytest_gpuleak.holders.native_hidden import Hidden
 from pytest_gpuleak.holders.native_torch import Census, take_census, torch_links
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Collection, Iterable, Sequence
 
+    from pytest_gpuleak.holders.cuts import Cut
     from pytest_gpuleak.holders.graph import Graph
     from pytest_gpuleak.holders.heap import Deadline
     from pytest_gpuleak.holders.native import Link
@@ -35,18 +36,26 @@ class NativeStage:
         targets: what the search was asked for.
         deadline: when to stop.
         own: ids of the search's own containers; the lists made here are added.
+        cuts: references that do not count.
 
     Attributes:
         known: names of edges that only their finder knows, by the ids of parent and child.
         links: the references that were found, as pairs of ids, in their order.
+        hidden: the ids of the objects with a referrer that was not found.
     """
 
     def __init__(
-        self, graph: Graph, roots: Roots, targets: Sequence[object], deadline: Deadline, own: set[int]
+        self,
+        graph: Graph,
+        roots: Roots,
+        targets: Sequence[object],
+        deadline: Deadline,
+        own: set[int],
+        cuts: Collection[Cut],
     ) -> None:
         self._own = own
         self._census: Census | None = None
-        self._counted: Counter[int] = Counter()
+        self._counted = Counter([child for _, child in cuts])
         self._graph = graph
         self._roots = roots
         self._targets = targets
@@ -55,7 +64,8 @@ class NativeStage:
         self._heap_walked = False
         self._unexplained = False
         self.links: dict[tuple[int, int], None] = {}
-        self._hidden: frozenset[int] = frozenset()
+        self._known = set(cuts)
+        self.hidden: frozenset[int] = frozenset()
         self.known: dict[tuple[int, int], str] = {}
 
     def ask(self, starts: Iterable[int]) -> tuple[list[int], bool]:
@@ -77,14 +87,18 @@ class NativeStage:
         linked = Counter(child for _, child in self.links)
         hidden = Hidden(graph.objects, nodes, graph.parents_of(nodes), rooted, self._counted, linked, self._deadline)
         self._unexplained = bool(hidden.by_reference)
-        self._hidden = frozenset(hidden.by_torch.keys() | hidden.by_reference.keys())
+        self.hidden = frozenset(hidden.by_torch.keys() | hidden.by_reference.keys())
         links: list[Link] = []
         if self._census is not None:
-            links = torch_links(self._census, hidden.by_torch, hidden.unheld, self.links, self._deadline)
+            links = torch_links(self._census, hidden.by_torch, hidden.unheld, self._known, self._deadline)
         if not links and not self._heap_walked:
             self._heap_walked = True
             links = self._walk_heap(tuple(hidden.by_reference.values()))
         return self._take_in(links), bool(links)
+
+    def leave_out_heap(self) -> None:
+        """Ask torch alone: no ring is closed by what only a walk over the whole heap shows."""
+        self._heap_walked = True
 
     def _take_census(self) -> None:
         """Find torch's live objects, and count the search's own references."""
@@ -100,7 +114,7 @@ class NativeStage:
             local_values = self._roots.local_values()
             for finder in finders():
                 links.extend(finder.find(wanted, local_values, self._deadline))
-        return links
+        return [link for link in links if (id(link.parent), id(link.child)) not in self._known]
 
     def _take_in(self, links: Sequence[Link]) -> list[int]:
         """Add links to the graph; the objects on them that must be expanded."""
@@ -114,19 +128,36 @@ class NativeStage:
             pair = (id(link.parent), id(link.child))
             if pair not in self.links:
                 self.links[pair] = None
+                self._known.add(pair)
                 graph.connect(*pair)
             if link.edge is not None:
                 self.known[pair] = link.edge
         return list(new)
 
-    def ring(self, target: int) -> list[int]:
+    def kept_by_rings(self) -> set[int]:
+        """The ids of all that rings through native code keep alive; empty where there is none."""
+        return self._graph.below(self.on_short_rings(len(self._graph.objects)))
+
+    def on_short_rings(self, limit: int) -> list[int]:
+        """The ids of the objects on rings through native code of at most `limit` objects."""
+        found: dict[int, None] = {}
+        for parent, child in list(self.links)[:MAX_RING_LINKS]:
+            half = self._graph.chain_from(child, parent, len(self._graph.objects))
+            if half[0] == child and len(half) <= limit:
+                found.update(dict.fromkeys(half))
+        return list(found)
+
+    def ring(self, target: int, above: set[int]) -> list[int]:
         """The ids on a ring through native code that keeps a target alive; empty where there is none.
 
         From where the way to the target leaves the ring, round to there, and down to the target. Of several the
         shortest, and of these the one whose types sort first: the same whatever else is alive.
+
+        Args:
+            target: the id of the target.
+            above: the ids of the objects from which it can be reached.
         """
         graph = self._graph
-        above = set(graph.above((target,)))
         links = [link for link in self.links if above.issuperset(link)]
         found: list[list[int]] = []
         for parent, child in links[:MAX_RING_LINKS]:
@@ -148,4 +179,4 @@ class NativeStage:
 
     def nearest_hidden(self, target: int) -> list[int]:
         """The ids down to a target from the nearest object with a referrer that was not found; empty where none has."""
-        return self._graph.chain_to_any(target, self._hidden)
+        return self._graph.chain_to_any(target, self.hidden)

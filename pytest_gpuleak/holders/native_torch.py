@@ -12,6 +12,7 @@ from __future__ import annotations
 from sys import getrefcount
 from typing import TYPE_CHECKING, Any, Final
 
+from pytest_gpuleak.arrays.torch_lookup import torch_class
 from pytest_gpuleak.holders import raw
 from pytest_gpuleak.holders.engine_rest import engine_at_rest
 from pytest_gpuleak.holders.heap import get_objects
@@ -29,6 +30,9 @@ MAX_LINKS: Final = 100
 """Links to one object that are noted: a base may have thousands of views."""
 
 _CHECK_EVERY: Final = 1024
+_STEPS_A_READ: Final = 32
+"""Small steps that reading a tensor's attributes amounts to, for `Deadline.worked`."""
+
 _CENSUS_REFERENCES: Final = 3
 """To an object of a census: its list, the variable, the argument of `getrefcount`."""
 
@@ -98,7 +102,7 @@ class Census:
         self.tensors: list[Any] = []
         self.nodes: list[Any] = []
         self.scripts: list[Any] = []
-        script = raw.loaded_class("torch.jit", "RecursiveScriptModule")
+        script = torch_class("torch.jit", "RecursiveScriptModule")
         lists: dict[int, list[Any] | None] = {}
         for index, value in enumerate(get_objects()):
             if index % _CHECK_EVERY == 0 and deadline.passed():
@@ -156,7 +160,11 @@ class _Finder:
         if not self._links:
             # What nothing in Python refers to may keep itself alive: a parameter whose gradient's graph leads back.
             alone = [value for node, value in self._wanted.items() if node in self._unheld and self._is_tensor(value)]
-            self._graphs(self._gradients([*alone, *held]) + [(tensor, "") for tensor in alone], census.nodes)
+            origins = self._gradients([*alone, *held]) + [(tensor, "") for tensor in alone]
+            # Tensors first: a node that was read before has a Python object, and would hide by what the ring is closed.
+            for nodes in ((), [node for node in census.nodes if id(node) not in self._wanted], census.nodes):
+                if not self._links:
+                    self._graphs(origins, nodes)
         return self._links
 
     def _is_tensor(self, value: object) -> bool:
@@ -166,6 +174,8 @@ class _Finder:
         """The tensors that something in Python refers to: not those whose object torch alone keeps."""
         held: list[Any] = []
         for tensor in census.tensors:
+            if self._deadline.worked(_STEPS_A_READ):
+                break
             shared = self._access.read(tensor, "_use_count")
             if id(tensor) not in self._unheld and getrefcount(tensor) > _CENSUS_REFERENCES + (shared != 1):
                 held.append(tensor)
@@ -199,8 +209,8 @@ class _Finder:
         if not shapes:
             return
         storages.discard(None)
-        for index, tensor in enumerate(tensors):
-            if index % _CHECK_EVERY == 0 and self._deadline.passed():
+        for tensor in tensors:
+            if self._deadline.worked(_STEPS_A_READ):
                 return
             if access.storage(tensor) in storages and access.read(tensor, "_is_view"):
                 base = access.read(tensor, "_base")
@@ -232,6 +242,8 @@ class _Finder:
             if node is not None:
                 walk.start(node, owner, f"{edge}.grad_fn")
         for node in nodes:
+            if walk.full:
+                break
             walk.start(node, node, "")
         hooks = NodeHooks(access)
         with hooks.reading(any(map(is_hook_dict, self._wanted.values()))):
@@ -260,6 +272,8 @@ class _Finder:
         """The tensors whose gradients may have graphs of their own (``backward(create_graph=True)``), and the edge."""
         found: list[tuple[Any, str]] = []
         for tensor in tensors:
+            if self._deadline.worked(_STEPS_A_READ):
+                break
             if self._access.read(tensor, "requires_grad") and self._may_have_gradient(tensor):
                 found.append((tensor, ".grad"))
         return found
@@ -270,7 +284,7 @@ class _Finder:
             namespace = raw.instance_dict(module)
             scripted = None if namespace is None else dict.get(namespace, "_c")
             for kind in ("ParameterDict", "BufferDict"):
-                view = raw.loaded_class("torch._C", kind)
+                view = torch_class("torch._C", kind)
                 if scripted is None or view is None or self._deadline.passed():
                     return
                 try:

@@ -12,6 +12,7 @@ import contextlib
 import types
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from pytest_gpuleak.arrays.torch_lookup import torch_module
 from pytest_gpuleak.holders import raw
 
 if TYPE_CHECKING:
@@ -48,8 +49,8 @@ class TorchAccess:
 
     @classmethod
     def of_loaded(cls) -> TorchAccess | None:
-        """The access to the torch in `sys.modules`, or None where there is none, or something else by that name."""
-        namespace = raw.module_dict(raw.loaded_module("torch._C"))
+        """Return the access to the torch that is imported, or None where none is."""
+        namespace = raw.module_dict(torch_module("torch._C"))
         if namespace is None or not raw.is_a(namespace.get("TensorBase"), type):
             return None
         return None if namespace.get("DisableTorchFunction") is None else cls(namespace)

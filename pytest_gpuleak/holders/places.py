@@ -6,6 +6,7 @@ import functools
 import re
 import tokenize
 import types
+from bisect import bisect_left, bisect_right
 from typing import Any, Final
 
 from pytest_gpuleak.holders import raw
@@ -14,12 +15,20 @@ MAX_SOURCE: Final = 4 << 20
 """Characters of a source file that are searched for a definition."""
 
 
+MAX_WRAPPED: Final = 8
+"""Methods and partials around a function that are looked through; a partial may be made to wrap itself."""
+
+_DEFINITION: Final = re.compile(
+    r"^(?P<indent>[ \t]*)(?:(?:class|def|async[ \t]+def)[ \t]+(?P<defined>\w+)|(?P<assigned>\w+)[ \t]*(?::[^=\n]+)?=(?!=))",
+    re.MULTILINE,
+)
+
+
 class Places:
     """Looks definitions up; reads each source file once. Keep it no longer than one search."""
 
     def __init__(self) -> None:
-        self._sources: dict[str, str] = {}
-        self._lines: dict[tuple[str, str], int | None] = {}
+        self._files: dict[str, _Definitions] = {}
 
     def of_name(self, module: str | None, name: str | None) -> tuple[str | None, int | None]:
         """File of a module, and the line on which the dotted `name` is first assigned or defined in it, from 1."""
@@ -27,14 +36,19 @@ class Places:
         file = None if namespace is None else raw.plain_text(namespace.get("__file__"))
         if file is None or name is None or not file.endswith(".py"):
             return file, None
-        if (file, name) not in self._lines:
-            self._lines[file, name] = self._line(file, name.split("."))
-        return file, self._lines[file, name]
+        if file not in self._files:
+            self._files[file] = _Definitions(_source(file))
+        return file, self._files[file].line_of(name) if len(name) <= raw.MAX_NAME else None
 
     def of_function(self, function: object) -> tuple[str | None, int | None]:
         """File and line of a function's code, of a method's, of what a partial or an `lru_cache` wraps; else two Nones."""
-        while type(function) is types.MethodType or type(function) is functools.partial:
-            function = function.__func__ if type(function) is types.MethodType else function.func
+        for _ in range(MAX_WRAPPED):
+            if type(function) is types.MethodType:
+                function = function.__func__
+            elif type(function) is functools.partial:
+                function = function.func
+            else:
+                break
         if type(function) is raw.LRU_WRAPPER:
             namespace = raw.instance_dict(function)
             function = None if namespace is None else namespace.get("__wrapped__")
@@ -43,30 +57,41 @@ class Places:
             return None, None
         return str(code.co_filename), int(code.co_firstlineno)
 
-    def _line(self, file: str, names: list[str]) -> int | None:
-        """The line of the last of `names`, each looked for after the class before it."""
-        source = self._source(file)
-        position = 0
+
+class _Definitions:
+    """Where each name is assigned or defined in a source: one pass, however many names are looked up.
+
+    Args:
+        source: the text of a file.
+    """
+
+    def __init__(self, source: str) -> None:
+        self._places: dict[tuple[bool, str], list[int]] = {}
+        self._line_starts = [0]
+        for match in re.finditer("\n", source):
+            self._line_starts.append(match.end())
+        for match in _DEFINITION.finditer(source):
+            place = (bool(match["indent"]), match["defined"] or match["assigned"])
+            self._places.setdefault(place, []).append(match.start())
+
+    def line_of(self, name: str) -> int | None:
+        """The line, from 1, of the last part of a dotted name, each looked for after the class before it."""
         line: int | None = None
-        for depth, name in enumerate(names):
-            indent = r"[ \t]+" if depth else ""
-            word = re.escape(name)
-            assigned = rf"^{indent}{word}[ \t]*(?::[^=\n]+)?=(?!=)"
-            defined = rf"^{indent}(?:class|def|async[ \t]+def)[ \t]+{word}\b"
-            found = re.compile(f"(?:{assigned})|(?:{defined})", re.MULTILINE).search(source, position)
-            if found is None:
+        position = 0
+        for depth, part in enumerate(name.split(".")):
+            places = self._places.get((depth > 0, part), [])
+            index = bisect_left(places, position)
+            if index == len(places):
                 return line
-            position = found.start()
-            line = source.count("\n", 0, position) + 1
-            position = found.end()
+            line = bisect_right(self._line_starts, places[index])
+            position = places[index] + 1
         return line
 
-    def _source(self, file: str) -> str:
-        """The text of a file, empty where it cannot be read."""
-        if file not in self._sources:
-            try:
-                with tokenize.open(file) as stream:
-                    self._sources[file] = stream.read(MAX_SOURCE)
-            except (OSError, SyntaxError, UnicodeDecodeError, ValueError):
-                self._sources[file] = ""
-        return self._sources[file]
+
+def _source(file: str) -> str:
+    """The text of a file, empty where it cannot be read."""
+    try:
+        with tokenize.open(file) as stream:
+            return stream.read(MAX_SOURCE)
+    except (OSError, SyntaxError, UnicodeDecodeError, ValueError):
+        return ""

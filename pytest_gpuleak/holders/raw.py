@@ -18,6 +18,10 @@ from typing import Any, Final
 MAX_KEY_LENGTH: Final = 40
 """Characters of a key that are shown."""
 
+MAX_NAME: Final = 1000
+"""Characters of a name that are shown. Names may be any length (a generated class, a test's id): every path repeats
+them, and regular expressions read each path."""
+
 _MRO: Final[Any] = type.__dict__["__mro__"]
 _CLASS_DICT: Final[Any] = type.__dict__["__dict__"]
 _CLASS_NAME: Final[Any] = type.__dict__["__name__"]
@@ -68,13 +72,21 @@ def plain_text(value: object) -> str | None:
     return value if type(value) is str else None
 
 
+def cut_name(name: str) -> str:
+    """A name as it is shown: without its middle where it is longer than `MAX_NAME` characters."""
+    if len(name) <= MAX_NAME:
+        return name
+    half = MAX_NAME // 2 - 2
+    return f"{name[:half]}...{name[-half:]}"
+
+
 def class_name(cls: type) -> str:
-    """The class's ``__name__``."""
-    return plain_text(_CLASS_NAME.__get__(cls)) or "?"
+    """The class's ``__name__``, as it is shown."""
+    return cut_name(plain_text(_CLASS_NAME.__get__(cls)) or "?")
 
 
 def class_qualname(cls: type) -> str:
-    """The class's ``__qualname__``."""
+    """The class's ``__qualname__``, whole: by it the class is looked up."""
     return plain_text(_CLASS_QUALNAME.__get__(cls)) or "?"
 
 
@@ -88,8 +100,8 @@ def class_module(cls: type) -> str | None:
 
 def class_label(cls: type) -> str:
     """How a type is written in a path: dotted with its module, built-ins without."""
-    module = class_module(cls)
-    return class_qualname(cls) if module in (None, "builtins") else f"{module}.{class_qualname(cls)}"
+    module, qualname = class_module(cls), cut_name(class_qualname(cls))
+    return qualname if module is None or module == "builtins" else f"{cut_name(module)}.{qualname}"
 
 
 def public_label(cls: type) -> str:
@@ -194,16 +206,29 @@ def slot(value: object, cls: type, name: str) -> Any:
         return None
 
 
-def members(value: object) -> list[tuple[str, Any]]:
-    """Names and values of all ``__slots__`` and C members that are set on `value`."""
+def member_descriptors(cls: type) -> list[tuple[str, Any]]:
+    """Names and descriptors of all ``__slots__`` and C members of a class."""
     found: list[tuple[str, Any]] = []
-    for cls in mro(type(value)):
-        for name, descriptor in list(class_dict(cls).items()):
+    for base in mro(cls):
+        for name, descriptor in list(class_dict(base).items()):
             if type(descriptor) is types.MemberDescriptorType and type(name) is str:
-                try:
-                    found.append((name, descriptor.__get__(value, type(value))))
-                except (AttributeError, TypeError, ValueError, SystemError):
-                    continue  # an empty slot
+                found.append((name, descriptor))
+    return found
+
+
+def members(value: object, descriptors: list[tuple[str, Any]] | None = None) -> list[tuple[str, Any]]:
+    """Names and values of all ``__slots__`` and C members that are set on `value`.
+
+    Args:
+        value: any object.
+        descriptors: `member_descriptors` of its type, where they are known: to find them takes a pass over its classes.
+    """
+    found: list[tuple[str, Any]] = []
+    for name, descriptor in member_descriptors(type(value)) if descriptors is None else descriptors:
+        try:
+            found.append((name, descriptor.__get__(value, type(value))))
+        except (AttributeError, TypeError, ValueError, SystemError):
+            continue  # an empty slot
     return found
 
 
@@ -236,8 +261,8 @@ def find_in_class(cls: type, name: str) -> object:
 
 
 def is_attribute_name(name: object) -> bool:
-    """Whether ``.name`` can be written in Python."""
-    return type(name) is str and name.isidentifier() and not keyword.iskeyword(name)
+    """Whether ``.name`` can be written in Python, within `MAX_NAME` characters."""
+    return type(name) is str and len(name) <= MAX_NAME and name.isidentifier() and not keyword.iskeyword(name)
 
 
 def key_text(key: object) -> str:
@@ -283,7 +308,7 @@ def enum_text(member: object) -> str | None:
     module = class_module(kind)
     if name is None or module is None or not is_attribute_name(name):
         return None
-    return f"{module}.{class_qualname(kind)}.{name}"
+    return f"{cut_name(module)}.{cut_name(class_qualname(kind))}.{name}"
 
 
 def definition_name(value: object) -> str | None:
@@ -293,7 +318,8 @@ def definition_name(value: object) -> str | None:
     if type(value) is types.FunctionType or type(value) is types.BuiltinFunctionType:
         module, name = plain_text(value.__module__), plain_text(value.__qualname__)
         if name is not None:
-            return name if module in (None, "builtins") else f"{module}.{name}"
+            name = cut_name(name)
+            return name if module is None or module == "builtins" else f"{cut_name(module)}.{name}"
     return None
 
 
@@ -301,6 +327,8 @@ def leads_to(name: str, value: object) -> bool:
     """Whether a dotted name, read from the longest module that is loaded on, leads to `value` itself."""
     if value is resolve("builtins", name):
         return True
+    if len(name) > MAX_NAME:
+        return False  # it was cut, and each of its dots would be tried
     parts = name.split(".")
     for end in range(len(parts) - 1, 0, -1):
         module = ".".join(parts[:end])
@@ -316,7 +344,7 @@ def _definition_text(key: object) -> str | None:
         return None
     if leads_to(name, key):
         return name
-    return f"<class {class_qualname(key)}>" if is_a(key, type) else f"<function {name}>"  # type: ignore[arg-type]
+    return f"<class {cut_name(class_qualname(key))}>" if is_a(key, type) else f"<function {name}>"  # type: ignore[arg-type]
 
 
 def _weak_text(key: object) -> str | None:

@@ -14,6 +14,9 @@ from pytest_gpuleak.holders.native_torch_graph import MAX_NODES, GraphWalk
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
+_STEPS_A_TENSOR: Final = 32
+"""Small steps that reading a tensor amounts to, for `Deadline.worked`."""
+
 BUDGET_S: Final = 1.0
 """Seconds after which the count stops with what it has."""
 
@@ -56,6 +59,8 @@ def _count(access: TorchAccess, tensors: Sequence[Any], deadline: Deadline, max_
     walk = GraphWalk(access, deadline, max_nodes)
     not_counted: set[int | None] = {None}
     for tensor in tensors:
+        if deadline.worked(_STEPS_A_TENSOR):
+            break
         not_counted.add(access.storage(tensor))
         node = None if walk.full else access.grad_fn(tensor)
         if node is not None:

@@ -7,6 +7,7 @@ is no better.
 
 from __future__ import annotations
 
+import contextvars
 import sys
 import types
 from typing import TYPE_CHECKING, Any, Final
@@ -20,8 +21,8 @@ from pytest_gpuleak.holders.frames import (
     name_of_thread,
     running_frames,
 )
-from pytest_gpuleak.holders.heap import untouchable_module
-from pytest_gpuleak.holders.roots_interpreter import interpreter_roots, registry_root
+from pytest_gpuleak.holders.heap import untouchable_modules
+from pytest_gpuleak.holders.roots_interpreter import HandedOut, registry_root
 from pytest_gpuleak.holders.roots_kinds import EDITABLE, EXCEPTION, LAST_ERROR, RANKS, RUNNING, Root
 
 if TYPE_CHECKING:
@@ -38,6 +39,12 @@ _LAST_ERROR_NAMES: Final = ("last_exc", "last_value", "last_traceback", "last_ty
 _BOOKKEEPING: Final = (("threading", "_active"), ("threading", "_limbo"), ("sys", "modules"))
 """Globals by which the interpreter finds live things: that a thread runs is the better answer."""
 
+
+MAX_NAMES: Final = 100
+"""Names of one module for the same object that are looked at."""
+
+MAX_PLACES: Final = 16
+"""Running frames that are noted for one object: a recursion hands the same one to each of its frames."""
 
 _VIEWS: Final = ("_pytest._code.code.Traceback", "_pytest._code.code.TracebackEntry")
 """Second views of a traceback that something else holds, and by which no reader would want to be led to it."""
@@ -67,9 +74,11 @@ class Roots:
         self._bookkeeping: set[int] = set()
         for module, name in _BOOKKEEPING:
             self._bookkeeping.add(id(raw.loaded(module, name)))
-        self._bookkeeping.add(id(untouchable_module()))
+        self._bookkeeping.update(untouchable_modules())
         self._bookkeeping.discard(id(None))
         self.frames: list[RunningFrame] = running_frames(ignore)
+        self._locals: dict[int, list[tuple[RunningFrame, str]]] | None = None
+        self._handed_out: HandedOut | None = None
         self._on_stack: set[int] = set()
         for running in running_frames(()):
             self._on_stack.add(id(running.frame))
@@ -78,6 +87,10 @@ class Roots:
             self._threads.add(id(thread))
         self._fixture = raw.loaded_class("_pytest.fixtures", "FixtureDef")
         self._node = raw.loaded_class("_pytest.nodes", "Node")
+        self._thread = raw.loaded_class("threading", "Thread")
+        # By the ids of types, which the paused collector does not free.
+        self._excluded_kinds: dict[int, bool] = {}
+        self._special_kinds: dict[int, bool] = {}
 
     def excluded(self, container: object) -> bool:
         """Whether `container` refers to the targets only because of this plugin, or is followed in another way.
@@ -99,7 +112,9 @@ class Roots:
             return frame is not None and belongs_to_plugin(frame.f_globals)
         if kind is type:
             return raw.in_package(container, PACKAGE)  # type: ignore[arg-type]
-        return raw.in_package(kind, PACKAGE) or raw.class_label(kind) in _VIEWS
+        if id(kind) not in self._excluded_kinds:
+            self._excluded_kinds[id(kind)] = raw.in_package(kind, PACKAGE) or raw.class_label(kind) in _VIEWS
+        return self._excluded_kinds[id(kind)]
 
     def is_common(self, container: object) -> bool:
         """Whether `container` is a plain built-in container, of which a heap has most, and no module's dict."""
@@ -113,27 +128,47 @@ class Roots:
         """The roots that a module's dict is to those of its values whose ids are `wanted`: pairs of id and root."""
         module = self._modules[id(namespace)]
         found: list[tuple[int, Root]] = []
+        counts: dict[int, int] = {}
         for name, value in list(dict.items(namespace)):
-            if id(value) in wanted and type(name) is str:
-                found.append((id(value), _global(module, name)))
+            identity = id(value)
+            if identity in wanted and type(name) is str:
+                counts[identity] = counts.get(identity, 0) + 1
+                if counts[identity] <= MAX_NAMES:
+                    found.append((identity, _global(module, name)))
         return found
 
-    def local_roots(self, wanted: Collection[int]) -> Iterable[tuple[int, Root]]:
+    def local_roots(self, wanted: set[int]) -> Iterable[tuple[int, Root]]:
         """The roots that no container shows: running frames' locals and what the interpreter keeps for itself.
 
         Pairs of the id of an object, one of `wanted`, and the root.
         """
-        found = interpreter_roots(wanted)
+        if self._handed_out is None or self._locals is None:
+            self._handed_out, self._locals = HandedOut(), self._places_of_locals()
+        found = self._handed_out.roots(wanted)
+        for identity in self._locals.keys() & wanted:
+            if identity in self.ignored:
+                continue
+            for running, name in self._locals[identity]:
+                kind: HolderKind = "frame" if running.thread is None else "thread"
+                text = f"{running.describe()}: local {raw.cut_name(name)!r}"
+                file, line = running.frame.f_code.co_filename, running.frame.f_lineno
+                found.append((identity, Root(RUNNING, kind, text, hops=1, file=file, line=line)))
+        return found
+
+    def _places_of_locals(self) -> dict[int, list[tuple[RunningFrame, str]]]:
+        """The running frames and the names of their variables by the ids of what these hold, read once a search.
+
+        Read again on each level, a deep recursion of the user's would make every level dear.
+        """
+        places: dict[int, list[tuple[RunningFrame, str]]] = {}
         for running in self.frames:
             if id(running.frame.f_locals) in self._modules:
                 continue  # a module that is being imported: its locals are its globals
             for name, value in local_variables(running.frame):
-                if id(value) in wanted and id(value) not in self.ignored:
-                    kind: HolderKind = "frame" if running.thread is None else "thread"
-                    text = f"{running.describe()}: local {name!r}"
-                    file, line = running.frame.f_code.co_filename, running.frame.f_lineno
-                    found.append((id(value), Root(RUNNING, kind, text, hops=1, file=file, line=line)))
-        return found
+                known = places.setdefault(id(value), [])
+                if len(known) < MAX_PLACES:
+                    known.append((running, name))
+        return places
 
     def local_values(self) -> tuple[object, ...]:
         """The values of all running frames' locals."""
@@ -148,6 +183,10 @@ class Roots:
         kind = type(value)
         if id(kind) in _PLAIN:
             return registry_root(value)
+        if id(kind) not in self._special_kinds:
+            self._special_kinds[id(kind)] = self._is_special(kind)
+        if not self._special_kinds[id(kind)]:
+            return self._stand_in(value)
         if raw.is_subclass(kind, type):
             return _class_root(value)  # type: ignore[arg-type]
         if kind is raw.LRU_WRAPPER:
@@ -165,10 +204,21 @@ class Roots:
         if kind is types.TracebackType:
             # Two hops too many: the exception that has it, where there is one, is the better answer.
             return Root(EXCEPTION, "traceback", "traceback", hops=2)
-        if id(value) in self._stand_ins:
-            name = self._stand_ins[id(value)]
-            return Root(EDITABLE, "module", f"sys.modules[{name!r}]", module=name, preference=(1, name))
-        return registry_root(value)
+        return self._stand_in(value) or registry_root(value)
+
+    def _is_special(self, kind: type) -> bool:
+        """Whether objects of a type may be roots by themselves."""
+        bases = (type, raw.LRU_WRAPPER, self._fixture, self._node, self._thread, types.ModuleType, BaseException,
+                 types.TracebackType, contextvars.Context)  # fmt: skip
+        return any(base is not None and raw.is_subclass(kind, base) for base in bases)
+
+    def _stand_in(self, value: object) -> Root | None:
+        """The root that an object is which stands in `sys.modules` and is no module; else None."""
+        name = self._stand_ins.get(id(value))
+        if name is None:
+            return None
+        text = f"sys.modules[{raw.cut_name(name)!r}]"
+        return Root(EDITABLE, "module", text, module=name, preference=(1, name))
 
     def _module_root(self, module: object) -> Root | None:
         """A module in `sys.modules` that holds something beyond its namespace: an extension's state.
@@ -184,7 +234,8 @@ def _global(module: str, name: str) -> Root:
     """The root for one global."""
     if module == "sys" and name in _LAST_ERROR_NAMES:
         return Root(LAST_ERROR, "traceback", f"sys.{name}", hops=1, preference=(_LAST_ERROR_NAMES.index(name), name))
-    text = f"{module}.{name}" if raw.is_attribute_name(name) else f"{module}.__dict__[{raw.key_text(name)}]"
+    shown = raw.cut_name(module)
+    text = f"{shown}.{name}" if raw.is_attribute_name(name) else f"{shown}.__dict__[{raw.key_text(name)}]"
     return Root(
         EDITABLE, "module", text, hops=1, module=module, name=name, preference=(_remoteness(module, name), text)
     )
@@ -217,7 +268,8 @@ def _class_root(cls: type) -> Root | None:
     module, qualname = raw.class_module(cls), raw.class_qualname(cls)
     if raw.resolve(module, qualname) is not cls:
         return None
-    return Root(EDITABLE, "class", f"{module}.{qualname}", module=module, name=qualname, preference=(2, qualname))
+    text = raw.class_label(cls)
+    return Root(EDITABLE, "class", text, module=module, name=qualname, preference=(2, raw.cut_name(qualname or "")))
 
 
 def _cache_root(wrapper: object) -> Root | None:
@@ -232,7 +284,8 @@ def _cache_root(wrapper: object) -> Root | None:
         found = found.__func__
     if found is not wrapper:
         return None
-    return Root(EDITABLE, "cache", f"{module}.{qualname}", module=module, name=qualname, preference=(2, qualname or ""))
+    text = f"{raw.cut_name(module or '')}.{raw.cut_name(qualname or '')}"
+    return Root(EDITABLE, "cache", text, module=module, name=qualname, preference=(2, raw.cut_name(qualname or "")))
 
 
 def _attribute(value: object, name: str) -> str:
@@ -243,4 +296,4 @@ def _attribute(value: object, name: str) -> str:
         for member, content in raw.members(value):
             if member == name:
                 found = raw.plain_text(content)
-    return found or "?"
+    return raw.cut_name(found or "?")

@@ -1,8 +1,8 @@
 """Roots that no container shows to the collector, but that the interpreter hands out when it is asked.
 
 Signal handlers lie in an array (Modules/signalmodule.c), profile and trace functions in the thread's state
-(Python/sysmodule.c), and so does the current context (Python/context.c). What `atexit` keeps lies in an array that
-nothing hands out (Modules/atexitmodule.c), and so do audit hooks: those stay native.
+(Python/sysmodule.c), and so does the current context (Python/context.c). For what `atexit` keeps see `exit_callbacks`;
+audit hooks stay native.
 """
 
 from __future__ import annotations
@@ -13,26 +13,48 @@ import types
 from typing import TYPE_CHECKING, Final
 
 from pytest_gpuleak.holders import raw
+from pytest_gpuleak.holders.exit_callbacks import exit_callbacks
+from pytest_gpuleak.holders.library_roots import AT_EXIT, callback_name
 from pytest_gpuleak.holders.roots_kinds import EDITABLE, EXCEPTION, Root
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator
+    from collections.abc import Iterator
 
 _CODEC_ERRORS: Final = "strict"
 """The first of the error handlers that the interpreter registers itself (Python/codecs.c)."""
 
 
-def interpreter_roots(wanted: Collection[int]) -> list[tuple[int, Root]]:
-    """The roots that the interpreter itself is to the objects whose ids are `wanted`: pairs of id and root."""
-    found: list[tuple[int, Root]] = []
-    for value, text in _handed_out():
-        if id(value) in wanted:
-            found.append((id(value), Root(EDITABLE, "module", text, hops=1, preference=(2, text))))
-    for variable, value in contextvars.copy_context().items():
-        if id(value) in wanted:
-            text = f"{_name_of_variable(variable)}.get()"
-            found.append((id(value), Root(EDITABLE, "module", text, hops=1, preference=(2, text))))
-    return found
+class HandedOut:
+    """What the interpreter keeps for itself and hands out when it is asked; asked once a search."""
+
+    def __init__(self) -> None:
+        self._texts: dict[int, list[str]] = {}
+        for value, text in _handed_out():
+            if value is not None:
+                self._texts.setdefault(id(value), []).append(text)
+        self._exits = {id(function): f"{AT_EXIT}{callback_name(function)}" for function in exit_callbacks()}
+        self._variables: dict[int, list[tuple[int, str]]] = {}  # not the variables: this must hold none of the user's
+        for variable, value in contextvars.copy_context().items():
+            self._variables.setdefault(id(value), []).append((id(variable), variable.name))
+        self._names: dict[int, str] | None = None
+
+    def roots(self, wanted: set[int]) -> list[tuple[int, Root]]:
+        """The roots that the interpreter itself is to the objects whose ids are `wanted`: pairs of id and root."""
+        found: list[tuple[int, Root]] = []
+        for identity in self._texts.keys() & wanted:
+            for text in self._texts[identity]:
+                found.append((identity, Root(EDITABLE, "module", text, hops=1, preference=(2, text))))
+        for identity in self._exits.keys() & wanted:
+            text = self._exits[identity]
+            found.append((identity, Root(EDITABLE, "native", text, hops=1, preference=(2, text))))
+        for identity in self._variables.keys() & wanted:
+            for variable, own_name in self._variables[identity]:
+                if self._names is None:
+                    self._names = _names_of_variables()
+                name = self._names.get(variable) or f"<ContextVar {raw.cut_name(own_name)!r}>"
+                text = f"{name}.get()"
+                found.append((identity, Root(EDITABLE, "module", text, hops=1, preference=(2, text))))
+        return found
 
 
 def registry_root(container: object) -> Root | None:
@@ -73,13 +95,14 @@ def _handed_out() -> Iterator[tuple[object, str]]:
     yield hooks.finalizer, "sys.get_asyncgen_hooks().finalizer"
 
 
-def _name_of_variable(variable: contextvars.ContextVar[object]) -> str:
-    """A context variable by the global that holds it, or by its own name."""
+def _names_of_variables() -> dict[int, str]:
+    """The globals that hold context variables, by the ids of these; public modules before private ones."""
+    names: dict[int, str] = {}
     for private in (False, True):
         for module, namespace in raw.loaded_modules().items():
             if module.startswith("_") is not private:
                 continue
             for name, value in list(dict.items(namespace)):
-                if value is variable and raw.is_attribute_name(name):
-                    return f"{module}.{name}"
-    return f"<ContextVar {variable.name!r}>"
+                if type(value) is contextvars.ContextVar and raw.is_attribute_name(name):
+                    names.setdefault(id(value), f"{raw.cut_name(module)}.{name}")
+    return names

@@ -21,11 +21,15 @@ if TYPE_CHECKING:
     from pytest_gpuleak.holders.chain import Chain
 
 
+_MAX_CONTEXT_LINKS: Final = 12
+"""References between a context and a variable's value: a tree is eight nodes deep at most (Python/hamt.c)."""
+
+
 def name_in_function(chain: Chain, position: int) -> Edge | None:
     """A closure's variable, a default, a global of a module that is gone, or an attribute of a function."""
     function: types.FunctionType = chain.objects[position]
     first, second, third = chain.at(position + 1), chain.at(position + 2), chain.at(position + 3)
-    name = without_comprehensions(function.__qualname__)
+    name = _name_of(function)
     if first is function.__closure__ and function.__closure__ is not None and type(second) is types.CellType:
         variables = function.__code__.co_freevars
         for index, cell in enumerate(function.__closure__):
@@ -36,7 +40,7 @@ def name_in_function(chain: Chain, position: int) -> Edge | None:
                 return Edge(f".__closure__[{index}].cell_contents", label, 3)
     defaults = function.__defaults__
     if first is defaults and defaults is not None:
-        index_found = chain.lookups.index(defaults, second, tuple.__iter__(defaults))
+        index_found = chain.lookups.index(defaults, second, tuple)
         if index_found is not None:
             code = function.__code__
             # Defaults belong to the last positional arguments (Objects/funcobject.c).
@@ -53,11 +57,16 @@ def name_in_function(chain: Chain, position: int) -> Edge | None:
     return None
 
 
+def _name_of(function: types.FunctionType) -> str:
+    """A function's qualified name, as a path shows it."""
+    return without_comprehensions(raw.cut_name(function.__qualname__))
+
+
 def _global_of_lost_module(chain: Chain, position: int, function: str) -> Edge:
     """A global by way of a function whose namespace is that of no module in `sys.modules`."""
     namespace = chain.at(position + 1)
     label = f"function {function} of {lost_namespace(namespace)}"
-    key = None if position + 2 >= len(chain.objects) else chain.lookups.key(namespace, chain.at(position + 2))
+    key = chain.lookups.key(namespace, chain.at(position + 2)) if chain.reaches(position + 2) else None
     if key is None:
         return Edge(".__globals__", label)
     return Edge(f".__globals__[{raw.key_text(key[0])}]", label, 2)
@@ -69,8 +78,8 @@ def lost_namespace(namespace: dict[str, Any]) -> str:
     if module is None or module == "builtins":
         return "an exec'd namespace"
     if raw.loaded_module(module) is None:
-        return f"module {module}, which sys.modules no longer holds"
-    return f"an earlier copy of module {module}"
+        return f"module {raw.cut_name(module)}, which sys.modules no longer holds"
+    return f"an earlier copy of module {raw.cut_name(module)}"
 
 
 def cell_contents(cell: types.CellType) -> Any:
@@ -112,13 +121,25 @@ def _local(chain: Chain, position: int, frame: types.FrameType, prefix: str, ski
     # A generator knows its qualified name in all versions, its code object since 3.11.
     owner = chain.objects[position]
     name_of_owner = raw.plain_text(raw.slot(owner, type(owner), "__qualname__")) if prefix else None
-    label = f"frame of {without_comprehensions(name_of_owner or function_name(frame.f_code))}"
-    for name, value in local_variables(frame):
-        if value is child and child is not None:
-            return Edge(f"{prefix}.f_locals[{name!r}]", label, skip + 1)
-        if value is beyond and beyond is not None and type(child) is types.CellType:
-            return Edge(f"{prefix}.f_locals[{name!r}]", label, skip + 2)
-    return None
+    # Python 3.10 knows the qualified name by a walk over the heap alone.
+    name = name_of_owner or chain.lookups.once("function", frame.f_code, lambda: function_name(frame.f_code))
+    label = f"frame of {without_comprehensions(raw.cut_name(name))}"
+    places = chain.lookups.once("locals", frame, lambda: _places_of_locals(frame))
+    found = [(places[id(child)], 1)] if child is not None and id(child) in places else []
+    if beyond is not None and type(child) is types.CellType and id(beyond) in places:
+        found.append((places[id(beyond)], 2))
+    if not found:
+        return None
+    (_, variable), length = min(found)
+    return Edge(f"{prefix}.f_locals[{raw.cut_name(variable)!r}]", label, skip + length)
+
+
+def _places_of_locals(frame: types.FrameType) -> dict[int, tuple[int, str]]:
+    """The position and the name of the first local variable that holds an object, by the object's id."""
+    places: dict[int, tuple[int, str]] = {}
+    for index, (name, value) in enumerate(local_variables(frame)):
+        places.setdefault(id(value), (index, name))
+    return places
 
 
 def _trusted(chain: Chain, position: int) -> Edge | None:
@@ -148,16 +169,22 @@ def name_in_cache(chain: Chain, position: int) -> Edge | None:
         key = chain.lookups.key(namespace, beyond)
         if key is not None and raw.is_attribute_name(key[0]):
             return Edge(f".{key[0]}", label, 2)  # __wrapped__
-    contents = None
-    for referent in get_referents(wrapper):
-        if type(referent) is dict and referent is not namespace:
-            contents = referent
+    contents = chain.lookups.once("contents", wrapper, lambda: _contents_of_cache(wrapper, namespace))
     if child is contents and beyond is not None:
         kept = chain.lookups.key(contents, beyond) is not None
         return Edge(" (cached result)" if kept else " (cache key)", label, 2)
-    if contents is not None and id(child) in set(map(id, dict.keys(contents))):
+    if contents is not None and chain.lookups.is_key(contents, child):
         return Edge(" (cache key)", label)
     return Edge(" (cached result)", label)
+
+
+def _contents_of_cache(wrapper: object, namespace: object) -> dict[Any, Any] | None:
+    """The dict of an `lru_cache`'s entries."""
+    contents: dict[Any, Any] | None = None
+    for referent in get_referents(wrapper):
+        if type(referent) is dict and referent is not namespace:
+            contents = referent
+    return contents
 
 
 def name_in_thread_local(chain: Chain, position: int) -> Edge | None:
@@ -166,7 +193,7 @@ def name_in_thread_local(chain: Chain, position: int) -> Edge | None:
     The object keeps a dict of dicts, one a thread (Modules/_threadmodule.c, local_traverse).
     """
     values = chain.at(position + 2)
-    if type(chain.at(position + 1)) is dict and type(values) is dict and position + 3 < len(chain.objects):
+    if type(chain.at(position + 1)) is dict and type(values) is dict and chain.reaches(position + 3):
         key = chain.lookups.key(values, chain.at(position + 3))
         if key is not None and raw.is_attribute_name(key[0]):
             return Edge(f".{key[0]}", "threading.local, in the thread that set it", 3)
@@ -176,20 +203,31 @@ def name_in_thread_local(chain: Chain, position: int) -> Edge | None:
 def name_in_context(chain: Chain, position: int) -> Edge | None:
     """The value of a context variable; between it and the context lie the nodes of a tree (Python/hamt.c)."""
     context: contextvars.Context = chain.objects[position]
-    for variable, value in contextvars.Context.items(context):
-        for further in range(position + 1, len(chain.objects)):
-            if chain.objects[further] is value:
-                return Edge(f"[<ContextVar {variable.name!r}>]", "contextvars.Context", further - position)
+    names = chain.lookups.once("variables", context, lambda: _names_in_context(context))
+    for length in range(1, _MAX_CONTEXT_LINKS + 1):
+        if not chain.reaches(position + length):
+            break
+        name = names.get(id(chain.objects[position + length]))
+        if name is not None:
+            return Edge(f"[<ContextVar {name!r}>]", "contextvars.Context", length)
     return None
+
+
+def _names_in_context(context: contextvars.Context) -> dict[int, str]:
+    """The names of a context's variables by the ids of their values."""
+    names: dict[int, str] = {}
+    for variable, value in contextvars.Context.items(context):
+        names.setdefault(id(value), raw.cut_name(variable.name))
+    return names
 
 
 def name_in_exception(chain: Chain, position: int) -> Edge | None:
     """An exception's traceback, context, cause or argument."""
     error = chain.objects[position]
     found = _trusted(chain, position)
-    if found is not None and found.text == ".args" and position + 2 < len(chain.objects):
+    if found is not None and found.text == ".args" and chain.reaches(position + 2):
         arguments = raw.slot(error, BaseException, "args")
-        index = chain.lookups.index(arguments, chain.at(position + 2), tuple.__iter__(arguments))
+        index = chain.lookups.index(arguments, chain.at(position + 2), tuple)
         return found if index is None else Edge(f".args[{index}]", found.label, 2)
     return found
 

@@ -11,24 +11,38 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
+from pytest_gpuleak.holders.answers import Answers
 from pytest_gpuleak.holders.graph import Graph
 from pytest_gpuleak.holders.heap import Deadline, PausedCollector, get_referents, referrers
 from pytest_gpuleak.holders.native import RING_ROOT
-from pytest_gpuleak.holders.native_hooks import is_hook_dict
 from pytest_gpuleak.holders.native_stage import NativeStage
 from pytest_gpuleak.holders.others import find_others
 from pytest_gpuleak.holders.paths import Writer, pattern_of
+from pytest_gpuleak.holders.rings import behind_rings
+from pytest_gpuleak.holders.rootless import CROWD_ROOT, CYCLE_ROOT, HOOKS_ROOT, NATIVE_ROOT, TIMEOUT_ROOT, Rootless
 from pytest_gpuleak.holders.roots import EDITABLE, RANKS, Roots
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
 
     from pytest_gpuleak.findings import Holder
-    from pytest_gpuleak.holders.others import Cut
+    from pytest_gpuleak.holders.cuts import Cut
     from pytest_gpuleak.holders.roots import Root
 
-    Remember = Callable[[Root, Sequence[object]], None]
-    Answer = tuple[Root, Sequence[object], Holder]
+    Remember = Callable[[Root, object, int], None]
+
+__all__ = [
+    "BUDGET_S",
+    "CROWD_ROOT",
+    "CYCLE_ROOT",
+    "HOOKS_ROOT",
+    "NATIVE_ROOT",
+    "OTHERS_BUDGET_S",
+    "TIMEOUT_ROOT",
+    "Explanation",
+    "Search",
+    "explain",
+]
 
 BUDGET_S: Final = 5.0
 """Seconds a search may take unless the caller says otherwise."""
@@ -40,20 +54,17 @@ EXTRA_LEVELS: Final = 30
 """Levels that the search goes on for an editable root once every target has a worse one."""
 
 MAX_WIDTH: Final = 50_000
-"""Containers of the common kinds that are looked at on one level.
+"""Containers that are noted on one level; of common ones beyond that, those alone that hold what no other holds.
 
-Where more refer to the targets (a million lists with the same tensor), they are most likely alike, and one of them is
-explanation enough. A path found below may then be longer than another that was left out.
+Where more refer to the same targets (a million lists with the same tensor), they are most likely alike, and one of them
+is explanation enough. A path found below may then be longer than another that was left out.
 """
 
-MAX_ROOTLESS: Final = 24
-"""Edges shown of a path that ends at no root."""
+MAX_EDGES: Final = 2_000_000
+"""References that are noted in one search; beyond that, of those from common containers one to each object."""
 
-NATIVE_ROOT: Final = "native code"
-HOOKS_ROOT: Final = "native code (hooks of an autograd graph)"
-CYCLE_ROOT: Final = "a reference cycle"
-CROWD_ROOT: Final = "unknown (too many containers refer to it)"
-TIMEOUT_ROOT: Final = "unknown (the search ran out of time)"
+WRITING_S: Final = 3.0
+"""Seconds that naming what was found may take, beside what the search has left of its time."""
 
 
 @dataclass(frozen=True)
@@ -87,8 +98,9 @@ def explain(
     Args:
         targets: live objects; the sequence itself never counts as a holder.
         ignore: ids of the caller's containers and frames that refer to the targets and do not count either.
-        budget_s: seconds after which the search stops; naming what was found comes on top.
-        remember: told each root found and the chain of objects below it; it must not keep them.
+        budget_s: seconds after which the search stops; naming what was found comes on top (`WRITING_S`).
+        remember: told each root found, the object that it is attached to, and how many objects the longest way below
+            it has; it must not keep them.
         known: references that do not count.
 
     Returns:
@@ -102,7 +114,9 @@ def explain(
         def again(some: Sequence[object], cuts: Collection[Cut]) -> Search:
             return search.again(some, cuts, min(OTHERS_BUDGET_S, deadline.left()))
 
-        return search.explanations(remember, find_others(search, targets, again, known))
+        cuts = set(known)
+        found = search.explanations(remember, find_others(search, targets, again, cuts))
+        return behind_rings(search, targets, found, cuts, min(OTHERS_BUDGET_S, deadline.left()))
 
 
 class Search:
@@ -151,15 +165,18 @@ class Search:
         self._exact = True
         self._changed = False
         self._due: int | None = None
-        self._native = NativeStage(self._graph, self._roots, targets, deadline, self._own)
+        self._all_seen = False
+        self._native = NativeStage(self._graph, self._roots, targets, deadline, self._own, cuts)
         self._exhausted = False
-        self._answers: dict[int, Answer] | None = None
+        self._answers: Answers | None = None
 
-    def again(self, targets: Sequence[object], cuts: Collection[Cut], budget_s: float) -> Search:
+    def again(
+        self, targets: Sequence[object], cuts: Collection[Cut], budget_s: float, *, native: bool = False
+    ) -> Search:
         """A search for some of the targets of this one that does not count some references, not yet run."""
-        # The answers, kept here, refer to the targets by their chains.
-        chains = [id(chain) for _, chain, _ in self.answers().values()]
-        return Search(targets, chains, Deadline(budget_s), self._hidden, cuts, native=False, roots=self._roots)
+        found = Search(targets, (), Deadline(budget_s), self._hidden, cuts, native=native, roots=self._roots)
+        found._native.leave_out_heap()
+        return found
 
     def run(self) -> None:
         """Search until every target is settled, nothing is left to expand, or the time is up."""
@@ -167,12 +184,16 @@ class Search:
         extra: int | None = None
         while self._open and not self._deadline.passed():
             if not frontier:
+                # Nothing visible is left to find: no way can be shorter than the shortest known.
+                self._all_seen = True
+                self._settle()
+                if not self._open:
+                    return
                 frontier, new = self._native.ask(self._open) if self._asks_native else ([], False)
                 if not new:
                     self._exhausted = True
                     return
-                if not frontier:  # what was found leads to what has been searched already
-                    self._settle()
+                self._all_seen = False
                 continue
             found, complete = self._expand(frontier)
             if not complete:
@@ -200,33 +221,19 @@ class Search:
             containers.extend(self._hidden[node])
         own = {id(children), id(containers)}
         try:
-            new = self._take_in(self._narrow(containers, own), wanted, own)
+            new = self._take_in(containers, wanted, own)
         finally:
             containers.clear()
         graph.expanded.update(wanted)
         return new, not self._deadline.passed()
 
-    def _narrow(self, containers: list[object], own: set[int]) -> list[object]:
-        """Containers without those of common kinds beyond `MAX_WIDTH`; modules and the like are all kept."""
-        if len(containers) <= MAX_WIDTH:
-            return containers
-        kept: list[object] = []
-        room = MAX_WIDTH
-        for container in containers:
-            common = self._roots.is_common(container)
-            if not common or room > 0:
-                kept.append(container)
-                room -= common
-        self._exact = False
-        own.add(id(kept))
-        return kept
-
     def _take_in(self, containers: Sequence[object], wanted: set[int], own: set[int]) -> list[int]:
         """Add referrers of the objects `wanted` to the graph, with their roots; the new ones that must be expanded."""
         graph = self._graph
         new: list[int] = []
-        for index, container in enumerate(containers):
-            if index % 1024 == 0 and self._deadline.passed():
+        room = MAX_WIDTH
+        for container in containers:
+            if self._deadline.worked(16):
                 break
             if id(container) in own or id(container) in self._own:
                 continue
@@ -237,7 +244,16 @@ class Search:
                 continue
             if self._roots.excluded(container):
                 continue
-            referents = wanted.intersection(map(id, get_referents(container)))
+            values = get_referents(container)
+            if self._deadline.worked(len(values)):
+                break
+            referents = wanted.intersection(map(id, values))
+            del values
+            if referents and (graph.edges > MAX_EDGES or room < 0) and self._roots.is_common(container):
+                held = len(referents)
+                referents = graph.unheld(referents)
+                self._exact = self._exact and len(referents) == held
+            room -= 1
             if self._cuts:
                 referents = {child for child in referents if (id(container), child) not in self._cuts}
             if not referents:
@@ -272,8 +288,12 @@ class Search:
             return False
         settled: list[int] = []
         self._due = None
-        for node, (distance, _, _) in self._graph.nearest_roots((EDITABLE,), self._open).items():
-            if distance <= self._level:
+        distances = self._graph.nearest_roots((EDITABLE,), self._open, self._deadline).distance
+        for node in self._open:
+            distance = distances.get(node)
+            if distance is None:
+                continue
+            if distance <= self._level or self._all_seen:
                 settled.append(node)
             elif self._due is None or distance < self._due:
                 self._due = distance
@@ -284,7 +304,9 @@ class Search:
         """Whether all open targets are reached from some root."""
         if not any(self._graph.roots.get(rank) for rank in RANKS):
             return False
-        return len(self._graph.nearest_roots(RANKS, self._open)) == len(self._open)
+        if self._open <= self._graph.nearest_roots((EDITABLE,), self._open, self._deadline).distance.keys():
+            return True
+        return self._open <= self._graph.nearest_roots(RANKS, self._open, self._deadline).distance.keys()
 
     @property
     def objects(self) -> Mapping[int, object]:
@@ -310,7 +332,9 @@ class Search:
         """How many of the targets a root of these ranks leads to."""
         if not any(self._graph.roots.get(rank) for rank in ranks):
             return 0
-        return len(self._graph.nearest_roots(ranks, set(self._order)))
+        targets = set(self._order)
+        distances = self._graph.nearest_roots(ranks, targets, self._deadline).distance
+        return len(targets.intersection(distances))
 
     def explanations(
         self,
@@ -320,65 +344,45 @@ class Search:
         """One explanation a target, in the order in which they were given.
 
         Args:
-            remember: told each root found and the chain of objects below it; it must not keep them.
+            remember: see `explain`.
             others: further holders, by kind and root of the first one.
         """
         answers = self.answers()
-        writer = Writer(self._native.known)
+        if remember is not None:
+            for root, value, length in answers.deepest().values():
+                remember(root, value, length)
         written: dict[int, Explanation] = {}
+        rootless = [node for node in dict.fromkeys(self._order) if node not in answers.by_target]
+        found = self._rootless(rootless)
         for node in dict.fromkeys(self._order):
-            if node in answers:
-                root, chain, holder = answers[node]
-                if remember is not None:
-                    remember(root, chain)
+            if node in answers.by_target:
+                _, holder, pattern, _ = answers.by_target[node]
             else:
-                holder = self._rootless(node, writer)
-            also = others.get((holder.kind, holder.root), ())
-            written[node] = Explanation(holder, pattern_of(holder.text), also)
+                holder = found[node]
+                pattern = pattern_of(holder.text)
+            written[node] = Explanation(holder, pattern, others.get((holder.kind, holder.root), ()))
         return [written[node] for node in self._order]
 
-    def answers(self) -> dict[int, Answer]:
-        """For each target that a root leads to, by its id: the root, the chain of objects below it, and the holder.
-
-        To be asked for once the search has run; written once.
-        """
+    def answers(self) -> Answers:
+        """The answers for the targets that a root leads to. To be asked for once the search has run; written once."""
         if self._answers is None:
-            self._answers = self._write_answers()
+            writer = Writer(self._native.known)
+            self._answers = Answers(self._graph, self._order, writer, self._time_to_write())
         return self._answers
 
-    def _write_answers(self) -> dict[int, Answer]:
-        """See `answers`."""
-        chains: dict[int, tuple[list[int], Root]] = {}
-        missing = set(self._order)
-        for rank in RANKS:
-            for node, (_, chain, root) in self._graph.nearest_roots((rank,), missing).items():
-                chains[node] = (chain, root)
-            missing.difference_update(chains)
-        writer = Writer(self._native.known)
-        objects = self._graph.objects
-        for chain, _ in chains.values():
-            writer.announce([objects[node] for node in chain])
-        answers: dict[int, Answer] = {}
-        for node, (links, root) in chains.items():
-            values = [objects[link] for link in links]
-            answers[node] = (root, values, writer.holder(values, root))
-        return answers
+    def rings(self) -> dict[int, Holder]:
+        """For each target that a ring through native code keeps alive, and no root, by its id: the ring."""
+        kept = self._native.kept_by_rings().difference(self.answers().by_target)
+        found = self._rootless([node for node in dict.fromkeys(self._order) if node in kept])
+        return {node: holder for node, holder in found.items() if holder.root == RING_ROOT}
 
-    def _rootless(self, target: int, writer: Writer) -> Holder:
-        """The holder of a target that no root leads to."""
-        graph = self._graph
-        if self._exhausted and self._exact:
-            ring = self._native.ring(target)
-            if 0 < len(ring) <= MAX_ROOTLESS:
-                return writer.rootless([graph.objects[node] for node in ring], "native", RING_ROOT)
-            orphans = graph.orphans((target,))
-            chain = (
-                graph.chain_from(orphans[0], target, MAX_ROOTLESS) if orphans else self._native.nearest_hidden(target)
-            )
-            if chain:
-                objects = [graph.objects[node] for node in chain[-MAX_ROOTLESS:]]
-                return writer.rootless(objects, "native", HOOKS_ROOT if is_hook_dict(objects[0]) else NATIVE_ROOT)
-        root = TIMEOUT_ROOT
-        if self._exhausted:
-            root = CYCLE_ROOT if self._exact else CROWD_ROOT
-        return writer.rootless([graph.objects[target]], "unknown", root)
+    def _time_to_write(self) -> Deadline:
+        return Deadline(self._deadline.left() + WRITING_S)
+
+    def _rootless(self, targets: Sequence[int]) -> dict[int, Holder]:
+        """The holders of the targets that no root leads to."""
+        if not targets:
+            return {}
+        writer, deadline = Writer(self._native.known), self._time_to_write()
+        rootless = Rootless(self._graph, self._native, writer, deadline, exhausted=self._exhausted, exact=self._exact)
+        return rootless.holders(targets)

@@ -10,15 +10,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from pytest_gpuleak.holders import raw
-from pytest_gpuleak.holders.heap import get_objects, get_referents, is_tracked, untouchable_module
-from pytest_gpuleak.holders.native import Link
+from pytest_gpuleak.holders.heap import get_objects, get_referents, is_tracked, untouchable_modules
+from pytest_gpuleak.holders.native import Descent
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from pytest_gpuleak.holders.heap import Deadline
+    from pytest_gpuleak.holders.native import Link
 
-_CHECK_EVERY: Final = 4096
 _HAVE_GC: Final = 1 << 14
 """The flag of types whose objects the collector can look into (Include/object.h, Py_TPFLAGS_HAVE_GC)."""
 
@@ -31,23 +31,30 @@ class UntrackedContainers:
     def find(self, orphans: Sequence[object], extra: Sequence[object], deadline: Deadline) -> list[Link]:
         """See `NativeEdgeFinder.find`."""
         wanted = set(map(id, orphans))
-        own = {id(orphans), id(extra), id(untouchable_module())}
+        own = {id(orphans), id(extra), *untouchable_modules()}
         candidates: dict[int, bool] = {}
-        links: list[Link] = []
-        met: set[int] = set()
+
+        def may_hide(value: object) -> bool:
+            kind = type(value)
+            if id(kind) not in candidates:
+                candidates[id(kind)] = _may_hide(kind)
+            return candidates[id(kind)] and not is_tracked(value)
+
+        def is_wanted(value: object) -> bool:
+            return id(value) in wanted
+
+        descent = Descent(is_wanted, is_wanted, may_hide, deadline)
         for source in ((extra,), get_objects()):
-            for index, container in enumerate(source):
-                if index % _CHECK_EVERY == 0 and deadline.passed():
-                    return links
+            for container in source:
                 if id(container) in own and container is not extra:
                     continue
-                for value in get_referents(container):
-                    kind = type(value)
-                    if id(kind) not in candidates:
-                        candidates[id(kind)] = _may_hide(kind)
-                    if candidates[id(kind)] and not is_tracked(value):
-                        _descend(value, candidates, wanted, links, met)
-        return links
+                values = get_referents(container)
+                if deadline.worked(1 + len(values)):
+                    return descent.links
+                for value in values:
+                    if may_hide(value):
+                        descent.enter(value)
+        return descent.links
 
 
 def _may_hide(kind: type) -> bool:
@@ -61,20 +68,3 @@ def _may_hide(kind: type) -> bool:
         and not raw.is_subclass(kind, type)
         and bool(_FLAGS.__get__(kind) & _HAVE_GC)
     )
-
-
-def _descend(value: object, candidates: dict[int, bool], wanted: set[int], links: list[Link], met: set[int]) -> None:
-    """Add the links from an untracked container, and from those inside it, to wanted objects."""
-    pending: list[tuple[object, tuple[object, ...]]] = [(value, ())]
-    while pending:
-        holder, above = pending.pop()
-        if id(holder) in met:
-            continue
-        met.add(id(holder))
-        for child in get_referents(holder):
-            if id(child) in wanted:
-                trail = (*above, holder, child)
-                for index in range(len(trail) - 1):
-                    links.append(Link(trail[index], trail[index + 1]))
-            elif candidates.get(id(type(child))) and not is_tracked(child):
-                pending.append((child, (*above, holder)))

@@ -47,8 +47,9 @@ class _PsutilHeap:
     free = inf
 
     def __init__(self) -> None:
-        import psutil
+        from pytest_gpuleak.dependencies import import_dependency  # not where the C library tells
 
+        psutil = import_dependency("psutil", required=True)
         self._ask = getattr(psutil, "heap_info", None)
         if self._ask is None:
             raise ProbeUnavailable("psutil has no heap_info on this platform")

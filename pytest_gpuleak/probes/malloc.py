@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
+import os
 from math import inf
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+
+_WORDS = (
+    "arena", "ordblks", "smblks", "hblks", "hblkhd", "usmblks", "fsmblks", "uordblks", "fordblks", "keepcost",
+)  # fmt: skip
+
+_SPARE = 22
+"""Words behind the ten that glibc fills in: the function writes to our memory, and a later one may write more."""
 
 
 class Mallinfo:
@@ -38,16 +47,18 @@ def mallinfo() -> Mallinfo | None:
     try:
         import ctypes
 
+        if not (os.confstr("CS_GNU_LIBC_VERSION") or "").startswith("glibc"):
+            return None  # another library's structure may be another one
         ask = ctypes.CDLL(None).mallinfo2
-    except (ImportError, AttributeError, OSError, TypeError):  # no such function; Windows has no library by that name
+    except (ImportError, AttributeError, OSError, TypeError, ValueError):  # no such function, name or library
         return None
 
     class Mallinfo2(ctypes.Structure):
         # In the order of malloc.h.
         _fields_ = [
-            (name, ctypes.c_size_t)
-            for name in ("arena", "ordblks", "smblks", "hblks", "hblkhd", "usmblks", "fsmblks", "uordblks", "fordblks")
-        ] + [("keepcost", ctypes.c_size_t)]
+            *((name, ctypes.c_size_t) for name in _WORDS),
+            ("spare", ctypes.c_size_t * _SPARE),
+        ]
 
     ask.restype = Mallinfo2
     ask.argtypes = []

@@ -11,6 +11,8 @@ import os
 import sys
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from pytest_gpuleak.arrays.torch_lookup import loaded_torch
+from pytest_gpuleak.dependencies import import_dependency
 from pytest_gpuleak.probes import ProbeUnavailable
 from pytest_gpuleak.probes.logical_devices import PhysicalDevice, match_devices
 from pytest_gpuleak.probes.process_identity import Family, Identity, own_identity
@@ -97,7 +99,7 @@ class Nvml:
         if "pynvml" not in sys.modules and not _library_is_there():
             raise ProbeUnavailable(NO_LIBRARY)
         try:
-            import pynvml
+            pynvml = import_dependency("pynvml")
         except ImportError:
             raise ProbeUnavailable("nvidia-ml-py is not installed") from None
         try:
@@ -316,7 +318,7 @@ def torch_uuids() -> list[str] | None:
 
     Where torch is built for ROCm, ``cuda:0`` is none of NVIDIA's: there are none.
     """
-    torch: Any = sys.modules.get("torch")
+    torch = loaded_torch()
     cuda: Any = getattr(torch, "cuda", None)
     try:
         if getattr(getattr(torch, "version", None), "hip", None):

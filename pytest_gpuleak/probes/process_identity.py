@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, NamedTuple
 
+from pytest_gpuleak.dependencies import dependency_in_place, import_dependency
 from pytest_gpuleak.reports.text import clean_text
 
 if TYPE_CHECKING:
@@ -91,14 +92,14 @@ class Family:
         return self._known[pid]
 
     def _ask(self, pid: int) -> tuple[str | None, bool]:
-        import psutil
-
-        try:
-            process = psutil.Process(pid)
-            name = clean_text(process.name(), MAX_NAME)
-        except (psutil.Error, OSError, ValueError):
-            return None, False
-        try:
-            return name, any(parent.pid in self._own for parent in process.parents())
-        except (psutil.Error, OSError):
-            return name, False
+        psutil = import_dependency("psutil", required=True)
+        with dependency_in_place("psutil"):
+            try:
+                process = psutil.Process(pid)
+                name = clean_text(process.name(), MAX_NAME)
+            except (psutil.Error, OSError, ValueError):
+                return None, False
+            try:
+                return name, any(parent.pid in self._own for parent in process.parents())
+            except (psutil.Error, OSError):
+                return name, False

@@ -6,6 +6,7 @@ import json
 import sys
 from typing import TYPE_CHECKING, Any, Final
 
+from pytest_gpuleak.dependencies import import_dependency
 from pytest_gpuleak.findings import Contribution
 from pytest_gpuleak.heap_walk import HeapWalk, Sizes
 from pytest_gpuleak.holders import raw
@@ -68,7 +69,7 @@ class PymplerProbe:
     def start(self) -> None:
         """Import pympler and find the heap's counter. Raises ProbeUnavailable where one of them is missing."""
         try:
-            from pympler import summary
+            summary = import_dependency("pympler.summary")
         except ImportError as error:
             raise ProbeUnavailable("pympler is not installed") from error
         self._heap = heap_reader().read

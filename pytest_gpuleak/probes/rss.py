@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pytest_gpuleak.dependencies import dependency_in_place, import_dependency
 from pytest_gpuleak.probes import ProbeUnavailable
 from pytest_gpuleak.probes.counter import CounterProbe
 
@@ -22,15 +23,16 @@ class ResidentSetProbe(CounterProbe):
 
     def start(self) -> None:
         """See `HostProbe.start`."""
-        import psutil
-
+        psutil = import_dependency("psutil", required=True)
         try:
-            process = psutil.Process()
-            process.memory_info()
+            with dependency_in_place("psutil"):
+                process = psutil.Process()
+                process.memory_info()
         except (psutil.Error, OSError) as error:
             raise ProbeUnavailable(f"psutil cannot read this process: {type(error).__name__}") from error
 
         def read() -> int:
-            return int(process.memory_info().rss)
+            with dependency_in_place("psutil"):
+                return int(process.memory_info().rss)
 
         self._read = read

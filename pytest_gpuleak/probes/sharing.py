@@ -236,12 +236,14 @@ class MeterHooks(Hooks):
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtest_setup(self) -> Generator[None, object, object]:
         """An attempt begins."""
+        __tracebackhide__ = True  # a failure's text shows only the user's frames, as without the plugin
         self._brackets.begin()
         return (yield)
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtest_teardown(self) -> Generator[None, object, object]:
         """The attempt ends with its teardown."""
+        __tracebackhide__ = True
         try:
             return (yield)
         finally:
@@ -250,6 +252,7 @@ class MeterHooks(Hooks):
     @pytest.hookimpl(wrapper=True)
     def pytest_fixture_setup(self, fixturedef: Any) -> Generator[None, object, object]:
         """What a wider fixture takes while it is set up is not the test's."""
+        __tracebackhide__ = True
         if not is_wider(fixturedef):
             return (yield)
         self._brackets.enter_setup()

@@ -27,6 +27,9 @@ from operator import methodcaller
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
+from pytest_gpuleak.arrays import torch_lookup
+from pytest_gpuleak.arrays.torch_lookup import loaded_torch
+
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
@@ -128,7 +131,7 @@ class TorchDevices:
         from pytest_gpuleak.probes.torch_peaks import CudaCounters, ModuleCounters
 
         cuda = getattr(torch, "cuda", None)
-        if cuda is not None and hasattr(torch._C, "_cuda_memoryStats") and cuda.is_initialized():
+        if cuda is not None and hasattr(torch._C, "_cuda_memoryStats") and self._cuda_in_use(torch, cuda):
             why = cuda_not_counted(torch)
             if why is None:
                 yield self._known.get("cuda") or self._known.setdefault("cuda", CudaCounters(torch))
@@ -145,6 +148,13 @@ class TorchDevices:
                 yield self._known[name]
             else:
                 self.absent[name] = f"torch.{name} has no memory counters"
+
+    def _cuda_in_use(self, torch: Any, cuda: Any) -> bool:
+        """Whether this process has initialised CUDA; a `torch.cuda` that a test has imported anew has forgotten it."""
+        if cuda.is_initialized():
+            return True
+        forked = getattr(torch._C, "_cuda_isInBadFork", None)
+        return "cuda" in self._known and forked is not None and not forked()
 
     def _read(self, counters: DeviceCounters, readings: dict[str, DeviceReading]) -> None:
         view = self._view(counters) if self._peaks else None
@@ -183,15 +193,6 @@ class TorchDevices:
         return view
 
 
-def loaded_torch() -> Any:
-    """The module torch, where somebody has imported it and its import is over; else None."""
-    torch = sys.modules.get("torch")
-    # A test may put anything there. `cuda` is bound near the end of the import.
-    if type(torch) is not ModuleType or type(vars(torch).get("_C")) is not ModuleType or "cuda" not in vars(torch):
-        return None
-    return torch
-
-
 # What `is_initialized()` asks first (torch/cuda/__init__.py, torch/xpu/__init__.py).
 _is_initialized = methodcaller("get", "_initialized", True)
 
@@ -204,23 +205,31 @@ class _Flags:
     """
 
     def __init__(self) -> None:
-        self._torch: object = None
+        self._base: type | None = None
+        self._torch: Any = None
         self._names: dict[str, Any] = {}
         self._size = -1
         self._flags: list[dict[str, Any]] | None = []
 
     def idle(self) -> bool:
-        torch = sys.modules.get("torch")
-        if torch is not self._torch or len(self._names) != self._size:
-            self._look_up(torch)
+        base = torch_lookup.LOOKUP.tensor_base
+        if (
+            base is not self._base
+            or len(self._names) != self._size
+            or (base is None and sys.modules.get("torch") is not self._torch)
+        ):
+            self._look_up()
         if self._flags is None:
             return False
         return not any(map(_is_initialized, self._flags))
 
-    def _look_up(self, torch: object) -> None:
-        names = vars(torch) if type(torch) is ModuleType else {}
-        self._torch, self._names, self._size = torch, names, len(names)
-        self._flags = [] if loaded_torch() is None else _flags_of(names)
+    def _look_up(self) -> None:
+        # Without torch nothing is kept: what else is in its place may be the user's, or an import under way.
+        self._torch = loaded_torch()
+        self._base = torch_lookup.LOOKUP.tensor_base
+        self._names = {} if self._torch is None else vars(self._torch)
+        self._size = len(self._names)
+        self._flags = [] if self._torch is None else _flags_of(self._names)
 
 
 def _flags_of(names: dict[str, Any]) -> list[dict[str, Any]] | None:

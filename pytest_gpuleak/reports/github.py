@@ -7,14 +7,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from pytest_gpuleak.isolation import isolated
 from pytest_gpuleak.reports.places import culprits_of, findings_of, name_of, places_of, root_of
 from pytest_gpuleak.reports.terminal import render_short
 from pytest_gpuleak.reports.terminal_summary import ID_LIMIT
-from pytest_gpuleak.reports.text import clean_text, count_of
+from pytest_gpuleak.reports.text import clean_text, count_of, format_bytes
+from pytest_gpuleak.reports.unshown import describe_unshown
 
 if TYPE_CHECKING:
-    from pytest_gpuleak.findings import Finding, FixtureRecord
-    from pytest_gpuleak.records import RunReport, TestRecord
+    from pytest_gpuleak.records import RunReport
+    from pytest_gpuleak.reports.grouping import Entry
 
 MAX_ANNOTATIONS = 10
 """Errors of one step that GitHub shows (https://docs.github.com/rest/checks/runs)."""
@@ -29,8 +31,9 @@ def render_annotations(report: RunReport) -> list[str]:
     plain line that says how many more there are. What a baseline knows, or lists for nothing, takes one notice.
     """
     prefix = root_of(report)
-    culprits = culprits_of([entry for entry in findings_of(report) if entry[1].failed], prefix)
-    lines = [_error(met, prefix) for met in culprits[:MAX_ANNOTATIONS]]
+    failed = [entry for entry in findings_of(report) if entry[1].failed]
+    culprits = isolated(lambda: _largest_first(culprits_of(failed, prefix)), lambda _: [[entry] for entry in failed])
+    lines = [_error_safely(met, prefix) for met in culprits[:MAX_ANNOTATIONS]]
     if len(culprits) > MAX_ANNOTATIONS:
         more = count_of(len(culprits) - MAX_ANNOTATIONS, "more leak")
         lines.append(f"gpu-leak: {more} not annotated (GitHub shows {MAX_ANNOTATIONS} errors a step); see GPU LEAKS")
@@ -53,12 +56,26 @@ def escape_property(text: str) -> str:
     return escape_data(text).replace(":", "%3A").replace(",", "%2C")
 
 
-def _error(met: list[tuple[TestRecord | FixtureRecord, Finding]], prefix: str) -> str:
+def _largest_first(culprits: list[list[Entry]]) -> list[list[Entry]]:
+    """Sort culprits by their bytes in all, and the findings of each by theirs: what is cut or not explained is small."""
+    sorted_findings = [sorted(met, key=lambda entry: -entry[1].bytes) for met in culprits]
+    return sorted(sorted_findings, key=lambda met: -sum(found.bytes for _, found in met))
+
+
+def _error_safely(met: list[Entry], prefix: str) -> str:
+    def unshown(why: str) -> str:
+        return f"::error title=GPU leak::{escape_data(describe_unshown(*met[0], why))}"
+
+    return isolated(lambda: _error(met, prefix), unshown)
+
+
+def _error(met: list[Entry], prefix: str) -> str:
     record, found = met[0]
     place = places_of(found, record, prefix)[0][1]
     name = name_of(record)
     title = f"GPU leak: {clean_text(name, _TITLE_LIMIT)}"
-    also = f"\nalso in {len(met) - 1} more, see GPU LEAKS" if len(met) > 1 else ""
+    total = format_bytes(sum(found.bytes for _, found in met))
+    also = f"\nalso in {len(met) - 1} more, {total} in all, see GPU LEAKS" if len(met) > 1 else ""
     message = f"{clean_text(name, ID_LIMIT)}\n{render_short(found)}{also}"
     properties = {"file": place.file, "line": str(place.line), "title": title}
     written = ",".join(f"{key}={escape_property(value)}" for key, value in properties.items())

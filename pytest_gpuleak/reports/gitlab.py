@@ -10,12 +10,14 @@ import hashlib
 import json
 from typing import TYPE_CHECKING, Any
 
+from pytest_gpuleak.isolation import isolated
 from pytest_gpuleak.records import TestRecord
-from pytest_gpuleak.reports.places import findings_of, places_of, root_of
-from pytest_gpuleak.reports.rules import rule_id
+from pytest_gpuleak.reports.places import LAST_RESORT, findings_of, places_of, root_of
+from pytest_gpuleak.reports.rules import UNSHOWN_RULE, rule_id
 from pytest_gpuleak.reports.terminal import render_line
 from pytest_gpuleak.reports.terminal_summary import ID_LIMIT
 from pytest_gpuleak.reports.text import clean_text
+from pytest_gpuleak.reports.unshown import describe_unshown
 from pytest_gpuleak.reports.writing import write_text
 
 if TYPE_CHECKING:
@@ -23,6 +25,9 @@ if TYPE_CHECKING:
 
     from pytest_gpuleak.findings import Finding, FixtureRecord
     from pytest_gpuleak.records import RunReport
+
+MAX_ISSUES = 25_000
+"""Issues that are listed, what fails first: as many as SARIF's readers take."""
 
 
 def encode_report(report: RunReport) -> str:
@@ -32,22 +37,37 @@ def encode_report(report: RunReport) -> str:
     has seen, and takes one with a new fingerprint for a new issue.
     """
     prefix = root_of(report)
+    told = [entry for entry in findings_of(report) if entry[1].failed or entry[1].known]
+    told.sort(key=lambda entry: not entry[1].failed)  # stable; what is cut is known
     issues = []
     met: dict[str, int] = {}
-    for record, found in findings_of(report):
-        if found.failed or found.known:
-            issue = _issue(record, found, prefix)
-            digest = issue["fingerprint"]
-            met[digest] = met.get(digest, 0) + 1
-            if met[digest] > 1:  # another attempt of the same test, or its other card
-                issue["fingerprint"] = _digest(digest, str(met[digest]))
-            issues.append(issue)
+    for record, found in told[:MAX_ISSUES]:
+        issue = _issue_safely(record, found, prefix)
+        digest = issue["fingerprint"]
+        met[digest] = met.get(digest, 0) + 1
+        if met[digest] > 1:  # another attempt of the same test, or its other card
+            issue["fingerprint"] = _digest(digest, str(met[digest]))
+        issues.append(issue)
     return json.dumps(issues, indent=1) + "\n"
 
 
 def write(report: RunReport, path: Path) -> None:
     """Write a report to a file, in one step. Raises OSError, as `write_text` does."""
     write_text(encode_report(report), path)
+
+
+def _issue_safely(record: TestRecord | FixtureRecord, found: Finding, prefix: str) -> dict[str, Any]:
+    def unshown(why: str) -> dict[str, Any]:
+        text = describe_unshown(record, found, why)
+        return {
+            "description": text,
+            "check_name": UNSHOWN_RULE,
+            "fingerprint": _digest(text),
+            "severity": "major" if found.failed else "info",
+            "location": {"path": LAST_RESORT.file, "lines": {"begin": LAST_RESORT.line}},
+        }
+
+    return isolated(lambda: _issue(record, found, prefix), unshown)
 
 
 def _issue(record: TestRecord | FixtureRecord, found: Finding, prefix: str) -> dict[str, Any]:

@@ -14,18 +14,21 @@ import json
 from importlib import resources
 from typing import TYPE_CHECKING, Any
 
+from pytest_gpuleak.isolation import isolated
 from pytest_gpuleak.reports.html_rows import TEXT_LIMIT
-from pytest_gpuleak.reports.html_view import describe_run
+from pytest_gpuleak.reports.html_view import describe_run, no_data
 from pytest_gpuleak.reports.text import clean_text, count_of, format_bytes, format_signed
+from pytest_gpuleak.reports.unshown import describe_unshown
 from pytest_gpuleak.reports.writing import write_text
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
     from pathlib import Path
 
     import jinja2
 
     from pytest_gpuleak.records import RunReport
+    from pytest_gpuleak.reports.html_rows import Row
 
 
 def write(report: RunReport, path: Path) -> None:
@@ -43,7 +46,7 @@ def render_html(report: RunReport) -> str:
     page: str = template.render(
         run=run,
         report=report,
-        data=_safe_json(run.data),
+        data=isolated(lambda: _safe_json(run.data), lambda _: _safe_json(no_data())),
         styles=list(map(_trusted, styles)),
         head_script=_trusted(head_script),
         scripts=list(map(_trusted, scripts)),
@@ -104,6 +107,39 @@ def _breakable(nodeid: str) -> Any:
     return _trusted(name.replace("::", "::<wbr>").replace("[", "<wbr>[", 1))
 
 
+def _part(name: str, caller: Callable[[], str]) -> Any:
+    """Render a section of the page; where that fails, a line in its place."""
+    return isolated(lambda: _trusted(caller()), lambda why: _note(f"{name} could not be shown ({why})"))
+
+
+def _row_part(row: Row, caller: Callable[[], str]) -> Any:
+    """Render a finding's rows; where that fails, a body of the same cells that says so."""
+
+    def unshown(why: str) -> Any:
+        import markupsafe
+
+        fault = why if row.fault else describe_unshown(row.record, row.finding, why)
+        return _trusted(_UNSHOWN.format(number=row.number, state=row.state, fault=markupsafe.escape(fault)))
+
+    return unshown(row.fault) if row.fault else isolated(lambda: _trusted(caller()), unshown)
+
+
+def _note(text: str) -> Any:
+    import markupsafe
+
+    return _trusted(f'<p class="note">{markupsafe.escape(text)}</p>')
+
+
+_UNSHOWN = (
+    '<tbody id="finding-{number}" data-state="{state}" data-kind="" data-device="" data-holder="" data-bytes="0"'
+    ' data-order="0"><tr class="row"><th scope="row" class="c-name" align="left"><bdi>{fault}</bdi></th>'
+    '<td class="c-state"><span class="state {state}">{state}</span></td><td class="c-held"></td><td class="c-kind"></td>'
+    '<td class="c-device"></td><td class="c-bytes number"></td></tr><tr class="more"><td colspan="6"><details>'
+    "<summary>Could not be shown</summary>The JSON report has it.</details></td></tr></tbody>"
+)
+"""A finding that cannot be shown, with all cells that the script looks for."""
+
+
 def _points(points: Iterable[tuple[float, float]]) -> Any:
     """Write the points of a line, which may be longer than a text: they are numbers, so nothing has to be escaped."""
     return _trusted(" ".join(f"{x:g},{y:g}" for x, y in points))
@@ -134,6 +170,7 @@ def _environment() -> jinja2.Environment:
         trim_blocks=True,
         undefined=jinja2.StrictUndefined,
     )
+    environment.globals.update(part=_part, row_part=_row_part)
     environment.filters["breakable"] = _breakable
     environment.filters["points"] = _points
     environment.filters["count_of"] = count_of

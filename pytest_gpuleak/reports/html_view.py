@@ -3,29 +3,42 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import json
 import math
 from collections import Counter
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
+from pytest_gpuleak.isolation import isolated
 from pytest_gpuleak.reports.html_chart import HOST, Drawing, Mark, build_charts, draw_chart, encode_chart
 from pytest_gpuleak.reports.html_rows import (
     ID_LIMIT,
     STATES,
     Culprit,
+    Found,
     Row,
     build_rows,
+    find_all,
     group_culprits,
 )
 from pytest_gpuleak.reports.text import clean_text, count_of, format_bytes
 from pytest_gpuleak.reports.words import HOLDER_WORDS
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from pytest_gpuleak.findings import KnownLeak
     from pytest_gpuleak.records import RunReport, TestRecord
 
+    _Listed = tuple[tuple[str, ...], dict[str, Any]]
+    _Drawn = tuple[tuple[Drawing, ...], list[dict[str, Any]]]
+
+_T = TypeVar("_T")
+
+MAX_TESTS = 200_000
+"""Tests that the page lists and draws, the first of the run."""
+
+_FILTERS = ("state", "kind", "device", "holder")
 _CULPRITS_SHOWN = 10
 _REASONS_SHOWN = 20
 _STALE_SHOWN = 500
@@ -38,8 +51,10 @@ class View:
     title: str
     headline: str
     mood: str
+    faults: list[str]
     tiles: tuple[tuple[str, str, str], ...]
     rows: tuple[Row, ...]
+    rows_left: int
     culprits: tuple[Culprit, ...]
     culprits_left: int
     choices: Mapping[str, tuple[tuple[str, str, int], ...]]
@@ -51,54 +66,97 @@ class View:
     stale_left: int
     facts: tuple[tuple[str, tuple[tuple[str, str], ...]], ...]
     tests: int
+    tests_left: int
     without_findings: int
     data: dict[str, Any]
 
 
 def describe_run(report: RunReport) -> View:
-    """Arrange a run for the page: what fails first, within that the largest."""
-    rows = build_rows(report)
-    by_name = sorted({test.worker for test in report.tests}, key=lambda name: (len(name), name))
-    positions: dict[str, list[int]] = {worker: [] for worker in by_name}
-    for at, test in enumerate(report.tests):
-        positions[test.worker].append(at)
-    charts = build_charts(report.tests, by_name, _marks(rows))
-    culprits = group_culprits(rows)
-    headline, mood = _headline(report, rows)
+    """Arrange a run for the page: what fails first, within that the largest. A part that fails is named in `faults`."""
+    faults: list[str] = []
+
+    def part(name: str, make: Callable[[], _T], otherwise: _T) -> _T:
+        def leave_out(why: str) -> _T:
+            faults.append(f"{name} could not be shown ({why})")
+            return otherwise
+
+        return isolated(make, leave_out)
+
+    found: list[Found] = part("the findings", lambda: find_all(report), [])
+    rows = build_rows(found)
+    culprits: list[Culprit] = part("the holders", lambda: group_culprits(found), [])
+    headline, mood = part("the headline", lambda: _headline(report, found), ("GPU memory leaks", "leaked"))
     reasons = Counter(test.why_unchecked for test in report.tests if test.why_unchecked)
+    listed: _Listed = ((), no_data())
+    workers, data = part("the list of tests", lambda: _list_tests(report.tests[:MAX_TESTS]), listed)
+    drawn: _Drawn = ((), [])
+    drawings, data["charts"] = part("the chart", lambda: _draw(report.tests[:MAX_TESTS], workers, rows), drawn)
     return View(
         title=headline,
         headline=headline,
         mood=mood,
-        tiles=tuple(_tiles(report, rows)),
+        faults=faults,
+        tiles=part("the totals", lambda: tuple(_tiles(report, found)), ()),
         rows=tuple(rows),
+        rows_left=len(found) - len(rows),
         culprits=tuple(culprits[:_CULPRITS_SHOWN]),
         culprits_left=max(0, len(culprits) - _CULPRITS_SHOWN),
-        choices={
-            "state": _choices((row.state for row in rows), {}),
-            "kind": _choices((row.finding.kind for row in rows), {}),
-            "device": _choices((row.finding.device for row in rows), {}),
-            "holder": _choices((row.holder_kind for row in rows), HOLDER_WORDS),
-        },
-        drawings=tuple(draw_chart(chart, positions) for chart in charts),
-        workers=tuple(by_name),
+        choices=part("the filters", lambda: _all_choices(rows), dict.fromkeys(_FILTERS, ())),
+        drawings=drawings,
+        workers=workers,
         reasons=tuple(reasons.most_common(_REASONS_SHOWN)),
         reasons_left=max(0, len(reasons) - _REASONS_SHOWN),
         stale=report.stale[:_STALE_SHOWN],
         stale_left=max(0, len(report.stale) - _STALE_SHOWN),
-        facts=(
-            ("Environment", tuple(_facts(report.environment))),
-            ("Policy", tuple(_facts(report.policy))),
-            ("Totals", tuple(_facts(report.summary))),
+        facts=tuple(
+            (title, part(title.lower(), functools.partial(_list_facts, values), ()))
+            for title, values in (
+                ("Environment", report.environment),
+                ("Policy", report.policy),
+                ("Totals", report.summary),
+            )
         ),
         tests=len(report.tests),
+        tests_left=max(0, len(report.tests) - MAX_TESTS),
         without_findings=sum(not test.findings for test in report.tests),
-        data={
-            "tests": _encode_tests(report.tests, by_name),
-            "workers": [clean_text(worker, ID_LIMIT) for worker in by_name],
-            "charts": [encode_chart(chart, by_name) for chart in charts],
-        },
+        data=data,
     )
+
+
+def _list_tests(tests: Sequence[TestRecord]) -> _Listed:
+    """List the workers, and write the tests for the script; the charts are added later."""
+    workers = tuple(sorted({test.worker for test in tests}, key=lambda name: (len(name), name)))
+    names = [clean_text(worker, ID_LIMIT) for worker in workers]
+    return workers, {"tests": _encode_tests(tests, workers), "workers": names, "charts": []}
+
+
+def no_data() -> dict[str, Any]:
+    """Return what the script is given where there are no tests to list."""
+    return {"tests": {"files": [], "words": [], "rows": []}, "workers": [], "charts": []}
+
+
+def _draw(tests: Sequence[TestRecord], workers: Sequence[str], rows: Sequence[Row]) -> _Drawn:
+    if not workers:
+        return (), []
+    positions: dict[str, list[int]] = {worker: [] for worker in workers}
+    for at, test in enumerate(tests):
+        positions[test.worker].append(at)
+    charts = build_charts(tests, workers, _marks([row for row in rows if row.order < len(tests)]))
+    drawings = tuple(draw_chart(chart, positions) for chart in charts)
+    return drawings, [encode_chart(chart, workers) for chart in charts]
+
+
+def _all_choices(rows: Sequence[Row]) -> dict[str, tuple[tuple[str, str, int], ...]]:
+    values = (
+        (row.state for row in rows),
+        (row.finding.kind for row in rows),
+        (row.finding.device for row in rows),
+        (row.holder_kind for row in rows),
+    )
+    return {
+        name: _choices(some, HOLDER_WORDS if name == "holder" else {})
+        for name, some in zip(_FILTERS, values, strict=True)
+    }
 
 
 def _marks(rows: Sequence[Row]) -> dict[str, list[Mark]]:
@@ -111,14 +169,14 @@ def _marks(rows: Sequence[Row]) -> dict[str, list[Mark]]:
     return {device: sorted(found.values(), key=lambda mark: mark.position) for device, found in marks.items()}
 
 
-def _headline(report: RunReport, rows: Sequence[Row]) -> tuple[str, str]:
+def _headline(report: RunReport, found: Sequence[Found]) -> tuple[str, str]:
     """Say the run's verdict in one sentence, and name the mood that colours it."""
     counts = report.summary
     leaked, fixtures = _count(counts.get("leaked")), _count(counts.get("fixtures_leaked"))
-    known = sum(row.state == "known" for row in rows)
+    known = sum(one.state == "known" for one in found)
     parts = [count_of(leaked, "test")] if leaked or not fixtures else []
     parts += [count_of(fixtures, "fixture")] if fixtures else []
-    total = sum(row.finding.bytes for row in rows if row.state == "leaked")
+    total = sum(one.finding.bytes for one in found if one.state == "leaked")
     if leaked or fixtures:
         sentence = f"{' and '.join(parts)} leaked {format_bytes(total)}"
         mood = "leaked"
@@ -135,10 +193,10 @@ def _headline(report: RunReport, rows: Sequence[Row]) -> tuple[str, str]:
     return sentence, mood
 
 
-def _tiles(report: RunReport, rows: Sequence[Row]) -> Iterable[tuple[str, str, str]]:
+def _tiles(report: RunReport, found: Sequence[Found]) -> Iterable[tuple[str, str, str]]:
     """Pair the figures of the head with their labels, and with the state that colours them where it is not 0."""
     counts = report.summary
-    states = Counter(row.state for row in rows)
+    states = Counter(one.state for one in found)
     yield f"{_count(counts.get('leaked')):,}", "leaked", "leaked" if counts.get("leaked") else ""
     if counts.get("fixtures_leaked"):
         yield f"{_count(counts['fixtures_leaked']):,}", "fixtures leaked", "leaked"
@@ -176,6 +234,10 @@ def _choices(values: Iterable[str], words: Mapping[str, str]) -> tuple[tuple[str
 
 def _state_rank(value: str) -> tuple[int, str]:
     return (STATES.index(value) if value in STATES else len(STATES), value)
+
+
+def _list_facts(values: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
+    return tuple(_facts(values))
 
 
 def _facts(values: Mapping[str, Any]) -> Iterable[tuple[str, str]]:

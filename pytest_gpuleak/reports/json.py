@@ -7,14 +7,17 @@ import math
 from importlib import resources
 from typing import TYPE_CHECKING, Any
 
-from pytest_gpuleak.records import SCHEMA, encode
+from pytest_gpuleak.isolation import isolated
+from pytest_gpuleak.records import SCHEMA, encode_record
 from pytest_gpuleak.reports.text import clean_text
 from pytest_gpuleak.reports.writing import write_text
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from pathlib import Path
 
-    from pytest_gpuleak.records import RunReport
+    from pytest_gpuleak.findings import FixtureRecord, KnownLeak
+    from pytest_gpuleak.records import RunReport, TestRecord
 
 MAX_TEXT = 4096
 """Characters of the longest string in a report; a longer one is cut."""
@@ -27,18 +30,45 @@ _ENCODER = json.JSONEncoder(allow_nan=False)
 def encode_report(report: RunReport) -> str:
     """Write a report as JSON text.
 
-    Strings are free of control characters and cut at `MAX_TEXT`; a number that is not finite is written as null.
-    Raises TypeError where `environment`, `policy` or `summary` hold anything but plain values.
+    Strings are free of control characters and cut at `MAX_TEXT`; a number that is not finite is written as null. What
+    cannot be written costs itself alone: a record keeps its other fields, and names the error; see `salvage`.
     """
-    document = {"schema": SCHEMA, **encode(report)}
-    return "{\n" + ",\n".join(f'"{key}": {_lines_of(plain(value))}' for key, value in document.items()) + "\n}\n"
+    parts = {
+        "schema": _encode(SCHEMA),
+        "created": _encode(report.created),
+        **{name: _mapping_of(getattr(report, name)) for name in ("environment", "policy", "summary")},
+        **{name: _lines_of(getattr(report, name)) for name in ("tests", "fixtures", "stale")},
+        "incomplete": _encode(report.incomplete),
+        "faults": _encode(list(report.faults)),
+    }
+    return "{\n" + ",\n".join(f'"{key}": {text}' for key, text in parts.items()) + "\n}\n"
 
 
-def _lines_of(value: object) -> str:
-    """One test a line: with `indent` the encoder is Python's own, and takes three times as long."""
-    if type(value) is list and value:
-        return "[\n" + ",\n".join(map(_ENCODER.encode, value)) + "\n]"
-    return _ENCODER.encode(value)
+def _encode(value: object) -> str:
+    return _ENCODER.encode(plain(value))
+
+
+def _mapping_of(values: dict[str, Any]) -> str:
+    def salvaged(why: str) -> str:
+        from pytest_gpuleak.reports.salvage import salvage_mapping
+
+        return _encode(salvage_mapping(values, why))
+
+    return isolated(lambda: _encode(values), salvaged)
+
+
+def _lines_of(records: Sequence[TestRecord | FixtureRecord | KnownLeak]) -> str:
+    """Write one record a line: with `indent` the encoder is Python's own, and takes three times as long."""
+    return "[\n" + ",\n".join(map(_line_of, records)) + "\n]" if records else "[]"
+
+
+def _line_of(record: TestRecord | FixtureRecord | KnownLeak) -> str:
+    def salvaged(_: str) -> str:
+        from pytest_gpuleak.reports.salvage import salvage_record
+
+        return _encode(salvage_record(record))
+
+    return isolated(lambda: _encode(encode_record(record)), salvaged)
 
 
 def write(report: RunReport, path: Path) -> None:

@@ -7,14 +7,19 @@ ends at an empty line, so none is written inside one.
 
 from __future__ import annotations
 
+import heapq
 import html
 from typing import TYPE_CHECKING
 
-from pytest_gpuleak.reports.places import culprits_of, findings_of, name_of
+from pytest_gpuleak.isolation import isolated
+from pytest_gpuleak.reports.grouping import Group, group_safely
+from pytest_gpuleak.reports.places import findings_of, name_of
 from pytest_gpuleak.reports.standing import standing_of
 from pytest_gpuleak.reports.terminal import render_finding
+from pytest_gpuleak.reports.terminal_section import render_totals
 from pytest_gpuleak.reports.terminal_summary import ID_LIMIT, TEXT_LIMIT, render_summary
 from pytest_gpuleak.reports.text import clean_text, count_of, format_bytes, shorten_middle
+from pytest_gpuleak.reports.unshown import describe_unshown
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -22,8 +27,7 @@ if TYPE_CHECKING:
 
     from pytest_gpuleak.findings import Finding, FixtureRecord, KnownLeak
     from pytest_gpuleak.records import RunReport, TestRecord
-
-    Entry = tuple[TestRecord | FixtureRecord, Finding]
+    from pytest_gpuleak.reports.grouping import Entry
 
 MAX_BYTES = 1_000_000
 """Bytes of a whole report: GitHub shows no summary of a step that is over 1 MiB."""
@@ -35,7 +39,6 @@ _ROWS_SHOWN = 100
 _LISTED = 100
 _WIDTH = 110
 _CELL = 120
-_ALSO_SHOWN = 5
 
 
 def encode_report(report: RunReport, *, limit: int = MAX_BYTES) -> str:
@@ -54,10 +57,10 @@ def encode_report(report: RunReport, *, limit: int = MAX_BYTES) -> str:
         page.add_table(failed)
         page.add_details(failed)
     if known:
-        page.add(_listed(count_of(len(known), "known leak"), [_known_line(*entry) for entry in known]))
+        page.add(_listed(count_of(len(known), "known leak"), len(known), _known_lines(known)))
     if report.stale:
         title = f"{count_of(len(report.stale), 'leak')} of the baseline gone: remove the entries"
-        page.add(_listed(title, [_stale_line(entry) for entry in report.stale]))
+        page.add(_listed(title, len(report.stale), [_stale_line(entry) for entry in report.stale[:_LISTED]]))
     return page.text()
 
 
@@ -88,8 +91,9 @@ class _Page:
         return True
 
     def add_table(self, failed: Sequence[Entry]) -> None:
-        """Add the table of leaks, with as many rows as are worth reading and fit."""
-        rows = [_row(*entry) for entry in failed[:_ROWS_SHOWN]]
+        """Add the table of leaks, the largest first, with as many rows as are worth reading and fit."""
+        largest = isolated(lambda: heapq.nlargest(_ROWS_SHOWN, failed, key=_size), lambda _: failed[:_ROWS_SHOWN])
+        rows = [_row_safely(*entry) for entry in largest]
         while rows and not self.add(_table(rows)):
             rows = rows[: len(rows) // 2]
         if len(rows) < len(failed):
@@ -98,11 +102,11 @@ class _Page:
     def add_details(self, failed: Sequence[Entry]) -> None:
         """Explain the leaks until one does not fit."""
         explained = 0
-        for met in culprits_of(list(failed)):
-            if not self.add(_details(met)):
+        for group in group_safely(failed):
+            if not self.add(_details_safely(group)):
                 self._cut.append(f"{count_of(len(failed) - explained, 'leak')} not explained")
                 return
-            explained += len(met)
+            explained += len(group.entries)
 
     def text(self) -> str:
         """The whole page."""
@@ -112,13 +116,14 @@ class _Page:
 
 def _head(report: RunReport, failed: Sequence[Entry], known: Sequence[Entry]) -> str:
     if failed:
-        size = sum(found.bytes for _, found in failed)
-        title = f"{count_of(len(failed), 'GPU memory leak')}, {format_bytes(size)}"
+        size = isolated(lambda: f", {format_bytes(sum(found.bytes for _, found in failed))}", lambda _: "")
+        title = f"{count_of(len(failed), 'GPU memory leak')}{size}"
     else:
         title = "No new GPU memory leaks found" if known else "No GPU memory leaks found"
     if report.incomplete is not None:
         title += ", but the run is incomplete"
-    lines = [f"### {title}", "", f"<p>{html.escape(render_summary(report.summary))}</p>"]
+    counts = isolated(lambda: render_summary(report.summary), lambda why: f"the counts could not be shown ({why})")
+    lines = [f"### {title}", "", f"<p>{html.escape(counts)}</p>"]
     if report.incomplete is not None:
         lines += ["", f"<p><b>Incomplete, tests are missing:</b> {_code(report.incomplete, TEXT_LIMIT)}</p>"]
     return "\n".join(lines) + "\n"
@@ -138,45 +143,69 @@ def _row(record: TestRecord | FixtureRecord, found: Finding) -> str:
         (part.created for part in found.contributions if part.created is not None), None
     )
     created = "unknown" if origin is None else _code(f"{origin.file}:{origin.line}", ID_LIMIT)
-    cells = (_code(name_of(record), ID_LIMIT), found.kind, _code(found.device, 40), format_bytes(found.bytes))
+    cells = (_code(name_of(record), ID_LIMIT), _kind(found.kind), _code(found.device, 40), format_bytes(found.bytes))
     return "<tr>" + "".join(f"<td>{cell}</td>" for cell in (*cells, holder, created)) + "</tr>"
 
 
-def _details(met: Sequence[Entry]) -> str:
-    """Explain a culprit, and name the first of the other tests that met it."""
-    record, found = met[0]
-    lines = [html.escape(line) for line in render_finding(found, verbosity=1, width=_WIDTH) if line.strip()]
-    lines += [
-        f"  also in  {html.escape(clean_text(name_of(other), ID_LIMIT))}" for other, _ in met[1 : _ALSO_SHOWN + 1]
-    ]
-    if len(met) > _ALSO_SHOWN + 1:
-        lines.append(f"           and {len(met) - _ALSO_SHOWN - 1} more")
-    title = f"{_code(name_of(record), ID_LIMIT)}: {found.kind}, {format_bytes(found.bytes)}"
-    if len(met) > 1:
-        title += f"; also in {len(met) - 1} more"
+def _row_safely(record: TestRecord | FixtureRecord, found: Finding) -> str:
+    return isolated(lambda: _row(record, found), lambda why: f"<tr><td>{_unshown(record, found, why)}</td></tr>")
+
+
+def _details(group: Group) -> str:
+    """Explain a holder by its largest finding, and say what it keeps in all."""
+    record, found = group.entries[0]
+    text = render_finding(found, verbosity=1, width=_WIDTH) + render_totals(group, width=_WIDTH)
+    lines = [html.escape(line) for line in text if line.strip()]
+    title = f"{_code(name_of(record), ID_LIMIT)}: {_kind(found.kind)}, {format_bytes(found.bytes)}"
+    if len(group.entries) > 1:
+        title += f"; also in {len(group.entries) - 1} more, {format_bytes(group.bytes)} in all"
     return (
         "\n".join([f"<details><summary>{title}</summary>", f"<pre>{lines[0]}", *lines[1:], "</pre></details>"]) + "\n"
     )
 
 
-def _listed(title: str, lines: Sequence[str]) -> str:
-    shown = [f"<li>{line}</li>" for line in lines[:_LISTED]]
-    if len(lines) > _LISTED:
-        shown.append(f"<li>and {len(lines) - _LISTED} more; the JSON report has all</li>")
+def _details_safely(group: Group) -> str:
+    return isolated(lambda: _details(group), lambda why: f"<p>{_unshown(*group.entries[0], why)}</p>\n")
+
+
+def _unshown(record: TestRecord | FixtureRecord, found: Finding, why: str) -> str:
+    return _code(describe_unshown(record, found, why), 2 * TEXT_LIMIT)
+
+
+def _size(entry: Entry) -> int:
+    return entry[1].bytes
+
+
+def _listed(title: str, count: int, lines: Sequence[str]) -> str:
+    shown = [f"<li>{line}</li>" for line in lines]
+    if count > len(lines):
+        shown.append(f"<li>and {count - len(lines)} more; the JSON report has all</li>")
     return "\n".join([f"<details><summary>{title}</summary>", "<ul>", *shown, "</ul></details>"]) + "\n"
+
+
+def _known_lines(known: Sequence[Entry]) -> list[str]:
+    def line(record: TestRecord | FixtureRecord, found: Finding) -> str:
+        return isolated(lambda: _known_line(record, found), lambda why: _unshown(record, found, why))
+
+    return [line(*entry) for entry in known[:_LISTED]]
 
 
 def _known_line(record: TestRecord | FixtureRecord, found: Finding) -> str:
     held = "" if found.holder is None else f", held by {_code(found.holder.text or found.holder.kind, _CELL)}"
     standing = standing_of(found)
     reason = "" if standing is None or not standing.text else f"; {_code(standing.text, TEXT_LIMIT)}"
-    return f"{_code(name_of(record), ID_LIMIT)}: {found.kind}, {format_bytes(found.bytes)}{held}{reason}"
+    return f"{_code(name_of(record), ID_LIMIT)}: {_kind(found.kind)}, {format_bytes(found.bytes)}{held}{reason}"
 
 
 def _stale_line(entry: KnownLeak) -> str:
     name = entry.test if entry.fixture is None else f"fixture '{entry.fixture}' of {entry.test}"
     held = f", held by {_code(entry.holder, _CELL)}" if entry.holder else ""
-    return f"{_code(name, ID_LIMIT)}: {entry.kind}, {format_bytes(entry.bytes)}{held}"
+    return f"{_code(name, ID_LIMIT)}: {_kind(entry.kind)}, {format_bytes(entry.bytes)}{held}"
+
+
+def _kind(kind: str) -> str:
+    """A word of ours, as a rule; a report of a later release may have others."""
+    return html.escape(clean_text(kind, 40))
 
 
 def _code(text: str, limit: int) -> str:

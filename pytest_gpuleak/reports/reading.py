@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from pytest_gpuleak.findings import FixtureRecord, KnownLeak
 from pytest_gpuleak.records import SCHEMA, RunReport, TestRecord
 from pytest_gpuleak.reports.text import clean_text
-from pytest_gpuleak.reports.validation import WrongValueError, check, check_plain, check_usage, describe
+from pytest_gpuleak.reports.validation import WrongValueError, check, check_plain, check_texts, check_usage, describe
 from pytest_gpuleak.summary import summarise
 
 if TYPE_CHECKING:
@@ -71,6 +71,8 @@ class _RefusedError(ValueError):
 def _read(source: Path | Literal["-"]) -> str:
     try:
         if source == "-":
+            if sys.stdin is None:  # closed before the program started
+                raise _RefusedError("is closed")
             data = _bounded(sys.stdin.buffer)
         elif Path(source).is_dir():
             raise _RefusedError("is a folder")
@@ -165,6 +167,10 @@ def _report(document: dict[str, Any]) -> RunReport:
     incomplete = document.get("incomplete")
     if not (incomplete is None or isinstance(incomplete, str)):
         raise WrongValueError(f"is {describe(incomplete)}, which is not text or null").at("incomplete")
+    try:
+        faults = check_texts(document.get("faults", []))
+    except WrongValueError as error:
+        raise error.at("faults") from None
     return RunReport(
         created=_time(document.get("created")),
         environment=_mapping(document, "environment"),
@@ -175,6 +181,7 @@ def _report(document: dict[str, Any]) -> RunReport:
         stale=stale,
         # A reason that is empty is one: whoever wrote it meant to say that tests are missing.
         incomplete=None if incomplete is None else incomplete or "no reason is given",
+        faults=faults,
     )
 
 

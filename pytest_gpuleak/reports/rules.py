@@ -4,8 +4,15 @@ from __future__ import annotations
 
 import dataclasses
 
+from pytest_gpuleak.reports.text import clean_text
+
 STALE_RULE = "gpu-leak/stale"
 """The rule of a baseline's entry whose leak is gone."""
+
+UNSHOWN_RULE = "gpu-leak/unshown"
+"""What a finding falls under that a report fails to render. `RULES` does not list it: it says nothing of the code."""
+
+_KIND_LIMIT = 40
 
 
 @dataclasses.dataclass(frozen=True)
@@ -116,4 +123,4 @@ RULE_INDEX = {rule.id: index for index, rule in enumerate(RULES)}
 
 def rule_id(kind: str) -> str:
     """The id of the rule that a finding of this kind falls under."""
-    return f"gpu-leak/{kind}"
+    return f"gpu-leak/{clean_text(kind, _KIND_LIMIT)}"

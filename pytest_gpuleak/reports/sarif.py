@@ -16,13 +16,15 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 from pytest_gpuleak import __version__
+from pytest_gpuleak.isolation import isolated
 from pytest_gpuleak.records import TestRecord
-from pytest_gpuleak.reports.places import Place, Role, findings_of, place_of_known, places_of, root_of
-from pytest_gpuleak.reports.rules import RULE_INDEX, RULES, STALE_RULE, Rule, rule_id
+from pytest_gpuleak.reports.places import LAST_RESORT, Place, Role, findings_of, place_of_known, places_of, root_of
+from pytest_gpuleak.reports.rules import RULE_INDEX, RULES, STALE_RULE, UNSHOWN_RULE, Rule, rule_id
 from pytest_gpuleak.reports.standing import State, standing_of
 from pytest_gpuleak.reports.terminal import render_short
 from pytest_gpuleak.reports.terminal_summary import ID_LIMIT, TEXT_LIMIT
 from pytest_gpuleak.reports.text import clean_text, format_bytes
+from pytest_gpuleak.reports.unshown import describe_unshown
 from pytest_gpuleak.reports.writing import write_text
 
 if TYPE_CHECKING:
@@ -65,7 +67,7 @@ def _log(report: RunReport) -> Json:
     prefix = root_of(report)
     findings = findings_of(report)
     findings.sort(key=lambda pair: (not pair[1].failed, not pair[1].known))  # stable; what is cut is the least
-    results = [_result(record, found, prefix) for record, found in findings[:MAX_RESULTS]]
+    results = [_result_safely(record, found, prefix) for record, found in findings[:MAX_RESULTS]]
     results += [_stale_result(entry, prefix) for entry in report.stale[: MAX_RESULTS - len(results)]]
     left_out = len(findings) + len(report.stale) - len(results)
     return {
@@ -86,7 +88,7 @@ def _log(report: RunReport) -> Json:
                 "originalUriBaseIds": {BASE: {"description": {"text": "The root of the repository."}}},
                 "columnKind": "unicodeCodePoints",
                 "results": results,
-                "properties": {"summary": _plain_numbers(report.summary)},
+                "properties": {"summary": isolated(lambda: _plain_numbers(report.summary), lambda _: {})},
             }
         ],
     }
@@ -124,6 +126,22 @@ def _invocation(report: RunReport, left_out: int) -> Json:
     return invocation if ended is None else {**invocation, "endTimeUtc": ended}
 
 
+def _result_safely(record: TestRecord | FixtureRecord, found: Finding, prefix: str) -> Json:
+    """Write a result; where that fails, one that says so, at the place that those without one have."""
+
+    def unshown(why: str) -> Json:
+        text = describe_unshown(record, found, why)
+        return {
+            "ruleId": UNSHOWN_RULE,
+            "level": "error" if found.failed else "note",
+            "message": {"text": _message(text)},
+            "locations": [_location(LAST_RESORT)],
+            "partialFingerprints": {"gpuLeak/v1": _digest(text)},
+        }
+
+    return isolated(lambda: _result(record, found, prefix), unshown)
+
+
 def _result(record: TestRecord | FixtureRecord, found: Finding, prefix: str) -> Json:
     name, logical = _named(record)
     (_, first), *others = places = places_of(found, record, prefix)
@@ -135,16 +153,16 @@ def _result(record: TestRecord | FixtureRecord, found: Finding, prefix: str) -> 
     rule = rule_id(found.kind)
     result: Json = {
         "ruleId": rule,
-        "ruleIndex": RULE_INDEX[rule],
+        **({"ruleIndex": RULE_INDEX[rule]} if rule in RULE_INDEX else {}),
         "level": "error" if found.failed else "note",
         "message": {"text": _message(f"{render_short(found)}{_growth(found)}\nleft by {name}")},
         "locations": [location],
         "partialFingerprints": {"gpuLeak/v1": _fingerprint(found, name)},
         "properties": {
             "device": clean_text(found.device, ID_LIMIT),
-            "bytes": found.bytes,
-            "bytesPerRun": found.bytes_per_run,
-            "count": found.count,
+            "bytes": _in_64_bits(found.bytes),
+            "bytesPerRun": _in_64_bits(found.bytes_per_run),
+            "count": _in_64_bits(found.count),
             "fingerprint": clean_text(found.fingerprint, ID_LIMIT),
             "worker": clean_text(record.worker, ID_LIMIT),
         },
@@ -179,7 +197,9 @@ def _stale_result(entry: KnownLeak, prefix: str) -> Json:
     subject = entry.test if entry.fixture is None else f"fixture '{entry.fixture}' of {entry.test or 'a plugin'}"
     held = f", held by {clean_text(entry.holder, TEXT_LIMIT)}" if entry.holder else ""
     name = clean_text(subject, ID_LIMIT)
-    text = f"gone: {entry.kind}, {format_bytes(entry.bytes)} on {clean_text(entry.device, ID_LIMIT)}{held}"
+    text = (
+        f"gone: {clean_text(entry.kind, 40)}, {format_bytes(entry.bytes)} on {clean_text(entry.device, ID_LIMIT)}{held}"
+    )
     result: Json = {
         "ruleId": STALE_RULE,
         "ruleIndex": RULE_INDEX[STALE_RULE],
@@ -266,6 +286,11 @@ def _digest(*parts: str) -> str:
     return hashlib.sha256("\0".join(parts).encode("utf-8", "replace")).hexdigest()[:32]
 
 
+def _in_64_bits(number: int) -> int:
+    """Return a number as readers can keep it."""
+    return max(-(2**63), min(number, 2**63 - 1))
+
+
 def _utc(created: str) -> str | None:
     """An ISO 8601 time in UTC as SARIF writes it, or None where there is none."""
     try:
@@ -278,7 +303,7 @@ def _utc(created: str) -> str | None:
 def _plain_numbers(summary: Json) -> Json:
     """The counts and sums of a summary: what is nested is the JSON report's."""
     return {
-        clean_text(name, ID_LIMIT): value
+        clean_text(name, ID_LIMIT): _in_64_bits(value) if isinstance(value, int) else value
         for name, value in summary.items()
         if isinstance(value, int) or (isinstance(value, float) and math.isfinite(value))
     }

@@ -7,65 +7,27 @@ place in a file is never cut by it.
 
 from __future__ import annotations
 
+import itertools
 import textwrap
 from typing import TYPE_CHECKING
 
 from pytest_gpuleak.reports.standing import is_standing
 from pytest_gpuleak.reports.terminal_summary import ID_LIMIT, INDENT, MIN_WIDTH, TEXT_LIMIT
 from pytest_gpuleak.reports.text import clean_text, count_of, format_bytes, shorten_middle
-from pytest_gpuleak.reports.words import HOLDER_WORDS, describe_amount
+from pytest_gpuleak.reports.words import describe_amount, describe_holder
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Sequence
 
-    from pytest_gpuleak.findings import ArrayInfo, Autograd, Contribution, Finding, FixtureRecord, Holder, Origin
-    from pytest_gpuleak.records import RunReport, TestRecord
+    from pytest_gpuleak.findings import ArrayInfo, Autograd, Contribution, Finding, Holder, Origin
 
 _SHORT_CHAIN = 120  # JUnit and longrepr have no columns; a line in them should still be one
 _ARRAYS_SHOWN = 5  # with -v; the JSON report has more
 _STEPS_SHOWN = 30
-_TESTS_SHOWN = 3
 _PARTS_SHOWN = 3
+_MOST_SHOWN = 50  # of lines of creation, parts, figures and further holders, whatever is asked for
 _CHAIN_END = 12  # characters that the end of a chain takes to be worth showing beside its root
 _LABEL_INDENT = " " * 11
-
-
-def render_leaks(report: RunReport, *, verbosity: int, width: int) -> list[str]:
-    """Write the lines below the title ``GPU LEAKS``; none where there is nothing to show.
-
-    What failed is explained; from verbosity 1 up (``-v``) also what was noted or allowed, and each holder's path step
-    by step. At -1 (``-q``) each failed finding takes one line, below that none. A culprit met again (the same
-    fingerprint) is referred to.
-    """
-    if verbosity < 0:
-        titled = _titled(report, verbose=False) if verbosity == -1 else ()
-        return [
-            f"{name}: {render_line(found)}" for _, name, record in titled for found in record.findings if found.failed
-        ]
-    width = max(width, MIN_WIDTH)
-    lines: list[str] = []
-    entries = [
-        (title, name, finding)
-        for title, name, record in _titled(report, verbose=verbosity > 0)
-        for finding in record.findings
-        if finding.failed or verbosity > 0
-    ]
-    met: dict[tuple[str, ...], list[str]] = {}
-    for title, name, finding in entries:
-        met.setdefault(_culprit(finding, title), []).append(name)
-    above = ""
-    for title, name, finding in entries:
-        names = met.pop(_culprit(finding, title), None)
-        if names is None:
-            continue  # explained above
-        if title != above:
-            lines += ["", title] if lines else [title]
-            above = title
-        lines += render_finding(finding, verbosity=verbosity, width=width)
-        more = list(dict.fromkeys(other for other in names if other != name))
-        if more:
-            lines += _also_in(more, width, every=verbosity > 0)
-    return lines
 
 
 def render_finding(finding: Finding, *, verbosity: int = 0, width: int = 80) -> list[str]:
@@ -75,31 +37,33 @@ def render_finding(finding: Finding, *, verbosity: int = 0, width: int = 80) -> 
     if finding.holder is not None or finding.metric is None:
         lines += _held_lines(finding.holder, width)
     if finding.hint:
-        lines += _wrapped("fix", finding.hint, width)
+        lines += wrapped("fix", finding.hint, width)
     if verbosity > 0 and finding.holder is not None:
         lines += _path(finding.holder, width)
-    for other in finding.other_holders:
-        lines += _held_lines(other, width, label="and by")
+    lines += _other_lines(finding, width)
     if finding.metric is None:
         lines += _created(finding, width, every=verbosity > 0)
     lines += _parts(finding, width, every=verbosity > 0)
-    for text in finding.evidence:
+    for text in finding.evidence[:_MOST_SHOWN]:
         if not is_standing(text):
-            lines += _wrapped("figures", text, width)
-    lines += [_labelled("tensor", _array(array)) for array in finding.tensors[: _ARRAYS_SHOWN if verbosity > 0 else 1]]
+            lines += wrapped("figures", text, width)
+    lines += [labelled("tensor", _array(array)) for array in finding.tensors[: _ARRAYS_SHOWN if verbosity > 0 else 1]]
     if finding.why_unconfirmed:
-        lines += _wrapped("because", finding.why_unconfirmed, width)
+        lines += wrapped("because", finding.why_unconfirmed, width)
     lines += _graph(finding.autograd)
     if finding.known and not any(map(is_standing, finding.evidence)):
-        lines.append(_labelled("known", "listed in the baseline"))
+        lines.append(labelled("known", "listed in the baseline"))
     return lines
 
 
 def render_holders(holders: Sequence[Holder], autograd: Autograd | None, *, width: int = 80) -> list[str]:
     """Write the holders of one object, step by step, and what its autograd graph retains."""
-    lines: list[str] = []
-    for index, holder in enumerate(holders):
-        lines += _held_lines(holder, width, label="and by" if index else "held by") + _path(holder, width)
+    written = [
+        _held_lines(holder, width, label="and by" if index else "held by") + _path(holder, width)
+        for index, holder in enumerate(holders)
+    ]
+    first = [_held_lines(holders[0], width, label="and by") + _path(holders[0], width)] if holders else []
+    lines = [*itertools.chain(*written[:1]), *_without_repeats(first, written[1:])]
     return [line.removeprefix(INDENT) for line in lines + _graph(autograd)]
 
 
@@ -121,59 +85,13 @@ def render_line(finding: Finding) -> str:
     return f"{_what(finding)}, held by {_held_by(finding.holder)}"
 
 
-def _titled(report: RunReport, *, verbose: bool) -> Iterable[tuple[str, str, TestRecord | FixtureRecord]]:
-    """Yield what is to be shown, failures first, each with its title and its shorter name."""
-    titled: list[tuple[str, str, str, TestRecord | FixtureRecord]] = []
-    for test in report.tests:
-        titled.append((test.verdict, clean_text(test.nodeid, ID_LIMIT), "", test))
-    for fixture in report.fixtures:
-        place = clean_text(fixture.baseid if fixture.file is None else fixture.file, ID_LIMIT)
-        if fixture.line is not None and fixture.file is not None:
-            place += f":{fixture.line}"
-        verdict = "leaked" if any(finding.failed for finding in fixture.findings) else "noted"
-        name = f"fixture '{clean_text(fixture.name, ID_LIMIT)}'"
-        where = f" ({fixture.scope} scope, {place})" if place else f" ({fixture.scope} scope)"
-        titled.append((verdict if fixture.allowed is None else "allowed", name, where, fixture))
-    for verdict in ("leaked", "noted", "allowed") if verbose else ("leaked",):
-        for its_verdict, name, where, record in titled:
-            if its_verdict == verdict:
-                worker = "" if record.worker == "main" else f" [{clean_text(record.worker, ID_LIMIT)}]"
-                reason = f": {clean_text(record.allowed, TEXT_LIMIT)}" if record.allowed else ""
-                known = verdict == "noted" and any(finding.known for finding in record.findings)
-                word = "KNOWN" if known else verdict.upper()
-                yield f"{word} {name}{where}{worker}{reason}", f"{name}{where}", record
-
-
 def _what(finding: Finding) -> str:
-    kind = finding.kind if finding.failed else f"{finding.kind}, {'known' if finding.known else 'not failed'}"
-    return f"{kind}: {describe_amount(finding, ID_LIMIT)}"
+    state = "" if finding.failed else ", known" if finding.known else ", not failed"
+    return f"{clean_text(finding.kind, ID_LIMIT)}{state}: {describe_amount(finding, ID_LIMIT)}"
 
 
 def _what_lines(finding: Finding, width: int) -> list[str]:
     return textwrap.wrap(_what(finding), width, initial_indent=INDENT, subsequent_indent=INDENT * 2)
-
-
-def _culprit(finding: Finding, title: str) -> tuple[str, ...]:
-    """What findings have in common that are explained once."""
-    if finding.holder is None or finding.holder.kind == "unknown" or not (finding.holder.path or _is_place(finding)):
-        return finding.kind, title  # two that are held by nobody known need not be the same
-    # With the root: a fingerprint has no digits, and `app.layer1` is not `app.layer2`.
-    return finding.kind, finding.device, finding.fingerprint, finding.holder.root
-
-
-def _is_place(finding: Finding) -> bool:
-    return finding.holder is not None and finding.holder.kind != "native"
-
-
-def _also_in(names: list[str], width: int, *, every: bool) -> list[str]:
-    """Write the other tests and fixtures that met a culprit."""
-    shown = names if every else names[:_TESTS_SHOWN]
-    lines = [_labelled("also in", f"{len(names)} more:" if len(names) > 1 else shown[0])]
-    if len(names) > 1:
-        lines += [_labelled("", name) for name in shown]
-    if len(shown) < len(names):
-        lines.append(_labelled("", f"and {len(names) - len(shown)} more (-v shows all)"))
-    return [line if len(line) <= width else shorten_middle(line, width) for line in lines]
 
 
 def _baseline_lines(finding: Finding, width: int) -> list[str]:
@@ -187,12 +105,36 @@ def _baseline_lines(finding: Finding, width: int) -> list[str]:
 
 def _held_lines(holder: Holder | None, width: int, label: str = "held by") -> list[str]:
     if holder is None:
-        return [_labelled(label, _held_by(None))]
-    whole = _labelled(label, f"{_chain(holder, TEXT_LIMIT)}  ({_holder_kind(holder)})")
+        return [labelled(label, _held_by(None))]
+    whole = labelled(label, f"{_chain(holder, TEXT_LIMIT)}  ({_holder_kind(holder)})")
     if len(whole) <= width:
         return [whole]
     chain = _chain(holder, width - len(_LABEL_INDENT))
-    return [_labelled(label, chain), _labelled("", f"({_holder_kind(holder)})")]
+    return [labelled(label, chain), labelled("", f"({_holder_kind(holder)})")]
+
+
+def _other_lines(finding: Finding, width: int) -> list[str]:
+    """Write the further holders."""
+    first = [] if finding.holder is None else [_held_lines(finding.holder, width, label="and by")]
+    others = [_held_lines(other, width, label="and by") for other in finding.other_holders[:_MOST_SHOWN]]
+    return _without_repeats(first, others)
+
+
+def _without_repeats(first: Sequence[list[str]], others: Sequence[list[str]]) -> list[str]:
+    """Write each text once, and count the rest: two entries of one cache read the same, and tell a reader nothing."""
+    met = set(map(tuple, first))
+    lines: list[str] = []
+    repeated = 0
+    for written in others:
+        if tuple(written) in met:
+            repeated += 1
+        else:
+            met.add(tuple(written))
+            lines += written
+    if repeated:
+        holders = "holder" if len(met) == 1 else "holders"
+        lines.append(labelled("and by", f"{count_of(repeated, 'further reference')} of the same {holders}"))
+    return lines
 
 
 def _held_by(holder: Holder | None) -> str:
@@ -201,9 +143,9 @@ def _held_by(holder: Holder | None) -> str:
 
 def _holder_kind(holder: Holder) -> str:
     if holder.file is None:
-        return HOLDER_WORDS[holder.kind]
+        return describe_holder(holder)
     line = "" if holder.line is None else f":{holder.line}"
-    return f"{HOLDER_WORDS[holder.kind]}, {clean_text(holder.file, ID_LIMIT)}{line}"
+    return f"{describe_holder(holder)}, {clean_text(holder.file, ID_LIMIT)}{line}"
 
 
 def _chain(holder: Holder, width: int) -> str:
@@ -230,27 +172,28 @@ def _path(holder: Holder, width: int) -> list[str]:
 def _created(finding: Finding, width: int, *, every: bool) -> list[str]:
     origins = list(dict.fromkeys(array.created for array in finding.tensors if array.created is not None))
     if not origins:
-        return [_labelled("created", "unknown (lines are noted while a test runs again)")]
+        return [labelled("created", "unknown (lines are noted while a test runs again)")]
     lines: list[str] = []
-    for origin in origins if every else origins[:1]:
-        whole = _labelled("created", _place(origin))
+    shown = origins[: _MOST_SHOWN if every else 1]
+    for origin in shown:
+        whole = labelled("created", _place(origin))
         if len(whole) <= width:
             lines.append(whole)
         else:  # the place on a line, the code below it
-            lines.append(_labelled("created", _place(origin, code=False)))
-            lines += [_labelled("", clean_text(origin.code, width - len(_LABEL_INDENT)))] if origin.code else []
-    if not every and len(origins) > 1:
-        lines.append(_labelled("", f"and {count_of(len(origins) - 1, 'other line')}"))
+            lines.append(labelled("created", _place(origin, code=False)))
+            lines += [labelled("", clean_text(origin.code, width - len(_LABEL_INDENT)))] if origin.code else []
+    if len(shown) < len(origins):
+        lines.append(labelled("", f"and {count_of(len(origins) - len(shown), 'other line')}"))
     return lines
 
 
 def _parts(finding: Finding, width: int, *, every: bool) -> list[str]:
     """Write what memory consists of that is no tensor's: each part, the line that allocated it, and who holds it."""
     lines: list[str] = []
-    for part in finding.contributions if every else finding.contributions[:_PARTS_SHOWN]:
-        lines += _wrapped("of it", _part(part), width)
+    for part in finding.contributions[: _MOST_SHOWN if every else _PARTS_SHOWN]:
+        lines += wrapped("of it", _part(part), width)
         if part.created is not None:
-            lines += _wrapped("created", _place(part.created), width)
+            lines += wrapped("created", _place(part.created), width)
         if part.holder is not None and part.holder != finding.holder:
             lines += _held_lines(part.holder, width)
     return lines
@@ -270,7 +213,7 @@ def _graph(autograd: Autograd | None) -> list[str]:
     if autograd.saved_tensors:
         kept = f"{count_of(autograd.saved_tensors, 'saved tensor')}, {format_bytes(autograd.saved_bytes)}"
     nodes = count_of(autograd.nodes, "autograd node")
-    return [_labelled("graph", f"{nodes} {'retains' if autograd.nodes == 1 else 'retain'} {kept}")]
+    return [labelled("graph", f"{nodes} {'retains' if autograd.nodes == 1 else 'retain'} {kept}")]
 
 
 def _place(origin: Origin, *, code: bool = True) -> str:
@@ -285,10 +228,12 @@ def _array(array: ArrayInfo) -> str:
     return f"{clean_text(array.dtype, ID_LIMIT)} {clean_text(str(list(array.shape)), ID_LIMIT)}, {size}"
 
 
-def _wrapped(label: str, text: str, width: int) -> list[str]:
-    line = _labelled(label, clean_text(text, TEXT_LIMIT))
+def wrapped(label: str, text: str, width: int) -> list[str]:
+    """Write a text behind its label, cleaned and cut, in as many lines as it takes."""
+    line = labelled(label, clean_text(text, TEXT_LIMIT))
     return textwrap.wrap(line, width, subsequent_indent=_LABEL_INDENT, break_on_hyphens=False)
 
 
-def _labelled(label: str, text: str) -> str:
+def labelled(label: str, text: str) -> str:
+    """Write one line with its label; a line that continues another one has none."""
     return f"{INDENT}{label:<7}  {text}"

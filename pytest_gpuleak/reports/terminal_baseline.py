@@ -14,6 +14,9 @@ if TYPE_CHECKING:
 STALE_SHOWN = 20
 """Stale entries that are named; the JSON report has all."""
 
+CHANGES_SHOWN = 200
+"""Entries of an update that are listed of each sort; the file has all."""
+
 _ID_LIMIT = 300
 
 
@@ -45,13 +48,22 @@ def render_change(change: Change, file: str) -> list[str]:
     """
     counts = f"{len(change.added)} added, {len(change.removed)} removed, {len(change.changed)} changed"
     lines = [f"gpu-leak: baseline {file}: {counts}, {len(change.kept)} kept"]
-    lines += [f"  + {render_entry(entry)}" for entry in change.added]
-    lines += [f"  - {render_entry(entry)}" for entry in change.removed]
-    for now, was in zip(change.changed, change.before, strict=True):
-        lines.append(f"  ~ {render_entry(now)} (was {was.kind}, {format_bytes(was.bytes)})")
+    lines += _cut([f"  + {render_entry(entry)}" for entry in change.added[: CHANGES_SHOWN + 1]], len(change.added))
+    lines += _cut([f"  - {render_entry(entry)}" for entry in change.removed[: CHANGES_SHOWN + 1]], len(change.removed))
+    changed = [
+        f"  ~ {render_entry(now)} (was {clean_text(was.kind, 40)}, {format_bytes(was.bytes)})"
+        for now, was in zip(change.changed, change.before, strict=True)
+    ]
+    lines += _cut(changed, len(changed))
     if change.added:
         lines.append("gpu-leak: write into each entry's `reason` why the leak is tolerated, and have the file reviewed")
     return lines
+
+
+def _cut(lines: list[str], count: int) -> list[str]:
+    """Cut lines to as many as are worth reading, and say how many more there are of `count`."""
+    more = count - CHANGES_SHOWN
+    return lines if more <= 0 else [*lines[:CHANGES_SHOWN], f"    and {more} more, in the file"]
 
 
 def render_stale(stale: Sequence[KnownLeak], file: str, *, fails: bool) -> list[str]:
@@ -79,4 +91,4 @@ def render_entry(entry: KnownLeak) -> str:
     if entry.fixture is not None:
         where = f"fixture '{clean_text(entry.fixture, _ID_LIMIT)}'{f' of {where}' if where else ''}"
     holder = f", held by {clean_text(entry.holder, _ID_LIMIT)}" if entry.holder else ""
-    return f"{where}  {entry.kind}, {format_bytes(entry.bytes)} on {clean_text(entry.device, _ID_LIMIT)}{holder}"
+    return f"{where}  {clean_text(entry.kind, 40)}, {format_bytes(entry.bytes)} on {clean_text(entry.device, _ID_LIMIT)}{holder}"

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 from pytest_gpuleak.reports.text import clean_text, count_of, format_bytes, format_signed, shorten_middle
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping, Sequence
 
-    from pytest_gpuleak.records import RunReport
+    from pytest_gpuleak.records import RunReport, TestRecord
 
 ID_LIMIT = 300
 """Characters of a test id or a file name."""
@@ -42,6 +42,26 @@ def render_summary(counts: Mapping[str, Any]) -> str:
         parts.append(f"baseline: {', '.join(listed)}")
     cost = counts.get("overhead_per_test_us")
     return f"gpu-leak: {', '.join(parts)}{'' if cost is None else _cost(cost)}"
+
+
+def render_faults(tests: Iterable[TestRecord], outside: Sequence[str]) -> str | None:
+    """Write in one line where the check itself, or a user's hook, has failed, and how first; None where it did not.
+
+    Args:
+        tests: the records of the run.
+        outside: what failed outside of tests.
+    """
+    faulty = [test for test in tests if test.faults]
+    if not (faulty or outside):
+        return None
+    unchecked = sum(test.verdict == "unchecked" for test in faulty)
+    where = f"in {count_of(len(faulty), 'test')}" if faulty else "outside of the tests"
+    if unchecked:
+        where += f" ({unchecked} unchecked)"
+    if faulty and outside:
+        where += ", and outside of the tests"
+    first = clean_text(faulty[0].faults[0] if faulty else outside[0], TEXT_LIMIT)
+    return f"gpu-leak: the check itself failed {where}: {first}"
 
 
 def render_usage(report: RunReport, *, width: int) -> list[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 _CUT = "..."
+_ABSURD = 2**100
 
 
 def clean_text(text: str, limit: int) -> str:
@@ -33,6 +34,8 @@ def shorten_middle(text: str, limit: int) -> str:
 
 def format_bytes(size: int) -> str:
     """Write a size for a reader: ``1 byte``, ``512 bytes``, ``4.0 MiB``, in powers of 1024."""
+    if abs(size) >= _ABSURD:  # no memory has so many, and a float holds no number of 400 digits
+        return "less than -2**100 bytes" if size < 0 else "over 2**100 bytes"
     if abs(size) < 1024:
         return count_of(size, "byte")
     value = float(size)

@@ -79,6 +79,12 @@ def check_plain(value: object, depth: int = 0) -> Any:
     return value
 
 
+def check_texts(value: object) -> tuple[str, ...]:
+    """Check a list of texts. Raises WrongValueError."""
+    texts: tuple[str, ...] = _checker(tuple[str, ...])(value)
+    return texts
+
+
 def check_usage(value: object) -> dict[str, Any]:
     """Check a run's memory, as `usage.describe_usage` makes it: what is there, has its type. Raises WrongValueError."""
     found: dict[str, Any] = _mapping(check_plain)(value)

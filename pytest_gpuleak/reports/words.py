@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from pytest_gpuleak.reports.text import clean_text, count_of, format_bytes
 
 if TYPE_CHECKING:
-    from pytest_gpuleak.findings import Finding
+    from pytest_gpuleak.findings import Finding, Holder
 
 KIND_WORDS = {
     "growing": "each run leaves {per_run} more",
@@ -44,10 +44,20 @@ def describe_amount(finding: Finding, limit: int) -> str:
     if finding.metric is not None and finding.kind != "process":
         amount += f" {clean_text(finding.metric, limit)}"
     per_run = format_bytes(finding.bytes_per_run)
-    words = KIND_WORDS[finding.kind].format(per_run=per_run)
+    # A kind of a later release has no words here: its name stands alone.
+    words = KIND_WORDS.get(finding.kind, "left behind").format(per_run=per_run)
     if finding.kind in ("unattributed", "host") and finding.bytes_per_run:
         words = f"each run leaves {per_run} more"
+    if finding.kind == "process" and finding.bytes_per_run:
+        words += ", one more each run"
+    elif finding.kind == "process" and finding.why_unconfirmed:
+        words += ", not confirmed"
     return f"{amount} on {clean_text(finding.device, limit)}; {words}"
+
+
+def describe_holder(holder: Holder) -> str:
+    """Write what a holder's root is: ``module global``."""
+    return HOLDER_WORDS.get(holder.kind) or clean_text(holder.kind, 40)
 
 
 def _count(finding: Finding) -> str:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import subprocess
 import sys
 import textwrap
+import weakref
 from typing import TYPE_CHECKING
 
 import pytest
@@ -70,7 +72,47 @@ def test_a_block_that_raises_is_not_judged() -> None:
 
     with pytest.raises(ValueError, match="broken"):
         broken()
-    assert not watched[0]
+    (leaks,) = watched
+    assert (len(leaks), bool(leaks), list(leaks), leaks.bytes) == (0, False, [], 0)
+    assert str(leaks) == "not judged: the block raised ValueError"
+    assert repr(leaks) == "<Leaks: not judged: the block raised ValueError>"
+    assert leaks.why_unchecked == "the block raised ValueError"
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit, GeneratorExit])
+def test_a_block_that_is_ended_from_outside_is_not_judged(error: type[BaseException]) -> None:
+    watched = []
+
+    def ended() -> None:
+        with watch() as leaks:
+            watched.append(leaks)
+            raise error
+
+    with pytest.raises(error):
+        ended()
+    assert str(watched[0]) == f"not judged: the block raised {error.__name__}"
+
+
+def test_the_exception_of_a_block_is_not_kept() -> None:
+    class ReasonError(ValueError):
+        pass
+
+    gone = weakref.ref(Buffer())
+    with contextlib.suppress(ReasonError), watch() as leaks:
+        kept = Buffer()
+        gone = weakref.ref(kept)
+        raise ReasonError
+    del kept
+    assert gone() is None
+    assert "ReasonError" in str(leaks)
+
+
+def test_a_block_that_has_not_ended_is_not_said_to_be_clean() -> None:
+    with watch() as leaks:
+        assert str(leaks) == "not judged: the block has not ended"
+        assert not leaks
+    assert leaks.why_unchecked is None
+    assert str(leaks) == "nothing was left behind"
 
 
 def test_a_cycle_is_told_apart() -> None:

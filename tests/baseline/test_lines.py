@@ -10,8 +10,15 @@ from hypothesis import strategies as st
 
 from pytest_gpuleak.baseline import Baseline, BaselineChange, apply_baseline, update_baseline
 from pytest_gpuleak.findings import Finding, KnownLeak
-from pytest_gpuleak.reports.terminal import render_finding, render_leaks
-from pytest_gpuleak.reports.terminal_baseline import STALE_SHOWN, render_change, render_entry, render_stale
+from pytest_gpuleak.reports.terminal import render_finding
+from pytest_gpuleak.reports.terminal_baseline import (
+    CHANGES_SHOWN,
+    STALE_SHOWN,
+    render_change,
+    render_entry,
+    render_stale,
+)
+from pytest_gpuleak.reports.terminal_section import render_leaks
 from pytest_gpuleak.reports.terminal_summary import render_summary
 from tests.reports.conftest import Make
 
@@ -71,3 +78,12 @@ def test_a_changed_entry_says_what_it_was() -> None:
 def test_the_summary_counts_what_is_known_and_stale() -> None:
     report = Make.report(Make.test("test_a.py::test_x"), summary={"clean": 1, "known": 2, "stale": 1})
     assert render_summary(report.summary) == "gpu-leak: 0 leaked, 1 clean, baseline: 2 known, 1 stale"
+
+
+def test_an_update_of_thousands_of_entries_lists_some_and_counts_the_rest() -> None:
+    entries = tuple(KnownLeak(f"t.py::test_{at}", None, "growing", "cpu", 4, "00aa") for at in range(CHANGES_SHOWN + 5))
+    change = BaselineChange(added=entries, removed=entries, changed=entries, before=entries, kept=())
+    lines = render_change(change, "leaks.toml")
+    assert lines[0].startswith(f"gpu-leak: baseline leaks.toml: {CHANGES_SHOWN + 5} added")
+    assert lines.count("    and 5 more, in the file") == 3
+    assert len(lines) == 2 + 3 * (CHANGES_SHOWN + 1)

@@ -14,7 +14,7 @@ from tests.budget.fake_devices import CONFTEST
 
 Held = Callable[..., pytest.RunResult]
 # Without hypothesis's plugin, which takes two seconds to load.
-QUIET = ("-p", "no:cacheprovider", "-p", "no:randomly", "-p", "no:hypothesispytest")
+QUIET = ("-p", "no:cacheprovider", "-p", "no:randomly", "-p", "no:hypothesispytest", "-p", "no:flaky")
 HEAD = """
     import pytest, unittest
     from tests.budget.fake_devices import PROBE
@@ -327,7 +327,7 @@ def test_of_several_attempts_the_last_one_counts(held: Held) -> None:
             assert BUDGET_FINDING not in request.node.stash
             with PROBE.taken(SIZES.pop(0)): pass
     """
-    assert held(source, "--reruns=2").parseoutcomes() == {"passed": 1, "rerun": 2}
+    assert held(source, "-p", "rerunfailures", "--reruns=2").parseoutcomes() == {"passed": 1, "rerun": 2}
 
 
 @pytest.mark.parametrize("options", [(), ("--gpu-leak",)], ids=["off", "on"])

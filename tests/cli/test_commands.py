@@ -15,7 +15,7 @@ from pytest_gpuleak.findings import Holder, KnownLeak
 from pytest_gpuleak.records import SCHEMA, TestRecord, encode
 from pytest_gpuleak.reports.json import encode_report, load_schema
 from pytest_gpuleak.reports.reading import read_report
-from pytest_gpuleak.reports.terminal import render_leaks
+from pytest_gpuleak.reports.terminal_section import render_leaks
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -177,6 +177,31 @@ def test_gate_by_a_baseline(call: Call, folder: Path, leaky: Path, clean: Path) 
     failed = call("gate", "clean.json", "--baseline", "known.toml", "--fail-stale")
     assert failed.exit_code == 1
     assert failed.stdout.splitlines()[-1] == "gate: FAILED: 1 entry of the baseline is stale: take out what is gone"
+
+
+def test_gate_where_the_check_itself_failed(call: Call, folder: Path, clean: Path) -> None:
+    document = json.loads(clean.read_text(encoding="utf-8"))
+    for name, faults, of_test in (
+        ("outside.json", ["the counter heap failed: OSError"], []),
+        ("inside.json", [], ["x failed"]),
+    ):
+        document["faults"] = faults
+        document["tests"][0]["faults"] = of_test
+        (folder / name).write_text(json.dumps(document), encoding="utf-8")
+    assert call("gate", "clean.json", "--strict").exit_code == 0
+    assert call("gate", "outside.json", "inside.json").exit_code == 0
+    outside, inside = call("gate", "outside.json", "--strict"), call("gate", "inside.json", "--strict")
+    assert (outside.exit_code, inside.exit_code) == (1, 1)
+    assert outside.stdout.splitlines()[-1] == (
+        "gate: FAILED: the check itself failed outside of the tests: the counter heap failed: OSError"
+    )
+    assert inside.stdout.splitlines()[-1] == "gate: FAILED: the check itself failed in 1 test: x failed"
+    merged = call("merge", "outside.json", "clean.json", "-o", "merged.json")
+    assert merged.exit_code == 0
+    assert call("gate", "merged.json", "--strict").exit_code == 1
+    document["faults"] = "text"
+    (folder / "bad.json").write_text(json.dumps(document), encoding="utf-8")
+    assert "faults is 'text', which is not a list" in call("gate", "bad.json").stderr
 
 
 @pytest.mark.parametrize("content", [b"", b"\xff", b"[[[", b"version = 2\n", b"version = 1\nversion = 1\n", None])

@@ -70,3 +70,13 @@ def test_attempts_count_as_one(make: type[Make]) -> None:
     once = make.report(make.test("a", make.finding()))
     thrice = make.report(*[make.test("a", make.finding())] * 3)
     assert not compare_reports(once, thrice).is_worse
+
+
+def test_thousands_of_changes_are_cut_and_counted(make: type[Make]) -> None:
+    from pytest_gpuleak.cli_output import MAX_CHANGES, render_comparison
+
+    tests = [make.test(f"t.py::test_{at}", make.finding()) for at in range(MAX_CHANGES + 3)]
+    lines = render_comparison(compare_reports(make.report(), make.report(*tests)))
+    assert len(lines) == 2 * MAX_CHANGES + 2
+    assert lines[-2] == "NEW     and 3 more"
+    assert lines[-1].startswith(f"gpu-leak: leaks: {MAX_CHANGES + 3} new")

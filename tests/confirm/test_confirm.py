@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import signal
 from typing import TYPE_CHECKING
 
@@ -394,3 +395,29 @@ def test_where_no_interrupt_can_come_one_that_is_raised_is_the_tests() -> None:
         assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
     finally:
         signal.signal(signal.SIGINT, before)
+
+
+def test_a_random_module_that_a_test_has_loaded_again_draws_on(run: Runner) -> None:
+    found = run(
+        """
+        import importlib, random
+        KEPT = []
+
+        def test_reloads():
+            importlib.reload(random)
+            random.seed(1)
+
+        def test_leaks():
+            random.random()
+            KEPT.append(Buffer(100))
+
+        def test_draws():
+            print("drawn", random.random())
+            assert False
+        """,
+        apart=True,
+    )
+    assert found.verdicts["test_leaks"] == "leaked"
+    expected = random.Random(1)
+    expected.random()
+    found.result.stdout.fnmatch_lines([f"drawn {expected.random()}"])

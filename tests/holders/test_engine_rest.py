@@ -59,6 +59,16 @@ def test_a_backward_pass_that_goes_on_forbids_it(
     assert sys.getswitchinterval() == before
 
 
+def test_a_clock_that_stands_does_not_hold_it_up(backward: threading.Event, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(engine_rest, "perf_counter", lambda: 1.0)
+    monkeypatch.setattr(engine_rest, "_MOST_LOOKS", 3)
+    monkeypatch.setattr(engine_rest, "_MOST_SPINS", 1000)
+    before = sys.getswitchinterval()
+    with engine_at_rest(1.0) as resting:
+        assert not resting
+    assert sys.getswitchinterval() == before
+
+
 def test_a_backward_pass_that_ends_is_waited_for(
     backward: threading.Event, monkeypatch: pytest.MonkeyPatch, torch: Any
 ) -> None:

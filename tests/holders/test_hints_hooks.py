@@ -72,3 +72,34 @@ def test_a_ring_through_a_hook_on_a_graph_is_told_from_other_rings() -> None:
     assert "`weakref.ref`" in hint
     assert hint_for(leak(RING_ROOT, (".grad_fn._saved_self", "torch.Tensor"), kind="native")) is None
     assert hooks.ring_through_graph(trail(leak("native code", *edges, kind="native"))) is None
+
+
+GRADIENT = ".grad.grad_fn.next_functions[0][0].variable"
+
+
+@pytest.mark.parametrize(
+    ("steps", "names"),
+    [
+        ([(GRADIENT, "torch.Tensor")], ["`create_graph=True`", "`.grad = None`"]),
+        ([(".grad", "torch.Tensor"), (".grad_fn._saved_self", "torch.Tensor")], ["`.grad = None`"]),
+        ([(".loss", "torch.Tensor"), (".grad_fn._saved_self", "torch.Tensor")], ["`.loss`", "`.detach()`"]),
+        (
+            [(".grad_fn", "torch.Tensor"), (".kept", "torch.autograd.function.KeepBackward")],
+            ["`ctx.kept`", "`ctx.save_for_backward()`"],
+        ),
+        (
+            [(" (inside torch.Tensor)", "torch.Tensor"), HANDLE, CLOSURE, (".grad_fn._saved_self", "torch.Tensor")],
+            ["`handle.remove()`"],
+        ),
+    ],
+)
+def test_what_closes_a_ring_is_told(steps: list[tuple[str, str]], names: list[str]) -> None:
+    hint = hint_for(leak(RING_ROOT, *steps, kind="native"))
+    assert hint is not None
+    assert [name for name in names if name not in hint] == []
+
+
+def test_a_gradient_with_a_graph_on_a_parameter_that_can_be_named() -> None:
+    hint = hint_for(leak("app.MODEL", (".weight", "app.Net"), (GRADIENT, "torch.nn.parameter.Parameter")))
+    assert hint is not None
+    assert hint.startswith("The gradient of `app.MODEL.weight` was made with `create_graph=True`")

@@ -437,4 +437,4 @@ def test_each_mistake_is_told_with_the_edit_that_frees_it(leaky: Run) -> None:
     assert given["TestSetup::test_setup"] == [
         "`app.PREPARED` still keeps what `setup_method` made: let `teardown_method` take it out again."
     ]
-    assert given["test_exit"][0].startswith("If `test_it.test_exit.<locals>.<lambda>` was given to `atexit.register()`")
+    assert given["test_exit"][0].startswith("`test_it.test_exit.<locals>.<lambda>` was given to `atexit.register()`")

@@ -50,6 +50,28 @@ COROUTINE = (".cr_frame.f_locals['x']", "frame of app.load")
             "`cancel()`",
         ),
         (
+            leak("asyncio task in app.load, thread 'loop'", (": local 'x'", "frame of app.load"), kind="thread"),
+            "An asyncio task in the thread 'loop' has not ended and keeps the locals of `app.load`",
+            "`run_coroutine_threadsafe`",
+        ),
+        (
+            leak(
+                "app.LOOP", ("._scheduled", "app.Loop"), ("[1]", "list"), ("._callback", "asyncio.TimerHandle"), CLOSURE
+            ),
+            "A call scheduled in the event loop `app.LOOP` waits",
+            "`cancel()`",
+        ),
+        (
+            leak("app.POOL", ("._work_queue", "app.Pool"), (".fn", "concurrent.futures.thread._WorkItem"), CLOSURE),
+            "A call that waits in the executor `app.POOL` keeps",
+            "`shutdown(cancel_futures=True)`",
+        ),
+        (
+            leak("app.QUEUES", ("[0]", "list"), (".fn", "concurrent.futures.thread._WorkItem"), CLOSURE),
+            "A call that waits in an executor keeps",
+            "`shutdown(cancel_futures=True)`",
+        ),
+        (
             leak("app.TASKS", ("[4]", "list"), (".get_coro()", "asyncio.Task"), COROUTINE),
             "An asyncio task that has not ended keeps the locals of `app.load`",
             "`cancel()`",

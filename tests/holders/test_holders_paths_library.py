@@ -165,7 +165,7 @@ WORDS: dict[str, tuple[Any, str]] = {
         lambda target: contextvars.ContextVar("current", default=(target,)),
         " (default)[0]",
     ),
-    "weak keys": (weak_keys, f".data[<weakref to {__name__}.Slotted>]"),
+    "weak keys": (weak_keys, f"[<{__name__}.Slotted>]"),
     "key that is a local class": (lambda target: {type("Local", (), {}): target}, "[<class Local>]"),
     "cycle": (lambda target: advanced(itertools.cycle([target])), " (inside itertools.cycle)[0]"),
     "map": (lambda target: map(show, [target]), " (inside map)[0] (inside list_iterator)[0]"),

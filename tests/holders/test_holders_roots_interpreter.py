@@ -164,11 +164,10 @@ def test_callback_that_atexit_alone_holds() -> None:
         holder = holder_of(box)
     finally:
         atexit.unregister(reference())  # type: ignore[arg-type]
-    assert (holder.kind, holder.root) == ("native", "native code")
     name = f"{__name__}.closing_over.<locals>.<lambda>"
-    assert holder.text == (
-        f"native code (atexit, or another list of callbacks) -> function {name}.__closure__[0].cell_contents"
-    )
+    assert (holder.kind, holder.root) == ("native", f"atexit callback {name}")
+    assert holder.text == f"atexit callback {name}: __closure__[0].cell_contents"
+    assert (holder.file, holder.line) == (__file__, closing_over.__code__.co_firstlineno + 1)
 
 
 def test_global_of_a_module_that_is_gone(app: Any) -> None:

@@ -19,6 +19,7 @@ from pytest_gpuleak.allocator_history import (
     write_snapshot,
 )
 from pytest_gpuleak.findings import Origin
+from tests.conftest import forget_torch
 
 USER = {"filename": __file__, "line": 1, "name": "test_leaks"}
 TORCH = {"filename": "/venv/site-packages/torch/nn/modules/linear.py", "line": 125, "name": "forward"}
@@ -196,6 +197,7 @@ class Recorder:
         self.enabled = enabled
         self.held = snapshot(block(0, 100))
         self.broken = False
+        forget_torch(monkeypatch)
         cuda, core, memory = (types.ModuleType(name) for name in ("torch.cuda", "torch._C", "torch.cuda.memory"))
         vars(cuda).update(is_initialized=lambda: initialised, memory=memory)
         vars(core).update(_cuda_isHistoryEnabled=lambda: self.enabled)
@@ -251,6 +253,7 @@ def test_a_device_that_nobody_uses_is_not_touched(monkeypatch: pytest.MonkeyPatc
 
 
 def test_without_torch_nothing_is_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
+    forget_torch(monkeypatch)
     monkeypatch.delitem(sys.modules, "torch.cuda", raising=False)
 
     with RecordedHistory() as history:

@@ -12,6 +12,7 @@ import pytest
 
 from pytest_gpuleak.cleaning import clear_frames, release_device_cache
 from pytest_gpuleak.memory import HOST
+from tests.conftest import forget_torch
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -190,6 +191,7 @@ def test_errors_that_are_shown_again_keep_their_frames() -> None:
 def test_only_devices_with_something_cached_are_asked(
     counters: dict[tuple[str, str], int], expected: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    forget_torch(monkeypatch)
     calls: list[str] = []
     module: Any = types.ModuleType("torch.cuda")
     module.empty_cache = lambda: calls.append("cuda")

@@ -44,6 +44,7 @@ def pytest_configure(config):
                 "clean": settings.clean,
                 "top": settings.top,
                 "snapshots": settings.snapshots and str(settings.snapshots),
+                "strict": settings.strict,
             },
             "budget": reading.read_budget(config),
         }

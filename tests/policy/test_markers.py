@@ -34,6 +34,7 @@ def test_one(): pass
         "cycles": "fail",
         "scan": "scan",
         "allowed": None,
+        "process_bytes": None,
     }
 
 

@@ -20,8 +20,9 @@ DEFAULTS = {
     "confirm_limit_s": 60.0,
     "cycles": "note",
     "scan": "epoch",
+    "process_bytes": None,
 }
-RUN_DEFAULTS = {"budget_bytes": None, "clean": False, "top": 0, "snapshots": None}
+RUN_DEFAULTS = {"budget_bytes": None, "clean": False, "top": 0, "snapshots": None, "strict": False}
 ALL = {
     "growing_tensors": 2,
     "growing_bytes": 3 * MIB // 2,
@@ -33,8 +34,9 @@ ALL = {
     "confirm_limit_s": 2.5,
     "cycles": "fail",
     "scan": "scan",
+    "process_bytes": 300 * MIB,
 }
-RUN_ALL = {"budget_bytes": 500 * MIB, "clean": True, "top": 9}
+RUN_ALL = {"budget_bytes": 500 * MIB, "clean": True, "top": 9, "strict": True}
 COMMAND_LINE = [
     "--gpu-leak",
     "--gpu-leak-tensors=2",
@@ -47,10 +49,12 @@ COMMAND_LINE = [
     "--gpu-leak-confirm-limit=2.5",
     "--gpu-leak-cycles=fail",
     "--gpu-leak-scan=scan",
+    "--gpu-leak-process-mb=300",
     "--gpu-leak-max-mb=500",
     "--gpu-leak-clean",
     "--gpu-leak-top=9",
     "--gpu-leak-snapshots=history",
+    "--gpu-leak-strict",
 ]
 INI = """
 gpu_leak = true
@@ -64,10 +68,12 @@ gpu_leak_confirm = 3
 gpu_leak_confirm_limit = 2.5
 gpu_leak_cycles = {quote}fail{quote}
 gpu_leak_scan = {quote}scan{quote}
+gpu_leak_process_mb = 300
 gpu_leak_max_mb = 500
 gpu_leak_clean = true
 gpu_leak_top = 9
 gpu_leak_snapshots = {quote}history{quote}
+gpu_leak_strict = true
 """
 native_toml = pytest.mark.skipif(pytest.version_tuple < (9,), reason="pytest 9 brought [tool.pytest]")
 

@@ -17,6 +17,7 @@ from pytest_gpuleak.probes import ProbeUnavailable, nvml
 from pytest_gpuleak.probes.logical_devices import PhysicalDevice, match_devices
 from pytest_gpuleak.probes.nvml import Nvml, NvmlReading, outside
 from pytest_gpuleak.probes.process_identity import Family, Identity, identify, own_identity
+from tests.conftest import forget_torch
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -328,14 +329,16 @@ def test_torch_is_asked_only_once_it_has_started(monkeypatch: pytest.MonkeyPatch
     cuda = types.SimpleNamespace(
         is_initialized=lambda: started, device_count=lambda: len(uuids), get_device_properties=properties
     )
-    monkeypatch.setitem(sys.modules, "torch", types.SimpleNamespace(cuda=cuda))
+    forget_torch(monkeypatch)
+    torch: Any = types.ModuleType("torch")
+    torch.cuda, torch._C = cuda, types.ModuleType("torch._C")
+    monkeypatch.setitem(sys.modules, "torch", torch)
     assert nvml.torch_uuids() is None
     started = True
     assert nvml.torch_uuids() == uuids
     cuda.get_device_properties = lambda index: types.SimpleNamespace(name="no uuid")
     assert nvml.torch_uuids() is None
-    version = types.SimpleNamespace(hip="6.2")
-    monkeypatch.setitem(sys.modules, "torch", types.SimpleNamespace(cuda=cuda, version=version))
+    torch.version = types.SimpleNamespace(hip="6.2")
     assert nvml.torch_uuids() == []
     monkeypatch.delitem(sys.modules, "torch")
     assert nvml.torch_uuids() is None

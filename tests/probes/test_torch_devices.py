@@ -20,6 +20,7 @@ from pytest_gpuleak.probes.sharing import PeakMeter
 from pytest_gpuleak.probes.torch_device import TorchDevices, checked
 from pytest_gpuleak.settle_devices import device_rungs
 from tests import simgpu
+from tests.conftest import forget_torch
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -106,6 +107,7 @@ class StandInCuda:
 @pytest.fixture
 def cuda(monkeypatch: pytest.MonkeyPatch) -> StandInCuda:
     monkeypatch.delenv("PYTORCH_NO_CUDA_MEMORY_CACHING", raising=False)
+    forget_torch(monkeypatch)
     return StandInCuda(monkeypatch)
 
 
@@ -128,7 +130,7 @@ def torch() -> Iterator[Any]:
 
 
 def test_without_torch_there_is_nothing_to_read(monkeypatch: pytest.MonkeyPatch, probe: TorchDevices) -> None:
-    monkeypatch.delitem(sys.modules, "torch", raising=False)
+    forget_torch(monkeypatch)
     probe.begin_peaks()
     assert (probe.read(), probe.first_used, probe.absent, device_rungs()) == ({}, frozenset(), {}, [])
     assert "torch" not in sys.modules
@@ -139,6 +141,7 @@ def test_what_a_test_puts_in_torchs_place_is_not_asked(monkeypatch: pytest.Monke
         def __getattr__(self, name: str) -> Any:
             raise AssertionError(f"asked for {name}")
 
+    forget_torch(monkeypatch)
     monkeypatch.setitem(sys.modules, "torch", Hostile())
     assert (probe.read(), device_rungs()) == ({}, [])
 

@@ -30,7 +30,17 @@ def test_a_leak_is_an_error_at_its_creating_line(make: Any) -> None:
 def test_a_culprit_that_many_tests_met_is_annotated_once(make: Any) -> None:
     tests = [make.test(f"t.py::test_a[{index}]", make.finding()) for index in range(30)]
     (line,) = render_annotations(make.report(*tests))
-    assert line.endswith("%0Aalso in 29 more, see GPU LEAKS")
+    assert line.endswith("%0Aalso in 29 more, 120.0 MiB in all, see GPU LEAKS")
+
+
+def test_the_largest_finding_of_a_culprit_is_annotated_and_the_largest_culprit_first(make: Any) -> None:
+    sizes = [4, 9 * 1024**2, 5]
+    small = make.test("t.py::test_small", make.finding(fingerprint="07", bytes=7))
+    tests = [make.test(f"t.py::test_a[{index}]", make.finding(bytes=size)) for index, size in enumerate(sizes)]
+    first, second = render_annotations(make.report(small, *tests))
+    assert "test_a[1]%0Agrowing: 1 tensor, 9.0 MiB" in first
+    assert first.endswith("%0Aalso in 2 more, 9.0 MiB in all, see GPU LEAKS")
+    assert "test_small" in second
 
 
 def test_more_than_github_shows_are_counted(make: Any) -> None:

@@ -87,9 +87,13 @@ class Page(HTMLParser):
         return " ".join(" ".join(self.texts).split())
 
     @property
-    def data(self) -> Any:
+    def raw_data(self) -> str:
         (data,) = [text for kind, text in self.raw if kind == "data"]
-        return json.loads(data)
+        return data
+
+    @property
+    def data(self) -> Any:
+        return json.loads(self.raw_data)
 
     def values(self, name: str) -> list[str]:
         return [value for _, attribute, value in self.attributes if attribute == name]

@@ -80,8 +80,16 @@ def test_a_culprit_that_many_tests_met_is_explained_once(make: Any) -> None:
     reader = read(page)
     assert page.count("<tr><td>") == 9
     assert page.count("<details>") == 1
-    assert "growing, 4.0 MiB; also in 8 more" in reader.loud
-    assert "also in  t.py::test_a[5]\n           and 3 more" in reader.code[-1]
+    assert "growing, 4.0 MiB; also in 8 more, 36.0 MiB in all" in reader.loud
+    assert "in all   36.0 MiB in 9 findings: 9 tests" in reader.code[-1]
+    assert "t.py::test_a[3], 4.0 MiB\n           and 5 more" in reader.code[-1]
+
+
+def test_the_largest_come_first_in_the_table_and_are_explained(make: Any) -> None:
+    tests = [make.test(f"t.py::test_{size}", make.finding(bytes=size)) for size in (*range(150), 2**30)]
+    reader = read(encode_report(make.report(*tests)))
+    assert reader.code[0] == "t.py::test_1073741824"
+    assert "growing, 1.0 GiB; also in 150 more, 1.0 GiB in all" in reader.loud
 
 
 def test_notes_are_counted_and_not_explained(make: Any) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import builtins
 import json
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -70,8 +72,10 @@ def test_a_fault_of_ours_takes_a_line(make: Any, tmp_path: Path, monkeypatch: py
         raise KeyError("one\n::error::two")
 
     monkeypatch.setattr("pytest_gpuleak.reports.github.render_annotations", fail)
-    (line,) = publish(make.report(), tmp_path, Surroundings(github=True))
-    assert line.startswith("gpu-leak: publishing failed: KeyError: ")
+    (line,) = publish(make.report(), tmp_path, Surroundings(True, tmp_path / "summary.md", True, tmp_path))
+    assert (tmp_path / "summary.md").read_text().startswith("### No GPU memory leaks found")
+    assert (tmp_path / "gpuleak-codequality.json").read_text() == "[]\n"
+    assert line.startswith("gpu-leak: publishing GitHub's annotations failed: KeyError: ")
     assert line.isprintable()
 
 
@@ -99,6 +103,39 @@ class TestSummary:
         (line,) = publish(make.report(), tmp_path, Surroundings(summary=path))
         assert line.startswith("gpu-leak: nothing was added to GITHUB_STEP_SUMMARY, which is full")
         assert path.stat().st_size == MAX_SUMMARY - 100
+
+    @pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no device that is always full")
+    def test_a_disk_that_is_full_leaves_nothing_half_written(self, make: Any, tmp_path: Path) -> None:
+        (tmp_path / "summary.md").symlink_to("/dev/full")
+        (line,) = publish(make.report(), tmp_path, Surroundings(summary=tmp_path / "summary.md"))
+        assert line == "gpu-leak: GITHUB_STEP_SUMMARY could not be written: No space left on device"
+
+    def test_a_write_that_breaks_off_is_taken_back(
+        self, make: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        path = tmp_path / "summary.md"
+        path.write_text("of another tool", encoding="utf-8")
+        whole = builtins.open
+
+        class Breaking:
+            def __init__(self, stream: Any) -> None:
+                self.stream = stream
+
+            def __enter__(self) -> Any:
+                return self
+
+            def __exit__(self, *_: object) -> None:
+                self.stream.close()
+
+            def write(self, text: str) -> None:
+                self.stream.write(text[:100])
+                raise OSError(28, "No space left on device")
+
+        monkeypatch.setattr("builtins.open", lambda *args, **options: Breaking(whole(*args, **options)))
+        (line,) = publish(make.report(), tmp_path, Surroundings(summary=path))
+        monkeypatch.undo()
+        assert "could not be written" in line
+        assert path.read_text(encoding="utf-8") == "of another tool"
 
     @pytest.mark.parametrize("name", ["no/summary.md", ".", "a\0b"])
     def test_one_that_cannot_be_written_takes_a_line(self, make: Any, tmp_path: Path, name: str) -> None:
@@ -165,3 +202,11 @@ def test_a_run_that_publishes_nothing_leaves_nothing(run: Runner, pytester: pyte
     found = run(LEAK)
     assert not any(line.startswith("::") for line in found.result.outlines)
     assert not (pytester.path / "gpuleak-codequality.json").exists()
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs named pipes")
+def test_a_summary_that_is_a_pipe_without_a_reader_is_not_waited_for(make: Any, tmp_path: Path) -> None:
+    path = tmp_path / "summary"
+    os.mkfifo(path)
+    (line,) = publish(make.report(), tmp_path, Surroundings(summary=path))
+    assert line.startswith("gpu-leak: GITHUB_STEP_SUMMARY could not be written: ")

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_gpuleak.findings import Autograd, FindingKind, FixtureRecord, Holder, HolderKind, Origin, PathStep
-from pytest_gpuleak.reports import terminal, terminal_summary, words
+from pytest_gpuleak.reports import terminal, terminal_section, terminal_summary, words
 
 if TYPE_CHECKING:
     from pytest_gpuleak.records import RunReport
@@ -17,7 +17,7 @@ GIB = 1024**3
 
 
 def leaks(report: RunReport, verbosity: int = 0, width: int = 80) -> list[str]:
-    return terminal.render_leaks(report, verbosity=verbosity, width=width)
+    return terminal_section.render_leaks(report, verbosity=verbosity, width=width)
 
 
 class TestFinding:
@@ -52,6 +52,23 @@ class TestFinding:
             "  because  the test took 70 s, over the limit of 60 s",
             "  graph    1 autograd node retains 3 saved tensors, 1.0 GiB",
             "  known    listed in the baseline",
+        ]
+
+    def test_holders_that_read_the_same_are_counted(self, make: Any) -> None:
+        cache = Holder("cache", "app.load", "app.load (cache key)[0].window")
+        other = Holder("module", "app.LAST", "app.LAST[0]")
+        lines = terminal.render_finding(make.finding(holder=cache, other_holders=(cache, cache)))
+        assert lines.count("  held by  app.load (cache key)[0].window  (cache)") == 1
+        assert [line for line in lines if "and by" in line] == ["  and by   2 further references of the same holder"]
+        lines = terminal.render_finding(make.finding(holder=cache, other_holders=(other, cache, other)))
+        assert [line for line in lines if "and by" in line] == [
+            "  and by   app.LAST[0]  (module global)",
+            "  and by   2 further references of the same holders",
+        ]
+        assert terminal.render_holders([cache, cache, other], None) == [
+            "held by  app.load (cache key)[0].window  (cache)",
+            "and by   app.LAST[0]  (module global)",
+            "and by   1 further reference of the same holders",
         ]
 
     def test_nothing_known(self, make: Any) -> None:
@@ -120,14 +137,15 @@ class TestSection:
         assert leaks(make.report(make.test("t.py::test_clean"), make.test("t.py::test_noted", note))) == []
 
     def test_titles(self, make: Any) -> None:
-        fixture = FixtureRecord("model", "module", "tests", (make.finding(fingerprint="01"),), "tests/test_x.py", 12)
-        placeless = FixtureRecord("data", "session", "", (make.finding(fingerprint="02"),), worker="gw1")
+        def held_by(root: str, **changes: Any) -> Any:
+            return make.finding(holder=Holder("module", root, root), **changes)
+
+        fixture = FixtureRecord("model", "module", "tests", (held_by("app.A"),), "tests/test_x.py", 12)
+        placeless = FixtureRecord("data", "session", "", (held_by("app.B"),), worker="gw1")
         report = make.report(
-            make.test("t.py::test_noted", make.finding(failed=False, fingerprint="03")),
-            make.test(
-                "t.py::test_allowed", make.finding(fingerprint="04"), verdict="allowed", allowed="known\nupstream"
-            ),
-            make.test("t.py::test_leaked", make.finding(fingerprint="05"), worker="gw0"),
+            make.test("t.py::test_noted", held_by("app.C", failed=False)),
+            make.test("t.py::test_allowed", held_by("app.D"), verdict="allowed", allowed="known\nupstream"),
+            make.test("t.py::test_leaked", held_by("app.E"), worker="gw0"),
             fixtures=(fixture, placeless),
         )
         assert [line for line in leaks(report, verbosity=1) if line and not line.startswith(" ")] == [
@@ -149,18 +167,70 @@ class TestSection:
             make.test("t.py::test_two", make.finding()),
         )
         assert [line for line in leaks(report) if not line.startswith(" ")] == ["LEAKED t.py::test_one"]
-        assert leaks(report)[-1] == "  also in  t.py::test_two"
+        assert leaks(report)[-2:] == [
+            "  in all   8.0 MiB in 2 findings: 2 tests",
+            "  also in  t.py::test_two, 4.0 MiB",
+        ]
+
+    def test_the_largest_of_a_holder_is_explained_and_the_sum_and_each_fixture_are_named(self, make: Any) -> None:
+        def added(size: int, kind: str = "growing") -> Any:
+            return make.finding(kind=kind, bytes=size, bytes_per_run=0)
+
+        tests = [make.test(f"t.py::test_it[{index}]", added(16)) for index in range(6)]
+        tests[3] = make.test("t.py::test_it[3]", added(8 * 1024**2))
+        fixture = FixtureRecord("index", "module", "", (added(1024**2, "retained"),), "t.py", 9)
+        other = make.finding(bytes=3, holder=Holder("module", "app.LAST", "app.LAST[0]"))
+        report = make.report(make.test("t.py::test_other", other), *tests, fixtures=(fixture,))
+        lines = leaks(report)
+        assert lines[:2] == [
+            "LEAKED t.py::test_it[3]",
+            "  growing: 1 tensor, 8.0 MiB on cuda:0; each run leaves 0 bytes more",
+        ]
+        start = lines.index("  in all   9.0 MiB in 7 findings: 6 tests, fixture 'index'")
+        assert lines[start + 1 : start + 8] == [
+            "  also in  6 more:",
+            "           fixture 'index' (module scope, t.py:9), 1.0 MiB",
+            "           t.py::test_it[0], 16 bytes",
+            "           t.py::test_it[1], 16 bytes",
+            "           and 3 more (-v shows all)",
+            "",
+            "LEAKED t.py::test_other",
+        ]
+
+    def test_attempts_of_a_test_are_one_entry_with_their_sum(self, make: Any) -> None:
+        report = make.report(*[make.test("t.py::test_one", make.finding(holder=None)) for _ in range(3)])
+        assert leaks(report)[-1] == "  in all   12.0 MiB in 3 findings: 1 test"
+
+    def test_a_note_is_not_added_to_what_fails(self, make: Any) -> None:
+        report = make.report(
+            make.test("t.py::test_one", make.finding()), make.test("t.py::test_two", make.finding(failed=False))
+        )
+        assert not any("in all" in line for line in leaks(report, verbosity=1))
+
+    @pytest.mark.parametrize(("verbosity", "shown"), [(-1, 2000), (0, 200), (1, 2000)])
+    def test_thousands_of_holders_are_cut_and_the_cut_is_stated(self, make: Any, verbosity: int, shown: int) -> None:
+        found = [make.finding(holder=Holder("module", f"app.A{index}", "")) for index in range(2003)]
+        lines = leaks(make.report(*[make.test(f"t.py::test_{at}", one) for at, one in enumerate(found)]), verbosity)
+        assert sum("growing:" in line for line in lines) == shown
+        assert (
+            lines[-1]
+            == {
+                -1: "and 3 more leaks; the JSON report has them",
+                0: "and 1803 more holders, 7.0 GiB in all; -v or the JSON report has them",
+                1: "and 3 more holders, 12.0 MiB in all; the JSON report has them",
+            }[verbosity]
+        )
 
     def test_the_tests_that_met_a_culprit_are_counted_and_all_shown_with_v(self, make: Any) -> None:
         report = make.report(*[make.test(f"t.py::test_it[{index}]", make.finding()) for index in range(500)])
         assert leaks(report)[-5:] == [
             "  also in  499 more:",
-            "           t.py::test_it[1]",
-            "           t.py::test_it[2]",
-            "           t.py::test_it[3]",
+            "           t.py::test_it[1], 4.0 MiB",
+            "           t.py::test_it[2], 4.0 MiB",
+            "           t.py::test_it[3], 4.0 MiB",
             "           and 496 more (-v shows all)",
         ]
-        assert leaks(report, verbosity=1)[-1] == "           t.py::test_it[499]"
+        assert leaks(report, verbosity=1)[-1] == "           t.py::test_it[499], 4.0 MiB"
 
     def test_another_culprit_of_the_same_test_keeps_its_title(self, make: Any) -> None:
         other = make.finding(holder=Holder("module", "app.LAST", "app.LAST[0]"), fingerprint="07")
@@ -171,7 +241,7 @@ class TestSection:
         assert titles == [
             "LEAKED t.py::test_one",
             "  held by  app.metrics.HISTORY[0]  (module global)",
-            "  also in  t.py::test_two",
+            "  also in  t.py::test_two, 4.0 MiB",
             "LEAKED t.py::test_two",
             "  held by  app.LAST[0]  (module global)",
         ]

@@ -329,7 +329,7 @@ def test_a_fault_of_ours_leaves_the_run_alone(run: Runner, monkeypatch: pytest.M
         """
     )
     found.result.assert_outcomes(passed=2, warnings=1)
-    found.result.stdout.fnmatch_lines(["*could not be checked: RuntimeError: a fault of ours*"])
+    found.result.stdout.fnmatch_lines(["*failed: RuntimeError: a fault of ours*"])
     assert (
         "a fault of ours"
         in [test["why_unchecked"] or "" for test in found.report["tests"]][-1 if "final" in method else 0]

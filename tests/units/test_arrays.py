@@ -12,15 +12,17 @@ import pytest
 
 from pytest_gpuleak.arrays.selection import _AT_ONCE, select_arrays
 from pytest_gpuleak.arrays.torch import TorchArrays
+from tests.conftest import forget_torch
 
 
 def test_without_torch(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delitem(sys.modules, "torch", raising=False)
+    forget_torch(monkeypatch)
     assert TorchArrays().array_type() is None
 
 
 @pytest.mark.parametrize("module", [types.ModuleType("torch"), object(), None])
 def test_a_stand_in_for_torch(monkeypatch: pytest.MonkeyPatch, module: Any) -> None:
+    forget_torch(monkeypatch)
     if type(module) is types.ModuleType:
         module.Tensor = type("Tensor", (), {})  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "torch", module)

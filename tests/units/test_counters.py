@@ -10,11 +10,11 @@ from hypothesis import strategies as st
 
 from pytest_gpuleak.arrays.protocol import ArrayReading
 from pytest_gpuleak.counters import CounterRun, HostLimits, explained, judge_counters, suspects
+from pytest_gpuleak.evidence import Evidence, Survivor
 from pytest_gpuleak.findings import Autograd, Contribution, Finding, Origin
 from pytest_gpuleak.memory import HOST, Growth
 from pytest_gpuleak.policy import Policy
 from pytest_gpuleak.probes.protocol import HostGrowth
-from pytest_gpuleak.verdict import Evidence, Survivor
 
 MIB = 2**20
 HEAP = {"heap": HostLimits(judges=True, floor=0)}

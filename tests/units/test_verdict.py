@@ -9,9 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_gpuleak.arrays.protocol import ArrayReading
+from pytest_gpuleak.evidence import Evidence, Survivor
 from pytest_gpuleak.findings import Holder, PathStep
 from pytest_gpuleak.policy import Policy
-from pytest_gpuleak.verdict import Evidence, Survivor, conclude, fingerprint, judge
+from pytest_gpuleak.verdict import conclude, fingerprint, judge
 
 MIB = 2**20
 
@@ -56,6 +57,16 @@ def test_growth_must_come_with_every_re_run() -> None:
     assert kinds(evidence(members, {0}, {0, 1}, {0, 1, 2}))["app.LIST"][0] == "growing"
     assert kinds(evidence(members, {0}, {0, 1}, {1, 2}))["app.LIST"][0] == "retained"
     assert kinds(evidence(members[:2], {0}, {0, 1}, {0, 1}))["app.LIST"][0] == "retained"
+
+
+def test_what_is_named_anew_in_each_run_grows() -> None:
+    members = [survivor(run, f"made_{run}.VALUE") for run in range(3)]
+    found = evidence(members, {0}, {0, 1}, {0, 1, 2})
+    assert kinds(found) == {"made_0.VALUE": ("growing", 1, True)}
+    # One that replaces the other is no growth, and others that stay are none of those that grow.
+    assert kinds(evidence(members, {0}, {1}, {2})) == {"made_2.VALUE": ("retained", 1, False)}
+    other = [*members, survivor(0, "other.VALUE")]
+    assert kinds(evidence(other, {0, 3}, {0, 1, 3}, {0, 1, 2, 3}))["other.VALUE"][0] == "retained"
 
 
 def test_dead_ones_are_matched_to_the_slot_not_to_the_list() -> None:

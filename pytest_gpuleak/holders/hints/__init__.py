@@ -23,6 +23,7 @@ ORDER: Final[tuple[Inspector, ...]] = (
     tasks.coroutine,
     tasks.async_generator,
     tasks.generator,
+    tasks.scheduled_call,
     tasks.finished_future,
     # An object that records what it was given: its type names the mistake.
     pytest_objects.kept_instance,
@@ -40,6 +41,7 @@ ORDER: Final[tuple[Inspector, ...]] = (
     hooks.hook_not_removed,
     hooks.ring_through_graph,
     # Before the caches of functions: torch.compile has such caches too.
+    caches.weak_key,
     caches.compile_cache,
     caches.cached_method,
     caches.cached_arguments,

@@ -16,6 +16,9 @@ _RESULT: Final = " (cached result)"
 _CLASS_NAME: Final = re.compile(r"_*[A-Z]\w*[a-z]\w*")
 """CapWords, as PEP 8 names classes; a constant has no lower case letter."""
 
+_WEAK_KEYS: Final = "weakref.WeakKeyDictionary"
+"""The type that an entry leads from; more follows where the value refers to its key (`holders.weak_edges`)."""
+
 _COMPILER: Final = re.compile(r"torch\._dynamo(\..*)?")
 
 
@@ -27,6 +30,23 @@ def compile_cache(trail: Trail) -> str | None:
         f"torch.compile keeps it with its compiled code, in {trail.owner(0)}: call `torch.compiler.reset()` in teardown "
         "(`torch._dynamo.reset()` before torch 2.1)."
     )
+
+
+def weak_key(trail: Trail) -> str | None:
+    """An entry of a `weakref.WeakKeyDictionary`, which stays as long as its key lives."""
+    for index, step in enumerate(trail.steps):
+        if not step.type.startswith(_WEAK_KEYS) or not step.edge.startswith("[") or not trail.named:
+            continue
+        if step.type != _WEAK_KEYS:
+            return (
+                f"A value kept in the WeakKeyDictionary {trail.owner(index)} refers to its own key, so that the key and "
+                "the entry never go: let it refer to the key by `weakref.ref`, or keep plain values."
+            )
+        return (
+            f"An entry of the WeakKeyDictionary {trail.owner(index)} stays as long as its key lives: let go of the key, "
+            "or delete the entry in teardown."
+        )
+    return None
 
 
 def cached_method(trail: Trail) -> str | None:

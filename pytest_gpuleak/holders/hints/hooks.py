@@ -17,6 +17,9 @@ _HOOKS: Final = re.compile(r"\._\w*hooks")
 
 _GLOBAL_HOOKS: Final = re.compile(r"torch\.[\w.]+\._global_\w*hooks")
 _INSIDE_TENSOR: Final = re.compile(r" \(inside (torch\.[\w.]+)\)")
+_ATTRIBUTE: Final = re.compile(r"\.[^\W\d]\w*")
+_OWN: Final = (".grad", ".grad_fn", "._base", ".variable")
+_TENSORS: Final = ("torch.Tensor", "torch.nn.parameter.Parameter")
 _BY_HANDLE: Final = "collections.OrderedDict"
 """Each of these dicts has handles' numbers for keys (torch/utils/hooks.py, RemovableHandle)."""
 
@@ -34,17 +37,36 @@ def hook_not_removed(trail: Trail) -> str | None:
 
 
 def ring_through_graph(trail: Trail) -> str | None:
-    """A hook on a node of an autograd graph that refers to what owns the graph.
+    """A ring through an autograd graph, closed by a hook, by a gradient that has a graph, or by an attribute.
 
-    C++ holds the hook, and no collector looks there (pytorch/pytorch#7343).
+    C++ holds one side of each, and no collector looks there (pytorch/pytorch#7343).
     """
     if trail.root != RING_ROOT:
         return None
-    for step in trail.steps:
-        if "hooks" in step.edge:
+    for index, step in enumerate(trail.steps):
+        if "hooks" in step.edge or (_INSIDE_TENSOR.fullmatch(step.edge) and _is_handle(trail, index + 1)):
             return (
                 "A hook on an autograd node refers to what owns the graph, a cycle that no collector frees: call "
                 "`handle.remove()` when done, or let the hook refer to its owner by `weakref.ref`."
+            )
+    for index, step in enumerate(trail.steps):
+        if (step.edge + trail.edge(index + 1)).startswith(".grad.grad_fn"):
+            return (
+                "A gradient made with `create_graph=True` leads back to its parameter, a cycle that no collector frees: "
+                "set `.grad = None` when done, store `.grad.detach()`, or do without `create_graph`."
+            )
+    for index, step in enumerate(trail.steps):
+        if _ATTRIBUTE.fullmatch(step.edge) is None or step.edge in _OWN:
+            continue
+        if step.type.startswith("torch.autograd.function."):
+            return (
+                f"A custom autograd Function keeps its output in {code('ctx' + step.edge)}, a cycle that no collector "
+                "frees: use `ctx.save_for_backward()`, or delete the attribute after the backward pass."
+            )
+        if step.type in _TENSORS and trail.edge(index + 1).startswith(".grad_fn"):
+            return (
+                f"The attribute {code(step.edge)} of a tensor keeps a result computed from that tensor, a cycle that no "
+                "collector frees: store `.detach()` or `.item()` of it, or delete the attribute when done."
             )
     return None
 

@@ -17,11 +17,17 @@ _CONTEXT_VARIABLE: Final = re.compile(r"\[<ContextVar (?P<name>'.*')>\]")
 _CURRENT_VALUE: Final = ".get()"
 """Ends the root of what a context variable has now (`holders.roots_interpreter`)."""
 
+_EXIT_CALLBACK: Final = "atexit callback "
+"""Begins the root of a function that `atexit` was seen to keep (`holders.library_roots`)."""
+
 _AT_EXIT: Final = " (atexit, or "
 _FUNCTION: Final = re.compile(r"[^-]* -> function (?P<name>[\w.<>]+?)(?:\.__\w+__\b.*|[ (\[].*)?", re.DOTALL)
 """How a path begins that leads from native code through a function (`holders.paths`)."""
 
 _FINALIZER: Final = "weakref.finalize callback "
+_KEEPS_AWAITED: Final = ", which it refers to"
+"""Ends the root of a finaliser that keeps alive what it waits for (`holders.library_roots`)."""
+
 _PATCH: Final = re.compile(r"unittest\.mock\.patch of (?P<name>'.*'), not stopped")
 _SIGNAL: Final = re.compile(r"signal\.getsignal\(signal\.(?P<name>SIG\w+)\)")
 _PROFILERS: Final = {"sys.getprofile()": "sys.setprofile(None)", "sys.gettrace()": "sys.settrace(None)"}
@@ -63,8 +69,14 @@ def stored_traceback(trail: Trail) -> str | None:
     """An exception, or pytest's ExceptionInfo, that is kept: its traceback keeps the locals of every frame."""
     if not trail.named:
         return None  # of a traceback that is a root by itself nobody knows who keeps it
+    types = [step.type for step in trail.steps]
     index = trail.find(".__traceback__", ".__context__", ".__cause__", "._excinfo")
-    if index is None or "traceback" not in [step.type for step in trail.steps[index + 1 :]]:
+    if index is None and "traceback" in types:
+        return (
+            f"The traceback kept in {trail.place_of(types.index('traceback'))} keeps the locals of each frame: keep "
+            "`traceback.format_exc()` instead, or drop it in teardown."
+        )
+    if index is None or "traceback" not in types[index + 1 :]:
         return None
     place = trail.place_of(index)
     if trail.edge(index) == "._excinfo":
@@ -113,6 +125,11 @@ def finalizer(trail: Trail) -> str | None:
     """The function and arguments of a `weakref.finalize`, kept until its object dies (Lib/weakref.py)."""
     if not trail.root.startswith(_FINALIZER):
         return None
+    if trail.root.endswith(_KEEPS_AWAITED):
+        return (
+            f"The {cut(trail.root.removesuffix(_KEEPS_AWAITED), 60)} refers to the object that it waits for, which so "
+            "never dies: give it a function and values that do not, such as a static method."
+        )
     return (
         f"The {cut(trail.root, 60)} keeps its function and arguments until its object dies: give it plain values, or call "
         "its `detach()` in teardown."
@@ -121,6 +138,11 @@ def finalizer(trail: Trail) -> str | None:
 
 def at_exit(trail: Trail) -> str | None:
     """A function that a list of native code's keeps, most likely the one of `atexit` (Modules/atexitmodule.c)."""
+    if trail.kind == "native" and trail.root.startswith(_EXIT_CALLBACK):
+        return (
+            f"{code(trail.root.removeprefix(_EXIT_CALLBACK))} was given to `atexit.register()` and stays, with what it "
+            "refers to, until Python ends: give it to `atexit.unregister()` in teardown."
+        )
     found = _FUNCTION.fullmatch(trail.holder.text) if trail.kind == "native" else None
     if found is None or _AT_EXIT not in trail.holder.text:
         return None

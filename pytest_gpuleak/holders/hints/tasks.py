@@ -17,9 +17,15 @@ _POOL: Final = re.compile(r"'ThreadPoolExecutor-\d+_\d+'")
 """The names that an executor gives its threads (Lib/concurrent/futures/thread.py, ThreadPoolExecutor.__init__)."""
 
 _SUSPENDED: Final = re.compile(r"\.(?P<kind>gi|cr|ag)_frame(?:\.f_locals\['(?P<local>\w+)'\])?")
-_TASK: Final = re.compile(r"asyncio task .+? in (?P<function>\S+)")
+_TASK: Final = re.compile(r"asyncio task(?: '.*?')? in (?P<function>[^\s,]+)(?:, thread (?P<thread>.+))?")
 """The root of a task that its event loop alone holds (`holders.library_roots`)."""
 
+_HANDLES: Final = ("asyncio.events.Handle", "asyncio.events.TimerHandle", "asyncio.Handle", "asyncio.TimerHandle")
+_SCHEDULES: Final = ("._scheduled", "._ready")
+"""Where an event loop keeps the calls to come (Lib/asyncio/base_events.py)."""
+
+_WORK_ITEM: Final = "concurrent.futures.thread._WorkItem"
+_QUEUES: Final = ("._work_queue",)
 _FUTURES: Final = frozenset({"concurrent.futures._base.Future", "asyncio.Future", "asyncio.Task"})
 _RESULTS: Final = ("._result", ".result()")
 _ERRORS: Final = ("._exception", ".exception()")
@@ -57,6 +63,11 @@ def asyncio_task(trail: Trail) -> str | None:
         function = _function(trail, frame[0])
     if not function:
         return None
+    if running is not None and running["thread"]:
+        return (
+            f"An asyncio task in the thread {cut(running['thread'])} has not ended and keeps the locals of {function}: "
+            "call `cancel()` of what `run_coroutine_threadsafe` returned, or end the loop, before the test ends."
+        )
     return (
         f"An asyncio task that has not ended keeps the locals of {function}: await it, or call its "
         "`cancel()` and await that before the loop is left."
@@ -82,6 +93,28 @@ def generator(trail: Trail) -> str | None:
             f"{_function(trail, found[0])}: use it by `with`, or an ExitStack closed in teardown."
         )
     return _suspended(trail, "gi", "generator", "read it to its end or call its `close()` in teardown")
+
+
+def scheduled_call(trail: Trail) -> str | None:
+    """A call that an event loop or an executor still has to make."""
+    for index, step in enumerate(trail.steps):
+        if step.type in _HANDLES and trail.named:
+            return (
+                f"A call scheduled in {_before(trail, index, _SCHEDULES, 'event loop')} waits and keeps its function: "
+                "keep what `call_later` or `call_soon` returned and call its `cancel()` in teardown."
+            )
+        if step.type == _WORK_ITEM and trail.named:
+            return (
+                f"A call that waits in {_before(trail, index, _QUEUES, 'executor')} keeps its function and arguments: "
+                "leave the executor by `with`, or call its `shutdown(cancel_futures=True)` in teardown."
+            )
+    return None
+
+
+def _before(trail: Trail, index: int, edges: tuple[str, ...], noun: str) -> str:
+    """The owner of the last of these edges before a step, with what it is; the noun alone where it has no name."""
+    found = [position for position in range(index) if trail.edge(position) in edges]
+    return f"the {noun} {trail.owner(found[-1])}" if found else f"an {noun}"
 
 
 def finished_future(trail: Trail) -> str | None:

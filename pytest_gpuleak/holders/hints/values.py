@@ -40,6 +40,12 @@ def optimizer_state(trail: Trail) -> str | None:
 
 def gradient(trail: Trail) -> str | None:
     """Gradients left on parameters that outlive the test."""
+    with_graph = _gradient_with_graph(trail)
+    if with_graph is not None:
+        return (
+            f"The gradient of {trail.owner(with_graph)} was made with `create_graph=True` and keeps its graph: call "
+            "`zero_grad(set_to_none=True)` on the module or optimizer in teardown, or detach it."
+        )
     last = len(trail.steps) - 1
     if trail.edge(last) != ".grad" or not trail.type(last).startswith("torch."):
         return None
@@ -49,6 +55,14 @@ def gradient(trail: Trail) -> str | None:
         f"The gradient of {trail.owner(last)} stays after the test: call `zero_grad(set_to_none=True)` on the module or "
         "optimizer in teardown."
     )
+
+
+def _gradient_with_graph(trail: Trail) -> int | None:
+    """Position of the step to a gradient that the array is part of the graph of."""
+    for index, step in enumerate(trail.steps):
+        if (step.edge + trail.edge(index + 1)).startswith(".grad.grad_fn") and step.type.startswith("torch."):
+            return index if trail.named and not trail.piles_up_before(index) else None
+    return None
 
 
 def autograd_graph(trail: Trail) -> str | None:

@@ -501,7 +501,7 @@
 
   const kept = stored();
   if (kept === "light" || kept === "dark") root.dataset.theme = kept;
-  if (table) prepareFindings();
+  if (table && form) prepareFindings();
   prepareCharts();
   theme.hidden = false;
   showTheme();

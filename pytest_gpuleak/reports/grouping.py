@@ -1,0 +1,94 @@
+"""Which findings belong together, because one holder keeps the memory of all of them. Pure.
+
+Terminal, Markdown and HTML explain a holder once, with its largest finding, and add up the rest.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING
+
+from pytest_gpuleak.isolation import isolated
+from pytest_gpuleak.records import TestRecord
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from pytest_gpuleak.findings import Finding, FixtureRecord
+
+    Entry = tuple[TestRecord | FixtureRecord, Finding]
+
+_TENSOR_KINDS = ("growing", "retained", "unconfirmed")
+"""Kinds that one edit at the holder removes together. Which of them a test gets can depend on the order of the tests."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Group:
+    """The findings of one holder.
+
+    Attributes:
+        entries: each finding with the test or fixture that it is of, the largest first; at least one.
+        bytes: bytes of all of them.
+        tests: how many different tests there are among them.
+        fixtures: the different fixtures among them, the one with the largest finding first.
+    """
+
+    entries: tuple[Entry, ...]
+    bytes: int
+    tests: int
+    fixtures: tuple[FixtureRecord, ...]
+
+
+def group_findings(entries: Iterable[Entry]) -> list[Group]:
+    """Put the findings of each holder together: what fails first, within that the largest sum first.
+
+    A finding that no holder is known for stays alone, unless a later attempt of the same test has it again. What fails,
+    what a baseline lists and what is merely noted are told apart, so that a sum says one thing.
+
+    Args:
+        entries: findings, each with its test or fixture, in the order they were made. Equal sizes stay in it.
+    """
+    groups: dict[tuple[object, ...], list[Entry]] = {}
+    for record, found in entries:
+        key = (found.failed, found.known, holder_key(found) or _own_key(record, found))
+        groups.setdefault(key, []).append((record, found))
+    return sorted(map(_group, groups.values()), key=lambda group: (not group.entries[0][1].failed, -group.bytes))
+
+
+def group_safely(entries: Sequence[Entry]) -> list[Group]:
+    """Group findings as `group_findings` does; where a fault keeps them from being compared, each stays alone."""
+    return isolated(lambda: group_findings(entries), lambda _: [Group((entry,), 0, 0, ()) for entry in entries])
+
+
+def holder_key(finding: Finding) -> tuple[str, ...] | None:
+    """Return what all findings of one holder on one device have in common; None where no holder is known."""
+    holder = finding.holder
+    # Of native code there is no name, but a path through it is as good as one.
+    if holder is None or not (holder.named or (holder.kind == "native" and holder.path)):
+        return None
+    family = "" if finding.kind in _TENSOR_KINDS and finding.metric is None else f"{finding.kind} {finding.metric}"
+    path = "" if holder.named else finding.fingerprint
+    return finding.device, family, holder.kind, holder.root, holder.file or "", path
+
+
+def _own_key(record: TestRecord | FixtureRecord, finding: Finding) -> tuple[object, ...]:
+    return (*_identity(record), finding.kind, finding.device, finding.metric, finding.fingerprint)
+
+
+def _identity(record: TestRecord | FixtureRecord) -> tuple[str, ...]:
+    """Return what tells a test, or a fixture, from all others. Workers run the same ones."""
+    if isinstance(record, TestRecord):
+        return ("test", record.nodeid)
+    return ("fixture", record.name, record.scope, record.baseid)
+
+
+def _group(entries: list[Entry]) -> Group:
+    entries.sort(key=lambda entry: -entry[1].bytes)
+    different = {_identity(record): record for record, _ in reversed(entries)}
+    fixtures = [record for record in different.values() if not isinstance(record, TestRecord)]
+    return Group(
+        tuple(entries),
+        sum(found.bytes for _, found in entries),
+        len(different) - len(fixtures),
+        tuple(reversed(fixtures)),
+    )

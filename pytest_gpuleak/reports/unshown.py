@@ -1,0 +1,33 @@
+"""The line that stands in the place of a finding that a report fails to render."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pytest_gpuleak.isolation import isolated
+from pytest_gpuleak.reports.places import name_of
+from pytest_gpuleak.reports.text import clean_text
+
+if TYPE_CHECKING:
+    from pytest_gpuleak.findings import Finding, FixtureRecord
+    from pytest_gpuleak.records import TestRecord
+
+_NAME_LIMIT = 300
+
+
+def describe_unshown(record: TestRecord | FixtureRecord, finding: Finding, why: str) -> str:
+    """Name a finding that could not be rendered, on one line: ``t.py::test_a: growing finding: could not be shown (...)``.
+
+    Args:
+        record: its test or fixture.
+        finding: the finding, of which its kind alone is read.
+        why: the error, as `isolation.describe_error` writes it.
+    """
+    name = isolated(lambda: clean_text(name_of(record), _NAME_LIMIT), lambda _: "a test or fixture without a name")
+    return f"{name}: {name_unshown(finding, why)}"
+
+
+def name_unshown(finding: Finding, why: str) -> str:
+    """As `describe_unshown`, for what names the test itself: ``growing finding: could not be shown (...)``."""
+    what = isolated(lambda: f"{clean_text(finding.kind, _NAME_LIMIT)} finding", lambda _: "a finding")
+    return f"{what}: could not be shown ({why})"

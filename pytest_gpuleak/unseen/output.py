@@ -1,0 +1,95 @@
+"""Nothing that a re-run prints reaches the terminal or the log file of the run."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import sys
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    import pytest
+
+
+class _Sink(io.TextIOBase):
+    """A text stream that goes nowhere, and else answers as the stream that it stands for."""
+
+    def __init__(self, stream: Any) -> None:
+        self._stream = stream
+
+    def write(self, text: str) -> int:
+        return len(text)
+
+    def writable(self) -> bool:
+        return True
+
+    def isatty(self) -> bool:
+        return bool(self._stream.isatty())
+
+    def fileno(self) -> int:
+        return int(self._stream.fileno())
+
+    @property
+    def encoding(self) -> str:  # type: ignore[override] # a plain attribute of the base class
+        return str(getattr(self._stream, "encoding", None) or "utf-8")
+
+    @property
+    def buffer(self) -> io.BytesIO:
+        return io.BytesIO()
+
+
+@contextlib.contextmanager
+def muted_output(config: pytest.Config) -> Iterator[None]:
+    """Mute pytest's terminal, its live log and log file, and with `-s` the standard streams."""
+    manager = config.pluginmanager
+    with contextlib.ExitStack() as stack:
+        reporter: Any = manager.get_plugin("terminalreporter")
+        writer = getattr(reporter, "_tw", None)
+        if writer is not None:
+            stack.enter_context(_muted_writer(writer))
+        capture: Any = manager.get_plugin("capturemanager")
+        if capture is not None:
+            # `with capsys.disabled()` prints on the terminal: within a re-run it does not.
+            vars(capture)["global_and_fixture_disabled"] = contextlib.nullcontext
+            stack.callback(vars(capture).pop, "global_and_fixture_disabled", None)
+        if capture is None or getattr(capture, "_method", "") == "no":
+            for name in ("stdout", "stderr"):
+                stack.enter_context(_replaced_stream(name))
+        logging: Any = manager.get_plugin("logging-plugin")
+        for name in ("log_cli_handler", "log_file_handler"):
+            handler = getattr(logging, name, None)
+            if handler is not None:
+                handler.addFilter(_refuse)
+                stack.callback(handler.removeFilter, _refuse)
+        yield
+
+
+def _refuse(_record: object) -> bool:
+    return False
+
+
+@contextlib.contextmanager
+def _muted_writer(writer: Any) -> Iterator[None]:
+    state = dict(vars(writer))
+    writer._file = _Sink(writer._file)
+    try:
+        yield
+    finally:
+        vars(writer).update(state)
+
+
+@contextlib.contextmanager
+def _replaced_stream(name: str) -> Iterator[None]:
+    stream = getattr(sys, name)
+    if stream is None:
+        yield
+        return
+    sink = _Sink(stream)
+    setattr(sys, name, sink)
+    try:
+        yield
+    finally:
+        if getattr(sys, name) is sink:
+            setattr(sys, name, stream)

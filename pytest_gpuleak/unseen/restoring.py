@@ -1,0 +1,75 @@
+"""What the parts of `unseen` are made of: functions that put something back."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, MutableMapping
+
+Restore = Callable[[], None]
+"""Puts back what was noted when it was made."""
+
+_MISSING: Any = object()
+
+
+def nothing() -> None:
+    """Put nothing back."""
+
+
+def all_of(restores: Iterable[Restore]) -> Restore:
+    """Combine them, the last first. One that fails does not stop the others."""
+    ordered = list(restores)[::-1]
+
+    def restore() -> None:
+        for put_back in ordered:
+            with contextlib.suppress(Exception):
+                put_back()
+
+    return restore
+
+
+def keep_names(namespace: MutableMapping[str, Any], names: Iterable[str]) -> Restore:
+    """Note what the namespace has under these names; those that it lacks are removed later."""
+    saved = {name: namespace.get(name, _MISSING) for name in names}
+
+    def restore() -> None:
+        for name, value in saved.items():
+            if value is _MISSING:
+                namespace.pop(name, None)
+            elif namespace.get(name, _MISSING) is not value:
+                namespace[name] = value
+
+    return restore
+
+
+def keep_mapping(mapping: MutableMapping[Any, Any], leave: frozenset[str] = frozenset()) -> Restore:
+    """Note all entries of a mapping, by identity.
+
+    Args:
+        mapping: it is changed in place.
+        leave: keys that are left as they become.
+    """
+    saved = dict(mapping)
+
+    def restore() -> None:
+        for key in [key for key in mapping if key not in saved and key not in leave]:
+            del mapping[key]
+        for key, value in saved.items():
+            if key not in leave and mapping.get(key, _MISSING) is not value:
+                mapping[key] = value
+
+    return restore
+
+
+def keep_list(values: list[Any]) -> Restore:
+    """Note the entries of a list, which is changed in place."""
+    saved = list(values)
+
+    def restore() -> None:
+        if len(values) != len(saved) or any(one is not other for one, other in zip(values, saved, strict=True)):
+            values[:] = saved
+
+    return restore

@@ -1,0 +1,167 @@
+"""Every report is rendered from whatever findings hypothesis makes up, and taken apart by the parser of its format."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import gc
+import json
+import time
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from hypothesis import HealthCheck, example, given, settings
+
+from pytest_gpuleak.findings import Holder, KnownLeak, PathStep
+from pytest_gpuleak.reports import html, json_lines, sarif
+from pytest_gpuleak.reports import json as json_report
+from tests.reports.conftest import Make
+from tests.reports.extremes import LONGEST, REPORTS
+from tests.reports.formats import FORMATS, baseline_text, junit_text
+from tests.reports.hostile import TEXTS, hostile_report
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from pytest_gpuleak.records import RunReport
+
+LIMITS = {
+    "terminal -q": 3_000_000,
+    "terminal": 1_000_000,
+    "terminal -v": 5_000_000,
+    "html": 60_000_000,
+    "sarif": 80_000_000,
+    "markdown": 1_000_000,
+    "gitlab": 20_000_000,
+    "github": 20_000,
+}
+"""Characters of the longest report, whatever the run: JSON alone has everything."""
+
+UNREAD = {"json": json_report.encode_report, "html": html.render_html, "sarif": sarif.encode_report}
+"""Reports that take a parser, or a schema, minutes to read where there are so many findings: read where there are few."""
+
+SMALL = (200_000, 3_000_000)
+"""Characters of the longest report of a few findings, and of the JSON report of them, which cuts texts at 4,096."""
+
+LARGE = 100_000
+
+
+@pytest.mark.parametrize("name", FORMATS)
+@settings(
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.large_base_example],
+    deadline=None,
+    max_examples=25,
+)
+@given(report=REPORTS)
+def test_any_report_is_written_and_can_be_parsed(name: str, report: RunReport) -> None:
+    text = FORMATS[name](report)
+    assert len(text) < SMALL[name == "json"]
+
+
+@settings(suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large], deadline=None, max_examples=40)
+@given(report=REPORTS)
+def test_any_test_has_properties_that_xml_holds(report: RunReport) -> None:
+    junit_text(report)
+
+
+@settings(suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large], deadline=None, max_examples=40)
+@given(report=REPORTS)
+def test_a_report_in_pieces_says_the_same(report: RunReport) -> None:
+    pieces = "".join(json_lines.encode_pieces(report, map(json_lines.encode_line, report.tests)))
+    assert json.loads(pieces) == json.loads(FORMATS["json"](report))
+
+
+@pytest.mark.parametrize("text", [*TEXTS, LONGEST], ids=range(len(TEXTS) + 1))
+def test_a_report_of_one_hostile_text_alone(make: Any, text: str) -> None:
+    report = hostile_report(make, text)
+    for name, render in {**FORMATS, "junit": junit_text}.items():
+        assert len(render(report)) < SMALL[name == "json"]
+
+
+@pytest.mark.parametrize("text", TEXTS[:-1], ids=range(len(TEXTS) - 1))
+def test_a_baseline_of_hostile_texts_is_toml(make: Any, text: str) -> None:
+    entries = (KnownLeak(text, None, "growing", text, 4, "00", text, text), KnownLeak(text, text, "cycle", text, 4, ""))
+    baseline_text(make.report(stale=entries))
+
+
+@pytest.mark.parametrize("name", FORMATS)
+@pytest.mark.parametrize(
+    "holder",
+    [
+        Holder("module", "app.LAST", "app.LAST"),
+        Holder("unknown", "", ""),
+        Holder("native", "", "", (PathStep("", ""),)),
+        Holder("cache", "app.load", "app.load[0]", (), "", None, 5),
+    ],
+)
+def test_a_holder_without_steps_is_shown(make: Any, name: str, holder: Holder) -> None:
+    found = make.finding(holder=holder, other_holders=(holder,))
+    text = FORMATS[name](make.report(make.test("t.py::test_global", found)))
+    assert "test_global" in text
+    assert "could not be" not in text.replace("could not be run again", "")
+
+
+@functools.cache
+def many(count: int) -> RunReport:
+    """A run of many tests with a finding each, of as many holders, workers and devices as there may be."""
+    tests = []
+    for at in range(count):
+        holder = Holder("module", f"app.A{at}", f"app.A{at}[0]", (PathStep("[0]", "list"),), "app.py", 1 + at)
+        found = Make.finding(
+            bytes=at, holder=holder, failed=at % 3 > 0, known=at % 3 == 0, fingerprint=f"{at:08x}", hint="empty it"
+        )
+        memory = {"cuda:0": {"allocated_before": at, "allocated_after": 2 * at}}
+        tests.append(Make.test(f"t.py::test_it[{at}]", found, worker=f"gw{at % 8}", memory=memory))
+    stale = tuple(KnownLeak(f"t.py::test_{at}", None, "growing", "cuda", 4, f"{at:08x}") for at in range(count // 10))
+    return Make.report(*tests, stale=stale)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [*FORMATS, "junit", "baseline"])
+def test_a_hundred_thousand_findings_take_time_in_proportion_and_their_text_is_bounded(name: str) -> None:
+    render = {**FORMATS, **UNREAD, "junit": junit_text, "baseline": baseline_text}[name]
+    small_s, _ = timed(render, many(LARGE // 10))
+    large_s, text = timed(render, many(LARGE))
+    assert large_s < 25 * small_s + 0.5
+    assert len(text) <= LIMITS.get(name, 10**9)
+
+
+def timed(render: Callable[[RunReport], str], report: RunReport) -> tuple[float, str]:
+    """Seconds of processor time that a report took, and its text."""
+    gc.collect()
+    gc.disable()  # a full collection of so many records takes as long as the report
+    try:
+        start = time.process_time()
+        text = render(report)
+        return time.process_time() - start, text
+    finally:
+        gc.enable()
+
+
+@pytest.mark.parametrize("name", [*FORMATS, "junit"])
+def test_lists_of_a_hundred_thousand_in_one_finding_are_cut(make: Any, name: str) -> None:
+    steps = tuple(PathStep(f"[{at}]", "list") for at in range(LARGE))
+    holder = Holder("module", "app.A", "app.A" + "[0]" * LARGE, steps)
+    (array,) = make.finding().tensors
+    found = make.finding(
+        tensors=(dataclasses.replace(array, shape=(1,) * LARGE), *(array,) * LARGE),
+        holder=holder,
+        other_holders=tuple(Holder("module", f"app.B{at}", "") for at in range(LARGE)),
+        evidence=tuple(f"heap: {at}" for at in range(LARGE)),
+    )
+    start = time.process_time()
+    text = {**FORMATS, "junit": junit_text}[name](make.report(make.test("t.py::test_it", found)))
+    assert time.process_time() - start < 20
+    if name != "json":
+        assert len(text) < 300_000
+
+
+@example(4300)
+@example(5000)
+@settings(deadline=None, max_examples=5)
+@given(digits=...)
+def test_a_number_that_python_does_not_write_costs_its_finding_alone(digits: int) -> None:
+    found = Make.finding(bytes=10 ** min(6000, abs(digits)), holder=Holder("module", "app.BAD", "app.BAD"))
+    report = Make.report(Make.test("t.py::test_bad", found), Make.test("t.py::test_good", Make.finding()))
+    for name, render in FORMATS.items():
+        assert "test_good" in render(report), name

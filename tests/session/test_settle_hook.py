@@ -1,0 +1,189 @@
+"""A conftest.py's `pytest_gpuleak_settle` that fails or misbehaves: a leak is a leak without it."""
+
+from __future__ import annotations
+
+import gc
+import os
+import sys
+import textwrap
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from tests.conftest import Run, Runner
+
+SUITE = """
+    KEPT = []
+
+    def test_a():
+        KEPT.append(Buffer(2**21))
+
+    def test_b():
+        KEPT.append(Buffer(100))
+
+    def test_clean():
+        Buffer(100)
+"""
+LEAKS = {"test_a": "leaked", "test_b": "leaked", "test_clean": "clean"}
+
+
+def add_hook(pytester: pytest.Pytester, source: str) -> int:
+    """Write the hook into the conftest.py. Returns the line that its first one has there."""
+    conftest = pytester.path / "conftest.py"
+    before = conftest.read_text() + "\n"
+    conftest.write_text(before + textwrap.dedent(source))
+    return before.count("\n") + 1
+
+
+def warnings_of(found: Run) -> list[str]:
+    return [line for line in found.result.outlines if "PytestWarning" in line]
+
+
+RAISES = {
+    "an error": ("raise AttributeError('app.cache has no clear_all')", "AttributeError: app.cache has no clear_all"),
+    "skip": ("pytest.skip('not now')", "pytest.skip(): not now"),
+    "fail": ("pytest.fail('no cache')", "pytest.fail(): no cache"),
+    "no memory": ("raise MemoryError", "MemoryError"),
+    "a recursion": ("pytest_gpuleak_settle(config, nodeid)", "RecursionError: maximum recursion depth exceeded"),
+    "a type of its own": ("raise type('Stop', (BaseException,), {})('at once')", "Stop: at once"),
+    "an error without text": (
+        "raise type('Bad', (Exception,), {'__str__': lambda self: 1 / 0})()",
+        "Bad: its message cannot be shown",
+    ),
+    "the end of a generator": ("raise StopIteration", "StopIteration"),
+    "lines and colours": (r"raise ValueError('\x1b[31mred\nand more')", r"ValueError: \x1b[31mred\nand more"),
+}
+
+
+@pytest.mark.parametrize(("statement", "error"), RAISES.values(), ids=RAISES)
+def test_one_that_raises_is_named_once_and_the_verdicts_stand(
+    run: Runner, pytester: pytest.Pytester, statement: str, error: str
+) -> None:
+    line = add_hook(pytester, f"def pytest_gpuleak_settle(config, nodeid):\n    {statement}\n") + 1
+    found = run(SUITE)
+    assert found.verdicts == LEAKS
+    (warning,) = warnings_of(found)
+    assert f"the hook pytest_gpuleak_settle failed: {error}" in warning
+    assert f"(conftest.py:{line}); tests are judged without it (first in test_it.py::test_a)" in warning
+    assert [len(test["faults"]) for test in found.report["tests"]] == [1, 1, 0]
+    found.result.stdout.fnmatch_lines(["gpu-leak: the check itself failed in 2 tests: the hook *"])
+    assert found.result.ret == 1
+
+
+def test_an_error_below_the_hook_is_told_with_the_hooks_line(run: Runner, pytester: pytest.Pytester) -> None:
+    line = add_hook(
+        pytester,
+        """
+        import json
+
+        def pytest_gpuleak_settle(config, nodeid):
+            json.loads("{")
+        """,
+    )
+    assert f"(conftest.py:{line + 4})" in warnings_of(run(SUITE))[0]
+
+
+@pytest.mark.parametrize("statement", ["pytest.exit('the device is lost')", "raise SystemExit('the device is lost')"])
+def test_one_that_ends_the_run_ends_it_after_the_verdict(
+    run: Runner, pytester: pytest.Pytester, statement: str
+) -> None:
+    add_hook(pytester, f"def pytest_gpuleak_settle(config, nodeid):\n    {statement}\n")
+    found = run(SUITE)
+    assert found.verdicts == {"test_a": "leaked"}
+    found.result.stdout.fnmatch_lines(["*the hook pytest_gpuleak_settle asked to end the run: *the device is lost*"])
+    assert found.result.ret == pytest.ExitCode.INTERRUPTED
+
+
+def test_ctrl_c_in_it_is_the_users_own(run: Runner, pytester: pytest.Pytester) -> None:
+    add_hook(pytester, "def pytest_gpuleak_settle(config, nodeid):\n    raise KeyboardInterrupt\n")
+    assert run(SUITE, apart=True).result.ret == pytest.ExitCode.INTERRUPTED
+
+
+@pytest.mark.parametrize("signature", ["*arguments", "config, nodeid, more=1", "", "nodeid"])
+def test_any_signature_that_pluggy_accepts_is_called(run: Runner, pytester: pytest.Pytester, signature: str) -> None:
+    add_hook(pytester, f"CALLS = []\n\ndef pytest_gpuleak_settle({signature}):\n    open('called', 'w').close()\n")
+    found = run(SUITE)
+    assert (found.verdicts, warnings_of(found)) == (LEAKS, [])
+    assert (pytester.path / "called").exists()
+
+
+def test_one_with_an_argument_that_does_not_exist_is_refused_before_any_test(
+    run: Runner, pytester: pytest.Pytester
+) -> None:
+    add_hook(pytester, "def pytest_gpuleak_settle(item):\n    pass\n")
+    found = run(SUITE, apart=True)
+    assert found.result.ret != 0
+    assert "Argument(s) {'item'}" in found.result.stderr.str()  # as pytest tells of any hook
+    assert "test_it.py" not in found.result.stdout.str()
+
+
+@pytest.mark.parametrize("head", ["async def", "def"])
+def test_one_whose_body_never_runs_is_told_of(run: Runner, pytester: pytest.Pytester, head: str) -> None:
+    body = "pass" if head == "async def" else "yield"
+    add_hook(pytester, f"{head} pytest_gpuleak_settle(config, nodeid):\n    {body}\n")
+    found = run(SUITE)
+    assert found.verdicts == LEAKS
+    (warning,) = warnings_of(found)
+    assert "whose body never runs; accepted is a plain function (conftest.py:" in warning
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "return [Buffer(2**21)]",
+        "gc.disable()",
+        "gc.freeze()",
+        "gc.unfreeze()",
+        "gc.set_threshold(1)",
+        "gc.set_debug(gc.DEBUG_SAVEALL)",
+        "gc.callbacks.clear()",
+        "gc.collect()",
+        "sys.setrecursionlimit(150)",
+        "sys.setprofile(None)",
+        "import test_it; test_it.test_clean()",
+        "import test_it; test_it.test_b()",
+        "import time; time.sleep(0.3)",
+        "import os; os.chdir('/')",
+        "threading.Thread(target=int).start()",
+    ],
+)
+def test_whatever_it_does_the_verdicts_stand(run: Runner, pytester: pytest.Pytester, statement: str) -> None:
+    add_hook(
+        pytester,
+        f"""
+        import gc, sys, threading
+
+        def pytest_gpuleak_settle(config, nodeid):
+            {statement}
+        """,
+    )
+    limit, thresholds = sys.getrecursionlimit(), gc.get_threshold()
+    try:
+        found = run(SUITE)
+    finally:
+        os.chdir(pytester.path)
+        sys.setrecursionlimit(limit)
+        gc.enable()
+        gc.set_threshold(*thresholds)
+        gc.set_debug(0)
+        gc.unfreeze()
+        gc.garbage.clear()
+    verdicts = found.verdicts
+    assert (verdicts["test_a"], verdicts["test_b"]) == ("leaked", "leaked")
+    assert found.result.ret == 1
+
+
+def test_one_that_lets_go_is_believed_though_it_raises_afterwards(run: Runner, pytester: pytest.Pytester) -> None:
+    add_hook(
+        pytester,
+        """
+        def pytest_gpuleak_settle(config, nodeid):
+            import test_it
+            test_it.KEPT.clear()
+            raise OSError("no such file")
+        """,
+    )
+    found = run(SUITE, "--gpu-leak-strict")
+    assert set(found.verdicts.values()) == {"clean"}
+    assert found.result.ret == 1
