@@ -5,29 +5,31 @@ our callback of the collector (``gc.callbacks``): a signal that comes during a f
 CPython drops what a callback raises (``invoke_gc_callback``, Modules/gcmodule.c: ``PyErr_WriteUnraisable``). A Ctrl-C or
 the timeout of pytest-timeout would be lost, and a test that hangs would hang for good. `sys.unraisablehook` is told of
 the exception, which has the handler's frame, and so of the signal.
+
+It is delivered again by the last callback of the same collection, which is written in C: a signal that it sets waits for
+the next Python code, which is the user's. A timer or a thread would not do: where nearly all the time goes into
+collections, the signal comes in the next one, and is lost again.
 """
 
 from __future__ import annotations
 
-import _thread
+import functools
+import gc
 import signal
 import sys
 import types
-from time import sleep
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-
-DELAY_S = 0.005
-"""Seconds after which the signal is delivered again: the collection is over by then, or the next try comes."""
 
 
 class LostSignals:
     """Stands before `sys.unraisablehook`, and delivers again what was lost in a callback.
 
     Args:
-        callback: whose exceptions the collector drops.
+        callback: whose exceptions the collector drops: a bound method with an argument ``phase``, an entry of
+            ``gc.callbacks``. It calls `go_on` first thing while there is something `lost`.
     """
 
     def __init__(self, callback: Callable[..., object]) -> None:
@@ -35,10 +37,9 @@ class LostSignals:
         self._previous: Callable[[Any], object] | None = None
         self.hook = self._take
         """What stands in `sys.unraisablehook`: one object for good, so that it can be compared by identity."""
-        self.waits_for_call = False
-        """Whether the collection was asked for by a call, after which `deliver` is called."""
-        self.pending = 0
-        """The signal that `deliver` is to deliver; 0: none."""
+        self.lost: list[int] = []
+        """The signals to deliver again, until the next collection begins."""
+        self._deliveries: list[Callable[..., object]] = []
 
     def install(self) -> None:
         """Stand before the hook that is set now. Safe to call again, also after others have set theirs."""
@@ -51,13 +52,22 @@ class LostSignals:
         if sys.unraisablehook is self.hook and self._previous is not None:
             sys.unraisablehook = self._previous
         self._previous = None
+        self.go_on("start")
 
-    def deliver(self) -> None:
-        """Deliver a signal that was lost in the collection that has just ended. Raises what its handler raises."""
-        __tracebackhide__ = True  # a failure's text shows only the user's frames, as without the plugin
-        number, self.pending = self.pending, 0
-        if number:
-            signal.raise_signal(number)
+    def go_on(self, phase: str) -> None:
+        """Deliver what was lost at the end of a collection (``stop``); forget it when the next begins (``start``)."""
+        if phase == "stop":
+            # The collector looks at the list's length at each step, so what is added now is still called.
+            for number in self.lost[len(self._deliveries) :]:
+                delivery = _delivery(number)
+                self._deliveries.append(delivery)
+                gc.callbacks.append(delivery)
+            return
+        for delivery in self._deliveries:
+            if delivery in gc.callbacks:
+                gc.callbacks.remove(delivery)
+        self._deliveries.clear()
+        self.lost.clear()
 
     def handles(self, unraisable: Any) -> bool:
         """Whether an exception was a handler's in our callback; then its signal is on its way again."""
@@ -66,10 +76,9 @@ class LostSignals:
         number = _signal_of(unraisable.exc_value)
         if number is None:
             return False
-        if self.waits_for_call:
-            self.pending = number
-        else:
-            deliver_soon(number)
+        self.lost.append(number)
+        if _phase_of(unraisable.exc_value, self._callback) == "stop":
+            self.go_on("stop")
         return True
 
     def _take(self, unraisable: Any) -> None:
@@ -78,19 +87,26 @@ class LostSignals:
             (sys.__unraisablehook__ if previous is None else previous)(unraisable)
 
 
-def deliver_soon(number: int) -> None:
-    """Deliver a signal in a moment, when the collector has returned: now its handler's exception would be lost again."""
-    if number == getattr(signal, "SIGALRM", None) and signal.getitimer(signal.ITIMER_REAL)[0] == 0.0:
-        # Without a thread: pytest-timeout lists the threads in the failure.
-        signal.setitimer(signal.ITIMER_REAL, DELAY_S)
-    else:
-        # Not by way of `threading`, which waits in Python code for the thread to start.
-        _thread.start_new_thread(_deliver_later, (signal.Signals(number),))
+def _delivery(number: int) -> Callable[[str, dict[str, int]], object]:
+    """Return a callback of the collector that sets a signal, and runs no Python code."""
+    import ctypes  # here: most runs never lose a signal
+
+    # By index, which makes a function of our own: the attributes are everybody's, with their argument types.
+    set_signal = ctypes.pythonapi["PyErr_SetInterruptEx"]
+    # The collector passes two arguments more, which the C function does not look at.
+    set_signal.argtypes = (ctypes.c_int, ctypes.py_object, ctypes.py_object)
+    set_signal.restype = ctypes.c_int
+    return functools.partial(set_signal, number)
 
 
-def _deliver_later(number: signal.Signals) -> None:
-    sleep(DELAY_S)
-    _thread.interrupt_main(number)
+def _phase_of(error: BaseException, callback: Any) -> str | None:
+    """The phase that a callback was called for when its exception was raised, None where it is not in the traceback."""
+    entry = error.__traceback__
+    while entry is not None:
+        if entry.tb_frame.f_code is callback.__func__.__code__:
+            return entry.tb_frame.f_locals.get("phase")
+        entry = entry.tb_next
+    return None
 
 
 def _signal_of(error: BaseException | None) -> int | None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import gc
 import signal
 import sys
-import time
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +14,8 @@ from pytest_gpuleak.collector import epochs_supported
 from pytest_gpuleak.lost_signals import LostSignals
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from tests.conftest import Run, Runner
 
 pytestmark = [
@@ -75,15 +76,29 @@ def test_an_interrupt_that_comes_in_a_collection(run: Runner, loop: str) -> None
     assert "2 of 2 tests did not run to the end" in found.report["incomplete"]
 
 
+class Listener:
+    """A callback of the collector in which a signal comes, once."""
+
+    def __init__(self) -> None:
+        self.signals = LostSignals(self.callback)
+        self.phase: str | None = None
+
+    def callback(self, phase: str, info: dict[str, int]) -> None:
+        if self.signals.lost:
+            self.signals.go_on(phase)
+        if phase == self.phase:
+            self.phase = None
+            signal.raise_signal(signal.SIGUSR1)
+
+
 @pytest.fixture
 def lost() -> Any:
-    def callback(phase: str, info: dict[str, int]) -> None:
-        pass
-
-    signals = LostSignals(callback)
-    signals.install()
-    yield SimpleNamespace(signals=signals, callback=callback)
-    signals.remove()
+    listener = Listener()
+    gc.callbacks.append(listener.callback)
+    listener.signals.install()
+    yield listener
+    listener.signals.remove()
+    gc.callbacks.remove(listener.callback)
 
 
 def unraisable(error: BaseException, obj: object) -> Any:
@@ -112,22 +127,35 @@ def test_a_hook_set_later_stays(lost: Any, monkeypatch: pytest.MonkeyPatch) -> N
     assert sys.unraisablehook is other
 
 
-def test_the_handler_is_told_by_its_frame(lost: Any) -> None:
-    class Owner:
-        def handle(self, number: int, frame: object) -> None:
-            raise ZeroDivisionError
+class Owner:
+    def handle(self, number: int, frame: object) -> None:
+        raise ZeroDivisionError
 
+
+@pytest.fixture
+def handler() -> Iterator[None]:
     previous = signal.signal(signal.SIGUSR1, Owner().handle)
-    try:
-        with pytest.raises(ZeroDivisionError) as caught:
-            signal.raise_signal(signal.SIGUSR1)
-        assert lost.signals.handles(unraisable(caught.value, lost.callback))
-        with pytest.raises(ZeroDivisionError):
-            time.sleep(10)
-        lost.signals.waits_for_call = True
-        assert lost.signals.handles(unraisable(KeyboardInterrupt(), lost.callback))
-        with pytest.raises(KeyboardInterrupt):
-            lost.signals.deliver()
-        lost.signals.deliver()  # once is enough
-    finally:
-        signal.signal(signal.SIGUSR1, previous)
+    yield
+    signal.signal(signal.SIGUSR1, previous)
+
+
+@pytest.mark.usefixtures("handler")
+@pytest.mark.parametrize("phase", ["start", "stop"])
+def test_what_was_lost_comes_at_the_end_of_the_collection(lost: Listener, phase: str) -> None:
+    before = list(gc.callbacks)
+    lost.phase = phase
+    with pytest.raises(ZeroDivisionError) as caught:
+        gc.collect()
+    assert "callback" not in [entry.name for entry in caught.traceback]
+    gc.collect()  # once is enough
+    assert gc.callbacks == before
+
+
+@pytest.mark.usefixtures("handler")
+def test_what_was_lost_is_dropped_with_the_hook(lost: Listener) -> None:
+    before = list(gc.callbacks)
+    lost.signals.lost.append(signal.SIGUSR1)
+    lost.signals.go_on("stop")
+    assert len(gc.callbacks) == len(before) + 1
+    lost.signals.remove()
+    assert gc.callbacks == before
