@@ -7,7 +7,7 @@ import dataclasses
 from typing import TYPE_CHECKING
 
 from pytest_gpuleak.allocator_history import RecordedHistory, blocks_alive, write_snapshot
-from pytest_gpuleak.counters import CounterRun, HostLimits, judge_counters, suspects
+from pytest_gpuleak.counters import ARRAY_OBJECTS, CounterRun, HostLimits, judge_counters, suspects
 from pytest_gpuleak.hidden import reveal, share_of
 from pytest_gpuleak.memory import HOST, Growth
 from pytest_gpuleak.settle import Collection, Waits, YoungCollection
@@ -123,7 +123,12 @@ class CounterTrail:
         return judge_counters(self._runs, evidence, self._policy, self._limits) if self._runs else ()
 
     def _unexplained(self, investigation: Investigation, growth: Growth) -> set[str]:
-        return suspects(growth, investigation.added_bytes(), self._policy, self._limits)
+        return suspects(growth, self._known(investigation), self._policy, self._limits)
+
+    def _known(self, investigation: Investigation) -> dict[str, int]:
+        """What the arrays explain that the last run left, by device, and of the host's counters."""
+        sizes, arrays = investigation.added()
+        return {**sizes, HOST: sizes.get("cpu", 0) + ARRAY_OBJECTS * arrays}
 
     def _settled(self, investigation: Investigation, growth: Growth) -> Growth:
         """The growth once what was on its way out has gone; never more than at first: what grew since is ours."""
@@ -159,11 +164,11 @@ class CounterTrail:
 
     def _room(self, investigation: Investigation, growth: Growth) -> dict[str, int]:
         """By device, bytes that no array explains and that arrays may hold which C++ alone knows."""
-        known = investigation.added_bytes()
+        known = self._known(investigation)
         room = {device: growth.of(device) - known.get(device, 0) for device in growth.devices}
         # Any of the host's counters has a CPU tensor in it; the one that grew least has least noise.
         host = [size for (device, _), size in growth.bytes.items() if device == HOST]
-        unexplained = min(host, default=0) - known.get("cpu", 0) - growth.imported
+        unexplained = min(host, default=0) - known.get(HOST, 0) - growth.imported
         if unexplained >= self._policy.retained_bytes:
             room["cpu"] = unexplained
         return {device: size for device, size in room.items() if size > 0}

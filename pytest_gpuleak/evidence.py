@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -20,8 +20,7 @@ def root_of(device: str, holder: Holder | None) -> Root:
     return (device, holder.kind, holder.root) if holder is not None else (device, "", "")
 
 
-@dataclasses.dataclass(frozen=True)
-class Survivor:
+class Survivor(NamedTuple):
     """One storage that a run left behind, shown by one of the arrays that share it.
 
     Attributes:

@@ -7,6 +7,7 @@ other: like ones are found by dicts whose keys are what must be equal.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import re
 from collections import Counter, defaultdict, deque
 from typing import TYPE_CHECKING, Any
@@ -91,8 +92,8 @@ def compare_runs(evidence: Evidence) -> list[Group]:
             last = replaced_by[last]
         if last != index:
             # The holder and the line of a replaced survivor are those of what took its place.
-            survivor = dataclasses.replace(
-                survivors[last], run=0, reading=survivor.reading, owned=survivor.owned or survivors[last].owned
+            survivor = survivors[last]._replace(
+                run=0, reading=survivor.reading, owned=survivor.owned or survivors[last].owned
             )
         stem = _stem(survivor.root)
         if stem in grown and grows_there(survivor):
@@ -105,11 +106,12 @@ def compare_runs(evidence: Evidence) -> list[Group]:
     for root, members in grown.items():
         per_run = round(sum(survivor.size for by_root in additions for survivor in by_root[root]) / len(additions))
         # Found under this root in the re-runs only: a path of equal length was taken the first time.
-        shown = members or [dataclasses.replace(survivor, run=0) for survivor in additions[0][root]]
+        shown = members or [survivor._replace(run=0) for survivor in additions[0][root]]
         groups.append(Group("growing", tuple(_with_lines(shown, additions[0][root])), per_run))
     return [*groups, *group_by_root("retained", unchanged), *group_by_root("unconfirmed", released)]
 
 
+@functools.lru_cache(maxsize=1024)  # texts alone, and the same few roots for all survivors of a test
 def _stem(root: Root) -> Root:
     """The root without numbers: what a test makes anew in each run (a module, a thread) is often numbered."""
     device, kind, name = root
@@ -183,8 +185,8 @@ def name_by_what_stays(added: Sequence[Survivor], staying: Sequence[Survivor]) -
                 spoken_for[_root_and_form(candidates.popleft())] -= 1
             if candidates:
                 like = candidates.popleft()
-                survivor = dataclasses.replace(  # noqa: PLW2901 - the same survivor, with its holder
-                    survivor, holder=like.holder, pattern=like.pattern, others=like.others
+                survivor = survivor._replace(  # noqa: PLW2901 - the same survivor, with its holder
+                    holder=like.holder, pattern=like.pattern, others=like.others
                 )
         named.append(survivor)
     return named
@@ -248,6 +250,6 @@ def _with_lines(members: Iterable[Survivor], additions: Iterable[Survivor]) -> l
                 (known[key(member)] for key, known in zip(keys, lines, strict=True) if key(member) in known), None
             )
             if like is not None:
-                member = dataclasses.replace(member, created=like.created)  # noqa: PLW2901 - the same, with its line
+                member = member._replace(created=like.created)  # noqa: PLW2901 - the same, with its line
         result.append(member)
     return result

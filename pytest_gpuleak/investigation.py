@@ -5,8 +5,9 @@ from __future__ import annotations
 import dataclasses
 from collections import Counter, defaultdict
 from contextlib import nullcontext
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
+from pytest_gpuleak.arrays.bulk import hold_arrays, read_arrays, storages_of
 from pytest_gpuleak.arrays.protocol import BACKWARD, ArrayFramework, ArrayReading, OriginLog
 from pytest_gpuleak.arrays.selection import array_types, framework_of, select_arrays
 from pytest_gpuleak.arrays.torch import is_storage
@@ -44,8 +45,7 @@ GRAPHS_BUDGET_S = 1.0
 """Seconds that counting what the autograd graphs of one test retain may take; graphs beyond that are counted in part."""
 
 
-@dataclasses.dataclass(frozen=True)
-class _Leftover:
+class _Leftover(NamedTuple):
     """One array that a run left, as plain data."""
 
     run: int
@@ -98,8 +98,9 @@ class Investigation:
         self._handles: dict[int, StorageHandle] = {}
         self._standing: set[int] = set()  # ids of those that were there when the last run began
         self._first: frozenset[int] = frozenset()
-        self._added: Counter[str] | None = None
+        self._added: tuple[dict[str, int], int] | None = None
         self._runs = 0
+        self._evidence: Evidence | None = None
         self._explain_left_s = EXPLAIN_BUDGET_S
 
     def add_run(
@@ -125,22 +126,22 @@ class Investigation:
         Returns:
             Whether anything stays.
         """
-        readings = self._read(arrays)
+        readings = read_arrays(arrays, self._frameworks)
         shared = SharedStorages(arrays)
         arrays[:] = [array for array in arrays if id(array) in readings]
         # In most suites a young collection frees all: only what stays is held. What cannot be found again is held first.
-        handles = self._hold([array for array in arrays if not has_weak_references(array)])
+        handles = hold_arrays([array for array in arrays if not has_weak_references(array)], self._frameworks)
         settled = Settling(arrays, threads, threaded=threaded)
         settled.climb(young)
-        handles |= self._hold(settled.found())
+        handles |= hold_arrays(settled.found(), self._frameworks)
         settled.alive &= handles.keys()
         recognised = False
         with self._guard(RECOGNISE):
             recognised = self._recognise(settled.alive)
         settled.climb(rungs_for_held(rungs, threads) if recognised else rungs)
         late = list(shared.left())
-        outlived = self._read(late)
-        handles |= self._hold(late)
+        outlived = read_arrays(late, self._frameworks)
+        handles |= hold_arrays(late, self._frameworks)
         late.clear()
         if self._runs == 0:
             kept = {reading.storage for reading in outlived.values()}
@@ -162,8 +163,9 @@ class Investigation:
         Args:
             arrays: strong references to them; emptied here.
         """
-        left = {identity: _Leftover(self._runs - 1, reading) for identity, reading in self._read(arrays).items()}
-        self._take_in(left, self._hold(arrays))
+        readings = read_arrays(arrays, self._frameworks)
+        left = {identity: _Leftover(self._runs - 1, reading) for identity, reading in readings.items()}
+        self._take_in(left, hold_arrays(arrays, self._frameworks))
         arrays.clear()
         indices = frozenset(map(self._index_of, left.values()))
         if self._runs == 1:
@@ -174,22 +176,28 @@ class Investigation:
         """Whether any array is known to have been left."""
         return bool(self._left)
 
-    def added_bytes(self) -> dict[str, int]:
-        """By device, what the run added last adds up to: storages that it left, less those of earlier runs that went."""
+    def added(self) -> tuple[dict[str, int], int]:
+        """What the run added last adds up to: storages that it left, less those of earlier runs that went.
+
+        Returns:
+            Bytes by device, and how many there are.
+        """
         if self._added is not None and len(self._left) > MANY_ARRAYS:
             return self._added
         sizes: Counter[str] = Counter()
         met: set[int] = set()
-        for identity, left in self._left.items():
-            reading, new = left.reading, left.run == self._runs - 1
+        count = 0
+        for identity, (run, reading) in self._left.items():
+            new = run == self._runs - 1
             if reading.storage in met or not (
                 new or (identity in self._standing and not self._handles[identity].alive())
             ):
                 continue
             met.add(reading.storage)
             sizes[reading.device] += reading.storage_bytes if new else -reading.storage_bytes
-        self._added = sizes
-        return sizes
+            count += 1 if new else -1
+        self._added = sizes, count
+        return self._added
 
     def leftovers(self) -> list[tuple[str, int, StorageHandle, str]]:
         """What is still there of all that was left: device, bytes, a weak hold, and the text of the holder."""
@@ -218,6 +226,7 @@ class Investigation:
         """
         from pytest_gpuleak.holders.heap import PausedCollector
 
+        self._evidence = None
         looks = len(self._alive)
         with self._guard(EXPLAIN) as stage:
             if self._left.keys() <= self._recognised.keys():
@@ -236,13 +245,15 @@ class Investigation:
         self._left = {identity: left for identity, left in self._left.items() if left.run == 0}
         self._recognised = {identity: one for identity, one in self._recognised.items() if identity in self._left}
         self._runs = min(self._runs, 1)
-        self._added = None
+        self._added = self._evidence = None
         self._alive.clear()
 
     def evidence(self) -> Evidence:
-        """All that was found, for `verdict.judge`."""
-        alive = [self._first, *self._alive] if self._runs > 1 else [self._first]
-        return Evidence(tuple(self._survivors), tuple(alive), self._cycles, dict(self._graphs))
+        """All that was found, for `verdict.judge`: the same object until more is found."""
+        if self._evidence is None:
+            alive = [self._first, *self._alive] if self._runs > 1 else [self._first]
+            self._evidence = Evidence(tuple(self._survivors), tuple(alive), self._cycles, dict(self._graphs))
+        return self._evidence
 
     @property
     def confirmed(self) -> bool:
@@ -254,25 +265,10 @@ class Investigation:
         """Ids of the arrays left behind so far."""
         return set(self._left)
 
-    def _hold(self, arrays: Iterable[object]) -> dict[int, StorageHandle]:
-        return {id(array): framework_of(array, self._frameworks).hold(array) for array in arrays}
-
     def _take_in(self, left: Mapping[int, _Leftover], handles: Mapping[int, StorageHandle]) -> None:
-        self._added = None
+        self._added = self._evidence = None
         self._left.update(left)
         self._handles.update({identity: handles[identity] for identity in left})
-
-    def _read(self, arrays: list[object]) -> dict[int, ArrayReading]:
-        readings = {}
-        by_type: dict[int, ArrayFramework] = {}
-        for array in arrays:
-            framework = by_type.get(id(type(array)))
-            if framework is None:
-                framework = by_type[id(type(array))] = framework_of(array, self._frameworks)
-            reading = framework.read(array)
-            if reading is not None:
-                readings[reading.identity] = reading
-        return readings
 
     def _index_of(self, left: _Leftover) -> int:
         key = (left.run, left.reading.storage)
@@ -334,14 +330,15 @@ class Investigation:
                 alive.add(index)
                 survivor = self._survivors[index]
                 created = origins.get(left.reading.storage) if left.run == self._runs - 1 else None
-                self._survivors[index] = dataclasses.replace(
-                    survivor, holder=survivor.holder or unknown, created=survivor.created or created
+                self._survivors[index] = survivor._replace(
+                    holder=survivor.holder or unknown, created=survivor.created or created
                 )
         self._alive.append(frozenset(alive))
 
     def _look(self, origins: OriginLog) -> None:
+        from pytest_gpuleak.holders.crowds import explain_crowd
         from pytest_gpuleak.holders.heap import Deadline
-        from pytest_gpuleak.holders.search import BUDGET_S, explain
+        from pytest_gpuleak.holders.search import BUDGET_S
 
         targets, shared = self._find()
         # The largest is shown: of very many, the first ones' paths are written in full.
@@ -350,7 +347,7 @@ class Investigation:
         remember = None if culprits is None else culprits.remember
         deadline = Deadline(self._explain_left_s)
         budget_s = min(BUDGET_S, self._explain_left_s)
-        explanations = explain(targets, ignore={id(targets)}, remember=remember, budget_s=budget_s)
+        explanations = explain_crowd(targets, ignore={id(targets)}, remember=remember, budget_s=budget_s)
         self._explain_left_s = deadline.left()
         found = [(self._left[id(target)], why) for target, why in zip(targets, explanations, strict=True)]
         runs = [left.run for left, _ in found]
@@ -362,8 +359,8 @@ class Investigation:
                 [left.reading for left, _ in found if left.run == first],
             )
         targets.clear()
-        for _, explanation in found:
-            if culprits is not None:
+        if culprits is not None:
+            for explanation in {id(why): why for _, why in found}.values():
                 culprits.remember_ring(explanation)
         self._note(found, shared, origins)
 
@@ -402,7 +399,7 @@ class Investigation:
             left = arrays[0][0]
             created = _line_of(left, arrays, origins, new=left.run == self._runs - 1)
             if created is not None:
-                self._survivors[index] = dataclasses.replace(self._survivors[index], created=created)
+                self._survivors[index] = self._survivors[index]._replace(created=created)
         self._alive.append(frozenset(sharing))
 
     def _find(self) -> tuple[list[object], set[int]]:
@@ -421,7 +418,7 @@ class Investigation:
         del arrays, array
         # What a search has read of an autograd graph has a Python object since, and is no older array for that.
         alone = held_by_torch_alone(others)
-        shared = {framework_of(one, self._frameworks).storage(one) for one in others if id(one) not in alone}
+        shared = storages_of((one for one in others if id(one) not in alone), self._frameworks)
         return targets, shared
 
 
@@ -431,11 +428,16 @@ def _with_holder(survivor: Survivor, arrays: list[tuple[_Leftover, Explanation]]
     The one with the most actionable holder speaks for them, and the largest of those that somebody holds for itself
     says how much of the storage is wanted: not the base that a view alone keeps alive.
     """
+    if len(arrays) == 1:
+        (left, explanation) = arrays[0]
+        return Survivor(
+            survivor.run, left.reading, left.reading.storage not in shared, explanation.holder, explanation.others,
+            explanation.pattern, survivor.created,
+        )  # fmt: skip
     best = min(arrays, key=lambda array: (HOLDER_RANK[array[1].holder.kind], len(array[1].holder.path)))[1]
     held = [left for left, explanation in arrays if _is_held_for_itself(explanation.holder)]
     largest = max(held or [left for left, _ in arrays], key=lambda left: left.reading.bytes)
-    return dataclasses.replace(
-        survivor,
+    return survivor._replace(
         reading=largest.reading,
         owned=largest.reading.storage not in shared,
         holder=best.holder,

@@ -68,6 +68,7 @@ class Suspicion:
         self._nextitem = nextitem
         self._policy = policy
         self._expected_s = expected_s
+        self._judged: tuple[Evidence, tuple[Finding, ...]] | None = None
 
     def investigate(
         self, arrays: list[object], growth: Growth, processes: list[LeftProcess], *, threaded: bool = False
@@ -146,18 +147,25 @@ class Suspicion:
     def _judge(self, investigation: Investigation, counters: CounterTrail, why: str = "") -> tuple[Finding, ...]:
         found: tuple[Finding, ...] | None = None
         with self._guard(VERDICT):
-            found = judge(without_running_frames(investigation.evidence()), self._policy)
+            found = self._judge_arrays(investigation)
         if found is None:
             # The runs cannot be compared: the first one alone is judged.
             investigation.forget_reruns()
             with self._guard(READ):
-                found = judge(without_running_frames(investigation.evidence()), self._policy)
+                found = self._judge_arrays(investigation)
         with self._guard(COUNTERS):
             evidence = without_running_frames(investigation.evidence())
             found = (*(found or ()), *counters.judge(evidence))
         with self._guard(PROCESSES):
             found = (*self._processes.judge(why), *(found or ()))
         return found or ()
+
+    def _judge_arrays(self, investigation: Investigation) -> tuple[Finding, ...]:
+        """Judge what is known of the arrays; the same evidence once, since 100,000 arrays take a second."""
+        evidence = investigation.evidence()
+        if self._judged is None or self._judged[0] is not evidence:
+            self._judged = evidence, judge(without_running_frames(evidence), self._policy)
+        return self._judged[1]
 
     def _why_not(self) -> str:
         """Why the test is not run again; empty if it is."""
@@ -338,7 +346,7 @@ class _History:
 
     def add_run(self, survivors: list[Survivor], handles: list[StorageHandle]) -> None:
         run = len(self._alive)
-        self._survivors += [dataclasses.replace(survivor, run=run) for survivor in survivors]
+        self._survivors += [survivor._replace(run=run) for survivor in survivors]
         self._handles += handles
         self._alive.append(frozenset(index for index, handle in enumerate(self._handles) if handle.alive()))
 

@@ -23,6 +23,7 @@ class OriginTable(Mapping[int, Origin]):
         self._is_user_file = is_user_file
         self._is_user: dict[str, bool] = {}
         self._places: dict[int, tuple[str, int, str]] = {}
+        self._made: dict[tuple[str, int, str], Origin] = {}
         self._noted: dict[int, int] = {}
         self._notes = 0
 
@@ -65,9 +66,13 @@ class OriginTable(Mapping[int, Origin]):
             del frame  # a frame left in a local of its own callee is a cycle
 
     def __getitem__(self, key: int) -> Origin:
-        file, line, function = self._places[key]
-        code = linecache.getline(file, line).strip()
-        return Origin(file, line, function, printable(code)[:MAX_CODE_LENGTH])
+        place = self._places[key]
+        origin = self._made.get(place)
+        if origin is None:
+            file, line, function = place
+            code = linecache.getline(file, line).strip()
+            origin = self._made[place] = Origin(file, line, function, printable(code)[:MAX_CODE_LENGTH])
+        return origin
 
     def __iter__(self) -> Iterator[int]:
         return iter(self._places)

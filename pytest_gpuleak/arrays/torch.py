@@ -14,7 +14,7 @@ from pytest_gpuleak.arrays import torch_lookup
 from pytest_gpuleak.arrays.selection import is_kind_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
     from contextlib import AbstractContextManager
     from types import ModuleType
 
@@ -49,6 +49,16 @@ class TorchArrays:
         """A C++ weak reference to the storage, or to the tensor where there is no storage."""
         handle: StorageHandle = self._reading.hold_tensor(array)
         return handle
+
+    def read_many(self, arrays: Sequence[object]) -> list[ArrayReading | None]:
+        """As `read`, for each."""
+        readings: list[ArrayReading | None] = self._reading.read_tensors(arrays)
+        return readings
+
+    def hold_many(self, arrays: Sequence[object]) -> list[StorageHandle]:
+        """As `hold`, for each."""
+        handles: list[StorageHandle] = self._reading.hold_tensors(arrays)
+        return handles
 
     def storage_users(self, array: object) -> int | None:
         """The reference count of the storage: tensors, those that C++ alone knows among them.
@@ -98,6 +108,14 @@ class TorchStorages(TorchArrays):
         """A C++ weak reference to the storage."""
         handle: StorageHandle = self._reading.hold_storage(array)
         return handle
+
+    def read_many(self, arrays: Sequence[object]) -> list[ArrayReading | None]:
+        """As `read`, for each."""
+        return [self.read(array) for array in arrays]
+
+    def hold_many(self, arrays: Sequence[object]) -> list[StorageHandle]:
+        """As `hold`, for each."""
+        return [self.hold(array) for array in arrays]
 
     def storage_users(self, array: object) -> int | None:
         """How many own the storage, its Python object included."""

@@ -11,11 +11,14 @@ from pytest_gpuleak.arrays.selection import class_lines, select_arrays
 from pytest_gpuleak.collector import get_objects, whole_heap
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterator
+    from collections.abc import Callable, Collection, Iterable, Iterator
 
     from pytest_gpuleak.arrays.protocol import StorageHandle
 
 _class_dict: Callable[[type], dict[str, Any]] = vars(type)["__dict__"].__get__
+
+
+_NUMBERS = frozenset((int,))
 
 
 class StorageReference:
@@ -83,23 +86,41 @@ def storage_key(torch: Any, array: object) -> int:
 
 def read_tensor(array: object) -> ArrayReading | None:
     """Return a tensor's metadata; None where it owns no memory that could be named."""
+    return read_tensors((array,))[0]
+
+
+def read_tensors(arrays: Iterable[object]) -> list[ArrayReading | None]:
+    """As `read_tensor`, for each."""
     torch = torch_lookup.loaded_torch()
+    readings: list[ArrayReading | None] = []
     # Modes too are switched off: torch.set_default_device() installs one, and a user's mode is a stranger's code.
     with torch._C.DisableTorchFunction(), torch._C._DisableTorchDispatch():
-        try:
-            return _read(torch, array)
-        except Exception:  # noqa: BLE001 - a layout that torch itself cannot describe: no memory we could name
-            return None
+        texts = _Texts()
+        for array in arrays:
+            try:
+                readings.append(_read(torch, array, texts))
+            except Exception:  # noqa: BLE001 - a layout that torch itself cannot describe: no memory we could name
+                readings.append(None)
+    return readings
 
 
 def hold_tensor(array: object) -> StorageHandle:
     """Return a weak hold on a tensor's memory."""
+    return hold_tensors((array,))[0]
+
+
+def hold_tensors(arrays: Iterable[object]) -> list[StorageHandle]:
+    """As `hold_tensor`, for each."""
     torch = torch_lookup.loaded_torch()
+    handles: list[StorageHandle] = []
     with torch._C.DisableTorchFunction(), torch._C._DisableTorchDispatch():
-        try:
-            return StorageReference(torch._C.StorageBase, torch._C.TensorBase.untyped_storage(array))
-        except (NotImplementedError, RuntimeError):
-            return TensorReference(storage_key(torch, array), torch._C._WeakTensorRef(array))
+        base, storage_of_tensor = torch._C.StorageBase, torch._C.TensorBase.untyped_storage
+        for array in arrays:
+            try:
+                handles.append(StorageReference(base, storage_of_tensor(array)))
+            except (NotImplementedError, RuntimeError):
+                handles.append(TensorReference(storage_key(torch, array), torch._C._WeakTensorRef(array)))
+    return handles
 
 
 def users_of_storage(array: object) -> int | None:
@@ -183,20 +204,35 @@ def _wraps_other_arrays(torch: Any, array: object) -> bool:
     return any("__tensor_flatten__" in _class_dict(line) for line in class_lines(type(array)))
 
 
-def _read(torch: Any, array: Any) -> ArrayReading | None:
+class _Texts:
+    """The texts of data types and devices, made once for many tensors."""
+
+    def __init__(self) -> None:
+        self._known: dict[Any, str] = {}
+
+    def of(self, value: Any) -> str:
+        """Return the text of a ``torch.dtype`` or ``torch.device``."""
+        text = self._known.get(value)
+        if text is None:
+            text = self._known[value] = str(value).removeprefix("torch.")
+        return text
+
+
+def _read(torch: Any, array: Any, texts: _Texts) -> ArrayReading | None:
+    native = torch._C
     if _wraps_other_arrays(torch, array) or torch._is_functional_tensor(array):
         return None
-    tensor = torch._C.TensorBase
+    tensor = native.TensorBase
     shape = _shape(tensor, array)
-    dtype = str(tensor.dtype.__get__(array)).removeprefix("torch.")
-    if torch._C._has_storage(array):
+    dtype = texts.of(tensor.dtype.__get__(array))
+    if native._has_storage(array):
         storage = tensor.untyped_storage(array)
-        size = int(storage.nbytes())
-        if storage.device.type == "meta" or size == 0 or not _has_data(torch, array, storage):
+        size, device = int(storage.nbytes()), texts.of(storage.device)
+        if device.startswith("meta") or size == 0 or not _has_data(torch, array, storage):
             return None
         shown = min(size, int(tensor.numel(array)) * int(tensor.element_size(array)))
-        return ArrayReading(id(array), shape, dtype, str(storage.device), shown, int(storage._cdata), size)
-    device = str(tensor.device.__get__(array))
+        return ArrayReading(id(array), shape, dtype, device, shown, int(storage._cdata), size)
+    device = texts.of(tensor.device.__get__(array))
     size = _sparse_bytes(tensor, array)
     if device.startswith("meta") or size == 0:
         return None
@@ -205,7 +241,8 @@ def _read(torch: Any, array: Any) -> ArrayReading | None:
 
 def _shape(tensor: Any, array: Any) -> tuple[int, ...]:
     try:
-        return tuple(map(int, tensor.size(array)))
+        shape = tuple(tensor.size(array))
+        return shape if _NUMBERS.issuperset(map(type, shape)) else tuple(map(int, shape))  # else symbolic ones
     except Exception:  # noqa: BLE001 - a nested tensor has no one shape
         return ()
 

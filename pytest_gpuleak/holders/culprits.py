@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pytest_gpuleak.arrays.torch_lookup import torch_class
 from pytest_gpuleak.holders import raw
-from pytest_gpuleak.holders.heap import Deadline, PausedCollector, get_objects, get_referents
+from pytest_gpuleak.holders.heap import Deadline, PausedCollector, get_objects, get_referents, leads_astray
 from pytest_gpuleak.holders.native import RING_ROOT
 from pytest_gpuleak.holders.roots import EDITABLE, RANKS
 
@@ -171,17 +171,9 @@ class Culprits:
                 if walked > MAX_WALKED:
                     break  # one list may hold millions
                 found.setdefault(id(child), []).append(parent)
-                if depth > 1 and id(child) not in young and not _leads_astray(child):
+                if depth > 1 and id(child) not in young and not leads_astray(child):
                     pending.append((child, depth - 1))
         return found
-
-
-def _leads_astray(value: object) -> bool:
-    """Whether most of the process can be reached from it: a class, a module, a module's dict, a function's globals."""
-    kind = type(value)
-    if raw.is_subclass(kind, type) or raw.is_subclass(kind, type(raw)):
-        return True
-    return kind is dict and "__name__" in value and "__spec__" in value  # type: ignore[operator]  # a dict, exactly
 
 
 def _accounted_for(

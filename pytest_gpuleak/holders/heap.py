@@ -12,7 +12,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Final
 
 from pytest_gpuleak.collector import get_objects, get_referrers
-from pytest_gpuleak.holders.raw import class_module, class_name, loaded_module, module_dict, subclasses
+from pytest_gpuleak.holders.raw import class_module, class_name, is_subclass, loaded_module, module_dict, subclasses
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -24,6 +24,7 @@ __all__ = [
     "get_objects",
     "get_referents",
     "is_tracked",
+    "leads_astray",
     "referrers",
     "untouchable_modules",
 ]
@@ -88,6 +89,14 @@ class PausedCollector:
     ) -> None:
         if self._was_enabled:
             enable()
+
+
+def leads_astray(value: object) -> bool:
+    """Return whether most of the process can be reached from it: a class, a module, a module's dict, a function's globals."""
+    kind = type(value)
+    if is_subclass(kind, type) or is_subclass(kind, ModuleType):
+        return True
+    return kind is dict and "__name__" in value and "__spec__" in value  # type: ignore[operator]  # a dict, exactly
 
 
 def untouchable_modules() -> frozenset[int]:

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_gpuleak.arrays.protocol import ArrayReading
-from pytest_gpuleak.counters import CounterRun, HostLimits, explained, judge_counters, suspects
+from pytest_gpuleak.counters import ARRAY_OBJECTS, CounterRun, HostLimits, explained, judge_counters, suspects
 from pytest_gpuleak.evidence import Evidence, Survivor
 from pytest_gpuleak.findings import Autograd, Contribution, Finding, Origin
 from pytest_gpuleak.memory import HOST, Growth
@@ -51,6 +51,17 @@ def test_what_a_run_imported_is_no_reason_to_run_it_again_but_excuses_nothing_th
     (found,) = judge([dataclasses.replace(first, growth=imported), again])
     assert found.failed
     assert found.bytes == 30 * MIB
+
+
+def test_the_objects_of_very_many_arrays_are_no_growth_of_their_own() -> None:
+    count = 100_000
+    arrays = survivors("cuda:0", *[0] * count, *[1] * count, size=8)
+    both = Evidence(arrays, (frozenset(range(count)), frozenset(range(2 * count))))
+    assert judge(host_runs(38 * MIB, 41 * MIB), both) == ()
+    (found,) = judge(host_runs(150 * MIB, 150 * MIB), both)
+    assert found.bytes == 150 * MIB - ARRAY_OBJECTS * count
+    first, _ = host_runs(38 * MIB, 41 * MIB)
+    assert suspects(first.growth, {HOST: ARRAY_OBJECTS * count}, Policy(), HEAP) == set()
 
 
 @pytest.mark.parametrize("sizes", [(512, 512), (512, 700, 512), (40 * MIB, 40 * MIB)])

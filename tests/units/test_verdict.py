@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -72,7 +70,7 @@ def test_what_is_named_anew_in_each_run_grows() -> None:
 def test_dead_ones_are_matched_to_the_slot_not_to_the_list() -> None:
     slot, rows = "app.SLOT", "app.LIST"
     members = [survivor(0, slot), survivor(0, rows), survivor(1, slot), survivor(1, rows)]
-    members[0] = dataclasses.replace(members[0], holder=None, pattern="")  # gone before anybody looked
+    members[0] = members[0]._replace(holder=None, pattern="")  # gone before anybody looked
     assert kinds(evidence(members, {0, 1}, {1, 2, 3})) == {slot: ("retained", 1, False), rows: ("growing", 1, True)}
 
 
@@ -118,7 +116,7 @@ def test_either_limit_of_growth(tensors: int | None, size: int | None, failed: b
 
 
 def test_memory_of_others_weighs_nothing() -> None:
-    view = dataclasses.replace(survivor(0, size=5 * MIB), owned=False)
+    view = survivor(0, size=5 * MIB)._replace(owned=False)
     (finding,) = judge(evidence([view], {0}, {0}), Policy())
     assert (finding.bytes, finding.failed, finding.tensors[0].storage_bytes) == (0, False, 5 * MIB)
 
