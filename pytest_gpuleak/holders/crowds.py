@@ -12,6 +12,7 @@ from collections import deque
 from typing import TYPE_CHECKING, Any, Final
 
 from pytest_gpuleak.findings import Holder
+from pytest_gpuleak.holders import search
 from pytest_gpuleak.holders.heap import (
     Deadline,
     PausedCollector,
@@ -21,7 +22,7 @@ from pytest_gpuleak.holders.heap import (
 )
 from pytest_gpuleak.holders.rootless import TIMEOUT_ROOT
 from pytest_gpuleak.holders.roots import EDITABLE
-from pytest_gpuleak.holders.search import Explanation, explain
+from pytest_gpuleak.holders.search import Explanation
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
@@ -73,7 +74,7 @@ def explain_crowd(
         One explanation a target, in their order.
     """
     if len(targets) <= CROWD:
-        return explain(targets, ignore=ignore, budget_s=budget_s, remember=remember)
+        return search.explain(targets, ignore=ignore, budget_s=budget_s, remember=remember)
     with PausedCollector():
         return _Crowd(targets, ignore, Deadline(budget_s), remember).explained()
 
@@ -115,7 +116,7 @@ class _Crowd:
                 self._remember(root, value, length)
 
         budget_s = min(ROUND_S, self._deadline.left())
-        found = explain(sample, ignore={id(sample), id(tops), *own}, budget_s=budget_s, remember=note)
+        found = search.explain(sample, ignore={id(sample), id(tops), *own}, budget_s=budget_s, remember=note)
         # One pattern a root: runs are compared by them, and those of the others are not known.
         alike = [
             dataclasses.replace(one, pattern=self._patterns.setdefault(one.holder.root, one.pattern)) for one in found
