@@ -239,6 +239,8 @@ class Monitor:
         memory = self._record_memory(attempt.nodeid) if self._detailed else {}
         self._finalizers.nodeid = attempt.nodeid
         with self._finalizers:
+            if not checked:
+                self.scopes.note_failure()
             released = self.scopes.released()
             if released and any(setup.holds_memory() for setup in released):
                 stop_timer(item)

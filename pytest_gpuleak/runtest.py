@@ -118,6 +118,10 @@ class RuntestHooks(Hooks):
         self, item: pytest.Item, call: pytest.CallInfo[None]
     ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
         """Judge the test once its teardown's report is made, and put the verdict into that report."""
+        if call.excinfo is not None:
+            from pytest_gpuleak.tracebacks import drop_own_frames
+
+            drop_own_frames(call.excinfo.value)
         report = yield
         if self._monitor.rerunning:
             return report

@@ -31,6 +31,8 @@ class FixtureSetup:
         self.identities: set[int] = set()
         self.handles: list[StorageHandle] = []
         self.setup_s = 0.0
+        self.failed = False
+        """Whether a test that used it has failed or was skipped: the garbage of its traceback may have held the memory."""
 
     def holds_memory(self) -> bool:
         """Whether memory born in it is still there: costs no look at the heap."""
@@ -122,6 +124,11 @@ class Scopes:
     def postpone(self, setups: list[FixtureSetup]) -> None:
         """Ask about these fixtures again later: something that pytest drops soon may hold their values."""
         self._released = setups + self._released
+
+    def note_failure(self) -> None:
+        """The test that has just ended did not pass, maybe since a fixture's setup has failed."""
+        for setup in (*self._active.values(), *self._released):
+            setup.failed = True
 
     def disown(self, identities: set[int]) -> None:
         """These arrays are known to be others': an id of a fixture's that died may have been given to one of them."""

@@ -22,10 +22,13 @@ _SECONDS = re.compile(r"\d+(\.\d+)?s\b( \(\d:\d\d:\d\d\))?")
 _CLOCK = re.compile(r"\d\d:\d\d:\d\d")
 _RULE = re.compile(r"([=\-_])\1{2,}")
 _PADDING = re.compile(r" +")
+_PLUGINS = re.compile(r"\b(methods|hook_impls) += \[.*$", re.MULTILINE)
+"""Arguments of pluggy's functions, which list the plugins: pytest shows them where it has no frame of the user's."""
+
 _SLOW_TASK = re.compile(r"^.*Executing <.* took .* seconds$\n?", re.MULTILINE)
 _FAULTS = ("INTERNALERROR", "the plugin failed", "could not be checked", "cannot be read: ", "could not be written")
 _STOPPED = 2
-"""Exit status of a run that is stopped from within (`pytest.exit`, Ctrl-C)."""
+"""Exit status of a run that is stopped from within (`pytest.exit`, Ctrl-C, `--stepwise` at a failure)."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -71,7 +74,8 @@ def _compare_runs(
     found = []
     leaks = leaked_tests(checked)
     failing = bool(leaks) or _fixtures_failed(checked)
-    if bare.status != checked.status and not (failing and bare.status in (0, 5) and checked.status == 1):
+    allowed = {1, _STOPPED} if _steps(suite) else {1}
+    if bare.status != checked.status and not (failing and bare.status in (0, 5) and checked.status in allowed):
         found.append(Difference("exit status", run, f"{bare.status} without, {checked.status} with"))
     if bare.left != checked.left:
         found.append(Difference("processes left", run, f"{bare.left} without, {checked.left} with"))
@@ -100,6 +104,11 @@ def _compare_runs(
         if lines[0] != lines[1]:
             found.append(Difference("terminal", run, _difference(lines[0], lines[1])))
     return found
+
+
+def _steps(suite: Suite) -> bool:
+    """Whether pytest stops at the first failure as at Ctrl-C."""
+    return bool({"--stepwise", "--sw"} & {*suite.options, *(suite.again or ())})
 
 
 Attempts = dict[tuple[str, int], list[dict[str, Any]]]
@@ -189,7 +198,9 @@ def _compare_verdicts(suite: Suite, bare: Outcome, checked: Outcome, run: str) -
     for nodeid in seen:
         if nodeid not in verdicts:
             yield Difference("lost", nodeid, f"{run}: it has ended and is not in the report")
-    yield from _compare_fixtures(suite, report, set(ended), run)
+    # A fixture is judged once it is torn down, which those of the session are not where the process ends before.
+    finished = any(record["kind"] == "end" for record in bare.records)
+    yield from _compare_fixtures(suite, report, set(ended) if finished else set(), run)
 
 
 def _compare_fixtures(suite: Suite, report: dict[str, Any], ended: set[str], run: str) -> Iterable[Difference]:
@@ -352,7 +363,7 @@ def _cases(content: bytes, folder: Path) -> dict[tuple[Any, ...], object]:
 def _plain(value: Any, folder: Path) -> Any:
     """A text, or texts in lists, without what differs from run to run: addresses and the folder."""
     if isinstance(value, str):
-        value = _SLOW_TASK.sub("", value)
+        value = _PLUGINS.sub("", _SLOW_TASK.sub("", value))
         return _ADDRESS.sub("0x", value.replace(str(folder), "<folder>").replace(str(folder.parent), "<above>"))
     if isinstance(value, list):
         return [_plain(one, folder) for one in value]

@@ -257,7 +257,9 @@ NOISES = {
     "finalizer": Noise("request.addfinalizer(lambda: print('soak finalizer N'))", ("request",)),
     "cache": Noise("request.config.cache.set('soak/N', 1)", ("request",)),
     "recursion": Noise("def deep():\n    return deep()\ntry:\n    deep()\nexcept RecursionError:\n    pass"),
-    "fork": Noise("import os\nchild = os.fork()\nif not child:\n    os._exit(0)\nos.waitpid(child, 0)"),
+    "fork": Noise(
+        "import os\nchild = os.fork()\nif not child:\n    os._exit(0)\nos.waitpid(child, 0)\nchild = 0"
+    ),  # no number of a process in what `--showlocals` shows
     "subprocess": Noise("import subprocess, sys\nsubprocess.run([sys.executable, '-S', '-c', 'pass'], check=True)"),
     "thread": Noise(
         "import threading\nthread = threading.Thread(target=lambda: make(64))\nthread.start()\nthread.join()"
