@@ -22,8 +22,8 @@ _SECONDS = re.compile(r"\d+(\.\d+)?s\b( \(\d:\d\d:\d\d\))?")
 _CLOCK = re.compile(r"\d\d:\d\d:\d\d")
 _RULE = re.compile(r"([=\-_])\1{2,}")
 _PADDING = re.compile(r" +")
-_PLUGINS = re.compile(r"\b(methods|hook_impls) += \[.*$", re.MULTILINE)
-"""Arguments of pluggy's functions, which list the plugins: pytest shows them where it has no frame of the user's."""
+_PYTESTS = re.compile(r"\b(methods|hook_impls) += \[.*$|\b(time|perf_count)=[\d.]+|\btestsfailed=\d+", re.MULTILINE)
+"""Values in pytest's own frames, the list of plugins among them: pytest shows them where it has no frame of the user's."""
 
 _SLOW_TASK = re.compile(r"^.*Executing <.* took .* seconds$\n?", re.MULTILINE)
 _FAULTS = ("INTERNALERROR", "the plugin failed", "could not be checked", "cannot be read: ", "could not be written")
@@ -363,7 +363,7 @@ def _cases(content: bytes, folder: Path) -> dict[tuple[Any, ...], object]:
 def _plain(value: Any, folder: Path) -> Any:
     """A text, or texts in lists, without what differs from run to run: addresses and the folder."""
     if isinstance(value, str):
-        value = _PLUGINS.sub("", _SLOW_TASK.sub("", value))
+        value = _PYTESTS.sub("", _SLOW_TASK.sub("", value))
         return _ADDRESS.sub("0x", value.replace(str(folder), "<folder>").replace(str(folder.parent), "<above>"))
     if isinstance(value, list):
         return [_plain(one, folder) for one in value]
