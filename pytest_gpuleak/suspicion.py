@@ -301,8 +301,8 @@ class FixtureJudge:
                 )
         history = self._histories.setdefault(setup.place, _History())
         history.add_run(survivors, [kept[survivor.reading.storage] for survivor in survivors])
-        # Where a test has failed, an error and the frames of its traceback are a cycle that may hold what is here.
-        history.cycles = () if setup.failed else evidence.cycles
+        # An error and the frames of its traceback are a cycle, which may have held what was here.
+        history.cycles = () if setup.failed or setup.outlived_failure else evidence.cycles
         self._record(setup, history)
 
     def _record(self, setup: FixtureSetup, history: _History) -> None:

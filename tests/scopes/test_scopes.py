@@ -280,6 +280,29 @@ def test_the_garbage_of_a_failure_is_not_the_fixtures(run: Runner, scope: str, o
     assert found.verdicts["TestIt::test_passing"] == found.verdicts["test_next"] == "clean"
 
 
+@pytest.mark.parametrize("ending", ["pytest.skip()", "assert not model"])
+def test_a_failure_does_not_hide_a_fixtures_own_garbage(run: Runner, ending: str) -> None:
+    source = f"""
+        import gc, pytest
+
+        gc.disable()
+
+        @pytest.fixture(scope="module")
+        def model():
+            kept = [Buffer(2**21)]
+            kept.append(kept)
+            yield kept
+
+        def test_first(model):
+            {ending}
+
+        def test_next(model):
+            pass
+    """
+    found = run(source, apart=True)
+    assert found.fixtures["model"]["findings"][0]["kind"] == "cycle"
+
+
 def test_a_failed_test_does_not_hide_its_fixture(run: Runner) -> None:
     found = run(
         """
