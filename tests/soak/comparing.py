@@ -198,18 +198,17 @@ def _compare_verdicts(suite: Suite, bare: Outcome, checked: Outcome, run: str) -
     for nodeid in seen:
         if nodeid not in verdicts:
             yield Difference("lost", nodeid, f"{run}: it has ended and is not in the report")
-    # A fixture is judged once it is torn down, which those of the session are not where the process ends before.
-    finished = any(record["kind"] == "end" for record in bare.records)
-    yield from _compare_fixtures(suite, report, set(ended) if finished else set(), run)
+    yield from _compare_fixtures(suite, bare, report, run)
 
 
-def _compare_fixtures(suite: Suite, report: dict[str, Any], ended: set[str], run: str) -> Iterable[Difference]:
+def _compare_fixtures(suite: Suite, bare: Outcome, report: dict[str, Any], run: str) -> Iterable[Difference]:
     found: dict[str, bool] = {}
     for fixture in report["fixtures"]:
         failed = any(finding["failed"] for finding in fixture["findings"])
         found[fixture["name"]] = found.get(fixture["name"], False) or failed
     expected = suite.expected_fixtures()
-    all_ended = all(nodeid in ended for nodeid in suite.expected())
+    # A fixture is judged once it is torn down, which a process that ends before, or pytest-rerunfailures, may leave out.
+    finalised = {record["name"] for record in bare.records if record["kind"] == "finalised"}
     for name, fails in found.items():
         if name.startswith("busy_") or (name.startswith("shared_") and not fails):
             continue  # a thread that makes garbage; a test may keep its frame, and so the values of its fixtures
@@ -219,7 +218,14 @@ def _compare_fixtures(suite: Suite, report: dict[str, Any], ended: set[str], run
             yield Difference("false alarm", f"fixture {name}", f"{run}: it fails, for a residue that is small")
     for name, fails in expected.items():
         missed = name not in found or (fails and not found[name])
-        if missed and all_ended and not suite.traits & {"xdist", "stops", "order"} and suite.again is None:
+        gone = name in finalised or any(one.endswith(f"_fixture_{name.partition('.')[0]}") for one in finalised)
+        if (
+            missed
+            and gone
+            and not suite.traits & {"xdist", "stops", "order"}
+            and suite.again is None
+            and not suite.hides
+        ):
             yield Difference(
                 "missed", f"fixture {name}", f"{run}: {'not named' if name not in found else 'not failed'}"
             )

@@ -132,12 +132,12 @@ def test_a_leak_ends_a_stepwise_run_as_a_stopped_one(tmp_path: Path) -> None:
     assert kinds[0] - kinds[1] == {"exit status"}
 
 
-def test_a_fixture_is_missed_only_in_a_run_that_has_ended(tmp_path: Path) -> None:
+def test_a_fixture_is_missed_only_where_it_was_torn_down(tmp_path: Path) -> None:
     suite = suite_of(*PIECES, dataclasses.replace(PIECES[0], left={}, fixtures={"model": "retained"}))
     without, with_it = sides(tmp_path)
-    assert compare(suite, without, with_it) == []  # `os._exit`, say: the fixture was never torn down
+    assert compare(suite, without, with_it) == []  # `os._exit`, say
     for side in (without, with_it):
-        side.outcomes[0].records.append({"kind": "end"})
+        side.outcomes[0].records.append({"kind": "finalised", "name": "model"})
     assert [(found.kind, found.where) for found in compare(suite, without, with_it)] == [("missed", "fixture model")]
 
 
