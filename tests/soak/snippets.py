@@ -210,7 +210,7 @@ NOISES = {
         "gc.callbacks.append(note)\ngc.collect()\ngc.callbacks.remove(note)\nassert calls == ['start', 'stop'], calls"
     ),
     "gc stats": Noise(
-        "import gc\nbefore = gc.get_stats()[2]['collections']\ngc.collect()\nassert gc.get_stats()[2]['collections'] == before + 1"
+        "import gc\nbefore = gc.get_stats()[2]['collections']\ngc.collect()\nassert gc.get_stats()[2]['collections'] == before + 1\ndel before"
     ),
     "many objects": Noise("junk = [[i] for i in range(3000)]\ndel junk"),
     "frames": Noise("import sys\nassert sys._getframe() is not None"),
@@ -303,10 +303,10 @@ NOISES = {
     "recursion limit": Noise("import sys\nsys.setrecursionlimit(20000)"),
     "sys.path": Noise("import sys\nsys.path.insert(0, '/nowhere')"),
     "stdout replaced": Noise(
-        "import io, sys\nprevious, sys.stdout = sys.stdout, io.StringIO()\nprint('lost')\nsys.stdout = previous"
+        "import io, sys\nprevious, sys.stdout = sys.stdout, io.StringIO()\nprint('lost')\nsys.stdout = previous\ndel previous"
     ),
     "plugins unloaded": Noise(
-        "import sys\nfor name in [name for name in sys.modules if name.startswith('pytest_gpuleak.')]:\n    del sys.modules[name]"
+        "import sys\nfor name in [name for name in sys.modules if name.startswith('pytest_gpuleak.')]:\n    del sys.modules[name]\nname = ''"
     ),
     "reload": Noise("import importlib, random\nimportlib.reload(random)\nrandom.seed(7)"),
     "umask": Noise("import os\nos.umask(0o077)"),
