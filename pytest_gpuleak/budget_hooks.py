@@ -109,6 +109,15 @@ class BudgetHooks(Hooks):
                 pytest.fail(text, pytrace=False)
         return result
 
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_runtest_makereport(self, call: pytest.CallInfo[None]) -> Generator[None, object, object]:
+        """Show of a failure what is shown without the plugin, where the leak check, which sees to it, is off."""
+        if call.excinfo is not None:
+            from pytest_gpuleak.tracebacks import drop_own_frames
+
+            drop_own_frames(call.excinfo.value)
+        return (yield)
+
     def _judge(self, item: pytest.Item) -> str | None:
         """The failure's text; None where the budget was held, or could not be checked."""
         try:

@@ -194,20 +194,33 @@ class Monitor:
         self.memory.enter_setup()
         self._charge(began)
 
-    def leave_fixture_setup(self, fixture: Any, duration_s: float) -> None:
-        """A wider fixture's setup has ended, in `duration_s` seconds."""
+    def leave_fixture_setup(self, fixture: Any, duration_s: float, *, failed: bool) -> None:
+        """A wider fixture's setup has ended, in `duration_s` seconds; `failed`: with an error."""
         began = perf_counter()
         self.memory.leave_setup(id(fixture))
         self.children.leave_setup(fixture)
-        self.scopes.leave_setup(fixture, duration_s)
+        self.scopes.leave_setup(fixture, duration_s, failed=failed)
         self._charge(began)
 
     def fixture_teardown(self, fixture: Any) -> None:
         """A wider fixture's teardown begins."""
         began = perf_counter()
+        setup = self.scopes.setup_after_failure(fixture)
+        if setup is not None:
+            self._free_failures()
+            setup.outlived_failure = False
         self.scopes.enter_teardown(fixture)
         self.memory.enter_teardown()
         self._charge(began)
+
+    def _free_failures(self) -> None:
+        """Collect the garbage of earlier failures now: once the fixture has let go, its own garbage cannot be told apart."""
+        from pytest_gpuleak.hanging import full_collection
+
+        self._finalizers.nodeid = self.nodeid
+        with self._finalizers:
+            for _ in full_collection(self).steps():
+                pass
 
     def fixture_finalised(self, fixture: Any) -> None:
         """A wider fixture has been torn down."""
@@ -239,6 +252,8 @@ class Monitor:
         memory = self._record_memory(attempt.nodeid) if self._detailed else {}
         self._finalizers.nodeid = attempt.nodeid
         with self._finalizers:
+            if not checked:
+                self.scopes.note_failure()
             released = self.scopes.released()
             if released and any(setup.holds_memory() for setup in released):
                 stop_timer(item)

@@ -92,8 +92,11 @@ class RuntestHooks(Hooks):
         if self._brackets is not None:
             self._brackets.enter_setup()
         started = perf_counter()
+        failed = True
         try:
-            return (yield)
+            result = yield
+            failed = False
+            return result
         finally:
             duration_s = perf_counter() - started
             if self._brackets is not None:
@@ -107,7 +110,7 @@ class RuntestHooks(Hooks):
                     finalizers.insert(0, finalised)
                 else:
                     fixturedef.addfinalizer(finalised)
-                self._monitor.leave_fixture_setup(fixturedef, duration_s)
+                self._monitor.leave_fixture_setup(fixturedef, duration_s, failed=failed)
                 # From this one on the fixture's own run.
                 fixturedef.addfinalizer(partial(self._fixture_teardown, fixturedef, request.node))
             except FAULTS as error:
@@ -118,6 +121,10 @@ class RuntestHooks(Hooks):
         self, item: pytest.Item, call: pytest.CallInfo[None]
     ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
         """Judge the test once its teardown's report is made, and put the verdict into that report."""
+        if call.excinfo is not None:
+            from pytest_gpuleak.tracebacks import drop_own_frames
+
+            drop_own_frames(call.excinfo.value)
         report = yield
         if self._monitor.rerunning:
             return report

@@ -31,6 +31,10 @@ class FixtureSetup:
         self.identities: set[int] = set()
         self.handles: list[StorageHandle] = []
         self.setup_s = 0.0
+        self.failed = False
+        """Whether it has raised: what it has made is held by the error's traceback, which pytest drops when it is torn down."""
+        self.outlived_failure = False
+        """Whether a test has not passed meanwhile: the garbage of its traceback may hold the memory."""
 
     def holds_memory(self) -> bool:
         """Whether memory born in it is still there: costs no look at the heap."""
@@ -86,13 +90,19 @@ class Scopes:
         self._active[id(fixture)] = setup
         self._owners.append(setup)
 
-    def leave_setup(self, fixture: Any, duration_s: float) -> None:
-        """A wider fixture's setup has ended, in `duration_s` seconds."""
+    def leave_setup(self, fixture: Any, duration_s: float, *, failed: bool = False) -> None:
+        """A wider fixture's setup has ended, in `duration_s` seconds; `failed`: with an error."""
         setup = self._active.get(id(fixture))
         if setup is not None and setup in self._owners:
             self._give()
             self._owners.remove(setup)
             setup.setup_s = duration_s
+            setup.failed = failed
+
+    def setup_after_failure(self, fixture: Any) -> FixtureSetup | None:
+        """The set-up of a fixture whose memory the garbage of a test that did not pass may hold, if that is so."""
+        setup = self._active.get(id(fixture))
+        return setup if setup is not None and setup.outlived_failure and setup.holds_memory() else None
 
     def enter_teardown(self, fixture: Any) -> None:
         """A wider fixture's own finalizers are about to run: what is there now is not theirs."""
@@ -122,6 +132,11 @@ class Scopes:
     def postpone(self, setups: list[FixtureSetup]) -> None:
         """Ask about these fixtures again later: something that pytest drops soon may hold their values."""
         self._released = setups + self._released
+
+    def note_failure(self) -> None:
+        """The test that has just ended did not pass, maybe since a fixture's setup has failed."""
+        for setup in (*self._active.values(), *self._released):
+            setup.outlived_failure = True
 
     def disown(self, identities: set[int]) -> None:
         """These arrays are known to be others': an id of a fixture's that died may have been given to one of them."""

@@ -309,7 +309,8 @@ class FixtureJudge:
                 )
         history = self._histories.setdefault(setup.place, _History())
         history.add_run(survivors, [kept[survivor.reading.storage] for survivor in survivors])
-        history.cycles = evidence.cycles
+        # An error and the frames of its traceback are a cycle, which may have held what was here.
+        history.cycles = () if setup.failed or setup.outlived_failure else evidence.cycles
         self._record(setup, history)
 
     def _record(self, setup: FixtureSetup, history: _History) -> None:

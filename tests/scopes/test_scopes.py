@@ -233,6 +233,76 @@ def test_a_failed_test_does_not_blame_its_fixture(run: Runner) -> None:
     found.result.assert_outcomes(failed=1)
 
 
+@pytest.mark.parametrize("scope", ["class", "module", "session"])
+@pytest.mark.parametrize("option", ["--gpu-leak-cycles=note", "--gpu-leak-cycles=fail"])
+def test_the_garbage_of_a_failure_is_not_the_fixtures(run: Runner, scope: str, option: str) -> None:
+    source = f"""
+        import gc, pytest
+
+        gc.disable()  # garbage stays until the plugin asks for it
+        KEPT = []
+
+        @pytest.fixture(scope="{scope}")
+        def broken():
+            value = Buffer(2**21)
+            try:
+                raise RuntimeError("no model")
+            except RuntimeError as error:
+                kept = error  # a cycle: the error, its traceback, this frame
+                raise
+
+        @pytest.fixture(scope="{scope}")
+        def model():
+            yield Buffer(2**21)
+
+        class TestIt:
+            def test_broken(self, broken):
+                pass
+
+            def test_failing(self, model):
+                try:
+                    assert not model
+                except AssertionError as error:
+                    kept = error
+                    raise
+
+            def test_skipped(self, model):
+                pytest.skip(str(len(model.__class__.__name__)))
+
+            def test_passing(self, model):
+                pass
+
+        def test_next():
+            pass
+    """
+    found = run(source, option, apart=True)
+    assert found.report["fixtures"] == []
+    assert found.verdicts["TestIt::test_passing"] == found.verdicts["test_next"] == "clean"
+
+
+@pytest.mark.parametrize("ending", ["pytest.skip()", "assert not model"])
+def test_a_failure_does_not_hide_a_fixtures_own_garbage(run: Runner, ending: str) -> None:
+    source = f"""
+        import gc, pytest
+
+        gc.disable()
+
+        @pytest.fixture(scope="module")
+        def model():
+            kept = [Buffer(2**21)]
+            kept.append(kept)
+            yield kept
+
+        def test_first(model):
+            {ending}
+
+        def test_next(model):
+            pass
+    """
+    found = run(source, apart=True)
+    assert found.fixtures["model"]["findings"][0]["kind"] == "cycle"
+
+
 def test_a_failed_test_does_not_hide_its_fixture(run: Runner) -> None:
     found = run(
         """

@@ -308,7 +308,7 @@ def test_scan_marker(run: Runner) -> None:
 def test_a_fault_of_ours_leaves_the_run_alone(run: Runner, monkeypatch: pytest.MonkeyPatch, method: str) -> None:
     from pytest_gpuleak.monitor import Monitor
 
-    def broken(*_: object) -> None:
+    def broken(*_: object, **__: object) -> None:
         raise RuntimeError("a fault of ours")
 
     monkeypatch.setattr(Monitor, method, broken)

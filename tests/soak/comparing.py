@@ -16,16 +16,19 @@ if TYPE_CHECKING:
 
 _OWN_FILES = re.compile(r"^gpuleak\.|(^|/)__pycache__(/|$)|^\.hypothesis|\.pyc$")
 _ADDRESS = re.compile(
-    r"0x[0-9a-f]+|\.\.\.[0-9a-f]*>|<pluggy\._tracing[^>]*>"
-)  # the second: the end of one, in a text that pytest has cut
+    r"0x[0-9a-f]+|\.\.\.[0-9a-f]*>|<pluggy\._tracing[^>]*>|(?<=(?:stopped|started) )(?:daemon )?\d+(?=\)>)"
+)  # the second: the end of one, in a text that pytest has cut; the last: a thread's number
 _SECONDS = re.compile(r"\d+(\.\d+)?s\b( \(\d:\d\d:\d\d\))?")
 _CLOCK = re.compile(r"\d\d:\d\d:\d\d")
 _RULE = re.compile(r"([=\-_])\1{2,}")
 _PADDING = re.compile(r" +")
+_PYTESTS = re.compile(r"\b(methods|hook_impls) += \[.*$|\b(time|perf_count)=[\d.]+|\btestsfailed=\d+", re.MULTILINE)
+"""Values in pytest's own frames, the list of plugins among them: pytest shows them where it has no frame of the user's."""
+
 _SLOW_TASK = re.compile(r"^.*Executing <.* took .* seconds$\n?", re.MULTILINE)
 _FAULTS = ("INTERNALERROR", "the plugin failed", "could not be checked", "cannot be read: ", "could not be written")
 _STOPPED = 2
-"""Exit status of a run that is stopped from within (`pytest.exit`, Ctrl-C)."""
+"""Exit status of a run that is stopped from within (`pytest.exit`, Ctrl-C, `--stepwise` at a failure)."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -71,7 +74,8 @@ def _compare_runs(
     found = []
     leaks = leaked_tests(checked)
     failing = bool(leaks) or _fixtures_failed(checked)
-    if bare.status != checked.status and not (failing and bare.status in (0, 5) and checked.status == 1):
+    allowed = {1, _STOPPED} if _steps(suite) else {1}
+    if bare.status != checked.status and not (failing and bare.status in (0, 5) and checked.status in allowed):
         found.append(Difference("exit status", run, f"{bare.status} without, {checked.status} with"))
     if bare.left != checked.left:
         found.append(Difference("processes left", run, f"{bare.left} without, {checked.left} with"))
@@ -100,6 +104,11 @@ def _compare_runs(
         if lines[0] != lines[1]:
             found.append(Difference("terminal", run, _difference(lines[0], lines[1])))
     return found
+
+
+def _steps(suite: Suite) -> bool:
+    """Whether pytest stops at the first failure as at Ctrl-C."""
+    return bool({"--stepwise", "--sw"} & {*suite.options, *(suite.again or ())})
 
 
 Attempts = dict[tuple[str, int], list[dict[str, Any]]]
@@ -189,16 +198,17 @@ def _compare_verdicts(suite: Suite, bare: Outcome, checked: Outcome, run: str) -
     for nodeid in seen:
         if nodeid not in verdicts:
             yield Difference("lost", nodeid, f"{run}: it has ended and is not in the report")
-    yield from _compare_fixtures(suite, report, set(ended), run)
+    yield from _compare_fixtures(suite, bare, report, run)
 
 
-def _compare_fixtures(suite: Suite, report: dict[str, Any], ended: set[str], run: str) -> Iterable[Difference]:
+def _compare_fixtures(suite: Suite, bare: Outcome, report: dict[str, Any], run: str) -> Iterable[Difference]:
     found: dict[str, bool] = {}
     for fixture in report["fixtures"]:
         failed = any(finding["failed"] for finding in fixture["findings"])
         found[fixture["name"]] = found.get(fixture["name"], False) or failed
     expected = suite.expected_fixtures()
-    all_ended = all(nodeid in ended for nodeid in suite.expected())
+    # A fixture is judged once it is torn down, which a process that ends before, or pytest-rerunfailures, may leave out.
+    finalised = {record["name"] for record in bare.records if record["kind"] == "finalised"}
     for name, fails in found.items():
         if name.startswith("busy_") or (name.startswith("shared_") and not fails):
             continue  # a thread that makes garbage; a test may keep its frame, and so the values of its fixtures
@@ -208,7 +218,14 @@ def _compare_fixtures(suite: Suite, report: dict[str, Any], ended: set[str], run
             yield Difference("false alarm", f"fixture {name}", f"{run}: it fails, for a residue that is small")
     for name, fails in expected.items():
         missed = name not in found or (fails and not found[name])
-        if missed and all_ended and not suite.traits & {"xdist", "stops", "order"} and suite.again is None:
+        gone = name in finalised or any(one.endswith(f"_fixture_{name.partition('.')[0]}") for one in finalised)
+        if (
+            missed
+            and gone
+            and not suite.traits & {"xdist", "stops", "order"}
+            and suite.again is None
+            and not suite.hides
+        ):
             yield Difference(
                 "missed", f"fixture {name}", f"{run}: {'not named' if name not in found else 'not failed'}"
             )
@@ -352,7 +369,7 @@ def _cases(content: bytes, folder: Path) -> dict[tuple[Any, ...], object]:
 def _plain(value: Any, folder: Path) -> Any:
     """A text, or texts in lists, without what differs from run to run: addresses and the folder."""
     if isinstance(value, str):
-        value = _SLOW_TASK.sub("", value)
+        value = _PYTESTS.sub("", _SLOW_TASK.sub("", value))
         return _ADDRESS.sub("0x", value.replace(str(folder), "<folder>").replace(str(folder.parent), "<above>"))
     if isinstance(value, list):
         return [_plain(one, folder) for one in value]

@@ -210,7 +210,7 @@ NOISES = {
         "gc.callbacks.append(note)\ngc.collect()\ngc.callbacks.remove(note)\nassert calls == ['start', 'stop'], calls"
     ),
     "gc stats": Noise(
-        "import gc\nbefore = gc.get_stats()[2]['collections']\ngc.collect()\nassert gc.get_stats()[2]['collections'] == before + 1"
+        "import gc\nbefore = gc.get_stats()[2]['collections']\ngc.collect()\nassert gc.get_stats()[2]['collections'] == before + 1\ndel before"
     ),
     "many objects": Noise("junk = [[i] for i in range(3000)]\ndel junk"),
     "frames": Noise("import sys\nassert sys._getframe() is not None"),
@@ -257,7 +257,9 @@ NOISES = {
     "finalizer": Noise("request.addfinalizer(lambda: print('soak finalizer N'))", ("request",)),
     "cache": Noise("request.config.cache.set('soak/N', 1)", ("request",)),
     "recursion": Noise("def deep():\n    return deep()\ntry:\n    deep()\nexcept RecursionError:\n    pass"),
-    "fork": Noise("import os\nchild = os.fork()\nif not child:\n    os._exit(0)\nos.waitpid(child, 0)"),
+    "fork": Noise(
+        "import os\nchild = os.fork()\nif not child:\n    os._exit(0)\nos.waitpid(child, 0)\nchild = 0"
+    ),  # no number of a process in what `--showlocals` shows
     "subprocess": Noise("import subprocess, sys\nsubprocess.run([sys.executable, '-S', '-c', 'pass'], check=True)"),
     "thread": Noise(
         "import threading\nthread = threading.Thread(target=lambda: make(64))\nthread.start()\nthread.join()"
@@ -301,10 +303,10 @@ NOISES = {
     "recursion limit": Noise("import sys\nsys.setrecursionlimit(20000)"),
     "sys.path": Noise("import sys\nsys.path.insert(0, '/nowhere')"),
     "stdout replaced": Noise(
-        "import io, sys\nprevious, sys.stdout = sys.stdout, io.StringIO()\nprint('lost')\nsys.stdout = previous"
+        "import io, sys\nprevious, sys.stdout = sys.stdout, io.StringIO()\nprint('lost')\nsys.stdout = previous\ndel previous"
     ),
     "plugins unloaded": Noise(
-        "import sys\nfor name in [name for name in sys.modules if name.startswith('pytest_gpuleak.')]:\n    del sys.modules[name]"
+        "import sys\nfor name in [name for name in sys.modules if name.startswith('pytest_gpuleak.')]:\n    del sys.modules[name]\nname = ''"
     ),
     "reload": Noise("import importlib, random\nimportlib.reload(random)\nrandom.seed(7)"),
     "umask": Noise("import os\nos.umask(0o077)"),

@@ -91,6 +91,10 @@ class Recorder:
     def pytest_runtest_logfinish(self, nodeid):
         note(kind="finish", nodeid=nodeid)
 
+    def pytest_fixture_post_finalizer(self, fixturedef):
+        if fixturedef.cached_result is not None and fixturedef.cached_result[2] is None:
+            note(kind="finalised", name=fixturedef.argname)
+
     def pytest_warning_recorded(self, warning_message, when, nodeid):
         note(kind="warning", nodeid=nodeid, when=when, text=f"{warning_message.category.__name__}: {warning_message.message}")
 

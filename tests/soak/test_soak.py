@@ -123,6 +123,24 @@ def test_each_kind_of_difference_is_found(tmp_path: Path, change: str) -> None:
     assert kind in {difference.kind for difference in compare(suite_of(*PIECES), without, with_it)}
 
 
+def test_a_leak_ends_a_stepwise_run_as_a_stopped_one(tmp_path: Path) -> None:
+    suite = suite_of(PIECES[1])
+    without, with_it = sides(tmp_path)
+    without.outcomes[0].status, with_it.outcomes[0].status = 0, 2
+    stepwise = dataclasses.replace(suite, options=("--stepwise",))
+    kinds = [{found.kind for found in compare(one, without, with_it)} for one in (suite, stepwise)]
+    assert kinds[0] - kinds[1] == {"exit status"}
+
+
+def test_a_fixture_is_missed_only_where_it_was_torn_down(tmp_path: Path) -> None:
+    suite = suite_of(*PIECES, dataclasses.replace(PIECES[0], left={}, fixtures={"model": "retained"}))
+    without, with_it = sides(tmp_path)
+    assert compare(suite, without, with_it) == []  # `os._exit`, say
+    for side in (without, with_it):
+        side.outcomes[0].records.append({"kind": "finalised", "name": "model"})
+    assert [(found.kind, found.where) for found in compare(suite, without, with_it)] == [("missed", "fixture model")]
+
+
 def test_the_same_seed_draws_the_same_suite(tmp_path: Path) -> None:
     folders = [tmp_path / "one", tmp_path / "other"]
     for folder in folders:
