@@ -69,7 +69,9 @@ def test_a_timeout_that_comes_in_a_collection(run: Runner, loop: str) -> None:
 
 @pytest.mark.parametrize("loop", LOOPS)
 def test_an_interrupt_that_comes_in_a_collection(run: Runner, loop: str) -> None:
-    strike = "threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT)).start()"
+    # The handler is set since a shell starts what it runs in the background with SIGINT ignored.
+    strike = "signal.signal(signal.SIGINT, signal.default_int_handler)"
+    strike += "; threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT)).start()"
     found = run_loop(run, loop, strike)
     assert found.result.ret == pytest.ExitCode.INTERRUPTED
     assert found.verdicts == {}
