@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from pytest_gpuleak.api import LeakError, Leaks, assert_no_leak, watch
     from pytest_gpuleak.inspection import Holders, holders
-    from pytest_gpuleak.watching import LeakError, Leaks, assert_no_leak, watch
 
 __version__ = "0.1.0"
 
@@ -15,18 +15,14 @@ __all__ = ["Holders", "LeakError", "Leaks", "__version__", "assert_no_leak", "ho
 
 def __getattr__(name: str) -> Any:
     """Load the API when it is asked for: pytest imports this package wherever it is installed, switched on or not."""
-    if name == "holders":
-        import importlib
+    if name in ("Holders", "holders"):
+        from pytest_gpuleak import inspection
 
-        return importlib.import_module("pytest_gpuleak.holders")  # a package that can be called
-    if name == "Holders":
-        from pytest_gpuleak.inspection import Holders
-
-        return Holders
+        return getattr(inspection, name)
     if name in __all__:
-        from pytest_gpuleak import watching
+        from pytest_gpuleak import api
 
-        return getattr(watching, name)
+        return getattr(api, name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 

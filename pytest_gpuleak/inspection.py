@@ -7,10 +7,10 @@ import sys
 from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING, overload
 
-from pytest_gpuleak.collector import whole_heap
-from pytest_gpuleak.findings import Autograd, Holder
-from pytest_gpuleak.holders.deciding import deciding_edge
-from pytest_gpuleak.holders.frames import belongs_to_plugin
+from pytest_gpuleak.explain.edge_to_edit import deciding_edge
+from pytest_gpuleak.heap.collector import whole_heap
+from pytest_gpuleak.heap.frames import belongs_to_plugin
+from pytest_gpuleak.model.findings import Autograd, Holder
 
 if TYPE_CHECKING:
     import types
@@ -45,7 +45,7 @@ class Holders(Sequence[Holder]):
         return len(self._found)
 
     def __str__(self) -> str:
-        from pytest_gpuleak.reports.terminal import render_holders
+        from pytest_gpuleak.reports.terminal.findings import render_holders
 
         return "\n".join(render_holders(self._found, self.autograd))
 
@@ -81,8 +81,8 @@ def search(value: object, budget_s: float, ignore: Collection[int]) -> Holders:
         budget_s: seconds after which the search stops with what it has.
         ignore: ids of objects that do not count as holders.
     """
-    from pytest_gpuleak.holders.retention import retained_by_graph
-    from pytest_gpuleak.holders.search import explain
+    from pytest_gpuleak.adapters.torch.graph_size import retained_by_graph
+    from pytest_gpuleak.explain.search import explain
 
     targets = [value]
     namespace = _namespace_of_caller()

@@ -8,8 +8,8 @@ import sys
 import weakref
 from typing import TYPE_CHECKING
 
-from pytest_gpuleak.arrays.origins import OriginTable
-from pytest_gpuleak.arrays.protocol import ArrayReading, OriginLog, StorageHandle
+from pytest_gpuleak.adapters.creation_lines import OriginTable
+from pytest_gpuleak.adapters.protocol import ArrayReading, OriginLog, StorageHandle
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

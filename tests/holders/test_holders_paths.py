@@ -13,7 +13,7 @@ from unittest import mock
 
 import pytest
 
-from pytest_gpuleak.holders.search import Explanation, explain
+from pytest_gpuleak.explain.search import Explanation, explain
 
 
 class Thing:

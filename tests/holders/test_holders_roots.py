@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pytest_gpuleak.holders.search import Explanation, explain
+from pytest_gpuleak.explain.search import Explanation, explain
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from pytest_gpuleak.options import MIB
-from pytest_gpuleak.policy import Policy, Settings, policy_of
+from pytest_gpuleak.model.policy import Policy, Settings, policy_of
+from pytest_gpuleak.session.config.options import MIB
 
 RunPolicy = Callable[..., Any]
 
