@@ -14,17 +14,17 @@ from pytest_gpuleak.engine.confirm.tracing import traced
 from pytest_gpuleak.engine.detect.epochs import EpochDetector
 from pytest_gpuleak.engine.detect.heap_scan import ScanDetector
 from pytest_gpuleak.engine.judge.arrays import judge
-from pytest_gpuleak.engine.settle.steps import Collection, Rung, Waits
+from pytest_gpuleak.engine.settle.steps import Collection, Waits
 from pytest_gpuleak.explain.annotate import for_the_reader
 from pytest_gpuleak.heap.collector import epochs_supported, installed
 from pytest_gpuleak.heap.threads import running_threads
 from pytest_gpuleak.model.findings import Finding
 from pytest_gpuleak.model.policy import Policy
+from pytest_gpuleak.model.sizes import parse_size
 from pytest_gpuleak.model.source_files import is_user_file
-from pytest_gpuleak.session.config.values import parse_size
 
 if TYPE_CHECKING:
-    from pytest_gpuleak.adapters.protocol import ArrayFramework, OriginLog
+    from pytest_gpuleak.adapters.protocol import ArrayFramework, OriginLog, Rung
     from pytest_gpuleak.engine.detect.detector import Detector
 
 

@@ -7,34 +7,18 @@ import types
 from itertools import compress
 from typing import TYPE_CHECKING
 
+from pytest_gpuleak.heap.classes import is_kind_of
+
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from pytest_gpuleak.adapters.protocol import ArrayFramework
 
 
-def class_lines(kind: type) -> tuple[type, ...]:
-    """The method resolution order of a class, read without asking its metaclass.
-
-    ``cls.__mro__`` goes through a metaclass's ``__getattribute__``, which is a stranger's code.
-    """
-    lines: tuple[type, ...] = _read_mro(kind)
-    return lines
-
-
 _read_mro = type.__dict__["__mro__"].__get__
 _read_module = type.__dict__["__module__"].__get__
 _read_name = type.__dict__["__name__"].__get__
 _read_flags = type.__dict__["__flags__"].__get__
-
-
-def is_kind_of(kind: type, base: type) -> bool:
-    """Whether `base` is in the class's method resolution order, by identity.
-
-    ``isinstance`` asks ``__class__``, which proxies answer with side effects; ``in`` on a tuple may call a
-    metaclass's ``__eq__``.
-    """
-    return id(base) in map(id, _read_mro(kind))
 
 
 # Nearly all that is born in a test is of one of these, which never die: their ids hold.

@@ -9,7 +9,8 @@ from pytest_gpuleak.adapters.arrays import framework_of
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-    from pytest_gpuleak.adapters.protocol import ArrayFramework, ArrayReading, StorageHandle
+    from pytest_gpuleak.adapters.protocol import ArrayFramework, StorageHandle
+    from pytest_gpuleak.model.readings import ArrayReading
 
 
 @runtime_checkable

@@ -12,7 +12,7 @@ import sys
 import types
 from typing import TYPE_CHECKING, Any, Final
 
-from pytest_gpuleak.adapters.arrays import is_kind_of
+from pytest_gpuleak.heap.classes import is_kind_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

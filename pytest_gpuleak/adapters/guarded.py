@@ -11,13 +11,15 @@ import operator
 import weakref
 from typing import TYPE_CHECKING, Any
 
-from pytest_gpuleak.adapters.arrays import is_kind_of
 from pytest_gpuleak.adapters.bulk import hold_many, read_many
-from pytest_gpuleak.adapters.protocol import ArrayFramework, ArrayReading, OriginLog, StorageHandle
+from pytest_gpuleak.heap.classes import is_kind_of
+from pytest_gpuleak.model.readings import ArrayReading
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
     from contextlib import AbstractContextManager
+
+    from pytest_gpuleak.adapters.protocol import ArrayFramework, OriginLog, StorageHandle
 
     GuardMaker = Callable[[str], AbstractContextManager[Any]]
 

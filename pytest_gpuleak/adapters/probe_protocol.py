@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from pytest_gpuleak.engine.settle.steps import Rung
+    from pytest_gpuleak.adapters.protocol import Rung
     from pytest_gpuleak.model.findings import Contribution
 
 

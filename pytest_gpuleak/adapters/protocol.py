@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterator, Mapping
     from contextlib import AbstractContextManager
 
     from pytest_gpuleak.model.findings import Origin
+    from pytest_gpuleak.model.readings import ArrayReading
 
 OriginLog: TypeAlias = "Mapping[int, Origin]"
 """The creating line by storage key (`ArrayReading.storage`)."""
@@ -16,28 +17,6 @@ OriginLog: TypeAlias = "Mapping[int, Origin]"
 BACKWARD = 0
 """The key of no storage, under which a log has the line that last ran a backward pass: gradients are made in native code,
 where nobody sees them, and become known by the tensor that has them."""
-
-
-class ArrayReading(NamedTuple):
-    """Plain metadata of one live array; it refers to nothing of the user's.
-
-    Attributes:
-        identity: ``id()`` of the array, meaningful while it lives.
-        shape: sizes of the dimensions.
-        dtype: element type without the framework's prefix.
-        device: ``cpu``, ``cuda:0``, ...
-        bytes: bytes of the elements it shows.
-        storage: key of the memory behind it: equal for arrays that share it, while it lives.
-        storage_bytes: bytes of that memory.
-    """
-
-    identity: int
-    shape: tuple[int, ...]
-    dtype: str
-    device: str
-    bytes: int
-    storage: int
-    storage_bytes: int
 
 
 class StorageHandle(Protocol):
@@ -74,3 +53,14 @@ class ArrayFramework(Protocol):
 
     def trace_origins(self, is_user_file: Callable[[str], bool]) -> AbstractContextManager[OriginLog]:
         """While it is entered, note the first user's line on the stack that creates each storage."""
+
+
+class Rung(Protocol):
+    """One way to let memory go."""
+
+    @property
+    def collects(self) -> bool:
+        """Whether what it frees was garbage that only a collection found: a cycle."""
+
+    def steps(self) -> Iterator[None]:
+        """Act; yield after each step that may have freed something."""

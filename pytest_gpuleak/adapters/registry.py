@@ -1,4 +1,4 @@
-"""Array frameworks: what each calls an array, and how to read one without side effects."""
+"""What the plugin knows by itself: array frameworks, and finders of references that the collector does not see."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from pytest_gpuleak.adapters.torch.arrays import TorchArrays, TorchStorages
 
 if TYPE_CHECKING:
     from pytest_gpuleak.adapters.protocol import ArrayFramework
+    from pytest_gpuleak.heap.hidden_references import NativeEdgeFinder
 
 
 def builtin_frameworks() -> list[ArrayFramework]:
@@ -15,4 +16,9 @@ def builtin_frameworks() -> list[ArrayFramework]:
     return [TorchArrays(), TorchStorages()]
 
 
-__all__ = ["TorchArrays", "TorchStorages", "builtin_frameworks"]
+def finders() -> list[NativeEdgeFinder]:
+    """The finders whose libraries are imported."""
+    from pytest_gpuleak.adapters.numpy import ArrayBases
+    from pytest_gpuleak.heap.untracked_containers import UntrackedContainers
+
+    return [ArrayBases(), UntrackedContainers()]

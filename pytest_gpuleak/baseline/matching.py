@@ -19,8 +19,8 @@ from collections import Counter, defaultdict
 from typing import TYPE_CHECKING
 
 from pytest_gpuleak.baseline.file import key_of
-from pytest_gpuleak.engine.judge.arrays import fingerprint
 from pytest_gpuleak.model.baseline_status import GROWN, KNOWN, NEW, is_standing
+from pytest_gpuleak.model.fingerprint import fingerprint
 from pytest_gpuleak.model.records import TestRecord, Verdict
 from pytest_gpuleak.model.text import clean_text, format_bytes
 

@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping
 
-    from pytest_gpuleak.adapters.protocol import ArrayReading, StorageHandle
+    from pytest_gpuleak.adapters.protocol import StorageHandle
     from pytest_gpuleak.engine.detect.fixture_ownership import FixtureSetup
-    from pytest_gpuleak.session.fixtures import FixturePlace
+    from pytest_gpuleak.model.outcomes import FixturePlace
+    from pytest_gpuleak.model.readings import ArrayReading
 
 LEAST_SWEPT: Final = 256
 """Entries from which the account looks for dead ones; later whenever it has doubled, so that it costs a constant."""

@@ -11,16 +11,17 @@ from pytest_gpuleak.adapters.arrays import array_types
 from pytest_gpuleak.adapters.nvml.driver import Driver
 from pytest_gpuleak.adapters.torch import lookup as torch_lookup
 from pytest_gpuleak.adapters.torch.arrays import are_shared_storages
-from pytest_gpuleak.engine.detect.counters import HOST, MemoryWatch
+from pytest_gpuleak.engine.detect.counters import MemoryWatch
 from pytest_gpuleak.engine.detect.epochs import EpochDetector
 from pytest_gpuleak.engine.detect.fixture_ownership import FixtureSetup, Scopes
 from pytest_gpuleak.engine.detect.processes import Children, merge_records
 from pytest_gpuleak.engine.own_modules import OwnModules
 from pytest_gpuleak.heap.collector import epochs_supported, installed
 from pytest_gpuleak.heap.threads import running_threads
-from pytest_gpuleak.model.policy import Policy, Settings, policy_of
-from pytest_gpuleak.model.readings import OUTSIDE, OUTSIDE_FLOOR
-from pytest_gpuleak.session.attempt import CHECKED, WORDS, Attempt, TestRecord, outcome_of
+from pytest_gpuleak.model.outcomes import CHECKED, TestRecord
+from pytest_gpuleak.model.readings import HOST, OUTSIDE, OUTSIDE_FLOOR
+from pytest_gpuleak.session.attempt import WORDS, Attempt, outcome_of
+from pytest_gpuleak.session.config.markers import policy_of
 from pytest_gpuleak.session.peak_hooks import BUDGET_FINDING, shared_meter
 from pytest_gpuleak.session.pytest_internals import DeferredFinalizerErrors, log_handlers, release_values, stop_timer
 
@@ -30,16 +31,16 @@ if TYPE_CHECKING:
     import pytest
 
     from pytest_gpuleak.adapters.processes.facts import LeftProcess
-    from pytest_gpuleak.adapters.protocol import ArrayFramework
+    from pytest_gpuleak.adapters.protocol import ArrayFramework, Rung
     from pytest_gpuleak.engine.check import FixtureJudge
-    from pytest_gpuleak.engine.detect.counters import Growth
     from pytest_gpuleak.engine.detect.detector import Detector
     from pytest_gpuleak.engine.left_behind import Account
-    from pytest_gpuleak.engine.settle.steps import Rung
     from pytest_gpuleak.engine.stages import Stage
     from pytest_gpuleak.explain.known_culprits import Culprits
     from pytest_gpuleak.model.findings import Finding, FixtureRecord
-    from pytest_gpuleak.session.attempt import Verdict
+    from pytest_gpuleak.model.outcomes import Verdict
+    from pytest_gpuleak.model.policy import Policy, Settings
+    from pytest_gpuleak.model.readings import Growth
     from pytest_gpuleak.session.faults import Faults, Guard
     from pytest_gpuleak.session.features.baseline import BaselineRun
     from pytest_gpuleak.session.peak_hooks import PeakMeter

@@ -6,10 +6,10 @@ from collections import Counter
 from itertools import chain
 from typing import TYPE_CHECKING, Final
 
+from pytest_gpuleak.adapters.registry import finders
 from pytest_gpuleak.adapters.torch.references import Census, take_census, torch_links
 from pytest_gpuleak.explain.unaccounted import Hidden
 from pytest_gpuleak.heap import safe_access
-from pytest_gpuleak.heap.hidden_references import finders
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Sequence

@@ -116,11 +116,3 @@ class Descent:
             if id(parent) not in self._leading:
                 self._leading.add(id(parent))
                 pending.extend(self._above.pop(id(parent), ()))
-
-
-def finders() -> list[NativeEdgeFinder]:
-    """The finders whose libraries are imported."""
-    from pytest_gpuleak.adapters.numpy import ArrayBases
-    from pytest_gpuleak.heap.untracked_containers import UntrackedContainers
-
-    return [ArrayBases(), UntrackedContainers()]

@@ -6,7 +6,7 @@ import sys
 import types
 from typing import TYPE_CHECKING, Any
 
-from pytest_gpuleak.adapters.arrays import is_kind_of
+from pytest_gpuleak.heap.classes import is_kind_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable

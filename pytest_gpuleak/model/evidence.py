@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, NamedTuple
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from pytest_gpuleak.adapters.protocol import ArrayReading
     from pytest_gpuleak.model.findings import Autograd, Holder, Origin
+    from pytest_gpuleak.model.readings import ArrayReading
 
 Root = tuple[str, str, str]
 """What findings are grouped by: device, holder kind and holder root."""

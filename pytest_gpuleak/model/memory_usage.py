@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from pytest_gpuleak.engine.detect.counters import HOST
+from pytest_gpuleak.model.readings import HOST
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence

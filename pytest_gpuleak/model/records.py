@@ -8,7 +8,7 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING, Any
 
-from pytest_gpuleak.session.attempt import Outcome, TestRecord, Verdict, decode_test, encode_test
+from pytest_gpuleak.model.outcomes import Outcome, TestRecord, Verdict, decode_test, encode_test
 
 if TYPE_CHECKING:
     from pytest_gpuleak.model.findings import FixtureRecord, KnownLeak

@@ -3,30 +3,14 @@
 from __future__ import annotations
 
 import inspect
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
+
+from pytest_gpuleak.model.outcomes import FixturePlace
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     import pytest
-
-
-class FixturePlace(NamedTuple):
-    """Which fixture it is, as plain data.
-
-    Attributes:
-        name: the fixture's name, or what the user wrote for xunit-style setup (``TestModel.setup_class``).
-        scope: ``class``, ``module``, ``package`` or ``session``.
-        baseid: nodeid of the place that defines it.
-        file: source file of the fixture function, where known.
-        line: its line, from 1.
-    """
-
-    name: str
-    scope: str
-    baseid: str
-    file: str | None
-    line: int | None
 
 
 def place_of(fixture: Any, request: Any, shorten: Callable[[str], str]) -> FixturePlace:

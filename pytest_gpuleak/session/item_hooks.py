@@ -11,7 +11,8 @@ import pytest
 from _pytest.outcomes import OutcomeException
 
 from pytest_gpuleak.engine.detect.fixture_ownership import is_wider
-from pytest_gpuleak.session.attempt import decode_test, encode_safely
+from pytest_gpuleak.model.outcomes import decode_test
+from pytest_gpuleak.session.attempt import encode_safely
 from pytest_gpuleak.session.hooks import Hooks
 
 if TYPE_CHECKING:
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 
     from pytest_gpuleak.engine.run_tracker import Monitor
     from pytest_gpuleak.model.findings import Finding
-    from pytest_gpuleak.session.attempt import TestRecord
+    from pytest_gpuleak.model.outcomes import TestRecord
     from pytest_gpuleak.session.features.leak_fails import LeakFails
     from pytest_gpuleak.session.features.out_of_memory.section import OutOfMemorySection
     from pytest_gpuleak.session.peak_hooks import MeterBrackets

@@ -14,9 +14,10 @@ from pytest_gpuleak.engine.detect.counters import MemoryWatch
 from pytest_gpuleak.engine.detect.epochs import EpochDetector
 from pytest_gpuleak.engine.run_tracker import Monitor
 from pytest_gpuleak.heap.collector import epochs_supported, installed
-from pytest_gpuleak.model.policy import Policy, Settings, check_markers
+from pytest_gpuleak.model.policy import Policy, Settings
 from pytest_gpuleak.model.text import clean_text, format_bytes
 from pytest_gpuleak.reports.terminal.summary import TEXT_LIMIT, render_faults, render_summary
+from pytest_gpuleak.session.config.markers import check_markers
 from pytest_gpuleak.session.config.options import USAGE_ERROR_KEY, is_enabled, is_given
 from pytest_gpuleak.session.hooks import Hooks
 from pytest_gpuleak.session.item_hooks import RuntestHooks

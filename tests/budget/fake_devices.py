@@ -11,7 +11,7 @@ from pytest_gpuleak.adapters.probe_protocol import DeviceReading
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from pytest_gpuleak.engine.settle.steps import Rung
+    from pytest_gpuleak.adapters.protocol import Rung
 
 MIB = 1 << 20
 

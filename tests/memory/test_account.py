@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 
 from pytest_gpuleak.engine.detect.fixture_ownership import FixtureSetup
 from pytest_gpuleak.engine.left_behind import LEAST_SWEPT, MAX_HOLDERS, Account, Left, active_fixtures, owner_of
+from pytest_gpuleak.model.outcomes import FixturePlace
 from pytest_gpuleak.model.policy import Policy
-from pytest_gpuleak.session.fixtures import FixturePlace
 from tests.standin import Buffer, StandInArrays
 
 if TYPE_CHECKING:
-    from pytest_gpuleak.adapters.protocol import ArrayReading
+    from pytest_gpuleak.model.readings import ArrayReading
 
 ARRAYS = StandInArrays()
 PLACE = FixturePlace("model", "module", "tests/test_model.py", "tests/test_model.py", 3)

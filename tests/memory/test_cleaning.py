@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pytest_gpuleak.engine.detect.counters import HOST
+from pytest_gpuleak.model.readings import HOST
 from pytest_gpuleak.session.features.cleanup import clear_frames, release_device_cache
 from tests.conftest import forget_torch
 

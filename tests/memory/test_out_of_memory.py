@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pytest_gpuleak.adapters.nvml.readings import NvmlReading, ProcessMemory
-from pytest_gpuleak.adapters.protocol import ArrayReading
-from pytest_gpuleak.engine.detect.counters import HOST
 from pytest_gpuleak.engine.left_behind import Left
+from pytest_gpuleak.model.readings import HOST, ArrayReading
 from pytest_gpuleak.session.features.out_of_memory.text import (
     DeviceFacts,
     Group,

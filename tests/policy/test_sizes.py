@@ -7,9 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_gpuleak.model.policy import Policy, Settings
+from pytest_gpuleak.model.sizes import MIB, parse_size
 from pytest_gpuleak.session.config.option_table import OPTIONS, RUN_OPTIONS, Option
-from pytest_gpuleak.session.config.options import MIB
-from pytest_gpuleak.session.config.values import parse_size
 
 
 @pytest.mark.parametrize(

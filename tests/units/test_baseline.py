@@ -20,8 +20,8 @@ from pytest_gpuleak.baseline.update import (
     load_baseline,
     update_baseline,
 )
-from pytest_gpuleak.engine.judge.arrays import fingerprint
 from pytest_gpuleak.model.findings import Finding, FindingKind, FixtureRecord, Holder, HolderKind, KnownLeak
+from pytest_gpuleak.model.fingerprint import fingerprint
 from tests.reports.conftest import MIB, Make
 
 if TYPE_CHECKING:

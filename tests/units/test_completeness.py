@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from pytest_gpuleak.session.attempt import TestRecord
+from pytest_gpuleak.model.outcomes import TestRecord
 from pytest_gpuleak.session.records.completeness import DESELECTED_KEY, Completeness
 
 SESSION: Any = SimpleNamespace(shouldfail=False, shouldstop=False)

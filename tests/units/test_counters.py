@@ -9,8 +9,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_gpuleak.adapters.probe_protocol import HostGrowth
-from pytest_gpuleak.adapters.protocol import ArrayReading
-from pytest_gpuleak.engine.detect.counters import HOST, Growth
 from pytest_gpuleak.engine.judge.counters import (
     ARRAY_OBJECTS,
     CounterRun,
@@ -22,6 +20,7 @@ from pytest_gpuleak.engine.judge.counters import (
 from pytest_gpuleak.model.evidence import Evidence, Survivor
 from pytest_gpuleak.model.findings import Autograd, Contribution, Finding, Origin
 from pytest_gpuleak.model.policy import Policy
+from pytest_gpuleak.model.readings import HOST, ArrayReading, Growth
 
 MIB = 2**20
 HEAP = {"heap": HostLimits(judges=True, floor=0)}

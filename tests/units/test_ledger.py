@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_gpuleak.model.findings import Finding
-from pytest_gpuleak.session.attempt import TestRecord, Verdict
+from pytest_gpuleak.model.outcomes import TestRecord, Verdict
 from pytest_gpuleak.session.records.run_records import Ledger
 
 SECONDS = st.floats(0, 100)

@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pytest_gpuleak.adapters.nvml.driver import Driver
+from pytest_gpuleak.model.outcomes import TestRecord, encode_test
 from pytest_gpuleak.reports.json.journal import Journal, recover
 from pytest_gpuleak.reports.json.read import read_report
-from pytest_gpuleak.session.attempt import TestRecord, encode_test
 from pytest_gpuleak.session.rerun import hanging, watchdog
 from pytest_gpuleak.session.rerun.hanging import BoundedRung, CheckTimeoutError
 from pytest_gpuleak.session.rerun.watchdog import CannotWatchError, describe_place, watch

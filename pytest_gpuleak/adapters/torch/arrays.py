@@ -10,15 +10,16 @@ from contextlib import nullcontext
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from pytest_gpuleak.adapters.arrays import is_kind_of
 from pytest_gpuleak.adapters.torch import lookup as torch_lookup
+from pytest_gpuleak.heap.classes import is_kind_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from contextlib import AbstractContextManager
     from types import ModuleType
 
-    from pytest_gpuleak.adapters.protocol import ArrayReading, OriginLog, StorageHandle
+    from pytest_gpuleak.adapters.protocol import OriginLog, StorageHandle
+    from pytest_gpuleak.model.readings import ArrayReading
 
 
 class TorchArrays:

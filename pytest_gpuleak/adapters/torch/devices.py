@@ -32,8 +32,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from pytest_gpuleak.adapters.probe_protocol import DeviceReading
+    from pytest_gpuleak.adapters.protocol import Rung
     from pytest_gpuleak.adapters.torch.peak_counters import DeviceCounters, PeakView
-    from pytest_gpuleak.engine.settle.steps import Rung
 
 TOO_LARGE = 1 << 63
 """A counter from here up is a negative number that was read as unsigned."""

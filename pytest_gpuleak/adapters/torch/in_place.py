@@ -11,8 +11,8 @@ import sys
 import types
 from typing import TYPE_CHECKING, Any
 
-from pytest_gpuleak.adapters.arrays import is_kind_of
 from pytest_gpuleak.adapters.torch.lookup import find_module, loaded_torch
+from pytest_gpuleak.heap.classes import is_kind_of
 from pytest_gpuleak.heap.collector import get_objects, whole_heap
 
 if TYPE_CHECKING:

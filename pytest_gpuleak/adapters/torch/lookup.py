@@ -17,7 +17,7 @@ import types
 import weakref
 from typing import TYPE_CHECKING, Any
 
-from pytest_gpuleak.adapters.arrays import class_lines, is_kind_of
+from pytest_gpuleak.heap.classes import class_lines, is_kind_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -5,10 +5,11 @@ from __future__ import annotations
 import weakref
 from typing import TYPE_CHECKING, Any
 
-from pytest_gpuleak.adapters.arrays import class_lines, select_arrays
-from pytest_gpuleak.adapters.protocol import ArrayReading
+from pytest_gpuleak.adapters.arrays import select_arrays
 from pytest_gpuleak.adapters.torch import lookup as torch_lookup
+from pytest_gpuleak.heap.classes import class_lines
 from pytest_gpuleak.heap.collector import get_objects, whole_heap
+from pytest_gpuleak.model.readings import ArrayReading
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator

@@ -20,7 +20,7 @@ from pytest_gpuleak.adapters.torch.lookup import loaded_torch
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from pytest_gpuleak.engine.settle.steps import Rung
+    from pytest_gpuleak.adapters.protocol import Rung
 
 
 @dataclasses.dataclass(frozen=True)

@@ -13,14 +13,13 @@ from typing import TYPE_CHECKING, Any, Final
 from pytest_gpuleak.adapters.arrays import framework_of, select_arrays
 from pytest_gpuleak.adapters.torch.autograd_access import TorchAccess
 from pytest_gpuleak.adapters.torch.backward_pass import engine_at_rest
-from pytest_gpuleak.heap.collector import get_objects
+from pytest_gpuleak.heap.collector import get_objects, whole_heap
 from pytest_gpuleak.heap.referrers import Deadline, PausedCollector
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from pytest_gpuleak.adapters.protocol import ArrayFramework
-    from pytest_gpuleak.engine.detect.detector import Detector
 
 READING_S: Final = 1.0
 """Seconds that reading the gradients of all live tensors may take: 50 ms on a heap of 170,000 objects."""
@@ -32,21 +31,20 @@ SLACK_SHARE: Final = 16
 """Part by which what was added may be less than the arrays that it is made of: something small went meanwhile."""
 
 
-def reveal(detector: Detector, devices: set[str]) -> dict[str, list[object]]:
+def reveal(devices: set[str]) -> dict[str, list[object]]:
     """Give the arrays that C++ alone knew a Python object, and return these by device: strong references.
 
     They are the gradients of live tensors. torch keeps such an object as long as the gradient lives, so that each is
     found once.
 
     Args:
-        detector: shows the whole heap.
         devices: only arrays on these.
     """
     access = TorchAccess.of_loaded()
     if access is None:
         return {}
     revealed: dict[str, list[object]] = {device: [] for device in devices}
-    with detector.whole_heap(), access.quiet(), PausedCollector(), engine_at_rest(READING_S) as resting:
+    with whole_heap(), access.quiet(), PausedCollector(), engine_at_rest(READING_S) as resting:
         if not resting:
             return revealed
         tensors: list[Any] = select_arrays(get_objects(), [access.tensor_class])

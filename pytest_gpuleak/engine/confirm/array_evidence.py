@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pytest_gpuleak.adapters.arrays import array_types, framework_of, select_arrays
 from pytest_gpuleak.adapters.bulk import hold_arrays, read_arrays, storages_of
-from pytest_gpuleak.adapters.protocol import BACKWARD, ArrayFramework, ArrayReading, OriginLog
+from pytest_gpuleak.adapters.protocol import BACKWARD, ArrayFramework, OriginLog, Rung
 from pytest_gpuleak.adapters.torch.arrays import is_storage
 from pytest_gpuleak.adapters.torch.reading import SharedStorages
-from pytest_gpuleak.engine.settle.steps import Rung, Settling, has_weak_references, rungs_for_held
+from pytest_gpuleak.engine.settle.steps import Settling, has_weak_references, rungs_for_held
 from pytest_gpuleak.engine.stages import EXPLAIN, GRAPHS, RECOGNISE
 from pytest_gpuleak.heap.collector import collect, get_objects
 from pytest_gpuleak.model.evidence import Evidence, Root, Survivor, root_of
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from pytest_gpuleak.explain.known_culprits import Culprits
     from pytest_gpuleak.explain.search import Explanation
     from pytest_gpuleak.model.findings import Autograd, HolderKind, Origin
+    from pytest_gpuleak.model.readings import ArrayReading
     from pytest_gpuleak.session.faults import Guard
 
 HOLDER_RANK: dict[HolderKind, int] = {

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 
 from pytest_gpuleak.adapters.torch.allocator_history import RecordedHistory, blocks_alive, write_snapshot
 from pytest_gpuleak.adapters.torch.unread_gradients import reveal, share_of
-from pytest_gpuleak.engine.detect.counters import HOST, Growth
 from pytest_gpuleak.engine.judge.counters import ARRAY_OBJECTS, CounterRun, HostLimits, judge_counters, suspects
 from pytest_gpuleak.engine.settle.steps import Collection, Waits, YoungCollection
+from pytest_gpuleak.model.readings import HOST, Growth
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -159,7 +159,7 @@ class CounterTrail:
         if not room:
             return
         # Once for all devices: what has been read has a Python object since, and would be known to a second look.
-        for device, arrays in reveal(self._monitor.detector, set(room)).items():
+        for device, arrays in reveal(set(room)).items():
             investigation.add_hidden(share_of(arrays, room[device], self._monitor.frameworks))
 
     def _room(self, investigation: Investigation, growth: Growth) -> dict[str, int]:

@@ -8,23 +8,18 @@ from functools import cache
 from math import inf
 from time import perf_counter
 from types import MappingProxyType
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
-from pytest_gpuleak.model.readings import OUTSIDE, ProbeUnavailable
+from pytest_gpuleak.model.readings import HOST, OUTSIDE, Growth, Key, ProbeUnavailable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from pytest_gpuleak.adapters.nvml.readings import NvmlReading
     from pytest_gpuleak.adapters.probe_protocol import DeviceProbe, DeviceReading, HostGrowth, HostProbe
+    from pytest_gpuleak.adapters.protocol import Rung
     from pytest_gpuleak.engine.detect.outside_torch import Outside
-    from pytest_gpuleak.engine.settle.steps import Rung
 
-HOST = "host"
-"""The name that the host's counters stand under, beside the devices."""
-
-Key = tuple[str, str]
-"""A counter: the device, or `HOST`, and what is counted there (``allocated``, ``heap``)."""
 
 COUNTED = ("allocated", "requested", "reserved")
 """What of a device's reading is compared before and after."""
@@ -49,31 +44,6 @@ NOTHING: Mapping[Key, int] = MappingProxyType({})
 MODULE_BYTES = 48 * 1024
 """Bytes of the host's memory that importing a module takes: 18 to 35 KiB on the mean of scipy, sklearn, gpytorch,
 accelerate and torch._dynamo (Python 3.11; 60 to 1,300 modules each), 82 KiB of torch with its libraries."""
-
-
-class Growth(NamedTuple):
-    """What a run has added to the counters.
-
-    Attributes:
-        bytes: by counter; what wider fixtures added meanwhile is left out.
-        first_used: devices that nobody had used before the run.
-        imported: bytes of the host's memory that the modules take which the run imported. A growth of no more is no
-            reason to run a test again: a first import would cost each suite seconds.
-    """
-
-    bytes: Mapping[Key, int]
-    first_used: frozenset[str] = frozenset()
-    imported: int = 0
-
-    def of(self, device: str) -> int:
-        """Bytes that a device's allocator has handed out in addition, as exactly as it counts them."""
-        requested = self.bytes.get((device, "requested"))
-        return self.bytes.get((device, "allocated"), 0) if requested is None else requested
-
-    @property
-    def devices(self) -> list[str]:
-        """The devices that were read, by name."""
-        return sorted({device for device, _ in self.bytes if device != HOST})
 
 
 class MemoryWatch:

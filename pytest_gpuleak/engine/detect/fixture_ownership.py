@@ -13,8 +13,8 @@ if TYPE_CHECKING:
 
     from pytest_gpuleak.adapters.protocol import ArrayFramework, StorageHandle
     from pytest_gpuleak.engine.detect.detector import Detector
+    from pytest_gpuleak.model.outcomes import FixturePlace
     from pytest_gpuleak.model.policy import Policy
-    from pytest_gpuleak.session.fixtures import FixturePlace
 
 
 class FixtureSetup:

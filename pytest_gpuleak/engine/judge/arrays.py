@@ -3,31 +3,27 @@
 from __future__ import annotations
 
 import dataclasses
-import re
 from collections import defaultdict
 from typing import TYPE_CHECKING
 
 from pytest_gpuleak.engine.judge.growth import Group, compare_runs, group_by_root
 from pytest_gpuleak.model.findings import MAX_ARRAYS_SHOWN, ArrayInfo, Finding, FindingKind, Holder, Origin
+from pytest_gpuleak.model.fingerprint import fingerprint
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from pytest_gpuleak.adapters.protocol import ArrayReading
     from pytest_gpuleak.model.evidence import Evidence, Survivor
     from pytest_gpuleak.model.policy import Policy
+    from pytest_gpuleak.model.readings import ArrayReading
     from pytest_gpuleak.model.records import Verdict
 
-FINGERPRINT_DIGITS = 16
 
 MAX_CYCLE_SHOWN = 10
 """Arrays listed with a cycle."""
 
 MINOR_SHARE = 16
 """A retained finding of no more than the limit divided by this is a note where larger ones fail without it."""
-
-MAX_EDGE_READ = 2_000
-"""Characters of a root or an edge that a fingerprint is made of: a key may be a text of megabytes."""
 
 
 def judge(evidence: Evidence, policy: Policy) -> tuple[Finding, ...]:
@@ -76,26 +72,7 @@ def conclude(findings: Sequence[Finding], policy: Policy) -> tuple[Verdict, tupl
     return ("noted", tuple(findings)) if findings else ("clean", ())
 
 
-def fingerprint(kind: str, holder: Holder | None) -> str:
-    """Hex digest of kinds, names and edges alone.
-
-    Digits, paths and addresses are left out, so that it is the same on another machine and in another order.
-    """
-    import hashlib  # here, since it takes milliseconds, and most runs find nothing
-
-    parts = [kind]
-    if holder is not None:
-        parts += [holder.kind, _nameless(holder.root), *(_nameless(step.edge) for step in holder.path)]
-    return hashlib.sha256("\0".join(parts).encode("utf-8", "replace")).hexdigest()[:FINGERPRINT_DIGITS]
-
-
 _CYCLE_FINGERPRINT = fingerprint("cycle", None)
-
-
-def _nameless(text: str) -> str:
-    text = text[:MAX_EDGE_READ]
-    text = re.sub(r"(['\"])[^'\"]*[/\\][^'\"]*\1", "'path'", text)
-    return re.sub(r"0x[0-9a-fA-F]+|\d+", "#", text)
 
 
 def _failing_devices(groups: Iterable[Group], policy: Policy) -> dict[FindingKind, set[str]]:

@@ -5,10 +5,9 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING
 
-from pytest_gpuleak.engine.detect.counters import HOST, Growth
-from pytest_gpuleak.engine.judge.arrays import fingerprint
 from pytest_gpuleak.model.findings import Contribution, Finding
-from pytest_gpuleak.model.readings import OUTSIDE, OUTSIDE_FLOOR
+from pytest_gpuleak.model.fingerprint import fingerprint
+from pytest_gpuleak.model.readings import HOST, OUTSIDE, OUTSIDE_FLOOR, Growth
 from pytest_gpuleak.model.text import format_bytes, format_signed
 
 if TYPE_CHECKING:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING
 
-from pytest_gpuleak.engine.judge.arrays import fingerprint
 from pytest_gpuleak.model.findings import Contribution, Finding, Holder
+from pytest_gpuleak.model.fingerprint import fingerprint
 from pytest_gpuleak.model.text import format_bytes
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import weakref
 from time import sleep
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from pytest_gpuleak.heap.collector import collect, collect_young
 from pytest_gpuleak.heap.threads import running_threads
@@ -17,22 +17,13 @@ from pytest_gpuleak.heap.threads import running_threads
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
+    from pytest_gpuleak.adapters.protocol import Rung
+
 FIRST_WAIT_S = 1e-6
 LONGEST_WAIT_S = 0.1
 ALL_WAITS_S = 0.45
 """Waits double from a microsecond to a tenth of a second, under half a second in all (goleak's options.go)."""
 KNOWN_THREADS_WAIT_S = 0.02
-
-
-class Rung(Protocol):
-    """One way to let memory go."""
-
-    @property
-    def collects(self) -> bool:
-        """Whether what it frees was garbage that only a collection found: a cycle."""
-
-    def steps(self) -> Iterator[None]:
-        """Act; yield after each step that may have freed something."""
 
 
 @dataclasses.dataclass(frozen=True)

@@ -13,8 +13,6 @@ if TYPE_CHECKING:
 
     import pytest
 
-MIB = 1024 * 1024
-"""Bytes in one MiB, the unit of a size given as a plain number."""
 
 POLICY_MARKER = "gpu_leak"
 ALLOW_MARKER = "allow_gpu_leak"

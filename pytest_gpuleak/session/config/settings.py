@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pytest_gpuleak.model.policy import Settings, build_policy
+from pytest_gpuleak.model.policy import Settings
+from pytest_gpuleak.session.config.markers import build_policy
 from pytest_gpuleak.session.config.option_table import OPTIONS, RUN_OPTIONS
 from pytest_gpuleak.session.config.options import command_line, ini_value, is_enabled
 from pytest_gpuleak.session.config.values import PATHS, SWITCH, show

@@ -17,7 +17,7 @@ from pytest_gpuleak.session.hooks import Hooks
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from pytest_gpuleak.session.attempt import Outcome, TestRecord
+    from pytest_gpuleak.model.outcomes import Outcome, TestRecord
 
 DESELECTED_KEY = "gpu_leak_deselected"
 """Where the number of tests that a worker has deselected travels in xdist's ``workeroutput``."""

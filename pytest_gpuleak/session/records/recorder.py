@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
+from pytest_gpuleak.model.outcomes import TestRecord, decode_test
 from pytest_gpuleak.model.policy import describe
-from pytest_gpuleak.session.attempt import TestRecord, decode_test, encode_safely
+from pytest_gpuleak.session.attempt import encode_safely
 from pytest_gpuleak.session.hooks import Hooks
 from pytest_gpuleak.session.item_hooks import AGAIN_ATTRIBUTE, HUNG_ATTRIBUTE, RECORD_ATTRIBUTE, TAKEN
 from pytest_gpuleak.session.records.run_records import environment, now
@@ -19,9 +20,9 @@ from pytest_gpuleak.session.records.run_records import environment, now
 if TYPE_CHECKING:
     from pytest_gpuleak.engine.run_tracker import Monitor
     from pytest_gpuleak.model.findings import FixtureRecord
+    from pytest_gpuleak.model.outcomes import Outcome
     from pytest_gpuleak.model.policy import Settings
     from pytest_gpuleak.reports.json.journal import Journal
-    from pytest_gpuleak.session.attempt import Outcome
     from pytest_gpuleak.session.records.completeness import Completeness
     from pytest_gpuleak.session.records.run_records import Ledger
 

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pytest_gpuleak.adapters.torch.lookup import loaded_torch
+from pytest_gpuleak.model.outcomes import TestRecord
 from pytest_gpuleak.model.policy import Settings, describe
 from pytest_gpuleak.model.summary import summarise
-from pytest_gpuleak.session.attempt import TestRecord
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

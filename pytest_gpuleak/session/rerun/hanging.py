@@ -24,10 +24,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from types import FrameType
 
+    from pytest_gpuleak.adapters.protocol import Rung
     from pytest_gpuleak.engine.run_tracker import Monitor
-    from pytest_gpuleak.engine.settle.steps import Rung
     from pytest_gpuleak.model.findings import Finding
-    from pytest_gpuleak.session.attempt import TestRecord
+    from pytest_gpuleak.model.outcomes import TestRecord
 
 CHECK_LIMIT_S = 60.0
 """Seconds that one wait of the check's own may take: the user's settle hook, a device, its driver, processes."""

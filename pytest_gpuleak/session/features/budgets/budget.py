@@ -6,8 +6,8 @@ import re
 from collections import Counter
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
-from pytest_gpuleak.engine.judge.arrays import fingerprint
 from pytest_gpuleak.model.findings import Finding
+from pytest_gpuleak.model.fingerprint import fingerprint
 from pytest_gpuleak.model.text import count_of, format_bytes
 from pytest_gpuleak.session.config.values import KINDS, Kind, choice, complaint_of, show
 

@@ -8,8 +8,8 @@ import pytest
 from _pytest.outcomes import OutcomeException
 
 from pytest_gpuleak.model.findings import Contribution
-from pytest_gpuleak.model.policy import closest_first, place_of
 from pytest_gpuleak.model.text import clean_text
+from pytest_gpuleak.session.config.markers import closest_first, place_of
 from pytest_gpuleak.session.config.options import UNCHECKED_BUDGETS_KEY, USAGE_ERROR_KEY
 from pytest_gpuleak.session.features.budgets.budget import (
     BUDGET_MARKER,
@@ -29,7 +29,7 @@ from pytest_gpuleak.session.peak_hooks import BUDGET_FINDING, PeakMeter, shared_
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterable
 
-    from pytest_gpuleak.adapters.protocol import ArrayReading
+    from pytest_gpuleak.model.readings import ArrayReading
 
 BLOCKS_SHOWN = 5
 

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from pytest_gpuleak.adapters.arrays import array_types, framework_of, select_arrays
 from pytest_gpuleak.adapters.dependencies import dependency_in_place, import_dependency
 from pytest_gpuleak.adapters.torch.lookup import torch_module
-from pytest_gpuleak.engine.detect.counters import HOST
 from pytest_gpuleak.engine.left_behind import active_fixtures
 from pytest_gpuleak.heap.collector import get_objects
+from pytest_gpuleak.model.readings import HOST
 from pytest_gpuleak.session.features.out_of_memory.text import (
     DeviceFacts,
     HostFacts,
@@ -22,8 +22,8 @@ from pytest_gpuleak.session.features.out_of_memory.text import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
-    from pytest_gpuleak.adapters.protocol import ArrayReading
     from pytest_gpuleak.engine.run_tracker import Monitor
+    from pytest_gpuleak.model.readings import ArrayReading
 
 _Found = TypeVar("_Found")
 

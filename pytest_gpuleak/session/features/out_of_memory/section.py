@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from pytest_gpuleak.engine.detect.counters import HOST
+from pytest_gpuleak.model.readings import HOST
 from pytest_gpuleak.session.pytest_internals import warn
 
 if TYPE_CHECKING:

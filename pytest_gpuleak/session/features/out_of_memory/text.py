@@ -15,16 +15,16 @@ from collections import defaultdict
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from pytest_gpuleak.adapters.arrays import class_lines, is_kind_of
-from pytest_gpuleak.engine.detect.counters import HOST
+from pytest_gpuleak.heap.classes import class_lines, is_kind_of
+from pytest_gpuleak.model.readings import HOST
 from pytest_gpuleak.model.text import clean_text, count_of, format_bytes, shorten_middle
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 
     from pytest_gpuleak.adapters.nvml.readings import NvmlReading
-    from pytest_gpuleak.adapters.protocol import ArrayReading
     from pytest_gpuleak.engine.left_behind import Left
+    from pytest_gpuleak.model.readings import ArrayReading
 
 SECTION: Final = "GPU memory (who holds it)"
 HOST_SECTION: Final = "Memory (who holds it)"
