@@ -30,12 +30,11 @@ if TYPE_CHECKING:
     from pytest_gpuleak.engine.confirm.array_evidence import Investigation
     from pytest_gpuleak.engine.detect.fixture_ownership import FixtureSetup
     from pytest_gpuleak.engine.run_tracker import Monitor
-    from pytest_gpuleak.engine.stages import Stage
+    from pytest_gpuleak.engine.stages import Guard, Stage
     from pytest_gpuleak.model.findings import Finding
     from pytest_gpuleak.model.outcomes import FixturePlace
     from pytest_gpuleak.model.policy import Policy
     from pytest_gpuleak.model.readings import Growth
-    from pytest_gpuleak.session.faults import Guard
 
 YOUNG_RUNGS = (Collection(1), YoungCollection())
 """What is tried before anything that walks the whole heap."""

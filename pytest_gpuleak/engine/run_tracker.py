@@ -35,13 +35,13 @@ if TYPE_CHECKING:
     from pytest_gpuleak.engine.check import FixtureJudge
     from pytest_gpuleak.engine.detect.detector import Detector
     from pytest_gpuleak.engine.left_behind import Account
-    from pytest_gpuleak.engine.stages import Stage
+    from pytest_gpuleak.engine.stages import Guard, Stage
     from pytest_gpuleak.explain.known_culprits import Culprits
     from pytest_gpuleak.model.findings import Finding, FixtureRecord
     from pytest_gpuleak.model.outcomes import Verdict
     from pytest_gpuleak.model.policy import Policy, Settings
     from pytest_gpuleak.model.readings import Growth
-    from pytest_gpuleak.session.faults import Faults, Guard
+    from pytest_gpuleak.session.faults import Faults
     from pytest_gpuleak.session.features.baseline import BaselineRun
     from pytest_gpuleak.session.peak_hooks import PeakMeter
 

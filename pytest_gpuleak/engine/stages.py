@@ -1,8 +1,11 @@
-"""The stages of the check that may fail, each with what its failure means. See `session.faults`."""
+"""The stages of the check that may fail, each with what its failure means. `session.faults` notes failures and tells them."""
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, Protocol
+
+if TYPE_CHECKING:
+    from types import TracebackType
 
 
 class Stage(NamedTuple):
@@ -19,6 +22,22 @@ class Stage(NamedTuple):
     then: str
     blinds: bool = False
     of_session: bool = False
+
+
+class Guard(Protocol):
+    """The context in which a stage runs: an error ends the stage, is noted and goes no further.
+
+    Attributes:
+        fault: what went wrong, as text; empty: nothing.
+    """
+
+    fault: str
+
+    def __enter__(self) -> Guard: ...  # noqa: PYI034 - `Self` comes with Python 3.11
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> bool: ...
 
 
 SETTLE_HOOK = Stage("the hook pytest_gpuleak_settle", "tests are judged without it")

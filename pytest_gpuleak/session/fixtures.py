@@ -5,6 +5,8 @@ from __future__ import annotations
 import inspect
 from typing import TYPE_CHECKING, Any
 
+from _pytest.scope import Scope
+
 from pytest_gpuleak.model.outcomes import FixturePlace
 
 if TYPE_CHECKING:
@@ -54,3 +56,10 @@ def node_of(request: Any) -> pytest.Item | pytest.Collector:
     """The node whose markers a fixture is judged by: the class, module, package or session it is set up for."""
     node: pytest.Item | pytest.Collector = request.node
     return node
+
+
+def is_wider(fixture: Any) -> bool:
+    """Whether a fixture outlives the test that sets it up."""
+    # Its `scope` goes through two properties of pytest's, for each fixture of each test.
+    scope = getattr(fixture, "_scope", None)
+    return scope is not Scope.Function if type(scope) is Scope else bool(fixture.scope != "function")

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from _pytest.outcomes import OutcomeException
 
-from pytest_gpuleak.engine.detect.fixture_ownership import is_wider
 from pytest_gpuleak.model.outcomes import decode_test
 from pytest_gpuleak.session.attempt import encode_safely
+from pytest_gpuleak.session.fixtures import is_wider
 from pytest_gpuleak.session.hooks import Hooks
 
 if TYPE_CHECKING:

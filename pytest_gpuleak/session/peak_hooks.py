@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pytest_gpuleak.engine.detect.fixture_ownership import is_wider
+from pytest_gpuleak.session.fixtures import is_wider
 from pytest_gpuleak.session.hooks import Hooks
 
 if TYPE_CHECKING:

@@ -24,12 +24,11 @@ if TYPE_CHECKING:
 
     from pytest_gpuleak.adapters.protocol import StorageHandle
     from pytest_gpuleak.engine.detect.detector import Detector
-    from pytest_gpuleak.engine.stages import Stage
+    from pytest_gpuleak.engine.stages import Guard, Stage
     from pytest_gpuleak.explain.known_culprits import Culprits
     from pytest_gpuleak.explain.search import Explanation
     from pytest_gpuleak.model.findings import Autograd, HolderKind, Origin
     from pytest_gpuleak.model.readings import ArrayReading
-    from pytest_gpuleak.session.faults import Guard
 
 HOLDER_RANK: dict[HolderKind, int] = {
     "module": 0, "class": 0, "cache": 0, "fixture": 0, "thread": 1, "frame": 1, "traceback": 2, "native": 3, "unknown": 4,

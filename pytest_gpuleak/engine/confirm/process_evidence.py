@@ -13,10 +13,9 @@ if TYPE_CHECKING:
 
     from pytest_gpuleak.adapters.processes.facts import LeftProcess
     from pytest_gpuleak.engine.detect.processes import Children
-    from pytest_gpuleak.engine.stages import Stage
+    from pytest_gpuleak.engine.stages import Guard, Stage
     from pytest_gpuleak.model.findings import Finding, Holder, Origin
     from pytest_gpuleak.model.policy import Policy
-    from pytest_gpuleak.session.faults import Guard
 
 
 class ProcessTrail:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from _pytest.scope import Scope
-
 from pytest_gpuleak.adapters.arrays import framework_of
 
 if TYPE_CHECKING:
@@ -147,10 +145,3 @@ class Scopes:
             framework = framework_of(array, self._frameworks)
             if framework.read(array) is not None:
                 owner.handles.append(framework.hold(array))
-
-
-def is_wider(fixture: Any) -> bool:
-    """Whether a fixture outlives the test that sets it up."""
-    # Its `scope` goes through two properties of pytest's, for each fixture of each test.
-    scope = getattr(fixture, "_scope", None)
-    return scope is not Scope.Function if type(scope) is Scope else bool(fixture.scope != "function")

@@ -13,11 +13,10 @@ if TYPE_CHECKING:
 
     from pytest_gpuleak.adapters.nvml.readings import NvmlReading
     from pytest_gpuleak.adapters.processes.facts import LeftProcess
-    from pytest_gpuleak.engine.stages import Stage
+    from pytest_gpuleak.engine.stages import Guard, Stage
     from pytest_gpuleak.model.findings import Finding, FixtureRecord, Holder
     from pytest_gpuleak.model.outcomes import FixturePlace
     from pytest_gpuleak.model.policy import Policy
-    from pytest_gpuleak.session.faults import Guard
 
 
 class Children:

@@ -26,11 +26,11 @@ from pytest_gpuleak.baseline.update import (
     load_baseline,
     update_baseline,
 )
-from pytest_gpuleak.engine.detect.fixture_ownership import is_wider
 from pytest_gpuleak.model.findings import KnownLeak
 from pytest_gpuleak.model.text import clean_text, count_of
 from pytest_gpuleak.reports.atomic_write import write_text
 from pytest_gpuleak.session.config.options import command_line
+from pytest_gpuleak.session.fixtures import is_wider
 from pytest_gpuleak.session.fixtures import place_of as place_of_fixture
 from pytest_gpuleak.session.hooks import Hooks
 from pytest_gpuleak.session.ranks import rank_of

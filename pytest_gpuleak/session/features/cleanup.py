@@ -17,11 +17,11 @@ from typing import TYPE_CHECKING, Any, Final
 import pytest
 
 from pytest_gpuleak.adapters.torch.lookup import torch_module
-from pytest_gpuleak.engine.detect.fixture_ownership import is_wider
 from pytest_gpuleak.heap.classes import is_kind_of
 from pytest_gpuleak.heap.collector import collect, get_referrers, whole_heap
 from pytest_gpuleak.model.readings import HOST
 from pytest_gpuleak.session.features.out_of_memory.text import error_chain
+from pytest_gpuleak.session.fixtures import is_wider
 from pytest_gpuleak.session.hooks import Hooks
 from pytest_gpuleak.session.pytest_internals import DeferredFinalizerErrors, log_handlers, release_values, warn
 
