@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from pytest_gpuleak.api import LeakError, Leaks, assert_no_leak, watch
-    from pytest_gpuleak.inspection import Holders, holders
+    from pytest_gpuleak.api import Holders, LeakError, Leaks, assert_no_leak, holders, watch
 
 __version__ = "0.1.0"
 
@@ -15,10 +14,6 @@ __all__ = ["Holders", "LeakError", "Leaks", "__version__", "assert_no_leak", "ho
 
 def __getattr__(name: str) -> Any:
     """Load the API when it is asked for: pytest imports this package wherever it is installed, switched on or not."""
-    if name in ("Holders", "holders"):
-        from pytest_gpuleak import inspection
-
-        return getattr(inspection, name)
     if name in __all__:
         from pytest_gpuleak import api
 

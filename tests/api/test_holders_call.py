@@ -60,7 +60,7 @@ def test_one_holder(app: Any) -> None:
 def test_the_name_on_the_package_and_the_function_are_the_same(app: Any) -> None:
     app.HISTORY.append(Thing())
     asked = [holders(app.HISTORY[0]), pytest_gpuleak.holders(app.HISTORY[0])]
-    from pytest_gpuleak.inspection import holders as function
+    from pytest_gpuleak.api import holders as function
 
     assert [texts(found) for found in (*asked, function(app.HISTORY[0]))] == [["held_app.HISTORY[0]"]] * 3
 
