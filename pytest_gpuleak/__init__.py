@@ -6,14 +6,17 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from pytest_gpuleak.api import Holders, LeakError, Leaks, assert_no_leak, holders, watch
-
-__version__ = "0.1.0"
+    from pytest_gpuleak.model.version import __version__
 
 __all__ = ["Holders", "LeakError", "Leaks", "__version__", "assert_no_leak", "holders", "watch"]
 
 
 def __getattr__(name: str) -> Any:
     """Load the API when it is asked for: pytest imports this package wherever it is installed, switched on or not."""
+    if name == "__version__":
+        from pytest_gpuleak.model.version import __version__
+
+        return __version__
     if name in __all__:
         from pytest_gpuleak import api
 

@@ -287,7 +287,7 @@ def holders(value: object, *, budget_s: float = BUDGET_S) -> Holders:
         One holder at least: of kind ``native`` or ``unknown`` where no root leads to the object.
     """
     from pytest_gpuleak.adapters.torch.graph_size import retained_by_graph
-    from pytest_gpuleak.explain.search import explain
+    from pytest_gpuleak.explain.explain import explain
 
     targets = [value]
     namespace = _namespace_of_caller()

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from pytest_gpuleak import __version__
 from pytest_gpuleak.cli.compare import TOLERANCE, compare_reports, keep_leak
 from pytest_gpuleak.cli.merge import Merger
 from pytest_gpuleak.cli.output import (
@@ -31,6 +30,7 @@ from pytest_gpuleak.cli.output import (
 )
 from pytest_gpuleak.model.isolation import describe_error
 from pytest_gpuleak.model.text import clean_text, count_of
+from pytest_gpuleak.model.version import __version__
 from pytest_gpuleak.reports.atomic_write import write_pieces
 from pytest_gpuleak.reports.json.lines import encode_pieces
 from pytest_gpuleak.reports.json.read import UnusableReport, read_report

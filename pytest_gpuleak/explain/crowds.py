@@ -11,9 +11,10 @@ import dataclasses
 from collections import deque
 from typing import TYPE_CHECKING, Any, Final
 
+from pytest_gpuleak.explain.explain import explain
+from pytest_gpuleak.explain.explanation import Explanation
 from pytest_gpuleak.explain.rootless import TIMEOUT_ROOT
 from pytest_gpuleak.explain.roots.roots import EDITABLE
-from pytest_gpuleak.explain.search import Explanation, explain
 from pytest_gpuleak.heap.referrers import (
     Deadline,
     PausedCollector,

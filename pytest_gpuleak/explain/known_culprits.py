@@ -25,8 +25,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Sequence
 
     from pytest_gpuleak.explain.cuts import Cut
+    from pytest_gpuleak.explain.explanation import Explanation
     from pytest_gpuleak.explain.roots.roots import Root
-    from pytest_gpuleak.explain.search import Explanation, Search
+    from pytest_gpuleak.explain.search import Search
 
 MAX_KNOWN: Final = 64
 """Roots that are remembered; of more, the ones met longest ago are forgotten."""

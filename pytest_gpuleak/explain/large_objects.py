@@ -19,7 +19,7 @@ from pytest_gpuleak.model.findings import Contribution, Holder, PathStep
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from pytest_gpuleak.explain.search import Explanation
+    from pytest_gpuleak.explain.explanation import Explanation
     from pytest_gpuleak.heap.walk import Batch
 
 MIN_BYTES: Final = 64 * 1024
@@ -131,7 +131,7 @@ def _contributions(
     objects: list[object], trails: list[list[object]], grown: dict[int, int]
 ) -> tuple[Contribution, ...]:
     """Objects of one type under one holder's root together."""
-    from pytest_gpuleak.explain.search import explain
+    from pytest_gpuleak.explain.explain import explain
 
     order = sorted(range(len(objects)), key=lambda index: -grown[id(objects[index])])
     targets = [trails[index][0] for index in order[:MAX_EXPLAINED]]

@@ -16,11 +16,11 @@ from pytest_gpuleak.explain.edge_to_edit import (
     omitted_edges,
     with_text,
 )
-from pytest_gpuleak.explain.edges.chain import Step
+from pytest_gpuleak.explain.edges.chain import Line, Step
 from pytest_gpuleak.explain.edges.interpreter import lost_namespace
 from pytest_gpuleak.explain.pinned import left_by_failure
 from pytest_gpuleak.explain.roots.library_names import kept_by_pytest, rename
-from pytest_gpuleak.explain.ways import HEAD, Line, Walker
+from pytest_gpuleak.explain.ways import HEAD, Walker
 from pytest_gpuleak.heap import safe_access
 from pytest_gpuleak.heap.frames import without_comprehensions
 from pytest_gpuleak.model.findings import Holder, PathStep
@@ -28,8 +28,9 @@ from pytest_gpuleak.model.findings import Holder, PathStep
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from pytest_gpuleak.explain.edges.chain import Met
     from pytest_gpuleak.explain.roots.roots import Root
-    from pytest_gpuleak.explain.ways import Met, Reached, Way
+    from pytest_gpuleak.explain.ways import Reached, Way
     from pytest_gpuleak.model.findings import HolderKind
 
 FULL_EDGES: Final = 100_000

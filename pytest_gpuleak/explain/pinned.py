@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 from pytest_gpuleak.heap import safe_access
 
 if TYPE_CHECKING:
-    from pytest_gpuleak.explain.ways import Line
+    from pytest_gpuleak.explain.edges.chain import Line
     from pytest_gpuleak.model.findings import HolderKind
 
 _RUNNERS: Final = ("_pytest", "pluggy", "unittest")

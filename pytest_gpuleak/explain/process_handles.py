@@ -34,7 +34,7 @@ def holders_of(pids: set[int], but: Collection[str] = ()) -> dict[int, Holder | 
         pids: the children.
         but: kinds of holders that do not count.
     """
-    from pytest_gpuleak.explain.search import explain
+    from pytest_gpuleak.explain.explain import explain
 
     handles: list[object] = []
     with whole_heap():

@@ -23,8 +23,9 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
     from pytest_gpuleak.explain.cuts import Cut
+    from pytest_gpuleak.explain.explanation import Explanation
     from pytest_gpuleak.explain.roots.root import Root
-    from pytest_gpuleak.explain.search import Explanation, Search
+    from pytest_gpuleak.explain.search import Search
     from pytest_gpuleak.model.findings import Holder
 
 BUDGET_S: Final = 2.0

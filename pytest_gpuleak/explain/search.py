@@ -7,20 +7,18 @@ exception pinned, native code, or that the search did not find out.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
 from pytest_gpuleak.explain.answers import Answers
-from pytest_gpuleak.explain.further_holders import find_others
+from pytest_gpuleak.explain.explanation import Explanation
 from pytest_gpuleak.explain.native_references import NativeStage
 from pytest_gpuleak.explain.paths import Writer, pattern_of
 from pytest_gpuleak.explain.reference_graph import Graph
-from pytest_gpuleak.explain.rings import behind_rings
 from pytest_gpuleak.explain.rootless import CROWD_ROOT, CYCLE_ROOT, HOOKS_ROOT, NATIVE_ROOT, TIMEOUT_ROOT, Rootless
 from pytest_gpuleak.explain.roots.roots import EDITABLE, RANKS, Roots
 from pytest_gpuleak.heap.hidden_references import RING_ROOT
-from pytest_gpuleak.heap.referrers import Deadline, PausedCollector, get_referents, referrers
+from pytest_gpuleak.heap.referrers import Deadline, get_referents, referrers
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
@@ -39,9 +37,7 @@ __all__ = [
     "NATIVE_ROOT",
     "OTHERS_BUDGET_S",
     "TIMEOUT_ROOT",
-    "Explanation",
     "Search",
-    "explain",
 ]
 
 BUDGET_S: Final = 5.0
@@ -65,58 +61,6 @@ MAX_EDGES: Final = 2_000_000
 
 WRITING_S: Final = 3.0
 """Seconds that naming what was found may take, beside what the search has left of its time."""
-
-
-@dataclass(frozen=True)
-class Explanation:
-    """Who holds one target.
-
-    Attributes:
-        holder: the best root and the shortest path from it; kind ``native`` or ``unknown`` where there is none.
-        pattern: the path without indices and addresses: what is held alike has the same.
-        others: what else would keep it if the holder let go of it.
-    """
-
-    holder: Holder
-    pattern: str
-    others: tuple[Holder, ...] = ()
-
-
-def explain(
-    targets: Sequence[object],
-    *,
-    ignore: Collection[int] = (),
-    budget_s: float = BUDGET_S,
-    remember: Remember | None = None,
-    known: Collection[Cut] = (),
-) -> list[Explanation]:
-    """Find out who holds each of `targets`.
-
-    The whole heap must be visible to the collector: call `gc.unfreeze` before. Automatic collection is off during the
-    search. Nothing that it looked at is kept.
-
-    Args:
-        targets: live objects; the sequence itself never counts as a holder.
-        ignore: ids of the caller's containers and frames that refer to the targets and do not count either.
-        budget_s: seconds after which the search stops; naming what was found comes on top (`WRITING_S`).
-        remember: told each root found, the object that it is attached to, and how many objects the longest way below
-            it has; it must not keep them.
-        known: references that do not count.
-
-    Returns:
-        One explanation a target, in their order.
-    """
-    with PausedCollector():
-        deadline = Deadline(budget_s)
-        search = Search(targets, ignore, deadline, cuts=known)
-        search.run()
-
-        def again(some: Sequence[object], cuts: Collection[Cut]) -> Search:
-            return search.again(some, cuts, min(OTHERS_BUDGET_S, deadline.left()))
-
-        cuts = set(known)
-        found = search.explanations(remember, find_others(search, targets, again, cuts))
-        return behind_rings(search, targets, found, cuts, min(OTHERS_BUDGET_S, deadline.left()))
 
 
 class Search:

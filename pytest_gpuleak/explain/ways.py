@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import re
 import types
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final
 
 from pytest_gpuleak.explain.edge_to_edit import MODULE_MARK
-from pytest_gpuleak.explain.edges.chain import Chain, Step
+from pytest_gpuleak.explain.edges.chain import NOTHING_MET, Chain, Met, Step
 from pytest_gpuleak.explain.edges.edges import name_edge
 from pytest_gpuleak.explain.edges.lookups import Lookups
 from pytest_gpuleak.explain.roots.library_names import between_loop_and_task, task_class
@@ -91,43 +91,6 @@ class Way:
         return found
 
 
-class Met(NamedTuple):
-    """What matters for the root's name of the objects between it and some object, each with its position.
-
-    Attributes:
-        error: the first exception.
-        pinned: the exception whose traceback is passed through, or the traceback itself.
-        loop: the position of an event loop.
-        task: the last task below it that nothing but parts of asyncio lie before.
-        left: whether something else was met below the loop.
-    """
-
-    error: tuple[int, Any] | None = None
-    pinned: tuple[int, Any] | None = None
-    loop: int | None = None
-    task: tuple[int, Any] | None = None
-    left: bool = False
-
-
-_NOTHING_MET: Final = Met()
-
-
-class Line(NamedTuple):
-    """A path as its root's name is made from it.
-
-    Attributes:
-        steps: the edges; of a long path some in the middle may be left out.
-        objects: by their positions, those that the edges lead from, and the last.
-        end: the position of the last.
-        met: what was met.
-    """
-
-    steps: list[Step]
-    objects: dict[int, Any]
-    end: int
-    met: Met
-
-
 class Reached:
     """How far down a path has been followed.
 
@@ -170,7 +133,7 @@ class Walker:
 
     def begin(self, value: object) -> Reached:
         """The start of a path: the root's own object."""
-        return Reached(None, (value,), 0, self._met(_NOTHING_MET, value, 0))
+        return Reached(None, (value,), 0, self._met(NOTHING_MET, value, 0))
 
     def go_on(self, reached: Reached, value: object) -> Reached:
         """A path one object further; `reached` stays as it is, for other paths that go on from there."""

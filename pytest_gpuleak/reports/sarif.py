@@ -15,11 +15,11 @@ import math
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
-from pytest_gpuleak import __version__
 from pytest_gpuleak.model.baseline_status import State, standing_of
 from pytest_gpuleak.model.isolation import isolated
 from pytest_gpuleak.model.records import TestRecord
 from pytest_gpuleak.model.text import clean_text, format_bytes
+from pytest_gpuleak.model.version import __version__
 from pytest_gpuleak.reports.atomic_write import write_text
 from pytest_gpuleak.reports.rules import RULE_INDEX, RULES, STALE_RULE, UNSHOWN_RULE, Rule, rule_id
 from pytest_gpuleak.reports.source_places import (

@@ -10,17 +10,14 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from _pytest.outcomes import OutcomeException
 
-from pytest_gpuleak.model.outcomes import decode_test
-from pytest_gpuleak.session.attempt import encode_safely
 from pytest_gpuleak.session.fixtures import is_wider
 from pytest_gpuleak.session.hooks import Hooks
+from pytest_gpuleak.session.report_record import RECORD_ATTRIBUTE, attach, fail, note_properties
 
 if TYPE_CHECKING:
     from collections.abc import Generator
 
     from pytest_gpuleak.engine.run_tracker import Monitor
-    from pytest_gpuleak.model.findings import Finding
-    from pytest_gpuleak.model.outcomes import TestRecord
     from pytest_gpuleak.session.features.leak_fails import LeakFails
     from pytest_gpuleak.session.features.out_of_memory.section import OutOfMemorySection
     from pytest_gpuleak.session.peak_hooks import MeterBrackets
@@ -30,16 +27,6 @@ FAULTS = (Exception, OutcomeException)
 
 TAKEN = ("clean", "noted")
 """Verdicts that nobody asks a report for once it is recorded: they change neither its outcome nor its letter."""
-
-RECORD_ATTRIBUTE = "gpu_leak"
-"""The attribute of a teardown's report that carries the test's record; xdist sends it along."""
-
-AGAIN_ATTRIBUTE = "gpu_leak_again"
-"""The attribute of a teardown's report whose test has leaked, and been counted, in an attempt before."""
-
-
-HUNG_ATTRIBUTE = "gpu_leak_hung"
-"""The attribute of the report of a test whose check hung and ended its process: its record is in this report."""
 
 
 class RuntestHooks(Hooks):
@@ -211,43 +198,3 @@ class RuntestHooks(Hooks):
 
         text = self._monitor.faults.note(getattr(stages, stage), error, node.nodeid)
         self._fault = self._fault or f"the check failed: {text}"
-
-
-def attach(report: pytest.TestReport, record: TestRecord) -> None:
-    """Put a test's record into its teardown's report, as plain data."""
-    setattr(report, RECORD_ATTRIBUTE, encode_safely(record))
-    note_properties(report, record)
-
-
-def fail(report: pytest.TestReport) -> None:
-    """Let the report of a test that leaked be a failed one."""
-    from pytest_gpuleak.model.isolation import isolated
-
-    record: dict[str, Any] = getattr(report, RECORD_ATTRIBUTE)
-    report.outcome = "failed"
-    report.longrepr = isolated(
-        lambda: describe_failure(decode_test(record).findings),
-        lambda why: f"GPU LEAK\nwhat leaked cannot be shown: {why}",
-    )
-
-
-def note_properties(report: pytest.TestReport, record: TestRecord) -> None:
-    """Say in JUnit what was found."""
-    if record.findings:
-        from pytest_gpuleak.model.isolation import isolated
-        from pytest_gpuleak.reports.junit import properties_of
-
-        report.user_properties += isolated(
-            lambda: properties_of(record), lambda _: [("gpu_leak_verdict", record.verdict)]
-        )
-
-
-def describe_failure(findings: tuple[Finding, ...]) -> str:
-    """What stands in JUnit and wherever else pytest shows a failed report."""
-    from pytest_gpuleak.model.isolation import isolated
-    from pytest_gpuleak.reports.terminal.findings import render_short
-    from pytest_gpuleak.reports.unshown import name_unshown
-
-    return "GPU LEAK\n" + "\n\n".join(
-        isolated(partial(render_short, found), partial(name_unshown, found)) for found in findings if found.failed
-    )

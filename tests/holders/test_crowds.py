@@ -15,7 +15,7 @@ from pytest_gpuleak.explain.rootless import TIMEOUT_ROOT
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from pytest_gpuleak.explain.search import Explanation
+    from pytest_gpuleak.explain.explanation import Explanation
 
 MANY = CROWD + 1_000
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from pytest_gpuleak.explain import search
-from pytest_gpuleak.explain.search import explain
+from pytest_gpuleak.explain.explain import explain
 
 
 class Thing:

@@ -14,7 +14,7 @@ from unittest import mock
 
 import pytest
 
-from pytest_gpuleak.explain.search import explain
+from pytest_gpuleak.explain.explain import explain
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

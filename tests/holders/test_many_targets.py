@@ -15,15 +15,15 @@ import pytest
 from pytest_gpuleak.adapters.numpy import ArrayBases
 from pytest_gpuleak.explain import large_objects, search
 from pytest_gpuleak.explain.edge_to_edit import MAX_EDGES
+from pytest_gpuleak.explain.explain import explain
 from pytest_gpuleak.explain.large_objects import LargeObjects
-from pytest_gpuleak.explain.search import explain
 from pytest_gpuleak.heap.referrers import Deadline
 from pytest_gpuleak.heap.walk import Sizes
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from pytest_gpuleak.explain.search import Explanation
+    from pytest_gpuleak.explain.explanation import Explanation
 
 FEW, MANY = 1_000, 10_000
 """MANY times MANY steps take seconds even in C."""

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pytest_gpuleak.explain.search import HOOKS_ROOT, explain
+from pytest_gpuleak.explain.explain import explain
+from pytest_gpuleak.explain.search import HOOKS_ROOT
 from pytest_gpuleak.heap.hidden_references import RING_ROOT
 
 if TYPE_CHECKING:

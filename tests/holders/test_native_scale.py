@@ -12,7 +12,7 @@ import pytest
 
 from pytest_gpuleak.adapters.torch.autograd_access import TorchAccess
 from pytest_gpuleak.adapters.torch.autograd_walk import MAX_DEPTH, GraphWalk
-from pytest_gpuleak.explain.search import explain
+from pytest_gpuleak.explain.explain import explain
 from pytest_gpuleak.heap.referrers import Deadline
 
 pytestmark = pytest.mark.torch
@@ -26,7 +26,7 @@ def torch() -> Any:
 DEEP = """
 import sys, threading, time, types
 import torch
-from pytest_gpuleak.explain.search import explain
+from pytest_gpuleak.explain.explain import explain
 
 app = sys.modules["app"] = types.ModuleType("app")
 

@@ -11,7 +11,7 @@ import pytest
 
 from pytest_gpuleak.adapters.torch import autograd_walk
 from pytest_gpuleak.adapters.torch.references import held_by_torch_alone
-from pytest_gpuleak.explain.search import explain
+from pytest_gpuleak.explain.explain import explain
 
 pytestmark = pytest.mark.torch
 

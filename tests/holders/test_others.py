@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from pytest_gpuleak.explain.explain import explain
 from pytest_gpuleak.explain.further_holders import MAX_OTHERS
-from pytest_gpuleak.explain.search import explain
 
 if TYPE_CHECKING:
     import types

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pytest_gpuleak.explain.search import explain
+from pytest_gpuleak.explain.explain import explain
 from pytest_gpuleak.heap.hidden_references import RING_ROOT
 
 if TYPE_CHECKING:

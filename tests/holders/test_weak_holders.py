@@ -11,8 +11,8 @@ import pytest
 
 from pytest_gpuleak.explain.edges.way_back import reaches
 from pytest_gpuleak.explain.edges.weak import KEEPS_KEY
+from pytest_gpuleak.explain.explain import explain
 from pytest_gpuleak.explain.hints.order import hint_for
-from pytest_gpuleak.explain.search import explain
 from pytest_gpuleak.model.findings import PathStep
 from tests.holders.leaks import leak
 

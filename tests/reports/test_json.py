@@ -17,7 +17,8 @@ from pytest_gpuleak.model import findings
 from pytest_gpuleak.model import records as run_records
 from pytest_gpuleak.model.findings import Autograd, FixtureRecord
 from pytest_gpuleak.reports import formats
-from pytest_gpuleak.reports.json.write import MAX_TEXT, encode_report, load_schema, write
+from pytest_gpuleak.reports.json.plain import MAX_TEXT
+from pytest_gpuleak.reports.json.write import encode_report, load_schema, write
 
 if TYPE_CHECKING:
     from pathlib import Path

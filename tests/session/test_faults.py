@@ -37,7 +37,7 @@ ONCE = """
 
 FAULTS = {
     "the hint": ("explain.hints.order.hint_for", "growing", "the description of a finding"),
-    "the search for holders": ("explain.search.explain", "growing", "the search for holders"),
+    "the search for holders": ("explain.explain.explain", "growing", "the search for holders"),
     "the look at the heap": ("engine.confirm.array_evidence.Investigation._find", "growing", "the search for holders"),
     "the graphs": (
         "engine.confirm.array_evidence.Investigation._note_graphs",
@@ -120,7 +120,7 @@ def test_what_could_not_be_confirmed_is_judged_by_its_size(
 
 
 def test_without_a_search_the_report_says_why_no_holder_is_known(run: Runner, monkeypatch: pytest.MonkeyPatch) -> None:
-    break_down(monkeypatch, "explain.search.explain")
+    break_down(monkeypatch, "explain.explain.explain")
     found = run(GROWS)
     assert found.holder("test_leaks").startswith("unknown: the search failed: TypeError: a fault of ours (")
     found.result.stdout.fnmatch_lines(
@@ -131,7 +131,7 @@ def test_without_a_search_the_report_says_why_no_holder_is_known(run: Runner, mo
 def test_a_cache_filled_once_does_not_grow_where_its_holder_is_unknown(
     run: Runner, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    break_down(monkeypatch, "explain.search.explain")
+    break_down(monkeypatch, "explain.explain.explain")
     assert run(ONCE.replace("size", "100")).finding("test_leaks")["kind"] == "retained"
 
 
@@ -227,7 +227,7 @@ WATCHED: list[weakref.ref[object]] = []
 
 def test_nothing_of_what_was_judged_is_kept(run: Runner, monkeypatch: pytest.MonkeyPatch) -> None:
     """A fault's traceback holds the arrays in its frames, here in a ring that only a collection would free."""
-    from pytest_gpuleak.explain import search
+    from pytest_gpuleak.explain import explain
 
     WATCHED.clear()
 
@@ -236,7 +236,7 @@ def test_nothing_of_what_was_judged_is_kept(run: Runner, monkeypatch: pytest.Mon
         array, error = targets[0], TypeError("a fault of ours")  # noqa: F841 - a local of the frame that raises
         raise error
 
-    monkeypatch.setattr(search, "explain", broken_in_a_ring)
+    monkeypatch.setattr(explain, "explain", broken_in_a_ring)
     try:
         found = run(
             """

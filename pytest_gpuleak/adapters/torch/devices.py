@@ -27,6 +27,7 @@ from typing import TYPE_CHECKING, Any
 
 from pytest_gpuleak.adapters.torch import lookup as torch_lookup
 from pytest_gpuleak.adapters.torch.lookup import loaded_torch
+from pytest_gpuleak.adapters.torch.module import MODULES, accelerator_names
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -37,8 +38,6 @@ if TYPE_CHECKING:
 
 TOO_LARGE = 1 << 63
 """A counter from here up is a negative number that was read as unsigned."""
-MODULES = ("xpu", "mtia", "hpu")
-"""Devices with a module of their own in or beside torch, apart from CUDA, MPS and PrivateUse1."""
 UNCACHED = ("PYTORCH_NO_CUDA_MEMORY_CACHING", "PYTORCH_NO_HIP_MEMORY_CACHING")
 """Set to anything, they switch the caching allocator off (`forceUncachedAllocator`, CUDACachingAllocator.cpp)."""
 
@@ -238,15 +237,6 @@ def _flags_of(names: dict[str, Any]) -> list[dict[str, Any]] | None:
         return None
     modules = [names[name] for name in ("cuda", *MODULES) if names.get(name) is not None]
     return [vars(module) for module in modules] if all(type(module) is ModuleType for module in modules) else None
-
-
-def accelerator_names(torch: Any) -> list[str]:
-    """The types of devices that have a module `torch.<type>` with functions like those of `torch.cuda`."""
-    names = [name for name in MODULES if name in vars(torch)]
-    private = getattr(torch._C, "_get_privateuse1_backend_name", None)
-    if private is not None and private() in vars(torch) and private() not in names:
-        names.append(private())
-    return names
 
 
 def cuda_not_counted(torch: Any) -> str | None:

@@ -13,9 +13,9 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING, Any
 
-from pytest_gpuleak.adapters.torch.devices import accelerator_names
 from pytest_gpuleak.adapters.torch.in_place import torch_in_place
 from pytest_gpuleak.adapters.torch.lookup import loaded_torch
+from pytest_gpuleak.adapters.torch.module import accelerator_names
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

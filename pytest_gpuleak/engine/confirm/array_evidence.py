@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from pytest_gpuleak.adapters.protocol import StorageHandle
     from pytest_gpuleak.engine.detect.detector import Detector
     from pytest_gpuleak.engine.stages import Guard, Stage
+    from pytest_gpuleak.explain.explanation import Explanation
     from pytest_gpuleak.explain.known_culprits import Culprits
-    from pytest_gpuleak.explain.search import Explanation
     from pytest_gpuleak.model.findings import Autograd, HolderKind, Origin
     from pytest_gpuleak.model.readings import ArrayReading
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -64,3 +64,40 @@ class Chain:
     def label(self, position: int) -> str:
         """The type of the object at `position`, as a path shows it."""
         return self.lookups.label(type(self.objects[position]))
+
+
+class Met(NamedTuple):
+    """What matters for the root's name of the objects between it and some object, each with its position.
+
+    Attributes:
+        error: the first exception.
+        pinned: the exception whose traceback is passed through, or the traceback itself.
+        loop: the position of an event loop.
+        task: the last task below it that nothing but parts of asyncio lie before.
+        left: whether something else was met below the loop.
+    """
+
+    error: tuple[int, Any] | None = None
+    pinned: tuple[int, Any] | None = None
+    loop: int | None = None
+    task: tuple[int, Any] | None = None
+    left: bool = False
+
+
+NOTHING_MET: Final = Met()
+
+
+class Line(NamedTuple):
+    """A path as its root's name is made from it.
+
+    Attributes:
+        steps: the edges; of a long path some in the middle may be left out.
+        objects: by their positions, those that the edges lead from, and the last.
+        end: the position of the last.
+        met: what was met.
+    """
+
+    steps: list[Step]
+    objects: dict[int, Any]
+    end: int
+    met: Met

@@ -21,7 +21,7 @@ from pytest_gpuleak.heap.frames import thread_name
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from pytest_gpuleak.explain.ways import Line
+    from pytest_gpuleak.explain.edges.chain import Line
     from pytest_gpuleak.model.findings import HolderKind
 
 _LOCAL: Final = re.compile(r"\.cr_frame\.f_locals\[(.*)\]")

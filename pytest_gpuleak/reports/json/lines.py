@@ -7,7 +7,8 @@ import json
 from typing import TYPE_CHECKING
 
 from pytest_gpuleak.model.records import SCHEMA, encode
-from pytest_gpuleak.reports.json.write import MAX_TEXT, encode_report, plain
+from pytest_gpuleak.reports.json.plain import MAX_TEXT, plain
+from pytest_gpuleak.reports.json.write import encode_report
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from pytest_gpuleak.model.findings import Finding, FixtureRecord, KnownLeak, encode_finding
 from pytest_gpuleak.model.isolation import isolated
 from pytest_gpuleak.model.outcomes import TestRecord
-from pytest_gpuleak.reports.json.write import plain
+from pytest_gpuleak.reports.json.plain import plain
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

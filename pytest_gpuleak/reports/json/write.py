@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-import math
 from importlib import resources
 from typing import TYPE_CHECKING, Any
 
 from pytest_gpuleak.model.isolation import isolated
 from pytest_gpuleak.model.records import SCHEMA, encode_record
-from pytest_gpuleak.model.text import clean_text
 from pytest_gpuleak.reports.atomic_write import write_text
+from pytest_gpuleak.reports.json.plain import plain
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -18,9 +17,6 @@ if TYPE_CHECKING:
 
     from pytest_gpuleak.model.findings import FixtureRecord, KnownLeak
     from pytest_gpuleak.model.records import RunReport, TestRecord
-
-MAX_TEXT = 4096
-"""Characters of the longest string in a report; a longer one is cut."""
 
 
 # ASCII alone: whatever reads the file need not know its encoding.
@@ -81,17 +77,3 @@ def load_schema() -> dict[str, Any]:
     file = resources.files("pytest_gpuleak.reports") / "schema" / "report-1.schema.json"
     schema: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
     return schema
-
-
-def plain(value: Any) -> Any:
-    """The value as it stands in a report: strings cleaned and cut, no number that is not finite, lists and dicts alone."""
-    kind = type(value)  # exact types, and what is clean as it is: a report has a hundred thousand strings
-    if kind is str:
-        return value if len(value) <= MAX_TEXT and value.isprintable() else clean_text(value, MAX_TEXT)
-    if kind is float:
-        return value if math.isfinite(value) else None
-    if kind is dict:
-        return {plain(key): plain(item) for key, item in value.items()}
-    if kind is list or kind is tuple:
-        return [plain(item) for item in value]
-    return clean_text(value, MAX_TEXT) if isinstance(value, str) else value

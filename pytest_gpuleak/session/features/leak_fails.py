@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from pytest_gpuleak.session.hooks import Hooks
-from pytest_gpuleak.session.item_hooks import AGAIN_ATTRIBUTE, fail
+from pytest_gpuleak.session.report_record import AGAIN_ATTRIBUTE, fail
 
 if TYPE_CHECKING:
     from collections.abc import Generator

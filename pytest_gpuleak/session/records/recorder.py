@@ -14,8 +14,9 @@ from pytest_gpuleak.model.outcomes import TestRecord, decode_test
 from pytest_gpuleak.model.policy import describe
 from pytest_gpuleak.session.attempt import encode_safely
 from pytest_gpuleak.session.hooks import Hooks
-from pytest_gpuleak.session.item_hooks import AGAIN_ATTRIBUTE, HUNG_ATTRIBUTE, RECORD_ATTRIBUTE, TAKEN
+from pytest_gpuleak.session.item_hooks import TAKEN
 from pytest_gpuleak.session.records.run_records import environment, now
+from pytest_gpuleak.session.report_record import AGAIN_ATTRIBUTE, HUNG_ATTRIBUTE, RECORD_ATTRIBUTE
 
 if TYPE_CHECKING:
     from pytest_gpuleak.engine.run_tracker import Monitor

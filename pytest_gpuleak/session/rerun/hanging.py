@@ -16,8 +16,8 @@ import pytest
 from pytest_gpuleak.engine.judge.arrays import conclude
 from pytest_gpuleak.engine.settle.steps import Collection
 from pytest_gpuleak.model.text import clean_text
-from pytest_gpuleak.session.item_hooks import HUNG_ATTRIBUTE, attach
 from pytest_gpuleak.session.pytest_internals import warn
+from pytest_gpuleak.session.report_record import HUNG_ATTRIBUTE, attach
 from pytest_gpuleak.session.rerun.watchdog import CannotWatchError, describe_place, watch
 
 if TYPE_CHECKING:
