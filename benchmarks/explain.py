@@ -20,7 +20,7 @@ import tracemalloc
 import types
 from typing import TYPE_CHECKING, Any
 
-from pytest_gpuleak.holders.search import explain
+from pytest_gpuleak.explain.explain import explain
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

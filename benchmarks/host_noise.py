@@ -21,8 +21,8 @@ import threading
 import time
 from typing import TYPE_CHECKING
 
-from pytest_gpuleak.probes import ProbeUnavailable
-from pytest_gpuleak.probes.host import NAMES, host_probes
+from pytest_gpuleak.adapters.host.modes import NAMES, host_probes
+from pytest_gpuleak.model.readings import ProbeUnavailable
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -17,9 +17,9 @@ import tempfile
 import time
 from pathlib import Path
 
-from pytest_gpuleak.findings import ArrayInfo, Autograd, Finding, Holder, KnownLeak, Origin, PathStep
-from pytest_gpuleak.records import RunReport, TestRecord
-from pytest_gpuleak.reports.html import write
+from pytest_gpuleak.model.findings import ArrayInfo, Autograd, Finding, Holder, KnownLeak, Origin, PathStep
+from pytest_gpuleak.model.records import RunReport, TestRecord
+from pytest_gpuleak.reports.html.page import write
 
 MIB = 1024**2
 AREAS = (

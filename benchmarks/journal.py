@@ -18,8 +18,8 @@ import sys
 import tempfile
 import time
 
-from pytest_gpuleak.journal import Journal
-from pytest_gpuleak.records import TestRecord, encode
+from pytest_gpuleak.model.records import TestRecord, encode
+from pytest_gpuleak.reports.json.journal import Journal
 
 TESTS = """
 import pytest
@@ -29,9 +29,9 @@ def test_trivial(i):
     pass
 """
 WITHOUT = """
-import pytest_gpuleak.recorder
+import pytest_gpuleak.session.records.recorder
 
-pytest_gpuleak.recorder.journal_path = lambda paths: None
+pytest_gpuleak.session.records.recorder.journal_path = lambda paths: None
 """
 ROOT = pathlib.Path(__file__).parent.parent
 

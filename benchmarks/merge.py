@@ -18,10 +18,10 @@ import tempfile
 import time
 from pathlib import Path
 
-from pytest_gpuleak.findings import ArrayInfo, Finding, Holder, Origin, PathStep
-from pytest_gpuleak.records import RunReport, TestRecord
-from pytest_gpuleak.reports.json import write
-from pytest_gpuleak.summary import summarise
+from pytest_gpuleak.model.findings import ArrayInfo, Finding, Holder, Origin, PathStep
+from pytest_gpuleak.model.records import RunReport, TestRecord
+from pytest_gpuleak.model.summary import summarise
+from pytest_gpuleak.reports.json.write import write
 
 MIB = 1024 * 1024
 

@@ -18,8 +18,8 @@ import time
 import timeit
 from typing import Any
 
-from pytest_gpuleak.probes import ProbeUnavailable
-from pytest_gpuleak.probes.host import host_probes
+from pytest_gpuleak.adapters.host.modes import host_probes
+from pytest_gpuleak.model.readings import ProbeUnavailable
 
 
 def typical_test() -> None:
@@ -71,7 +71,7 @@ def measure_device(rounds: int) -> None:
     torch.ones(1, device="cuda")
     found: Any = None
     with contextlib.suppress(ImportError, AttributeError):
-        module: Any = importlib.import_module("pytest_gpuleak.probes.torch_device")
+        module: Any = importlib.import_module("pytest_gpuleak.adapters.torch.devices")
         found = module.TorchDevices()
     if found is None:
         print(f"{'device':14} the package has no device probe")

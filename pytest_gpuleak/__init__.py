@@ -5,28 +5,22 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from pytest_gpuleak.inspection import Holders, holders
-    from pytest_gpuleak.watching import LeakError, Leaks, assert_no_leak, watch
-
-__version__ = "0.1.0"
+    from pytest_gpuleak.api import Holders, LeakError, Leaks, assert_no_leak, holders, watch
+    from pytest_gpuleak.model.version import __version__
 
 __all__ = ["Holders", "LeakError", "Leaks", "__version__", "assert_no_leak", "holders", "watch"]
 
 
 def __getattr__(name: str) -> Any:
     """Load the API when it is asked for: pytest imports this package wherever it is installed, switched on or not."""
-    if name == "holders":
-        import importlib
+    if name == "__version__":
+        from pytest_gpuleak.model.version import __version__
 
-        return importlib.import_module("pytest_gpuleak.holders")  # a package that can be called
-    if name == "Holders":
-        from pytest_gpuleak.inspection import Holders
-
-        return Holders
+        return __version__
     if name in __all__:
-        from pytest_gpuleak import watching
+        from pytest_gpuleak import api
 
-        return getattr(watching, name)
+        return getattr(api, name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 if TYPE_CHECKING:
-    from pytest_gpuleak.arrays.protocol import ArrayFramework
+    from pytest_gpuleak.adapters.protocol import ArrayFramework
 
 
 @pytest.hookspec

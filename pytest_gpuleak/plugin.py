@@ -46,8 +46,9 @@ class OwnModules:
 
 
 with OwnModules():
-    from pytest_gpuleak import hookspecs, options
-    from pytest_gpuleak.hooks import Hooks
+    from pytest_gpuleak import hookspecs
+    from pytest_gpuleak.session.config import options
+    from pytest_gpuleak.session.hooks import Hooks
 
 
 def __dir__() -> list[str]:
@@ -66,7 +67,7 @@ def pytest_load_initial_conftests(early_config: pytest.Config) -> None:
     """Watch the collector before a conftest.py can bind its functions."""
     if options.is_enabled(early_config):
         with OwnModules():
-            from pytest_gpuleak.session import watch_collector
+            from pytest_gpuleak.session.run import watch_collector
 
         watch_collector(early_config)
 
@@ -76,7 +77,7 @@ def pytest_configure(config: pytest.Config) -> None:
     options.register_markers(config)
     if options.is_enabled(config):
         with OwnModules():
-            from pytest_gpuleak.session import Session, settings_of
+            from pytest_gpuleak.session.run import Session, settings_of
 
             session = Session(config, settings_of(config))
         config.pluginmanager.register(session, "gpuleak-session")
@@ -96,7 +97,7 @@ class _Budgets(Hooks):
         self._default: int | None = None
         name = "gpu_leak_max_mb"
         if options.command_line(config, name) is not None or options.ini_value(config, name) is not None:
-            from pytest_gpuleak.settings import read_budget
+            from pytest_gpuleak.session.config.settings import read_budget
 
             self._default = read_budget(config)
 
@@ -104,7 +105,7 @@ class _Budgets(Hooks):
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
         """Raises pytest.UsageError for a marker that is not accepted, before any test runs."""
         if self._default is not None or _has_marker(items, "max_gpu_mb"):
-            from pytest_gpuleak.budget_hooks import hold_to_budgets
+            from pytest_gpuleak.session.features.budgets.hooks import hold_to_budgets
 
             hold_to_budgets(self._config, items, self._default)
 
@@ -115,7 +116,7 @@ class _Budgets(Hooks):
         if options.USAGE_ERROR_KEY in output:
             raise pytest.UsageError(output[options.USAGE_ERROR_KEY])
         if output.get(options.UNCHECKED_BUDGETS_KEY):
-            from pytest_gpuleak.budget_hooks import add_worker
+            from pytest_gpuleak.session.features.budgets.hooks import add_worker
 
             add_worker(self._config, output[options.UNCHECKED_BUDGETS_KEY])
 

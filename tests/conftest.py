@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from pytest_gpuleak.arrays import torch_lookup
+from pytest_gpuleak.adapters.torch import lookup as torch_lookup
 
 STAND_IN = """
     import pytest

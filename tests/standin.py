@@ -8,11 +8,13 @@ import sys
 import weakref
 from typing import TYPE_CHECKING
 
-from pytest_gpuleak.arrays.origins import OriginTable
-from pytest_gpuleak.arrays.protocol import ArrayReading, OriginLog, StorageHandle
+from pytest_gpuleak.adapters.creation_lines import OriginTable
+from pytest_gpuleak.model.readings import ArrayReading
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+
+    from pytest_gpuleak.adapters.protocol import OriginLog, StorageHandle
 
 _addresses = itertools.count(1)
 _tables: list[OriginTable] = []

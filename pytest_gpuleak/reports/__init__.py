@@ -1,1 +1,5 @@
-"""Reports: each renders a `pytest_gpuleak.records.RunReport`; none computes or reads memory."""
+"""Reports: each renders a `model.records.RunReport`; none computes or reads memory.
+
+It may import `model` alone, and a format no other format's files.
+A new format is a file here and a row in `formats`.
+"""

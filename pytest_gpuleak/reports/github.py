@@ -7,15 +7,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pytest_gpuleak.isolation import isolated
-from pytest_gpuleak.reports.places import culprits_of, findings_of, name_of, places_of, root_of
-from pytest_gpuleak.reports.terminal import render_short
-from pytest_gpuleak.reports.terminal_summary import ID_LIMIT
-from pytest_gpuleak.reports.text import clean_text, count_of, format_bytes
+from pytest_gpuleak.model.isolation import isolated
+from pytest_gpuleak.model.text import clean_text, count_of, format_bytes
+from pytest_gpuleak.reports.source_places import culprits_of, findings_of, name_of, places_of, root_of
+from pytest_gpuleak.reports.terminal.findings import render_short
+from pytest_gpuleak.reports.terminal.summary import ID_LIMIT
 from pytest_gpuleak.reports.unshown import describe_unshown
 
 if TYPE_CHECKING:
-    from pytest_gpuleak.records import RunReport
+    from pytest_gpuleak.model.records import RunReport
     from pytest_gpuleak.reports.grouping import Entry
 
 MAX_ANNOTATIONS = 10

@@ -10,21 +10,21 @@ import hashlib
 import json
 from typing import TYPE_CHECKING, Any
 
-from pytest_gpuleak.isolation import isolated
-from pytest_gpuleak.records import TestRecord
-from pytest_gpuleak.reports.places import LAST_RESORT, findings_of, places_of, root_of
+from pytest_gpuleak.model.isolation import isolated
+from pytest_gpuleak.model.records import TestRecord
+from pytest_gpuleak.model.text import clean_text
+from pytest_gpuleak.reports.atomic_write import write_text
 from pytest_gpuleak.reports.rules import UNSHOWN_RULE, rule_id
-from pytest_gpuleak.reports.terminal import render_line
-from pytest_gpuleak.reports.terminal_summary import ID_LIMIT
-from pytest_gpuleak.reports.text import clean_text
+from pytest_gpuleak.reports.source_places import LAST_RESORT, findings_of, places_of, root_of
+from pytest_gpuleak.reports.terminal.findings import render_line
+from pytest_gpuleak.reports.terminal.summary import ID_LIMIT
 from pytest_gpuleak.reports.unshown import describe_unshown
-from pytest_gpuleak.reports.writing import write_text
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from pytest_gpuleak.findings import Finding, FixtureRecord
-    from pytest_gpuleak.records import RunReport
+    from pytest_gpuleak.model.findings import Finding, FixtureRecord
+    from pytest_gpuleak.model.records import RunReport
 
 MAX_ISSUES = 25_000
 """Issues that are listed, what fails first: as many as SARIF's readers take."""

@@ -8,13 +8,13 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING
 
-from pytest_gpuleak.isolation import isolated
-from pytest_gpuleak.records import TestRecord
+from pytest_gpuleak.model.isolation import isolated
+from pytest_gpuleak.model.records import TestRecord
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from pytest_gpuleak.findings import Finding, FixtureRecord
+    from pytest_gpuleak.model.findings import Finding, FixtureRecord
 
     Entry = tuple[TestRecord | FixtureRecord, Finding]
 

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pytest_gpuleak.reports.text import clean_text
+from pytest_gpuleak.model.text import clean_text
 
 if TYPE_CHECKING:
-    from pytest_gpuleak.records import TestRecord
+    from pytest_gpuleak.model.records import TestRecord
 
 MAX_LISTED = 10
 """Findings of a test whose holder and fingerprint are listed."""

@@ -11,22 +11,22 @@ import heapq
 import html
 from typing import TYPE_CHECKING
 
-from pytest_gpuleak.isolation import isolated
+from pytest_gpuleak.model.baseline_status import standing_of
+from pytest_gpuleak.model.isolation import isolated
+from pytest_gpuleak.model.text import clean_text, count_of, format_bytes, shorten_middle
 from pytest_gpuleak.reports.grouping import Group, group_safely
-from pytest_gpuleak.reports.places import findings_of, name_of
-from pytest_gpuleak.reports.standing import standing_of
-from pytest_gpuleak.reports.terminal import render_finding
-from pytest_gpuleak.reports.terminal_section import render_totals
-from pytest_gpuleak.reports.terminal_summary import ID_LIMIT, TEXT_LIMIT, render_summary
-from pytest_gpuleak.reports.text import clean_text, count_of, format_bytes, shorten_middle
+from pytest_gpuleak.reports.source_places import findings_of, name_of
+from pytest_gpuleak.reports.terminal.findings import render_finding
+from pytest_gpuleak.reports.terminal.section import render_totals
+from pytest_gpuleak.reports.terminal.summary import ID_LIMIT, TEXT_LIMIT, render_summary
 from pytest_gpuleak.reports.unshown import describe_unshown
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
     from pathlib import Path
 
-    from pytest_gpuleak.findings import Finding, FixtureRecord, KnownLeak
-    from pytest_gpuleak.records import RunReport, TestRecord
+    from pytest_gpuleak.model.findings import Finding, FixtureRecord, KnownLeak
+    from pytest_gpuleak.model.records import RunReport, TestRecord
     from pytest_gpuleak.reports.grouping import Entry
 
 MAX_BYTES = 1_000_000
@@ -66,7 +66,7 @@ def encode_report(report: RunReport, *, limit: int = MAX_BYTES) -> str:
 
 def write(report: RunReport, path: Path) -> None:
     """Write a report to a file, in one step. Raises OSError, as `write_text` does."""
-    from pytest_gpuleak.reports.writing import write_text
+    from pytest_gpuleak.reports.atomic_write import write_text
 
     write_text(encode_report(report), path)
 

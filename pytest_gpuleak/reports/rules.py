@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 
-from pytest_gpuleak.reports.text import clean_text
+from pytest_gpuleak.model.text import clean_text
 
 STALE_RULE = "gpu-leak/stale"
 """The rule of a baseline's entry whose leak is gone."""

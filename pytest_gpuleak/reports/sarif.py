@@ -15,24 +15,32 @@ import math
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
-from pytest_gpuleak import __version__
-from pytest_gpuleak.isolation import isolated
-from pytest_gpuleak.records import TestRecord
-from pytest_gpuleak.reports.places import LAST_RESORT, Place, Role, findings_of, place_of_known, places_of, root_of
+from pytest_gpuleak.model.baseline_status import State, standing_of
+from pytest_gpuleak.model.isolation import isolated
+from pytest_gpuleak.model.records import TestRecord
+from pytest_gpuleak.model.text import clean_text, format_bytes
+from pytest_gpuleak.model.version import __version__
+from pytest_gpuleak.reports.atomic_write import write_text
 from pytest_gpuleak.reports.rules import RULE_INDEX, RULES, STALE_RULE, UNSHOWN_RULE, Rule, rule_id
-from pytest_gpuleak.reports.standing import State, standing_of
-from pytest_gpuleak.reports.terminal import render_short
-from pytest_gpuleak.reports.terminal_summary import ID_LIMIT, TEXT_LIMIT
-from pytest_gpuleak.reports.text import clean_text, format_bytes
+from pytest_gpuleak.reports.source_places import (
+    LAST_RESORT,
+    Place,
+    Role,
+    findings_of,
+    place_of_known,
+    places_of,
+    root_of,
+)
+from pytest_gpuleak.reports.terminal.findings import render_short
+from pytest_gpuleak.reports.terminal.summary import ID_LIMIT, TEXT_LIMIT
 from pytest_gpuleak.reports.unshown import describe_unshown
-from pytest_gpuleak.reports.writing import write_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from pytest_gpuleak.findings import Finding, FixtureRecord, Holder, KnownLeak
-    from pytest_gpuleak.records import RunReport
+    from pytest_gpuleak.model.findings import Finding, FixtureRecord, Holder, KnownLeak
+    from pytest_gpuleak.model.records import RunReport
 
     Json = dict[str, Any]
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pytest_gpuleak.isolation import isolated
-from pytest_gpuleak.reports.places import name_of
-from pytest_gpuleak.reports.text import clean_text
+from pytest_gpuleak.model.isolation import isolated
+from pytest_gpuleak.model.text import clean_text
+from pytest_gpuleak.reports.source_places import name_of
 
 if TYPE_CHECKING:
-    from pytest_gpuleak.findings import Finding, FixtureRecord
-    from pytest_gpuleak.records import TestRecord
+    from pytest_gpuleak.model.findings import Finding, FixtureRecord
+    from pytest_gpuleak.model.records import TestRecord
 
 _NAME_LIMIT = 300
 
@@ -21,7 +21,7 @@ def describe_unshown(record: TestRecord | FixtureRecord, finding: Finding, why: 
     Args:
         record: its test or fixture.
         finding: the finding, of which its kind alone is read.
-        why: the error, as `isolation.describe_error` writes it.
+        why: the error, as `model.isolation.describe_error` writes it.
     """
     name = isolated(lambda: clean_text(name_of(record), _NAME_LIMIT), lambda _: "a test or fixture without a name")
     return f"{name}: {name_unshown(finding, why)}"

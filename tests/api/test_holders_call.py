@@ -57,10 +57,10 @@ def test_one_holder(app: Any) -> None:
     assert found.autograd is None
 
 
-def test_the_name_on_the_package_and_the_package_itself_are_the_same(app: Any) -> None:
+def test_the_name_on_the_package_and_the_function_are_the_same(app: Any) -> None:
     app.HISTORY.append(Thing())
     asked = [holders(app.HISTORY[0]), pytest_gpuleak.holders(app.HISTORY[0])]
-    from pytest_gpuleak.inspection import holders as function
+    from pytest_gpuleak.api import holders as function
 
     assert [texts(found) for found in (*asked, function(app.HISTORY[0]))] == [["held_app.HISTORY[0]"]] * 3
 
@@ -189,7 +189,7 @@ def test_to_import_the_package_loads_none_of_it() -> None:
         import pytest_gpuleak
         print(sorted(name for name in sys.modules if name.startswith("pytest_gpuleak.")))
         print("holders" in dir(pytest_gpuleak), callable(pytest_gpuleak.holders))
-        print(any(name in sys.modules for name in ("torch", "numpy", "pytest_gpuleak.holders.search")))
+        print(any(name in sys.modules for name in ("torch", "numpy", "pytest_gpuleak.explain.search")))
         """
     ).splitlines()
     assert printed == ["[]", "True True", "False"]

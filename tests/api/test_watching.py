@@ -25,7 +25,7 @@ SLOT: dict[str, Buffer] = {}
 
 @pytest.fixture(autouse=True)
 def stand_in(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setattr("pytest_gpuleak.watching.builtin_frameworks", lambda: [StandInArrays()])
+    monkeypatch.setattr("pytest_gpuleak.api.builtin_frameworks", lambda: [StandInArrays()])
     yield
     KEPT.clear()
     SLOT.clear()

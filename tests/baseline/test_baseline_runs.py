@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pytest_gpuleak import baseline_run
+from pytest_gpuleak.session.features import baseline as baseline_run
 
 if TYPE_CHECKING:
     import pathlib

@@ -8,22 +8,22 @@ from typing import TYPE_CHECKING
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_gpuleak.baseline import Baseline, BaselineChange, apply_baseline, update_baseline
-from pytest_gpuleak.findings import Finding, KnownLeak
-from pytest_gpuleak.reports.terminal import render_finding
-from pytest_gpuleak.reports.terminal_baseline import (
+from pytest_gpuleak.baseline.update import Baseline, BaselineChange, apply_baseline, update_baseline
+from pytest_gpuleak.model.findings import Finding, KnownLeak
+from pytest_gpuleak.reports.terminal.baseline import (
     CHANGES_SHOWN,
     STALE_SHOWN,
     render_change,
     render_entry,
     render_stale,
 )
-from pytest_gpuleak.reports.terminal_section import render_leaks
-from pytest_gpuleak.reports.terminal_summary import render_summary
+from pytest_gpuleak.reports.terminal.findings import render_finding
+from pytest_gpuleak.reports.terminal.section import render_leaks
+from pytest_gpuleak.reports.terminal.summary import render_summary
 from tests.reports.conftest import Make
 
 if TYPE_CHECKING:
-    from pytest_gpuleak.records import RunReport
+    from pytest_gpuleak.model.records import RunReport
 
 ENTRY = KnownLeak("test_a.py::test_x", None, "growing", "cuda", 2048, "00aa", "app.HISTORY", "why")
 EVIL = "\x1b[31m\r\n\u202e::error::\x07"

@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pytest_gpuleak.reports.html import write
+from pytest_gpuleak.reports.html.page import write
 from tests.reports.conftest import make
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from pytest_gpuleak.records import RunReport
+    from pytest_gpuleak.model.records import RunReport
 
 __all__ = ["make"]
 

@@ -6,15 +6,15 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pytest_gpuleak.findings import Holder, PathStep
-from pytest_gpuleak.reports.html import write
+from pytest_gpuleak.model.findings import Holder, PathStep
+from pytest_gpuleak.reports.html.page import write
 from tests.reports.test_html import HOSTILE, full_report
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from pytest_gpuleak.records import RunReport
+    from pytest_gpuleak.model.records import RunReport
     from tests.browser.conftest import Opener
     from tests.reports.conftest import Make
 

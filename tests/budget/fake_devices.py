@@ -6,18 +6,18 @@ import contextlib
 import dataclasses
 from typing import TYPE_CHECKING
 
-from pytest_gpuleak.probes.protocol import DeviceReading
+from pytest_gpuleak.adapters.probe_protocol import DeviceReading
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from pytest_gpuleak.settle import Rung
+    from pytest_gpuleak.adapters.protocol import Rung
 
 MIB = 1 << 20
 
 CONFTEST = """
     import pytest
-    from pytest_gpuleak.probes.sharing import DEVICE_PROBE
+    from pytest_gpuleak.session.peak_hooks import DEVICE_PROBE
     from tests.budget.fake_devices import PROBE
 
     def pytest_configure(config):

@@ -7,7 +7,9 @@ from typing import Any
 
 import pytest
 
-from pytest_gpuleak.budget import (
+from pytest_gpuleak.model.findings import Contribution
+from pytest_gpuleak.model.peaks import DevicePeak, Peak
+from pytest_gpuleak.session.features.budgets.budget import (
     NO_DEVICE,
     Budget,
     Excess,
@@ -18,8 +20,6 @@ from pytest_gpuleak.budget import (
     judge_budget,
     parse_budget,
 )
-from pytest_gpuleak.findings import Contribution
-from pytest_gpuleak.probes.peaks import DevicePeak, Peak
 
 MIB = 1 << 20
 SIZES = "a number of MiB from 0, or a size in B, KiB, MiB, GiB or TiB such as '512KiB'"

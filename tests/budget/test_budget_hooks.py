@@ -323,7 +323,7 @@ def test_of_several_attempts_the_last_one_counts(held: Held) -> None:
 
         @max_gpu_mb(1)
         def test_flaky(request):
-            from pytest_gpuleak.probes.sharing import BUDGET_FINDING
+            from pytest_gpuleak.session.peak_hooks import BUDGET_FINDING
             assert BUDGET_FINDING not in request.node.stash
             with PROBE.taken(SIZES.pop(0)): pass
     """
@@ -356,7 +356,7 @@ def test_a_bad_value_of_the_option_is_a_usage_error(held: Held) -> None:
 
 
 BESIDE_THE_LEAK_CHECK = """
-    from pytest_gpuleak.probes.sharing import BUDGET_FINDING
+    from pytest_gpuleak.session.peak_hooks import BUDGET_FINDING
     from tests.standin import Buffer
     KEPT, RUNS = [], []
 

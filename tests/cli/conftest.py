@@ -8,7 +8,7 @@ import pytest
 from click.testing import CliRunner
 
 from pytest_gpuleak.cli import main
-from pytest_gpuleak.reports.json import write
+from pytest_gpuleak.reports.json.write import write
 from tests.reports.conftest import Make
 
 if TYPE_CHECKING:
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from click.testing import Result
 
-    from pytest_gpuleak.records import RunReport
+    from pytest_gpuleak.model.records import RunReport
 
     Call = Callable[..., Result]
     Save = Callable[[str, RunReport], Path]

@@ -11,11 +11,11 @@ import jsonschema
 import pytest
 
 from pytest_gpuleak import __version__
-from pytest_gpuleak.findings import Holder, KnownLeak
-from pytest_gpuleak.records import SCHEMA, TestRecord, encode
-from pytest_gpuleak.reports.json import encode_report, load_schema
-from pytest_gpuleak.reports.reading import read_report
-from pytest_gpuleak.reports.terminal_section import render_leaks
+from pytest_gpuleak.model.findings import Holder, KnownLeak
+from pytest_gpuleak.model.records import SCHEMA, TestRecord, encode
+from pytest_gpuleak.reports.json.read import read_report
+from pytest_gpuleak.reports.json.write import encode_report, load_schema
+from pytest_gpuleak.reports.terminal.section import render_leaks
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -161,7 +161,7 @@ def test_gate_by_one_leak_alone_tells_git_bisect(call: Call, save: Save, make: t
 
 
 def test_gate_by_a_baseline(call: Call, folder: Path, leaky: Path, clean: Path) -> None:
-    from pytest_gpuleak.baseline import Baseline, dump_baseline, update_baseline
+    from pytest_gpuleak.baseline.update import Baseline, dump_baseline, update_baseline
 
     baseline, _ = update_baseline(Baseline(()), read_report(leaky))
     (folder / "known.toml").write_text(dump_baseline(baseline), encoding="utf-8")

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from pytest_gpuleak.comparing import compare_reports
-from pytest_gpuleak.findings import FixtureRecord
+from pytest_gpuleak.cli.compare import compare_reports
+from pytest_gpuleak.model.findings import FixtureRecord
 
 if TYPE_CHECKING:
     from tests.reports.conftest import Make
@@ -73,7 +73,7 @@ def test_attempts_count_as_one(make: type[Make]) -> None:
 
 
 def test_thousands_of_changes_are_cut_and_counted(make: type[Make]) -> None:
-    from pytest_gpuleak.cli_output import MAX_CHANGES, render_comparison
+    from pytest_gpuleak.cli.output import MAX_CHANGES, render_comparison
 
     tests = [make.test(f"t.py::test_{at}", make.finding()) for at in range(MAX_CHANGES + 3)]
     lines = render_comparison(compare_reports(make.report(), make.report(*tests)))

@@ -16,11 +16,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from pytest_gpuleak.findings import Autograd, Contribution, FixtureRecord, Holder, KnownLeak, Origin, PathStep
-from pytest_gpuleak.journal import Journal
-from pytest_gpuleak.records import encode
-from pytest_gpuleak.reports.json import encode_report
-from pytest_gpuleak.reports.reading import UnusableReport, read_report
+from pytest_gpuleak.model.findings import Autograd, Contribution, FixtureRecord, Holder, KnownLeak, Origin, PathStep
+from pytest_gpuleak.model.records import encode
+from pytest_gpuleak.reports.json.journal import Journal
+from pytest_gpuleak.reports.json.read import UnusableReport, read_report
+from pytest_gpuleak.reports.json.write import encode_report
 from tests.reports.conftest import Make
 from tests.reports.extremes import REPORTS
 
@@ -240,7 +240,7 @@ def test_a_fault_of_the_command_itself_is_one_line(call: Call, folder: Path, mon
         raise KeyError("a fault\nof ours")
 
     (folder / "whole.json").write_text(encode_report(REPORT))
-    monkeypatch.setattr("pytest_gpuleak.cli.render_report", fail)
+    monkeypatch.setattr("pytest_gpuleak.cli.commands.render_report", fail)
     result = call("show", "whole.json")
     assert result.exit_code == 2
     assert result.stderr.startswith("gpuleak: a fault of its own: KeyError: 'a fault\\nof ours' at test_damaged.py:")

@@ -10,14 +10,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pytest_gpuleak.findings import FixtureRecord, KnownLeak
-from pytest_gpuleak.merging import DIFFERING, GRAVITY, merge_reports
-from pytest_gpuleak.packing import PackedTests
-from pytest_gpuleak.records import RunReport, TestRecord, Verdict
+from pytest_gpuleak.cli.merge import DIFFERING, GRAVITY, merge_reports
+from pytest_gpuleak.cli.packed_records import PackedTests
+from pytest_gpuleak.model.findings import FixtureRecord, KnownLeak
+from pytest_gpuleak.model.records import RunReport, TestRecord, Verdict
 from tests.reports.conftest import Make
 
 if TYPE_CHECKING:
-    from pytest_gpuleak.findings import Finding
+    from pytest_gpuleak.model.findings import Finding
 
 FINDINGS = st.builds(
     lambda failed, known, size, mark: Make.finding(

@@ -10,16 +10,16 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pytest_gpuleak.findings import Autograd, FixtureRecord, KnownLeak
-from pytest_gpuleak.journal import Journal
-from pytest_gpuleak.reports import reading
-from pytest_gpuleak.reports.json import encode_report
-from pytest_gpuleak.reports.reading import ACCEPTED, UnusableReport, read_report
+from pytest_gpuleak.model.findings import Autograd, FixtureRecord, KnownLeak
+from pytest_gpuleak.reports.json import read as reading
+from pytest_gpuleak.reports.json.journal import Journal
+from pytest_gpuleak.reports.json.read import ACCEPTED, UnusableReport, read_report
+from pytest_gpuleak.reports.json.write import encode_report
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from pytest_gpuleak.records import RunReport
+    from pytest_gpuleak.model.records import RunReport
     from tests.reports.conftest import Make
 
 
@@ -230,7 +230,7 @@ def test_a_report_that_is_cut_anywhere_is_refused(make: type[Make], tmp_path: Pa
 
 
 def test_a_journal_that_is_cut_gives_the_tests_that_ended(make: type[Make], tmp_path: Path) -> None:
-    from pytest_gpuleak.records import encode
+    from pytest_gpuleak.model.records import encode
 
     path = tmp_path / "journal.json"
     journal = Journal(path)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from pytest_gpuleak.rerun import _interrupts
+from pytest_gpuleak.session.rerun.rerun import _interrupts
 
 if TYPE_CHECKING:
     from tests.conftest import Runner

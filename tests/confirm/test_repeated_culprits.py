@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pytest_gpuleak.holders.culprits import Culprits
-from pytest_gpuleak.holders.paths import pattern_of
+from pytest_gpuleak.explain.known_culprits import Culprits
+from pytest_gpuleak.explain.paths import pattern_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -636,7 +636,7 @@ def test_a_fixture_that_has_been_finalised_is_not_held(start: Runner, answers: A
 
 
 FORGETFUL = """
-from pytest_gpuleak.holders.culprits import Culprits
+from pytest_gpuleak.explain.known_culprits import Culprits
 
 
 Culprits.recognise = lambda *_: None

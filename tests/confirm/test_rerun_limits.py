@@ -9,17 +9,17 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from pytest_gpuleak.rerun import BASE_LIMIT_S, limit_of
+from pytest_gpuleak.session.rerun.rerun import BASE_LIMIT_S, limit_of
 
 if TYPE_CHECKING:
     from tests.conftest import Json, Run, Runner
 
 LIMITS = """
-    import pytest_gpuleak.hanging, pytest_gpuleak.rerun, pytest_gpuleak.watchdog
+    import pytest_gpuleak.session.rerun.hanging, pytest_gpuleak.session.rerun.rerun, pytest_gpuleak.session.rerun.watchdog
 
-    pytest_gpuleak.rerun.BASE_LIMIT_S = pytest_gpuleak.hanging.CHECK_LIMIT_S = 0.6
-    pytest_gpuleak.watchdog.GRACE_S = 1.0
-    pytest_gpuleak.watchdog.LOCK_GRACE_S = 0.5
+    pytest_gpuleak.session.rerun.rerun.BASE_LIMIT_S = pytest_gpuleak.session.rerun.hanging.CHECK_LIMIT_S = 0.6
+    pytest_gpuleak.session.rerun.watchdog.GRACE_S = 1.0
+    pytest_gpuleak.session.rerun.watchdog.LOCK_GRACE_S = 0.5
 """
 LONGEST_S = 100.0
 """Seconds that a run inside a test may take: one that hangs after all fails its own test alone."""
@@ -272,7 +272,7 @@ def test_without_a_thread_to_watch_it_a_test_is_not_run_again_but_torn_down(limi
 
 
 def test_without_signals_an_exception_is_raised_in_the_thread(limited: Runner, pytester: pytest.Pytester) -> None:
-    add_to_conftest(pytester, "\npytest_gpuleak.watchdog._free_signal = lambda blocked: None\n")
+    add_to_conftest(pytester, "\npytest_gpuleak.session.rerun.watchdog._free_signal = lambda blocked: None\n")
     stopped(limited(suite("while True: pass")))
 
 
@@ -379,7 +379,7 @@ def test_a_clean_run_loads_no_watchdog(run: Runner) -> None:
             pass
 
         def test_loaded():
-            assert not {"pytest_gpuleak.watchdog", "pytest_gpuleak.hanging"} & set(sys.modules)
+            assert not {"pytest_gpuleak.session.rerun.watchdog", "pytest_gpuleak.session.rerun.hanging"} & set(sys.modules)
         """,
         apart=True,
     )

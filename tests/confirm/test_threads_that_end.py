@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from pytest_gpuleak.settle import Collection, Settling
-from pytest_gpuleak.threads import running_threads
+from pytest_gpuleak.engine.settle.steps import Collection, Settling
+from pytest_gpuleak.heap.threads import running_threads
 from tests.standin import Buffer
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ def test_a_thread_that_ends_while_the_modules_for_suspects_are_loaded(run: Runne
 
         class Slow:
             def find_spec(self, name, path=None, target=None):
-                if name == "pytest_gpuleak.suspicion":
+                if name == "pytest_gpuleak.engine.check":
                     time.sleep(0.5)
 
         sys.meta_path.insert(0, Slow())

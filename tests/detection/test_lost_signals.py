@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pytest_gpuleak.collector import epochs_supported
-from pytest_gpuleak.lost_signals import LostSignals
+from pytest_gpuleak.heap.collector import epochs_supported
+from pytest_gpuleak.heap.lost_signals import LostSignals
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

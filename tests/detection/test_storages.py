@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pytest_gpuleak.arrays.torch import TorchArrays, TorchStorages, are_shared_storages, is_storage
+from pytest_gpuleak.adapters.torch.arrays import TorchArrays, TorchStorages, are_shared_storages, is_storage
 
 if TYPE_CHECKING:
     from tests.conftest import Runner

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pytest_gpuleak.probes.torch_device import TorchDevices
+from pytest_gpuleak.adapters.torch.devices import TorchDevices
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -146,7 +146,7 @@ def test_a_reading_costs_less_than_150_microseconds(cuda: Any, probe: TorchDevic
 def test_other_allocators(variable: str, value: str, expected: str) -> None:
     program = """
         import torch
-        from pytest_gpuleak.probes.torch_device import TorchDevices
+        from pytest_gpuleak.adapters.torch.devices import TorchDevices
         probe = TorchDevices()
         assert probe.read() == {} and not torch.cuda.is_initialized()
         kept = torch.empty(1 << 20, dtype=torch.uint8, device="cuda:0")

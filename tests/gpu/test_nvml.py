@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pytest_gpuleak.probes import ProbeUnavailable
-from pytest_gpuleak.probes.nvml import Nvml, NvmlReading, outside
-from pytest_gpuleak.process_findings import judge_processes
-from pytest_gpuleak.processes import ProcessWatch
+from pytest_gpuleak.adapters.nvml.readings import Nvml, NvmlReading, outside
+from pytest_gpuleak.adapters.processes.watch import ProcessWatch
+from pytest_gpuleak.engine.judge.processes import judge_processes
+from pytest_gpuleak.model.readings import ProbeUnavailable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

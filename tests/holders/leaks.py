@@ -2,8 +2,17 @@
 
 from __future__ import annotations
 
-from pytest_gpuleak.findings import ArrayInfo, Autograd, Finding, FindingKind, Holder, HolderKind, Origin, PathStep
-from pytest_gpuleak.holders.hints.trail import Trail
+from pytest_gpuleak.explain.hints.trail import Trail
+from pytest_gpuleak.model.findings import (
+    ArrayInfo,
+    Autograd,
+    Finding,
+    FindingKind,
+    Holder,
+    HolderKind,
+    Origin,
+    PathStep,
+)
 
 Step = tuple[str, str]
 CLOSURE = (".__closure__[0].cell_contents", "closure variable 'x' of test_it.<locals>.<lambda>")

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pytest_gpuleak.holders.crowds import CROWD, SAMPLE, explain_crowd
-from pytest_gpuleak.holders.rootless import TIMEOUT_ROOT
+from pytest_gpuleak.explain.crowds import CROWD, SAMPLE, explain_crowd
+from pytest_gpuleak.explain.rootless import TIMEOUT_ROOT
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from pytest_gpuleak.holders.search import Explanation
+    from pytest_gpuleak.explain.explanation import Explanation
 
 MANY = CROWD + 1_000
 

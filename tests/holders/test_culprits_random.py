@@ -11,15 +11,15 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from pytest_gpuleak.epoch import EpochDetector
-from pytest_gpuleak.holders.culprits import Culprits
-from pytest_gpuleak.holders.search import explain
+from pytest_gpuleak.engine.detect.epochs import EpochDetector
+from pytest_gpuleak.explain.explain import explain
+from pytest_gpuleak.explain.known_culprits import Culprits
 from tests.standin import Buffer, StandInArrays
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from pytest_gpuleak.holders.search import Explanation
+    from pytest_gpuleak.explain.explanation import Explanation
 
 
 class Store:

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pytest_gpuleak.holders import engine_rest
-from pytest_gpuleak.holders.engine_rest import engine_at_rest
-from pytest_gpuleak.holders.retention import retained_by_graph
+from pytest_gpuleak.adapters.torch import backward_pass
+from pytest_gpuleak.adapters.torch.backward_pass import engine_at_rest
+from pytest_gpuleak.adapters.torch.graph_size import retained_by_graph
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -50,7 +50,7 @@ def backward(torch: Any) -> Iterator[threading.Event]:
 def test_a_backward_pass_that_goes_on_forbids_it(
     backward: threading.Event, monkeypatch: pytest.MonkeyPatch, torch: Any
 ) -> None:
-    monkeypatch.setattr(engine_rest, "WAIT_S", 0.1)
+    monkeypatch.setattr(backward_pass, "WAIT_S", 0.1)
     before = sys.getswitchinterval()
     with engine_at_rest(1.0) as resting:
         assert not resting
@@ -60,9 +60,9 @@ def test_a_backward_pass_that_goes_on_forbids_it(
 
 
 def test_a_clock_that_stands_does_not_hold_it_up(backward: threading.Event, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(engine_rest, "perf_counter", lambda: 1.0)
-    monkeypatch.setattr(engine_rest, "_MOST_LOOKS", 3)
-    monkeypatch.setattr(engine_rest, "_MOST_SPINS", 1000)
+    monkeypatch.setattr(backward_pass, "perf_counter", lambda: 1.0)
+    monkeypatch.setattr(backward_pass, "_MOST_LOOKS", 3)
+    monkeypatch.setattr(backward_pass, "_MOST_SPINS", 1000)
     before = sys.getswitchinterval()
     with engine_at_rest(1.0) as resting:
         assert not resting
@@ -72,7 +72,7 @@ def test_a_clock_that_stands_does_not_hold_it_up(backward: threading.Event, monk
 def test_a_backward_pass_that_ends_is_waited_for(
     backward: threading.Event, monkeypatch: pytest.MonkeyPatch, torch: Any
 ) -> None:
-    monkeypatch.setattr(engine_rest, "WAIT_S", 60.0)
+    monkeypatch.setattr(backward_pass, "WAIT_S", 60.0)
     threading.Timer(0.1, backward.set).start()
     loss = torch.ones(2, requires_grad=True).exp()
     found = retained_by_graph([loss])

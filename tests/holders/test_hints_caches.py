@@ -6,11 +6,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from pytest_gpuleak.holders.hints import caches, hint_for
+from pytest_gpuleak.explain.hints import caches
+from pytest_gpuleak.explain.hints.order import hint_for
 from tests.holders.leaks import leak, trail
 
 if TYPE_CHECKING:
-    from pytest_gpuleak.findings import Finding
+    from pytest_gpuleak.model.findings import Finding
 
 KEY = (" (cache key)", "functools.lru_cache")
 RESULT = (" (cached result)", "functools.lru_cache")

@@ -6,11 +6,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from pytest_gpuleak.holders.hints import callables, hint_for
+from pytest_gpuleak.explain.hints import callables
+from pytest_gpuleak.explain.hints.order import hint_for
 from tests.holders.leaks import CLOSURE, leak, trail
 
 if TYPE_CHECKING:
-    from pytest_gpuleak.findings import Finding
+    from pytest_gpuleak.model.findings import Finding
 
 DEFAULT = (".__defaults__[0]", "default of argument 'acc' of collect")
 MEMO = (".__closure__[1].cell_contents", "closure variable 'store' of memo.<locals>.wrapper")

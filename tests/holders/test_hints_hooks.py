@@ -6,12 +6,13 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from pytest_gpuleak.holders.hints import hint_for, hooks
-from pytest_gpuleak.holders.native import RING_ROOT
+from pytest_gpuleak.explain.hints import hooks
+from pytest_gpuleak.explain.hints.order import hint_for
+from pytest_gpuleak.heap.hidden_references import RING_ROOT
 from tests.holders.leaks import CLOSURE, leak, trail
 
 if TYPE_CHECKING:
-    from pytest_gpuleak.findings import Finding
+    from pytest_gpuleak.model.findings import Finding
 
 LINEAR = "torch.nn.modules.linear.Linear"
 HANDLE = ("[3]", "collections.OrderedDict")

@@ -6,11 +6,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from pytest_gpuleak.holders.hints import hint_for, pytest_objects
+from pytest_gpuleak.explain.hints import pytest_objects
+from pytest_gpuleak.explain.hints.order import hint_for
 from tests.holders.leaks import leak, trail
 
 if TYPE_CHECKING:
-    from pytest_gpuleak.findings import Finding
+    from pytest_gpuleak.model.findings import Finding
 
 ITEM = "pytest item 'test_it'"
 

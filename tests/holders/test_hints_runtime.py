@@ -6,11 +6,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from pytest_gpuleak.holders.hints import hint_for, runtime
+from pytest_gpuleak.explain.hints import runtime
+from pytest_gpuleak.explain.hints.order import hint_for
 from tests.holders.leaks import CLOSURE, leak, trail
 
 if TYPE_CHECKING:
-    from pytest_gpuleak.findings import Finding
+    from pytest_gpuleak.model.findings import Finding
 
 IN_FRAME = (".f_locals['x']", "frame of f")
 TRACEBACK = [(".__traceback__", "ValueError"), (".tb_next", "traceback"), (".tb_frame", "traceback"), IN_FRAME]

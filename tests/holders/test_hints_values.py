@@ -6,11 +6,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from pytest_gpuleak.holders.hints import hint_for, values
+from pytest_gpuleak.explain.hints import values
+from pytest_gpuleak.explain.hints.order import hint_for
 from tests.holders.leaks import CLOSURE, leak, trail
 
 if TYPE_CHECKING:
-    from pytest_gpuleak.findings import Finding
+    from pytest_gpuleak.model.findings import Finding
 
 STATE = (".state", "torch.optim.adam.Adam")
 OF_PARAMETER = ("[<Parameter>]", "collections.defaultdict")

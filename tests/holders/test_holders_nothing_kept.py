@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from pytest_gpuleak.holders import search
-from pytest_gpuleak.holders.search import explain
+from pytest_gpuleak.explain import search
+from pytest_gpuleak.explain.explain import explain
 
 
 class Thing:

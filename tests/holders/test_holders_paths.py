@@ -8,12 +8,15 @@ import functools
 import sys
 import threading
 import types
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from unittest import mock
 
 import pytest
 
-from pytest_gpuleak.holders.search import Explanation, explain
+from pytest_gpuleak.explain.explain import explain
+
+if TYPE_CHECKING:
+    from pytest_gpuleak.explain.explanation import Explanation
 
 
 class Thing:

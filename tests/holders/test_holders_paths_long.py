@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pytest_gpuleak.findings import Holder, PathStep
-from pytest_gpuleak.holders.deciding import MAX_PATH, deciding_edge, shown_parts
-from pytest_gpuleak.holders.paths import Writer
-from pytest_gpuleak.holders.roots import EDITABLE, Root
+from pytest_gpuleak.explain.edge_to_edit import MAX_PATH, deciding_edge, shown_parts
+from pytest_gpuleak.explain.paths import Writer
+from pytest_gpuleak.explain.roots.roots import EDITABLE, Root
+from pytest_gpuleak.model.findings import Holder, PathStep
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from pytest_gpuleak.holders.search import explain
+from pytest_gpuleak.explain.explain import explain
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -10,10 +10,12 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pytest_gpuleak.holders.search import Explanation, explain
+from pytest_gpuleak.explain.explain import explain
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+
+    from pytest_gpuleak.explain.explanation import Explanation
 
 
 class Thing:

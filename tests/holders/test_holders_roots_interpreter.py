@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pytest_gpuleak.holders.search import explain
+from pytest_gpuleak.explain.explain import explain
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from pytest_gpuleak.findings import Holder
+    from pytest_gpuleak.model.findings import Holder
 
 
 class Thing:

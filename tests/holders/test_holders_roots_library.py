@@ -14,12 +14,12 @@ from unittest import mock
 
 import pytest
 
-from pytest_gpuleak.holders.search import explain
+from pytest_gpuleak.explain.explain import explain
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from pytest_gpuleak.findings import Holder
+    from pytest_gpuleak.model.findings import Holder
 
 
 class Thing:

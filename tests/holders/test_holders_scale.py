@@ -6,7 +6,7 @@ import sys
 import time
 from typing import Any
 
-from pytest_gpuleak.holders.search import explain
+from pytest_gpuleak.explain.explain import explain
 
 
 class Thing:

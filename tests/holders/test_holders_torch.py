@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from pytest_gpuleak.holders.search import explain
+from pytest_gpuleak.explain.explain import explain
 
 pytestmark = pytest.mark.torch
 

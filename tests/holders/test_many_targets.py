@@ -12,19 +12,18 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pytest_gpuleak import large_objects
-from pytest_gpuleak.heap_walk import Sizes
-from pytest_gpuleak.holders import search
-from pytest_gpuleak.holders.deciding import MAX_EDGES
-from pytest_gpuleak.holders.heap import Deadline
-from pytest_gpuleak.holders.native_numpy import ArrayBases
-from pytest_gpuleak.holders.search import explain
-from pytest_gpuleak.large_objects import LargeObjects
+from pytest_gpuleak.adapters.numpy import ArrayBases
+from pytest_gpuleak.explain import large_objects, search
+from pytest_gpuleak.explain.edge_to_edit import MAX_EDGES
+from pytest_gpuleak.explain.explain import explain
+from pytest_gpuleak.explain.large_objects import LargeObjects
+from pytest_gpuleak.heap.referrers import Deadline
+from pytest_gpuleak.heap.walk import Sizes
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from pytest_gpuleak.holders.search import Explanation
+    from pytest_gpuleak.explain.explanation import Explanation
 
 FEW, MANY = 1_000, 10_000
 """MANY times MANY steps take seconds even in C."""

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pytest_gpuleak.holders.native import RING_ROOT
-from pytest_gpuleak.holders.search import HOOKS_ROOT, explain
+from pytest_gpuleak.explain.explain import explain
+from pytest_gpuleak.explain.search import HOOKS_ROOT
+from pytest_gpuleak.heap.hidden_references import RING_ROOT
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

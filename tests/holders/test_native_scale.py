@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from pytest_gpuleak.holders.heap import Deadline
-from pytest_gpuleak.holders.native_torch_access import TorchAccess
-from pytest_gpuleak.holders.native_torch_graph import MAX_DEPTH, GraphWalk
-from pytest_gpuleak.holders.search import explain
+from pytest_gpuleak.adapters.torch.autograd_access import TorchAccess
+from pytest_gpuleak.adapters.torch.autograd_walk import MAX_DEPTH, GraphWalk
+from pytest_gpuleak.explain.explain import explain
+from pytest_gpuleak.heap.referrers import Deadline
 
 pytestmark = pytest.mark.torch
 
@@ -26,7 +26,7 @@ def torch() -> Any:
 DEEP = """
 import sys, threading, time, types
 import torch
-from pytest_gpuleak.holders.search import explain
+from pytest_gpuleak.explain.explain import explain
 
 app = sys.modules["app"] = types.ModuleType("app")
 
@@ -57,9 +57,9 @@ def test_a_graph_100_000_nodes_deep_is_searched_in_part_and_can_still_be_freed()
 
 
 def test_no_path_is_walked_deeper_than_the_limit(torch: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    from pytest_gpuleak.holders import native_torch_graph
+    from pytest_gpuleak.adapters.torch import autograd_walk
 
-    monkeypatch.setattr(native_torch_graph, "_spent", [0])
+    monkeypatch.setattr(autograd_walk, "_spent", [0])
     access = TorchAccess.of_loaded()
     assert access is not None
     value = torch.zeros(1, requires_grad=True)
@@ -72,20 +72,20 @@ def test_no_path_is_walked_deeper_than_the_limit(torch: Any, monkeypatch: pytest
     walk.start(states[10].grad_fn, states[10], ".grad_fn")  # far below where the walk from the other one ends
     nodes = [node.name() for node in walk.walk()]
     assert MAX_DEPTH < len(nodes) < MAX_DEPTH + 5
-    assert native_torch_graph._spent[0] == MAX_DEPTH
+    assert autograd_walk._spent[0] == MAX_DEPTH
 
 
 def test_walks_that_see_whole_graphs_cost_no_allowance(torch: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    from pytest_gpuleak.holders import native_torch_graph
+    from pytest_gpuleak.adapters.torch import autograd_walk
 
-    monkeypatch.setattr(native_torch_graph, "_spent", [0])
+    monkeypatch.setattr(autograd_walk, "_spent", [0])
     access = TorchAccess.of_loaded()
     assert access is not None
     loss = (torch.zeros(1, requires_grad=True) + 1) * 2
     walk = GraphWalk(access, Deadline(60))
     walk.start(loss.grad_fn, loss, ".grad_fn")
     assert [node.name() for node in walk.walk()][-1] == "torch::autograd::AccumulateGrad"
-    assert native_torch_graph._spent == [0]
+    assert autograd_walk._spent == [0]
 
 
 def test_many_losses_share_what_they_saved(app: Any, torch: Any) -> None:

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from pytest_gpuleak.holders import native_torch_graph
-from pytest_gpuleak.holders.native_torch import held_by_torch_alone
-from pytest_gpuleak.holders.search import explain
+from pytest_gpuleak.adapters.torch import autograd_walk
+from pytest_gpuleak.adapters.torch.references import held_by_torch_alone
+from pytest_gpuleak.explain.explain import explain
 
 pytestmark = pytest.mark.torch
 
@@ -23,7 +23,7 @@ def torch() -> Any:
 
 @pytest.fixture(autouse=True)
 def _own_allowance(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(native_torch_graph, "_spent", [0])
+    monkeypatch.setattr(autograd_walk, "_spent", [0])
 
 
 def texts(targets: list[Any]) -> list[str]:
@@ -262,7 +262,7 @@ def test_subclasses_and_modes_are_not_asked(app: Any, torch: Any) -> None:
 
 
 def test_freed_storages_and_failing_reads_give_an_answer(app: Any, torch: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    from pytest_gpuleak.holders.native_torch_access import TorchAccess
+    from pytest_gpuleak.adapters.torch.autograd_access import TorchAccess
 
     app.VIEW = torch.zeros(4)[:2]
     box = [app.VIEW._base]

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pytest_gpuleak.holders.others import MAX_OTHERS
-from pytest_gpuleak.holders.search import explain
+from pytest_gpuleak.explain.explain import explain
+from pytest_gpuleak.explain.further_holders import MAX_OTHERS
 
 if TYPE_CHECKING:
     import types

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from pytest_gpuleak.findings import Autograd
-from pytest_gpuleak.holders import native_torch_graph
-from pytest_gpuleak.holders.retention import retained_by_graph
+from pytest_gpuleak.adapters.torch import autograd_walk
+from pytest_gpuleak.adapters.torch.graph_size import retained_by_graph
+from pytest_gpuleak.model.findings import Autograd
 
 pytestmark = pytest.mark.torch
 
@@ -26,7 +26,7 @@ def torch() -> Any:
 
 @pytest.fixture(autouse=True)
 def _own_allowance(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(native_torch_graph, "_spent", [0])
+    monkeypatch.setattr(autograd_walk, "_spent", [0])
 
 
 def tensors_alive(torch: Any) -> int:
@@ -147,7 +147,7 @@ def test_freed_storages_count_nothing(torch: Any) -> None:
 
 
 def test_a_device_that_fails_gives_a_partial_answer(torch: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    from pytest_gpuleak.holders.native_torch_access import TorchAccess
+    from pytest_gpuleak.adapters.torch.autograd_access import TorchAccess
 
     def fail(*_: object) -> Any:
         raise RuntimeError("CUDA error: device-side assert triggered")
@@ -169,7 +169,7 @@ def test_the_count_is_bounded(torch: Any) -> None:
 
 TRAINING = """
 import sys, threading, torch
-from pytest_gpuleak.holders.retention import retained_by_graph
+from pytest_gpuleak.adapters.torch.graph_size import retained_by_graph
 
 weight = torch.zeros(8, requires_grad=True)
 shared = [weight.exp()]
@@ -202,7 +202,7 @@ def test_graphs_that_other_threads_run_backward_are_read_without_a_crash() -> No
 
 DEEP = """
 import sys, torch
-from pytest_gpuleak.holders.retention import retained_by_graph
+from pytest_gpuleak.adapters.torch.graph_size import retained_by_graph
 loss = torch.zeros(1, requires_grad=True)
 for step in range(60):
     for _ in range(2_000):
@@ -220,6 +220,6 @@ def test_a_graph_100_000_nodes_deep_can_still_be_freed() -> None:
 
 
 def test_no_torch_is_imported() -> None:
-    code = "import sys; from pytest_gpuleak.holders.retention import retained_by_graph as r; print(r([1]), 'torch' in sys.modules)"
+    code = "import sys; from pytest_gpuleak.adapters.torch.graph_size import retained_by_graph as r; print(r([1]), 'torch' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
     assert done.stdout == "None False\n"

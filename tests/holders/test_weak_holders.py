@@ -9,17 +9,17 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pytest_gpuleak.findings import PathStep
-from pytest_gpuleak.holders.hints import hint_for
-from pytest_gpuleak.holders.search import explain
-from pytest_gpuleak.holders.way_back import reaches
-from pytest_gpuleak.holders.weak_edges import KEEPS_KEY
+from pytest_gpuleak.explain.edges.way_back import reaches
+from pytest_gpuleak.explain.edges.weak import KEEPS_KEY
+from pytest_gpuleak.explain.explain import explain
+from pytest_gpuleak.explain.hints.order import hint_for
+from pytest_gpuleak.model.findings import PathStep
 from tests.holders.leaks import leak
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from pytest_gpuleak.findings import Holder
+    from pytest_gpuleak.model.findings import Holder
 
 
 class Thing:

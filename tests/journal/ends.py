@@ -19,7 +19,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pytest_gpuleak.reports.reading import read_report
+from pytest_gpuleak.reports.json.read import read_report
 from tests.process_groups import end_group
 
 if TYPE_CHECKING:

@@ -23,14 +23,14 @@ pytestmark = [
 ]
 
 FORGETS = """
-import pytest_gpuleak.journal
+import pytest_gpuleak.reports.json.journal
 
-pytest_gpuleak.journal.Journal.add_test = lambda *arguments, **options: None
+pytest_gpuleak.reports.json.journal.Journal.add_test = lambda *arguments, **options: None
 """
 RAISES = """
-import pytest_gpuleak.recorder
+import pytest_gpuleak.session.records.recorder
 
-pytest_gpuleak.recorder.RECORD_ATTRIBUTE = None
+pytest_gpuleak.session.records.recorder.RECORD_ATTRIBUTE = None
 """
 
 

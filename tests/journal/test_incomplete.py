@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 import jsonschema
 import pytest
 
-from pytest_gpuleak.journal import NOT_ENDED
-from pytest_gpuleak.reports.json import load_schema
+from pytest_gpuleak.reports.json.journal import NOT_ENDED
+from pytest_gpuleak.reports.json.write import load_schema
 
 if TYPE_CHECKING:
     from tests.conftest import Runner
@@ -156,7 +156,7 @@ def test_a_journal_that_breaks_off_is_one_line_and_no_more(
     def fill_up(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("pytest_gpuleak.journal._write_at", fill_up)
+    monkeypatch.setattr("pytest_gpuleak.reports.json.journal._write_at", fill_up)
     found = run("def test_one(): pass\ndef test_two(): pass\n")
     assert found.result.stdout.str().count("broke off: No space left on device") == 1
     assert (found.result.ret, list(found.verdicts)) == (0, ["test_one", "test_two"])

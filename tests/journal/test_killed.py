@@ -10,8 +10,8 @@ import sys
 
 import pytest
 
-from pytest_gpuleak.journal import NOT_ENDED
-from pytest_gpuleak.reports.reading import read_report
+from pytest_gpuleak.reports.json.journal import NOT_ENDED
+from pytest_gpuleak.reports.json.read import read_report
 
 KILLS = int(os.environ.get("GPULEAK_TEST_KILLS", "3"))
 """How many runs are killed."""

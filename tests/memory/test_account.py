@@ -6,14 +6,14 @@ import gc
 import weakref
 from typing import TYPE_CHECKING
 
-from pytest_gpuleak.account import LEAST_SWEPT, MAX_HOLDERS, Account, Left, active_fixtures, owner_of
-from pytest_gpuleak.fixture_places import FixturePlace
-from pytest_gpuleak.policy import Policy
-from pytest_gpuleak.scopes import FixtureSetup
+from pytest_gpuleak.engine.detect.fixture_ownership import FixtureSetup
+from pytest_gpuleak.engine.left_behind import LEAST_SWEPT, MAX_HOLDERS, Account, Left, active_fixtures, owner_of
+from pytest_gpuleak.model.outcomes import FixturePlace
+from pytest_gpuleak.model.policy import Policy
 from tests.standin import Buffer, StandInArrays
 
 if TYPE_CHECKING:
-    from pytest_gpuleak.arrays.protocol import ArrayReading
+    from pytest_gpuleak.model.readings import ArrayReading
 
 ARRAYS = StandInArrays()
 PLACE = FixturePlace("model", "module", "tests/test_model.py", "tests/test_model.py", 3)

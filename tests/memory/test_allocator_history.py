@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from pytest_gpuleak.allocator_history import (
+from pytest_gpuleak.adapters.torch.allocator_history import (
     NATIVE_TEXT,
     PICKLE_PROTOCOL,
     RecordedHistory,
@@ -18,7 +18,7 @@ from pytest_gpuleak.allocator_history import (
     snapshot_name,
     write_snapshot,
 )
-from pytest_gpuleak.findings import Origin
+from pytest_gpuleak.model.findings import Origin
 from tests.conftest import forget_torch
 
 USER = {"filename": __file__, "line": 1, "name": "test_leaks"}
@@ -288,7 +288,7 @@ def test_the_options_are_those_that_the_installed_torch_takes() -> None:
 
     from torch.cuda import memory
 
-    from pytest_gpuleak.allocator_history import _clear
+    from pytest_gpuleak.adapters.torch.allocator_history import _clear
 
     accepted = inspect.signature(memory._record_memory_history).parameters
     assert {"enabled", "context", "stacks", "max_entries", *_clear(memory)} <= set(accepted)

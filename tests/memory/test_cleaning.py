@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pytest_gpuleak.cleaning import clear_frames, release_device_cache
-from pytest_gpuleak.memory import HOST
+from pytest_gpuleak.model.readings import HOST
+from pytest_gpuleak.session.features.cleanup import clear_frames, release_device_cache
 from tests.conftest import forget_torch
 
 if TYPE_CHECKING:

@@ -14,12 +14,12 @@ MIB = 2**20
 SUITE = """
 import pytest
 import torch
-import pytest_gpuleak.outside
-from pytest_gpuleak.probes.nvml import NvmlReading
+import pytest_gpuleak.engine.detect.outside_torch
+from pytest_gpuleak.adapters.nvml.readings import NvmlReading
 from tests import simgpu
 
 simgpu.install()
-pytest_gpuleak.outside.KINDS = ("simgpu",)
+pytest_gpuleak.engine.detect.outside_torch.KINDS = ("simgpu",)
 
 class Nvml:
     fault = ""
@@ -39,7 +39,7 @@ class Nvml:
             for index in range(2)
         }
 
-pytest_gpuleak.probes.nvml.Nvml = Nvml
+pytest_gpuleak.adapters.nvml.readings.Nvml = Nvml
 KEPT = []
 CACHE = {}
 MODEL = torch.nn.Linear(512, 512)

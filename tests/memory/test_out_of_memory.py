@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pytest_gpuleak.account import Left
-from pytest_gpuleak.arrays.protocol import ArrayReading
-from pytest_gpuleak.memory import HOST
-from pytest_gpuleak.out_of_memory import (
+from pytest_gpuleak.adapters.nvml.readings import NvmlReading, ProcessMemory
+from pytest_gpuleak.engine.left_behind import Left
+from pytest_gpuleak.model.readings import HOST, ArrayReading
+from pytest_gpuleak.session.features.out_of_memory.text import (
     DeviceFacts,
     Group,
     HostFacts,
@@ -21,7 +21,6 @@ from pytest_gpuleak.out_of_memory import (
     find_shortage,
     group_readings,
 )
-from pytest_gpuleak.probes.nvml import NvmlReading, ProcessMemory
 
 if TYPE_CHECKING:
     from tests.conftest import Runner
@@ -348,7 +347,7 @@ def test_an_account_that_cannot_be_read_costs_one_warning_and_no_outcome(
     def fail(*arguments: object) -> object:
         raise MemoryError
 
-    monkeypatch.setattr("pytest_gpuleak.account.Account.alive", fail)
+    monkeypatch.setattr("pytest_gpuleak.engine.left_behind.Account.alive", fail)
     result = run_wired(
         """
         def test_one():

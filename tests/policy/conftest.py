@@ -17,7 +17,9 @@ from pathlib import Path
 
 import pytest
 
-from pytest_gpuleak import options, policy, session as gpuleak_session, settings as reading
+from pytest_gpuleak.session.config import options, settings as reading
+from pytest_gpuleak.model import policy
+from pytest_gpuleak.session import run as gpuleak_session
 
 FOLDER = Path(__file__).parent
 SETTINGS = pytest.StashKey()

@@ -5,8 +5,9 @@ from typing import Any
 
 import pytest
 
-from pytest_gpuleak.options import MIB
-from pytest_gpuleak.policy import Policy, Settings, policy_of
+from pytest_gpuleak.model.policy import Policy, Settings
+from pytest_gpuleak.model.sizes import MIB
+from pytest_gpuleak.session.config.markers import policy_of
 
 RunPolicy = Callable[..., Any]
 

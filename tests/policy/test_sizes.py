@@ -6,10 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_gpuleak.option_table import OPTIONS, RUN_OPTIONS, Option
-from pytest_gpuleak.options import MIB
-from pytest_gpuleak.policy import Policy, Settings
-from pytest_gpuleak.values import parse_size
+from pytest_gpuleak.model.policy import Policy, Settings
+from pytest_gpuleak.model.sizes import MIB, parse_size
+from pytest_gpuleak.session.config.option_table import OPTIONS, RUN_OPTIONS, Option
 
 
 @pytest.mark.parametrize(

@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pytest_gpuleak.heap_walk import HeapWalk, Sizes
-from pytest_gpuleak.holders.heap import Deadline
-from pytest_gpuleak.large_objects import MAX_PARTS, LargeObjects
-from pytest_gpuleak.probes.pympler import PymplerProbe, summarize
+from pytest_gpuleak.adapters.host.pympler_probe import PymplerProbe, summarize
+from pytest_gpuleak.explain.large_objects import MAX_PARTS, LargeObjects
+from pytest_gpuleak.heap.referrers import Deadline
+from pytest_gpuleak.heap.walk import HeapWalk, Sizes
 
 if TYPE_CHECKING:
-    from pytest_gpuleak.findings import Contribution
+    from pytest_gpuleak.model.findings import Contribution
 
 MIB = 2**20
 CACHE: list[Any] = []

@@ -10,12 +10,13 @@ from typing import Any
 import psutil
 import pytest
 
-from pytest_gpuleak.probes import ProbeUnavailable, heap
-from pytest_gpuleak.probes.heap import HeapProbe
-from pytest_gpuleak.probes.host import NAMES, host_probes
-from pytest_gpuleak.probes.malloc import mallinfo
-from pytest_gpuleak.probes.rss import ResidentSetProbe
-from pytest_gpuleak.probes.traced import TracemallocProbe
+from pytest_gpuleak.adapters.host import heap_probe
+from pytest_gpuleak.adapters.host.glibc import mallinfo
+from pytest_gpuleak.adapters.host.heap_probe import HeapProbe
+from pytest_gpuleak.adapters.host.modes import NAMES, host_probes
+from pytest_gpuleak.adapters.host.resident_set_probe import ResidentSetProbe
+from pytest_gpuleak.adapters.host.tracemalloc_probe import TracemallocProbe
+from pytest_gpuleak.model.readings import ProbeUnavailable
 
 MIB = 2**20
 
@@ -79,7 +80,7 @@ def test_the_c_library_and_psutil_tell_the_same() -> None:
 
 @pytest.fixture
 def without_mallinfo(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(heap, "mallinfo", lambda: None)
+    monkeypatch.setattr(heap_probe, "mallinfo", lambda: None)
 
 
 @pytest.mark.usefixtures("without_mallinfo")

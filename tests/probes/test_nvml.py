@@ -13,10 +13,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pytest_gpuleak.probes import ProbeUnavailable, nvml
-from pytest_gpuleak.probes.logical_devices import PhysicalDevice, match_devices
-from pytest_gpuleak.probes.nvml import Nvml, NvmlReading, outside
-from pytest_gpuleak.probes.process_identity import Family, Identity, identify, own_identity
+from pytest_gpuleak.adapters.nvml import readings as nvml
+from pytest_gpuleak.adapters.nvml.device_order import PhysicalDevice, match_devices
+from pytest_gpuleak.adapters.nvml.process_identity import Family, Identity, identify, own_identity
+from pytest_gpuleak.adapters.nvml.readings import Nvml, NvmlReading, outside
+from pytest_gpuleak.model.readings import ProbeUnavailable
 from tests.conftest import forget_torch
 
 if TYPE_CHECKING:
@@ -406,7 +407,7 @@ def test_the_binding_finds_the_library_by_its_own_name(library: pathlib.Path, tm
     pytest.importorskip("pynvml")
     state = tmp_path / "state"
     script = (
-        "import os; from pytest_gpuleak.probes.nvml import Nvml\n"
+        "import os; from pytest_gpuleak.adapters.nvml.readings import Nvml\n"
         f"open({str(state)!r}, 'w').write({a_device()!r} + f'process {A} compute {{os.getpid()}} 4096')\n"
         "probe = Nvml(); probe.start(); print(probe.read()['cuda:0'].own); probe.stop()"
     )

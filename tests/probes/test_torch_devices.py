@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pytest_gpuleak.probes.peaks import Peak
-from pytest_gpuleak.probes.protocol import DeviceReading
-from pytest_gpuleak.probes.sharing import PeakMeter
-from pytest_gpuleak.probes.torch_device import TorchDevices, checked
-from pytest_gpuleak.settle_devices import device_rungs
+from pytest_gpuleak.adapters.probe_protocol import DeviceReading
+from pytest_gpuleak.adapters.torch.devices import TorchDevices, checked
+from pytest_gpuleak.adapters.torch.settle_steps import device_rungs
+from pytest_gpuleak.model.peaks import Peak
+from pytest_gpuleak.session.peak_hooks import PeakMeter
 from tests import simgpu
 from tests.conftest import forget_torch
 

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pytest_gpuleak.policy import Policy
-from pytest_gpuleak.process_facts import LeftProcess
-from pytest_gpuleak.process_trail import ProcessTrail
+from pytest_gpuleak.adapters.processes.facts import LeftProcess
+from pytest_gpuleak.engine.confirm.process_evidence import ProcessTrail
+from pytest_gpuleak.model.policy import Policy
 
 if TYPE_CHECKING:
     from tests.conftest import Run, Runner
@@ -339,7 +339,7 @@ def a_process(pid: int, command: str = "python serve.py", **fields: Any) -> Left
 @pytest.fixture
 def running(monkeypatch: pytest.MonkeyPatch) -> set[int]:
     """The pids that still run: filled by a test."""
-    from pytest_gpuleak import process_facts
+    from pytest_gpuleak.adapters.processes import facts as process_facts
 
     pids: set[int] = set()
     monkeypatch.setattr(process_facts, "is_running", lambda process: process.pid in pids)

@@ -13,12 +13,14 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pytest_gpuleak import process_facts, process_kinds, processes
-from pytest_gpuleak.probes.nvml import NvmlReading, ProcessMemory
-from pytest_gpuleak.process_facts import LeftProcess, children_by_file
-from pytest_gpuleak.process_findings import judge_processes
-from pytest_gpuleak.process_kinds import FORK, is_helper, program_of
-from pytest_gpuleak.processes import ProcessWatch, has_children, last_start
+from pytest_gpuleak.adapters.nvml.readings import NvmlReading, ProcessMemory
+from pytest_gpuleak.adapters.processes import facts as process_facts
+from pytest_gpuleak.adapters.processes import kinds as process_kinds
+from pytest_gpuleak.adapters.processes import watch as process_watch
+from pytest_gpuleak.adapters.processes.facts import LeftProcess, children_by_file
+from pytest_gpuleak.adapters.processes.kinds import FORK, is_helper, program_of
+from pytest_gpuleak.adapters.processes.watch import ProcessWatch, has_children, last_start
+from pytest_gpuleak.engine.judge.processes import judge_processes
 from tests.conftest import forget_torch
 
 if TYPE_CHECKING:
@@ -430,7 +432,7 @@ def test_while_nothing_is_started_the_list_is_not_made_again(start: Starter, mon
         return {}
 
     number = 7
-    monkeypatch.setattr(processes, "last_start", lambda: number)
+    monkeypatch.setattr(process_watch, "last_start", lambda: number)
     watch = ProcessWatch(make)
     watch._counts_starts = True
     watch.begin()
@@ -444,12 +446,12 @@ def test_while_nothing_is_started_the_list_is_not_made_again(start: Starter, mon
 
 @pytest.mark.parametrize("answer", [None, 0])
 def test_a_number_that_stands_still_is_not_believed(monkeypatch: pytest.MonkeyPatch, answer: int | None) -> None:
-    monkeypatch.setattr(processes, "last_start", lambda: answer)
-    assert not processes.starts_are_counted()
+    monkeypatch.setattr(process_watch, "last_start", lambda: answer)
+    assert not process_watch.starts_are_counted()
 
 
 def test_without_children_no_list_is_made(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(processes, "has_children", lambda: False)
+    monkeypatch.setattr(process_watch, "has_children", lambda: False)
 
     def never() -> dict[int, int]:
         raise AssertionError
@@ -464,7 +466,7 @@ def test_without_children_no_list_is_made(monkeypatch: pytest.MonkeyPatch) -> No
 def test_children_are_seen_by_one_call(start: Starter) -> None:
     start()
     assert has_children()
-    code = "from pytest_gpuleak.processes import has_children; print(has_children())"
+    code = "from pytest_gpuleak.adapters.processes.watch import has_children; print(has_children())"
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert found.stdout.strip() == "False"
 

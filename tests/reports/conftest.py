@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from pytest_gpuleak.findings import ArrayInfo, Finding, FixtureRecord, Holder, Origin, PathStep
-from pytest_gpuleak.records import RunReport, TestRecord
+from pytest_gpuleak.model.findings import ArrayInfo, Finding, FixtureRecord, Holder, Origin, PathStep
+from pytest_gpuleak.model.records import RunReport, TestRecord
 
 MIB = 1024 * 1024
 

@@ -6,7 +6,7 @@ from typing import Any, get_args
 
 from hypothesis import strategies as st
 
-from pytest_gpuleak import findings, records
+from pytest_gpuleak.model import findings, records
 from tests.reports.conftest import Make
 from tests.reports.hostile import TEXTS as HOSTILE
 

@@ -13,13 +13,14 @@ from typing import TYPE_CHECKING, Any
 
 import jsonschema
 
-from pytest_gpuleak.baseline_file import Baseline, dump_baseline
-from pytest_gpuleak.reports import github, gitlab, html, junit, markdown, sarif
-from pytest_gpuleak.reports import json as json_report
-from pytest_gpuleak.reports.terminal import render_short
-from pytest_gpuleak.reports.terminal_baseline import render_stale
-from pytest_gpuleak.reports.terminal_section import render_leaks
-from pytest_gpuleak.reports.terminal_summary import render_summary, render_usage
+from pytest_gpuleak.baseline.file import Baseline, dump_baseline
+from pytest_gpuleak.reports import github, gitlab, junit, markdown, sarif
+from pytest_gpuleak.reports.html import page as html
+from pytest_gpuleak.reports.json import write as json_report
+from pytest_gpuleak.reports.terminal.baseline import render_stale
+from pytest_gpuleak.reports.terminal.findings import render_short
+from pytest_gpuleak.reports.terminal.section import render_leaks
+from pytest_gpuleak.reports.terminal.summary import render_summary, render_usage
 from tests.reports.test_html import Page
 
 if sys.version_info >= (3, 11):
@@ -30,7 +31,7 @@ else:
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from pytest_gpuleak.records import RunReport
+    from pytest_gpuleak.model.records import RunReport
 
 _SARIF_SCHEMA = Path(__file__).with_name("sarif-schema-2.1.0.json")
 _TAG = re.compile(r"<(/?)([a-z]+)>")

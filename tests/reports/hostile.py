@@ -5,10 +5,19 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING, Any
 
-from pytest_gpuleak.findings import ArrayInfo, Contribution, Finding, FixtureRecord, Holder, KnownLeak, Origin, PathStep
+from pytest_gpuleak.model.findings import (
+    ArrayInfo,
+    Contribution,
+    Finding,
+    FixtureRecord,
+    Holder,
+    KnownLeak,
+    Origin,
+    PathStep,
+)
 
 if TYPE_CHECKING:
-    from pytest_gpuleak.records import RunReport
+    from pytest_gpuleak.model.records import RunReport
 
 TEXTS = (
     "<script>alert(1)</script>",

@@ -12,9 +12,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from hypothesis import HealthCheck, example, given, settings
 
-from pytest_gpuleak.findings import Holder, KnownLeak, PathStep
-from pytest_gpuleak.reports import html, json_lines, sarif
-from pytest_gpuleak.reports import json as json_report
+from pytest_gpuleak.model.findings import Holder, KnownLeak, PathStep
+from pytest_gpuleak.reports import sarif
+from pytest_gpuleak.reports.html import page as html
+from pytest_gpuleak.reports.json import lines as json_lines
+from pytest_gpuleak.reports.json import write as json_report
 from tests.reports.conftest import Make
 from tests.reports.extremes import LONGEST, REPORTS
 from tests.reports.formats import FORMATS, baseline_text, junit_text
@@ -23,7 +25,7 @@ from tests.reports.hostile import TEXTS, hostile_report
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from pytest_gpuleak.records import RunReport
+    from pytest_gpuleak.model.records import RunReport
 
 LIMITS = {
     "terminal -q": 3_000_000,

@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pytest_gpuleak.findings import Finding, FixtureRecord, Holder
-from pytest_gpuleak.isolation import describe_error, isolated
-from pytest_gpuleak.reports.reading import read_report
+from pytest_gpuleak.model.findings import Finding, FixtureRecord, Holder
+from pytest_gpuleak.model.isolation import describe_error, isolated
+from pytest_gpuleak.reports.json.read import read_report
 from tests.reports.formats import FORMATS, html_text, json_text, terminal_text, valid_json_text
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from pytest_gpuleak.records import RunReport
+    from pytest_gpuleak.model.records import RunReport
 
 
 class Poison:
@@ -87,16 +87,16 @@ def test_a_kind_that_this_release_does_not_know_is_shown(make: Any, kind: Any) -
 @pytest.mark.parametrize(
     "target",
     [
-        "pytest_gpuleak.reports.html_view.find_all",
-        "pytest_gpuleak.reports.html_view.group_culprits",
-        "pytest_gpuleak.reports.html_view._headline",
-        "pytest_gpuleak.reports.html_view._tiles",
-        "pytest_gpuleak.reports.html_view._encode_tests",
-        "pytest_gpuleak.reports.html_view.build_charts",
-        "pytest_gpuleak.reports.html_view.encode_chart",
-        "pytest_gpuleak.reports.html_view._choices",
-        "pytest_gpuleak.reports.html_view._facts",
-        "pytest_gpuleak.reports.html_rows._row",
+        "pytest_gpuleak.reports.html.view.find_all",
+        "pytest_gpuleak.reports.html.view.group_culprits",
+        "pytest_gpuleak.reports.html.view._headline",
+        "pytest_gpuleak.reports.html.view._tiles",
+        "pytest_gpuleak.reports.html.view._encode_tests",
+        "pytest_gpuleak.reports.html.view.build_charts",
+        "pytest_gpuleak.reports.html.view.encode_chart",
+        "pytest_gpuleak.reports.html.view._choices",
+        "pytest_gpuleak.reports.html.view._facts",
+        "pytest_gpuleak.reports.html.rows._row",
     ],
 )
 def test_a_part_of_the_page_that_fails_is_named(make: Any, monkeypatch: pytest.MonkeyPatch, target: str) -> None:
@@ -114,7 +114,7 @@ def test_a_part_of_the_page_that_fails_is_named(make: Any, monkeypatch: pytest.M
 def test_a_section_of_the_page_that_cannot_be_rendered_is_named(
     make: Any, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
-    from pytest_gpuleak.reports.html import _environment
+    from pytest_gpuleak.reports.html.page import _environment
 
     def fail(*_: object) -> Any:
         raise KeyError("a fault of ours")

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from pytest_gpuleak.findings import KnownLeak
+from pytest_gpuleak.model.findings import KnownLeak
 from pytest_gpuleak.reports.github import MAX_ANNOTATIONS, escape_property, render_annotations
 from tests.reports.hostile import TEXTS, hostile_report
 

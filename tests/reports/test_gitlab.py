@@ -5,14 +5,14 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pytest_gpuleak.findings import FixtureRecord
+from pytest_gpuleak.model.findings import FixtureRecord
 from pytest_gpuleak.reports import gitlab
 from tests.reports.hostile import TEXTS, hostile_report
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from pytest_gpuleak.records import RunReport
+    from pytest_gpuleak.model.records import RunReport
 
 
 def issues_of(report: RunReport) -> list[dict[str, Any]]:

@@ -8,14 +8,14 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from pytest_gpuleak.findings import FixtureRecord, Holder, PathStep
+from pytest_gpuleak.model.findings import FixtureRecord, Holder, PathStep
 from pytest_gpuleak.reports.grouping import group_findings
 from tests.reports.conftest import Make
 from tests.reports.test_json import FINDINGS
 
 if TYPE_CHECKING:
-    from pytest_gpuleak.findings import Finding
-    from pytest_gpuleak.records import TestRecord
+    from pytest_gpuleak.model.findings import Finding
+    from pytest_gpuleak.model.records import TestRecord
     from pytest_gpuleak.reports.grouping import Entry
 
 HOLDER = Holder("module", "app.A", "app.A[0]", (PathStep("[0]", "list"),), "app.py", 3)

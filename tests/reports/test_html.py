@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pytest_gpuleak.findings import (
+from pytest_gpuleak.model.findings import (
     ArrayInfo,
     Autograd,
     Contribution,
@@ -25,14 +25,14 @@ from pytest_gpuleak.findings import (
     Origin,
     PathStep,
 )
-from pytest_gpuleak.reports import files
-from pytest_gpuleak.reports.html import render_html
-from pytest_gpuleak.reports.html_chart import build_charts, draw_chart
+from pytest_gpuleak.reports import formats
+from pytest_gpuleak.reports.html.chart import build_charts, draw_chart
+from pytest_gpuleak.reports.html.page import render_html
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from pytest_gpuleak.records import RunReport
+    from pytest_gpuleak.model.records import RunReport
     from tests.reports.conftest import Make
 
 MIB = 1024**2
@@ -328,7 +328,7 @@ def test_a_tenth_of_a_large_run_is_within_a_tenth_of_the_limit(make: type[Make])
 def test_a_report_is_written_by_its_suffix_and_replaces_the_old_one(make: type[Make], tmp_path: Path) -> None:
     path = tmp_path / "report.html"
     path.write_text("old")
-    files.write_report(make.report(make.test("t")), path)
+    formats.write_report(make.report(make.test("t")), path)
     assert path.read_text(encoding="utf-8").startswith("<!DOCTYPE html>\n")
     assert [entry.name for entry in tmp_path.iterdir()] == ["report.html"]
 

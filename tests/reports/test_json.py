@@ -13,16 +13,17 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from pytest_gpuleak import findings
-from pytest_gpuleak import records as run_records
-from pytest_gpuleak.findings import Autograd, FixtureRecord
-from pytest_gpuleak.reports import files
-from pytest_gpuleak.reports.json import MAX_TEXT, encode_report, load_schema, write
+from pytest_gpuleak.model import findings
+from pytest_gpuleak.model import records as run_records
+from pytest_gpuleak.model.findings import Autograd, FixtureRecord
+from pytest_gpuleak.reports import formats
+from pytest_gpuleak.reports.json.plain import MAX_TEXT
+from pytest_gpuleak.reports.json.write import encode_report, load_schema, write
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from pytest_gpuleak.records import RunReport
+    from pytest_gpuleak.model.records import RunReport
 
 posix = pytest.mark.skipif(sys.platform == "win32", reason="permissions are POSIX's")
 
@@ -199,7 +200,7 @@ class TestWrite:
         return report
 
     def test_new_file(self, report: RunReport, tmp_path: Path) -> None:
-        files.write_report(report, tmp_path / "leaks.JSON")
+        formats.write_report(report, tmp_path / "leaks.JSON")
         assert json.loads((tmp_path / "leaks.JSON").read_bytes())["tests"][0]["nodeid"] == "t.py::test_größe"
         assert [file.name for file in tmp_path.iterdir()] == ["leaks.JSON"]
 

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pytest_gpuleak.findings import Holder
+from pytest_gpuleak.model.findings import Holder
 from pytest_gpuleak.reports.junit import MAX_LISTED, properties_of
-from pytest_gpuleak.runtest import attach
+from pytest_gpuleak.session.report_record import attach
 from tests.reports.hostile import TEXTS, hostile_finding
 
 if TYPE_CHECKING:

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pytest_gpuleak.findings import FixtureRecord, KnownLeak
-from pytest_gpuleak.reports import files
+from pytest_gpuleak.model.findings import FixtureRecord, KnownLeak
+from pytest_gpuleak.reports import formats
 from pytest_gpuleak.reports.markdown import MAX_BYTES, MIN_BYTES, encode_report
 from tests.reports.hostile import TEXTS, hostile_report
 
@@ -146,5 +146,5 @@ def test_hostile_text_is_data(make: Any, text: str) -> None:
 
 
 def test_the_suffix_names_the_format(make: Any, tmp_path: Path) -> None:
-    files.write_report(make.report(), tmp_path / "leaks.md")
+    formats.write_report(make.report(), tmp_path / "leaks.md")
     assert (tmp_path / "leaks.md").read_bytes().startswith(b"### No GPU memory leaks found\n")

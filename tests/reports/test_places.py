@@ -4,8 +4,16 @@ from typing import Any
 
 import pytest
 
-from pytest_gpuleak.findings import ArrayInfo, Contribution, FixtureRecord, Holder, KnownLeak, Origin
-from pytest_gpuleak.reports.places import LAST_RESORT, MAX_LINE, Place, place_at, place_of_known, places_of, root_of
+from pytest_gpuleak.model.findings import ArrayInfo, Contribution, FixtureRecord, Holder, KnownLeak, Origin
+from pytest_gpuleak.reports.source_places import (
+    LAST_RESORT,
+    MAX_LINE,
+    Place,
+    place_at,
+    place_of_known,
+    places_of,
+    root_of,
+)
 
 
 def arrays(*files: str) -> tuple[ArrayInfo, ...]:

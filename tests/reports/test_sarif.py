@@ -9,16 +9,17 @@ from urllib.parse import unquote
 import jsonschema
 import pytest
 
-from pytest_gpuleak.findings import FindingKind, FixtureRecord, Holder, KnownLeak, Origin
-from pytest_gpuleak.reports import files, sarif, standing
+from pytest_gpuleak.model import baseline_status
+from pytest_gpuleak.model.findings import FindingKind, FixtureRecord, Holder, KnownLeak, Origin
+from pytest_gpuleak.reports import formats, sarif
 from pytest_gpuleak.reports.rules import RULES, rule_id
-from pytest_gpuleak.reports.terminal import render_short
+from pytest_gpuleak.reports.terminal.findings import render_short
 from tests.reports.hostile import TEXTS, hostile_report
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from pytest_gpuleak.records import RunReport
+    from pytest_gpuleak.model.records import RunReport
 
 Json = dict[str, Any]
 
@@ -106,9 +107,9 @@ def test_what_is_allowed_is_suppressed_in_source(make: Any, run_of: Any) -> None
 @pytest.mark.parametrize(
     ("line", "known", "state"),
     [
-        (standing.KNOWN + "the vendor's cache", True, "unchanged"),
-        (standing.GROWN + "8.0 MiB", False, "updated"),
-        (standing.NEW + "not listed", False, "new"),
+        (baseline_status.KNOWN + "the vendor's cache", True, "unchanged"),
+        (baseline_status.GROWN + "8.0 MiB", False, "updated"),
+        (baseline_status.NEW + "not listed", False, "new"),
     ],
 )
 def test_how_a_finding_stands_to_the_baseline(make: Any, run_of: Any, line: str, known: bool, state: str) -> None:
@@ -209,5 +210,5 @@ def test_hostile_text_is_data(make: Any, run_of: Any, text: str) -> None:
 
 
 def test_the_suffix_names_the_format(make: Any, tmp_path: Path) -> None:
-    files.write_report(make.report(), tmp_path / "leaks.sarif")
+    formats.write_report(make.report(), tmp_path / "leaks.sarif")
     assert json.loads((tmp_path / "leaks.sarif").read_bytes())["version"] == "2.1.0"

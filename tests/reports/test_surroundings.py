@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pytest_gpuleak.surroundings import MAX_SUMMARY, Surroundings, locate, print_lines, publish, read_surroundings
+from pytest_gpuleak.session.ci import MAX_SUMMARY, Surroundings, locate, print_lines, publish, read_surroundings
 
 if TYPE_CHECKING:
     from tests.conftest import Runner

@@ -7,11 +7,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_gpuleak.findings import Autograd, FindingKind, FixtureRecord, Holder, HolderKind, Origin, PathStep
-from pytest_gpuleak.reports import terminal, terminal_section, terminal_summary, words
+from pytest_gpuleak.model.findings import Autograd, FindingKind, FixtureRecord, Holder, HolderKind, Origin, PathStep
+from pytest_gpuleak.reports import wording
+from pytest_gpuleak.reports.terminal import findings as terminal
+from pytest_gpuleak.reports.terminal import section as terminal_section
+from pytest_gpuleak.reports.terminal import summary as terminal_summary
 
 if TYPE_CHECKING:
-    from pytest_gpuleak.records import RunReport
+    from pytest_gpuleak.model.records import RunReport
 
 GIB = 1024**3
 
@@ -117,7 +120,7 @@ class TestFinding:
         assert lines[2:4] == ["           ['default']  of a dict", "           .optimizer_  of a app.Trainer  <- here"]
         assert "           and 12 more" in lines
 
-    @pytest.mark.parametrize("kind", sorted(words.KIND_WORDS))
+    @pytest.mark.parametrize("kind", sorted(wording.KIND_WORDS))
     def test_every_kind_fits_a_line_of_80_columns(self, make: Any, kind: Any) -> None:
         finding = make.finding(kind=kind, count=12, bytes=123 * GIB, bytes_per_run=123 * 1024**2)
         assert len(terminal._what_lines(finding, 80)) == 1
@@ -310,5 +313,5 @@ class TestSummary:
 
 
 def test_every_kind_and_holder_has_words() -> None:
-    assert set(words.KIND_WORDS) == set(get_args(FindingKind))
-    assert set(words.HOLDER_WORDS) == set(get_args(HolderKind))
+    assert set(wording.KIND_WORDS) == set(get_args(FindingKind))
+    assert set(wording.HOLDER_WORDS) == set(get_args(HolderKind))

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_gpuleak.reports.text import clean_text, count_of, format_bytes, shorten_middle
+from pytest_gpuleak.model.text import clean_text, count_of, format_bytes, shorten_middle
 
 
 @pytest.mark.parametrize(

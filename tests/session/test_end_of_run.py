@@ -46,7 +46,7 @@ def spoil(monkeypatch: pytest.MonkeyPatch, module: str, name: str) -> None:
 def test_of_three_reports_of_which_one_fails_two_are_written(
     run: Runner, pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    spoil(monkeypatch, "reports.html", "render_html")
+    spoil(monkeypatch, "reports.html.page", "render_html")
     found = run(SUITE, "--gpu-leak-report=broken.html", "--gpu-leak-report=other.sarif")
     assert found.result.ret == 1
     found.result.stdout.fnmatch_lines(
@@ -59,22 +59,22 @@ def test_of_three_reports_of_which_one_fails_two_are_written(
 
 
 def test_a_report_that_fails_fails_a_run_that_was_clean(run: Runner, monkeypatch: pytest.MonkeyPatch) -> None:
-    spoil(monkeypatch, "reports.html", "render_html")
+    spoil(monkeypatch, "reports.html.page", "render_html")
     assert run(CLEAN, "--gpu-leak-report=broken.html").result.ret == 1
 
 
 @pytest.mark.parametrize(
     ("module", "name", "said"),
     [
-        ("monitor", "Monitor.finish", "judging what the fixtures left"),
-        ("recorder", "Recorder.finish", "recording the last tests"),
-        ("completeness", "Completeness.why_incomplete", "telling whether the run is complete"),
-        ("surroundings", "locate", "finding the repository"),
-        ("reports.terminal_section", "render_leaks", "showing the leaks"),
-        ("reports.terminal_summary", "render_usage", "showing the heaviest tests"),
-        ("session", "Session._tell_findings", "showing the leaks"),
-        ("session", "render_summary", "counting the tests"),
-        ("recorder", "Recorder.close_journal", "writing the reports"),
+        ("engine.run_tracker", "Monitor.finish", "judging what the fixtures left"),
+        ("session.records.recorder", "Recorder.finish", "recording the last tests"),
+        ("session.records.completeness", "Completeness.why_incomplete", "telling whether the run is complete"),
+        ("session.ci", "locate", "finding the repository"),
+        ("reports.terminal.section", "render_leaks", "showing the leaks"),
+        ("reports.terminal.summary", "render_usage", "showing the heaviest tests"),
+        ("session.run", "Session._tell_findings", "showing the leaks"),
+        ("session.run", "render_summary", "counting the tests"),
+        ("session.records.recorder", "Recorder.close_journal", "writing the reports"),
     ],
 )
 @pytest.mark.parametrize("suite", [SUITE, CLEAN], ids=["leaks", "clean"])
@@ -102,7 +102,7 @@ def test_a_baseline_that_fails_costs_no_report(
     run: Runner, pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, target: str
 ) -> None:
     (pytester.path / "leaks.toml").write_text("version = 1\n")
-    spoil(monkeypatch, "baseline_run", f"BaselineRun.{target}")
+    spoil(monkeypatch, "session.features.baseline", f"BaselineRun.{target}")
     found = run(CLEAN, "--gpu-leak-baseline=leaks.toml")
     said = "showing the baseline failed" if target == "render" else "the run could not be held to the baseline"
     found.result.stdout.fnmatch_lines([f"gpu-leak: {said}: KeyError: 'a fault of ours'"])
@@ -111,21 +111,21 @@ def test_a_baseline_that_fails_costs_no_report(
 
 
 def test_a_device_that_answers_no_more_is_unknown(run: Runner, monkeypatch: pytest.MonkeyPatch) -> None:
-    spoil(monkeypatch, "ledger", "_devices")
+    spoil(monkeypatch, "session.records.run_records", "_devices")
     found = run(CLEAN)
     assert found.result.ret == 0
     assert found.report["environment"]["devices"] == ["unknown (KeyError: 'a fault of ours')"]
 
 
 def test_pytests_own_exit_status_stands(run: Runner, monkeypatch: pytest.MonkeyPatch) -> None:
-    spoil(monkeypatch, "monitor", "Monitor.finish")
+    spoil(monkeypatch, "engine.run_tracker", "Monitor.finish")
     found = run("def test_exit():\n    import pytest\n    pytest.exit('enough', returncode=77)\n")
     assert found.result.ret == 77
     assert "enough" in found.report["incomplete"]
 
 
 def test_what_a_worker_sends_and_cannot_be_read_takes_one_line(run: Runner, monkeypatch: pytest.MonkeyPatch) -> None:
-    spoil(monkeypatch, "recorder", "Recorder.take_worker")
+    spoil(monkeypatch, "session.records.recorder", "Recorder.take_worker")
     found = run(SUITE, "-n1")
     found.result.stdout.fnmatch_lines(
         ["gpu-leak: taking over what the fixtures of the worker gw0 left failed: KeyError*"]
@@ -137,10 +137,10 @@ def test_what_a_worker_sends_and_cannot_be_read_takes_one_line(run: Runner, monk
 @pytest.mark.parametrize(
     ("module", "name"),
     [
-        ("reports.terminal", "render_short"),
+        ("reports.terminal.findings", "render_short"),
         ("reports.junit", "properties_of"),
-        ("reports.terminal", "render_finding"),
-        ("findings", "encode_finding"),
+        ("reports.terminal.findings", "render_finding"),
+        ("model.findings", "encode_finding"),
     ],
 )
 @pytest.mark.parametrize("options", [(), ("-n1",)], ids=["alone", "xdist"])
@@ -154,12 +154,12 @@ def test_a_leak_that_cannot_be_told_in_full_still_fails_its_test(
                 f"""
                 def pytest_sessionstart():
                     import pytest_gpuleak.{module} as module
-                    import pytest_gpuleak.reports.terminal_section
+                    import pytest_gpuleak.reports.terminal.section
 
                     def fail(*_, **__):
                         raise KeyError("a fault of ours")
 
-                    for user in (module, pytest_gpuleak.reports.terminal_section):
+                    for user in (module, pytest_gpuleak.reports.terminal.section):
                         if hasattr(user, "{name}"):
                             setattr(user, "{name}", fail)
                 """
@@ -174,7 +174,7 @@ def test_a_leak_that_cannot_be_told_in_full_still_fails_its_test(
 
 
 def test_a_record_of_a_worker_that_cannot_be_read_is_unchecked(run: Runner, monkeypatch: pytest.MonkeyPatch) -> None:
-    spoil(monkeypatch, "recorder", "decode_test")
+    spoil(monkeypatch, "session.records.recorder", "decode_test")
     found = run(SUITE, "-n1")
     assert found.result.ret == 1
     assert found.verdicts == {"test_leaks": "unchecked", "test_clean": "unchecked"}

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import jsonschema
 import pytest
 
-from pytest_gpuleak.reports.json import load_schema
+from pytest_gpuleak.reports.json.write import load_schema
 
 if TYPE_CHECKING:
     from tests.conftest import Run, Runner
@@ -36,20 +36,28 @@ ONCE = """
 """
 
 FAULTS = {
-    "the hint": ("holders.hints.hint_for", "growing", "the description of a finding"),
-    "the search for holders": ("holders.search.explain", "growing", "the search for holders"),
-    "the look at the heap": ("investigation.Investigation._find", "growing", "the search for holders"),
-    "the graphs": ("investigation.Investigation._note_graphs", "growing", "the walk over autograd graphs"),
-    "the known culprits": ("investigation.Investigation._recognise", "growing", "the look at known culprits"),
-    "the account": ("account.Account.note", "growing", "the account of what was left"),
-    "the counters": ("counting.CounterTrail.add_run", "growing", "the reading of the counters"),
-    "their judgement": ("counting.CounterTrail.judge", "growing", "the reading of the counters"),
-    "the figures": ("memory.MemoryWatch.record", "growing", "the reading of the test's figures"),
-    "the re-run": ("rerun.run_again", "unconfirmed", "the re-run"),
-    "what puts the process back": ("rerun.unseen", "unconfirmed", "the re-run"),
-    "the values of fixtures": ("suspicion.release_values", "unconfirmed", "the re-run"),
-    "the ranks": ("suspicion.is_one_of_several_ranks", "unconfirmed", "the re-run"),
-    "the comparison of runs": ("verdict.compare_runs", "unconfirmed", "the comparison of the runs"),
+    "the hint": ("explain.hints.order.hint_for", "growing", "the description of a finding"),
+    "the search for holders": ("explain.explain.explain", "growing", "the search for holders"),
+    "the look at the heap": ("engine.confirm.array_evidence.Investigation._find", "growing", "the search for holders"),
+    "the graphs": (
+        "engine.confirm.array_evidence.Investigation._note_graphs",
+        "growing",
+        "the walk over autograd graphs",
+    ),
+    "the known culprits": (
+        "engine.confirm.array_evidence.Investigation._recognise",
+        "growing",
+        "the look at known culprits",
+    ),
+    "the account": ("engine.left_behind.Account.note", "growing", "the account of what was left"),
+    "the counters": ("engine.confirm.counter_evidence.CounterTrail.add_run", "growing", "the reading of the counters"),
+    "their judgement": ("engine.confirm.counter_evidence.CounterTrail.judge", "growing", "the reading of the counters"),
+    "the figures": ("engine.detect.counters.MemoryWatch.record", "growing", "the reading of the test's figures"),
+    "the re-run": ("session.rerun.rerun.run_again", "unconfirmed", "the re-run"),
+    "what puts the process back": ("session.rerun.rerun.unseen", "unconfirmed", "the re-run"),
+    "the values of fixtures": ("engine.check.release_values", "unconfirmed", "the re-run"),
+    "the ranks": ("engine.check.is_one_of_several_ranks", "unconfirmed", "the re-run"),
+    "the comparison of runs": ("engine.judge.arrays.compare_runs", "unconfirmed", "the comparison of the runs"),
 }
 """What is broken, what is said of a test that leaves 2 MiB each time, and the stage that is named."""
 
@@ -95,11 +103,11 @@ def test_what_was_left_fails_all_the_same(
     jsonschema.validate(found.report, load_schema())
 
 
-@pytest.mark.parametrize(("size", "verdict"), [(2**21, "leaked"), (2**19, "noted")])
+@pytest.mark.parametrize(("size", "engine.judge.arrays"), [(2**21, "leaked"), (2**19, "noted")])
 def test_what_could_not_be_confirmed_is_judged_by_its_size(
     run: Runner, monkeypatch: pytest.MonkeyPatch, size: int, verdict: str
 ) -> None:
-    break_down(monkeypatch, "rerun.run_again")
+    break_down(monkeypatch, "session.rerun.rerun.run_again")
     found = run(ONCE.replace("size", str(size)))
     assert found.verdicts["test_leaks"] == verdict
     finding = found.finding("test_leaks")
@@ -112,7 +120,7 @@ def test_what_could_not_be_confirmed_is_judged_by_its_size(
 
 
 def test_without_a_search_the_report_says_why_no_holder_is_known(run: Runner, monkeypatch: pytest.MonkeyPatch) -> None:
-    break_down(monkeypatch, "holders.search.explain")
+    break_down(monkeypatch, "explain.explain.explain")
     found = run(GROWS)
     assert found.holder("test_leaks").startswith("unknown: the search failed: TypeError: a fault of ours (")
     found.result.stdout.fnmatch_lines(
@@ -123,12 +131,12 @@ def test_without_a_search_the_report_says_why_no_holder_is_known(run: Runner, mo
 def test_a_cache_filled_once_does_not_grow_where_its_holder_is_unknown(
     run: Runner, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    break_down(monkeypatch, "holders.search.explain")
+    break_down(monkeypatch, "explain.explain.explain")
     assert run(ONCE.replace("size", "100")).finding("test_leaks")["kind"] == "retained"
 
 
 def test_what_cannot_be_read_is_unchecked_and_no_later_test_is(run: Runner, monkeypatch: pytest.MonkeyPatch) -> None:
-    break_down(monkeypatch, "investigation.Investigation.add_run")
+    break_down(monkeypatch, "engine.confirm.array_evidence.Investigation.add_run")
     found = run(GROWS)
     assert found.verdicts == {"test_leaks": "unchecked", "test_next": "clean"}
     assert found.tests["test_leaks"]["why_unchecked"].startswith("the reading of what was left failed: TypeError")
@@ -150,7 +158,7 @@ def test_the_baseline_is_left_out_where_it_fails(
 def test_a_fixture_that_cannot_be_checked_costs_no_test_its_verdict(
     run: Runner, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    break_down(monkeypatch, "suspicion.FixtureJudge._investigate")
+    break_down(monkeypatch, "engine.check.FixtureJudge._investigate")
     found = run(
         """
         import pytest
@@ -174,7 +182,7 @@ def test_a_fixture_that_cannot_be_checked_costs_no_test_its_verdict(
 
 
 def test_a_counter_that_fails_is_a_fault_of_the_session(run: Runner, monkeypatch: pytest.MonkeyPatch) -> None:
-    from pytest_gpuleak.probes.heap import HeapProbe
+    from pytest_gpuleak.adapters.host.heap_probe import HeapProbe
 
     monkeypatch.setattr(HeapProbe, "read", broken)
     found = run("def test_it():\n    pass\n", "--gpu-leak-strict")
@@ -184,8 +192,8 @@ def test_a_counter_that_fails_is_a_fault_of_the_session(run: Runner, monkeypatch
 
 
 def test_a_counter_that_the_machine_does_not_have_is_none(run: Runner, monkeypatch: pytest.MonkeyPatch) -> None:
-    from pytest_gpuleak.probes import ProbeUnavailable
-    from pytest_gpuleak.probes.heap import HeapProbe
+    from pytest_gpuleak.adapters.host.heap_probe import HeapProbe
+    from pytest_gpuleak.model.readings import ProbeUnavailable
 
     def unavailable(_: object) -> None:
         raise ProbeUnavailable("no such function")
@@ -219,7 +227,7 @@ WATCHED: list[weakref.ref[object]] = []
 
 def test_nothing_of_what_was_judged_is_kept(run: Runner, monkeypatch: pytest.MonkeyPatch) -> None:
     """A fault's traceback holds the arrays in its frames, here in a ring that only a collection would free."""
-    from pytest_gpuleak.holders import search
+    from pytest_gpuleak.explain import explain
 
     WATCHED.clear()
 
@@ -228,7 +236,7 @@ def test_nothing_of_what_was_judged_is_kept(run: Runner, monkeypatch: pytest.Mon
         array, error = targets[0], TypeError("a fault of ours")  # noqa: F841 - a local of the frame that raises
         raise error
 
-    monkeypatch.setattr(search, "explain", broken_in_a_ring)
+    monkeypatch.setattr(explain, "explain", broken_in_a_ring)
     try:
         found = run(
             """

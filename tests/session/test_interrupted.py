@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from tests.conftest import Runner
 
 INTERRUPTED = """
-from pytest_gpuleak.monitor import Monitor
+from pytest_gpuleak.engine.run_tracker import Monitor
 
 def deep_in_the_check(*arguments):
     raise KeyboardInterrupt

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from pytest_gpuleak.arrays.selection import _AT_ONCE, select_arrays
-from pytest_gpuleak.arrays.torch import TorchArrays
+from pytest_gpuleak.adapters.arrays import _AT_ONCE, select_arrays
+from pytest_gpuleak.adapters.torch.arrays import TorchArrays
 from tests.conftest import forget_torch
 
 

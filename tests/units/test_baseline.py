@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pytest_gpuleak.baseline import (
+from pytest_gpuleak.baseline.file import KINDS, MAX_BYTES
+from pytest_gpuleak.baseline.update import (
     Baseline,
     Seen,
     UnusableBaseline,
@@ -19,15 +20,14 @@ from pytest_gpuleak.baseline import (
     load_baseline,
     update_baseline,
 )
-from pytest_gpuleak.baseline_file import KINDS, MAX_BYTES
-from pytest_gpuleak.findings import Finding, FindingKind, FixtureRecord, Holder, HolderKind, KnownLeak
-from pytest_gpuleak.verdict import fingerprint
+from pytest_gpuleak.model.findings import Finding, FindingKind, FixtureRecord, Holder, HolderKind, KnownLeak
+from pytest_gpuleak.model.fingerprint import fingerprint
 from tests.reports.conftest import MIB, Make
 
 if TYPE_CHECKING:
     import pathlib
 
-    from pytest_gpuleak.records import RunReport
+    from pytest_gpuleak.model.records import RunReport
 
 
 def leak(kind: FindingKind = "growing", root: str = "app.HISTORY", size: int = 4 * MIB, **changes: Any) -> Finding:

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from pytest_gpuleak.attempts import TestRecord
-from pytest_gpuleak.completeness import DESELECTED_KEY, Completeness
+from pytest_gpuleak.model.outcomes import TestRecord
+from pytest_gpuleak.session.records.completeness import DESELECTED_KEY, Completeness
 
 SESSION: Any = SimpleNamespace(shouldfail=False, shouldstop=False)
 IDS = ["t.py::test_one", "t.py::test_two"]

@@ -8,13 +8,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_gpuleak.arrays.protocol import ArrayReading
-from pytest_gpuleak.counters import ARRAY_OBJECTS, CounterRun, HostLimits, explained, judge_counters, suspects
-from pytest_gpuleak.evidence import Evidence, Survivor
-from pytest_gpuleak.findings import Autograd, Contribution, Finding, Origin
-from pytest_gpuleak.memory import HOST, Growth
-from pytest_gpuleak.policy import Policy
-from pytest_gpuleak.probes.protocol import HostGrowth
+from pytest_gpuleak.adapters.probe_protocol import HostGrowth
+from pytest_gpuleak.engine.judge.counters import (
+    ARRAY_OBJECTS,
+    CounterRun,
+    HostLimits,
+    explained,
+    judge_counters,
+    suspects,
+)
+from pytest_gpuleak.model.evidence import Evidence, Survivor
+from pytest_gpuleak.model.findings import Autograd, Contribution, Finding, Origin
+from pytest_gpuleak.model.policy import Policy
+from pytest_gpuleak.model.readings import HOST, ArrayReading, Growth
 
 MIB = 2**20
 HEAP = {"heap": HostLimits(judges=True, floor=0)}

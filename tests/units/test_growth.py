@@ -8,16 +8,16 @@ from typing import TYPE_CHECKING
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_gpuleak.arrays.protocol import ArrayReading
-from pytest_gpuleak.evidence import Evidence, Survivor
-from pytest_gpuleak.findings import Holder
-from pytest_gpuleak.growth import compare_runs, match_replacements
-from pytest_gpuleak.policy import Policy
-from pytest_gpuleak.verdict import judge
+from pytest_gpuleak.engine.judge.arrays import judge
+from pytest_gpuleak.engine.judge.growth import compare_runs, match_replacements
+from pytest_gpuleak.model.evidence import Evidence, Survivor
+from pytest_gpuleak.model.findings import Holder
+from pytest_gpuleak.model.policy import Policy
+from pytest_gpuleak.model.readings import ArrayReading
 from tests.calls import count_calls
 
 if TYPE_CHECKING:
-    from pytest_gpuleak.findings import HolderKind
+    from pytest_gpuleak.model.findings import HolderKind
 
 MIB = 2**20
 

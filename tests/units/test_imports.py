@@ -22,7 +22,7 @@ SUITE = """
 
         ours = {name: module for name, module in sys.modules.items() if name.startswith("pytest_gpuleak.")}
         rewritten = {name for name, module in ours.items() if isinstance(module.__loader__, AssertionRewritingHook)}
-        assert "pytest_gpuleak.session" in ours and not {"pytest_gpuleak.session", "pytest_gpuleak.monitor"} & rewritten
+        assert "pytest_gpuleak.session.run" in ours and not {"pytest_gpuleak.session.run", "pytest_gpuleak.engine.run_tracker"} & rewritten
         assert not any(type(finder).__module__.startswith("pytest_gpuleak") for finder in sys.meta_path)
         assert isinstance(sys.modules["helper"].__loader__, AssertionRewritingHook)
 """

@@ -14,13 +14,13 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from pytest_gpuleak import journal as module
-from pytest_gpuleak.findings import FixtureRecord
-from pytest_gpuleak.journal import NOT_ENDED, Journal, journal_path, recover
-from pytest_gpuleak.ranks import Rank, path_of_rank, rank_of
-from pytest_gpuleak.records import encode
-from pytest_gpuleak.reports.json import encode_report, load_schema
-from pytest_gpuleak.reports.reading import read_report
+from pytest_gpuleak.model.findings import FixtureRecord
+from pytest_gpuleak.model.records import encode
+from pytest_gpuleak.reports.json import journal as module
+from pytest_gpuleak.reports.json.journal import NOT_ENDED, Journal, journal_path, recover
+from pytest_gpuleak.reports.json.read import read_report
+from pytest_gpuleak.reports.json.write import encode_report, load_schema
+from pytest_gpuleak.session.ranks import Rank, path_of_rank, rank_of
 from tests.reports.conftest import Make
 
 HEAD = {key: getattr(Make.report(), key) for key in ("created", "environment", "policy")}

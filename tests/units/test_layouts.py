@@ -14,13 +14,15 @@ from typing import Any
 
 import pytest
 
-from pytest_gpuleak import youth
-from pytest_gpuleak.arrays.selection import _HEAP_TYPE, _outlives_tests, _read_flags
-from pytest_gpuleak.heap_walk import _HAVE_GC, Sizes
-from pytest_gpuleak.holders import culprits, native_hidden, native_torch, raw
-from pytest_gpuleak.holders.heap import untouchable_modules
-from pytest_gpuleak.probes.malloc import mallinfo
-from pytest_gpuleak.settle import has_weak_references
+from pytest_gpuleak.adapters.arrays import _HEAP_TYPE, _outlives_tests, _read_flags
+from pytest_gpuleak.adapters.host.glibc import mallinfo
+from pytest_gpuleak.adapters.torch import references as torch_references
+from pytest_gpuleak.engine.detect import young_arrays
+from pytest_gpuleak.engine.settle.steps import has_weak_references
+from pytest_gpuleak.explain import known_culprits, unaccounted
+from pytest_gpuleak.heap import safe_access
+from pytest_gpuleak.heap.referrers import untouchable_modules
+from pytest_gpuleak.heap.walk import _HAVE_GC, Sizes
 
 
 class Plain:
@@ -71,13 +73,13 @@ def test_how_many_references_counting_adds() -> None:
     """The constants that are subtracted from `sys.getrefcount` in three places, measured in the same way."""
     objects: dict[int, object] = {0: Plain()}
     value = objects[0]
-    assert getrefcount(value) == native_hidden._OWN_REFERENCES == culprits._OWN_REFERENCES
+    assert getrefcount(value) == unaccounted._OWN_REFERENCES == known_culprits._OWN_REFERENCES
     for found in [Plain()]:
-        assert getrefcount(found) == native_torch._CENSUS_REFERENCES
+        assert getrefcount(found) == torch_references._CENSUS_REFERENCES
 
 
 def test_an_object_is_made_young() -> None:
-    move = youth.mover()
+    move = young_arrays.mover()
     assert move is not None
     value: list[object] = [[]]
     gc.collect()
@@ -99,7 +101,7 @@ def test_functions_that_do_something_else_are_not_used(broken: str) -> None:
         # What is tracked must not be tracked a second time: the process would end.
         assert broken == "track"
 
-    assert not youth._moves(untrack, track)
+    assert not young_arrays._moves(untrack, track)
 
 
 def test_another_c_library_is_not_asked(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -121,20 +123,20 @@ def test_the_c_librarys_structure_is_read_right() -> None:
 
 def test_members_and_slots_of_builtin_objects() -> None:
     value = Slotted()
-    assert raw.members(value) == []
+    assert safe_access.members(value) == []
     value.value = 5  # type: ignore[attr-defined]
-    assert raw.members(value) == [("value", 5)]
-    assert raw.slot(value, Slotted, "value") == 5
-    assert raw.instance_dict(value) is None
+    assert safe_access.members(value) == [("value", 5)]
+    assert safe_access.slot(value, Slotted, "value") == 5
+    assert safe_access.instance_dict(value) is None
     plain = Plain()
     plain.name = 1  # type: ignore[attr-defined]
-    assert raw.instance_dict(plain) == {"name": 1}
+    assert safe_access.instance_dict(plain) == {"name": 1}
 
 
 SECOND_ASYNCIO = """
     import gc, sys, types
 
-    from pytest_gpuleak.holders.heap import untouchable_modules
+    from pytest_gpuleak.heap.referrers import untouchable_modules
 
     def is_asyncio(value):
         return type(value) is types.ModuleType and vars(value).get("__name__") == "_asyncio"

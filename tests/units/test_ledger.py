@@ -5,9 +5,9 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_gpuleak.attempts import TestRecord, Verdict
-from pytest_gpuleak.findings import Finding
-from pytest_gpuleak.ledger import Ledger
+from pytest_gpuleak.model.findings import Finding
+from pytest_gpuleak.model.outcomes import TestRecord, Verdict
+from pytest_gpuleak.session.records.run_records import Ledger
 
 SECONDS = st.floats(0, 100)
 FOUND = (Finding("cycle", False, "cpu", 1, 4, 0, ""),)

@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from pytest_gpuleak.baseline_file import Baseline
-from pytest_gpuleak.baseline_judge import Judge
-from pytest_gpuleak.findings import Finding, Holder, KnownLeak
-from pytest_gpuleak.merging import merge_reports
-from pytest_gpuleak.records import RunReport
+from pytest_gpuleak.baseline.file import Baseline
+from pytest_gpuleak.baseline.matching import Judge
+from pytest_gpuleak.cli.merge import merge_reports
+from pytest_gpuleak.model.findings import Finding, Holder, KnownLeak
+from pytest_gpuleak.model.records import RunReport
 from tests.calls import count_calls
 
 if TYPE_CHECKING:

@@ -8,16 +8,16 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from pytest_gpuleak.memory import HOST, MODULE_BYTES, NEARLY_NOTHING, MemoryWatch
-from pytest_gpuleak.probes import ProbeUnavailable
-from pytest_gpuleak.probes.protocol import DeviceReading, HostGrowth
-from pytest_gpuleak.records import TestRecord
-from pytest_gpuleak.usage import describe_usage
+from pytest_gpuleak.adapters.probe_protocol import DeviceReading, HostGrowth
+from pytest_gpuleak.engine.detect.counters import MODULE_BYTES, NEARLY_NOTHING, MemoryWatch
+from pytest_gpuleak.model.memory_usage import describe_usage
+from pytest_gpuleak.model.readings import HOST, ProbeUnavailable
+from pytest_gpuleak.model.records import TestRecord
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from pytest_gpuleak.settle import Rung
+    from pytest_gpuleak.adapters.protocol import Rung
 
 
 class Devices:

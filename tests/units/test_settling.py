@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import gc
 
-from pytest_gpuleak.settle import Collection, Settling, has_weak_references
-from pytest_gpuleak.threads import running_threads
+from pytest_gpuleak.engine.settle.steps import Collection, Settling, has_weak_references
+from pytest_gpuleak.heap.threads import running_threads
 
 
 class Array:

@@ -8,7 +8,7 @@ import sysconfig
 import pytest
 
 import pytest_gpuleak
-from pytest_gpuleak.sources import is_user_file
+from pytest_gpuleak.model.source_files import is_user_file
 
 LIBRARY = pathlib.Path(sysconfig.get_paths()["stdlib"])
 PURE = pathlib.Path(sysconfig.get_paths()["purelib"])
@@ -25,7 +25,7 @@ PURE = pathlib.Path(sysconfig.get_paths()["purelib"])
         (str(PURE / "mine" / "model.py"), str(PURE / "mine"), True),
         ("<string>", "/home/me/project", False),
         ("<frozen importlib._bootstrap>", "/home/me/project", False),
-        (str(pathlib.Path(pytest_gpuleak.__file__).parent / "rerun.py"), "/", False),
+        (str(pathlib.Path(pytest_gpuleak.__file__).parent / "session" / "rerun" / "rerun.py"), "/", False),
     ],
 )
 def test_is_user_file(path: str, root: str, expected: bool) -> None:

@@ -8,12 +8,12 @@ import textwrap
 
 import pytest
 
-from pytest_gpuleak.collector import epochs_supported
+from pytest_gpuleak.heap.collector import epochs_supported
 
 SCRIPT = """
     import gc
-    from pytest_gpuleak.arrays import builtin_frameworks
-    from pytest_gpuleak.epoch import EpochDetector
+    from pytest_gpuleak.adapters.registry import builtin_frameworks
+    from pytest_gpuleak.engine.detect.epochs import EpochDetector
 
     class Marked:
         pass

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from pytest_gpuleak.probes.malloc import mallinfo
-from pytest_gpuleak.probes.thrift import DEAR_S, NEGLIGIBLE, STEP_PAGES, AddressSpace, ThriftyReader
+from pytest_gpuleak.adapters.host.glibc import mallinfo
+from pytest_gpuleak.adapters.host.throttled_reader import DEAR_S, NEGLIGIBLE, STEP_PAGES, AddressSpace, ThriftyReader
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -119,9 +119,9 @@ def test_what_is_mapped_is_seen_in_the_address_space() -> None:
 ARENA = """
 import sys, threading
 
-from pytest_gpuleak.probes.malloc import mallinfo
-from pytest_gpuleak.probes.malloc import mallinfo
-from pytest_gpuleak.probes.thrift import STEP_PAGES, AddressSpace
+from pytest_gpuleak.adapters.host.glibc import mallinfo
+from pytest_gpuleak.adapters.host.glibc import mallinfo
+from pytest_gpuleak.adapters.host.throttled_reader import STEP_PAGES, AddressSpace
 
 space, heap, kept = AddressSpace(), mallinfo(), []
 grow, grown = threading.Event(), threading.Event()

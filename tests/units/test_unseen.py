@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pytest_gpuleak.unseen import lists, process, pytest_state
-from pytest_gpuleak.unseen.adapters import HIDDEN, REFUSED
-from pytest_gpuleak.unseen.reports import keep_failed_subtests
-from pytest_gpuleak.unseen.restoring import all_of, keep_list, keep_mapping, keep_names
+from pytest_gpuleak.session.rerun.unseen import lists, process, pytest_state
+from pytest_gpuleak.session.rerun.unseen.plugins import HIDDEN, REFUSED
+from pytest_gpuleak.session.rerun.unseen.reports import keep_failed_subtests
+from pytest_gpuleak.session.rerun.unseen.restoring import all_of, keep_list, keep_mapping, keep_names
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -6,11 +6,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_gpuleak.arrays.protocol import ArrayReading
-from pytest_gpuleak.evidence import Evidence, Survivor
-from pytest_gpuleak.findings import Holder, PathStep
-from pytest_gpuleak.policy import Policy
-from pytest_gpuleak.verdict import conclude, fingerprint, judge
+from pytest_gpuleak.engine.judge.arrays import conclude, judge
+from pytest_gpuleak.model.evidence import Evidence, Survivor
+from pytest_gpuleak.model.findings import Holder, PathStep
+from pytest_gpuleak.model.fingerprint import fingerprint
+from pytest_gpuleak.model.policy import Policy
+from pytest_gpuleak.model.readings import ArrayReading
 
 MIB = 2**20
 

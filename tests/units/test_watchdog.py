@@ -16,13 +16,13 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pytest_gpuleak import hanging, watchdog
-from pytest_gpuleak.attempts import TestRecord, encode_test
-from pytest_gpuleak.driver import Driver
-from pytest_gpuleak.hanging import BoundedRung, CheckTimeoutError
-from pytest_gpuleak.journal import Journal, recover
-from pytest_gpuleak.reports.reading import read_report
-from pytest_gpuleak.watchdog import CannotWatchError, describe_place, watch
+from pytest_gpuleak.adapters.nvml.driver import Driver
+from pytest_gpuleak.model.outcomes import TestRecord, encode_test
+from pytest_gpuleak.reports.json.journal import Journal, recover
+from pytest_gpuleak.reports.json.read import read_report
+from pytest_gpuleak.session.rerun import hanging, watchdog
+from pytest_gpuleak.session.rerun.hanging import BoundedRung, CheckTimeoutError
+from pytest_gpuleak.session.rerun.watchdog import CannotWatchError, describe_place, watch
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -203,7 +203,7 @@ def test_a_driver_that_does_not_answer_is_not_asked_again(monkeypatch: pytest.Mo
             raise CheckTimeoutError
         return call()
 
-    monkeypatch.setattr("pytest_gpuleak.probes.nvml.Nvml", Nvml)
+    monkeypatch.setattr("pytest_gpuleak.adapters.nvml.readings.Nvml", Nvml)
     faults: list[str] = []
     driver = Driver(faults)
     assert driver.read() == {"cuda:0": None}

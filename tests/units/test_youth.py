@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pytest_gpuleak.epoch import EpochDetector
-from pytest_gpuleak.youth import Youth, mover
+from pytest_gpuleak.engine.detect.epochs import EpochDetector
+from pytest_gpuleak.engine.detect.young_arrays import Youth, mover
 from tests.standin import Buffer, StandInArrays
 
 if TYPE_CHECKING:
@@ -85,7 +85,7 @@ def test_a_type_without_weak_references_is_known_by_its_id() -> None:
 @pytest.mark.torch
 def test_a_tensor_that_only_native_code_holds_after_the_collection_is_found() -> None:
     torch = pytest.importorskip("torch")
-    from pytest_gpuleak.arrays import builtin_frameworks
+    from pytest_gpuleak.adapters.registry import builtin_frameworks
 
     detector = EpochDetector(builtin_frameworks())
     detector.start()

@@ -1,0 +1,119 @@
+"""Telling arrays from other objects: by their types alone, since everything else of a stranger's object is his code."""
+
+from __future__ import annotations
+
+import sys
+import types
+from itertools import compress
+from typing import TYPE_CHECKING
+
+from pytest_gpuleak.heap.classes import is_kind_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from pytest_gpuleak.adapters.protocol import ArrayFramework
+
+
+_read_mro = type.__dict__["__mro__"].__get__
+_read_module = type.__dict__["__module__"].__get__
+_read_name = type.__dict__["__name__"].__get__
+_read_flags = type.__dict__["__flags__"].__get__
+
+
+# Nearly all that is born in a test is of one of these, which never die: their ids hold.
+_PLAIN: dict[int, type] = {
+    id(kind): kind
+    for kind in (dict, list, tuple, set, frozenset, type, types.FunctionType, types.MethodType,
+                 types.BuiltinFunctionType, types.CellType, types.FrameType, types.TracebackType, types.GeneratorType,
+                 types.ModuleType, property)
+}  # fmt: skip
+"""Types that are no arrays, and never go, by id."""
+
+_FEW = 1000
+_AT_ONCE = 4096
+"""Objects that are looked at in one go."""
+
+_HEAP_TYPE = 1 << 9
+"""Py_TPFLAGS_HEAPTYPE: not set for a type that is a static structure (Include/object.h)."""
+
+_PERMANENT = frozenset({"_pytest", "pluggy", "pytest_gpuleak", *sys.stdlib_module_names} - {"__main__"})
+
+
+def select_arrays(objects: list[object], bases: list[type]) -> list[object]:
+    """Those of `objects` that are arrays of one of the `bases`.
+
+    The memo is keyed by ids and dies with the call: one that lived longer would keep types alive, and every MagicMock
+    has a type of its own that reaches its call arguments. Types that live as long as the process are remembered.
+    """
+    if len(objects) < _FEW and _PLAIN.keys() >= set(map(id, map(type, objects))):
+        return []  # what a test without arrays leaves
+    wanted, arrays, known = set(map(id, bases)), set[int](), set(_PLAIN)
+    found: list[object] = []
+    for start in range(0, len(objects), _AT_ONCE):
+        part = objects[start : start + _AT_ONCE]
+        # In C, since nearly all are of a type that is known: the others are looked at one by one.
+        kinds = list(map(id, map(type, part)))
+        strange = set(kinds).difference(known)
+        for candidate in compress(part, map(strange.__contains__, kinds)):
+            kind = type(candidate)
+            if id(kind) in arrays:
+                found.append(candidate)
+            elif id(kind) not in known:
+                if not wanted.isdisjoint(map(id, _read_mro(kind))):
+                    arrays.add(id(kind))
+                    found.append(candidate)
+                else:
+                    known.add(id(kind))
+                    if _outlives_tests(kind):
+                        _PLAIN[id(kind)] = kind
+    return found
+
+
+def _outlives_tests(kind: type) -> bool:
+    """Whether a type never goes, so that its id stays its own: one written in C, or a library's that all tests share."""
+    if not _read_flags(kind) & _HEAP_TYPE:
+        return True
+    module = _read_module(kind)
+    if type(module) is not str or module.partition(".")[0] not in _PERMANENT:
+        return False
+    loaded = sys.modules.get(module)
+    return type(loaded) is types.ModuleType and vars(loaded).get(_read_name(kind)) is kind
+
+
+def walk_arrays(value: object, base: type) -> Iterator[object]:
+    """The arrays of type `base` in a value or in nested exact lists, tuples and dicts of a framework's own making."""
+    if is_kind_of(type(value), base):
+        yield value
+    elif type(value) is list or type(value) is tuple:
+        for part in value:
+            yield from walk_arrays(part, base)
+    elif type(value) is dict:
+        for part in value.values():
+            yield from walk_arrays(part, base)
+
+
+def array_types(frameworks: Sequence[ArrayFramework]) -> list[type]:
+    """The array classes of the frameworks that the tests have imported so far."""
+    bases = []
+    for framework in frameworks:
+        base = framework.array_type()
+        if base is not None:
+            bases.append(base)
+    return bases
+
+
+def framework_of(array: object, frameworks: Sequence[ArrayFramework]) -> ArrayFramework:
+    """The framework that an array belongs to. Raises LookupError for an object that is no array."""
+    for framework in frameworks:
+        base = framework.array_type()
+        if base is not None and is_kind_of(type(array), base):
+            return framework
+    raise LookupError(f"{type(array).__name__} is an array of none of the frameworks watched")
+
+
+def find_arrays(identities: set[int], objects: list[object], bases: list[type]) -> list[object]:
+    """The arrays among `objects` whose id is in `identities`."""
+    # By id first, in C: one set look-up an object. Mostly all of them have died, and nothing is left to do.
+    alive = identities.intersection(map(id, objects))
+    return select_arrays(list(compress(objects, map(alive.__contains__, map(id, objects)))), bases) if alive else []

@@ -1,0 +1,71 @@
+"""Reading and holding many arrays: a test may leave 100,000, and what is asked once a framework is not asked for each."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
+
+from pytest_gpuleak.adapters.arrays import framework_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+    from pytest_gpuleak.adapters.protocol import ArrayFramework, StorageHandle
+    from pytest_gpuleak.model.readings import ArrayReading
+
+
+@runtime_checkable
+class ReadsMany(Protocol):
+    """What a framework may offer beside `ArrayFramework`."""
+
+    def read_many(self, arrays: Sequence[object]) -> list[ArrayReading | None]:
+        """As `ArrayFramework.read`, for each of the arrays, in their order."""
+
+    def hold_many(self, arrays: Sequence[object]) -> list[StorageHandle]:
+        """As `ArrayFramework.hold`, for each of the arrays, in their order."""
+
+
+def read_arrays(arrays: Iterable[object], frameworks: Sequence[ArrayFramework]) -> dict[int, ArrayReading]:
+    """Return the metadata of those arrays that own memory, by their ids. Raises LookupError for what is no array."""
+    readings: dict[int, ArrayReading] = {}
+    for framework, group in _groups(arrays, frameworks):
+        found = read_many(framework, group)
+        readings.update((id(array), one) for array, one in zip(group, found, strict=True) if one is not None)
+    return readings
+
+
+def hold_arrays(arrays: Iterable[object], frameworks: Sequence[ArrayFramework]) -> dict[int, StorageHandle]:
+    """Return weak handles on the memory of arrays, by their ids. Raises LookupError for what is no array."""
+    handles: dict[int, StorageHandle] = {}
+    for framework, group in _groups(arrays, frameworks):
+        handles.update((id(array), one) for array, one in zip(group, hold_many(framework, group), strict=True))
+    return handles
+
+
+def read_many(framework: ArrayFramework, arrays: Sequence[object]) -> list[ArrayReading | None]:
+    """Return what a framework reads of each of its arrays, at once where it can."""
+    if isinstance(framework, ReadsMany):
+        return framework.read_many(arrays)
+    return [framework.read(array) for array in arrays]
+
+
+def hold_many(framework: ArrayFramework, arrays: Sequence[object]) -> list[StorageHandle]:
+    """Return a framework's weak handles on each of its arrays, at once where it can."""
+    if isinstance(framework, ReadsMany):
+        return framework.hold_many(arrays)
+    return [framework.hold(array) for array in arrays]
+
+
+def storages_of(arrays: Iterable[object], frameworks: Sequence[ArrayFramework]) -> set[int]:
+    """Return the keys of the memory behind arrays. Raises LookupError for what is no array."""
+    return {framework.storage(array) for framework, group in _groups(arrays, frameworks) for array in group}
+
+
+def _groups(
+    arrays: Iterable[object], frameworks: Sequence[ArrayFramework]
+) -> Iterator[tuple[ArrayFramework, list[object]]]:
+    """Yield the arrays of each framework."""
+    by_type: dict[int, list[object]] = {}  # by the type's id: the arrays keep their types alive
+    for array in arrays:
+        by_type.setdefault(id(type(array)), []).append(array)
+    for group in by_type.values():
+        yield framework_of(group[0], frameworks), group

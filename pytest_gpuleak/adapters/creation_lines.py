@@ -1,0 +1,86 @@
+"""Which of the user's lines created a storage."""
+
+from __future__ import annotations
+
+import linecache
+import sys
+from collections.abc import Callable, Iterator, Mapping
+
+from pytest_gpuleak.model.findings import Origin
+
+MAX_CODE_LENGTH = 200
+"""Characters of a source line that are kept."""
+
+
+class OriginTable(Mapping[int, Origin]):
+    """The creating line by storage key: file names and numbers alone, no frames.
+
+    Args:
+        is_user_file: whether a source file is the user's own, neither torch nor another installed framework.
+    """
+
+    def __init__(self, is_user_file: Callable[[str], bool]) -> None:
+        self._is_user_file = is_user_file
+        self._is_user: dict[str, bool] = {}
+        self._places: dict[int, tuple[str, int, str]] = {}
+        self._made: dict[tuple[str, int, str], Origin] = {}
+        self._noted: dict[int, int] = {}
+        self._notes = 0
+
+    def note(self, key: int) -> None:
+        """The storage was made just now. A later storage at the same address replaces an earlier one."""
+        place = self._place()
+        self._put(key, place)
+
+    def note_if_unknown(self, key: int) -> None:
+        """The storage is seen now, and was made at the latest now."""
+        if key not in self._places:
+            self.note(key)
+
+    def note_as(self, key: int, other: int) -> None:
+        """The storage was made when `other` was noted last, unless the storage itself was noted since."""
+        if self._noted.get(key, 0) < self._noted.get(other, 0):
+            self._put(key, self._places.get(other))
+
+    def _put(self, key: int, place: tuple[str, int, str] | None) -> None:
+        self._notes += 1
+        self._noted[key] = self._notes
+        if place is None:
+            self._places.pop(key, None)
+        else:
+            self._places[key] = place
+
+    def _place(self) -> tuple[str, int, str] | None:
+        frame = sys._getframe(2)
+        try:
+            while frame is not None:
+                code = frame.f_code
+                user = self._is_user.get(code.co_filename)
+                if user is None:
+                    user = self._is_user[code.co_filename] = self._is_user_file(code.co_filename)
+                if user:
+                    return code.co_filename, frame.f_lineno, code.co_name
+                frame = frame.f_back  # type: ignore[assignment]
+            return None
+        finally:
+            del frame  # a frame left in a local of its own callee is a cycle
+
+    def __getitem__(self, key: int) -> Origin:
+        place = self._places[key]
+        origin = self._made.get(place)
+        if origin is None:
+            file, line, function = place
+            code = linecache.getline(file, line).strip()
+            origin = self._made[place] = Origin(file, line, function, printable(code)[:MAX_CODE_LENGTH])
+        return origin
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self._places)
+
+    def __len__(self) -> int:
+        return len(self._places)
+
+
+def printable(text: str) -> str:
+    """The text with control and other unprintable characters replaced, so that it cannot drive a terminal."""
+    return "".join(character if character.isprintable() else "?" for character in text)

@@ -1,0 +1,84 @@
+"""The plugin's own dependencies, imported when they are needed, whatever tests have put in their place.
+
+Suites that test code which asks for GPUs put a mock of `pynvml` or `psutil` into `sys.modules`, some for the whole
+session. To call that would change what the tests count, and what it answers is no measurement.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import sys
+import types
+from typing import TYPE_CHECKING, Any, Final
+
+from pytest_gpuleak.heap.classes import is_kind_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+_ModuleSpec: Final = type(types.__spec__)
+_module_dict = vars(types.ModuleType)["__dict__"].__get__
+_ABSENT: Final = object()
+_imported: dict[str, Any] = {}
+
+
+def import_dependency(name: str, *, required: bool = False) -> Any:
+    """Return one of the plugin's dependencies as it was installed. Raises ImportError where it is not.
+
+    Args:
+        name: the module.
+        required: whether it is imported even where None stands for it in `sys.modules`, which says that it is missing.
+    """
+    package = name.partition(".")[0]
+    stands = dict.get(sys.modules, package, _ABSENT)
+    if stands is None and not required:
+        raise ImportError(f"{package} is None in sys.modules")
+    if name not in _imported:
+        if stands is _ABSENT or is_installed(stands):
+            _imported[name] = importlib.import_module(name)
+        else:
+            with _out_of_the_way(package):
+                _imported[name] = importlib.import_module(name)
+    return _imported[name]
+
+
+@contextlib.contextmanager
+def dependency_in_place(name: str) -> Iterator[None]:
+    """Have `sys.modules` show a dependency that was imported: psutil looks itself up there in each call."""
+    if dict.get(sys.modules, name) is _imported[name]:
+        yield
+        return
+    with _out_of_the_way(name):
+        sys.modules[name] = _imported[name]
+        yield
+
+
+def is_installed(module: object) -> bool:
+    """Whether a module was imported from somewhere, and not made by hand."""
+    if not is_kind_of(type(module), types.ModuleType):
+        return False
+    spec = _module_dict(module).get("__spec__")
+    return type(spec) is _ModuleSpec and type(vars(spec).get("origin")) is str
+
+
+@contextlib.contextmanager
+def _out_of_the_way(package: str) -> Iterator[None]:
+    """Take what stands for a package out of `sys.modules`, and put it back."""
+    before = _entries(package)
+    for name in before:
+        sys.modules.pop(name, None)
+    try:
+        yield
+    finally:
+        for name in _entries(package):
+            del sys.modules[name]
+        sys.modules.update(before)
+
+
+def _entries(package: str) -> dict[str, Any]:
+    return {
+        name: module
+        for name, module in list(dict.items(sys.modules))
+        if name == package or name.startswith(f"{package}.")
+    }

@@ -1,0 +1,1 @@
+"""The host's memory: a probe for each way to count it."""

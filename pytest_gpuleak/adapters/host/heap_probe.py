@@ -1,0 +1,106 @@
+"""The C library's heap: bytes that malloc has handed out."""
+
+from __future__ import annotations
+
+from math import inf
+from typing import TYPE_CHECKING, Final
+
+from pytest_gpuleak.adapters.host.counter_probe import CounterProbe
+from pytest_gpuleak.adapters.host.glibc import mallinfo
+from pytest_gpuleak.adapters.host.throttled_reader import ThriftyReader
+from pytest_gpuleak.model.readings import ProbeUnavailable
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Protocol
+
+    class HeapReader(Protocol):
+        """Reads the heap; `free` is what malloc had in hand at the last reading, infinite where that is not told."""
+
+        @property
+        def free(self) -> float: ...  # noqa: D102
+        def read(self) -> int: ...  # noqa: D102
+
+
+_TRIAL: Final = 256 * 1024
+_TRIALS: Final = 3
+
+
+def heap_reader() -> HeapReader:
+    """Reads the bytes malloc has handed out, in about 2 us.
+
+    By ``mallinfo2`` of the GNU C library, or by its likes elsewhere, which psutil knows. What goes past malloc is not
+    seen: the arenas of Python's small objects (Objects/obmalloc.c takes them by mmap), memory maps, shared memory.
+
+    Raises:
+        ProbeUnavailable: psutil has no such figure here (musl, psutil below 7.2), or another malloc is in use.
+    """
+    reader = mallinfo() or _PsutilHeap()
+    if not any(_sees_trial(reader.read) for _ in range(_TRIALS)):
+        raise ProbeUnavailable("the C library does not count this process's heap (another malloc is preloaded)")
+    return reader
+
+
+class _PsutilHeap:
+    """The heap as psutil tells it. Raises ProbeUnavailable where it does not."""
+
+    free = inf
+
+    def __init__(self) -> None:
+        from pytest_gpuleak.adapters.dependencies import import_dependency  # not where the C library tells
+
+        psutil = import_dependency("psutil", required=True)
+        self._ask = getattr(psutil, "heap_info", None)
+        if self._ask is None:
+            raise ProbeUnavailable("psutil has no heap_info on this platform")
+        try:
+            self.read()
+        except (OSError, RuntimeError, psutil.Error) as error:
+            raise ProbeUnavailable(f"psutil.heap_info failed: {type(error).__name__}") from error
+
+    def read(self) -> int:
+        info = self._ask()  # type: ignore[misc] # __init__ has refused None
+        return int(info.heap_used + info.mmap_used)
+
+
+def _sees_trial(read: Callable[[], int]) -> bool:
+    """Whether the counter moves by what is allocated: jemalloc and the like leave the C library's own at rest."""
+    before = read()
+    block = bytearray(_TRIAL)
+    grown = read() - before
+    del block
+    return grown >= _TRIAL // 2  # another thread may free at the same time
+
+
+class HeapProbe(CounterProbe):
+    """Growth of the C heap, and the large objects behind it.
+
+    CPU tensors, NumPy arrays, bytearrays, long strings and lists, what ctypes and extensions allocate: exact to the
+    byte. Small Python objects are not seen.
+
+    `floor`: over 1,000 clean tests (``benchmarks/host_noise.py``, Linux, glibc, 2 cores, 2026-11-21) the largest growth
+    was 1.08 MiB on Python 3.13, a first import, and 0.22 MiB on 3.11; the first import of torch, once, 93 MiB.
+    """
+
+    name = "heap"
+    judges = True
+    floor = 2 * 1024 * 1024
+
+    def __init__(self) -> None:
+        super().__init__(maps=False)
+        self._thrifty = ThriftyReader(lambda: 0)
+
+    def start(self) -> None:
+        """See `HostProbe.start`."""
+        heap = heap_reader()
+        self._thrifty = ThriftyReader(heap.read, lambda: heap.free)
+        self._read = self._thrifty.read
+
+    def stop(self) -> None:
+        """See `HostProbe.stop`."""
+        super().stop()
+        self._thrifty.close()
+
+    def read_briefly(self) -> int:
+        """See `HostProbe.read_briefly`."""
+        return 0 if self._read is None else self._thrifty.read_briefly()

@@ -1,0 +1,46 @@
+"""The probes of the host's memory, by the names that `--gpu-leak-host` takes."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from pytest_gpuleak.adapters.probe_protocol import HostProbe
+
+NAMES = ("heap", "tracemalloc", "pympler", "rss")
+"""What `host_probes` accepts."""
+
+
+def host_probes(names: Sequence[str], root: str = "") -> list[HostProbe]:
+    """The probes of these names, in their order, each once, not started.
+
+    Args:
+        names: of `NAMES`.
+        root: pytest's rootdir: tells the user's files from installed ones.
+
+    Raises:
+        ValueError: there is no probe of such a name.
+    """
+    return [_make(name, root) for name in dict.fromkeys(names)]
+
+
+def _make(name: str, root: str) -> HostProbe:
+    if name == "heap":
+        from pytest_gpuleak.adapters.host.heap_probe import HeapProbe
+
+        return HeapProbe()
+    if name == "tracemalloc":
+        from pytest_gpuleak.adapters.host.tracemalloc_probe import TracemallocProbe
+
+        return TracemallocProbe(root)
+    if name == "pympler":
+        from pytest_gpuleak.adapters.host.pympler_probe import PymplerProbe
+
+        return PymplerProbe()
+    if name == "rss":
+        from pytest_gpuleak.adapters.host.resident_set_probe import ResidentSetProbe
+
+        return ResidentSetProbe()
+    raise ValueError(f"{name!r} is none of {', '.join(NAMES)}")

@@ -1,0 +1,108 @@
+"""NumPy arrays that look into a target's memory: ``tensor.numpy()``, ``array[1:]``.
+
+Arrays are not tracked by the collector, nor are dicts and tuples that hold nothing else (Objects/dictobject.c,
+MAINTAIN_TRACKING; Objects/tupleobject.c, _PyTuple_MaybeUntrack): `gc.get_referrers` shows neither.
+"""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any, Final
+
+from pytest_gpuleak.heap import safe_access
+from pytest_gpuleak.heap.hidden_references import Descent, Link
+from pytest_gpuleak.heap.library_types import extension_class
+from pytest_gpuleak.heap.referrers import get_objects, get_referents, is_tracked, untouchable_modules
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from pytest_gpuleak.heap.referrers import Deadline
+
+_MAX_BASES: Final = 16
+
+
+class ArrayBases:
+    """Finds arrays by their chain of bases, in a walk over the whole heap (about 0.2 s for 170,000 objects)."""
+
+    def find(self, orphans: Sequence[object], extra: Sequence[object], deadline: Deadline) -> list[Link]:
+        """See `NativeEdgeFinder.find`. Nothing where numpy is not imported."""
+        array_class = extension_class("numpy", "ndarray")
+        if array_class is None:
+            return []
+        bases = _Bases(orphans, array_class)
+        descent = Descent(bases.is_array, bases.lead_to_wanted, _may_hide, deadline)
+        own = {id(orphans), id(extra), *untouchable_modules()}
+        for source in (extra, get_objects()):
+            for container in source:
+                if id(container) in own:
+                    continue
+                values = [container, *get_referents(container)] if source is extra else get_referents(container)
+                if deadline.worked(1 + len(values)):
+                    return bases.links + descent.links
+                for value in values:
+                    if bases.is_array(value):
+                        bases.lead_to_wanted(value)
+                    elif _may_hide(value):
+                        descent.enter(value)
+        return bases.links + descent.links
+
+
+def _may_hide(value: object) -> bool:
+    """Whether `value` is a container that may hold arrays unseen by the collector."""
+    return (type(value) is dict or type(value) is tuple) and not is_tracked(value)
+
+
+class _Bases:
+    """Follows arrays along their bases to wanted objects.
+
+    Args:
+        orphans: the wanted objects.
+        array_class: ``numpy.ndarray``.
+
+    Attributes:
+        links: the references found.
+    """
+
+    def __init__(self, orphans: Sequence[object], array_class: type) -> None:
+        self.links: list[Link] = []
+        self._wanted = set(map(id, orphans))
+        self._array_class = array_class
+        self._array_types = _with_subclasses(array_class)
+        self._linked: set[int] = set()
+
+    def is_array(self, value: object) -> bool:
+        """Whether `value` is an array."""
+        return id(type(value)) in self._array_types
+
+    def lead_to_wanted(self, array: Any) -> bool:
+        """Add the links from `array` to a wanted object along its bases; whether there was one."""
+        chain = [array]
+        while len(chain) <= _MAX_BASES:
+            base = safe_access.slot(chain[-1], self._array_class, "base")
+            if base is None:
+                return False
+            chain.append(base)
+            if id(base) in self._wanted:
+                break
+            if not self.is_array(base):
+                return False
+        else:
+            return False
+        for parent, child in pairwise(chain):
+            if id(parent) not in self._linked:
+                self._linked.add(id(parent))
+                self.links.append(Link(parent, child, ".base"))
+        return True
+
+
+def _with_subclasses(array_class: type) -> set[int]:
+    """Ids of a class and all its subclasses."""
+    found: set[int] = set()
+    pending = [array_class]
+    while pending:
+        cls = pending.pop()
+        if id(cls) not in found:
+            found.add(id(cls))
+            pending.extend(safe_access.subclasses(cls))
+    return found

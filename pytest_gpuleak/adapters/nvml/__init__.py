@@ -1,0 +1,1 @@
+"""The NVIDIA driver: what processes hold on its devices."""

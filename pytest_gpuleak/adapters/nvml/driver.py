@@ -1,0 +1,75 @@
+"""What the driver says of the devices, asked when there is a reason to: NVML costs up to milliseconds a call."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from pytest_gpuleak.adapters.torch.lookup import torch_module
+from pytest_gpuleak.model.readings import ProbeUnavailable
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from pytest_gpuleak.adapters.nvml.readings import Nvml, NvmlReading
+
+
+def _uses_cuda() -> bool:
+    """Whether this process has a CUDA device in use: without one nobody misses the driver."""
+    cuda = torch_module("torch.cuda")
+    return cuda is not None and bool(cuda.is_initialized())
+
+
+def _call(function: Callable[[], Any]) -> Any:
+    return function()
+
+
+class Driver:
+    """NVML, started when it is first asked.
+
+    Args:
+        faults: where a line goes on why it cannot be asked.
+    """
+
+    def __init__(self, faults: list[str]) -> None:
+        self._faults = faults
+        self._nvml: Nvml | None = None
+        self._asked = False
+        self.bound: Callable[[Callable[[], Any]], Any] = _call
+        """Calls a function for a limited time. Raises TimeoutError where that is over."""
+
+    def read(self) -> dict[str, NvmlReading]:
+        """By device, who holds what; empty where nobody can say. Never raises."""
+        try:
+            nvml = self._start()
+            if nvml is None:
+                return {}
+            readings: dict[str, NvmlReading] = self.bound(nvml.read)
+        except TimeoutError:
+            self._faults.append("nvml: a call took too long, and it is no longer asked")
+            self._nvml = None
+            return {}
+        if nvml.fault:
+            self._faults.append(f"nvml: {nvml.fault}")
+            self._nvml = None
+        return readings
+
+    def stop(self) -> None:
+        """Let go of the library. Safe to call twice."""
+        if self._nvml is not None:
+            self._nvml.stop()
+            self._nvml = None
+
+    def _start(self) -> Nvml | None:
+        if not self._asked:
+            self._asked = True
+            from pytest_gpuleak.adapters.nvml.readings import Nvml
+
+            nvml = Nvml()
+            try:
+                self.bound(nvml.start)
+            except ProbeUnavailable as why:
+                if _uses_cuda():
+                    self._faults.append(f"nvml not read: {why}")
+            else:
+                self._nvml = nvml
+        return self._nvml

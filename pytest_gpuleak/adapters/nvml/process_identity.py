@@ -1,0 +1,105 @@
+"""Who this process is for the NVIDIA driver, and which of the processes that it lists descend from this one."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, NamedTuple
+
+from pytest_gpuleak.adapters.dependencies import dependency_in_place, import_dependency
+from pytest_gpuleak.model.text import clean_text
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+INITIAL_PID_NAMESPACE = "pid:[4026531836]"
+"""The namespace that the driver's own pids belong to (Linux, PROC_PID_INIT_INO in include/linux/proc_ns.h)."""
+
+MAX_NAME = 80
+
+
+class Identity(NamedTuple):
+    """By what pids the driver may know this process.
+
+    Attributes:
+        pids: outermost first.
+        visible: whether a process that the driver does not list holds nothing.
+        why: why not, in a few words.
+    """
+
+    pids: tuple[int, ...]
+    visible: bool
+    why: str = ""
+
+
+def identify(pid: int, status: str, namespace: str, release: str) -> Identity:
+    """Find out how the driver sees a process.
+
+    Args:
+        pid: as the process itself knows it.
+        status: the text of ``/proc/self/status``; its line ``NSpid`` lists the pids from the namespace of the mounted
+            ``/proc`` inwards (Linux, Documentation/filesystems/proc.rst). Empty where there is none.
+        namespace: what ``/proc/self/ns/pid`` points to, empty where unknown.
+        release: of the kernel.
+    """
+    pids: tuple[int, ...] = (pid,)
+    for line in status.splitlines():
+        key, _, rest = line.partition(":")
+        if key == "NSpid":
+            listed = tuple(int(part) for part in rest.split() if part.isdigit())
+            pids = listed if pid in listed else (*listed, pid)
+    if "microsoft" in release.lower():
+        return Identity(pids, False, "not visible: WSL's driver lists no processes")
+    if namespace not in ("", INITIAL_PID_NAMESPACE):
+        return Identity(pids, False, "not visible: this process has a pid namespace of its own")
+    return Identity(pids, True)
+
+
+def own_identity() -> Identity:
+    """How the driver sees this process. Read anew each time: a fork has another pid."""
+    status = namespace = ""
+    try:
+        with open("/proc/self/status", encoding="ascii", errors="replace") as file:  # noqa: PTH123 - half the cost
+            status = file.read()
+        namespace = os.readlink("/proc/self/ns/pid")  # noqa: PTH115 - as above
+    except OSError:
+        pass  # no Linux: pids are the same for everybody
+    release = os.uname().release if hasattr(os, "uname") else ""
+    return identify(os.getpid(), status, namespace, release)
+
+
+class Family:
+    """Names of processes, and whether they descend from this one. Looked up once a reading.
+
+    Args:
+        pids: those that are this process.
+    """
+
+    def __init__(self, pids: Iterable[int]) -> None:
+        self._own = frozenset(pids)
+        self._known: dict[int, tuple[str | None, bool]] = {}
+
+    def name_of(self, pid: int) -> str | None:
+        """The program's name, None where it cannot be read."""
+        return self._look_up(pid)[0]
+
+    def is_descendant(self, pid: int) -> bool:
+        """Whether this process, or one that descends from it, started that one."""
+        return self._look_up(pid)[1]
+
+    def _look_up(self, pid: int) -> tuple[str | None, bool]:
+        if pid not in self._known:
+            self._known[pid] = self._ask(pid)
+        return self._known[pid]
+
+    def _ask(self, pid: int) -> tuple[str | None, bool]:
+        psutil = import_dependency("psutil", required=True)
+        with dependency_in_place("psutil"):
+            try:
+                process = psutil.Process(pid)
+                name = clean_text(process.name(), MAX_NAME)
+            except (psutil.Error, OSError, ValueError):
+                return None, False
+            try:
+                return name, any(parent.pid in self._own for parent in process.parents())
+            except (psutil.Error, OSError):
+                return name, False

@@ -1,0 +1,389 @@
+"""What the NVIDIA driver says that processes hold, by way of nvidia-ml-py (module ``pynvml``).
+
+It sees what torch's allocator does not: contexts, raw ``cudaMalloc``, NCCL, other frameworks, other processes. NVML
+creates no CUDA context, and nothing here sets or resets anything. It moves with other processes, so it is evidence
+and never a verdict of its own. All sizes are bytes; a figure that cannot be had is None, never 0.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from pytest_gpuleak.adapters.dependencies import import_dependency
+from pytest_gpuleak.adapters.nvml.device_order import PhysicalDevice, match_devices
+from pytest_gpuleak.adapters.nvml.process_identity import Family, Identity, own_identity
+from pytest_gpuleak.adapters.torch.lookup import loaded_torch
+from pytest_gpuleak.model.readings import ProbeUnavailable
+from pytest_gpuleak.model.text import clean_text
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+FIRST_ABSENT = 1 << 63
+"""From here up an unsigned figure is none: NVML_VALUE_NOT_AVAILABLE (2**64 - 1), or a counter that fell below 0."""
+
+NO_LIBRARY = "the NVIDIA driver's library is not installed (libnvidia-ml)"
+MAX_NAME = 80
+
+
+class ProcessMemory(NamedTuple):
+    """What one process holds of a device.
+
+    Attributes:
+        pid: as the driver gives it; in a container it may be the host's.
+        bytes: None where the driver does not say.
+        name: its program, None where it cannot be read.
+    """
+
+    pid: int
+    bytes: int | None
+    name: str | None = None
+
+
+class NvmlReading(NamedTuple):
+    """One device's memory as its driver counts it.
+
+    Attributes:
+        uuid: ``GPU-...`` or ``MIG-...``: the same device in every process, whatever index it has there.
+        model: the device's name.
+        total: bytes of the device.
+        used: bytes in use by all processes and by the driver itself.
+        own: bytes of this process; 0 where the driver would list it and does not.
+        children: processes that this one has started, directly or not, and that hold memory of the device.
+        others: all other processes that do.
+        why_absent: why `own` is None, in a few words.
+    """
+
+    uuid: str
+    model: str
+    total: int | None
+    used: int | None
+    own: int | None
+    children: tuple[ProcessMemory, ...] = ()
+    others: tuple[ProcessMemory, ...] = ()
+    why_absent: str = ""
+
+
+def outside(reading: NvmlReading, reserved: int) -> int | None:
+    """Bytes of this process on the device beyond what torch's allocator has reserved.
+
+    A context alone takes some hundred MiB, so what is of interest is how it grows. None where the driver does not say,
+    or says less than torch has: then it has not seen this process, or another one that has the same pid elsewhere.
+    """
+    if reading.own is None or reading.own < reserved:
+        return None
+    return reading.own - reserved
+
+
+class Nvml:
+    """The driver's counters. Costs tens of microseconds to milliseconds a device: to be read on demand, not for each test.
+
+    Attributes:
+        fault: what put an end to it in mid-run, once; empty while all is well.
+    """
+
+    name = "nvml"
+
+    def __init__(self) -> None:
+        self.fault = ""
+        self._pynvml: Any = None
+        self._devices: list[PhysicalDevice] = []
+        self._handles: dict[str, Any] = {}
+        self._logical: dict[str, str] = {}
+        self._matched_for: object = None
+
+    def start(self) -> None:
+        """Open the driver's library. Raises ProbeUnavailable with the one reason why there is nothing to read."""
+        if "pynvml" not in sys.modules and not _library_is_there():
+            raise ProbeUnavailable(NO_LIBRARY)
+        try:
+            pynvml = import_dependency("pynvml")
+        except ImportError:
+            raise ProbeUnavailable("nvidia-ml-py is not installed") from None
+        try:
+            pynvml.nvmlInit()
+        except Exception as error:  # noqa: BLE001 - the binding raises AttributeError and OSError for odd libraries
+            raise ProbeUnavailable(_reason(pynvml, error)) from None
+        self._pynvml = pynvml
+        try:
+            self._enumerate()
+            reason = self._complaint()
+        except Exception as error:  # noqa: BLE001 - as above
+            reason = _reason(pynvml, error)
+        if reason:
+            self.stop()
+            raise ProbeUnavailable(reason)
+
+    def stop(self) -> None:
+        """Close the library as often as it was opened here. Safe to call twice."""
+        pynvml, self._pynvml = self._pynvml, None
+        self._handles.clear()
+        self._logical.clear()
+        self._matched_for = None
+        if pynvml is not None:
+            try:
+                pynvml.nvmlShutdown()
+            except Exception:  # noqa: BLE001 - it is gone already, which is what was wanted
+                return
+
+    @property
+    def driver(self) -> str:
+        """The driver's version; empty where it cannot be had."""
+        try:
+            return clean_text(str(self._pynvml.nvmlSystemGetDriverVersion()), MAX_NAME) if self._pynvml else ""
+        except Exception:  # noqa: BLE001 - a figure for the report
+            return ""
+
+    def read(self) -> dict[str, NvmlReading]:
+        """The devices that this process can use, by torch's name (``cuda:0``).
+
+        Empty before `start`, once the driver has failed (see `fault`), and while it is not known which device has
+        which index. Raises nothing.
+        """
+        if self._pynvml is None:
+            return {}
+        try:
+            try:
+                return self._read_all()
+            except self._pynvml.NVMLError as error:
+                if error.value != self._pynvml.NVML_ERROR_UNINITIALIZED:
+                    raise
+                # Somebody has closed the library once more often than they opened it.
+                self._pynvml.nvmlInit()
+                self._enumerate()
+                return self._read_all()
+        except Exception as error:  # noqa: BLE001 - a device that fails must not end the run
+            self.fault = f"NVML failed and is no longer read: {_reason(self._pynvml, error)}"
+            self.stop()
+            return {}
+
+    def _enumerate(self) -> None:
+        """Note the machine's devices; opens none."""
+        pynvml = self._pynvml
+        self._devices, self._handles, self._matched_for = [], {}, None
+        for index in range(pynvml.nvmlDeviceGetCount()):
+            try:
+                handle = pynvml.nvmlDeviceGetHandleByIndex(index)
+            except pynvml.NVMLError as error:
+                if error.value != pynvml.NVML_ERROR_NO_PERMISSION:
+                    raise
+                continue  # a device that the container was not given
+            uuid = _text(pynvml.nvmlDeviceGetUUID(handle))
+            bus = _text(pynvml.nvmlDeviceGetPciInfo(handle).busId)
+            parts = self._partitions(handle)
+            model = clean_text(_text(pynvml.nvmlDeviceGetName(handle)), MAX_NAME)
+            self._handles[uuid] = handle
+            self._handles.update(parts or {})
+            self._devices.append(PhysicalDevice(uuid, model, bus, None if parts is None else tuple(parts)))
+
+    def _partitions(self, handle: Any) -> dict[str, Any] | None:
+        """The MIG devices of a device, by UUID; None where it is not partitioned."""
+        pynvml = self._pynvml
+        try:
+            current, _ = pynvml.nvmlDeviceGetMigMode(handle)
+            if current != pynvml.NVML_DEVICE_MIG_ENABLE:
+                return None
+            slots = pynvml.nvmlDeviceGetMaxMigDeviceCount(handle)
+        except pynvml.NVMLError:
+            return None  # most devices know no partitions
+        parts = {}
+        for slot in range(slots):
+            try:
+                part = pynvml.nvmlDeviceGetMigDeviceHandleByIndex(handle, slot)
+            except pynvml.NVMLError:
+                continue  # nothing is in this slot
+            parts[_text(pynvml.nvmlDeviceGetUUID(part))] = part
+        return parts
+
+    def _complaint(self) -> str:
+        """Why nothing can be read, empty where something can."""
+        if not self._devices:
+            return "the NVIDIA driver shows no device"
+        visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+        if match_devices(self._devices, visible, os.environ.get("CUDA_DEVICE_ORDER")) == []:
+            return f"no device is visible (CUDA_VISIBLE_DEVICES is {clean_text(repr(visible), MAX_NAME)})"
+        return ""
+
+    def _match(self) -> None:
+        """Find out which device is which for torch: from torch itself once it has started, until then as CUDA would."""
+        initialised = torch_uuids()
+        if initialised is not None:
+            key: object = tuple(initialised)
+        else:
+            key = (os.environ.get("CUDA_VISIBLE_DEVICES"), os.environ.get("CUDA_DEVICE_ORDER"))
+        if key == self._matched_for:
+            return
+        self._matched_for = key
+        guessed = match_devices(
+            self._devices, os.environ.get("CUDA_VISIBLE_DEVICES"), os.environ.get("CUDA_DEVICE_ORDER")
+        )
+        if initialised is None:
+            self._logical = {f"cuda:{index}": uuid for index, uuid in enumerate(guessed or ())}
+            return
+        self._logical = {}
+        partitioned = {device.uuid: device.partitions for device in self._devices if device.partitions is not None}
+        by_digits = {uuid.partition("-")[2].lower(): uuid for uuid in self._handles}
+        for index, digits in enumerate(initialised):
+            uuid = by_digits.get(digits.lower(), "")
+            if uuid in partitioned:
+                # CUDA gave the whole device's UUID for one of its parts: the one that it would have taken.
+                uuid = next((part for part in guessed or () if part in partitioned[uuid]), "")
+            if uuid:
+                self._logical[f"cuda:{index}"] = uuid
+
+    def _read_all(self) -> dict[str, NvmlReading]:
+        self._match()
+        identity = own_identity()
+        models = {device.uuid: device.model for device in self._devices}
+        for device in self._devices:
+            models.update(dict.fromkeys(device.partitions or (), f"{device.model} (MIG)"))
+        family = Family(identity.pids)
+        readings = {}
+        for name, uuid in self._logical.items():
+            handle = self._handles[uuid]
+            total, used = self._totals(handle)
+            processes, refused = self._processes(handle)
+            readings[name] = _reading(uuid, models[uuid], total, used, processes, refused, identity, family)
+        return readings
+
+    def _totals(self, handle: Any) -> tuple[int | None, int | None]:
+        pynvml = self._pynvml
+        try:
+            memory = pynvml.nvmlDeviceGetMemoryInfo(handle)
+        except pynvml.NVMLError as error:
+            if error.value not in _refusals(pynvml):
+                raise
+            return None, None  # a device that shares the host's memory has none of its own
+        return _figure(memory.total), _figure(memory.used)
+
+    def _processes(self, handle: Any) -> tuple[dict[int, int | None], str]:
+        """Bytes by pid, and why there are none."""
+        pynvml = self._pynvml
+        found: dict[tuple[int, int | None, int | None], int | None] = {}
+        refused = ""
+        for ask in (pynvml.nvmlDeviceGetComputeRunningProcesses, pynvml.nvmlDeviceGetGraphicsRunningProcesses):
+            try:
+                rows = _ask_twice(pynvml, ask, handle)
+            except pynvml.NVMLError as error:
+                if error.value not in _refusals(pynvml):
+                    raise
+                if ask is pynvml.nvmlDeviceGetComputeRunningProcesses:
+                    refused = "not visible: " + _reason(pynvml, error)
+                continue
+            for row in rows:
+                # One that computes and draws stands in both lists, with all that it holds in each.
+                key = (row.pid, _figure(row.gpuInstanceId), _figure(row.computeInstanceId))
+                size = _figure(row.usedGpuMemory)
+                known = found.get(key)
+                found[key] = size if known is None else known if size is None else max(known, size)
+        by_pid: dict[int, int | None] = {}
+        for (pid, _, _), size in found.items():
+            # Parts of a sum that is not known do not make one.
+            by_pid[pid] = size if pid not in by_pid else _sum(by_pid[pid], size)
+        return by_pid, refused
+
+
+def _reading(
+    uuid: str,
+    model: str,
+    total: int | None,
+    used: int | None,
+    processes: dict[int, int | None],
+    refused: str,
+    identity: Identity,
+    family: Family,
+) -> NvmlReading:
+    mine = next((pid for pid in identity.pids if pid in processes), None)
+    why = ""
+    if mine is not None:
+        own = processes[mine]
+        why = "" if own is not None else "not visible: the driver gives no figure for a process"
+    elif refused or not identity.visible:
+        own, why = None, refused or identity.why
+    else:
+        own = 0
+    children: list[ProcessMemory] = []
+    others: list[ProcessMemory] = []
+    for pid in sorted(processes):
+        if pid != mine:
+            row = ProcessMemory(pid, processes[pid], family.name_of(pid))
+            (children if family.is_descendant(pid) else others).append(row)
+    return NvmlReading(uuid, model, total, used, own, tuple(children), tuple(others), why)
+
+
+def torch_uuids() -> list[str] | None:
+    """The devices' UUIDs without prefix, in torch's order; None where torch has not started CUDA, or does not say.
+
+    Where torch is built for ROCm, ``cuda:0`` is none of NVIDIA's: there are none.
+    """
+    torch = loaded_torch()
+    cuda: Any = getattr(torch, "cuda", None)
+    try:
+        if getattr(getattr(torch, "version", None), "hip", None):
+            return []
+        if cuda is None or not cuda.is_initialized():
+            return None
+        return [str(cuda.get_device_properties(index).uuid) for index in range(cuda.device_count())]
+    except (AttributeError, RuntimeError, AssertionError):
+        return None  # torch before 2.4 shows no UUID; without a device it raises
+
+
+def _library_is_there() -> bool:
+    """Whether the driver's library can be loaded: the binding takes 35 ms to import, which most machines can be spared."""
+    if not sys.platform.startswith("linux"):
+        return True  # the binding knows where else it may be
+    import ctypes
+
+    try:
+        ctypes.CDLL("libnvidia-ml.so.1")
+    except OSError:
+        return False
+    return True
+
+
+def _ask_twice(pynvml: Any, ask: Callable[[Any], Any], handle: Any) -> Any:
+    """Ask for processes; again where so many were started meanwhile that the list had no room for them."""
+    try:
+        return ask(handle)
+    except pynvml.NVMLError as error:
+        if error.value != pynvml.NVML_ERROR_INSUFFICIENT_SIZE:
+            raise
+        return ask(handle)
+
+
+def _refusals(pynvml: Any) -> tuple[int, ...]:
+    """Errors that say that a device has no such figure, or not for us; with others something is broken."""
+    return (pynvml.NVML_ERROR_NOT_SUPPORTED, pynvml.NVML_ERROR_FUNCTION_NOT_FOUND, pynvml.NVML_ERROR_NO_PERMISSION)
+
+
+def _reason(pynvml: Any, error: Exception) -> str:
+    """What failed, in a few words."""
+    if not isinstance(error, pynvml.NVMLError):
+        return clean_text(f"{type(error).__name__}: {error}", 2 * MAX_NAME)
+    words = {
+        pynvml.NVML_ERROR_LIBRARY_NOT_FOUND: NO_LIBRARY,
+        pynvml.NVML_ERROR_DRIVER_NOT_LOADED: "the NVIDIA driver is not loaded",
+        pynvml.NVML_ERROR_NO_PERMISSION: "no permission to ask the NVIDIA driver",
+        pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH: "the NVIDIA driver and its library differ in version",
+        pynvml.NVML_ERROR_FUNCTION_NOT_FOUND: "the NVIDIA driver is too old",
+        pynvml.NVML_ERROR_NOT_SUPPORTED: "the NVIDIA driver does not support it here",
+        pynvml.NVML_ERROR_GPU_IS_LOST: "the GPU is lost",
+    }
+    try:
+        return words.get(error.value) or clean_text(str(error), 2 * MAX_NAME)
+    except Exception:  # noqa: BLE001 - the library is asked for the text, and it may be the library that is gone
+        return f"NVML error {error.value}"
+
+
+def _figure(value: int | None) -> int | None:
+    return value if value is not None and 0 <= value < FIRST_ABSENT else None
+
+
+def _sum(one: int | None, other: int | None) -> int | None:
+    return None if one is None or other is None else one + other
+
+
+def _text(value: bytes | str) -> str:
+    return value.decode("utf-8", "replace") if isinstance(value, bytes) else value

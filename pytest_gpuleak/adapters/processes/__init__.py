@@ -1,0 +1,1 @@
+"""The processes of the operating system that descend from this one."""

@@ -1,0 +1,187 @@
+"""What the operating system says of processes: who started which, whether they run still, and what they are.
+
+psutil is imported here, and this module only where a process has a child: most runs start none.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from pytest_gpuleak.adapters.dependencies import dependency_in_place, import_dependency
+from pytest_gpuleak.model.text import clean_text
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    import psutil
+else:
+    psutil = import_dependency("psutil", required=True)
+
+FIRST_WAIT_S = 0.001
+ALL_WAITS_S = 1.0
+"""Waits for those that are going double from a millisecond, to a second in all."""
+
+MAX_COMMAND = 200
+
+
+class LeftProcess(NamedTuple):
+    """One process that has outlived its test, and those that it has started.
+
+    Attributes:
+        pid: as this process knows it.
+        created: when it began, in seconds since 1970; a second off at most.
+        age_s: seconds that it had lived when it was looked at.
+        parent: pid of who started it.
+        command: its command line, cleaned and cut.
+        program: what it runs, without what differs from run to run.
+        own_bytes: bytes of host memory that it alone uses; None where that cannot be read.
+        name: its name as a ``multiprocessing`` process; empty for any other.
+        pool: the kind of pool that it is a worker of; empty for any other.
+        descendants: what it has started in turn and still runs.
+        pool_id: the same number for workers of the same executor; 0 for any other process.
+    """
+
+    pid: int
+    created: float
+    age_s: float
+    parent: int
+    command: str
+    program: str
+    own_bytes: int | None = None
+    name: str = ""
+    pool: str = ""
+    descendants: tuple[LeftProcess, ...] = ()
+    pool_id: int = 0
+
+
+def settle(candidates: dict[psutil.Process, int]) -> dict[psutil.Process, int]:
+    """Those that still run after some waits."""
+    wait, waited = FIRST_WAIT_S, 0.0
+    while True:
+        candidates = {process: parent for process, parent in candidates.items() if still_runs(process)}
+        if not candidates or waited >= ALL_WAITS_S:
+            return candidates
+        time.sleep(wait)
+        waited += wait
+        wait = min(wait * 2, max(FIRST_WAIT_S, ALL_WAITS_S - waited))
+
+
+def describe(candidates: dict[psutil.Process, int]) -> list[LeftProcess]:
+    """What is to be said of processes, those that others of them have started below these."""
+    from pytest_gpuleak.adapters.processes.kinds import FORK, executor_pools, pool_workers, process_names, program_of
+
+    pids = {process.pid for process in candidates}
+    executors = executor_pools()
+    workers, names, own = pool_workers(pids), process_names(), command_line(os.getpid())
+
+    def described(process: psutil.Process) -> LeftProcess:
+        pid, parent = process.pid, candidates[process]
+        command = command_line(pid)
+        forked = command == own and bool(own)
+        return LeftProcess(
+            pid=pid,
+            created=creation_time(process),
+            age_s=max(0.0, time.time() - creation_time(process)),
+            parent=parent,
+            command=FORK if forked else clean_text(" ".join(command) or _name(pid), MAX_COMMAND),
+            program=FORK if forked else program_of(command) if command else _name(pid),
+            own_bytes=_own_bytes(pid),
+            name=clean_text(names.get(pid, ""), MAX_COMMAND),
+            pool=workers.get(pid, ""),
+            descendants=tuple(described(below) for below, above in candidates.items() if above == pid),
+            pool_id=executors.get(pid, 0),
+        )
+
+    return [described(process) for process, parent in candidates.items() if parent not in pids]
+
+
+def list_descendants() -> dict[int, int]:
+    """The pids of the processes that this one has started, directly or not, with their parents', parents first."""
+    found = children_by_file(os.getpid())
+    if found is not None:
+        return found
+    pairs: dict[int, int] = {}
+    with dependency_in_place("psutil"):
+        for process in psutil.Process().children(recursive=True):
+            with contextlib.suppress(psutil.Error):
+                pairs[process.pid] = process.ppid()
+    return pairs
+
+
+def children_by_file(pid: int, proc: str = "/proc") -> dict[int, int] | None:
+    """The descendants of a process, with their parents, as its threads' files list them; None without such files.
+
+    Many times as fast as a walk over all processes, but not in every kernel (CONFIG_PROC_CHILDREN). A child may be left
+    out while another one ends (Linux, Documentation/filesystems/proc.rst): times of creation tell it from a new one.
+    """
+    found: dict[int, int] = {}
+    waiting = [pid]
+    while waiting:
+        parent = waiting.pop()
+        folder = f"{proc}/{parent}/task"
+        try:
+            threads = os.listdir(folder)  # noqa: PTH208 - names alone
+        except OSError:
+            continue  # it has ended
+        for thread in threads:
+            try:
+                with open(f"{folder}/{thread}/children", encoding="ascii") as file:  # noqa: PTH123 - half the cost
+                    children = [int(word) for word in file.read().split()]
+            except OSError:
+                if parent == pid and not os.path.exists(f"{folder}/{pid}/children"):  # noqa: PTH110 - as above
+                    return None
+                continue
+            for child in children:
+                if child not in found:
+                    found[child] = parent
+                    waiting.append(child)
+    return found
+
+
+def _ask(pid: int, question: Callable[[Any], Any], otherwise: Any = None) -> Any:
+    """An answer about a process, which may be gone, or another user's."""
+    try:
+        with dependency_in_place("psutil"):
+            return question(psutil.Process(pid))
+    except (psutil.Error, OSError, ValueError):
+        return otherwise
+
+
+def find_process(pid: int) -> psutil.Process | None:
+    """The process of a pid; None where it is gone."""
+    process: psutil.Process | None = _ask(pid, lambda process: process)
+    return process
+
+
+def creation_time(process: psutil.Process) -> float:
+    """Seconds since 1970; 0 where it has ended."""
+    return float(_ask(process.pid, lambda process: process.create_time(), 0.0))
+
+
+def still_runs(process: psutil.Process) -> bool:
+    """Whether it is still that process, and has not ended: one that nobody has waited for has, and is a zombie."""
+    return bool(_ask(process.pid, lambda now: now == process and now.status() != "zombie"))
+
+
+def is_running(process: LeftProcess) -> bool:
+    """Whether a process that was left still runs; another one may have got its pid."""
+    now = find_process(process.pid)
+    return now is not None and creation_time(now) == process.created and still_runs(now)
+
+
+def command_line(pid: int) -> list[str]:
+    """What a process was started with; empty where that cannot be read."""
+    command: list[str] = _ask(pid, lambda process: process.cmdline(), [])
+    return command
+
+
+def _name(pid: int) -> str:
+    return clean_text(_ask(pid, lambda process: process.name(), "unknown"), MAX_COMMAND)
+
+
+def _own_bytes(pid: int) -> int | None:
+    size: int | None = _ask(pid, lambda process: process.memory_full_info().uss)
+    return size

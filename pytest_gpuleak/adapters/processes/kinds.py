@@ -1,0 +1,183 @@
+"""What a child process is: which ones live until the interpreter ends by design, and which are workers of a pool.
+
+Command lines, the standard library's and torch's own tables are looked at; nothing of a user's is called.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import re
+import sys
+from pathlib import PurePath
+from typing import TYPE_CHECKING, Any
+
+from pytest_gpuleak.adapters.torch.lookup import torch_module
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+_PYTHON = re.compile(r"(python|pypy)[\d.]*[tdw]?(\.exe)?", re.IGNORECASE)
+_TAKES_VALUE = ("-W", "-X")
+
+FORK = "a fork of this process"
+"""The program of a process that has started no other program since it was forked."""
+
+
+def is_resource_tracker(command: Sequence[str]) -> bool:
+    """It removes shared memory and semaphores that a process has left behind; it ends with the interpreter.
+
+    CPython, Lib/multiprocessing/resource_tracker.py, ``ensure_running``; loky's copy, loky/backend/resource_tracker.py.
+    """
+    return any("backend.resource_tracker import main" in part for part in command) or any(
+        "multiprocessing.resource_tracker import main" in part for part in command
+    )
+
+
+def is_fork_server(command: Sequence[str]) -> bool:
+    """It forks the processes of the start method ``forkserver``, and ends with the interpreter.
+
+    Its forks have its command line too, and are not it. CPython, Lib/multiprocessing/forkserver.py, ``ensure_running``.
+    """
+    return any("multiprocessing.forkserver import main" in part for part in command)
+
+
+def is_compile_worker(command: Sequence[str]) -> bool:
+    """It compiles kernels for ``torch.compile``; one pool a process, shut down when the interpreter ends.
+
+    torch, torch/_inductor/compile_worker/subproc_pool.py, ``SubprocPool``.
+    """
+    return any("_inductor/compile_worker/" in part.replace("\\", "/") for part in command) or any(
+        part.startswith("--pickler=torch._inductor.") for part in command
+    )
+
+
+def is_loky_worker(command: Sequence[str]) -> bool:
+    """It belongs to joblib's reusable executor, whose workers end by themselves when idle for some minutes.
+
+    loky, loky/backend/popen_loky_posix.py, ``Popen._launch``; joblib/externals/loky is a copy of it.
+    """
+    return any("loky.backend.popen_loky" in part for part in command)
+
+
+def is_ray_service(command: Sequence[str]) -> bool:
+    """A cluster that ``ray.init`` has started is one a process, and ends with it (ray/_private/node.py, ``atexit``)."""
+    if not command:
+        return False
+    first = PurePath(command[0].split(" ", 1)[0]).name
+    if first in ("raylet", "gcs_server") or command[0].startswith("ray::"):
+        return True
+    return any(re.search(r"[/\\]ray[/\\](_private|dashboard|autoscaler)[/\\]", part) is not None for part in command)
+
+
+def is_execnet_worker(command: Sequence[str]) -> bool:
+    """pytest-xdist's workers: execnet, gateway_io.py, ``popen_bootstrapline``."""
+    return any("exec(eval(sys.stdin.readline()))" in part for part in command)
+
+
+HELPERS: tuple[Callable[[Sequence[str]], bool], ...] = (
+    is_resource_tracker,
+    is_compile_worker,
+    is_loky_worker,
+    is_ray_service,
+    is_execnet_worker,
+)
+"""Processes that are no test's, with all that they start. A fork server is none either, but what it forks is."""
+
+
+def is_helper(command: Sequence[str]) -> bool:
+    """Whether a process lives until the interpreter ends by design."""
+    return any(predicate(command) for predicate in HELPERS)
+
+
+def compile_pool_pids() -> set[int]:
+    """Workers that ``torch.compile`` has forked from this process, whose command line they share.
+
+    torch/_inductor/async_compile.py, ``_pool_set``.
+    """
+    pools = getattr(torch_module("torch._inductor.async_compile"), "_pool_set", ())
+    pids: set[int] = set()
+    with contextlib.suppress(Exception):  # torch's private table: where it has another form, nothing is known
+        for pool in list(pools):
+            pids.update(field_of(pool, "_processes") or ())
+    return pids
+
+
+def executor_pools() -> dict[int, int]:
+    """The workers of all executors, by pid, each with a number for its executor (Lib/concurrent/futures/process.py)."""
+    found: dict[int, int] = {}
+    with contextlib.suppress(Exception):  # a private table: where it has another form, nothing is known
+        for thread in list(getattr(sys.modules.get("concurrent.futures.process"), "_threads_wakeups", ())):
+            found.update(dict.fromkeys(field_of(thread, "processes") or (), id(thread)))
+    return found
+
+
+def pool_workers(pids: Iterable[int]) -> dict[int, str]:
+    """Which of these processes are workers of a pool, by pid, and of what.
+
+    A pool of a wider fixture's may start its workers when a test first uses it, or replace one.
+    """
+    wanted = set(pids)
+    found = {pid: "multiprocessing.Pool" for pid, name in process_names().items() if "PoolWorker" in name}
+    found.update(dict.fromkeys(executor_pools(), "ProcessPoolExecutor"))
+    if wanted - set(found):
+        found.update(dict.fromkeys(_loader_pids(), "DataLoader"))
+    return {pid: pool for pid, pool in found.items() if pid in wanted}
+
+
+def process_names() -> dict[int, str]:
+    """The names of this process's ``multiprocessing`` children, by pid (Lib/multiprocessing/process.py, ``_children``)."""
+    names: dict[int, str] = {}
+    with contextlib.suppress(Exception):  # as above
+        for process in list(getattr(sys.modules.get("multiprocessing.process"), "_children", ())):
+            pid, name = pid_of(process), field_of(process, "_name")
+            if pid is not None and type(name) is str:
+                names[pid] = name
+    return names
+
+
+def _loader_pids() -> set[int]:
+    """Workers of the DataLoaders that are being iterated, or keep their workers (torch/utils/data/dataloader.py)."""
+    kind = getattr(torch_module("torch.utils.data.dataloader"), "_MultiProcessingDataLoaderIter", None)
+    pids: set[int] = set()
+    if kind is not None:
+        with contextlib.suppress(Exception):  # as above
+            for value in gc.get_objects():
+                if type(value) is kind:
+                    pids.update(pid for pid in map(pid_of, field_of(value, "_workers") or ()) if pid is not None)
+    return pids
+
+
+def pid_of(process: Any) -> int | None:
+    """The pid of a ``multiprocessing`` process that has started; None for any other object."""
+    pid = field_of(field_of(process, "_popen"), "pid")
+    return pid if type(pid) is int else None
+
+
+def field_of(value: Any, name: str) -> Any:
+    """An instance's attribute from its own dict: no property or `__getattr__` of a user's class runs."""
+    try:
+        return object.__getattribute__(value, "__dict__").get(name)
+    except AttributeError:
+        return None
+
+
+def program_of(command: Sequence[str]) -> str:
+    """What a process runs, without what differs from run to run: a module's name, or a file's without its folder."""
+    if not command:
+        return "unknown"
+    first = PurePath(command[0].replace("\\", "/")).name or command[0]
+    if _PYTHON.fullmatch(first) is None:
+        return first
+    rest = iter(command[1:])
+    for part in rest:
+        if part == "-m":
+            return next(rest, "python")
+        if part == "-c":
+            spawned = "multiprocessing.spawn import" in next(rest, "")
+            return "multiprocessing.spawn" if spawned else "python -c"
+        if part in _TAKES_VALUE:
+            next(rest, None)
+        elif not part.startswith("-"):
+            return PurePath(part.replace("\\", "/")).name
+    return "python"

@@ -1,0 +1,1 @@
+"""torch: its tensors, devices, allocators, and what its C++ objects refer to."""

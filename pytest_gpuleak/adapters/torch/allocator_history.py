@@ -1,0 +1,244 @@
+"""The allocator's own history: which lines allocated the blocks of device memory that are still alive.
+
+CUDA's caching allocator can note the stack of each allocation (``torch.cuda.memory._record_memory_history``). It is
+switched on around a re-run alone. What is read of it is the dictionary that ``torch.cuda.memory._snapshot`` documents.
+All sizes are bytes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import linecache
+import os
+import pickle
+import re
+import tempfile
+import types
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from pytest_gpuleak.adapters.creation_lines import MAX_CODE_LENGTH, printable
+from pytest_gpuleak.adapters.torch.lookup import torch_module
+from pytest_gpuleak.model.findings import Contribution, Origin
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+
+    Frame = Mapping[str, Any]
+    Place = tuple[str, int, str]
+
+MAX_ENTRIES: Final = 100_000
+"""Events that are kept. Each takes some KB with its stack (torch/cuda/memory.py); blocks keep their own all the same."""
+
+NATIVE_TEXT: Final = "allocated in native code (backward)"
+"""What is said of a block without a Python frame: autograd's threads run none, so a backward pass leaves no line."""
+
+PICKLE_PROTOCOL: Final = 4
+"""PyTorch's memory viewer reads pickles in JavaScript, up to this protocol; Python 3.14 writes 5 by default."""
+
+_NAME_LENGTH: Final = 120
+_DIGEST_LENGTH: Final = 12
+
+
+class RecordedHistory:
+    """Records the stacks of the device's allocations while it is entered; nothing where that cannot be.
+
+    Neither imports torch nor initialises a device. Where the user records already, that recording is left alone. To be
+    left once the re-run has settled: the snapshot is taken then.
+
+    Args:
+        max_entries: events that are kept, the latest.
+
+    Attributes:
+        why_not: why nothing was recorded; empty where it was.
+        before: addresses of the blocks that were there at first.
+        snapshot: what ``torch.cuda.memory._snapshot()`` said at the end; None where nothing was recorded.
+    """
+
+    def __init__(self, max_entries: int = MAX_ENTRIES) -> None:
+        self._max_entries = max_entries
+        self._memory: Any = None
+        self.why_not = ""
+        self.before: frozenset[int] = frozenset()
+        self.snapshot: dict[str, Any] | None = None
+
+    def __enter__(self) -> RecordedHistory:  # noqa: PYI034 - typing has Self from 3.11 only
+        """Begin to record. Never raises."""
+        try:
+            self.why_not = self._begin()
+        except Exception as error:  # noqa: BLE001 - private functions of torch's: without them there is no history
+            self.why_not = f"the allocator's history cannot be recorded ({type(error).__name__})"
+            self._stop()
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        """Take the snapshot and stop. Never raises."""
+        if self._memory is None:
+            return
+        try:
+            self.snapshot = self._memory._snapshot()
+        except Exception as error:  # noqa: BLE001 - as above; or the device was lost meanwhile
+            self.why_not = f"the allocator's history cannot be read ({type(error).__name__})"
+        self._stop()
+
+    def _begin(self) -> str:
+        cuda, core = torch_module("torch.cuda"), torch_module("torch._C")
+        if not (type(cuda) is types.ModuleType and type(core) is types.ModuleType and cuda.is_initialized()):
+            return "no CUDA device was used"
+        if core._cuda_isHistoryEnabled():
+            return "the allocator's history is being recorded by somebody else"
+        memory = cuda.memory
+        self.before = frozenset(address for address, _ in _blocks(memory.memory_snapshot()))
+        # Python's frames alone: to unwind and symbolise those of C++ takes seconds.
+        self._memory = memory
+        memory._record_memory_history(
+            enabled="all", context="alloc", stacks="python", max_entries=self._max_entries, **_clear(memory)
+        )
+        return ""
+
+    def _stop(self) -> None:
+        memory, self._memory = self._memory, None
+        if memory is not None:
+            with contextlib.suppress(Exception):
+                memory._record_memory_history(enabled=None)
+
+
+def blocks_alive(
+    snapshot: Mapping[str, Any],
+    before: Collection[int],
+    is_user_file: Callable[[str], bool],
+    device: int | None = None,
+) -> tuple[Contribution, ...]:
+    """The blocks that were allocated during a recording and are alive at its end, by the line that allocated them.
+
+    Args:
+        snapshot: what ``torch.cuda.memory._snapshot()`` says.
+        before: addresses of the blocks that were there when the recording began.
+        is_user_file: whether a source file is the user's own, neither torch's nor installed nor the plugin's.
+        device: index of the device that is meant; None: all.
+
+    Returns:
+        Most bytes first. A block's bytes are those asked for, without the allocator's rounding.
+    """
+    renewed = _allocated(snapshot)
+    sizes: dict[tuple[str, Place | None], list[int]] = {}
+    for address, block in _blocks(snapshot.get("segments", ()), device):
+        if address not in before or address in renewed:
+            sizes.setdefault(_reason(_frames(block), is_user_file), []).append(_requested(block))
+    parts = [
+        Contribution(text, sum(found), len(found), None if place is None else _origin(place))
+        for (text, place), found in sizes.items()
+    ]
+    return tuple(sorted(parts, key=lambda part: (-part.bytes, part.text)))
+
+
+def write_snapshot(snapshot: Mapping[str, Any], folder: Path, nodeid: str) -> Path:
+    """Write a snapshot for PyTorch's memory viewer (pytorch.org/memory_viz), as ``_dump_snapshot`` does.
+
+    The file appears whole or not at all; that of an earlier run of the same test is replaced.
+
+    Args:
+        snapshot: what ``torch.cuda.memory._snapshot()`` says.
+        folder: made where it is not there.
+        nodeid: the test.
+
+    Returns:
+        The file's path.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / snapshot_name(nodeid)
+    handle, temporary = tempfile.mkstemp(dir=folder, prefix=".snapshot-", suffix=".part")
+    try:
+        with os.fdopen(handle, "wb") as file:
+            pickle.dump(snapshot, file, protocol=PICKLE_PROTOCOL)
+        Path(temporary).replace(path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            Path(temporary).unlink()
+        raise
+    return path
+
+
+def snapshot_name(nodeid: str) -> str:
+    """A file's name for a test: safe on every file system, and different for different tests however long their ids."""
+    digest = hashlib.sha256(nodeid.encode("utf-8", "backslashreplace")).hexdigest()[:_DIGEST_LENGTH]
+    # The end says more than the beginning: it has the test's name and parameters.
+    readable = re.sub(r"[^A-Za-z0-9_.-]+", "_", nodeid)[-_NAME_LENGTH:].strip("._-")
+    return f"{readable or 'test'}-{digest}.pickle"
+
+
+def _clear(memory: Any) -> dict[str, bool]:
+    """`clear_history`, where this torch has it (from 2.4): what was recorded earlier is not asked for."""
+    implementation = getattr(memory, "_record_memory_history_impl", None)
+    code = getattr(implementation, "__code__", None)
+    return {"clear_history": True} if code is not None and "clear_history" in code.co_varnames else {}
+
+
+def _blocks(
+    segments: Sequence[Mapping[str, Any]], device: int | None = None
+) -> Iterator[tuple[int, Mapping[str, Any]]]:
+    """The blocks in use, each with its address. One that waits for a stream to be done with it is not: it is going."""
+    for segment in segments:
+        if device is not None and segment.get("device", device) != device:
+            continue
+        address = int(segment.get("address", 0))
+        for block in segment.get("blocks", ()):
+            here = int(block.get("address", address))  # torch before 2.1 gives none: they lie one after the other
+            if block.get("state") == "active_allocated":
+                yield here, block
+            address = here + int(block.get("size", 0))
+
+
+def _allocated(snapshot: Mapping[str, Any]) -> set[int]:
+    """Addresses that were allocated during the recording.
+
+    A block that was there before may have been freed meanwhile, and its address given out anew.
+    """
+    return {
+        int(entry["addr"])
+        for trace in snapshot.get("device_traces", ())
+        for entry in trace
+        if entry.get("action") == "alloc" and "addr" in entry
+    }
+
+
+def _frames(block: Mapping[str, Any]) -> Sequence[Frame]:
+    """The stack that allocated a block, innermost frame first."""
+    frames: Sequence[Frame] = block.get("frames") or _history(block).get("frames") or ()
+    return frames
+
+
+def _requested(block: Mapping[str, Any]) -> int:
+    size = block.get("requested_size", _history(block).get("real_size"))
+    return int(block.get("size", 0) if size is None else size)
+
+
+def _history(block: Mapping[str, Any]) -> Mapping[str, Any]:
+    """What torch before 2.1 says of a block's allocation (torch/cuda/_memory_viz.py, `_block_extra_legacy`)."""
+    history: Sequence[Mapping[str, Any]] = block.get("history") or ()
+    return history[0] if history else {}
+
+
+def _reason(frames: Sequence[Frame], is_user_file: Callable[[str], bool]) -> tuple[str, Place | None]:
+    """What allocated a block, in words, and the user's line where there is one."""
+    if not frames:
+        return NATIVE_TEXT, None
+    for frame in frames:
+        file = str(frame["filename"])
+        if is_user_file(file):
+            place = file, int(frame.get("line", 0)), str(frame.get("name", "?"))
+            return f"allocated in {printable(place[2])}", place
+    inner = frames[0]
+    file = "/".join(Path(str(inner["filename"])).parts[-2:])
+    return printable(
+        f"allocated in {inner.get('name', '?')} ({file}:{inner.get('line', 0)}), by no line of yours"
+    ), None
+
+
+def _origin(place: Place) -> Origin:
+    file, line, function = place
+    return Origin(file, line, printable(function), printable(linecache.getline(file, line).strip())[:MAX_CODE_LENGTH])

@@ -1,0 +1,223 @@
+"""Reading tensors and autograd nodes by torch's own descriptors, so that reading changes as little as can be.
+
+What a read may cost: torch gives a tensor that C++ alone knows a Python object when it is first read, and keeps that
+object as long as the tensor lives (torch/csrc/autograd/python_variable.cpp, "PyObject preservation"). A tensor that
+Python has seen once has its object already. Nothing here runs a subclass's code, a mode, a user's hook or a kernel, and
+nothing warns.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import types
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from pytest_gpuleak.adapters.torch.lookup import torch_module
+from pytest_gpuleak.heap import safe_access
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+_SAVED = "_raw_saved_"
+
+
+class Saved(NamedTuple):
+    """What a node saved for the backward pass.
+
+    Attributes:
+        value: the tensor, or whatever object a pack hook made of it.
+        edge: how it is read from the node: ``._saved_self``, ``.saved_tensors[1]``.
+    """
+
+    value: Any
+    edge: str
+
+
+class TorchAccess:
+    """Safe reads of a torch that is imported. Make one a search: it holds torch's classes.
+
+    Args:
+        extension: the namespace of ``torch._C``.
+    """
+
+    def __init__(self, extension: dict[str, Any]) -> None:
+        self._extension = extension
+        self.tensor_class: type = extension["TensorBase"]
+        self.function_class: type | None = extension.get("_FunctionBase")
+        self._node_types: dict[int, type | None] = {}
+        self._saved_names: dict[int, tuple[str, ...]] = {}
+
+    @classmethod
+    def of_loaded(cls) -> TorchAccess | None:
+        """Return the access to the torch that is imported, or None where none is."""
+        namespace = safe_access.module_dict(torch_module("torch._C"))
+        if namespace is None or not safe_access.is_a(namespace.get("TensorBase"), type):
+            return None
+        return None if namespace.get("DisableTorchFunction") is None else cls(namespace)
+
+    @contextlib.contextmanager
+    def quiet(self) -> Iterator[None]:
+        """Context in which no subclass's and no mode's code runs."""
+        dispatch = self._extension.get("_DisableTorchDispatch", contextlib.nullcontext)
+        with self._extension["DisableTorchFunction"](), dispatch():
+            yield
+
+    def is_tensor(self, value: object) -> bool:
+        """Whether `value` is a tensor."""
+        return safe_access.is_a(value, self.tensor_class)
+
+    def read(self, tensor: Any, name: str) -> Any:
+        """An attribute of a tensor, or what a method without arguments returns; None where torch refuses.
+
+        A device in a failed state raises RuntimeError for almost anything; so do tensors of rare layouts.
+        """
+        try:
+            found = safe_access.class_dict(self.tensor_class)[name].__get__(tensor, type(tensor))
+            return found() if type(found) is types.BuiltinFunctionType else found
+        except Exception:  # noqa: BLE001 - whatever torch says: what cannot be read cannot be shown
+            return None
+
+    def storage(self, tensor: Any) -> int | None:
+        """The address of a tensor's storage; None where it has none (sparse layouts)."""
+        try:
+            address = self._extension.get("_storage_address")
+            if address is None:  # torch before 2.1
+                return int(self._untyped(tensor)._cdata)
+            return int(address(tensor))
+        except Exception:  # noqa: BLE001
+            return None
+
+    def storage_bytes(self, tensor: Any) -> int:
+        """Bytes of a tensor's storage; 0 where it owns no memory (meta and fake tensors)."""
+        try:
+            storage = self._untyped(tensor)
+            return 0 if storage.device.type == "meta" else int(storage.nbytes())
+        except Exception:  # noqa: BLE001
+            return 0
+
+    def _untyped(self, tensor: Any) -> Any:
+        return safe_access.class_dict(self.tensor_class)["untyped_storage"].__get__(tensor, type(tensor))()
+
+    def grad_fn(self, tensor: Any) -> Any:
+        """The node that made a tensor, or None for a leaf.
+
+        For a view whose memory was written to since, torch would make the node afresh when asked
+        (torch/csrc/autograd/variable.cpp, VariableHooks::grad_fn): the node of its base, on which that one would be
+        built, is the answer then.
+        """
+        if self.read(tensor, "_is_view") and self.read(tensor, "_version"):
+            base = self.read(tensor, "_base")
+            tensor = tensor if base is None else base
+        return self.read(tensor, "grad_fn")
+
+    def is_node(self, value: object) -> bool:
+        """Whether `value` is a node of an autograd graph: one written in C++, or the ctx of a custom function."""
+        return self._node_type(value) is not None
+
+    def _node_type(self, node: object) -> type | None:
+        """The class whose descriptors read a node; None where it is none.
+
+        Nodes in C++ have no base in common: their classes are told by the methods that torch gives each
+        (torch/csrc/autograd/python_cpp_function.h, THP_FUNCTION_DEFAULT_METHODS).
+        """
+        kind = type(node)
+        if id(kind) not in self._node_types:
+            found: type | None = None
+            if self.function_class is not None and safe_access.is_subclass(kind, self.function_class):
+                found = self.function_class
+            elif len(safe_access.mro(kind)) == 2 and not self._is_python(kind):
+                namespace = safe_access.class_dict(kind)
+                if "next_functions" in namespace and "_register_hook_dict" in namespace:
+                    found = kind
+            self._node_types[id(kind)] = found
+        return self._node_types[id(kind)]
+
+    @staticmethod
+    def _is_python(kind: type) -> bool:
+        """Whether a class was made by a class statement, as nodes' classes are not."""
+        return "__module__" in safe_access.class_dict(kind)
+
+    def is_custom(self, node: object) -> bool:
+        """Whether a node is the ctx of a custom `torch.autograd.Function`, whose attributes the collector sees."""
+        return self.function_class is not None and safe_access.is_a(node, self.function_class)
+
+    def read_node(self, node: Any, name: str) -> Any:
+        """An attribute of a node; None where torch refuses, as for one whose graph is gone."""
+        kind = self._node_type(node)
+        try:
+            return None if kind is None else safe_access.class_dict(kind)[name].__get__(node, type(node))
+        except Exception:  # noqa: BLE001
+            return None
+
+    def next_nodes(self, node: Any) -> list[tuple[int, Any]]:
+        """The nodes that a node leads to, each with its position in ``next_functions``."""
+        found = self.read_node(node, "next_functions")
+        if type(found) is not tuple:
+            return []
+        return [(index, pair[0]) for index, pair in enumerate(found) if pair[0] is not None]
+
+    def sequence_number(self, node: Any) -> int:
+        """A number that is larger the later the node was made, in its thread; -1 where torch has none."""
+        try:
+            return int(self.read_node(node, "_sequence_nr")())
+        except Exception:  # noqa: BLE001
+            return -1
+
+    def variable(self, node: Any) -> Any:
+        """The leaf whose gradient a node accumulates; None for other nodes.
+
+        The Python object of a leaf that requires gradients exists already: someone has asked for the gradients.
+        """
+        kind = self._node_type(node)
+        return (
+            None if kind is None or "variable" not in safe_access.class_dict(kind) else self.read_node(node, "variable")
+        )
+
+    def saved(self, node: Any) -> list[Saved]:
+        """What a node saved for the backward pass. No pack hook and no unpack hook is called.
+
+        A saved output is read by its node, which makes a tensor over the same storage that goes with the last
+        reference (torch/csrc/autograd/saved_variable.cpp, SavedVariable::unpack).
+        """
+        kind = self._node_type(node)
+        if kind is None:
+            return []
+        if id(kind) not in self._saved_names:
+            self._saved_names[id(kind)] = tuple(
+                [name for name in safe_access.class_dict(kind) if name.startswith(_SAVED)]
+            )
+        found: list[Saved] = []
+        for name in self._saved_names[id(kind)]:
+            raws = self.read_node(node, name)
+            several = type(raws) is tuple or type(raws) is list
+            shown = "saved_tensors" if name == "_raw_saved_tensors" else "_saved_" + name[len(_SAVED) :]
+            hooks = [self._hooked(one) for one in (raws if several else [raws])]
+            values = None if any(hooks) else self.read_node(node, shown)
+            for index, one in enumerate(raws if several else [raws]):
+                place = f"[{index}]" if several else ""
+                value, edge = None, f".{shown}{place}"
+                if values is not None:
+                    value = values[index] if several and index < len(values) else values
+                if value is None and one is not None:  # packed, or written to since it was saved
+                    value, edge = self._data(one), f".{name}{place}.data"
+                if value is not None:
+                    found.append(Saved(value, edge))
+        return found
+
+    @staticmethod
+    def _hooked(saved: Any) -> bool:
+        """Whether reading a saved tensor would call a hook of the user's; True where torch is too old to tell."""
+        if saved is None:
+            return False
+        try:
+            return saved.unpack_hook is not None
+        except Exception:  # noqa: BLE001
+            return True
+
+    @staticmethod
+    def _data(saved: Any) -> Any:
+        """What a ``SavedTensor`` holds, as it is: the tensor, or what a pack hook made of it."""
+        try:
+            return saved.data
+        except Exception:  # noqa: BLE001
+            return None

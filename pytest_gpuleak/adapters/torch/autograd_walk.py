@@ -1,0 +1,160 @@
+"""A walk over autograd graphs, from what Python holds down to what only the graph holds, that leaves them fit to be freed.
+
+In torch 2.13 the Python object that a node is given when it is read stays as long as the node does, and a node with one
+is freed by way of it: freeing a chain of such nodes recurses, about 200 bytes of C stack a node, where torch frees a
+chain that nobody has looked at in a loop (torch/csrc/autograd/function.cpp, Node::release_resources). A user's process
+whose graph of 50,000 nodes was walked to the end crashes when it drops the graph. So a walk goes `MAX_DEPTH` nodes deep
+at most, and all walks of a process together, where there was more to see, no deeper than `ALLOWANCE`.
+"""
+
+from __future__ import annotations
+
+from heapq import heappop, heappush
+from itertools import count
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from pytest_gpuleak.adapters.torch.autograd_access import TorchAccess
+    from pytest_gpuleak.heap.referrers import Deadline
+
+MAX_DEPTH: Final = 500
+"""Nodes on one path that are given Python objects: 100 KB of stack when they are freed; a thread has 512 KB at least."""
+
+ALLOWANCE: Final = 8_000
+"""Nodes on one path that all walks may leave with Python objects: 1.6 MB of the main thread's 8 MB of stack.
+
+Walks that came to a graph's end do not count: only a graph that is deeper may be met again higher up."""
+
+MAX_NODES: Final = 500_000
+"""Nodes that one walk looks at: each has a Python object, of some hundred bytes."""
+
+MAX_STARTS: Final = 1_500
+"""Tensors and nodes that a walk sets out from, the most recent first; each gives its own node a Python object."""
+
+SHOWN_STEPS: Final = 6
+"""Steps from node to node that are written out; of more, those in the middle are counted."""
+
+_CHECK_EVERY: Final = 64
+
+_spent = [0]
+
+
+class Place(NamedTuple):
+    """Where a walk met a node.
+
+    Attributes:
+        above: the id of the node that leads to it; None for one that the walk set out from.
+        position: its position among the ``next_functions`` of that.
+        distance: nodes from where the walk set out.
+    """
+
+    above: int | None
+    position: int
+    distance: int
+
+
+class GraphWalk:
+    """One walk. It refers to the nodes: drop it afterwards.
+
+    Nodes are visited in the order of their sequence numbers, newest first, which is a topological order (a node is made
+    after those that it leads to): when a node is visited, the longest path to it is known, and so is the shortest.
+
+    Args:
+        access: how to read.
+        deadline: when to stop.
+        max_nodes: nodes after which to stop.
+    """
+
+    def __init__(self, access: TorchAccess, deadline: Deadline, max_nodes: int = MAX_NODES) -> None:
+        self._access = access
+        self._deadline = deadline
+        self._max_nodes = max_nodes
+        self._limit = min(MAX_DEPTH, (ALLOWANCE - _spent[0]) // 16)
+        self.nodes: dict[int, Any] = {}
+        self._places: dict[int, Place] = {}
+        self._starts: dict[int, tuple[Any, str]] = {}
+        self._depth: dict[int, int] = {}
+        self._heap: list[tuple[int, int, int]] = []
+        self._ties = count()
+
+    def start(self, node: Any, origin: Any, edge: str) -> None:
+        """Set out from a node as well, to be called before `walk`.
+
+        Args:
+            node: a node.
+            origin: the object that it was read from.
+            edge: how: ``.grad_fn``.
+        """
+        if id(node) not in self._starts and len(self._starts) < MAX_STARTS:
+            self._starts[id(node)] = (origin, edge)
+            if id(node) not in self.nodes:
+                self._meet(node, Place(None, 0, 0), 0)
+
+    @property
+    def full(self) -> bool:
+        """Whether there is no room for another start: then do not even read the node of the next tensor."""
+        return len(self._starts) >= MAX_STARTS
+
+    def walk(self) -> Iterator[Any]:
+        """The nodes, each once. Stops at the limits without a word."""
+        visited, cut = 0, False
+        try:
+            while self._heap:
+                _, _, identity = heappop(self._heap)
+                node = self.nodes[identity]
+                visited += 1
+                if visited % _CHECK_EVERY == 0 and self._deadline.passed():
+                    return
+                yield node
+                depth = self._depth[identity]
+                if depth >= self._limit or (cut and self._places[identity].above is None):
+                    # Beyond a cut, what the walk sets out from may lie far below what it has seen.
+                    cut = cut or bool(self._leads_on(node))
+                    continue
+                for index, following in self._access.next_nodes(node):
+                    self._reach(following, identity, index, depth)
+        finally:
+            if cut:
+                _spent[0] += max(1, self._limit)
+
+    def route(self, node: Any) -> tuple[Any, str]:
+        """The object that the walk set out from on a shortest way to `node`, and how the node is read from it."""
+        indices: list[int] = []
+        identity = id(node)
+        place = self._places[identity]
+        while place.above is not None:
+            indices.append(place.position)
+            identity, place = place.above, self._places[place.above]
+        indices.reverse()
+        origin, edge = self._starts[identity]
+        steps = [f".next_functions[{index}][0]" for index in indices]
+        if len(steps) > SHOWN_STEPS:
+            half = SHOWN_STEPS // 2
+            steps[half:-half] = [f" … {len(steps) - 2 * half} nodes … "]
+        return origin, edge + "".join(steps)
+
+    def _leads_on(self, node: Any) -> bool:
+        """Whether a node leads to others; AccumulateGrad, with which most paths end, tells by its leaf alone."""
+        return self._access.variable(node) is None
+
+    def _reach(self, node: Any, above: int, index: int, depth: int) -> None:
+        """Note that the node `above` leads to `node`."""
+        distance = self._places[above].distance + 1
+        identity = id(node)
+        if identity not in self.nodes:
+            if len(self.nodes) >= self._max_nodes:
+                return
+            self._meet(node, Place(above, index, distance), depth)
+        elif distance < self._places[identity].distance:
+            self._places[identity] = Place(above, index, distance)
+        self._depth[identity] = max(self._depth[identity], depth + 1)
+
+    def _meet(self, node: Any, place: Place, depth: int) -> None:
+        """Take in a node that is new."""
+        identity = id(node)
+        self.nodes[identity] = node
+        self._places[identity] = place
+        self._depth[identity] = depth
+        heappush(self._heap, (-self._access.sequence_number(node), next(self._ties), identity))

@@ -1,0 +1,97 @@
+"""How much an autograd graph behind leaked tensors keeps alive: one ``history.append(loss)`` retains it all."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from pytest_gpuleak.adapters.torch.autograd_access import TorchAccess
+from pytest_gpuleak.adapters.torch.autograd_walk import MAX_NODES, GraphWalk
+from pytest_gpuleak.adapters.torch.backward_pass import engine_at_rest
+from pytest_gpuleak.heap import safe_access
+from pytest_gpuleak.heap.referrers import Deadline, PausedCollector
+from pytest_gpuleak.model.findings import Autograd
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+_STEPS_A_TENSOR: Final = 32
+"""Small steps that reading a tensor amounts to, for `Deadline.worked`."""
+
+BUDGET_S: Final = 1.0
+"""Seconds after which the count stops with what it has."""
+
+
+def retained_by_graph(
+    tensors: Sequence[Any], *, budget_s: float = BUDGET_S, max_nodes: int = MAX_NODES
+) -> Autograd | None:
+    """What the autograd graph behind `tensors` keeps alive beyond them.
+
+    Counted are the nodes; of the tensors that they saved (a custom function's ctx attributes and what a pack hook made
+    of one among them) those with storages of their own; and the bytes of these storages. Storages of `tensors`
+    themselves and of the leaves that the graph ends in (``AccumulateGrad.variable``: parameters, as a rule) are left
+    out: the one is counted elsewhere, the other lives with its model. Several saved tensors with one storage count as
+    one.
+
+    Reading changes nothing, except that torch keeps a Python object for a saved tensor that Python never saw, and for
+    its storage, until that is freed. torch is never imported. What cannot be read is left out, and so is what lies
+    deeper in a graph than can be read without a risk (see `adapters.torch.autograd_walk`): a count of hundreds of nodes on one
+    path is a lower bound.
+
+    Args:
+        tensors: live tensors; anything else among them is passed over.
+        budget_s: seconds after which to stop with what was counted so far.
+        max_nodes: nodes after which to stop.
+
+    Returns:
+        None where no tensor has a graph, and where other threads keep running one backward (see `adapters.torch.backward_pass`).
+    """
+    access = TorchAccess.of_loaded()
+    if access is None:
+        return None
+    with access.quiet(), PausedCollector(), engine_at_rest(budget_s) as resting:
+        if not resting:
+            return None
+        return _count(access, [tensor for tensor in tensors if access.is_tensor(tensor)], Deadline(budget_s), max_nodes)
+
+
+def _count(access: TorchAccess, tensors: Sequence[Any], deadline: Deadline, max_nodes: int) -> Autograd | None:
+    """`retained_by_graph`, with the user's code out of the way."""
+    walk = GraphWalk(access, deadline, max_nodes)
+    not_counted: set[int | None] = {None}
+    for tensor in tensors:
+        if deadline.worked(_STEPS_A_TENSOR):
+            break
+        not_counted.add(access.storage(tensor))
+        node = None if walk.full else access.grad_fn(tensor)
+        if node is not None:
+            walk.start(node, tensor, ".grad_fn")
+    sizes: dict[int, int] = {}
+    for node in walk.walk():
+        leaf = access.variable(node)
+        if leaf is not None:
+            not_counted.add(access.storage(leaf))
+        for tensor in _tensors_of(access, node):
+            storage = access.storage(tensor)
+            if storage is not None and storage not in sizes and storage not in not_counted:
+                sizes[storage] = access.storage_bytes(tensor)
+    kept = [size for storage, size in sizes.items() if size and storage not in not_counted]
+    return Autograd(len(walk.nodes), len(kept), sum(kept)) if walk.nodes else None
+
+
+def _tensors_of(access: TorchAccess, node: Any) -> Iterable[Any]:
+    """The tensors that a node keeps alive by itself."""
+    values = [saved.value for saved in access.saved(node)]
+    if access.is_custom(node):
+        values.extend(_contents(safe_access.instance_dict(node)))
+    for value in values:
+        if access.is_tensor(value):
+            yield value
+        else:  # as `torch.autograd.graph.save_on_cpu` packs: (device, tensor)
+            yield from [content for content in _contents(value) if access.is_tensor(content)]
+
+
+def _contents(value: Any) -> list[Any]:
+    """What a plain container holds, one level deep."""
+    if type(value) is dict:
+        return list(value.values())
+    return list(value) if type(value) is tuple or type(value) is list else []

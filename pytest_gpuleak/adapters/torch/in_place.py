@@ -1,0 +1,67 @@
+"""torch put back into `sys.modules` while the plugin has torch or a test run.
+
+Where a test has taken it from there, code of torch's own that imports a part of torch when it is first called, and a
+test that is run again, would load a second torch, which torch does not survive.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import types
+from typing import TYPE_CHECKING, Any
+
+from pytest_gpuleak.adapters.torch.lookup import find_module, loaded_torch
+from pytest_gpuleak.heap.classes import is_kind_of
+from pytest_gpuleak.heap.collector import get_objects, whole_heap
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+_module_dict = vars(types.ModuleType)["__dict__"].__get__
+
+
+@contextlib.contextmanager
+def torch_in_place() -> Iterator[None]:
+    """Within it `sys.modules` has the torch that was loaded; afterwards, of torch, what it had before."""
+    torch = loaded_torch()
+    if torch is None or (
+        sys.modules.get("torch") is torch and sys.modules.get("torch._C") is _module_dict(torch).get("_C")
+    ):
+        yield
+        return
+    before = _entries()
+    sys.modules.update(_modules(torch))
+    try:
+        yield
+    finally:
+        for name in _entries().keys() - before.keys():
+            sys.modules.pop(name, None)
+        sys.modules.update(before)
+
+
+def _entries() -> dict[str, Any]:
+    """Return what `sys.modules` has of torch."""
+    return {
+        name: module
+        for name, module in list(dict.items(sys.modules))
+        if type(name) is str and (name == "torch" or name.startswith("torch."))
+    }
+
+
+def _modules(torch: Any) -> dict[str, Any]:
+    """Return the modules of the loaded torch by name, as found on the heap.
+
+    Of two with one name (a part was imported anew) the one that its package shows.
+    """
+    found: dict[str, Any] = {"torch": torch}
+    with whole_heap():
+        modules = [value for value in get_objects() if is_kind_of(type(value), types.ModuleType)]
+    for module in modules:
+        namespace = _module_dict(module)
+        name = namespace.get("__name__") if type(namespace) is dict else None
+        if type(name) is not str or not name.startswith("torch.") or namespace.get("__spec__") is None:
+            continue
+        if name not in found or find_module(torch, name) is module:
+            found[name] = module
+    return found

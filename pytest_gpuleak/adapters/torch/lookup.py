@@ -1,0 +1,194 @@
+"""The torch of this process, found without importing it and kept in sight whatever tests do to `sys.modules`.
+
+Tests of optional imports take torch out of `sys.modules`, put None or a mock there, or reload parts of it, while tensors
+live on. To import torch then would load it a second time, which torch does not survive (in 2.13 its module `torch._C`
+frees the method tables of the first one, and the next full collection may crash). So nothing here imports: what was
+found once is remembered, and what was never seen in `sys.modules` is found by its classes.
+
+What is held of the user's process: `torch._C.TensorBase` and `StorageBase`, static types of a C library, which stay until
+the process ends; and a weak reference to the module `torch`. That lives as long as its C++ side, which holds the class
+`torch.Tensor` (THPVariableClass, torch/csrc/autograd/python_variable.cpp) and by its methods' globals all of torch.
+"""
+
+from __future__ import annotations
+
+import sys
+import types
+import weakref
+from typing import TYPE_CHECKING, Any
+
+from pytest_gpuleak.heap.classes import class_lines, is_kind_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+_module_dict: Callable[[object], dict[str, Any]] = vars(types.ModuleType)["__dict__"].__get__
+_class_dict: Callable[[type], dict[str, Any]] = vars(type)["__dict__"].__get__
+_subclasses: Callable[[type], list[type]] = vars(type)["__subclasses__"]
+_class_module: Callable[[type], Any] = vars(type)["__module__"].__get__
+_class_name: Callable[[type], Any] = vars(type)["__name__"].__get__
+
+MADE_FIRST = "torch.version"
+"""A module that `torch/__init__.py` imports before `torch._C`: a second one shows that torch was imported again."""
+
+
+def _nothing() -> None:
+    return None
+
+
+class TorchLookup:
+    """What is known of the process's torch.
+
+    Attributes:
+        module: returns the module `torch`, or None until it was seen.
+        tensor_base: the base class of all tensors, or None until torch was seen.
+        storage_base: the base class of all storages, likewise.
+        folders: how many folders `sys.path_importer_cache` had when torch was last looked for among classes.
+        broken: why nothing can be checked any more; empty while all is well.
+    """
+
+    def __init__(self) -> None:
+        self.module: Callable[[], types.ModuleType | None] = _nothing
+        self.tensor_base: type | None = None
+        self.storage_base: type | None = None
+        self.folders = 0
+        self.broken = ""
+
+    def refresh(self) -> None:
+        """Look for torch, or at what has become of it. To be called when `sys.modules` has something else for it."""
+        loaded = sys.modules.get("torch")
+        if self.tensor_base is not None:
+            self.broken = self.broken or self._why_broken()
+        elif _is_torch(loaded):
+            self._take(loaded)  # type: ignore[arg-type] # a module, as was just checked
+        elif not _is_being_imported(loaded):
+            self._search_classes()
+
+    def _take(self, module: types.ModuleType) -> None:
+        core = _module_dict(_module_dict(module)["_C"])
+        self.tensor_base, self.storage_base = core["TensorBase"], core.get("StorageBase")
+        self.module = weakref.ref(module)
+
+    def _search_classes(self) -> None:
+        """Find a torch that was imported and taken out of `sys.modules` again before anybody looked.
+
+        The import system remembers the folder of each package that it has searched, which costs nothing to count.
+        """
+        if len(sys.path_importer_cache) == self.folders:
+            return
+        folders = list(sys.path_importer_cache)
+        self.folders = len(folders)
+        if not any(type(folder) is str and folder.endswith(("/torch", "\\torch")) for folder in folders):
+            return
+        for kind in _subclasses(object):
+            if _class_name(kind) == "TensorBase" and _class_module(kind) == "torch._C":
+                for tensor in _subclasses(kind):
+                    module = _torch_of(tensor)
+                    if module is not None:
+                        self._take(module)
+                        return
+
+    def _why_broken(self) -> str:
+        """Say so where torch's C++ side was initialised a second time.
+
+        An import that stops before that (`sys.modules` kept `torch._C`) does no harm.
+        """
+        first = self.module()
+        if first is None:
+            return ""
+        core = _module_dict(first).get("_C")
+        if sys.modules.get("torch._C") is core:
+            return ""
+        made, before = sys.modules.get(MADE_FIRST), find_module(first, MADE_FIRST)
+        if made is None or made is before or type(made) is not types.ModuleType or _origin(made) != _origin(before):
+            return ""
+        return "torch was removed from sys.modules and imported a second time, which torch does not support"
+
+
+LOOKUP = TorchLookup()
+"""There is one torch in a process."""
+
+
+def loaded_torch() -> Any:
+    """Return the module torch, where somebody has imported it and its import is over; else None."""
+    if LOOKUP.tensor_base is None:
+        LOOKUP.refresh()
+    torch = LOOKUP.module()
+    if torch is None:
+        torch = sys.modules.get("torch")
+        if type(torch) is not types.ModuleType or type(_module_dict(torch).get("_C")) is not types.ModuleType:
+            return None  # a test may put anything there
+    # `cuda` is bound near the end of the import.
+    return torch if "cuda" in _module_dict(torch) else None
+
+
+def torch_module(name: str) -> Any:
+    """Return a module of the loaded torch by its dotted name; None where it is not imported.
+
+    Found by the attributes of its package first: `sys.modules` may have a mock there, or nothing.
+    """
+    torch = loaded_torch()
+    found = None if torch is None else find_module(torch, name)
+    if found is None:
+        found = sys.modules.get(name)
+    return found if is_kind_of(type(found), types.ModuleType) else None
+
+
+def torch_class(module: str, name: str) -> type | None:
+    """Return a class of the loaded torch; None where its module is not imported."""
+    owner = torch_module(module)
+    found = None if owner is None else _module_dict(owner).get(name)
+    return found if is_kind_of(type(found), type) else None
+
+
+def find_module(torch: types.ModuleType, name: str) -> types.ModuleType | None:
+    """Return the module that a dotted name leads to by attributes from `torch` on; None where one is no such module."""
+    found, path = torch, "torch"
+    for part in name.split(".")[1:]:
+        path = f"{path}.{part}"
+        inner = _module_dict(found).get(part)
+        if not is_kind_of(type(inner), types.ModuleType):
+            return None
+        found = inner  # type: ignore[assignment]  # a module, as was just checked
+        if _module_dict(found).get("__name__") != path:
+            return None
+    return found
+
+
+def _is_torch(module: object) -> bool:
+    """Whether it is torch itself, fully imported: its tensors are made of its own extension module's."""
+    if not is_kind_of(type(module), types.ModuleType):
+        return False
+    extension = _module_dict(module).get("_C")
+    if type(extension) is not types.ModuleType:
+        return False
+    tensor, base = _module_dict(module).get("Tensor"), _module_dict(extension).get("TensorBase")
+    return base is not None and is_kind_of(type(tensor), type) and id(base) in map(id, class_lines(tensor))  # type: ignore[arg-type]
+
+
+def _is_being_imported(module: object) -> bool:
+    """Whether an import of the module is under way (importlib/_bootstrap.py, ModuleSpec._initializing)."""
+    if not is_kind_of(type(module), types.ModuleType):
+        return False
+    spec = _module_dict(module).get("__spec__")
+    return type(spec) is _ModuleSpec and bool(vars(spec).get("_initializing"))
+
+
+_ModuleSpec = type(types.__spec__)
+
+
+def _origin(module: object) -> str | None:
+    spec = _module_dict(module).get("__spec__") if is_kind_of(type(module), types.ModuleType) else None
+    return vars(spec).get("origin") if type(spec) is _ModuleSpec else None
+
+
+def _torch_of(tensor: type) -> types.ModuleType | None:
+    """Return the module torch whose class ``torch.Tensor`` this is, by the globals of a method of its own."""
+    if _class_name(tensor) != "Tensor":
+        return None
+    for method in list(_class_dict(tensor).values()):
+        if type(method) is types.FunctionType and method.__globals__.get("__name__") == "torch._tensor":
+            module = method.__globals__.get("torch")
+            if _is_torch(module) and _module_dict(module).get("Tensor") is tensor:
+                return module
+    return None

@@ -1,0 +1,101 @@
+"""Hooks of autograd nodes: dicts of functions that C++ alone refers to.
+
+The collector is shown a node's hooks only where nothing else refers to the node (traverse_node in
+torch/csrc/autograd/python_cpp_function.cpp), which is never so within a graph, and torch has no way to read them. But
+``node.register_hook(hook)`` hands the node's dict to ``Function._register_hook(dict, hook)``, in Python, to put the
+hook in (registerFunctionHook, same file), and gives up where that raises. So the walk asks to register what is no hook,
+while a stand-in for that function notes the dict and raises. Nothing is registered; hooks that other threads register
+meanwhile are.
+
+A hook on a tensor (``tensor.register_hook``) is seen as long as the tensor lives. When that is gone, its node keeps the
+hooks in a place that nothing leads to: they end as ``hooks of an autograd graph``.
+"""
+
+from __future__ import annotations
+
+import collections
+import contextlib
+from typing import TYPE_CHECKING, Any, Final
+
+from pytest_gpuleak.adapters.torch.lookup import torch_class
+from pytest_gpuleak.heap import safe_access
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from pytest_gpuleak.adapters.torch.autograd_access import TorchAccess
+
+_REGISTER: Final = "_register_hook"
+_KINDS: Final = (("register_hook", " (hooks)"), ("register_prehook", " (prehooks)"))
+
+
+def is_hook_dict(value: object) -> bool:
+    """Whether `value` looks like what torch fills: functions by the ids of their handles (torch/utils/hooks.py)."""
+    if type(value) is not collections.OrderedDict:
+        return False
+    pairs = list(dict.items(value))
+    return bool(pairs) and all(type(key) is int and callable(hook) for key, hook in pairs)
+
+
+class _NotedError(Exception):
+    """Ends a registration that only asked for the dict."""
+
+
+class NodeHooks:
+    """Reads the hooks of nodes, within `reading`."""
+
+    def __init__(self, access: TorchAccess) -> None:
+        self._access = access
+        self._noted: list[Any] = []
+        self._ready = False
+
+    @contextlib.contextmanager
+    def reading(self, needed: bool) -> Iterator[None]:
+        """Context in which `of` finds something, if it is `needed` and torch works as this file expects."""
+        owner = torch_class("torch.autograd.function", "_HookMixin")
+        function = torch_class("torch.autograd.function", "Function")
+        original = None if owner is None else safe_access.class_dict(owner).get(_REGISTER)
+        if (
+            not needed
+            or owner is None
+            or function is None
+            or type(original) is not staticmethod
+            or safe_access.find_in_class(function, _REGISTER) is not original
+        ):
+            yield
+            return
+
+        def register(hooks: Any, hook: Any) -> Any:
+            if hook is not self:
+                return original.__func__(hooks, hook)
+            self._noted.append(hooks)
+            raise _NotedError
+
+        type.__setattr__(owner, _REGISTER, staticmethod(register))
+        self._ready = True
+        try:
+            yield
+        finally:
+            type.__setattr__(owner, _REGISTER, original)
+            self._ready = False
+            self._noted.clear()
+
+    def of(self, node: Any) -> list[tuple[Any, str]]:
+        """The dicts of a node's hooks, each with how it is written."""
+        found: list[tuple[Any, str]] = []
+        for method, edge in _KINDS if self._ready else ():
+            ask = self._access.read_node(node, method)
+            if ask is None:
+                continue
+            try:
+                handle = ask(self)
+            except _NotedError:
+                hooks = self._noted.pop()
+                if hooks is not None:
+                    found.append((hooks, edge))
+            except Exception:  # noqa: BLE001 - a node whose graph is gone
+                continue
+            else:  # a torch that registers in another way: take it back, and ask no more
+                self._ready = False
+                handle.remove()
+        return found

@@ -1,0 +1,272 @@
+"""Reading and holding torch's tensors by the descriptors of their C classes, whatever `sys.modules` has under ``torch``."""
+
+from __future__ import annotations
+
+import weakref
+from typing import TYPE_CHECKING, Any
+
+from pytest_gpuleak.adapters.arrays import select_arrays
+from pytest_gpuleak.adapters.torch import lookup as torch_lookup
+from pytest_gpuleak.heap.classes import class_lines
+from pytest_gpuleak.heap.collector import get_objects, whole_heap
+from pytest_gpuleak.model.readings import ArrayReading
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterable, Iterator
+
+    from pytest_gpuleak.adapters.protocol import StorageHandle
+
+_class_dict: Callable[[type], dict[str, Any]] = vars(type)["__dict__"].__get__
+
+
+_NUMBERS = frozenset((int,))
+
+
+class StorageReference:
+    """A weak hold on a storage, by torch's own C++ weak reference.
+
+    Not a Python weak reference to the tensor: ``torch.utils.swap_tensors`` refuses tensors that have one, and a
+    module's ``.to()`` calls it for wrapper subclasses, so that one of ours would fail the user's test. The same as
+    ``torch.multiprocessing.reductions.StorageWeakRef``, which must not be imported.
+
+    Args:
+        base: ``torch._C.StorageBase``.
+        storage: the storage.
+    """
+
+    __slots__ = ("_address", "_expired", "_free", "storage")
+
+    def __init__(self, base: Any, storage: Any) -> None:
+        # Bound here: at the end of the interpreter the class may have lost its names before this object goes.
+        self._expired, self._free = base._expired, base._free_weak_ref
+        self.storage = int(base._cdata.__get__(storage))
+        self._address = base._weak_ref(storage)
+
+    def alive(self) -> bool:
+        """Whether the memory still has an owner."""
+        return not self._expired(self._address)
+
+    def __del__(self) -> None:
+        if hasattr(self, "_address"):  # else torch refused the reference
+            self._free(self._address)
+
+
+class TensorReference:
+    """The same for a tensor without a storage.
+
+    Args:
+        key: the address of its TensorImpl.
+        reference: torch's ``_WeakTensorRef``.
+    """
+
+    __slots__ = ("_reference", "storage")
+
+    def __init__(self, key: int, reference: Any) -> None:
+        self.storage = key
+        self._reference = reference
+
+    def alive(self) -> bool:
+        """Whether the tensor still has an owner."""
+        return not self._reference.expired()
+
+
+def storage_of(array: object) -> int:
+    """Return the address of a tensor's StorageImpl; of its TensorImpl where the layout has none (sparse, opaque)."""
+    torch = torch_lookup.loaded_torch()
+    with torch._C.DisableTorchFunction():
+        return storage_key(torch, array)
+
+
+def storage_key(torch: Any, array: object) -> int:
+    """As `storage_of`, within a context in which torch functions are off."""
+    try:
+        return int(torch._C._storage_address(array))
+    except (NotImplementedError, RuntimeError):
+        return int(torch._C.TensorBase._cdata.__get__(array))
+
+
+def read_tensor(array: object) -> ArrayReading | None:
+    """Return a tensor's metadata; None where it owns no memory that could be named."""
+    return read_tensors((array,))[0]
+
+
+def read_tensors(arrays: Iterable[object]) -> list[ArrayReading | None]:
+    """As `read_tensor`, for each."""
+    torch = torch_lookup.loaded_torch()
+    readings: list[ArrayReading | None] = []
+    # Modes too are switched off: torch.set_default_device() installs one, and a user's mode is a stranger's code.
+    with torch._C.DisableTorchFunction(), torch._C._DisableTorchDispatch():
+        texts = _Texts()
+        for array in arrays:
+            try:
+                readings.append(_read(torch, array, texts))
+            except Exception:  # noqa: BLE001 - a layout that torch itself cannot describe: no memory we could name
+                readings.append(None)
+    return readings
+
+
+def hold_tensor(array: object) -> StorageHandle:
+    """Return a weak hold on a tensor's memory."""
+    return hold_tensors((array,))[0]
+
+
+def hold_tensors(arrays: Iterable[object]) -> list[StorageHandle]:
+    """As `hold_tensor`, for each."""
+    torch = torch_lookup.loaded_torch()
+    handles: list[StorageHandle] = []
+    with torch._C.DisableTorchFunction(), torch._C._DisableTorchDispatch():
+        base, storage_of_tensor = torch._C.StorageBase, torch._C.TensorBase.untyped_storage
+        for array in arrays:
+            try:
+                handles.append(StorageReference(base, storage_of_tensor(array)))
+            except (NotImplementedError, RuntimeError):
+                handles.append(TensorReference(storage_key(torch, array), torch._C._WeakTensorRef(array)))
+    return handles
+
+
+def users_of_storage(array: object) -> int | None:
+    """Return how many share a tensor's storage, its Python object left out; None where that cannot be told."""
+    torch = torch_lookup.loaded_torch()
+    with torch._C.DisableTorchFunction(), torch._C._DisableTorchDispatch():
+        try:
+            key = int(torch._C.TensorBase.untyped_storage(array)._cdata)
+            return int(torch._C._storage_Use_Count(key)) - 1
+        except (AttributeError, NotImplementedError, RuntimeError):
+            return None
+
+
+def storage_address(storage: object) -> int:
+    """Return the address of a storage's StorageImpl."""
+    return int(torch_lookup.loaded_torch()._C.StorageBase._cdata.__get__(storage))
+
+
+def owners_of_storage(storage: object) -> int | None:
+    """Return how many own a storage: its Python object, and each tensor; None where that cannot be told."""
+    try:
+        return int(torch_lookup.loaded_torch()._C._storage_Use_Count(storage_address(storage)))
+    except (AttributeError, RuntimeError):
+        return None
+
+
+def read_storage(storage: object) -> ArrayReading | None:
+    """Return a storage's metadata; None where it owns no memory, or shares it with a tensor, which is found by itself."""
+    if owners_of_storage(storage) != 1:
+        return None
+    base = torch_lookup.loaded_torch()._C.StorageBase
+    try:
+        size, device = int(base.nbytes(storage)), base.device.__get__(storage)
+        if size == 0 or device.type == "meta" or not base.data_ptr(storage):
+            return None
+    except Exception:  # noqa: BLE001 - "invalid python storage": there is no memory behind it
+        return None
+    key = storage_address(storage)
+    return ArrayReading(id(storage), (size,), "untyped storage", str(device), size, key, size)
+
+
+def hold_storage(storage: object) -> StorageHandle:
+    """Return a weak hold on a storage."""
+    return StorageReference(torch_lookup.loaded_torch()._C.StorageBase, storage)
+
+
+class SharedStorages:
+    """The storages among a test's arrays that a tensor shares, held weakly: the tensor may go while they settle.
+
+    Args:
+        arrays: what the test left.
+    """
+
+    def __init__(self, arrays: list[object]) -> None:
+        base = torch_lookup.LOOKUP.storage_base
+        found = [] if base is None else select_arrays(arrays, [base])
+        self._references = [weakref.ref(storage) for storage in found if owners_of_storage(storage) != 1]
+
+    def left(self) -> Iterator[object]:
+        """Yield those that outlived the tensors they were shared with."""
+        for reference in self._references:
+            storage = reference()
+            if storage is not None and owners_of_storage(storage) == 1:
+                yield storage
+
+
+def find_storages(keys: Collection[int]) -> list[object]:
+    """Return the storages alive anywhere on the heap that have these addresses, and that no tensor shares."""
+    base = torch_lookup.LOOKUP.storage_base
+    if base is None:
+        return []
+    with whole_heap():
+        found = select_arrays(get_objects(), [base])
+    return [storage for storage in found if owners_of_storage(storage) == 1 and storage_address(storage) in keys]
+
+
+def _wraps_other_arrays(torch: Any, array: object) -> bool:
+    """Whether the tensor is a wrapper subclass: the tensors inside are found on their own."""
+    if type(array) is torch.Tensor or type(array) is torch.nn.Parameter:
+        return False  # nearly all are, and a test may leave hundreds
+    return any("__tensor_flatten__" in _class_dict(line) for line in class_lines(type(array)))
+
+
+class _Texts:
+    """The texts of data types and devices, made once for many tensors."""
+
+    def __init__(self) -> None:
+        self._known: dict[Any, str] = {}
+
+    def of(self, value: Any) -> str:
+        """Return the text of a ``torch.dtype`` or ``torch.device``."""
+        text = self._known.get(value)
+        if text is None:
+            text = self._known[value] = str(value).removeprefix("torch.")
+        return text
+
+
+def _read(torch: Any, array: Any, texts: _Texts) -> ArrayReading | None:
+    native = torch._C
+    if _wraps_other_arrays(torch, array) or torch._is_functional_tensor(array):
+        return None
+    tensor = native.TensorBase
+    shape = _shape(tensor, array)
+    dtype = texts.of(tensor.dtype.__get__(array))
+    if native._has_storage(array):
+        storage = tensor.untyped_storage(array)
+        size, device = int(storage.nbytes()), texts.of(storage.device)
+        if device.startswith("meta") or size == 0 or not _has_data(torch, array, storage):
+            return None
+        shown = min(size, int(tensor.numel(array)) * int(tensor.element_size(array)))
+        return ArrayReading(id(array), shape, dtype, device, shown, int(storage._cdata), size)
+    device = texts.of(tensor.device.__get__(array))
+    size = _sparse_bytes(tensor, array)
+    if device.startswith("meta") or size == 0:
+        return None
+    return ArrayReading(id(array), shape, dtype, device, size, int(tensor._cdata.__get__(array)), size)
+
+
+def _shape(tensor: Any, array: Any) -> tuple[int, ...]:
+    try:
+        shape = tuple(tensor.size(array))
+        return shape if _NUMBERS.issuperset(map(type, shape)) else tuple(map(int, shape))  # else symbolic ones
+    except Exception:  # noqa: BLE001 - a nested tensor has no one shape
+        return ()
+
+
+def _has_data(torch: Any, array: Any, storage: Any) -> bool:
+    """Whether there is memory behind a storage that states a size; wrapper subclasses made by hand have none."""
+    if torch._C._is_cow_tensor(array):
+        return True  # asking for the pointer would make the copy that a copy-on-write tensor puts off
+    try:
+        return bool(storage.data_ptr())
+    except RuntimeError:  # "invalid python storage"
+        return False
+
+
+def _sparse_bytes(tensor: Any, array: Any) -> int:
+    """Bytes of the parts of a sparse tensor; of the elements for an opaque (mkldnn) one."""
+    layout = str(tensor.layout.__get__(array))
+    if layout == "torch.sparse_coo":
+        parts = [tensor._indices(array), tensor._values(array)]
+    elif layout in {"torch.sparse_csr", "torch.sparse_bsr"}:
+        parts = [tensor.crow_indices(array), tensor.col_indices(array), tensor.values(array)]
+    elif layout in {"torch.sparse_csc", "torch.sparse_bsc"}:
+        parts = [tensor.ccol_indices(array), tensor.row_indices(array), tensor.values(array)]
+    else:
+        return int(tensor.numel(array)) * int(tensor.element_size(array))
+    return sum(int(tensor.numel(part)) * int(tensor.element_size(part)) for part in parts)

@@ -1,0 +1,296 @@
+"""What torch's C++ objects hold: gradients, the bases of views, and all that an autograd graph refers to.
+
+The collector sees a tensor's hooks and, of what made it, its node alone where nothing else refers to that
+(torch/csrc/autograd/python_variable.cpp, THPVariable_subclass_traverse; pytorch/pytorch#7343). Here the live tensors,
+nodes and scripted modules are asked, in the order of what asking costs: whose base or gradient an object is; what lies
+in the graphs of tensors that Python holds; what a `torch.jit.ScriptModule` keeps; what lies in the graphs of gradients.
+A reader can type each edge: ``.grad_fn.next_functions[0][0]._saved_self``.
+"""
+
+from __future__ import annotations
+
+from sys import getrefcount
+from typing import TYPE_CHECKING, Any, Final
+
+from pytest_gpuleak.adapters.torch.autograd_access import TorchAccess
+from pytest_gpuleak.adapters.torch.autograd_walk import GraphWalk
+from pytest_gpuleak.adapters.torch.backward_pass import engine_at_rest
+from pytest_gpuleak.adapters.torch.lookup import torch_class
+from pytest_gpuleak.adapters.torch.node_hooks import NodeHooks, is_hook_dict
+from pytest_gpuleak.heap import safe_access
+from pytest_gpuleak.heap.hidden_references import Link
+from pytest_gpuleak.heap.referrers import get_objects
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterator, Mapping, Sequence
+
+    from pytest_gpuleak.heap.referrers import Deadline
+
+MAX_LINKS: Final = 100
+"""Links to one object that are noted: a base may have thousands of views."""
+
+_CHECK_EVERY: Final = 1024
+_STEPS_A_READ: Final = 32
+"""Small steps that reading a tensor's attributes amounts to, for `Deadline.worked`."""
+
+_CENSUS_REFERENCES: Final = 3
+"""To an object of a census: its list, the variable, the argument of `getrefcount`."""
+
+
+def torch_links(
+    census: Census,
+    wanted: Mapping[int, object],
+    unheld: Collection[int],
+    known: Collection[tuple[int, int]],
+    deadline: Deadline,
+) -> list[Link]:
+    """Links from live objects to `wanted` that lead through torch's C++ objects.
+
+    None are found while other threads keep running graphs backward (see `adapters.torch.backward_pass`).
+
+    Args:
+        census: the live tensors, nodes and scripted modules.
+        wanted: objects that C++ may hold, by id.
+        unheld: ids of objects that nothing visible refers to: from these, no path leads on to a root.
+        known: the links that are known already, by the ids of parent and child.
+        deadline: when to stop and return what was found so far.
+    """
+    if not wanted:
+        return []
+    with census.access.quiet(), engine_at_rest(deadline.left()) as resting:
+        if not resting:
+            return []
+        return _Finder(census, wanted, unheld, known, deadline).links()
+
+
+def held_by_torch_alone(tensors: list[Any]) -> set[int]:
+    """The ids of those tensors that nothing in Python refers to: torch keeps their Python objects for C++ owners.
+
+    Such a tensor may owe its object to a search that has read it.
+
+    Args:
+        tensors: tensors; the list is the only reference to each that does not count.
+    """
+    access = TorchAccess.of_loaded()
+    found: set[int] = set()
+    if access is not None:
+        with access.quiet():
+            for tensor in tensors:
+                if getrefcount(tensor) <= _CENSUS_REFERENCES + 1 and access.read(tensor, "_use_count") != 1:
+                    found.add(id(tensor))
+    return found
+
+
+def take_census(deadline: Deadline) -> Census | None:
+    """The live tensors, nodes and scripted modules; None where torch is not imported."""
+    access = TorchAccess.of_loaded()
+    return None if access is None else Census(access, deadline)
+
+
+class Census:
+    """The live tensors, nodes and scripted modules that the collector tracks, newest first.
+
+    It walks the whole heap: one a search. It refers to each of them, which whoever counts references must know.
+
+    Args:
+        access: reads torch's objects.
+        deadline: when to stop.
+    """
+
+    def __init__(self, access: TorchAccess, deadline: Deadline) -> None:
+        self.access = access
+        self.tensors: list[Any] = []
+        self.nodes: list[Any] = []
+        self.scripts: list[Any] = []
+        script = torch_class("torch.jit", "RecursiveScriptModule")
+        lists: dict[int, list[Any] | None] = {}
+        for index, value in enumerate(get_objects()):
+            if index % _CHECK_EVERY == 0 and deadline.passed():
+                break
+            kind = id(type(value))
+            if kind not in lists:
+                lists[kind] = None
+                if access.is_tensor(value):
+                    lists[kind] = self.tensors
+                elif access.is_node(value):
+                    lists[kind] = self.nodes
+                elif script is not None and safe_access.is_a(value, script):
+                    lists[kind] = self.scripts
+            chosen = lists[kind]
+            if chosen is not None:
+                chosen.append(value)
+        for found in self.lists():
+            found.reverse()
+
+    def lists(self) -> tuple[list[Any], ...]:
+        """The lists that refer to what was found."""
+        return self.tensors, self.nodes, self.scripts
+
+
+class _Finder:
+    """One question."""
+
+    def __init__(
+        self,
+        census: Census,
+        wanted: Mapping[int, object],
+        unheld: Collection[int],
+        known: Collection[tuple[int, int]],
+        deadline: Deadline,
+    ) -> None:
+        self._census = census
+        self._access = census.access
+        self._wanted = wanted
+        self._unheld = unheld
+        self._known = known
+        self._deadline = deadline
+        self._links: list[Link] = []
+        self._missing = set(wanted)
+        self._counts: dict[int, int] = {}
+
+    def links(self) -> list[Link]:
+        """The links found in the first place where there are some."""
+        census = self._census
+        held = self._held(census)
+        self._bases_and_gradients(census.tensors)
+        if self._missing:
+            self._graphs([(tensor, "") for tensor in held], [node for node in census.nodes if self._is_held(node)])
+        if self._missing:
+            self._scripted(census.scripts)
+        if not self._links:
+            # What nothing in Python refers to may keep itself alive: a parameter whose gradient's graph leads back.
+            alone = [value for node, value in self._wanted.items() if node in self._unheld and self._is_tensor(value)]
+            origins = self._gradients([*alone, *held]) + [(tensor, "") for tensor in alone]
+            # Tensors first: a node that was read before has a Python object, and would hide by what the ring is closed.
+            for nodes in ((), [node for node in census.nodes if id(node) not in self._wanted], census.nodes):
+                if not self._links:
+                    self._graphs(origins, nodes)
+        return self._links
+
+    def _is_tensor(self, value: object) -> bool:
+        return self._access.is_tensor(value)
+
+    def _held(self, census: Census) -> list[Any]:
+        """The tensors that something in Python refers to: not those whose object torch alone keeps."""
+        held: list[Any] = []
+        for tensor in census.tensors:
+            if self._deadline.worked(_STEPS_A_READ):
+                break
+            shared = self._access.read(tensor, "_use_count")
+            if id(tensor) not in self._unheld and getrefcount(tensor) > _CENSUS_REFERENCES + (shared != 1):
+                held.append(tensor)
+        return held
+
+    def _is_held(self, node: Any) -> bool:
+        """Whether something in Python surely refers to a node, beside its graph."""
+        # One reference is the caller's variable, one may be the graph's.
+        return id(node) not in self._unheld and getrefcount(node) > _CENSUS_REFERENCES + 2
+
+    def _note(self, parent: Any, child: Any, edge: str) -> None:
+        """Note a link, unless it is known."""
+        count = self._counts.get(id(child), 0)
+        if edge and (id(parent), id(child)) not in self._known and count < MAX_LINKS:
+            self._counts[id(child)] = count + 1
+            self._links.append(Link(parent, child, edge))
+            self._missing.discard(id(child))
+
+    def _bases_and_gradients(self, tensors: Sequence[Any]) -> None:
+        """Views of the wanted tensors, and tensors whose gradients they are.
+
+        Told by storages and shapes first: to read the gradient of a tensor gives it a Python object.
+        """
+        access = self._access
+        storages: set[int | None] = set()
+        shapes: set[tuple[int, ...]] = set()
+        for value in self._wanted.values():
+            if access.is_tensor(value):
+                storages.add(access.storage(value))
+                shapes.add(self._shape(value))
+        if not shapes:
+            return
+        storages.discard(None)
+        for tensor in tensors:
+            if self._deadline.worked(_STEPS_A_READ):
+                return
+            if access.storage(tensor) in storages and access.read(tensor, "_is_view"):
+                base = access.read(tensor, "_base")
+                if id(base) in self._wanted:
+                    self._note(tensor, base, "._base")
+            if self._shape(tensor) in shapes and self._may_have_gradient(tensor):
+                gradient = access.read(tensor, "grad")
+                if id(gradient) in self._wanted:
+                    self._note(tensor, gradient, ".grad")
+
+    def _may_have_gradient(self, tensor: Any) -> bool:
+        """Whether ``.grad`` can be read without a warning (torch/csrc/autograd/python_variable.cpp)."""
+        return bool(self._access.read(tensor, "is_leaf") or self._access.read(tensor, "retains_grad"))
+
+    def _shape(self, tensor: Any) -> tuple[int, ...]:
+        """The lengths of a tensor's dimensions, those that are symbols left out."""
+        shape = self._access.read(tensor, "shape")
+        return tuple([length for length in shape if type(length) is int]) if safe_access.is_a(shape, tuple) else ()
+
+    def _graphs(self, origins: Sequence[tuple[Any, str]], nodes: Sequence[Any]) -> None:
+        """What the graphs hold that start at tensors, read from objects by an edge, and at nodes."""
+        access = self._access
+        walk = GraphWalk(access, self._deadline)
+        for owner, edge in origins:
+            if walk.full or self._deadline.passed():
+                break
+            tensor = owner if not edge else access.read(owner, edge[1:])
+            node = None if tensor is None or access.read(tensor, "is_leaf") else access.grad_fn(tensor)
+            if node is not None:
+                walk.start(node, owner, f"{edge}.grad_fn")
+        for node in nodes:
+            if walk.full:
+                break
+            walk.start(node, node, "")
+        hooks = NodeHooks(access)
+        with hooks.reading(any(map(is_hook_dict, self._wanted.values()))):
+            for node in walk.walk():
+                for value, edge in self._kept_by(node, hooks):
+                    if id(value) in self._wanted:
+                        owner, route = walk.route(node)
+                        self._note(owner, value, route + edge)
+                if not self._missing:
+                    return
+
+    def _kept_by(self, node: Any, hooks: NodeHooks) -> Iterator[tuple[Any, str]]:
+        """A node, and what it alone may keep alive, each with the edge that leads to it from the node."""
+        yield node, ""
+        leaf = self._access.variable(node)
+        if leaf is not None:
+            yield leaf, ".variable"
+        for saved in self._access.saved(node):
+            yield saved
+            # Operations that flatten their input save a view of it that Python has never seen (torch.nn.Linear).
+            if self._access.is_tensor(saved.value) and self._access.read(saved.value, "_is_view"):
+                yield self._access.read(saved.value, "_base"), f"{saved.edge}._base"
+        yield from hooks.of(node)
+
+    def _gradients(self, tensors: Sequence[Any]) -> list[tuple[Any, str]]:
+        """The tensors whose gradients may have graphs of their own (``backward(create_graph=True)``), and the edge."""
+        found: list[tuple[Any, str]] = []
+        for tensor in tensors:
+            if self._deadline.worked(_STEPS_A_READ):
+                break
+            if self._access.read(tensor, "requires_grad") and self._may_have_gradient(tensor):
+                found.append((tensor, ".grad"))
+        return found
+
+    def _scripted(self, modules: Sequence[Any]) -> None:
+        """Parameters and buffers of scripted modules, which their C++ side keeps (torch/jit/_script.py)."""
+        for module in modules:
+            namespace = safe_access.instance_dict(module)
+            scripted = None if namespace is None else dict.get(namespace, "_c")
+            for kind in ("ParameterDict", "BufferDict"):
+                view = torch_class("torch._C", kind)
+                if scripted is None or view is None or self._deadline.passed():
+                    return
+                try:
+                    pairs = view(scripted).items()
+                except Exception:  # noqa: BLE001 - a module that is half made
+                    continue
+                for name, tensor in pairs:
+                    if id(tensor) in self._wanted:
+                        self._note(module, tensor, f".{name}")

@@ -1,0 +1,143 @@
+"""Rungs of the settle ladder for torch's devices: what holds device memory and is no leak.
+
+None initialises anything: a device that the process has not used is left alone. None empties the caching allocator:
+that costs milliseconds, and what is reserved is the user's. Two things that keep memory are not touched either, since
+to drop them costs the next test seconds: what `torch.compile` keeps (`torch.compiler.reset()`) and the pools of CUDA
+graphs. A project that wants them dropped does so in the hook `pytest_gpuleak_settle`.
+
+A device that fails says so at its next reading. So a rung gives up in silence.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING, Any
+
+from pytest_gpuleak.adapters.torch.in_place import torch_in_place
+from pytest_gpuleak.adapters.torch.lookup import loaded_torch
+from pytest_gpuleak.adapters.torch.module import accelerator_names
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from pytest_gpuleak.adapters.protocol import Rung
+
+
+@dataclasses.dataclass(frozen=True)
+class DeviceRung:
+    """One step for the devices that are initialised.
+
+    Attributes:
+        name: what it lets go, in words.
+        act: does so, given torch.
+    """
+
+    name: str
+    act: Callable[[Any], None]
+    collects: bool = False
+
+    def steps(self) -> Iterator[None]:
+        """Act once, unless a graph is being captured, which any of this would end."""
+        torch = loaded_torch()
+        if torch is None:
+            return
+        try:
+            if cuda_initialised(torch) and torch.cuda.is_current_stream_capturing():
+                return
+            with torch_in_place():
+                self.act(torch)
+        except Exception:  # noqa: BLE001 - the next reading tells of a device that fails
+            return
+        yield
+
+
+def device_rungs() -> list[Rung]:
+    """The rungs for the devices that the process has initialised, cheapest first; none without torch."""
+    torch = loaded_torch()
+    if torch is None or not (cuda_initialised(torch) or initialised_modules(torch) or has_mps(torch)):
+        return []
+    rungs: list[Rung] = [
+        DeviceRung("wait for the device", synchronize),
+        DeviceRung("workspaces", clear_workspaces),
+    ]
+    if cuda_initialised(torch):
+        rungs.append(DeviceRung("cuFFT plans", clear_plans))
+        rungs.append(DeviceRung("pinned host memory that is cached", empty_host_cache))
+    return rungs
+
+
+def synchronize(torch: Any) -> None:
+    """Wait for what runs on the devices: blocks in use on another stream are free only then."""
+    if cuda_initialised(torch):
+        for index in used_cuda_devices(torch):
+            torch.cuda.synchronize(index)
+    for module in initialised_modules(torch):
+        wait = getattr(module, "synchronize", None)
+        if wait is not None:
+            for index in range(module.device_count()):
+                wait(index)
+    if has_mps(torch):
+        torch.mps.synchronize()
+
+
+def clear_workspaces(torch: Any) -> None:
+    """What cuBLAS and cuBLASLt took for their first product and keep (pytorch issue 95668), and a backend's own.
+
+    In newer versions of torch they are the thread's own (pytorch pull 180283), and those of autograd's threads stay.
+    """
+    if cuda_initialised(torch):
+        clear = getattr(torch.cuda, "clear_cublas_workspaces", None)
+        if clear is None:
+            clear = getattr(torch._C, "_cuda_clearCublasWorkspaces", None)
+        if clear is not None:
+            clear()
+    for module in initialised_modules(torch):
+        clear = getattr(module, "clear_workspaces", None)
+        if clear is not None:
+            clear()
+    # Where frees are in the stream's order (cudaMallocAsync), they are done when the stream is.
+    synchronize(torch)
+
+
+def clear_plans(torch: Any) -> None:
+    """Plans that cuFFT keeps, with their tables, on devices that have any."""
+    size = getattr(torch, "_cufft_get_plan_cache_size", None)
+    if size is None:
+        return
+    for index in used_cuda_devices(torch):
+        if size(index):
+            torch._cufft_clear_plan_cache(index)
+
+
+def empty_host_cache(torch: Any) -> None:
+    """Pinned host memory that nothing uses any more."""
+    for name in ("_host_emptyCache", "_accelerator_emptyHostCache"):
+        empty = getattr(torch._C, name, None)
+        if empty is not None:
+            empty()
+            return
+
+
+def cuda_initialised(torch: Any) -> bool:
+    """Whether this process has initialised CUDA; asked of Python's side of torch, which initialises nothing."""
+    cuda = getattr(torch, "cuda", None)
+    return cuda is not None and hasattr(torch._C, "_cuda_memoryStats") and bool(cuda.is_initialized())
+
+
+def used_cuda_devices(torch: Any) -> list[int]:
+    """The devices that have a context; without a way to tell, the current one."""
+    context = getattr(torch._C, "_cuda_hasPrimaryContext", None)
+    if context is None:
+        return [torch.cuda.current_device()]
+    return [index for index in range(torch._C._cuda_getDeviceCount()) if context(index)]
+
+
+def initialised_modules(torch: Any) -> list[Any]:
+    """The modules of other accelerators that this process has initialised."""
+    modules = [vars(torch)[name] for name in accelerator_names(torch)]
+    return [module for module in modules if getattr(module, "is_initialized", bool)()]
+
+
+def has_mps(torch: Any) -> bool:
+    """Whether torch has Metal's devices here."""
+    return bool(getattr(torch._C, "_has_mps", False)) and bool(torch._C._mps_is_available())

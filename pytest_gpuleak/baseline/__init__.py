@@ -1,0 +1,5 @@
+"""Known leaks: the file that lists them, what it matches, and how it is brought up to date.
+
+It may import `model` alone.
+A new rule by which an entry lists a finding goes to `matching`.
+"""

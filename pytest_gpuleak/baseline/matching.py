@@ -1,0 +1,241 @@
+"""What a baseline lists: the rules by which a finding is one of its entries.
+
+An entry lists a finding of the same test or fixture, whatever the parameters, with the same fingerprint on the same
+type of device. Three things are the same leak though their fingerprints differ, since the kind is part of one:
+
+- what could not be run again this time (`unconfirmed`), and what was seen to stay or to grow before, or the other way;
+- what is milder than it was: `retained` where `growing` is listed. Not the other way: that is a new leak;
+- a fixture's, which is `retained` or `growing` by how often its worker happened to set it up.
+
+Who is first to fill a cache or to touch a global is charged for it, so that `retained`, `unconfirmed` and `cycle`
+findings whose holder has a name are also listed by an entry of another test.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections import Counter, defaultdict
+from typing import TYPE_CHECKING
+
+from pytest_gpuleak.baseline.file import key_of
+from pytest_gpuleak.model.baseline_status import GROWN, KNOWN, NEW, is_standing
+from pytest_gpuleak.model.fingerprint import fingerprint
+from pytest_gpuleak.model.records import TestRecord, Verdict
+from pytest_gpuleak.model.text import clean_text, format_bytes
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from pytest_gpuleak.baseline.file import Baseline, Key
+    from pytest_gpuleak.model.findings import Finding, FindingKind, FixtureRecord, KnownLeak
+
+MAX_TEXT = 4096
+"""Characters of a test's id or a holder; reports cut at the same length, and so they match here and there."""
+
+ROAMING = frozenset({"retained", "unconfirmed", "cycle"})
+_MILDER: dict[str, tuple[FindingKind, ...]] = {
+    "growing": ("growing", "unconfirmed"),
+    "retained": ("retained", "growing", "unconfirmed"),
+    "unconfirmed": ("unconfirmed", "growing", "retained"),
+}
+"""By the kind of a test's finding, the kinds of entries that list it, by their fingerprints."""
+
+_PYTHON_NAME = re.compile(r"(?:\w+::)*\w+(?=[\[@])")
+SEVERITY: dict[str, int] = {"growing": 0, "retained": 1, "unconfirmed": 2}
+
+
+def function_of(nodeid: str) -> str:
+    """The id of a test function: pytest's id of the test without its parameters.
+
+    A parameter may hold any character, a folder or a file a bracket; names of Python's classes and functions have none.
+    With ``--dist loadgroup`` pytest-xdist puts ``@`` and the group's name behind it (xdist/remote.py), which goes too.
+    """
+    file, separator, rest = nodeid.partition("::")
+    name = _PYTHON_NAME.match(rest)
+    if name is not None:
+        return f"{file}{separator}{name[0]}"
+    # What no Python function is, a plugin's own kind of test.
+    bracket = rest.find("[") if rest.endswith("]") else -1
+    return nodeid if bracket < 1 else f"{file}{separator}{rest[:bracket]}"
+
+
+def is_recorded(finding: Finding) -> bool:
+    """Whether a baseline lists such a finding: one that fails, or would without a baseline, and is no budget."""
+    return (finding.failed or finding.known) and finding.kind != "budget"
+
+
+class _Roaming:
+    """The entries of one fingerprint and device that list a finding anywhere.
+
+    There may be thousands, and as many findings: what is asked of them is known without going through them.
+    """
+
+    def __init__(self) -> None:
+        self.keys: set[Key] = set()
+        self._largest: KnownLeak | None = None
+
+    def add(self, entry: KnownLeak) -> None:
+        self.keys.add(key_of(entry))
+        if self._largest is None or _size_of(entry) > _size_of(self._largest):
+            self._largest = entry
+
+    @property
+    def largest(self) -> KnownLeak:
+        assert self._largest is not None  # made with its first entry
+        return self._largest
+
+
+def _size_of(entry: KnownLeak) -> tuple[int, str]:
+    return entry.bytes, entry.test
+
+
+class Judge:
+    """Tells what a baseline lists.
+
+    Args:
+        baseline: the leaks that are known.
+    """
+
+    def __init__(self, baseline: Baseline) -> None:
+        self._baseline = baseline
+        self.entries: dict[Key, KnownLeak] = {}
+        self._roaming: dict[tuple[str, str], _Roaming] = defaultdict(_Roaming)
+        for entry in baseline.entries:
+            self.add(entry)
+
+    def add(self, entry: KnownLeak) -> None:
+        """One leak more is known."""
+        self.entries[key_of(entry)] = entry
+        if entry.kind in ROAMING:
+            self._roaming[entry.fingerprint, entry.device].add(entry)
+
+    def find(self, finding: Finding, test: str, fixture: str | None) -> KnownLeak | None:
+        """The entry that lists a finding, whatever its size; None where none does.
+
+        Args:
+            finding: what was found.
+            test: id of the test function, or of the place that defines the fixture; as `place_of` gives it.
+            fixture: the fixture's name, None for a test.
+        """
+        own, roaming = self._listing(finding, test, fixture)
+        return own[0] if own else self._largest(roaming)
+
+    def find_for_update(self, finding: Finding, test: str, fixture: str | None) -> tuple[KnownLeak | None, str]:
+        """The entry that an update changes for a finding, None where it adds one, and the reason that one begins with.
+
+        A fixture that leaks is given an entry of its own: it was set up, whatever the order, and does not stand in for
+        another.
+        """
+        own, roaming = self._listing(finding, test, fixture)
+        largest = self._largest(roaming)
+        if fixture is None or own:
+            return own[0] if own else largest, ""
+        return None, "" if largest is None else largest.reason
+
+    def find_all(self, found: Iterable[tuple[Finding, str, str | None]]) -> set[Key]:
+        """Return the keys of every entry that could list one of the findings: none of these entries is gone.
+
+        What has an entry of its own needs no other.
+
+        Args:
+            found: each finding with its test and fixture, as `find` takes them.
+        """
+        matched: set[Key] = set()
+        met: set[int] = set()
+        for finding, test, fixture in found:
+            own, roaming = self._listing(finding, test, fixture)
+            if own:
+                matched.update(map(key_of, own))
+                continue
+            for entries in roaming:
+                if id(entries) not in met:
+                    met.add(id(entries))
+                    matched |= entries.keys
+        return matched
+
+    @staticmethod
+    def _largest(roaming: Sequence[_Roaming]) -> KnownLeak | None:
+        return max((entries.largest for entries in roaming), key=_size_of, default=None)
+
+    def _listing(self, finding: Finding, test: str, fixture: str | None) -> tuple[list[KnownLeak], list[_Roaming]]:
+        """The entries that list a finding where it was made, the closest first, and those that do so anywhere."""
+        device = device_type(finding.device)
+        marks = _fingerprints(finding, of_fixture=fixture is not None)
+        keys = [(test, fixture or "", mark, device) for mark in marks]
+        own = [self.entries[key] for key in keys if key in self.entries]
+        if finding.kind not in ROAMING or finding.holder is None or not finding.holder.named:
+            return own, []
+        return own, [self._roaming[mark, device] for mark in marks if (mark, device) in self._roaming]
+
+    def settle(self, findings: Sequence[Finding], test: str, fixture: str | None) -> tuple[Finding, ...]:
+        """The findings of one test or fixture, with what is listed set known.
+
+        What the findings have from an earlier baseline is undone first. Several findings that one entry lists are one
+        leak: on each device their sizes are added up before they are compared.
+        """
+        findings = [_restored(finding) for finding in findings]
+        entries = [self.find(found, test, fixture) if is_recorded(found) else None for found in findings]
+        sizes: Counter[tuple[Key, str]] = Counter()
+        for found, entry in zip(findings, entries, strict=True):
+            if entry is not None:
+                sizes[key_of(entry), found.device] += found.bytes
+        return tuple(
+            self._marked(found, entry, 0 if entry is None else sizes[key_of(entry), found.device])
+            for found, entry in zip(findings, entries, strict=True)
+        )
+
+    def _marked(self, finding: Finding, entry: KnownLeak | None, size: int) -> Finding:
+        if not is_recorded(finding):
+            return finding
+        if entry is None:
+            return dataclasses.replace(finding, evidence=(f"{NEW}the baseline does not list it", *finding.evidence))
+        if size <= self._baseline.limit(entry):
+            line = f"{KNOWN}{clean_text(entry.reason, MAX_TEXT).strip() or 'no reason is given'}"
+            return dataclasses.replace(finding, failed=False, known=True, evidence=(line, *finding.evidence))
+        line = f"{GROWN}{format_bytes(size)}, {_growth(entry.bytes, size)} {format_bytes(entry.bytes)} that are listed"
+        line += f"; {self._baseline.tolerance * 100:g} % more would pass"
+        return dataclasses.replace(finding, evidence=(line, *finding.evidence))
+
+
+def place_of(record: TestRecord | FixtureRecord) -> tuple[str, str | None]:
+    """How an entry names a test or a fixture: the test's or place's id, and the fixture's name."""
+    if isinstance(record, TestRecord):
+        return clean_text(function_of(record.nodeid), MAX_TEXT), None
+    return clean_text(record.baseid, MAX_TEXT), clean_text(record.name, MAX_TEXT)
+
+
+def device_type(device: str) -> str:
+    """The type of a device: ``cuda`` for ``cuda:1``. Which card a test gets is chance."""
+    return clean_text(device.partition(":")[0].strip() or "cpu", MAX_TEXT)
+
+
+def verdict_of(record: TestRecord) -> Verdict:
+    """A test's verdict, from its findings; one that was not checked, or is allowed, stays so."""
+    if record.verdict in ("unchecked", "allowed"):
+        return record.verdict
+    if any(found.failed for found in record.findings):
+        return "leaked"
+    return "noted" if record.findings else "clean"
+
+
+def _fingerprints(finding: Finding, *, of_fixture: bool) -> tuple[str, ...]:
+    """The fingerprints of entries that list a finding, its own first."""
+    if finding.kind not in SEVERITY:
+        return (finding.fingerprint,)
+    kinds: Iterable[FindingKind] = ("growing", "retained", "unconfirmed") if of_fixture else _MILDER[finding.kind]
+    return tuple(dict.fromkeys([finding.fingerprint, *(fingerprint(kind, finding.holder) for kind in kinds)]))
+
+
+def _restored(finding: Finding) -> Finding:
+    """A finding as it was before any baseline was applied to it."""
+    evidence = tuple(line for line in finding.evidence if not is_standing(line))
+    if not finding.known and len(evidence) == len(finding.evidence):
+        return finding
+    return dataclasses.replace(finding, failed=finding.failed or finding.known, known=False, evidence=evidence)
+
+
+def _growth(before: int, now: int) -> str:
+    if before == 0:
+        return "more than the"
+    return f"{(now - before) / before * 100:.0f} % more than the"

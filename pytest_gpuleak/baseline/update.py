@@ -1,0 +1,269 @@
+"""Known leaks: how a run is judged by a baseline, what is gone, and what the next baseline says.
+
+Pure: from records and entries to records and entries. The file is read and written by `baseline.file`; what an entry
+lists is decided by `baseline.matching`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import Counter, defaultdict
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from pytest_gpuleak.baseline.file import (
+    MAX_BYTES,
+    Baseline,
+    Key,
+    UnusableBaseline,
+    dump_baseline,
+    key_of,
+    load_baseline,
+    sort_key,
+)
+from pytest_gpuleak.baseline.matching import (
+    MAX_TEXT,
+    ROAMING,
+    SEVERITY,
+    Judge,
+    device_type,
+    function_of,
+    is_recorded,
+    place_of,
+    verdict_of,
+)
+from pytest_gpuleak.model.findings import Finding, KnownLeak
+from pytest_gpuleak.model.summary import summarise
+from pytest_gpuleak.model.text import clean_text
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from pytest_gpuleak.model.findings import FixtureRecord
+    from pytest_gpuleak.model.records import RunReport, TestRecord
+
+__all__ = [
+    "Baseline", "BaselineChange", "Seen", "UnusableBaseline", "apply_baseline", "dump_baseline", "function_of",
+    "load_baseline", "update_baseline",
+]  # fmt: skip
+
+
+class Seen(NamedTuple):
+    """What a run can tell about tests beyond its report.
+
+    Attributes:
+        gone: ids of tests, as entries give them, that no longer exist in a file that was collected whole.
+        partial: ids of tests of which some parameters were not run.
+        fixtures: wider fixtures that were set up, and so torn down, each as its place and name.
+    """
+
+    gone: frozenset[str] = frozenset()
+    partial: frozenset[str] = frozenset()
+    fixtures: frozenset[tuple[str, str]] = frozenset()
+
+
+class BaselineChange(NamedTuple):
+    """What an update does to a baseline; a changed entry stands as it is to be, and in `before` as it was."""
+
+    added: tuple[KnownLeak, ...]
+    removed: tuple[KnownLeak, ...]
+    changed: tuple[KnownLeak, ...]
+    kept: tuple[KnownLeak, ...]
+    before: tuple[KnownLeak, ...] = ()
+
+
+def apply_baseline(report: RunReport, baseline: Baseline, seen: Seen | None = None) -> RunReport:
+    """Judge a run by a baseline.
+
+    Verdicts, `known`, `failed`, `stale` and the summary's counts are made anew from the findings: what an earlier
+    baseline had set known fails, unless this one lists it.
+
+    An entry is stale if every test of its function that ran was checked, the last attempt of each, and no finding of
+    the run, failed or not, is what it lists; or if the run has collected its file and found no such test. Without
+    `seen`, entries of fixtures, and those of tests that are gone, are stale where the report already says so.
+
+    Args:
+        report: the run.
+        baseline: the leaks that are known.
+        seen: what else the run can tell; None for a report that is all there is.
+    """
+    judge = Judge(baseline)
+    tests = tuple(_settled_test(record, judge) for record in report.tests)
+    fixtures = tuple(_settled_fixture(record, judge) for record in report.fixtures)
+    judged = dataclasses.replace(report, tests=tests, fixtures=fixtures)
+    stale = _stale(judged, judge, seen)
+    return dataclasses.replace(judged, stale=stale, summary={**report.summary, **_counts(judged, len(stale))})
+
+
+def update_baseline(old: Baseline, report: RunReport, seen: Seen | None = None) -> tuple[Baseline, BaselineChange]:
+    """The baseline after a run, and what was changed.
+
+    What failed, or was known, and is not listed is added; what is stale is removed; an entry whose leak is larger than
+    the tolerance allows, or by as much smaller, is given its new size. All else, reasons above all, stays as it is:
+    a run in which nothing has changed gives the same baseline. What a test was allowed to leave is not recorded, nor
+    is what a test left that was not checked, nor a budget.
+
+    Nothing here asks whether the run may be trusted: tests that failed are not checked, and those that did not run
+    keep their entries.
+
+    Args:
+        old: the baseline so far.
+        report: the run.
+        seen: what else the run can tell, as for `apply_baseline`.
+    """
+    judge = Judge(old)
+    stale = set(map(key_of, _stale(report, judge, seen)))
+    sizes: dict[Key, Counter[tuple[object, str]]] = defaultdict(Counter)
+    confirmed: dict[Key, Finding] = {}
+    # In an order of their own, so that the file does not depend on that of the tests; what is confirmed comes first.
+    order = sorted(
+        _recorded(report), key=lambda one: (SEVERITY.get(one[0].kind, 3), one[1], one[2] or "", one[0].device)
+    )
+    for finding, test, fixture, record, worker in order:
+        entry, reason = judge.find_for_update(finding, test, fixture)
+        if entry is None:
+            entry = _entry_of(finding, test, fixture, reason)
+            judge.add(entry)
+        elif entry.kind == "unconfirmed" and finding.kind in ("growing", "retained"):
+            confirmed.setdefault(key_of(entry), finding)
+        # How much of a cache each test fills is by their order: what one process left in it is counted as one.
+        share: object = worker if entry.kind == "retained" and entry.fixture is None else record
+        sizes[key_of(entry)][share, finding.device] += finding.bytes
+    before = {key_of(entry): entry for entry in old.entries}
+    added: list[KnownLeak] = []
+    removed: list[KnownLeak] = []
+    changed: list[tuple[KnownLeak, KnownLeak]] = []
+    kept: list[KnownLeak] = []
+    whole = _whole_functions(report, seen)
+    for key, entry in judge.entries.items():
+        size = min(max(sizes[key].values(), default=entry.bytes), MAX_BYTES)
+        if key not in before:
+            added.append(dataclasses.replace(entry, bytes=size))
+        elif key in stale:
+            removed.append(entry)
+        else:
+            now = entry
+            if size > old.limit(entry) or (
+                _may_shrink(entry, whole) and old.limit(dataclasses.replace(entry, bytes=size)) < entry.bytes
+            ):
+                now = dataclasses.replace(now, bytes=size)
+            if key in confirmed:
+                now = _confirmed(now, confirmed[key], judge)
+            if now == entry:
+                kept.append(entry)
+            else:
+                changed.append((now, entry))
+    changed.sort(key=lambda pair: sort_key(pair[0]))
+    change = BaselineChange(
+        added=tuple(sorted(added, key=sort_key)),
+        removed=tuple(sorted(removed, key=sort_key)),
+        changed=tuple(now for now, _ in changed),
+        kept=tuple(sorted(kept, key=sort_key)),
+        before=tuple(entry for _, entry in changed),
+    )
+    entries = sorted([*change.added, *change.changed, *change.kept], key=sort_key)
+    return dataclasses.replace(old, entries=tuple(entries)), change
+
+
+def _recorded(report: RunReport) -> Iterator[tuple[Finding, str, str | None, int, str]]:
+    """Each finding that a baseline lists, where it was made, the number of its record, and the worker."""
+    records: list[TestRecord | FixtureRecord] = [*_judged_tests(report), *report.fixtures]
+    for index, record in enumerate(records):
+        if record.allowed is None:
+            for finding in record.findings:
+                if is_recorded(finding):
+                    yield finding, *place_of(record), index, record.worker
+
+
+def _judged_tests(report: RunReport) -> Iterable[TestRecord]:
+    return (record for record in report.tests if record.verdict not in ("unchecked", "allowed"))
+
+
+def _entry_of(finding: Finding, test: str, fixture: str | None, reason: str) -> KnownLeak:
+    holder = finding.holder
+    return KnownLeak(
+        test=test,
+        fixture=fixture,
+        kind=finding.kind,
+        device=device_type(finding.device),
+        bytes=0,
+        fingerprint=finding.fingerprint,
+        holder="" if holder is None else clean_text(holder.root or holder.text, MAX_TEXT),
+        reason=reason,
+    )
+
+
+def _may_shrink(entry: KnownLeak, whole: frozenset[str]) -> bool:
+    """Whether less than an entry's size means that the leak has shrunk; what roams may have been left elsewhere."""
+    return entry.fixture is None and entry.kind not in ROAMING and entry.test in whole
+
+
+def _confirmed(entry: KnownLeak, finding: Finding, judge: Judge) -> KnownLeak:
+    now = dataclasses.replace(entry, kind=finding.kind, fingerprint=finding.fingerprint)
+    return entry if key_of(now) in judge.entries else now
+
+
+def _settled_test(record: TestRecord, judge: Judge) -> TestRecord:
+    if not record.findings or record.verdict in ("unchecked", "allowed"):
+        return record
+    record = record._replace(findings=judge.settle(record.findings, *place_of(record)))
+    return record._replace(verdict=verdict_of(record))
+
+
+def _settled_fixture(record: FixtureRecord, judge: Judge) -> FixtureRecord:
+    if record.allowed is not None:
+        return record
+    return dataclasses.replace(record, findings=judge.settle(record.findings, *place_of(record)))
+
+
+def _stale(report: RunReport, judge: Judge, seen: Seen | None) -> tuple[KnownLeak, ...]:
+    records: list[TestRecord | FixtureRecord] = [*_judged_tests(report), *report.fixtures]
+    matched = judge.find_all(
+        (finding, *place_of(record)) for record in records if record.allowed is None for finding in record.findings
+    )
+    whole = _whole_functions(report, seen)
+    before = set(map(key_of, report.stale)) if seen is None else set()
+    unseen_kinds = _unseen_kinds(report)
+
+    def is_gone(entry: KnownLeak) -> bool:
+        if entry.kind in unseen_kinds:
+            return False
+        if entry.fixture is not None:
+            return seen is not None and (entry.test, entry.fixture) in seen.fixtures
+        return entry.test in whole or (seen is not None and entry.test in seen.gone)
+
+    return tuple(
+        entry
+        for key, entry in sorted(judge.entries.items(), key=lambda item: sort_key(item[1]))
+        if key not in matched and (key in before or is_gone(entry))
+    )
+
+
+def _whole_functions(report: RunReport, seen: Seen | None) -> frozenset[str]:
+    """The test functions of which all that ran was checked in the end, and of which nothing is known not to have run."""
+    last: dict[tuple[str, str], TestRecord] = {(record.nodeid, record.worker): record for record in report.tests}
+    checked: dict[str, bool] = {}
+    for record in last.values():
+        function, _ = place_of(record)
+        checked[function] = checked.get(function, True) and record.verdict != "unchecked"
+    partial = frozenset() if seen is None else seen.partial
+    return frozenset(function for function, whole in checked.items() if whole and function not in partial)
+
+
+def _unseen_kinds(report: RunReport) -> frozenset[str]:
+    """The kinds that the run did not look for, as its policy has it: no entry of those is gone for not being found."""
+    policy = report.policy
+    kinds = set()
+    if policy.get("cycles") == "ignore":
+        kinds.add("cycle")
+    if "host" in policy and not policy["host"]:
+        kinds.add("host")
+    return frozenset(kinds)
+
+
+def _counts(report: RunReport, stale: int) -> dict[str, Any]:
+    records: tuple[TestRecord | FixtureRecord, ...] = (*report.tests, *report.fixtures)
+    return {
+        **summarise(report.tests, report.fixtures),
+        "known": sum(found.known for record in records for found in record.findings),
+        "stale": stale,
+    }

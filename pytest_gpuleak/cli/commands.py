@@ -1,0 +1,340 @@
+"""The command `gpuleak`: reports shown, compared, merged, converted, and judged for CI.
+
+Exit status: 0 all is well, 1 leaks (or what else a command calls bad news), 2 input or usage that is no good.
+"""
+
+# ruff: noqa: D301 - click keeps the lines of a paragraph that begins with a backspace, which is an escape, as they are
+
+from __future__ import annotations
+
+import re
+import sys
+import traceback
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from pytest_gpuleak.cli.compare import TOLERANCE, compare_reports, keep_leak
+from pytest_gpuleak.cli.merge import Merger
+from pytest_gpuleak.cli.output import (
+    FORMATS,
+    STREAM,
+    choose_format,
+    refuse,
+    render_comparison,
+    render_report,
+    say,
+    write_output,
+    write_target,
+)
+from pytest_gpuleak.model.isolation import describe_error
+from pytest_gpuleak.model.text import clean_text, count_of
+from pytest_gpuleak.model.version import __version__
+from pytest_gpuleak.reports.atomic_write import write_pieces
+from pytest_gpuleak.reports.json.lines import encode_pieces
+from pytest_gpuleak.reports.json.read import UnusableReport, read_report
+from pytest_gpuleak.reports.terminal.summary import TEXT_LIMIT, render_faults, render_summary
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from pytest_gpuleak.model.findings import Finding
+    from pytest_gpuleak.model.records import RunReport
+
+_SOURCE = click.Path(allow_dash=True)
+_FINGERPRINT = re.compile(r"[0-9a-fA-F]{4,128}")
+
+
+class _Commands(click.Group):
+    """Commands that say what went wrong on one line, whatever it was, with exit status 2."""
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except (click.ClickException, click.Abort, click.exceptions.Exit):
+            raise
+        except OSError as error:  # whatever is read says itself what is wrong with it
+            refuse(f"the output could not be written ({clean_text(error.strerror or str(error), TEXT_LIMIT)})")
+        except Exception as error:  # noqa: BLE001 - a user of CI can do nothing with a traceback of ours
+            place = traceback.extract_tb(error.__traceback__)[-1]
+            where = clean_text(f"{Path(place.filename).name}:{place.lineno}", TEXT_LIMIT)
+            refuse(f"a fault of its own: {describe_error(error)} at {where}; please report it, with the command")
+
+
+@click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.version_option(__version__, prog_name="gpuleak")
+def main() -> None:
+    """Read the JSON reports of `pytest --gpu-leak --gpu-leak-report report.json`.
+
+    A REPORT is a file, or - for standard input.
+
+    \b
+    gpuleak show report.json                                what leaked, and who holds it
+    gpuleak diff main.json branch.json                      what is new, gone, grown
+    gpuleak gate shard*.json --baseline gpu-leaks.toml      the verdict of a CI job
+    gpuleak merge shard*.json -o all.json                   shards, ranks and retries as one
+    gpuleak convert all.json -o all.html                    another format
+    """
+
+
+def _output_options(command: Any) -> Any:
+    command = click.option(
+        "--format", "form", type=click.Choice(list(FORMATS)), help="Format of OUT; by default its suffix says it."
+    )(command)
+    suffixes = ", ".join(FORMATS.values())
+    return click.option(
+        "-o", "--output", "target", metavar="OUT", required=True, type=_SOURCE,
+        help=f"The file to write ({suffixes}), or - for standard output, which is JSON unless --format says otherwise.",
+    )(command)  # fmt: skip
+
+
+@main.command()
+@click.argument("report", type=_SOURCE)
+@click.option("-v", "--verbose", "verbosity", count=True, help="Show what is noted and allowed too, and every step.")
+@click.option("-q", "--quiet", is_flag=True, help="One line a leak.")
+def show(report: str, verbosity: int, quiet: bool) -> None:
+    """Show REPORT as the end of a pytest run does.
+
+    \b
+    gpuleak show report.json
+    unzip -p artifact.zip report.json | gpuleak show -v -
+
+    \b
+    Exit status: 0, or 2 for a report that cannot be read.
+    """
+    say(render_report(_read(report), -1 if quiet else verbosity))
+
+
+@main.command()
+@click.argument("old", type=_SOURCE)
+@click.argument("new", type=_SOURCE)
+@click.option(
+    "--tolerance", type=click.FloatRange(0), default=TOLERANCE * 100, show_default=True, metavar="PERCENT",
+    help="By how much a leak may grow or shrink and count as the same.",
+)  # fmt: skip
+def diff(old: str, new: str, tolerance: float) -> None:
+    """Tell what has changed from OLD to NEW: leaks that are new, grown, shrunk or gone, and other verdicts.
+
+    A leak is the same where its test, device and fingerprint are. Known leaks of a baseline count as leaks. A leak whose
+    test was not run or not checked in NEW is not gone, but UNSEEN.
+
+    \b
+    gpuleak diff main.json branch.json
+
+    \b
+    Exit status: 0 nothing new or grown, 1 something is, 2 a report cannot be read.
+    """
+    _check_sources((old, new))
+    before, after = _read(old), _read(new)
+    found = compare_reports(before, after, tolerance / 100)
+    say(render_comparison(found))
+    for name, report in ((old, before), (new, after)):
+        if report.incomplete is not None:
+            say(
+                [f"gpu-leak: {clean_text(name, TEXT_LIMIT)} is incomplete: {clean_text(report.incomplete, TEXT_LIMIT)}"]
+            )
+    sys.exit(int(found.is_worse))
+
+
+@main.command()
+@click.argument("reports", nargs=-1, required=True, type=_SOURCE, metavar="REPORT...")
+@click.option("--baseline", type=click.Path(), metavar="FILE", help="Known leaks, which pass until they grow (TOML).")
+@click.option("--fail-stale", is_flag=True, help="Fail where the baseline lists a leak that is gone.")
+@click.option("--strict", is_flag=True, help="Fail where the check itself, or a user's hook, failed.")
+@click.option("--only", metavar="FINGERPRINT", help="Judge this leak alone, by the first digits of its fingerprint.")
+@click.option("-v", "--verbose", "verbosity", count=True, help="Show what is known, noted and allowed too.")
+def gate(
+    reports: Sequence[str], baseline: str | None, fail_stale: bool, strict: bool, only: str | None, verbosity: int
+) -> None:
+    """Judge one run, given as one or more REPORTs, and fail for leaks.
+
+    The reports are merged as `merge` does. Leaks that FILE lists are known and pass; without it, what the runs themselves
+    called known does. A run that is incomplete fails: the tests that are missing may leak. So does one without any test.
+
+    \b
+    gpuleak gate report.json --baseline gpu-leaks.toml
+    gpuleak gate artifacts/shard-*.json --baseline gpu-leaks.toml --fail-stale
+    gpuleak gate report.json --only 1d06a442                for `git bisect run`
+
+    \b
+    Exit status: 0 clean, 1 leaks or tests missing, 2 a report or the baseline cannot be used. With --only: 0 the leak is
+    not there, 1 it is, 2 it cannot be told, since tests are missing or were not checked.
+    """
+    if only is not None:
+        sys.exit(_look_for(only, _merge(reports).report(), verbosity))
+    known = None if baseline is None else _load_baseline(baseline)
+    report = _merge(reports).report()
+    if known is not None:
+        from pytest_gpuleak.baseline.update import apply_baseline
+
+        report = apply_baseline(report, known)
+    reasons = _reasons(report, listed=known is not None, fail_stale=fail_stale)
+    faults = render_faults(report.tests, report.faults) if strict else None
+    reasons += [] if faults is None else [faults.removeprefix("gpu-leak: ")]
+    lines = render_report(report, verbosity)
+    if reasons:
+        lines += [click.style(f"gate: FAILED: {reason}", fg="red") for reason in reasons]
+    else:
+        passed = count_of(sum(found.known for found in _findings(report)), "known leak")
+        lines.append(
+            click.style(f"gate: passed: no leak but {passed}; {count_of(len(report.tests), 'test')}", fg="green")
+        )
+    say(lines)
+    sys.exit(int(bool(reasons)))
+
+
+@main.command()
+@click.argument("reports", nargs=-1, required=True, type=_SOURCE, metavar="REPORT...")
+@_output_options
+def merge(reports: Sequence[str], target: str, form: str | None) -> None:
+    """Merge REPORTs of shards, ranks or retries into one.
+
+    Of a test in several reports, or run several times in one, what was found stays found: the gravest verdict counts
+    (leaked, allowed, noted, clean, unchecked), of equals the later report's, and findings are united. So name retries last.
+    A merged report is incomplete where one of its parts is.
+
+    \b
+    gpuleak merge shard-1.json shard-2.json -o report.json
+    gpuleak merge report.rank*.json -o - | gpuleak show -
+
+    \b
+    Exit status: 0, or 2 for a report that cannot be read or written.
+    """
+    form = choose_format(target, form)
+    merger = _merge(reports)
+    outline = merger.outline()
+    if form == "json":
+        write_target(lambda path: write_pieces(encode_pieces(outline, merger.tests.lines()), path), target)
+    else:
+        write_output(merger.report(), target, form)
+    say([f"merged {count_of(len(reports), 'report')}; {render_summary(outline.summary)}"], error=True)
+    if outline.incomplete is not None:
+        say([f"incomplete: {clean_text(outline.incomplete, TEXT_LIMIT)}"], error=True)
+
+
+@main.command()
+@click.argument("report", type=_SOURCE)
+@_output_options
+def convert(report: str, target: str, form: str | None) -> None:
+    """Write REPORT in another format.
+
+    \b
+    gpuleak convert report.json -o report.html
+    gpuleak convert report.json -o gl.codequality.json      for GitLab
+    gpuleak convert report.json --format markdown -o - >> "$GITHUB_STEP_SUMMARY"
+
+    \b
+    Exit status: 0, or 2 for a report that cannot be read or written.
+    """
+    form = choose_format(target, form)
+    write_output(_read(report), target, form)
+
+
+@main.command()
+@click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
+def completion(shell: str) -> None:
+    """Print the script that lets SHELL complete commands, options and files.
+
+    \b
+    gpuleak completion bash > ~/.local/share/bash-completion/completions/gpuleak
+    gpuleak completion zsh > "${fpath[1]}/_gpuleak"
+    gpuleak completion fish > ~/.config/fish/completions/gpuleak.fish
+    """
+    from click.shell_completion import get_completion_class
+
+    found = get_completion_class(shell)
+    if found is None:  # a click without this shell
+        refuse(f"this version of click completes nothing in {shell}")
+    template = found(main, {}, "gpuleak", "_GPULEAK_COMPLETE")
+    # Not source(): it asks the bash that is installed here, which need not be the one that will read the script.
+    say([template.source_template % template.source_vars()])
+
+
+def _read(source: str) -> RunReport:
+    try:
+        return read_report("-" if source == STREAM else Path(source))
+    except UnusableReport as error:
+        refuse(str(error))
+
+
+def _merge(sources: Sequence[str]) -> Merger:
+    _check_sources(sources)
+    merger = Merger()
+    for source in _with_progress(sources):
+        merger.add(_read(source), "standard input" if source == STREAM else clean_text(source, TEXT_LIMIT))
+    return merger
+
+
+def _with_progress(sources: Sequence[str]) -> Iterator[str]:
+    """Go through the sources, with a bar on a terminal where there are several."""
+    if len(sources) < 2 or not sys.stderr.isatty():
+        yield from sources
+        return
+    with click.progressbar(sources, label="reading reports", file=sys.stderr) as bar:
+        yield from bar
+
+
+def _check_sources(sources: Sequence[str]) -> None:
+    if list(sources).count(STREAM) > 1:
+        raise click.UsageError("standard input (-) can be read once")
+
+
+def _load_baseline(path: str) -> Any:
+    from pytest_gpuleak.baseline.update import UnusableBaseline, load_baseline
+
+    try:
+        return load_baseline(Path(path))
+    except (UnusableBaseline, OSError) as error:
+        refuse(clean_text(str(error), 4 * TEXT_LIMIT))
+
+
+def _look_for(digits: str, report: RunReport, verbosity: int) -> int:
+    """Tell whether a leak is in a report, and return the exit status that says so."""
+    if _FINGERPRINT.fullmatch(digits) is None:
+        raise click.UsageError(
+            f"--only: {clean_text(repr(digits), TEXT_LIMIT)} is no fingerprint, only 4 hexadecimal digits or more are"
+        )
+    report = keep_leak(report, digits.lower())
+    count = sum(1 for _ in _findings(report))
+    unchecked = sum(test.verdict == "unchecked" for test in report.tests)
+    say(render_report(report, max(verbosity, 1)) if count else [])
+    if count:
+        say([f"{digits}: found, {count_of(count, 'finding')}"])
+        return 1
+    if report.incomplete is not None or not report.tests or unchecked:
+        missing = report.incomplete or (
+            f"{count_of(unchecked, 'test')} not checked" if unchecked else "no test was run"
+        )
+        say([f"{digits}: cannot be told: {clean_text(missing, TEXT_LIMIT)}"])
+        return 2
+    say([f"{digits}: not found; {count_of(len(report.tests), 'test')}"])
+    return 0
+
+
+def _findings(report: RunReport) -> Iterator[Finding]:
+    for test in report.tests:
+        yield from test.findings
+    for fixture in report.fixtures:
+        yield from fixture.findings
+
+
+def _reasons(report: RunReport, *, listed: bool, fail_stale: bool) -> list[str]:
+    """What stops the gate, a line each."""
+    reasons = []
+    tests = sum(test.verdict == "leaked" or any(found.failed for found in test.findings) for test in report.tests)
+    fixtures = sum(any(found.failed for found in fixture.findings) for fixture in report.fixtures)
+    parts = [count_of(number, noun) for number, noun in ((tests, "test"), (fixtures, "fixture")) if number]
+    if parts:
+        leaks = "leaks" if tests + fixtures == 1 else "leak"
+        reasons.append(f"{' and '.join(parts)} {leaks}{' beyond what the baseline lists' if listed else ''}")
+    if report.incomplete is not None:
+        reasons.append(f"tests are missing: {clean_text(report.incomplete, TEXT_LIMIT)}")
+    if not report.tests:
+        reasons.append("no test was run")
+    if fail_stale and report.stale:
+        entries = "1 entry" if len(report.stale) == 1 else f"{len(report.stale)} entries"
+        reasons.append(
+            f"{entries} of the baseline {'is' if len(report.stale) == 1 else 'are'} stale: take out what is gone"
+        )
+    return reasons

@@ -1,0 +1,171 @@
+"""Two reports of the same suite side by side: which leaks are new, gone, grown or shrunk. Pure.
+
+A leak is a finding that fails, or would but for a baseline. It is the same in both reports where the test (or fixture),
+the device and the fingerprint are: several such, which differ in digits alone, are taken together. A leak of which the new
+report cannot tell (its test did not run, or could not be checked) is not gone.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING, NamedTuple
+
+from pytest_gpuleak.baseline.matching import verdict_of
+from pytest_gpuleak.cli.merge import merge_reports
+from pytest_gpuleak.model.summary import summarise
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from pytest_gpuleak.model.findings import Finding, FixtureRecord
+    from pytest_gpuleak.model.records import RunReport, TestRecord
+
+TOLERANCE = 0.1
+"""By how much of its size a leak may grow or shrink and still be the same."""
+
+
+class LeakKey(NamedTuple):
+    """What a leak is recognised by: the test's or fixture's name, and the finding's device and fingerprint."""
+
+    place: str
+    device: str
+    fingerprint: str
+
+
+@dataclasses.dataclass(frozen=True)
+class Leak:
+    """A leak as one of the reports has it.
+
+    Attributes:
+        place: the test's id, or what names the fixture.
+        finding: the largest of the findings.
+        bytes: the bytes of all of them.
+    """
+
+    place: str
+    finding: Finding
+    bytes: int
+
+
+@dataclasses.dataclass(frozen=True)
+class Change:
+    """A leak that both reports have, of another size."""
+
+    old: Leak
+    new: Leak
+
+
+@dataclasses.dataclass(frozen=True)
+class Comparison:
+    """What has changed from one report to another.
+
+    Attributes:
+        new: leaks of the new report alone.
+        grown: leaks that take more bytes than before, by more than the tolerance.
+        shrunk: leaks that take less.
+        gone: leaks of the old report whose test was checked, and left nothing like it.
+        unseen: leaks of the old report whose test the new one does not have, or could not check.
+        verdicts: tests whose verdict is another: nodeid, old and new verdict.
+        added: tests that only the new report has.
+        removed: tests that only the old report has.
+    """
+
+    new: tuple[Leak, ...]
+    grown: tuple[Change, ...]
+    shrunk: tuple[Change, ...]
+    gone: tuple[Leak, ...]
+    unseen: tuple[Leak, ...]
+    verdicts: tuple[tuple[str, str, str], ...]
+    added: int
+    removed: int
+
+    @property
+    def is_worse(self) -> bool:
+        """Whether anything is new or has grown."""
+        return bool(self.new or self.grown)
+
+
+def compare_reports(old: RunReport, new: RunReport, tolerance: float = TOLERANCE) -> Comparison:
+    """Compare two reports. Several attempts of one test count as one, by the rule of `merge`.
+
+    Args:
+        old: the earlier report.
+        new: the later one.
+        tolerance: by what part of its old size a leak may change unmentioned: 0.1 is a tenth.
+    """
+    old, new = merge_reports([old]), merge_reports([new])
+    before, after = _leaks(old), _leaks(new)
+    verdicts_before = {test.nodeid: test.verdict for test in old.tests}
+    verdicts_after = {test.nodeid: test.verdict for test in new.tests}
+    gone: list[Leak] = []
+    unseen: list[Leak] = []
+    for key, leak in before.items():
+        if key not in after:
+            told = leak.place not in verdicts_before or verdicts_after.get(leak.place, "unchecked") != "unchecked"
+            (gone if told else unseen).append(leak)
+    both = [Change(before[key], leak) for key, leak in after.items() if key in before]
+    return Comparison(
+        new=_largest(leak for key, leak in after.items() if key not in before),
+        grown=tuple(change for change in both if change.new.bytes > change.old.bytes * (1 + tolerance)),
+        shrunk=tuple(change for change in both if change.new.bytes < change.old.bytes * (1 - tolerance)),
+        gone=_largest(gone),
+        unseen=_largest(unseen),
+        verdicts=tuple(
+            (nodeid, verdicts_before[nodeid], verdict)
+            for nodeid, verdict in verdicts_after.items()
+            if verdicts_before.get(nodeid, verdict) != verdict
+        ),
+        added=len(verdicts_after.keys() - verdicts_before.keys()),
+        removed=len(verdicts_before.keys() - verdicts_after.keys()),
+    )
+
+
+def keep_leak(report: RunReport, digits: str) -> RunReport:
+    """The report with one leak alone: verdicts and counts are made anew.
+
+    Args:
+        report: the run.
+        digits: how the leak's fingerprint begins.
+    """
+    tests = [test._replace(findings=_keep(test.findings, digits)) for test in report.tests]
+    fixtures = [dataclasses.replace(fixture, findings=_keep(fixture.findings, digits)) for fixture in report.fixtures]
+    left = tuple(fixture for fixture in fixtures if fixture.findings)
+    judged = tuple(test._replace(verdict=verdict_of(test)) for test in tests)
+    summary = {**report.summary, **summarise(judged, left)}
+    return dataclasses.replace(report, tests=judged, fixtures=left, stale=(), summary=summary)
+
+
+def _keep(findings: tuple[Finding, ...], digits: str) -> tuple[Finding, ...]:
+    return tuple(found for found in findings if found.fingerprint.startswith(digits))
+
+
+def name_fixture(record: FixtureRecord) -> str:
+    """Name a fixture as one line does: ``fixture 'model' (module scope, tests/test_a.py)``."""
+    place = f", {record.baseid}" if record.baseid else ""
+    return f"fixture '{record.name}' ({record.scope} scope{place})"
+
+
+def _leaks(report: RunReport) -> dict[LeakKey, Leak]:
+    leaks: dict[LeakKey, Leak] = {}
+    for place, record in _records(report):
+        for finding in record.findings:
+            if finding.failed or finding.known:
+                key = LeakKey(place, finding.device, finding.fingerprint)
+                other = leaks.get(key)
+                if other is None:
+                    leaks[key] = Leak(place, finding, finding.bytes)
+                else:
+                    largest = max(other.finding, finding, key=lambda one: one.bytes)
+                    leaks[key] = Leak(place, largest, other.bytes + finding.bytes)
+    return leaks
+
+
+def _records(report: RunReport) -> Iterator[tuple[str, TestRecord | FixtureRecord]]:
+    for test in report.tests:
+        yield test.nodeid, test
+    for fixture in report.fixtures:
+        yield name_fixture(fixture), fixture
+
+
+def _largest(leaks: Iterable[Leak]) -> tuple[Leak, ...]:
+    return tuple(sorted(leaks, key=lambda leak: (-leak.bytes, leak.place)))

@@ -1,0 +1,309 @@
+"""Several reports as one: shards, ranks, retries. Pure.
+
+What was found stays found. Of one test in several reports (or several attempts in one) the record with the gravest
+verdict counts, leaked before allowed, noted, clean and unchecked, and of equals the later. So a retry that comes out
+clean settles a test that could not be checked, and does not clear one that leaked. The findings of the attempts that
+were checked are united.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+import json
+from collections import Counter, defaultdict
+from itertools import zip_longest
+from typing import TYPE_CHECKING, Any
+
+from pytest_gpuleak.baseline.file import key_of
+from pytest_gpuleak.baseline.matching import place_of
+from pytest_gpuleak.cli.packed_records import PackedTests
+from pytest_gpuleak.model.records import RunReport
+from pytest_gpuleak.model.summary import summarise
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+    from pytest_gpuleak.model.findings import Finding, FixtureRecord, KnownLeak
+    from pytest_gpuleak.model.records import TestRecord, Verdict
+
+GRAVITY: dict[Verdict, int] = {"unchecked": 0, "clean": 1, "noted": 2, "allowed": 3, "leaked": 4}
+"""The verdicts, the gravest last."""
+
+DIFFERING = "differing"
+"""The key of `environment` and `policy` under which a merged report lists what the reports do not agree on."""
+
+_ADDED_UP = ("budgets_unchecked", "rerun")
+"""Counts of a summary that the records do not give, and that add up."""
+
+
+def merge_reports(reports: Iterable[RunReport], names: Sequence[str] = ()) -> RunReport:
+    """Merge reports into one, with one record a test, in the order in which the tests are first met.
+
+    Args:
+        reports: the reports, earlier ones first: taken one at a time, so a generator keeps memory low.
+        names: what to call them where one is incomplete; by number where there is no name.
+    """
+    merger = Merger()
+    for index, report in enumerate(reports):
+        merger.add(report, names[index] if index < len(names) else f"report {index + 1}")
+    return merger.report()
+
+
+class Merger:
+    """Merges reports one at a time, and keeps them packed."""
+
+    def __init__(self) -> None:
+        self.tests = PackedTests()
+        self._places: dict[str, int] = {}
+        self._states = bytearray()  # by test: twice its gravity, plus one where it has findings
+        self._fixtures: dict[tuple[str, str, str], FixtureRecord] = {}
+        self._stale = _Stale()
+        self._environment, self._policy = _Agreement(), _Agreement()
+        self._usage = _Usage()
+        self._counts: dict[str, int] = {}
+        self._created: list[str] = []
+        self._incomplete: list[str] = []
+        self._faults: dict[str, None] = {}
+
+    def add(self, report: RunReport, name: str) -> None:
+        """Take a report, later than those before it.
+
+        Args:
+            report: the report.
+            name: what to call it, should it be incomplete.
+        """
+        for test in report.tests:
+            self._add_test(test)
+        for fixture in report.fixtures:
+            place = (fixture.name, fixture.scope, fixture.baseid)
+            earlier = self._fixtures.get(place)
+            self._fixtures[place] = merge_fixtures(fixture if earlier is None else earlier, fixture)
+        self._stale.add(report)
+        self._environment.add(report.environment)
+        self._policy.add(report.policy)
+        self._usage.add(report.summary.get("memory") or {})
+        for key in _ADDED_UP:
+            count = report.summary.get(key)
+            if isinstance(count, int):
+                self._counts[key] = self._counts.get(key, 0) + count
+        self._created.append(report.created)
+        self._faults.update(dict.fromkeys(report.faults))
+        if report.incomplete is not None:
+            self._incomplete.append(f"{name}: {report.incomplete}")
+
+    def report(self) -> RunReport:
+        """All of it. Its tests are unpacked."""
+        return dataclasses.replace(self.outline(), tests=tuple(self.tests))
+
+    def outline(self) -> RunReport:
+        """All but the tests, which `tests` has."""
+        fixtures = tuple(self._fixtures.values())
+        stale = self._stale.settle()
+        known = sum(found.known for record in fixtures for found in record.findings)
+
+        def counted() -> Iterator[TestRecord]:
+            nonlocal known
+            for test in self.tests:
+                known += sum(found.known for found in test.findings)
+                yield test
+
+        summary = {**summarise(counted(), fixtures), **self._counts, "memory": self._usage.settle()}
+        return RunReport(
+            created=max(self._created, key=_moment, default=""),
+            environment=self._environment.settle(join=True),
+            policy=self._policy.settle(join=False),
+            summary={**summary, "known": known, "stale": len(stale)} if self._stale.judged else summary,
+            tests=(),
+            fixtures=fixtures,
+            stale=stale,
+            incomplete="; ".join(self._incomplete) or None,
+            faults=tuple(self._faults),
+        )
+
+    def _add_test(self, test: TestRecord) -> None:
+        state = 2 * GRAVITY[test.verdict] + bool(test.findings)
+        place = self._places.get(test.nodeid)
+        if place is None:
+            self._places[test.nodeid] = len(self.tests)
+            self._states.append(state)
+            self.tests.append(test)
+            return
+        before = self._states[place]
+        if not (state | before) & 1 and state < before:
+            return  # without findings the graver record stands, and need not be unpacked
+        merged = test if not (state | before) & 1 else merge_tests(self.tests[place], test)
+        self.tests.replace(place, merged)
+        self._states[place] = 2 * GRAVITY[merged.verdict] + bool(merged.findings)
+
+
+def merge_tests(earlier: TestRecord, later: TestRecord) -> TestRecord:
+    """Settle two records of one test. What an attempt that could not be checked left counts only beside its like."""
+    gravest = later if GRAVITY[later.verdict] >= GRAVITY[earlier.verdict] else earlier
+    if (earlier.verdict == "unchecked") != (later.verdict == "unchecked"):
+        return gravest
+    return gravest._replace(findings=unite_findings(earlier.findings, later.findings))
+
+
+def merge_fixtures(earlier: FixtureRecord, later: FixtureRecord) -> FixtureRecord:
+    """Settle two records of one fixture."""
+    if earlier is later:
+        return later
+    findings = unite_findings(earlier.findings, later.findings)
+    failed = any(finding.failed for finding in findings)
+    return dataclasses.replace(later, findings=findings, allowed=None if failed else later.allowed or earlier.allowed)
+
+
+def unite_findings(earlier: Sequence[Finding], later: Sequence[Finding]) -> tuple[Finding, ...]:
+    """Unite findings of the same kind, device and fingerprint: the graver stands for both, of equally grave the larger.
+
+    A fingerprint has no digits: `app.layer1` and `app.layer2` have the same one, and are two findings of one test. So
+    the findings of each side are ranked, and those of the same rank are one.
+    """
+    groups: dict[tuple[str, str, str], tuple[list[Finding], list[Finding]]] = defaultdict(lambda: ([], []))
+    for side, findings in enumerate((earlier, later)):
+        for finding in findings:
+            groups[finding.kind, finding.device, finding.fingerprint][side].append(finding)
+    united: list[Finding] = []
+    for old, new in groups.values():
+        united += _unite(old, new) if old and new else old + new
+    return tuple(sorted(united, key=lambda finding: (not finding.failed, -finding.bytes)))
+
+
+def _unite(old: list[Finding], new: list[Finding]) -> list[Finding]:
+    """Unite two lists: the gravest and largest of one side meets that of the other, the graver stands, and so on."""
+    sides = [sorted(side, key=_rank, reverse=True) for side in (old, new)]
+    pairs = zip_longest(*sides)
+    return [max((one for one in (later, earlier) if one is not None), key=_rank) for earlier, later in pairs]
+
+
+def _rank(finding: Finding) -> tuple[bool, bool, int]:
+    """What makes one finding stand for another: a total order, so that reports may be merged in any grouping."""
+    return finding.failed, finding.known, finding.bytes
+
+
+def _moment(text: str) -> datetime.datetime:
+    try:
+        return datetime.datetime.fromisoformat(text.replace("Z", "+00:00"))
+    except ValueError:
+        return datetime.datetime.min.replace(tzinfo=datetime.timezone.utc)
+
+
+class _Stale:
+    """The entries of a baseline that are stale in all: some report says so, and none that could tell says otherwise.
+
+    A report can tell where it counts stale entries at all, and has checked a test of the entry's function.
+    """
+
+    def __init__(self) -> None:
+        self.judged = False
+        """Whether any report counts stale entries."""
+        self._entries: dict[tuple[str, ...], KnownLeak] = {}
+        self._checked: Counter[str] = Counter()  # by test function: the reports that checked it
+        self._agreed: Counter[tuple[str, ...]] = Counter()  # by entry: those of them that call it stale
+        self._found: set[tuple[str, str | None, str]] = set()
+        self._known: set[str] = set()
+
+    def add(self, report: RunReport) -> None:
+        records: tuple[TestRecord | FixtureRecord, ...] = (*report.tests, *report.fixtures)
+        for record in records:
+            for finding in record.findings:
+                self._found.add((*place_of(record), finding.fingerprint))
+                if finding.known:
+                    self._known.add(finding.fingerprint)
+        if "stale" not in report.summary and not report.stale:
+            return
+        self.judged = True
+        checked = {place_of(test)[0] for test in report.tests if test.verdict != "unchecked"}
+        self._checked.update(checked)
+        for entry in report.stale:
+            self._entries[key_of(entry)] = entry
+            self._agreed[key_of(entry)] += entry.test in checked
+
+    def settle(self) -> tuple[KnownLeak, ...]:
+        return tuple(
+            entry
+            for key, entry in self._entries.items()
+            if (entry.test, entry.fixture, entry.fingerprint) not in self._found
+            and entry.fingerprint not in self._known
+            and (entry.fixture is not None or self._checked[entry.test] == self._agreed[key])
+        )
+
+
+class _Agreement:
+    """What reports say under the same keys: what they agree on, and where they differ."""
+
+    def __init__(self) -> None:
+        self._values: dict[str, dict[str, Any]] = {}  # by key: each value by its text, as many as there may be
+
+    def add(self, said: Mapping[str, Any]) -> None:
+        listed = said.get(DIFFERING)
+        differing = listed if isinstance(listed, dict) else {}  # of a report that was merged before
+        for key, value in said.items():
+            if key != DIFFERING and key not in differing:
+                self._note(key, value)
+        for key, values in differing.items():
+            for value in values if isinstance(values, list) else ():
+                self._note(key, value)
+
+    def _note(self, key: str, value: Any) -> None:
+        self._values.setdefault(key, {}).setdefault(_text_of(value), value)
+
+    def settle(self, *, join: bool) -> dict[str, Any]:
+        """One value a key: the first, or all texts of them in one; where they differ, all of them are listed as well."""
+        settled: dict[str, Any] = {}
+        for key, by_text in self._values.items():
+            values = list(by_text.values())
+            texts = [value for value in values if isinstance(value, str)]
+            lists = [value for value in values if isinstance(value, list)]
+            if join and len(texts) > 1:
+                settled[key] = ", ".join(texts)
+            elif join and len(lists) == len(values):
+                settled[key] = _distinct(item for items in lists for item in items)
+            else:
+                settled[key] = next((value for value in values if value is not None), None) if join else values[0]
+        differing = {key: list(values.values()) for key, values in self._values.items() if len(values) > 1}
+        return {**settled, DIFFERING: differing} if differing else settled
+
+
+def _distinct(values: Iterable[Any]) -> list[Any]:
+    """Each value once, in order. They need not be hashable."""
+    found: dict[str, Any] = {}
+    for value in values:
+        found.setdefault(_text_of(value), value)
+    return list(found.values())
+
+
+def _text_of(value: Any) -> str:
+    """Write a value of a report so that equal ones read the same: comparing each with each takes forever."""
+    return json.dumps(value, sort_keys=True, default=repr)
+
+
+class _Usage:
+    """The memory of several runs: what they added is added up, the highest peak and the heaviest tests of all are kept."""
+
+    def __init__(self) -> None:
+        self._drift: dict[str, dict[str, int]] = {}
+        self._peaks: dict[str, int] = {}
+        self._heaviest: dict[str, dict[str, Any]] = {}
+        self._shown = 0
+
+    def add(self, usage: Mapping[str, Any]) -> None:
+        for device, counters in usage.get("drift", {}).items():
+            sums = self._drift.setdefault(device, {})
+            for metric, size in counters.items():
+                sums[metric] = sums.get(metric, 0) + size
+        for device, peak in usage.get("peaks", {}).items():
+            self._peaks[device] = max(self._peaks.get(device, peak), peak)
+        heaviest = usage.get("heaviest", ())
+        self._shown = max(self._shown, len(heaviest))
+        for entry in heaviest:
+            known = self._heaviest.get(entry["nodeid"])
+            if known is None or entry["bytes"] > known["bytes"]:
+                self._heaviest[entry["nodeid"]] = entry
+
+    def settle(self) -> dict[str, Any]:
+        if not self._drift:
+            return {}
+        heaviest = sorted(self._heaviest.values(), key=lambda entry: (-entry["bytes"], entry["nodeid"]))
+        return {"drift": self._drift, "peaks": self._peaks, "heaviest": heaviest[: self._shown]}

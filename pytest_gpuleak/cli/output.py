@@ -1,0 +1,184 @@
+"""What `gpuleak` writes: lines for a reader, and reports in any format, to a file or to standard output."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+import tempfile
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any, NoReturn, TextIO
+
+import click
+
+from pytest_gpuleak.model.text import clean_text, count_of, format_bytes
+from pytest_gpuleak.reports.formats import WRITERS, complaint_of, load_writer
+from pytest_gpuleak.reports.terminal.baseline import STALE_SHOWN, render_entry
+from pytest_gpuleak.reports.terminal.findings import render_line
+from pytest_gpuleak.reports.terminal.section import render_leaks
+from pytest_gpuleak.reports.terminal.summary import ID_LIMIT, TEXT_LIMIT, render_faults, render_summary, render_usage
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+    from pytest_gpuleak.cli.compare import Change, Comparison
+    from pytest_gpuleak.model.records import RunReport
+
+FORMATS = {**{module: suffix for suffix, module in WRITERS.items()}, "gitlab": ".codequality.json"}
+"""The formats by name, each with the end of a path that means it."""
+
+STREAM = "-"
+"""What stands for standard input and standard output."""
+
+MAX_CHANGES = 1_000
+"""Changes of one sort that a comparison lists."""
+
+
+class Unusable(click.ClickException):
+    """Input or output that cannot be used: one line, and exit status 2."""
+
+    exit_code = 2
+
+    def show(self, file: IO[Any] | None = None) -> None:  # noqa: ARG002 - click's signature
+        """Write the line to standard error."""
+        say([f"gpuleak: {self.message}"], error=True)
+
+
+def say(lines: Iterable[str], *, error: bool = False) -> None:
+    """Write lines to standard output, or to standard error; quietly to nowhere when the reader has gone.
+
+    Colours reach a terminal alone, and none where ``NO_COLOR`` is set (https://no-color.org).
+    """
+    stream: TextIO | None = sys.stderr if error else sys.stdout
+    if stream is None:  # closed before the program started: nobody reads it
+        return
+    encoding = stream.encoding or "ascii"
+    text = "".join(f"{line}\n" for line in lines).encode(encoding, "backslashreplace").decode(encoding)
+    try:
+        click.echo(text, nl=False, err=error, color=False if os.environ.get("NO_COLOR") else None)
+    except BrokenPipeError:
+        _silence()
+
+
+def _silence() -> None:
+    """Send what is still to be written nowhere: the interpreter flushes its streams once more when it ends."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, sys.stdout.fileno())
+    os.close(nowhere)
+
+
+def width() -> int:
+    """Columns to write for."""
+    return shutil.get_terminal_size((80, 24)).columns
+
+
+def render_report(report: RunReport, verbosity: int) -> list[str]:
+    """Write a report as the end of a pytest run does: the leaks, the heaviest tests, and one line over all."""
+    columns = width()
+    leaks = render_leaks(report, verbosity=verbosity, width=columns)
+    lines: list[str] = []
+    if leaks and verbosity >= 0:
+        lines.append(f"{' GPU LEAKS ':=^{columns}}")
+    lines += [click.style(line, fg="red") if line.startswith("LEAKED ") else line for line in leaks]
+    if verbosity >= 0:
+        lines += render_usage(report, width=columns)
+        lines += [f"gpu-leak: stale: {render_entry(entry)}" for entry in report.stale[:STALE_SHOWN]]
+        if len(report.stale) > STALE_SHOWN:
+            lines.append(f"gpu-leak: and {len(report.stale) - STALE_SHOWN} more stale")
+    if report.incomplete is not None:
+        lines.append(
+            click.style(f"gpu-leak: THE REPORT IS INCOMPLETE: {clean_text(report.incomplete, TEXT_LIMIT)}", fg="red")
+        )
+    lines.append(render_summary(report.summary))
+    faults = render_faults(report.tests, report.faults)
+    return lines if faults is None else [*lines, click.style(faults, fg="yellow")]
+
+
+def render_comparison(found: Comparison) -> list[str]:
+    """Write what has changed, the worst first; every line says of what test or fixture it is."""
+    lines: list[str] = []
+
+    def tell(word: str, colour: str | None, entries: Sequence[tuple[str, str]]) -> None:
+        for place, line in entries[:MAX_CHANGES]:
+            head = f"{word:<7} {clean_text(place, ID_LIMIT)}"
+            lines.extend([click.style(head, fg=colour) if colour else head, f"        {line}"])
+        if len(entries) > MAX_CHANGES:
+            lines.append(f"{word:<7} and {len(entries) - MAX_CHANGES} more")
+
+    tell("NEW", "red", [(leak.place, render_line(leak.finding)) for leak in found.new])
+    tell("GROWN", "red", list(map(_change, found.grown)))
+    tell("SHRUNK", None, list(map(_change, found.shrunk)))
+    tell("GONE", "green", [(leak.place, render_line(leak.finding)) for leak in found.gone])
+    rest = [f"UNSEEN  {clean_text(leak.place, ID_LIMIT)}: not run or not checked" for leak in found.unseen]
+    lines += _cut(rest, "UNSEEN ")
+    rest = [f"VERDICT {clean_text(nodeid, ID_LIMIT)}: {old} -> {new}" for nodeid, old, new in found.verdicts]
+    lines += _cut(rest, "VERDICT")
+    leaks = {"new": found.new, "grown": found.grown, "shrunk": found.shrunk, "gone": found.gone, "unseen": found.unseen}
+    parts = [f"{len(some)} {name}" for name, some in leaks.items() if some or name in ("new", "gone")]
+    tests = f"{count_of(found.added, 'test')} added, {found.removed} removed"
+    changed = count_of(len(found.verdicts), "verdict")
+    return [*lines, f"gpu-leak: leaks: {', '.join(parts)}; {changed} changed; {tests}"]
+
+
+def _change(change: Change) -> tuple[str, str]:
+    sizes = f"{format_bytes(change.old.bytes)} -> {format_bytes(change.new.bytes)}"
+    return change.new.place, f"{sizes}; {render_line(change.new.finding)}"
+
+
+def _cut(lines: list[str], word: str) -> list[str]:
+    more = len(lines) - MAX_CHANGES
+    return lines if more <= 0 else [*lines[:MAX_CHANGES], f"{word} and {more} more"]
+
+
+def choose_format(target: str, named: str | None) -> str:
+    """Tell the format of an output. Raises Unusable where neither an option nor the path says it, or it cannot be written."""
+    if target == STREAM:
+        return named or "json"
+    path = Path(target)
+    if named is None and target.lower().endswith(FORMATS["gitlab"]):
+        named = "gitlab"
+    # A format that is named makes any suffix do: only the folder is to be judged then.
+    folder = named is not None and not path.is_dir()
+    complaint = complaint_of(path.with_name(path.name + ".json") if folder else path)
+    if complaint is not None:
+        refuse(f"{clean_text(target, ID_LIMIT)} {complaint}")
+    return named or WRITERS[path.suffix.lower()]
+
+
+def write_output(report: RunReport, target: str, form: str) -> None:
+    """Write a report in a format, to a file in one step or to standard output. Raises Unusable where it cannot be."""
+    module = load_writer(form)
+    write_target(lambda path: module.write(report, path), target)
+
+
+def write_target(write: Callable[[Path], None], target: str) -> None:
+    """Let a function write a file, or standard output by way of one. Raises Unusable where it cannot be written."""
+    try:
+        if target != STREAM:
+            write(Path(target))
+            return
+        with tempfile.TemporaryDirectory(prefix="gpuleak-") as folder:
+            path = Path(folder) / "report"
+            write(path)
+            with path.open("rb") as stream:
+                _copy(stream)
+    except OSError as error:
+        refuse(f"{clean_text(target, ID_LIMIT)} could not be written ({error.strerror or error})")
+    except (TypeError, ValueError) as error:
+        refuse(f"{clean_text(target, ID_LIMIT)} could not be written ({clean_text(str(error), TEXT_LIMIT)})")
+
+
+def _copy(stream: IO[bytes]) -> None:
+    if sys.stdout is None:  # closed before the program started
+        raise OSError("standard output is closed")
+    output = sys.stdout.buffer
+    try:
+        shutil.copyfileobj(stream, output)
+        output.flush()
+    except BrokenPipeError:
+        _silence()
+
+
+def refuse(message: str) -> NoReturn:
+    """End the command with one line and exit status 2."""
+    raise Unusable(message)

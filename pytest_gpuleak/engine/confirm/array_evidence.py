@@ -1,0 +1,471 @@
+"""The evidence on one suspect: what each of its runs left behind, and who holds it."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import Counter, defaultdict
+from contextlib import nullcontext
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from pytest_gpuleak.adapters.arrays import array_types, framework_of, select_arrays
+from pytest_gpuleak.adapters.bulk import hold_arrays, read_arrays, storages_of
+from pytest_gpuleak.adapters.protocol import BACKWARD, ArrayFramework, OriginLog, Rung
+from pytest_gpuleak.adapters.torch.arrays import is_storage
+from pytest_gpuleak.adapters.torch.reading import SharedStorages
+from pytest_gpuleak.engine.settle.steps import Settling, has_weak_references, rungs_for_held
+from pytest_gpuleak.engine.stages import EXPLAIN, GRAPHS, RECOGNISE
+from pytest_gpuleak.heap.collector import collect, get_objects
+from pytest_gpuleak.model.evidence import Evidence, Root, Survivor, root_of
+from pytest_gpuleak.model.findings import Holder
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from contextlib import AbstractContextManager
+
+    from pytest_gpuleak.adapters.protocol import StorageHandle
+    from pytest_gpuleak.engine.detect.detector import Detector
+    from pytest_gpuleak.engine.stages import Guard, Stage
+    from pytest_gpuleak.explain.explanation import Explanation
+    from pytest_gpuleak.explain.known_culprits import Culprits
+    from pytest_gpuleak.model.findings import Autograd, HolderKind, Origin
+    from pytest_gpuleak.model.readings import ArrayReading
+
+HOLDER_RANK: dict[HolderKind, int] = {
+    "module": 0, "class": 0, "cache": 0, "fixture": 0, "thread": 1, "frame": 1, "traceback": 2, "native": 3, "unknown": 4,
+}  # fmt: skip
+"""Of several arrays that share a storage, the one with the most actionable holder speaks for it."""
+
+EXPLAIN_BUDGET_S = 8.0
+"""Seconds that the searches for the holders of one test's arrays may take, all its re-runs together."""
+
+MANY_ARRAYS = 10_000
+"""Arrays from which their sum is taken once a run, and not again after each step of the settling."""
+
+GRAPHS_BUDGET_S = 1.0
+"""Seconds that counting what the autograd graphs of one test retain may take; graphs beyond that are counted in part."""
+
+
+class _Leftover(NamedTuple):
+    """One array that a run left, as plain data."""
+
+    run: int
+    reading: ArrayReading
+
+
+@dataclasses.dataclass(frozen=True)
+class _Recognised:
+    """An array that known culprits alone hold.
+
+    Attributes:
+        explanation: who.
+        handle: tells whether it is still there.
+        users: how many share its storage, None where that is unknown.
+    """
+
+    explanation: Explanation
+    handle: StorageHandle
+    users: int | None
+
+
+class Investigation:
+    """Collects the runs of one suspect. Between calls it holds ids, plain data and weak handles, no array.
+
+    Args:
+        detector: finds the arrays.
+        frameworks: read them.
+        culprits: gives what held leaked arrays before; None to search the whole heap each time.
+        guard: gives the context that a stage runs in which the verdict can do without; None lets its errors through.
+    """
+
+    def __init__(
+        self,
+        detector: Detector,
+        frameworks: Sequence[ArrayFramework],
+        culprits: Callable[[], Culprits] | None = None,
+        guard: Callable[[Stage], Guard] | None = None,
+    ) -> None:
+        self._guard: Callable[[Stage], AbstractContextManager[Any]] = guard or (lambda _: nullcontext())
+        self._detector = detector
+        self._frameworks = frameworks
+        self._culprits = culprits
+        self._recognised: dict[int, _Recognised] = {}
+        self._left: dict[int, _Leftover] = {}  # by id: an array born later at the same address replaces a dead one
+        self._cycles: tuple[ArrayReading, ...] = ()
+        self._survivors: list[Survivor] = []
+        self._graphs: dict[Root, Autograd] = {}
+        self._index: dict[tuple[int, int], int] = {}  # by run and storage
+        self._alive: list[frozenset[int]] = []
+        self._handles: dict[int, StorageHandle] = {}
+        self._standing: set[int] = set()  # ids of those that were there when the last run began
+        self._first: frozenset[int] = frozenset()
+        self._added: tuple[dict[str, int], int] | None = None
+        self._runs = 0
+        self._evidence: Evidence | None = None
+        self._explain_left_s = EXPLAIN_BUDGET_S
+
+    def add_run(
+        self,
+        arrays: list[object],
+        rungs: Iterable[Rung],
+        threads: frozenset[int],
+        young: Sequence[Rung] = (),
+        *,
+        threaded: bool = False,
+    ) -> bool:
+        """Settle what a run left and note what stays.
+
+        Args:
+            arrays: strong references to the arrays that it left; emptied here.
+            rungs: the ladder to climb.
+            threads: those that ran before the run.
+            young: the rungs below it, which cost little. What stays after them and is held by a culprit that was
+                found before cannot go by collecting the whole heap: of the ladder only what could make the culprit
+                let go of it is climbed.
+            threaded: whether another thread ran when the arrays were looked for.
+
+        Returns:
+            Whether anything stays.
+        """
+        readings = read_arrays(arrays, self._frameworks)
+        shared = SharedStorages(arrays)
+        arrays[:] = [array for array in arrays if id(array) in readings]
+        # In most suites a young collection frees all: only what stays is held. What cannot be found again is held first.
+        handles = hold_arrays([array for array in arrays if not has_weak_references(array)], self._frameworks)
+        settled = Settling(arrays, threads, threaded=threaded)
+        settled.climb(young)
+        handles |= hold_arrays(settled.found(), self._frameworks)
+        settled.alive &= handles.keys()
+        recognised = False
+        with self._guard(RECOGNISE):
+            recognised = self._recognise(settled.alive)
+        settled.climb(rungs_for_held(rungs, threads) if recognised else rungs)
+        late = list(shared.left())
+        outlived = read_arrays(late, self._frameworks)
+        handles |= hold_arrays(late, self._frameworks)
+        late.clear()
+        if self._runs == 0:
+            kept = {reading.storage for reading in outlived.values()}
+            cycles = (readings[identity] for identity in settled.cycles)
+            self._cycles = tuple(reading for reading in cycles if reading.storage not in kept)
+        readings |= outlived
+        settled.alive |= outlived.keys()
+        left = {identity: _Leftover(self._runs, readings[identity]) for identity in settled.alive}
+        indices = frozenset(map(self._index_of, left.values()))
+        if self._runs == 0:
+            self._first = indices
+        self._take_in(left, handles)
+        self._runs += 1
+        return bool(settled.alive)
+
+    def add_hidden(self, arrays: list[object]) -> None:
+        """Note arrays that the run added last has left, and that Python had not seen.
+
+        Args:
+            arrays: strong references to them; emptied here.
+        """
+        readings = read_arrays(arrays, self._frameworks)
+        left = {identity: _Leftover(self._runs - 1, reading) for identity, reading in readings.items()}
+        self._take_in(left, hold_arrays(arrays, self._frameworks))
+        arrays.clear()
+        indices = frozenset(map(self._index_of, left.values()))
+        if self._runs == 1:
+            self._first |= indices
+
+    @property
+    def left_arrays(self) -> bool:
+        """Whether any array is known to have been left."""
+        return bool(self._left)
+
+    def added(self) -> tuple[dict[str, int], int]:
+        """What the run added last adds up to: storages that it left, less those of earlier runs that went.
+
+        Returns:
+            Bytes by device, and how many there are.
+        """
+        if self._added is not None and len(self._left) > MANY_ARRAYS:
+            return self._added
+        sizes: Counter[str] = Counter()
+        met: set[int] = set()
+        count = 0
+        for identity, (run, reading) in self._left.items():
+            new = run == self._runs - 1
+            if reading.storage in met or not (
+                new or (identity in self._standing and not self._handles[identity].alive())
+            ):
+                continue
+            met.add(reading.storage)
+            sizes[reading.device] += reading.storage_bytes if new else -reading.storage_bytes
+            count += 1 if new else -1
+        self._added = sizes, count
+        return self._added
+
+    def leftovers(self) -> list[tuple[str, int, StorageHandle, str]]:
+        """What is still there of all that was left: device, bytes, a weak hold, and the text of the holder."""
+        found: dict[int, tuple[str, int, StorageHandle, str]] = {}
+        for identity, left in self._left.items():
+            handle, reading = self._handles[identity], left.reading
+            if handle.alive():
+                holder = self._survivors[self._index_of(left)].holder
+                found[reading.storage] = (
+                    reading.device, reading.storage_bytes, handle, "" if holder is None else holder.text
+                )  # fmt: skip
+        return list(found.values())
+
+    def expect_run(self) -> None:
+        """The test is about to be run again: of what was left so far, note what is there."""
+        self._standing = {identity for identity, handle in self._handles.items() if handle.alive()}
+        self._added = None
+
+    def look(self, origins: OriginLog | None = None) -> None:
+        """Note which of the arrays left so far are alive now, and who holds them.
+
+        To be called after the run, or after each but the first where there are several.
+
+        Args:
+            origins: the creating lines noted during the last run.
+        """
+        from pytest_gpuleak.heap.referrers import PausedCollector
+
+        self._evidence = None
+        looks = len(self._alive)
+        with self._guard(EXPLAIN) as stage:
+            if self._left.keys() <= self._recognised.keys():
+                if self._one_place_holds_two_runs():
+                    with self._detector.whole_heap():
+                        collect(2)
+                self._look_at_recognised(origins or {})
+            else:
+                with self._detector.whole_heap(), PausedCollector():
+                    self._look(origins or {})
+        if len(self._alive) == looks:
+            self._look_at_handles(stage.fault, origins or {})
+
+    def forget_reruns(self) -> None:
+        """Go back to what the first run left: a re-run could not be taken in to its end."""
+        self._left = {identity: left for identity, left in self._left.items() if left.run == 0}
+        self._recognised = {identity: one for identity, one in self._recognised.items() if identity in self._left}
+        self._runs = min(self._runs, 1)
+        self._added = self._evidence = None
+        self._alive.clear()
+
+    def evidence(self) -> Evidence:
+        """All that was found, for `engine.judge.arrays.judge`: the same object until more is found."""
+        if self._evidence is None:
+            alive = [self._first, *self._alive] if self._runs > 1 else [self._first]
+            self._evidence = Evidence(tuple(self._survivors), tuple(alive), self._cycles, dict(self._graphs))
+        return self._evidence
+
+    @property
+    def confirmed(self) -> bool:
+        """Whether a re-run has been looked at."""
+        return bool(self._alive)
+
+    @property
+    def identities(self) -> set[int]:
+        """Ids of the arrays left behind so far."""
+        return set(self._left)
+
+    def _take_in(self, left: Mapping[int, _Leftover], handles: Mapping[int, StorageHandle]) -> None:
+        self._added = self._evidence = None
+        self._left.update(left)
+        self._handles.update({identity: handles[identity] for identity in left})
+
+    def _index_of(self, left: _Leftover) -> int:
+        key = (left.run, left.reading.storage)
+        if key not in self._index:
+            self._index[key] = len(self._survivors)
+            self._survivors.append(Survivor(left.run, left.reading))
+        return self._index[key]
+
+    def _recognise(self, alive: set[int]) -> bool:
+        """Whether known culprits alone hold all that is alive."""
+        if self._culprits is None or not alive or not self._detector.isolates:
+            return False
+        arrays = [array for array in self._detector.look() if id(array) in alive]
+        found = self._culprits().recognise(arrays, {id(arrays)}) if len(arrays) == len(alive) else None
+        if found is None:
+            return False
+        for array, explanation in zip(arrays, found, strict=True):
+            framework = framework_of(array, self._frameworks)
+            users = framework.storage_users(array)
+            self._recognised[id(array)] = _Recognised(explanation, framework.hold(array), users)
+        if not self._graphs:
+            with self._guard(GRAPHS):
+                self._note_graphs(
+                    arrays, found, [framework_of(array, self._frameworks).read(array) for array in arrays]
+                )
+        return True
+
+    def _one_place_holds_two_runs(self) -> bool:
+        """Whether arrays of two runs are alive that were found at the same place, such as one attribute.
+
+        The place was then given a new value, and the old one may wait in a cycle: known holders are recognised without a
+        collection of the whole heap, and an exception kept together with its frame would seem to grow.
+        """
+        runs: dict[str, int] = {}
+        for identity, left in self._left.items():
+            recognised = self._recognised[identity]
+            if recognised.handle.alive() and runs.setdefault(recognised.explanation.holder.text, left.run) != left.run:
+                return True
+        return False
+
+    def _look_at_recognised(self, origins: OriginLog) -> None:
+        """As `_look`, without one: the weak handles tell what is alive."""
+        found = [(left, self._recognised[identity]) for identity, left in self._left.items()]
+        alive = [(left, recognised) for left, recognised in found if recognised.handle.alive()]
+        ours = Counter(left.reading.storage for left, _ in alive)
+        shared: set[int] = set()
+        if any(recognised.users is None or recognised.users > ours[left.reading.storage] for left, recognised in alive):
+            with self._detector.whole_heap():
+                shared = self._find()[1]
+        self._note([(left, recognised.explanation) for left, recognised in alive], shared, origins)
+
+    def _look_at_handles(self, fault: str, origins: OriginLog) -> None:
+        """Note what the weak handles say is alive, without holders: the search for them has failed with `fault`."""
+        unknown = Holder("unknown", "", f"unknown: the search failed: {fault}")
+        alive = set()
+        for identity, left in self._left.items():
+            if self._handles[identity].alive():
+                index = self._index_of(left)
+                alive.add(index)
+                survivor = self._survivors[index]
+                created = origins.get(left.reading.storage) if left.run == self._runs - 1 else None
+                self._survivors[index] = survivor._replace(
+                    holder=survivor.holder or unknown, created=survivor.created or created
+                )
+        self._alive.append(frozenset(alive))
+
+    def _look(self, origins: OriginLog) -> None:
+        from pytest_gpuleak.explain.crowds import explain_crowd
+        from pytest_gpuleak.explain.search import BUDGET_S
+        from pytest_gpuleak.heap.referrers import Deadline
+
+        targets, shared = self._find()
+        # The largest is shown: of very many, the first ones' paths are written in full.
+        targets.sort(key=lambda target: -self._left[id(target)].reading.storage_bytes)
+        culprits = None if self._culprits is None else self._culprits()
+        remember = None if culprits is None else culprits.remember
+        deadline = Deadline(self._explain_left_s)
+        budget_s = min(BUDGET_S, self._explain_left_s)
+        explanations = explain_crowd(targets, ignore={id(targets)}, remember=remember, budget_s=budget_s)
+        self._explain_left_s = deadline.left()
+        found = [(self._left[id(target)], why) for target, why in zip(targets, explanations, strict=True)]
+        runs = [left.run for left, _ in found]
+        first = min(runs, default=0)
+        with self._guard(GRAPHS):
+            self._note_graphs(
+                [target for target, run in zip(targets, runs, strict=True) if run == first],
+                [why for left, why in found if left.run == first],
+                [left.reading for left, _ in found if left.run == first],
+            )
+        targets.clear()
+        if culprits is not None:
+            for explanation in {id(why): why for _, why in found}.values():
+                culprits.remember_ring(explanation)
+        self._note(found, shared, origins)
+
+    def _note_graphs(
+        self, arrays: Sequence[object], explanations: Sequence[Explanation], readings: Sequence[ArrayReading | None]
+    ) -> None:
+        """Note what the autograd graphs behind the arrays of one run retain, finding by finding."""
+        from pytest_gpuleak.adapters.torch.graph_size import retained_by_graph
+        from pytest_gpuleak.heap.referrers import Deadline
+
+        groups: dict[Root, list[object]] = defaultdict(list)
+        for array, explanation, reading in zip(arrays, explanations, readings, strict=True):
+            if reading is not None:
+                groups[root_of(reading.device, explanation.holder)].append(array)
+        deadline = Deadline(GRAPHS_BUDGET_S)
+        for root, members in groups.items():
+            if deadline.passed():
+                break  # each look waits for threads in a backward pass: with a root for each array, for good
+            retained = retained_by_graph(members, budget_s=deadline.left())
+            if retained is not None:
+                self._graphs[root] = retained
+
+    def _note(self, found: Sequence[tuple[_Leftover, Explanation]], shared: set[int], origins: OriginLog) -> None:
+        """Note what is alive after a run, who holds it, and where it was made.
+
+        Args:
+            found: each array that is alive, and who holds it.
+            shared: storages that older arrays use too.
+            origins: the creating lines noted during the last run.
+        """
+        sharing: dict[int, list[tuple[_Leftover, Explanation]]] = defaultdict(list)
+        for left, explanation in found:
+            sharing[self._index_of(left)].append((left, explanation))
+        for index, arrays in sharing.items():
+            self._survivors[index] = _with_holder(self._survivors[index], arrays, shared)
+            left = arrays[0][0]
+            created = _line_of(left, arrays, origins, new=left.run == self._runs - 1)
+            if created is not None:
+                self._survivors[index] = self._survivors[index]._replace(created=created)
+        self._alive.append(frozenset(sharing))
+
+    def _find(self) -> tuple[list[object], set[int]]:
+        """The arrays left that are alive, and the storages that other arrays use too."""
+        from pytest_gpuleak.adapters.torch.references import held_by_torch_alone
+
+        arrays = select_arrays(get_objects(), array_types(self._frameworks))
+        targets: list[object] = []
+        others: list[object] = []
+        array: object = None
+        for array in arrays:
+            if id(array) in self._left:
+                targets.append(array)
+            elif not is_storage(array):  # a tensor shares it, or it is no older owner of anything but itself
+                others.append(array)
+        del arrays, array
+        # What a search has read of an autograd graph has a Python object since, and is no older array for that.
+        alone = held_by_torch_alone(others)
+        shared = storages_of((one for one in others if id(one) not in alone), self._frameworks)
+        return targets, shared
+
+
+def _with_holder(survivor: Survivor, arrays: list[tuple[_Leftover, Explanation]], shared: set[int]) -> Survivor:
+    """The survivor with who holds it, as told by the arrays that share its storage.
+
+    The one with the most actionable holder speaks for them, and the largest of those that somebody holds for itself
+    says how much of the storage is wanted: not the base that a view alone keeps alive.
+    """
+    if len(arrays) == 1:
+        (left, explanation) = arrays[0]
+        return Survivor(
+            survivor.run, left.reading, left.reading.storage not in shared, explanation.holder, explanation.others,
+            explanation.pattern, survivor.created,
+        )  # fmt: skip
+    best = min(arrays, key=lambda array: (HOLDER_RANK[array[1].holder.kind], len(array[1].holder.path)))[1]
+    held = [left for left, explanation in arrays if _is_held_for_itself(explanation.holder)]
+    largest = max(held or [left for left, _ in arrays], key=lambda left: left.reading.bytes)
+    return survivor._replace(
+        reading=largest.reading,
+        owned=largest.reading.storage not in shared,
+        holder=best.holder,
+        others=best.others,
+        pattern=best.pattern,
+    )
+
+
+def _line_of(
+    left: _Leftover, arrays: list[tuple[_Leftover, Explanation]], origins: OriginLog, *, new: bool
+) -> Origin | None:
+    """The line that created a storage; for a gradient the one that ran the backward pass.
+
+    A storage made before the last run (not `new`) was noted at most where it was written to; a gradient that an earlier
+    run left behind is made by the same line as what the last run has added to it.
+    """
+    created = origins.get(left.reading.storage) if new else None
+    if created is None and any(_is_gradient(explanation.holder) for _, explanation in arrays):
+        created = origins.get(BACKWARD)
+    return created
+
+
+def _is_gradient(holder: Holder) -> bool:
+    """Whether the holder's path ends at a tensor's gradient."""
+    return bool(holder.path) and holder.path[-1].edge.endswith(".grad")
+
+
+def _is_held_for_itself(holder: Holder) -> bool:
+    if holder.kind in ("native", "unknown"):
+        return False
+    return not (holder.path and holder.path[-1].edge.endswith("._base"))

@@ -1,0 +1,185 @@
+"""The counters of one suspect, run by run: settle them, look behind them, and record what the re-runs add."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+from typing import TYPE_CHECKING
+
+from pytest_gpuleak.adapters.torch.allocator_history import RecordedHistory, blocks_alive, write_snapshot
+from pytest_gpuleak.adapters.torch.unread_gradients import reveal, share_of
+from pytest_gpuleak.engine.judge.counters import ARRAY_OBJECTS, CounterRun, HostLimits, judge_counters, suspects
+from pytest_gpuleak.engine.settle.steps import Collection, Waits, YoungCollection
+from pytest_gpuleak.model.readings import HOST, Growth
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from pytest_gpuleak.adapters.probe_protocol import HostGrowth
+    from pytest_gpuleak.engine.confirm.array_evidence import Investigation
+    from pytest_gpuleak.engine.run_tracker import Monitor
+    from pytest_gpuleak.model.evidence import Evidence
+    from pytest_gpuleak.model.findings import Finding
+    from pytest_gpuleak.model.policy import Policy
+
+
+FIRST_RE_RUN = 2
+"""Runs that there are once a test was run again."""
+
+
+class CounterTrail:
+    """What each run of a suspect added to the counters.
+
+    Args:
+        monitor: watches the process.
+        policy: what the test may leave behind.
+        nodeid: the test.
+    """
+
+    def __init__(self, monitor: Monitor, policy: Policy, nodeid: str) -> None:
+        self._monitor = monitor
+        self._policy = policy
+        self._nodeid = nodeid
+        self._runs: list[CounterRun] = []
+        self._suspected: set[str] = set()
+        self._recording = False
+        self._host_grew_again = False
+        self._history: RecordedHistory | None = None
+        self._limits = {probe.name: HostLimits(probe.judges, probe.floor) for probe in monitor.memory.host_probes}
+
+    def add_run(self, investigation: Investigation, growth: Growth) -> bool:
+        """Settle the counters after a run, and note what they say; whether they tell of memory that no array explains.
+
+        Args:
+            investigation: has taken in the arrays that the run left; is given those that Python had not seen.
+            growth: the counters right after the run.
+        """
+        growth = self._settled(investigation, growth)
+        grown = self._unexplained(investigation, growth)
+        self._reveal(investigation, growth)
+        if grown:
+            grown = self._unexplained(investigation, growth)
+        self._suspected |= grown
+        self._host_grew_again = HOST in grown and bool(self._runs)
+        host = self._end_record()
+        self._runs.append(CounterRun(growth, host))
+        return bool(grown) or investigation.left_arrays
+
+    def forget_reruns(self) -> None:
+        """Go back to what the first run added: a re-run could not be taken in to its end."""
+        del self._runs[1:]
+
+    @contextlib.contextmanager
+    def recording(self) -> Iterator[None]:
+        """While it is entered, the test is run again, and what that adds to the counters is recorded if they grew."""
+        memory = self._monitor.memory
+        self._history = RecordedHistory() if self._suspected - {HOST} else None
+        if self._host_grew_again:
+            self._recording = True
+            with self._monitor.detector.whole_heap():
+                memory.begin_record()
+        try:
+            with self._history or contextlib.nullcontext():
+                yield
+        finally:
+            self._end_record()
+            self._take_blocks()
+
+    def _take_blocks(self) -> None:
+        """Note what the allocator's history of the last run says of the blocks that are still there."""
+        history, self._history = self._history, None
+        if history is None or history.snapshot is None or len(self._runs) < FIRST_RE_RUN:
+            return
+        blocks = {
+            device: blocks_alive(history.snapshot, history.before, self._monitor.is_user_file, device=index)
+            for device in self._suspected - {HOST}
+            if (index := index_of(device)) is not None
+        }
+        self._runs[-1] = dataclasses.replace(self._runs[-1], blocks=blocks)
+        folder = self._monitor.settings.snapshots
+        if folder is not None:
+            try:
+                write_snapshot(history.snapshot, folder, self._nodeid)
+            except OSError as error:
+                self._monitor.memory.tell(f"no snapshot could be written to {folder}: {error.strerror or error}")
+
+    def _end_record(self) -> dict[str, HostGrowth]:
+        if not self._recording:
+            return {}
+        self._recording = False
+        with self._monitor.detector.whole_heap():
+            return self._monitor.memory.end_record()
+
+    @property
+    def wants_record(self) -> bool:
+        """Whether the host's memory was seen to grow again and no run has told yet by what: worth one more run.
+
+        Recording takes walks over the whole heap, seconds in all, and most tests that grow once have imported something.
+        """
+        return self._host_grew_again and not any(run.host for run in self._runs)
+
+    def judge(self, evidence: Evidence) -> tuple[Finding, ...]:
+        """The findings on what no array explains."""
+        return judge_counters(self._runs, evidence, self._policy, self._limits) if self._runs else ()
+
+    def _unexplained(self, investigation: Investigation, growth: Growth) -> set[str]:
+        return suspects(growth, self._known(investigation), self._policy, self._limits)
+
+    def _known(self, investigation: Investigation) -> dict[str, int]:
+        """What the arrays explain that the last run left, by device, and of the host's counters."""
+        sizes, arrays = investigation.added()
+        return {**sizes, HOST: sizes.get("cpu", 0) + ARRAY_OBJECTS * arrays}
+
+    def _settled(self, investigation: Investigation, growth: Growth) -> Growth:
+        """The growth once what was on its way out has gone; never more than at first: what grew since is ours."""
+        memory, monitor = self._monitor.memory, self._monitor
+        # What would be revealed is looked for on the whole heap: not for what a young collection frees.
+        if not (self._unexplained(investigation, growth) or self._room(investigation, growth)):
+            return growth
+        from pytest_gpuleak.session.rerun.hanging import device_rungs, full_collection
+
+        # The devices first: clearing a workspace takes microseconds, a collection of the whole heap a tenth of a second.
+        for rung in (*device_rungs(monitor), Collection(1), YoungCollection()):
+            for _ in rung.steps():
+                growth = _lower(growth, memory.end())
+            if not (self._unexplained(investigation, growth) or self._room(investigation, growth)):
+                return growth
+        for rung in (full_collection(monitor), *monitor.hook_rungs(self._nodeid), Waits(monitor.threads)):
+            if not self._unexplained(investigation, growth):
+                return growth
+            for _ in rung.steps():
+                growth = _lower(growth, memory.end())
+                if not self._unexplained(investigation, growth):
+                    return growth
+        return growth
+
+    def _reveal(self, investigation: Investigation, growth: Growth) -> None:
+        """Give arrays that C++ alone knows to the investigation, where the counters have room for them."""
+        room = self._room(investigation, growth)
+        if not room:
+            return
+        # Once for all devices: what has been read has a Python object since, and would be known to a second look.
+        for device, arrays in reveal(set(room)).items():
+            investigation.add_hidden(share_of(arrays, room[device], self._monitor.frameworks))
+
+    def _room(self, investigation: Investigation, growth: Growth) -> dict[str, int]:
+        """By device, bytes that no array explains and that arrays may hold which C++ alone knows."""
+        known = self._known(investigation)
+        room = {device: growth.of(device) - known.get(device, 0) for device in growth.devices}
+        # Any of the host's counters has a CPU tensor in it; the one that grew least has least noise.
+        host = [size for (device, _), size in growth.bytes.items() if device == HOST]
+        unexplained = min(host, default=0) - known.get(HOST, 0) - growth.imported
+        if unexplained >= self._policy.retained_bytes:
+            room["cpu"] = unexplained
+        return {device: size for device, size in room.items() if size > 0}
+
+
+def index_of(device: str) -> int | None:
+    """The index of a CUDA device by its name; None for any other: only CUDA's allocator keeps a history."""
+    kind, _, index = device.partition(":")
+    return int(index) if kind == "cuda" and index.isdigit() else None
+
+
+def _lower(first: Growth, now: Growth) -> Growth:
+    """Of each counter the lower growth."""
+    return first._replace(bytes={key: min(size, now.bytes.get(key, size)) for key, size in first.bytes.items()})

@@ -1,0 +1,166 @@
+"""The processes that each run of a suspect has left running: whether they grow in number, and who holds them."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from typing import TYPE_CHECKING
+
+from pytest_gpuleak.engine.stages import EXPLAIN
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+
+    from pytest_gpuleak.adapters.processes.facts import LeftProcess
+    from pytest_gpuleak.engine.detect.processes import Children
+    from pytest_gpuleak.engine.stages import Guard, Stage
+    from pytest_gpuleak.model.findings import Finding, Holder, Origin
+    from pytest_gpuleak.model.policy import Policy
+
+
+class ProcessTrail:
+    """What each run of a suspect left running. Where the first run left nothing, the re-runs are not looked at.
+
+    Args:
+        children: knows whose a process is.
+        policy: what the test may leave behind.
+        first: the processes that the first run has left.
+        is_user_file: whether a source file is the user's own.
+    """
+
+    def __init__(
+        self, children: Children, policy: Policy, first: Sequence[LeftProcess], is_user_file: Callable[[str], bool]
+    ) -> None:
+        self._children = children
+        self._policy = policy
+        self._is_user_file = is_user_file
+        self._first = list(first)
+        self._running = list(first)
+        self._pools: set[int] = {process.pool_id for process in first}
+        self._added: list[list[LeftProcess]] = []
+        self._holders: Mapping[int, Holder | None] = {}
+        self._origins: dict[int, Origin] = {}
+
+    @property
+    def watched(self) -> bool:
+        """Whether the first run left any."""
+        return bool(self._first)
+
+    @property
+    def grows(self) -> bool:
+        """Whether each re-run so far has left more."""
+        return bool(self._added) and all(self._added)
+
+    def expect_run(self) -> None:
+        """The test is about to be run again: what runs now is not the re-run's."""
+        if self._first:
+            self._children.expect_run()
+
+    def add_run(self) -> None:
+        """Note what a re-run has left running beyond what has ended meanwhile."""
+        if not self._first:
+            return
+        from pytest_gpuleak.adapters.processes.facts import is_running
+
+        left = self._children.left()
+        before, self._running = self._running, [process for process in self._running if is_running(process)]
+        ended = [process for process in before if process not in self._running]
+        # A pool starts workers when it needs them, up to its size: another worker of the same pool is no growth.
+        new = [process for process in left if not process.pool_id or process.pool_id not in self._pools]
+        self._running += left
+        self._added.append(_without_replaced(new, ended))
+
+    def forget_reruns(self) -> None:
+        """Go back to what the first run left: a re-run could not be taken in to its end."""
+        self._added.clear()
+
+    @contextlib.contextmanager
+    def noting_starts(self) -> Iterator[None]:
+        """Within it the lines are noted that start processes, if the first run left any."""
+        if not self._first:
+            yield
+            return
+        from pytest_gpuleak.explain.process_handles import noting_starts
+
+        with noting_starts(self._is_user_file) as origins:
+            try:
+                yield
+            finally:
+                self._origins.update(origins)
+
+    def explain(self, guard: Callable[[Stage], Guard]) -> None:
+        """Find who holds the processes.
+
+        Args:
+            guard: gives the context that the search runs in.
+        """
+        if self._first:
+            from pytest_gpuleak.explain.process_handles import holders_of
+
+            with guard(EXPLAIN):
+                self._holders = holders_of({process.pid for process in self._running})
+
+    def judge(self, why: str) -> tuple[Finding, ...]:
+        """The findings: one a process.
+
+        Args:
+            why: why the test was not run again to the end; empty where it was.
+        """
+        if not self._first:
+            return ()
+        from pytest_gpuleak.engine.judge.processes import judge_processes, judge_unconfirmed
+
+        readings = self._children.devices()
+        if not self._added:
+            return judge_unconfirmed(self._first, self._policy, readings, self._holders, why)
+        grown = _most_similar(self._first, self._added[0]) if self.grows else {}
+        more = {process.pid: another for process, another in grown.items()}
+        staying = _staying([process for process in self._first if process.pid not in more], self._running)
+        # More were added than the first run had left: what the re-run added speaks for itself.
+        growing = [process for process in self._first if process.pid in more] or (self._added[0] if self.grows else [])
+        return (
+            *judge_processes(growing, readings, self._holders, more=more, origins=self._origins),
+            *judge_processes(staying, readings, self._holders, fails_from=self._policy.process_bytes),
+        )
+
+
+def _without_replaced(new: list[LeftProcess], ended: Sequence[LeftProcess]) -> list[LeftProcess]:
+    """The new processes but those that stand in for one that has ended: a pool replaces its workers."""
+    replaced = _most_similar(new, ended)
+    return [process for process in new if process not in replaced]
+
+
+def _staying(first: Sequence[LeftProcess], running: Sequence[LeftProcess]) -> list[LeftProcess]:
+    """Those of the first run that still run, or what stands in for them."""
+    ended = [process for process in first if process not in running]
+    others = [process for process in running if process not in first]
+    heirs = _most_similar(others, ended)
+    return [process for process in first if process in running] + list(heirs)
+
+
+def _most_similar(processes: Sequence[LeftProcess], others: Sequence[LeftProcess]) -> dict[LeftProcess, LeftProcess]:
+    """Pair each of the others with the process most like it: the same command, else the same program, else any."""
+    pairs: dict[LeftProcess, LeftProcess] = {}
+    waiting = list(others)
+    for alike in (_command, _program, _anything):
+        left = []
+        for other in waiting:
+            like = next((one for one in processes if one not in pairs and alike(one) == alike(other)), None)
+            if like is None:
+                left.append(other)
+            else:
+                pairs[like] = other
+        waiting = left
+    return pairs
+
+
+def _command(process: LeftProcess) -> str:
+    return re.sub(r"\d+", "#", process.command)
+
+
+def _program(process: LeftProcess) -> str:
+    return process.program
+
+
+def _anything(_process: LeftProcess) -> str:
+    return ""

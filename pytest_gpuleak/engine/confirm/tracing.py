@@ -1,0 +1,29 @@
+"""The instruments of a re-run: who creates what."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from pytest_gpuleak.adapters.protocol import ArrayFramework, OriginLog
+
+
+@contextlib.contextmanager
+def traced(
+    frameworks: Sequence[ArrayFramework], is_user_file: Callable[[str], bool], logs: list[OriginLog]
+) -> Iterator[None]:
+    """Within it every framework that is imported notes the lines that create storages.
+
+    Args:
+        frameworks: whose arrays are watched.
+        is_user_file: whether a source file is the user's own.
+        logs: filled with one log a framework.
+    """
+    with contextlib.ExitStack() as stack:
+        for framework in frameworks:
+            if framework.array_type() is not None:
+                logs.append(stack.enter_context(framework.trace_origins(is_user_file)))
+        yield

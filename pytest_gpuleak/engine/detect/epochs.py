@@ -1,0 +1,224 @@
+"""Epochs: what was born since, at a cost that does not depend on the size of the heap.
+
+`gc.freeze()` moves every object alive into the permanent generation in constant time (CPython's
+``gc_list_merge`` in Modules/gcmodule.c). After it `gc.get_objects()` returns exactly what was born since.
+"""
+
+from __future__ import annotations
+
+import gc
+from typing import TYPE_CHECKING, Literal
+
+from pytest_gpuleak.adapters.arrays import array_types, find_arrays, select_arrays
+from pytest_gpuleak.engine.detect.young_arrays import Youth
+from pytest_gpuleak.heap.collector import GcView, collect, get_freeze_count, get_objects, whole_heap
+
+if TYPE_CHECKING:
+    from contextlib import AbstractContextManager
+
+    from pytest_gpuleak.adapters.protocol import ArrayFramework
+    from pytest_gpuleak.engine.detect.heap_scan import ScanDetector
+
+LONG_LIVED_SHARE = 4
+"""A full collection is due when what was frozen since the last one exceeds this part of the heap, the same rule as
+CPython's (``long_lived_pending > long_lived_total / 4``)."""
+
+LEAST_FROZEN = 100_000
+"""Objects frozen before the heap is counted for the first time, and at the least before a full collection."""
+
+INTERPRETERS_OWN = 5_000
+"""Objects that may be frozen without anybody having asked: Python 3.12 freezes a few hundred as it starts, while a
+process that has imported pytest and is then frozen has tens of thousands."""
+
+LEAST_STAYING = 0.25
+"""Part of the objects frozen that is reckoned to stay, at the least. Most die soon, by their reference counts; how many
+stay is measured whenever the heap is counted, so that the count, which walks the heap, is made rarely."""
+
+
+class EpochDetector:
+    """Detection by epochs.
+
+    Args:
+        frameworks: whose arrays are watched.
+    """
+
+    mode: Literal["epoch", "scan"] = "epoch"
+
+    def __init__(self, frameworks: list[ArrayFramework]) -> None:
+        self.frameworks = frameworks
+        self._scanner: ScanDetector | None = None
+        self._noted: set[int] = set()
+        self._youth: Youth | None = None
+        self._collected_in_epoch = False
+        self._open = False
+        self._started = False
+        self._frozen_since_full = 0.0
+        self._staying = 1.0
+        self._long_lived: int | None = None
+        self._due_at = LEAST_FROZEN
+        self._fresh = True
+        self._view = GcView(self)
+        self._view.on_collected = self._collected
+        self.scanning = False
+        self.user_frozen = False
+
+    @property
+    def _scan(self) -> ScanDetector:
+        """What stands in while the user has objects of his own frozen."""
+        if self._scanner is None:
+            from pytest_gpuleak.engine.detect.heap_scan import ScanDetector
+
+            self._scanner = ScanDetector(self.frameworks, get_objects)
+        return self._scanner
+
+    @property
+    def isolates(self) -> bool:
+        """See `Detector.isolates`. Not after a full collection in the epoch: what was born before it is hidden too."""
+        return self._open and not (self.scanning or self._noted or self._collected_in_epoch or self._view.border_lost)
+
+    def start(self) -> None:
+        """Install the collector's view."""
+        if not self._started:
+            # What somebody has frozen before us is not ours to thaw.
+            self.user_frozen = get_freeze_count() > INTERPRETERS_OWN
+            self._view.install()
+            self._started = True
+
+    def stop(self) -> None:
+        """Thaw what was frozen here and put the collector's functions back."""
+        if self._started:
+            self._started = self._open = False
+            self._view.remove()
+            self._forget()
+            if not self.user_frozen:
+                self._view.thaw()
+
+    def open(self) -> None:
+        """Freeze: everything alive is old. Falls back to a scan while the user has objects of his own frozen."""
+        self._forget()
+        # What the tests froze must stay so: an epoch could then never thaw for a full collection.
+        self.scanning = self.user_frozen
+        self._open = True
+        if self.scanning:
+            self._scan.open()
+        elif self._fresh:
+            self._fresh = False  # all that was imported is young still, and not worth a collection
+            self._view.freeze()
+        else:
+            self._keep_heap_small()
+            self._view.freeze()
+
+    def look(self) -> list[object]:
+        """Arrays born in the epoch; those noted before the border moved are looked for on the whole heap."""
+        bases = array_types(self.frameworks)
+        if not bases:
+            return []
+        if self._view.border_lost:
+            self._view.freeze()  # what was born is known up to the collection that lost the border
+        born = self._scan.look() if self.scanning else select_arrays(get_objects(), bases)
+        if self._noted:
+            young = {id(array) for array in born}
+            older = self._noted - young
+            if older:
+                born += self.find(older)
+        return born
+
+    def cut(self) -> list[object]:
+        """As `look`, and everything is old from now on."""
+        born = self.look()
+        self._forget()
+        if self.scanning:
+            self._scan.open()
+        else:
+            self._view.freeze()
+        return born
+
+    def find(self, identities: set[int]) -> list[object]:
+        """Arrays by id: walks the heap."""
+        with self.whole_heap():
+            return find_arrays(identities, get_objects(), array_types(self.frameworks))
+
+    def close(self) -> None:
+        """Collect the epoch's garbage.
+
+        `gc.freeze()` resets the generations' counters, so that automatic collections of short tests never come due.
+        Where the user has switched the collector off, nobody would have collected.
+        """
+        self._open = False
+        if self.scanning:
+            self._scan.close()
+        elif gc.isenabled():
+            collect(1)
+
+    def keep_frozen(self) -> None:
+        """Hide what is alive from every collection until the process ends: to walk it might crash."""
+        if self._started:
+            self._view.freeze()
+            self.user_frozen = True
+
+    def whole_heap(self) -> AbstractContextManager[None]:
+        """Thaw for the duration; where the user has frozen the heap it is thawed all the same, and frozen again."""
+        return whole_heap()
+
+    def note(self) -> None:
+        """Keep the ids of the arrays born so far: enough, since a later array at the same address is as young."""
+        if self._open and not self._view.border_lost:
+            bases = array_types(self.frameworks)
+            if bases:
+                born = self._scan.look() if self.scanning else select_arrays(get_objects(), bases)
+                self._noted.update(map(id, born))
+
+    def begin_collection(self) -> None:
+        """Follow the arrays born so far through a full collection."""
+        if not self._open or self._view.border_lost:
+            return
+        bases = array_types(self.frameworks)
+        if self.scanning or not bases:
+            self.note()
+            return
+        self._collected_in_epoch = True
+        self._youth = Youth(select_arrays(get_objects(), bases))
+
+    def end_collection(self) -> None:
+        """Those that are alive are young again; of others that may be alive the ids are kept."""
+        youth, self._youth = self._youth, None
+        if youth is not None:
+            self._noted |= youth.renew()
+        self.moved()
+
+    def _forget(self) -> None:
+        """What was noted is of an epoch that is over."""
+        self._noted.clear()
+        self._youth = None
+        self._collected_in_epoch = False
+
+    def moved(self) -> None:
+        """Take what a scan would compare with anew: frozen objects have come into its sight, or left it."""
+        if self.scanning and self._open:
+            self._scan.open()
+
+    def _keep_heap_small(self) -> None:
+        """Collect what would be frozen unseen, and the whole heap when it is due.
+
+        Between two tests pytest and its plugins make garbage too. How much was frozen since the last full collection
+        is an estimate from above, since frozen objects die as others do: the heap is counted before one is made.
+        """
+        born = len(get_objects())
+        if born > gc.get_threshold()[0] and gc.isenabled():
+            collect(1)
+            born = len(get_objects())
+        self._frozen_since_full += born * self._staying
+        if self._frozen_since_full > self._due_at and gc.isenabled():
+            total = get_freeze_count() + born  # walks the heap: milliseconds
+            if self._long_lived is None:
+                self._long_lived = total
+            grown = max(0, total - self._long_lived)
+            self._staying = min(1.0, max(LEAST_STAYING, grown / self._frozen_since_full))
+            self._frozen_since_full = grown
+            self._due_at = max(LEAST_FROZEN, self._long_lived // LONG_LIVED_SHARE)
+            if self._frozen_since_full > self._due_at:
+                collect()
+
+    def _collected(self) -> None:
+        self._frozen_since_full = 0.0
+        self._long_lived = None  # counted when it is next asked for: right now the collection itself was costly enough

@@ -1,0 +1,162 @@
+"""Whose memory is it: arrays born while a fixture wider than a test is set up, or torn down, are the fixture's."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from pytest_gpuleak.adapters.arrays import framework_of
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from pytest_gpuleak.adapters.protocol import ArrayFramework, StorageHandle
+    from pytest_gpuleak.engine.detect.detector import Detector
+    from pytest_gpuleak.model.outcomes import FixturePlace
+    from pytest_gpuleak.model.policy import Policy
+
+
+class FixtureSetup:
+    """One set-up of a wider fixture: what was born in it, by id, and weak handles on the memory.
+
+    Args:
+        place: which fixture it is.
+        policy: what it may leave behind.
+    """
+
+    def __init__(self, place: FixturePlace, policy: Policy) -> None:
+        self.place = place
+        self.policy = policy
+        self.identities: set[int] = set()
+        self.handles: list[StorageHandle] = []
+        self.setup_s = 0.0
+        self.failed = False
+        """Whether it has raised: what it has made is held by the error's traceback, which pytest drops when it is torn down."""
+        self.outlived_failure = False
+        """Whether a test has not passed meanwhile: the garbage of its traceback may hold the memory."""
+
+    def holds_memory(self) -> bool:
+        """Whether memory born in it is still there: costs no look at the heap."""
+        return any(handle.alive() for handle in self.handles)
+
+
+class Scopes:
+    """Keeps the border between a test's arrays and those of the wider fixtures it uses.
+
+    Args:
+        detector: moves the border.
+        frameworks: give the weak handles.
+    """
+
+    def __init__(self, detector: Detector, frameworks: Sequence[ArrayFramework]) -> None:
+        self.detector = detector
+        self._frameworks = frameworks
+        self._active: dict[int, FixtureSetup] = {}  # by id of pytest's FixtureDef, which outlives the set-up
+        self._owners: list[FixtureSetup] = []  # being set up or torn down, outermost first
+        self._released: list[FixtureSetup] = []
+        self._own: set[int] = set()
+        self._before: list[set[int]] = []  # what was there when a teardown under way began, outermost first
+        self.others: set[int] = set()
+        """Ids of the arrays that the test's epoch shows but that wider fixtures made while they were torn down."""
+
+    @property
+    def active_ids(self) -> frozenset[int]:
+        """The ids of pytest's fixtures that are set up."""
+        return frozenset(self._active)
+
+    def begin(self) -> None:
+        """A test begins: nothing is its own yet."""
+        if self._own or self._owners or self._before or self.others:
+            self._own.clear()
+            self._owners.clear()
+            self._before.clear()
+            self.others.clear()
+
+    @property
+    def own(self) -> set[int]:
+        """Ids of the arrays that the test made before a wider fixture moved the border."""
+        return self._own
+
+    @property
+    def active(self) -> list[FixtureSetup]:
+        """The wider fixtures that are set up now."""
+        return list(self._active.values())
+
+    def enter_setup(self, fixture: Any, place: FixturePlace, policy: Policy) -> None:
+        """A wider fixture's setup begins."""
+        self._give()
+        setup = FixtureSetup(place, policy)
+        self._active[id(fixture)] = setup
+        self._owners.append(setup)
+
+    def leave_setup(self, fixture: Any, duration_s: float, *, failed: bool = False) -> None:
+        """A wider fixture's setup has ended, in `duration_s` seconds; `failed`: with an error."""
+        setup = self._active.get(id(fixture))
+        if setup is not None and setup in self._owners:
+            self._give()
+            self._owners.remove(setup)
+            setup.setup_s = duration_s
+            setup.failed = failed
+
+    def setup_after_failure(self, fixture: Any) -> FixtureSetup | None:
+        """The set-up of a fixture whose memory the garbage of a test that did not pass may hold, if that is so."""
+        setup = self._active.get(id(fixture))
+        return setup if setup is not None and setup.outlived_failure and setup.holds_memory() else None
+
+    def enter_teardown(self, fixture: Any) -> None:
+        """A wider fixture's own finalizers are about to run: what is there now is not theirs."""
+        if id(fixture) in self._active:
+            # Looked at, and the border left where it is: garbage made old would take a full collection to free.
+            self._before.append({id(array) for array in self.detector.look()})
+
+    def leave_teardown(self, fixture: Any) -> None:
+        """A wider fixture has been finalised: what was born in it must be gone by the end of the teardown."""
+        setup = self._active.pop(id(fixture), None)
+        if setup is None:
+            return
+        if setup in self._owners:  # its setup has failed
+            self._owners.remove(setup)
+        elif self._before:
+            there_before = self._before.pop() | self.others
+            born = [array for array in self.detector.look() if id(array) not in there_before]
+            self._add(setup, born)
+            self.others.update(map(id, born))
+        self._released.append(setup)
+
+    def released(self) -> list[FixtureSetup]:
+        """The fixtures finalised since the last call."""
+        released, self._released = self._released, []
+        return released
+
+    def postpone(self, setups: list[FixtureSetup]) -> None:
+        """Ask about these fixtures again later: something that pytest drops soon may hold their values."""
+        self._released = setups + self._released
+
+    def note_failure(self) -> None:
+        """The test that has just ended did not pass, maybe since a fixture's setup has failed."""
+        for setup in (*self._active.values(), *self._released):
+            setup.outlived_failure = True
+
+    def disown(self, identities: set[int]) -> None:
+        """These arrays are known to be others': an id of a fixture's that died may have been given to one of them."""
+        for setup in self._active.values():
+            setup.identities -= identities
+
+    def _give(self) -> None:
+        """Give what was born since the border last moved to whoever made it."""
+        born = self.detector.cut()
+        if not born:
+            return
+        identities = {id(array) for array in born}
+        self.disown(identities)
+        self._own -= identities
+        if not self._owners:
+            self._own |= identities
+            return
+        self._add(self._owners[-1], born)
+
+    def _add(self, owner: FixtureSetup, born: list[object]) -> None:
+        owner.identities.update(map(id, born))
+        for array in born:
+            framework = framework_of(array, self._frameworks)
+            if framework.read(array) is not None:
+                owner.handles.append(framework.hold(array))

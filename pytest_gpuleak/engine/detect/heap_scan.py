@@ -1,0 +1,85 @@
+"""The scan: every array on the heap, before and after. Slow (tens of milliseconds a test), but it freezes nothing."""
+
+from __future__ import annotations
+
+import gc
+from typing import TYPE_CHECKING, Literal
+
+from pytest_gpuleak.adapters.arrays import array_types, find_arrays, framework_of, select_arrays
+from pytest_gpuleak.heap.collector import whole_heap
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from contextlib import AbstractContextManager
+
+    from pytest_gpuleak.adapters.protocol import ArrayFramework
+
+
+def visible_objects() -> list[object]:
+    """What `gc` shows now: looked up on the module, so that another detector's epoch shows the whole heap."""
+    return gc.get_objects()
+
+
+class ScanDetector:
+    """Detection by two scans of the heap.
+
+    Args:
+        frameworks: whose arrays are watched.
+        objects: gives the objects of the heap.
+    """
+
+    mode: Literal["epoch", "scan"] = "scan"
+
+    def __init__(
+        self, frameworks: Sequence[ArrayFramework], objects: Callable[[], list[object]] = visible_objects
+    ) -> None:
+        self._frameworks = frameworks
+        self._objects = objects
+        # An id alone is reused by the next array; with the address of its memory the two are told apart, unless
+        # one took the other's place in both, which leaves no more behind than there was.
+        self._old: set[tuple[int, int]] = set()
+
+    @property
+    def isolates(self) -> bool:
+        """See `Detector.isolates`: the heap is as it always was."""
+        return False
+
+    def start(self) -> None:
+        """Nothing to install."""
+
+    def stop(self) -> None:
+        """Forget the arrays seen."""
+        self._old.clear()
+
+    def open(self) -> None:
+        """Note every array alive."""
+        self._old = {self._key(array) for array in self._all()}
+
+    def look(self) -> list[object]:
+        """The arrays that were not there at `open`."""
+        return [array for array in self._all() if self._key(array) not in self._old]
+
+    def cut(self) -> list[object]:
+        """As `look`; the arrays found are old from now on."""
+        born = self.look()
+        self._old.update(map(self._key, born))
+        return born
+
+    def find(self, identities: set[int]) -> list[object]:
+        """Arrays by id: walks the heap."""
+        return find_arrays(identities, self._objects(), array_types(self._frameworks))
+
+    def close(self) -> None:
+        """Forget the arrays seen; the collector was left alone."""
+        self._old.clear()
+
+    def whole_heap(self) -> AbstractContextManager[None]:
+        """Thaw what another detector's epoch has frozen, if there is one."""
+        return whole_heap()
+
+    def _all(self) -> list[object]:
+        bases = array_types(self._frameworks)
+        return select_arrays(self._objects(), bases) if bases else []
+
+    def _key(self, array: object) -> tuple[int, int]:
+        return id(array), framework_of(array, self._frameworks).storage(array)

@@ -1,0 +1,65 @@
+"""A process's memory on a device beyond torch's allocator: raw ``cudaMalloc``, NCCL, other frameworks, contexts."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pytest_gpuleak.model.readings import OUTSIDE_FLOOR
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from pytest_gpuleak.adapters.nvml.readings import NvmlReading
+
+KINDS = ("cuda",)
+"""The types of devices that the driver can be asked about."""
+
+
+class Outside:
+    """Tells whether what is in use on a device, and not torch's, is this process's own.
+
+    How much of a device is free is quickly asked, but other processes move it. Where that grows, the driver is asked
+    what this process holds, and the growth since it was asked last is the process's own.
+
+    Args:
+        processes: what the driver says of each device by process.
+    """
+
+    def __init__(self, processes: Callable[[], Mapping[str, NvmlReading]]) -> None:
+        self._processes = processes
+        self._known: dict[str, int] = {}
+        self._before: dict[str, int] = {}
+
+    def begin(self) -> None:
+        """A run begins: what is known to be the process's own by now was there before."""
+        if self._known:
+            self._before = dict(self._known)
+
+    def growth(
+        self, in_use: Mapping[str, int], reserved: Mapping[str, int], first_used: frozenset[str]
+    ) -> dict[str, int]:
+        """By device, bytes that the process itself has added since `begin`.
+
+        Args:
+            in_use: by how much what is in use beyond torch's own has grown, by anybody.
+            reserved: what torch has reserved now.
+            first_used: devices without a past, whose context came with the run.
+        """
+        asked = {device: size for device, size in in_use.items() if device.partition(":")[0] in KINDS}
+        new = [device for device in asked if device not in self._known]
+        if not new and not any(size >= OUTSIDE_FLOOR for size in asked.values()):
+            return {}
+        self._ask(reserved)
+        return {
+            device: self._known[device] - self._before[device]
+            for device, size in asked.items()
+            if size >= OUTSIDE_FLOOR and device in self._before and device in self._known and device not in first_used
+        }
+
+    def _ask(self, reserved: Mapping[str, int]) -> None:
+        from pytest_gpuleak.adapters.nvml.readings import outside
+
+        for device, reading in self._processes().items():
+            size = outside(reading, reserved.get(device, 0))
+            if size is not None:
+                self._known[device] = size

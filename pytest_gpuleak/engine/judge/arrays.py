@@ -1,0 +1,192 @@
+"""Verdicts: pure functions from evidence and policy to findings. Nothing here reads memory or touches an array."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import defaultdict
+from typing import TYPE_CHECKING
+
+from pytest_gpuleak.engine.judge.growth import Group, compare_runs, group_by_root
+from pytest_gpuleak.model.findings import MAX_ARRAYS_SHOWN, ArrayInfo, Finding, FindingKind, Holder, Origin
+from pytest_gpuleak.model.fingerprint import fingerprint
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from pytest_gpuleak.model.evidence import Evidence, Survivor
+    from pytest_gpuleak.model.policy import Policy
+    from pytest_gpuleak.model.readings import ArrayReading
+    from pytest_gpuleak.model.records import Verdict
+
+
+MAX_CYCLE_SHOWN = 10
+"""Arrays listed with a cycle."""
+
+MINOR_SHARE = 16
+"""A retained finding of no more than the limit divided by this is a note where larger ones fail without it."""
+
+
+def judge(evidence: Evidence, policy: Policy) -> tuple[Finding, ...]:
+    """The findings of one test or fixture, worst first.
+
+    Growth is judged by the pair of `growing_tensors` and `growing_bytes`; what does not grow, and what could not be
+    confirmed, by `retained_bytes` a device. With ``confirm=0`` the user has chosen the strict rule: what is over the
+    growth limits after the one run fails.
+    """
+    if len(evidence.alive) > 1:
+        groups = compare_runs(evidence)
+    else:
+        groups = group_by_root("unconfirmed", (evidence.survivors[index] for index in sorted(evidence.alive[0])))
+    failing = _failing_devices(groups, policy)
+    minor = _minor(groups, policy)
+    findings = [
+        dataclasses.replace(
+            _finding(group, group.kind, group.device in failing[group.kind] and id(group) not in minor),
+            autograd=evidence.graphs.get(group.members[0].root),
+        )
+        for group in groups
+    ]
+    if policy.cycles != "ignore":
+        for readings in _by_device(evidence.cycles):
+            findings.append(_cycle(readings, policy))
+    order = ("growing", "retained", "unconfirmed", "cycle")
+    return tuple(sorted(findings, key=lambda found: (not found.failed, order.index(found.kind), *_order_of(found))))
+
+
+def _order_of(found: Finding) -> tuple[bool, int, str]:
+    """What names a culprit first, then the largest: the same in each run."""
+    holder = found.holder
+    nameless = holder is None or holder.kind in ("native", "unknown")
+    return nameless, -found.bytes, holder.text if holder is not None else ""
+
+
+def conclude(findings: Sequence[Finding], policy: Policy) -> tuple[Verdict, tuple[Finding, ...]]:
+    """The verdict of a test with these findings, and the findings as they are to be reported.
+
+    What is allowed was found, and is reported, but fails nothing.
+    """
+    if any(found.failed for found in findings):
+        if policy.allowed is None:
+            return "leaked", tuple(findings)
+        return "allowed", tuple(dataclasses.replace(found, failed=False) for found in findings)
+    return ("noted", tuple(findings)) if findings else ("clean", ())
+
+
+_CYCLE_FINGERPRINT = fingerprint("cycle", None)
+
+
+def _failing_devices(groups: Iterable[Group], policy: Policy) -> dict[FindingKind, set[str]]:
+    """The devices on which a kind of finding fails."""
+    growing: dict[str, list[Survivor]] = defaultdict(list)
+    kept: dict[str, int] = defaultdict(int)
+    strict: dict[str, list[Survivor]] = defaultdict(list)
+    for group in groups:
+        device = group.device
+        if group.kind == "growing":
+            growing[device] += group.members
+        elif group.kind == "unconfirmed" and policy.confirm == 0:
+            strict[device] += group.members
+        else:
+            kept[device] += group.size
+    over = {device for device, size in kept.items() if size >= policy.retained_bytes}
+    return {
+        "growing": _over_growth(growing, policy),
+        "retained": over,
+        "unconfirmed": _over_growth(strict, policy) if policy.confirm == 0 else over,
+    }
+
+
+def _minor(groups: Iterable[Group], policy: Policy) -> set[int]:
+    """The ids of the groups too small to be worth an edit: the others on their device fail without them."""
+    by_device: dict[str, list[Group]] = defaultdict(list)
+    for group in groups:
+        if group.kind == "retained" or (group.kind == "unconfirmed" and policy.confirm != 0):
+            by_device[group.device].append(group)
+    minor: set[int] = set()
+    for members in by_device.values():
+        small = [group for group in members if group.size * MINOR_SHARE <= policy.retained_bytes]
+        rest = sum(group.size for group in members) - sum(group.size for group in small)
+        if rest >= policy.retained_bytes:
+            minor.update(map(id, small))
+    return minor
+
+
+def _over_growth(by_device: dict[str, list[Survivor]], policy: Policy) -> set[str]:
+    count = sum(len(members) for members in by_device.values())
+    if policy.growing_tensors is not None and count > policy.growing_tensors:
+        return set(by_device)
+    if policy.growing_bytes is None:
+        return set()
+    return {
+        device for device, members in by_device.items() if sum(member.size for member in members) > policy.growing_bytes
+    }
+
+
+def _by_device(readings: Iterable[ArrayReading]) -> list[list[ArrayReading]]:
+    """Readings by device, those that share a storage once."""
+    groups: dict[str, dict[int, ArrayReading]] = defaultdict(dict)
+    for reading in readings:
+        groups[reading.device].setdefault(reading.storage, reading)
+    return [list(group.values()) for group in groups.values()]
+
+
+def _finding(group: Group, kind: FindingKind, failed: bool) -> Finding:
+    # The largest first, and of equal ones the one with the shortest path: the same in each run.
+    members = sorted(
+        group.members,
+        key=lambda member: (
+            -member.reading.storage_bytes,
+            len(member.holder.text) if member.holder else 0,
+            member.holder.text if member.holder else "",
+        ),
+    )
+    holders = [member.holder for member in members if member.holder is not None]
+    holder = min(holders, key=_clarity) if holders else None  # of equal ones the first, which is the largest array's
+    return Finding(
+        kind=kind,
+        failed=failed,
+        device=members[0].reading.device,
+        count=len(members),
+        bytes=sum(member.size for member in members),
+        bytes_per_run=group.bytes_per_run,
+        fingerprint=fingerprint(kind, holder),
+        tensors=tuple(_info(member.reading, member.created) for member in members[:MAX_ARRAYS_SHOWN]),
+        holder=holder,
+        other_holders=next((member.others for member in members if member.others), ()),
+    )
+
+
+def _cycle(readings: list[ArrayReading], policy: Policy) -> Finding:
+    """The finding for what only a collection freed; in some suites nearly every test has one, so it is made in haste."""
+    readings.sort(key=lambda reading: -reading.storage_bytes)
+    return Finding(
+        kind="cycle",
+        failed=policy.cycles == "fail",
+        device=readings[0].device,
+        count=len(readings),
+        bytes=sum(reading.storage_bytes for reading in readings),
+        bytes_per_run=0,
+        fingerprint=_CYCLE_FINGERPRINT,
+        tensors=tuple(_info(reading) for reading in readings[:MAX_CYCLE_SHOWN]),
+    )
+
+
+def _clarity(holder: Holder) -> tuple[bool, bool]:
+    """What is easier to act on sorts first.
+
+    The way to an object itself, rather than through an autograd graph to what the graph has saved; and where no root is
+    known a path, which says more than the bare end of one.
+    """
+    through_graph = any("grad_fn" in step.edge for step in holder.path)
+    return through_graph, holder.kind in ("native", "unknown") and not holder.path
+
+
+def _info(reading: ArrayReading, created: Origin | None = None) -> ArrayInfo:
+    return ArrayInfo(
+        shape=reading.shape,
+        dtype=reading.dtype,
+        device=reading.device,
+        bytes=reading.bytes,
+        storage_bytes=reading.storage_bytes,
+        created=created,
+    )

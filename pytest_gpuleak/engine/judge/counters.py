@@ -1,0 +1,299 @@
+"""Verdicts on counters: pure functions from what each run added to findings. Nothing here reads memory."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING
+
+from pytest_gpuleak.model.findings import Contribution, Finding
+from pytest_gpuleak.model.fingerprint import fingerprint
+from pytest_gpuleak.model.readings import HOST, OUTSIDE, OUTSIDE_FLOOR, Growth
+from pytest_gpuleak.model.text import format_bytes, format_signed
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from pytest_gpuleak.adapters.probe_protocol import HostGrowth
+    from pytest_gpuleak.model.evidence import Evidence, Survivor
+    from pytest_gpuleak.model.policy import Policy
+
+BLOCK = 512
+"""Bytes that the caching allocator of CUDA rounds a block up to (c10/cuda/CUDACachingAllocator.cpp, kMinBlockSize): where
+it does not count what was asked for, an array may take this much more."""
+
+ARRAY_OBJECTS = 1024
+"""Bytes of the host that an array is taken to need beside its data: its objects in C++ and Python (390 of a CPU tensor of
+torch 2.13), and the entry or node that holds it. 100,000 tensors of 8 bytes add 40 MiB to the heap for these alone."""
+
+CONTRIBUTIONS_SHOWN = 10
+
+
+@dataclasses.dataclass(frozen=True)
+class CounterRun:
+    """What one run added to the counters, once it had settled.
+
+    Attributes:
+        growth: by counter.
+        host: what the recorded run added to the host's memory, by the probe's name; empty for the first run, which
+            nobody knew of in advance.
+        blocks: by device, the allocator's blocks that the recorded run left, where it keeps a history.
+    """
+
+    growth: Growth
+    host: Mapping[str, HostGrowth] = dataclasses.field(default_factory=dict)
+    blocks: Mapping[str, tuple[Contribution, ...]] = dataclasses.field(default_factory=dict)
+
+
+@dataclasses.dataclass(frozen=True)
+class HostLimits:
+    """What judging a host's counter takes, by the probe's name.
+
+    Attributes:
+        judges: whether its growth fails a test.
+        floor: bytes below which it says nothing.
+    """
+
+    judges: bool
+    floor: int
+
+
+def host_limit(policy: Policy, limits: HostLimits) -> int:
+    """Bytes over which a run's growth of a host's counter means anything."""
+    return max(policy.host_bytes, limits.floor)
+
+
+def suspects(growth: Growth, known: Mapping[str, int], policy: Policy, probes: Mapping[str, HostLimits]) -> set[str]:
+    """The devices (`HOST` for the host's counters) that grew by more than arrays and noise explain.
+
+    Args:
+        growth: what the run added.
+        known: by device, bytes of the arrays that it left; under `HOST` what they explain of the host's counters.
+        policy: what it may leave behind.
+        probes: the host's counters.
+    """
+    found = {
+        device for device in growth.devices if growth.of(device) > known.get(device, 0) + _slack(growth, device, 1)
+    }
+    for name, limits in probes.items():
+        unexplained = growth.bytes.get((HOST, name), 0) - known.get(HOST, 0) - growth.imported
+        if unexplained > host_limit(policy, limits):
+            found.add(HOST)
+    found |= _reserved_over(growth, policy)
+    return found | {
+        device for (device, metric), size in growth.bytes.items() if metric == OUTSIDE and size >= OUTSIDE_FLOOR
+    }
+
+
+def judge_counters(
+    runs: Sequence[CounterRun],
+    evidence: Evidence,
+    policy: Policy,
+    probes: Mapping[str, HostLimits],
+) -> tuple[Finding, ...]:
+    """The findings on memory that no array explains.
+
+    On a device, what grew on every re-run beyond the arrays is ``unattributed`` and fails over `growing_bytes`; what the
+    first run left and no other added to fails from `retained_bytes` up, unless the device was used for the first time.
+    On the host, growth counts only where every run exceeds the limit: imports, caches and the allocator's slack make
+    single growths of megabytes normal.
+
+    Args:
+        runs: the first run and the re-runs.
+        evidence: the arrays that these left, which account for their part.
+        policy: what the test may leave behind.
+        probes: the host's counters.
+    """
+    findings: list[Finding] = []
+    for device in sorted({device for run in runs for device in run.growth.devices}):
+        found = _judge_device(device, runs, evidence, policy)
+        if found is not None:
+            findings.append(found)
+        outside = _judge_outside(device, runs, policy)
+        if outside is not None:
+            findings.append(outside)
+        if device in _reserved_over(runs[0].growth, policy):
+            findings.append(_reserved(device, runs[0].growth))
+    host = _judge_host(runs, evidence, policy, probes)
+    return (*findings, host) if host is not None else tuple(findings)
+
+
+def explained(evidence: Evidence, device: str, run: int) -> int:
+    """Bytes that a run's arrays added to a device: those it left, less those of earlier runs that went meanwhile."""
+    added, gone = _moved(evidence, run)
+    on_device = [sum(survivor.size for survivor in part if survivor.reading.device == device) for part in (added, gone)]
+    return on_device[0] - on_device[1]
+
+
+def explained_of_host(evidence: Evidence, run: int) -> int:
+    """Bytes that a run's arrays added to the host's counters: the data of those on the CPU, and the objects of all."""
+    added, gone = _moved(evidence, run)
+    return explained(evidence, "cpu", run) + ARRAY_OBJECTS * (len(added) - len(gone))
+
+
+def _moved(evidence: Evidence, run: int) -> tuple[list[Survivor], list[Survivor]]:
+    """What was alive after a run and not before, and what no longer was."""
+    survivors, alive = evidence.survivors, evidence.alive
+    if run >= len(alive):
+        return [], []
+    before = alive[run - 1] if run else frozenset()
+    return [survivors[i] for i in alive[run] - before], [survivors[i] for i in before - alive[run]]
+
+
+def _arrays(evidence: Evidence, device: str) -> int:
+    return sum(survivor.reading.device == device for survivor in evidence.survivors)
+
+
+def _slack(growth: Growth, device: str, arrays: int) -> int:
+    """Bytes that rounding may add to the arrays of a run."""
+    return 0 if (device, "requested") in growth.bytes else (BLOCK - 1) * arrays
+
+
+def _graph_bytes(evidence: Evidence, device: str) -> int:
+    """Bytes that the autograd graphs behind the first run's arrays on a device retain."""
+    return sum(graph.saved_bytes for (where, _, _), graph in evidence.graphs.items() if where == device)
+
+
+def _judge_device(device: str, runs: Sequence[CounterRun], evidence: Evidence, policy: Policy) -> Finding | None:
+    graph = _graph_bytes(evidence, device)
+    slack = _slack(runs[0].growth, device, _arrays(evidence, device))
+    rest = [run.growth.of(device) - explained(evidence, device, index) - graph for index, run in enumerate(runs)]
+    first, again = rest[0], rest[1:]
+    if first <= slack:
+        return None
+    grows = bool(again) and min(again) > slack
+    per_run = round(sum(again) / len(again)) if grows else 0
+    if grows or (not again and policy.confirm == 0):
+        failed = policy.growing_bytes is not None and first > policy.growing_bytes
+    else:
+        failed = first >= policy.retained_bytes and device not in runs[0].growth.first_used
+    if not (failed or grows) and first < policy.retained_bytes:
+        return None
+    blocks = runs[-1].blocks.get(device, ())
+    holder = next((part.holder for part in blocks if part.holder is not None), None)
+    lines = [_counted(device, runs)]
+    if explained(evidence, device, 0):
+        lines.append(f"of these, tensors that Python sees hold {format_bytes(explained(evidence, device, 0))}")
+    if device in runs[0].growth.first_used:
+        lines.append(f"the test was the first to use {device}: its context, libraries and kernels are part of this")
+    return Finding(
+        kind="unattributed",
+        failed=failed,
+        device=device,
+        count=0,
+        bytes=first,
+        bytes_per_run=per_run,
+        fingerprint=fingerprint("unattributed", holder) if holder else fingerprint(_named(device, blocks), None),
+        holder=holder,
+        metric="allocated",
+        contributions=blocks[:CONTRIBUTIONS_SHOWN],
+        evidence=tuple(lines),
+    )
+
+
+def _judge_outside(device: str, runs: Sequence[CounterRun], policy: Policy) -> Finding | None:
+    """What the driver says that the process holds beyond torch's allocator, where every run added to it.
+
+    Added once it may be a context, a library or kernels that were loaded (pytorch/pytorch#107667).
+    """
+    sizes = [run.growth.bytes.get((device, OUTSIDE), 0) for run in runs]
+    if min(sizes) < OUTSIDE_FLOOR or (len(sizes) == 1 and policy.confirm > 0):
+        return None
+    return Finding(
+        kind="unattributed",
+        failed=policy.growing_bytes is not None and sizes[0] > policy.growing_bytes,
+        device=device,
+        count=0,
+        bytes=sizes[0],
+        bytes_per_run=round(sum(sizes[1:]) / len(sizes[1:])) if len(sizes) > 1 else 0,
+        fingerprint=fingerprint(f"outside {device.partition(':')[0]}", None),
+        metric="outside torch",
+        evidence=(
+            f"by the driver, this process beyond what torch reserves, run by run: {', '.join(map(format_signed, sizes))}",
+        ),
+        hint="It is no torch tensor: look for memory that an extension, NCCL or another framework allocates and keeps.",
+    )
+
+
+def _named(device: str, blocks: Sequence[Contribution]) -> str:
+    """What tells one finding without a holder from another: kind of device and the line that allocated most."""
+    created = next((part.created for part in blocks if part.created is not None), None)
+    line = "" if created is None else f"{created.function} {created.code}"
+    return f"unattributed {device.partition(':')[0]} {line}".strip()
+
+
+def _counted(device: str, runs: Sequence[CounterRun]) -> str:
+    grown = ", ".join(format_signed(run.growth.of(device)) for run in runs)
+    return f"allocated on {device}, run by run: {grown}"
+
+
+def _reserved_over(growth: Growth, policy: Policy) -> set[str]:
+    limit = policy.reserved_bytes
+    return {
+        device
+        for (device, metric), size in growth.bytes.items()
+        if metric == "reserved" and limit is not None and size > 0 and size >= limit
+    }
+
+
+def _reserved(device: str, growth: Growth) -> Finding:
+    size = growth.bytes[device, "reserved"]
+    allocated = growth.bytes.get((device, "allocated"), 0)
+    return Finding(
+        kind="unattributed",
+        failed=True,
+        device=device,
+        count=0,
+        bytes=size,
+        bytes_per_run=0,
+        fingerprint=fingerprint(f"reserved {device.partition(':')[0]}", None),
+        metric="reserved",
+        evidence=(
+            f"reserved on {device}: {format_signed(size)}, allocated: {format_signed(allocated)}",
+            f"cached, or lost to fragmentation: {format_bytes(max(size - allocated, 0))}",
+        ),
+    )
+
+
+def _judge_host(
+    runs: Sequence[CounterRun], evidence: Evidence, policy: Policy, probes: Mapping[str, HostLimits]
+) -> Finding | None:
+    """One finding for the host: by the first of the counters that grew, the others beside it."""
+    grown: dict[str, list[int]] = {}
+    of_arrays = [explained_of_host(evidence, index) for index in range(len(runs))]
+    for name, limits in probes.items():
+        sizes = [
+            (run.host[name].bytes if name in run.host else run.growth.bytes.get((HOST, name), 0))
+            - of_arrays[index]
+            - _graph_bytes(evidence, "cpu")
+            for index, run in enumerate(runs)
+        ]
+        strict = len(runs) > 1 or policy.confirm == 0
+        if strict and min(sizes) > host_limit(policy, limits):
+            grown[name] = sizes
+    if not grown:
+        return None
+    judged = [name for name in grown if probes[name].judges]
+    metric = (judged or list(grown))[0]
+    recorded = runs[-1].host
+    parts: tuple[Contribution, ...] = ()
+    for name in (metric, *(name for name in recorded if name != metric)):
+        if name in recorded and recorded[name].contributions:
+            parts = recorded[name].contributions
+            break
+    holder = next((part.holder for part in parts if part.holder is not None), None)
+    sizes = grown[metric]
+    return Finding(
+        kind="host",
+        failed=bool(judged),
+        device="cpu",
+        count=0,
+        bytes=sizes[0],
+        bytes_per_run=round(sum(sizes[1:]) / len(sizes[1:])) if len(sizes) > 1 else 0,
+        fingerprint=fingerprint("host", holder) if holder else fingerprint(_named("host", parts), None),
+        holder=holder,
+        metric=metric,
+        contributions=parts[:CONTRIBUTIONS_SHOWN],
+        evidence=tuple(
+            f"{name}, run by run: {', '.join(map(format_signed, sizes))}" for name, sizes in sorted(grown.items())
+        ),
+    )

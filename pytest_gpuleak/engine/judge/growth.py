@@ -1,0 +1,255 @@
+"""What grows: the runs of one suspect compared. Pure functions, linear in the number of survivors but for sorting.
+
+A test may leave 100,000 tensors behind (a replay buffer, a cached data set), so no survivor is compared with each
+other: like ones are found by dicts whose keys are what must be equal.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import re
+from collections import Counter, defaultdict, deque
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+    from pytest_gpuleak.model.evidence import Evidence, Root, Survivor
+    from pytest_gpuleak.model.findings import FindingKind
+
+    Key = Callable[[Survivor], Any]
+
+
+_DIGITS = re.compile(r"\d+")
+
+
+@dataclasses.dataclass(frozen=True)
+class Group:
+    """Survivors of one kind under one root, on their way to a finding.
+
+    Attributes:
+        kind: the kind of the finding.
+        members: the survivors, at least one.
+        bytes_per_run: bytes that each re-run adds.
+    """
+
+    kind: FindingKind
+    members: tuple[Survivor, ...]
+    bytes_per_run: int = 0
+
+    @property
+    def device(self) -> str:
+        """The device that the members are on."""
+        return self.members[0].reading.device
+
+    @property
+    def size(self) -> int:
+        """Bytes that the members add up to."""
+        return sum(member.size for member in self.members)
+
+
+def group_by_root(kind: FindingKind, members: Iterable[Survivor]) -> list[Group]:
+    """Return one group for each root."""
+    groups: dict[Root, list[Survivor]] = defaultdict(list)
+    for member in members:
+        groups[member.root].append(member)
+    return [Group(kind, tuple(group)) for group in groups.values()]
+
+
+def compare_runs(evidence: Evidence) -> list[Group]:
+    """Split what the first run left into what grows on every re-run and what does not.
+
+    A root grows if every re-run left something under it in addition: something that took the place of nothing that
+    died meanwhile.
+    """
+    survivors = evidence.survivors
+    replaced_by: dict[int, int] = {}
+    additions: list[dict[Root, list[Survivor]]] = []  # one dict a re-run
+    for run in range(1, len(evidence.alive)):
+        before, after = evidence.alive[run - 1], evidence.alive[run]
+        new = [index for index in sorted(after) if survivors[index].run == run]
+        staying = sorted(before & after)
+        replaced = match_replacements(sorted(before - after), new, survivors, staying)
+        replaced_by.update(replaced)
+        taken = set(replaced.values())
+        added = [survivors[index] for index in new if index not in taken]
+        by_root: dict[Root, list[Survivor]] = defaultdict(list)
+        for survivor in name_by_what_stays(added, [survivors[index] for index in staying]):
+            by_root[_stem(survivor.root)].append(survivor)
+        additions.append(by_root)
+    growing_roots = set(additions[0]).intersection(*additions[1:])
+
+    first = sorted(evidence.alive[0])
+    grows_there = _growing_places(additions[0], growing_roots, [survivors[index] for index in first])
+    grown: dict[Root, list[Survivor]] = {root: [] for root in growing_roots}
+    unchanged: list[Survivor] = []
+    released: list[Survivor] = []
+    for index in first:
+        survivor = survivors[index]
+        last = index
+        while last in replaced_by:
+            last = replaced_by[last]
+        if last != index:
+            # The holder and the line of a replaced survivor are those of what took its place.
+            survivor = survivors[last]._replace(
+                run=0, reading=survivor.reading, owned=survivor.owned or survivors[last].owned
+            )
+        stem = _stem(survivor.root)
+        if stem in grown and grows_there(survivor):
+            grown[stem].append(survivor)
+        elif last == index and index not in evidence.alive[-1]:
+            released.append(survivor)  # it went during a re-run, and nothing took its place
+        else:
+            unchanged.append(survivor)
+    groups = []
+    for root, members in grown.items():
+        per_run = round(sum(survivor.size for by_root in additions for survivor in by_root[root]) / len(additions))
+        # Found under this root in the re-runs only: a path of equal length was taken the first time.
+        shown = members or [survivor._replace(run=0) for survivor in additions[0][root]]
+        groups.append(Group("growing", tuple(_with_lines(shown, additions[0][root])), per_run))
+    return [*groups, *group_by_root("retained", unchanged), *group_by_root("unconfirmed", released)]
+
+
+@functools.lru_cache(maxsize=1024)  # texts alone, and the same few roots for all survivors of a test
+def _stem(root: Root) -> Root:
+    """The root without numbers: what a test makes anew in each run (a module, a thread) is often numbered."""
+    device, kind, name = root
+    return device, kind, _DIGITS.sub("#", name)
+
+
+def match_replacements(
+    dead: Sequence[int], new: Sequence[int], survivors: Sequence[Survivor], staying: Iterable[int]
+) -> dict[int, int]:
+    """Tell which new survivor took the place of which dead one: nothing was added where one replaced the other.
+
+    Match in four passes: same root and form, same form, same root, same device (data of another size may take a place
+    in a cache too). Ties go to the root with the fewest survivors that stayed: an overwritten slot keeps none, a list
+    that is appended to keeps all.
+
+    Args:
+        dead: indices of the survivors that died during a re-run, in their order.
+        new: indices of those that it left.
+        survivors: all of them.
+        staying: indices of those alive before and after.
+
+    Returns:
+        The indices of new survivors by those of the dead ones.
+    """
+    staying_per_root = Counter(survivors[index].root for index in staying)
+    order = sorted(new, key=lambda index: (staying_per_root[survivors[index].root], index))
+    matched: dict[int, int] = {}
+    taken: set[int] = set()
+    for key in (_root_and_form, _form, _root, _device):
+        waiting: dict[Any, deque[int]] = defaultdict(deque)
+        for index in order:
+            if index not in taken:
+                waiting[key(survivors[index])].append(index)
+        for index in dead:
+            if index in matched or (key in (_root_and_form, _root) and survivors[index].holder is None):
+                continue
+            candidates = waiting.get(key(survivors[index]))
+            if candidates:
+                matched[index] = candidates.popleft()
+                taken.add(matched[index])
+    return matched
+
+
+def name_by_what_stays(added: Sequence[Survivor], staying: Sequence[Survivor]) -> list[Survivor]:
+    """Give what a re-run added the holder of what an earlier run left in the same way and what is still there.
+
+    A wider fixture that refers to its latest user only (a `datamodule.trainer`) is the nearest holder of what the last
+    run left, and keeps nothing of the runs before. Who makes the memory grow is who still holds theirs.
+
+    Args:
+        added: what the re-run left in addition.
+        staying: what earlier runs left and what is still alive.
+    """
+    free: dict[Any, deque[Survivor]] = defaultdict(deque)
+    under_root = Counter(map(_root_and_form, staying))
+    same = under_root.copy()
+    for survivor in staying:
+        if survivor.holder is not None and survivor.holder.kind != "unknown":
+            free[_form(survivor)].append(survivor)
+    spoken_for: Counter[Any] = Counter()
+    for survivor in added:
+        key = _root_and_form(survivor)
+        if same[key] > 0:
+            same[key] -= 1
+            spoken_for[key] += 1
+    named = []
+    for survivor in added:
+        candidates = free.get(_form(survivor))
+        if under_root[_root_and_form(survivor)] == 0 and candidates:
+            while candidates and spoken_for[_root_and_form(candidates[0])] > 0:
+                spoken_for[_root_and_form(candidates.popleft())] -= 1
+            if candidates:
+                like = candidates.popleft()
+                survivor = survivor._replace(  # noqa: PLW2901 - the same survivor, with its holder
+                    holder=like.holder, pattern=like.pattern, others=like.others
+                )
+        named.append(survivor)
+    return named
+
+
+def _device(survivor: Survivor) -> Any:
+    return survivor.reading.device
+
+
+def _form(survivor: Survivor) -> Any:
+    reading = survivor.reading
+    return reading.device, reading.shape, reading.dtype
+
+
+def _root(survivor: Survivor) -> Any:
+    return survivor.root
+
+
+def _root_and_form(survivor: Survivor) -> Any:
+    return survivor.root, _form(survivor)
+
+
+def _growing_places(
+    additions: dict[Root, list[Survivor]], growing: Iterable[Root], first: Iterable[Survivor]
+) -> Callable[[Survivor], bool]:
+    """Make a function that tells whether a first survivor under a growing root is one of those that grow.
+
+    Beside a list that grows, the same root may hold a slot filled once: where every addition came to a place that
+    the first run had filled too, only the members at such places grow.
+    """
+    filled = {survivor.pattern for survivor in first}
+    places = {root: {survivor.pattern for survivor in additions[root]} for root in growing}
+    exact = {root for root, patterns in places.items() if patterns <= filled}
+
+    def grows(survivor: Survivor) -> bool:
+        if survivor.holder is not None and survivor.holder.kind in ("native", "unknown"):
+            return True  # no place: which of several ways is shown differs from run to run
+        root = _stem(survivor.root)
+        return root not in exact or survivor.pattern in places[root]
+
+    return grows
+
+
+def _with_lines(members: Iterable[Survivor], additions: Iterable[Survivor]) -> list[Survivor]:
+    """Give the first run's survivors the creating lines of similar ones in the re-run, which alone was traced."""
+    keys: tuple[Key, ...] = (
+        lambda survivor: (survivor.pattern, _form(survivor)),
+        lambda survivor: survivor.pattern,
+        _form,
+        _device,
+    )
+    lines: list[dict[Any, Survivor]] = [{} for _ in keys]
+    for addition in additions:
+        if addition.created is not None:
+            for key, known in zip(keys, lines, strict=True):
+                known.setdefault(key(addition), addition)
+    result = []
+    for member in members:
+        if member.created is None:
+            like = next(
+                (known[key(member)] for key, known in zip(keys, lines, strict=True) if key(member) in known), None
+            )
+            if like is not None:
+                member = member._replace(created=like.created)  # noqa: PLW2901 - the same, with its line
+        result.append(member)
+    return result

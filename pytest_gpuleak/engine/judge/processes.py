@@ -1,0 +1,164 @@
+"""What is said of processes that were left running. Pure: readings are fed in."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING
+
+from pytest_gpuleak.model.findings import Contribution, Finding, Holder
+from pytest_gpuleak.model.fingerprint import fingerprint
+from pytest_gpuleak.model.text import format_bytes
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from pytest_gpuleak.adapters.nvml.readings import NvmlReading
+    from pytest_gpuleak.adapters.processes.facts import LeftProcess
+    from pytest_gpuleak.model.findings import Origin
+    from pytest_gpuleak.model.policy import Policy
+
+MAX_SHOWN = 20
+"""Processes listed with a finding; its count covers all."""
+
+UNSEARCHED = Holder("unknown", "", "")
+"""Stands for the holder of a process where none was looked for."""
+
+KEPT_BY = ("module", "class", "cache")
+"""Kinds of holders that keep a process on purpose: a library starts its helper once, and uses it again."""
+
+HINT = (
+    "terminate and wait for it in teardown (`process.terminate(); process.wait()`), or start it in a fixture that does"
+)
+POOL_HINTS = {
+    "ProcessPoolExecutor": "shut the pool down in teardown (`executor.shutdown()`), or use it in a `with`",
+    "multiprocessing.Pool": "end the pool in teardown (`pool.terminate(); pool.join()`), or use it in a `with`",
+    "DataLoader": "let go of the DataLoader's iterator, and of the DataLoader where it has `persistent_workers=True`",
+}
+
+
+def judge_processes(
+    left: Sequence[LeftProcess],
+    readings: Mapping[str, NvmlReading] | None = None,
+    holders: Mapping[int, Holder | None] | None = None,
+    *,
+    fails_from: int | None = 0,
+    more: Mapping[int, LeftProcess] | None = None,
+    origins: Mapping[int, Origin] | None = None,
+) -> tuple[Finding, ...]:
+    """The findings of processes that a test, or a fixture, has left running: one each, in the order given. Pure.
+
+    Args:
+        left: the processes.
+        readings: the driver's counters by device, where they are known.
+        holders: who holds the object that stands for a process, by pid; None: nothing does.
+        fails_from: bytes of a process, with those that it has started, from which it fails; None: none does.
+        more: for a process that each run leaves another one like, by pid: that other one.
+        origins: the lines that have started processes, by pid.
+    """
+    findings = []
+    for process in left:
+        found = _finding(process, readings or {}, holders or {})
+        another = None if more is None else more.get(process.pid, process)
+        if another is not None:
+            found = _with_growth(found, another, (origins or {}).get(another.pid))
+        # Memory that cannot be read is no reason to pass.
+        unknown = process.own_bytes is None and not found.bytes
+        failed = fails_from is not None and (unknown or found.bytes >= fails_from)
+        findings.append(dataclasses.replace(found, failed=failed))
+    return tuple(findings)
+
+
+def judge_unconfirmed(
+    left: Sequence[LeftProcess],
+    policy: Policy,
+    readings: Mapping[str, NvmlReading],
+    holders: Mapping[int, Holder | None],
+    why: str,
+) -> tuple[Finding, ...]:
+    """The findings of processes of which no re-run has told whether they grow: judged by their memory. Pure.
+
+    With ``confirm=0`` the user has chosen the strict rule: what runs after the first run fails. A pool's worker that a
+    fixture holds is a note: pools start their workers when a test first uses them.
+
+    Args:
+        left: the processes.
+        policy: what the test may leave behind.
+        readings: see `judge_processes`.
+        holders: see `judge_processes`.
+        why: why the test was not run again to the end.
+    """
+    findings: list[Finding] = []
+    for process in left:
+        holder = holders.get(process.pid)
+        of_fixture = bool(process.pool) and holder is not None and holder.kind == "fixture"
+        fails_from = None if of_fixture else 0 if policy.confirm == 0 else policy.retained_bytes
+        (found,) = judge_processes([process], readings, holders, fails_from=fails_from)
+        findings.append(dataclasses.replace(found, why_unconfirmed=why or None))
+    return tuple(findings)
+
+
+def _with_growth(found: Finding, another: LeftProcess, origin: Origin | None) -> Finding:
+    """The finding of a process that each run leaves another one like."""
+    first, *others = found.contributions
+    return dataclasses.replace(
+        found,
+        # Where its memory cannot be read: 1 byte, since 0 says that it does not grow.
+        bytes_per_run=sum(member.own_bytes or 0 for member in _family(another)) or 1,
+        contributions=(dataclasses.replace(first, created=origin), *others),
+        evidence=(*found.evidence, f"the re-run left another one, pid {another.pid}"),
+    )
+
+
+def _finding(
+    process: LeftProcess, readings: Mapping[str, NvmlReading], holders: Mapping[int, Holder | None]
+) -> Finding:
+    family = list(_family(process))
+    on_devices = {
+        device: {
+            row.pid: row.bytes
+            for row in reading.children
+            if row.bytes and any(row.pid == member.pid for member in family)
+        }
+        for device, reading in readings.items()
+    }
+    totals = {device: sum(held.values()) for device, held in on_devices.items() if held}
+    device = max(totals, key=lambda name: totals[name]) if totals else "cpu"
+    contributions = [
+        Contribution(
+            text=member.command,
+            bytes=(on_devices[device].get(member.pid, 0) if totals else member.own_bytes or 0),
+        )
+        for member in family
+    ]
+    contributions.sort(key=lambda part: -part.bytes)
+    evidence = [f"age: about {process.age_s:.0f} s; started by pid {process.parent}"]
+    if holders.get(process.pid, UNSEARCHED) is None:
+        evidence.append("nothing here refers to an object for it any more: only by its pid can it be ended")
+    if process.name:
+        evidence.append(f"multiprocessing's name: {process.name}")
+    if process.pool:
+        evidence.append(f"a worker of a {process.pool}")
+    if len(family) > 1:
+        evidence.append(f"with {len(family) - 1} that it has started")
+    evidence += [f"on {name}: {format_bytes(size)}" for name, size in totals.items()]
+    return Finding(
+        kind="process",
+        failed=True,
+        device=device,
+        count=len(family),
+        bytes=totals[device] if totals else sum(member.own_bytes or 0 for member in family),
+        bytes_per_run=0,
+        # The program stands where a holder's root would: it says who the culprit is.
+        fingerprint=fingerprint("process", Holder("unknown", process.program, process.program)),
+        holder=holders.get(process.pid),
+        metric=f"pid {process.pid}",
+        contributions=tuple(contributions[:MAX_SHOWN]),
+        evidence=tuple(evidence),
+        hint=POOL_HINTS.get(process.pool, HINT),
+    )
+
+
+def _family(process: LeftProcess) -> Iterable[LeftProcess]:
+    yield process
+    for below in process.descendants:
+        yield from _family(below)

@@ -1,0 +1,1 @@
+"""Giving memory that is on its way out the chance to go."""

@@ -1,0 +1,57 @@
+"""A finding with what a reader needs beside the verdict: short paths, the edge to edit, the hint."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from pytest_gpuleak.model.findings import ArrayInfo, Contribution, Finding, Holder
+
+
+def for_the_reader(finding: Finding, why_unconfirmed: str, shorten: Callable[[str], str]) -> Finding:
+    """The finding as it is reported.
+
+    Args:
+        finding: what was found.
+        why_unconfirmed: why there was no full re-run, if there was none.
+        shorten: makes a path relative to the rootdir.
+    """
+    if finding.kind == "cycle" and finding.holder is None:
+        return finding  # it has no place and no line: a suite may have one in nearly every test
+    # Not before: the first cycle of a run would pay for loading what it has no use for.
+    from pytest_gpuleak.explain.hints.order import hint_for
+
+    finding = dataclasses.replace(
+        finding,
+        holder=None if finding.holder is None else _with_place(finding.holder, shorten),
+        contributions=tuple(_with_short_place(part, shorten) for part in finding.contributions),
+        other_holders=tuple(_with_place(other, shorten) for other in finding.other_holders),
+        tensors=tuple(_with_short_path(array, shorten) for array in finding.tensors),
+        why_unconfirmed=finding.why_unconfirmed or (why_unconfirmed or None if finding.kind == "unconfirmed" else None),
+    )
+    return dataclasses.replace(finding, hint=finding.hint or hint_for(finding))
+
+
+def _with_place(holder: Holder, shorten: Callable[[str], str]) -> Holder:
+    from pytest_gpuleak.explain.edge_to_edit import deciding_edge
+
+    file = None if holder.file is None else shorten(holder.file)
+    return dataclasses.replace(holder, file=file, deciding=deciding_edge(holder))
+
+
+def _with_short_place(part: Contribution, shorten: Callable[[str], str]) -> Contribution:
+    created, holder = part.created, part.holder
+    return dataclasses.replace(
+        part,
+        created=None if created is None else dataclasses.replace(created, file=shorten(created.file)),
+        holder=None if holder is None else _with_place(holder, shorten),
+    )
+
+
+def _with_short_path(array: ArrayInfo, shorten: Callable[[str], str]) -> ArrayInfo:
+    if array.created is None:
+        return array
+    return dataclasses.replace(array, created=dataclasses.replace(array.created, file=shorten(array.created.file)))

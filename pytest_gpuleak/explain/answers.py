@@ -1,0 +1,177 @@
+"""What a search has found, written down: for each target its root, and the way there as a reader follows it.
+
+All targets are written together: their ways are the branches of one tree, and each reference on it is named once.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from pytest_gpuleak.explain.paths import pattern_of, unfinished
+from pytest_gpuleak.explain.roots.roots import RANKS
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from pytest_gpuleak.explain.paths import Writer
+    from pytest_gpuleak.explain.reference_graph import Forest, Graph
+    from pytest_gpuleak.explain.roots.roots import Root
+    from pytest_gpuleak.explain.ways import Reached
+    from pytest_gpuleak.heap.referrers import Deadline
+    from pytest_gpuleak.model.findings import Holder
+
+
+_STEPS_AN_EDGE: Final = 64
+"""Small steps that naming an edge amounts to, for `Deadline.worked`."""
+
+_TYPES_COMPARED: Final = 3
+"""Objects above a target whose types tell whether it is held like another."""
+
+MAX_WRITTEN: Final = 4_000
+"""Targets whose way is written whatever it is; of more, one for each root, length and kind of way, up to as many again."""
+
+
+class Answer(NamedTuple):
+    """The answer for one target that a root leads to.
+
+    Attributes:
+        root: the root.
+        holder: the holder, written.
+        pattern: the path without indices and addresses.
+        forest: leads to the target by its id.
+    """
+
+    root: Root
+    holder: Holder
+    pattern: str
+    forest: Forest
+
+
+class Answers:
+    """The answers for the targets of one search. Refers to no object of the heap.
+
+    Args:
+        graph: what the search has found.
+        targets: ids of the targets, in the order in which they are written: of very many, the first in full.
+        writer: writes them; to be dropped afterwards.
+        deadline: when to stop following ways; of the targets that are left, the root alone is told.
+    """
+
+    def __init__(self, graph: Graph, targets: Sequence[int], writer: Writer, deadline: Deadline) -> None:
+        self._graph = graph
+        self.by_target: dict[int, Answer] = {}
+        forests: dict[int, Forest] = {}
+        missing = set(targets)
+        for rank in RANKS:
+            if missing and graph.roots.get(rank):
+                forest = graph.nearest_roots((rank,), missing, deadline)
+                forests.update(dict.fromkeys(missing.intersection(forest.distance), forest))
+                missing.difference_update(forests)
+        speakers = _choose_speakers(targets, forests, graph)
+        _announce({target: forests[target] for target in speakers.values()}, writer, deadline)
+        followed: dict[int, dict[int, Reached]] = {id(forest): {} for forest in forests.values()}
+        for target, speaker in speakers.items():
+            forest = forests[target]
+            if target != speaker:
+                self.by_target[target] = self.by_target[speaker]._replace(forest=forest)
+                continue
+            root = forest.root_of(target)
+            # Not even looked at when the time is up: the way up from each is as long as the path.
+            late = deadline.worked(_STEPS_AN_EDGE)
+            reached = None if late else self._follow(forest, target, writer, followed[id(forest)], deadline)
+            if reached is None:
+                holder = unfinished(root)
+            else:
+                holder = writer.write(reached, root, graph.objects[forest.top[target]])
+            self.by_target[target] = Answer(root, holder, pattern_of(holder.text), forest)
+
+    def chain(self, target: int) -> list[object]:
+        """The objects on the way from the one that the root is attached to down to a target."""
+        return [self._graph.objects[node] for node in self.by_target[target].forest.chain(target)]
+
+    def deepest(self) -> dict[str, tuple[Root, object, int]]:
+        """By the texts of the roots: the root, the object that it is attached to, and objects on the longest way down."""
+        found: dict[str, tuple[Root, object, int]] = {}
+        for target, (root, _, _, forest) in self.by_target.items():
+            length = forest.distance[target] - root.hops + 1
+            known = found.get(root.text)
+            if known is None:
+                found[root.text] = (root, self._graph.objects[forest.top[target]], length)
+            elif known[2] < length:
+                found[root.text] = (known[0], known[1], length)
+        return found
+
+    def _follow(
+        self, forest: Forest, target: int, writer: Writer, followed: dict[int, Reached], deadline: Deadline
+    ) -> Reached | None:
+        """The way to a target, which goes on from what was `followed` before; None where the time was up."""
+        objects = self._graph.objects
+        branch: list[int] = []
+        node: int | None = target
+        while node is not None and node not in followed:
+            if deadline.worked(1):
+                return None
+            branch.append(node)
+            node = forest.above[node]
+        reached = None if node is None else followed[node]
+        for node in reversed(branch):
+            if deadline.worked(_STEPS_AN_EDGE):
+                return None
+            value = objects[node]
+            reached = writer.walker.begin(value) if reached is None else writer.walker.go_on(reached, value)
+            followed[node] = reached
+        return reached
+
+
+def _choose_speakers(targets: Sequence[int], forests: Mapping[int, Forest], graph: Graph) -> dict[int, int]:
+    """Choose for each target that a root leads to the one whose answer it gets: itself, or one held alike before it.
+
+    A replay buffer holds 50,000 tensors alike, of which ten are shown. Each root keeps an answer of its own.
+    """
+    speakers: dict[int, int] = {}
+    by_place: dict[tuple[object, ...], int] = {}
+    by_root: dict[str, int] = {}
+    places = 0
+    for target in dict.fromkeys(targets):
+        forest = forests.get(target)
+        if forest is None:
+            continue
+        if len(speakers) < MAX_WRITTEN:
+            speakers[target] = target
+        root = forest.root_of(target).text
+        place = (root, forest.distance[target], *_types_above(target, forest, graph))
+        speaker = by_place.get(place)
+        if speaker is None and places >= MAX_WRITTEN:
+            speaker = by_root.get(root)
+        if speaker is None:
+            speaker = target
+            places += 1
+        speakers.setdefault(target, speaker)
+        by_place.setdefault(place, speaker)
+        by_root.setdefault(root, speaker)
+    return speakers
+
+
+def _types_above(target: int, forest: Forest, graph: Graph) -> Iterator[int]:
+    """Yield the ids of the types of what is right above a target."""
+    node = forest.above[target]
+    for _ in range(_TYPES_COMPARED):
+        if node is None:
+            return
+        yield id(type(graph.objects[node]))
+        node = forest.above[node]
+
+
+def _announce(forests: dict[int, Forest], writer: Writer, deadline: Deadline) -> None:
+    """Tell the writer all references that it will be asked to name."""
+    met: dict[int, set[int]] = {id(forest): set() for forest in forests.values()}
+    for target, forest in forests.items():
+        known = met[id(forest)]
+        node = target
+        while node not in known and not deadline.worked(1):
+            known.add(node)
+            above = forest.above[node]
+            if above is None:
+                break
+            writer.walker.announce(above, node)
+            node = above

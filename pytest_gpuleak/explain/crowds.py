@@ -1,0 +1,176 @@
+"""Who keeps very many objects alive: a few are explained, and what their roots lead to is found from above.
+
+A replay buffer holds 50,000 tensors alike. To search upwards from each costs tens of microseconds for each, and to walk
+down from the root that the first ones lead to costs one. So a sample is explained as any few objects are, the walk tells
+which of the others hang on the same roots, and what it does not meet gives the next sample.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import deque
+from typing import TYPE_CHECKING, Any, Final
+
+from pytest_gpuleak.explain import explain as searching
+from pytest_gpuleak.explain.explanation import Explanation
+from pytest_gpuleak.explain.rootless import TIMEOUT_ROOT
+from pytest_gpuleak.explain.roots.roots import EDITABLE
+from pytest_gpuleak.heap.referrers import (
+    Deadline,
+    PausedCollector,
+    get_referents,
+    leads_astray,
+    untouchable_modules,
+)
+from pytest_gpuleak.model.findings import Holder
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Sequence
+
+    from pytest_gpuleak.explain.roots.roots import Root
+    from pytest_gpuleak.explain.search import Remember
+
+CROWD: Final = 5_000
+"""Targets above which a sample is explained."""
+
+SAMPLE: Final = 16
+"""Targets explained at a time."""
+
+ROUND_S: Final = 1.5
+"""Seconds that a search for one sample may take: the end of a long chain is reached from above."""
+
+MAX_ROUNDS: Final = 16
+"""Samples that are explained."""
+
+OBJECTS_A_TARGET: Final = 20
+"""Objects that a walk may meet for each target; a root that leads to most of the process is left there."""
+
+_WITHOUT_REFERENCES: Final = frozenset({str, bytes, int, float, complex, bool, type(None)})
+
+_AT_ONCE: Final = 512
+"""Objects whose references are asked for in one call."""
+
+
+def explain_crowd(
+    targets: Sequence[object],
+    *,
+    ignore: Collection[int] = (),
+    budget_s: float,
+    remember: Remember | None = None,
+) -> list[Explanation]:
+    """Explain each of very many targets, as `explain` does for a few.
+
+    What a root was found for by the walk has the explanation of one that was explained: the same root, and a path and a
+    pattern that are an example. What was not met until the time was up is held by "unknown", unless all that were
+    explained are held alike.
+
+    Args:
+        targets: live objects, the most important first; the sequence itself never counts as a holder.
+        ignore: as for `explain`.
+        budget_s: seconds after which to stop.
+        remember: as for `explain`.
+
+    Returns:
+        One explanation a target, in their order.
+    """
+    if len(targets) <= CROWD:
+        return searching.explain(targets, ignore=ignore, budget_s=budget_s, remember=remember)
+    with PausedCollector():
+        return _Crowd(targets, ignore, Deadline(budget_s), remember).explained()
+
+
+class _Crowd:
+    """The state of one look at very many targets."""
+
+    def __init__(
+        self, targets: Sequence[object], ignore: Collection[int], deadline: Deadline, remember: Remember | None
+    ) -> None:
+        self._targets = targets
+        self._ignore = ignore
+        self._deadline = deadline
+        self._remember = remember
+        self._found: dict[int, Explanation] = {}
+        self._patterns: dict[str, str] = {}
+
+    def explained(self) -> list[Explanation]:
+        """Explain sample after sample, until all targets are found or the time is up."""
+        left = [id(target) for target in self._targets]
+        by_id = dict(zip(left, self._targets, strict=True))
+        own = {id(by_id), id(self._targets), *self._ignore}
+        for _ in range(MAX_ROUNDS):
+            if not left or self._deadline.passed():
+                break
+            self._explain([by_id[identity] for identity in _spread(left)], own)
+            left = [identity for identity in left if identity not in self._found]
+        rest = self._explanation_of_rest()
+        by_id.clear()
+        return [self._found.get(id(target), rest) for target in self._targets]
+
+    def _explain(self, sample: list[object], own: set[int]) -> None:
+        """Explain a sample, and find what else hangs on its roots."""
+        tops: list[tuple[Root, Any]] = []
+
+        def note(root: Root, value: object, length: int) -> None:
+            tops.append((root, value))
+            if self._remember is not None:
+                self._remember(root, value, length)
+
+        budget_s = min(ROUND_S, self._deadline.left())
+        found = searching.explain(sample, ignore={id(sample), id(tops), *own}, budget_s=budget_s, remember=note)
+        # One pattern a root: runs are compared by them, and those of the others are not known.
+        alike = [
+            dataclasses.replace(one, pattern=self._patterns.setdefault(one.holder.root, one.pattern)) for one in found
+        ]
+        example = {one.holder.root: one for one in reversed(alike)}
+        editable = {root.text for root, _ in tops if root.rank == EDITABLE}
+        # What a running frame holds, or what there was no time for, may be met from above an editable root.
+        for wanted in (True, False):
+            for target, explanation in zip(sample, alike, strict=True):
+                if wanted is (explanation.holder.root in editable):
+                    self._found.setdefault(id(target), explanation)
+            for root, value in tops:
+                if wanted is (root.text in editable) and root.text in example:
+                    self._walk(value, example[root.text])
+        tops.clear()
+        sample.clear()
+
+    def _walk(self, top: object, explanation: Explanation) -> None:
+        """Give an explanation to the targets without one that can be reached from an object."""
+        wanted = set(map(id, self._targets)).difference(self._found)
+        room = OBJECTS_A_TARGET * len(self._targets)
+        untouchable = untouchable_modules()
+        met = {id(top)}
+        pending: deque[object] = deque([top])
+        while pending and wanted and room > 0:
+            part = [pending.popleft() for _ in range(min(_AT_ONCE, len(pending)))]
+            children = get_referents(*part)
+            if self._deadline.worked(len(children)):
+                return
+            room -= len(children)
+            for child in children:
+                identity = id(child)
+                if identity in met or identity in untouchable:
+                    continue
+                met.add(identity)
+                if identity in wanted:
+                    wanted.discard(identity)
+                    self._found[identity] = explanation
+                if type(child) not in _WITHOUT_REFERENCES and not leads_astray(child):
+                    pending.append(child)
+
+    def _explanation_of_rest(self) -> Explanation:
+        """The explanation of what was not met."""
+        roots = {explanation.holder.root: explanation for explanation in self._found.values()}
+        if len(roots) == 1:
+            return next(iter(roots.values()))
+        return Explanation(Holder("unknown", TIMEOUT_ROOT, TIMEOUT_ROOT), TIMEOUT_ROOT)
+
+
+def _spread(identities: Sequence[int]) -> list[int]:
+    """Choose the first, the last, and some in between: at either end of a chain may be what the root holds."""
+    ends = SAMPLE // 4
+    if len(identities) <= SAMPLE:
+        return list(identities)
+    between = identities[ends:-ends]
+    step = len(between) // (SAMPLE - 2 * ends)
+    return [*identities[:ends], *between[::step][: SAMPLE - 2 * ends], *identities[-ends:]]

@@ -1,0 +1,90 @@
+"""The references that go when a reader lets go of a holder: what a further search must not count."""
+
+from __future__ import annotations
+
+import collections
+from itertools import pairwise
+from typing import TYPE_CHECKING, Final
+
+from pytest_gpuleak.heap import safe_access
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from pytest_gpuleak.explain.roots.root import Root
+
+Cut = tuple[int, int]
+"""A reference that does not count: the ids of who refers and of what is referred to."""
+
+_ENTRIES: Final = frozenset(
+    {
+        id(list),
+        id(set),
+        id(collections.deque),
+        id(collections.OrderedDict),
+        id(collections.defaultdict),
+        id(safe_access.LRU_WRAPPER),
+    }
+)
+_MODULE_PARTS: Final = ("_parameters", "_buffers", "_modules")
+"""Where a `torch.nn.Module` keeps what it is made of: nobody takes a layer's weight out to free it."""
+
+
+def cuts_of(root: Root, chain: Sequence[object]) -> tuple[Cut, ...]:
+    """Return the references that a reader would remove.
+
+    The first entry of a container that can shrink, else the last reference. Parts of a `torch.nn.Module` are passed over:
+    the reader lets go of the whole module. An attribute is one reference to a reader and may be two to the collector,
+    which shows the object, its ``__dict__``, or both.
+    """
+    if len(chain) == 1:
+        namespace = safe_access.module_dict(safe_access.loaded_module(root.module or ""))
+        return ((id(namespace), id(chain[0])),)
+    position = _chosen(chain)
+    parent, child = chain[position], id(chain[position + 1])
+    found = [(id(parent), child)]
+    if position > 0 and parent is safe_access.instance_dict(chain[position - 1]):
+        found.append((id(chain[position - 1]), child))
+    attributes = safe_access.instance_dict(parent)
+    if attributes is not None:
+        found.append((id(attributes), child))
+    return tuple(found)
+
+
+def _chosen(chain: Sequence[object]) -> int:
+    """The position of the object whose reference to the next one is removed."""
+    structure = _structure(chain)
+    for position, parent in enumerate(chain[:-1]):
+        entries = id(type(parent)) in _ENTRIES
+        if type(parent) is dict:
+            entries = position == 0 or not _is_namespace(parent, chain[position - 1])
+        if entries and id(parent) not in structure:
+            return position
+    pairs = list(enumerate(pairwise(chain)))
+    for position, (parent, child) in reversed(pairs):
+        if id(parent) not in structure and id(child) not in structure:
+            return position
+    return len(chain) - 2
+
+
+def _structure(chain: Sequence[object]) -> set[int]:
+    """The ids of the dicts in which the modules of a chain keep their attributes and their parts."""
+    module = safe_access.loaded_class("torch.nn.modules.module", "Module")
+    found: set[int] = set()
+    for value in chain:
+        attributes = (
+            safe_access.instance_dict(value) if module is not None and safe_access.is_a(value, module) else None
+        )
+        if attributes is not None:
+            found.add(id(attributes))
+            found.update(id(attributes[name]) for name in _MODULE_PARTS if name in attributes)
+    return found
+
+
+def _is_namespace(value: object, owner: object) -> bool:
+    """Whether a dict holds the attributes of an instance, a class or a module."""
+    return (
+        safe_access.is_a(owner, type)
+        or value is safe_access.instance_dict(owner)
+        or value is safe_access.module_dict(owner)
+    )

@@ -1,0 +1,97 @@
+"""Where a root is defined: file and line, found without importing or running anything."""
+
+from __future__ import annotations
+
+import functools
+import re
+import tokenize
+import types
+from bisect import bisect_left, bisect_right
+from typing import Any, Final
+
+from pytest_gpuleak.heap import safe_access
+
+MAX_SOURCE: Final = 4 << 20
+"""Characters of a source file that are searched for a definition."""
+
+
+MAX_WRAPPED: Final = 8
+"""Methods and partials around a function that are looked through; a partial may be made to wrap itself."""
+
+_DEFINITION: Final = re.compile(
+    r"^(?P<indent>[ \t]*)(?:(?:class|def|async[ \t]+def)[ \t]+(?P<defined>\w+)|(?P<assigned>\w+)[ \t]*(?::[^=\n]+)?=(?!=))",
+    re.MULTILINE,
+)
+
+
+class Places:
+    """Looks definitions up; reads each source file once. Keep it no longer than one search."""
+
+    def __init__(self) -> None:
+        self._files: dict[str, _Definitions] = {}
+
+    def of_name(self, module: str | None, name: str | None) -> tuple[str | None, int | None]:
+        """File of a module, and the line on which the dotted `name` is first assigned or defined in it, from 1."""
+        namespace = None if module is None else safe_access.module_dict(safe_access.loaded_module(module))
+        file = None if namespace is None else safe_access.plain_text(namespace.get("__file__"))
+        if file is None or name is None or not file.endswith(".py"):
+            return file, None
+        if file not in self._files:
+            self._files[file] = _Definitions(_source(file))
+        return file, self._files[file].line_of(name) if len(name) <= safe_access.MAX_NAME else None
+
+    def of_function(self, function: object) -> tuple[str | None, int | None]:
+        """File and line of a function's code, of a method's, of what a partial or an `lru_cache` wraps; else two Nones."""
+        for _ in range(MAX_WRAPPED):
+            if type(function) is types.MethodType:
+                function = function.__func__
+            elif type(function) is functools.partial:
+                function = function.func
+            else:
+                break
+        if type(function) is safe_access.LRU_WRAPPER:
+            namespace = safe_access.instance_dict(function)
+            function = None if namespace is None else namespace.get("__wrapped__")
+        code: Any = function.__code__ if type(function) is types.FunctionType else function
+        if type(code) is not types.CodeType:
+            return None, None
+        return str(code.co_filename), int(code.co_firstlineno)
+
+
+class _Definitions:
+    """Where each name is assigned or defined in a source: one pass, however many names are looked up.
+
+    Args:
+        source: the text of a file.
+    """
+
+    def __init__(self, source: str) -> None:
+        self._places: dict[tuple[bool, str], list[int]] = {}
+        self._line_starts = [0]
+        for match in re.finditer("\n", source):
+            self._line_starts.append(match.end())
+        for match in _DEFINITION.finditer(source):
+            place = (bool(match["indent"]), match["defined"] or match["assigned"])
+            self._places.setdefault(place, []).append(match.start())
+
+    def line_of(self, name: str) -> int | None:
+        """The line, from 1, of the last part of a dotted name, each looked for after the class before it."""
+        line: int | None = None
+        position = 0
+        for depth, part in enumerate(name.split(".")):
+            places = self._places.get((depth > 0, part), [])
+            index = bisect_left(places, position)
+            if index == len(places):
+                return line
+            line = bisect_right(self._line_starts, places[index])
+            position = places[index] + 1
+        return line
+
+
+def _source(file: str) -> str:
+    """The text of a file, empty where it cannot be read."""
+    try:
+        with tokenize.open(file) as stream:
+            return stream.read(MAX_SOURCE)
+    except (OSError, SyntaxError, UnicodeDecodeError, ValueError):
+        return ""

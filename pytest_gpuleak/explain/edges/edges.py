@@ -1,0 +1,200 @@
+"""How one writes, in Python, the way from an object to one that it refers to.
+
+One small function a type, found by the method resolution order, as in torch's ``utils/viz/_cycles.py``. Each is given
+the chain of objects and a position in it, and names the edge that leads on from there. An edge may take in several
+objects of the chain: from a function over its closure's tuple and a cell to the variable is one edge to a reader.
+"""
+
+from __future__ import annotations
+
+import collections
+import types
+from typing import TYPE_CHECKING, Any, Final
+
+from pytest_gpuleak.explain.edges import interpreter as interpreter_edges
+from pytest_gpuleak.explain.edges import library as library_edges
+from pytest_gpuleak.explain.edges.chain import Chain, Edge
+from pytest_gpuleak.heap import safe_access
+from pytest_gpuleak.heap.referrers import get_referents
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+def name_edge(chain: Chain, position: int) -> Edge:
+    """The edge that leads on from the object at `position`; never fails, at worst says inside what it goes on."""
+    kind = type(chain.objects[position])
+    for namer in chain.lookups.once("namers", kind, lambda: _namers_of(kind)):
+        edge = namer(chain, position)
+        if edge is not None:
+            return edge
+    edge = library_edges.name_edge(chain, position) or name_attribute(chain, position)
+    return edge or Edge(f" (inside {chain.label(position)})", chain.label(position))
+
+
+def _namers_of(kind: type) -> list[Callable[[Chain, int], Edge | None]]:
+    """The functions that name edges of objects of a type, in the order of its bases."""
+    found: list[Callable[[Chain, int], Edge | None]] = []
+    for cls in safe_access.mro(kind):
+        for namers in (_NAMERS, interpreter_edges.NAMERS):
+            namer = namers.get(id(cls))
+            if namer is not None:
+                found.append(namer)
+    return found
+
+
+def attribute_text(cls: type, name: object) -> str:
+    """``.name``, or by way of ``__dict__`` where the name cannot be written or a descriptor of `cls` is before it."""
+    if not safe_access.is_attribute_name(name):
+        return f".__dict__[{safe_access.key_text(name)}]"
+    for base in safe_access.mro(cls):
+        found = safe_access.class_dict(base).get(name)  # type: ignore[call-overload]  # a str, as was just checked
+        if found is not None:
+            # A property, say: the language reference, "Invoking Descriptors", lets it win over the instance's dict.
+            namespaces = [safe_access.class_dict(kind) for kind in safe_access.mro(type(found))]
+            for namespace in namespaces:
+                if "__set__" in namespace or "__delete__" in namespace:
+                    return f".__dict__[{name!r}]"
+            break
+    return f".{name}"
+
+
+def _text_of(chain: Chain, cls: type, name: object) -> str:
+    """`attribute_text`, asked once for each class and name."""
+    texts: dict[str, str] = chain.lookups.once("attributes", cls, dict)
+    if type(name) is not str:
+        return attribute_text(cls, name)
+    if name not in texts:
+        texts[name] = attribute_text(cls, name)
+    return texts[name]
+
+
+def name_attribute(chain: Chain, position: int) -> Edge | None:
+    """An instance's attribute: in its ``__dict__`` (a link of the chain or not), in a slot, in a C member."""
+    parent, child = chain.objects[position], chain.at(position + 1)
+    label = chain.label(position)
+    namespace = safe_access.instance_dict(parent)
+    if namespace is not None:
+        if namespace is child and chain.reaches(position + 2):
+            key = chain.lookups.key(child, chain.at(position + 2))
+            if key is not None:
+                return Edge(_text_of(chain, type(parent), key[0]), label, 2)
+        if namespace is child:
+            return Edge(".__dict__", label)
+        key = chain.lookups.key(namespace, child)
+        if key is not None:
+            return Edge(_text_of(chain, type(parent), key[0]), label)
+    for name, value in chain.lookups.members(parent):
+        if value is child:
+            return Edge(
+                f".{name}" if safe_access.is_attribute_name(name) else f" (member {safe_access.cut_name(name)})", label
+            )
+    return None
+
+
+def name_item_of_dict(chain: Chain, position: int) -> Edge | None:
+    """A dict's value by its key, or one of its keys."""
+    parent, child = chain.objects[position], chain.at(position + 1)
+    key = chain.lookups.key(parent, child)
+    if key is not None:
+        return Edge(f"[{safe_access.key_text(key[0])}]", chain.label(position))
+    return Edge(" (a key)", chain.label(position)) if chain.lookups.is_key(parent, child) else None
+
+
+def _sequence(base: Any) -> Callable[[Chain, int], Edge | None]:
+    """A namer for items of a sequence type, read by the built-in type's own iterator."""
+
+    def name_item(chain: Chain, position: int) -> Edge | None:
+        try:
+            index = chain.lookups.index(chain.objects[position], chain.at(position + 1), base)
+        except RuntimeError:  # a deque that another thread has changed meanwhile
+            return None
+        return None if index is None else Edge(f"[{index}]", chain.label(position))
+
+    return name_item
+
+
+_name_item_of_tuple: Final = _sequence(tuple)
+
+
+def name_item_of_tuple(chain: Chain, position: int) -> Edge | None:
+    """A tuple's item: by its field in a named tuple, by its index elsewhere."""
+    edge = _name_item_of_tuple(chain, position)
+    if edge is None or type(chain.objects[position]) is tuple:
+        return edge
+    field = safe_access.field_of_tuple(chain.objects[position], int(edge.text[1:-1]))
+    return edge if field is None else Edge(f".{field}", edge.label)
+
+
+def _unordered(base: Any) -> Callable[[Chain, int], Edge | None]:
+    """A namer for items of a set type."""
+
+    def name_item(chain: Chain, position: int) -> Edge | None:
+        found = chain.lookups.contains(chain.objects[position], chain.at(position + 1), base)
+        return Edge(" (item of set)", chain.label(position)) if found else None
+
+    return name_item
+
+
+def name_in_class(chain: Chain, position: int) -> Edge | None:
+    """An attribute of a class; its namespace's dict is a link of the chain."""
+    cls, namespace = chain.objects[position], chain.at(position + 1)
+    if type(namespace) is not dict or not chain.reaches(position + 2):
+        return None
+    if id(namespace) not in set(map(id, get_referents(safe_access.class_dict(cls)))):
+        return None
+    key = chain.lookups.key(namespace, chain.at(position + 2))
+    if key is None:
+        return None
+    name, value = key[0], chain.at(position + 2)
+    label = f"class {safe_access.cut_name(safe_access.class_qualname(cls))}"
+    edge = library_edges.name_in_enum(chain, position, label)
+    if edge is not None:
+        return edge
+    if not safe_access.is_attribute_name(name):
+        return Edge(f".__dict__[{safe_access.key_text(name)}]", label, 2)
+    if type(value) in (staticmethod, classmethod) and chain.at(position + 3) is value.__func__:
+        return Edge(f".{name}" + (".__func__" if type(value) is classmethod else ""), label, 3)
+    return Edge(f".{name}" if _shows_itself(value) else f".__dict__[{name!r}]", label, 2)
+
+
+def _shows_itself(value: object) -> bool:
+    """Whether ``cls.name`` gives the very object that the class's namespace holds."""
+    if type(value) in (types.FunctionType, property, safe_access.LRU_WRAPPER):
+        return True
+    return all("__get__" not in safe_access.class_dict(base) for base in safe_access.mro(type(value)))
+
+
+def name_in_module(chain: Chain, position: int) -> Edge | None:
+    """A global of a module that `sys.modules` no longer holds, or something in an extension module's state."""
+    namespace = chain.at(position + 1)
+    if safe_access.module_dict(chain.objects[position]) is namespace and chain.reaches(position + 2):
+        key = chain.lookups.key(namespace, chain.at(position + 2))
+        if key is not None and safe_access.is_attribute_name(key[0]):
+            return Edge(f".{key[0]}", "module", 2)
+    return None if namespace is None else Edge(" (module state)", "module")
+
+
+def name_behind_proxy(chain: Chain, position: int) -> Edge | None:
+    """An item of the dict behind a `types.MappingProxyType`."""
+    key = chain.lookups.key(chain.at(position + 1), chain.at(position + 2)) if _dict_follows(chain, position) else None
+    return None if key is None else Edge(f"[{safe_access.key_text(key[0])}]", "mappingproxy", 2)
+
+
+def _dict_follows(chain: Chain, position: int) -> bool:
+    """Whether the next link of the chain is a dict and there is one beyond."""
+    return chain.reaches(position + 2) and safe_access.is_a(chain.at(position + 1), dict)
+
+
+_NAMERS: Final[dict[int, Callable[[Chain, int], Edge | None]]] = {
+    id(dict): name_item_of_dict,
+    id(list): _sequence(list),
+    id(tuple): name_item_of_tuple,
+    id(collections.deque): _sequence(collections.deque),
+    id(set): _unordered(set),
+    id(frozenset): _unordered(frozenset),
+    id(type): name_in_class,
+    id(types.ModuleType): name_in_module,
+    id(types.MappingProxyType): name_behind_proxy,
+}
+"""By the id of a built-in type: comparing or hashing a stranger's type would ask its metaclass."""

@@ -1,0 +1,277 @@
+"""Edges of what the interpreter itself is made of: functions, frames, generators, tracebacks, caches, threads' locals.
+
+Their names are those that the interpreter gives them, so that a path can be pasted into a debugger.
+"""
+
+from __future__ import annotations
+
+import contextvars
+import threading
+import types
+from typing import TYPE_CHECKING, Any, Final
+
+from pytest_gpuleak.explain.edges.chain import Edge
+from pytest_gpuleak.heap import safe_access
+from pytest_gpuleak.heap.frames import function_name, local_variables, without_comprehensions
+from pytest_gpuleak.heap.referrers import get_referents
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from pytest_gpuleak.explain.edges.chain import Chain
+
+
+_MAX_CONTEXT_LINKS: Final = 12
+"""References between a context and a variable's value: a tree is eight nodes deep at most (Python/hamt.c)."""
+
+
+def name_in_function(chain: Chain, position: int) -> Edge | None:
+    """A closure's variable, a default, a global of a module that is gone, or an attribute of a function."""
+    function: types.FunctionType = chain.objects[position]
+    first, second, third = chain.at(position + 1), chain.at(position + 2), chain.at(position + 3)
+    name = _name_of(function)
+    if first is function.__closure__ and function.__closure__ is not None and type(second) is types.CellType:
+        variables = function.__code__.co_freevars
+        for index, cell in enumerate(function.__closure__):
+            if cell is second:
+                label = f"closure variable {variables[index]!r} of {name}"
+                if third is None or cell_contents(cell) is not third:
+                    return Edge(f".__closure__[{index}]", label, 2)
+                return Edge(f".__closure__[{index}].cell_contents", label, 3)
+    defaults = function.__defaults__
+    if first is defaults and defaults is not None:
+        index_found = chain.lookups.index(defaults, second, tuple)
+        if index_found is not None:
+            code = function.__code__
+            # Defaults belong to the last positional arguments (Objects/funcobject.c).
+            argument = code.co_varnames[: code.co_argcount][index_found - len(defaults) :][:1]
+            label = f"default of argument {argument[0]!r} of {name}" if argument else f"default argument of {name}"
+            return Edge(f".__defaults__[{index_found}]", label, 2)
+    if first is function.__kwdefaults__ and function.__kwdefaults__ is not None:
+        key = chain.lookups.key(first, second)
+        if key is not None:
+            text = safe_access.key_text(key[0])
+            return Edge(f".__kwdefaults__[{text}]", f"default of argument {text} of {name}", 2)
+    if first is function.__globals__:
+        return _global_of_lost_module(chain, position, name)
+    return None
+
+
+def _name_of(function: types.FunctionType) -> str:
+    """A function's qualified name, as a path shows it."""
+    return without_comprehensions(safe_access.cut_name(function.__qualname__))
+
+
+def _global_of_lost_module(chain: Chain, position: int, function: str) -> Edge:
+    """A global by way of a function whose namespace is that of no module in `sys.modules`."""
+    namespace = chain.at(position + 1)
+    label = f"function {function} of {lost_namespace(namespace)}"
+    key = chain.lookups.key(namespace, chain.at(position + 2)) if chain.reaches(position + 2) else None
+    if key is None:
+        return Edge(".__globals__", label)
+    return Edge(f".__globals__[{safe_access.key_text(key[0])}]", label, 2)
+
+
+def lost_namespace(namespace: dict[str, Any]) -> str:
+    """What a dict of globals is that no module in `sys.modules` has, for people."""
+    module = safe_access.plain_text(dict.get(namespace, "__name__"))
+    if module is None or module == "builtins":
+        return "an exec'd namespace"
+    if safe_access.loaded_module(module) is None:
+        return f"module {safe_access.cut_name(module)}, which sys.modules no longer holds"
+    return f"an earlier copy of module {safe_access.cut_name(module)}"
+
+
+def cell_contents(cell: types.CellType) -> Any:
+    """What a closure's cell holds, or None where it is empty."""
+    try:
+        return cell.cell_contents
+    except ValueError:
+        return None
+
+
+def name_in_cell(chain: Chain, position: int) -> Edge | None:
+    """The one thing that a cell holds."""
+    return Edge(".cell_contents", chain.label(position))
+
+
+def name_in_frame(chain: Chain, position: int) -> Edge | None:
+    """A local variable of a frame that has ended but that a traceback or a generator keeps."""
+    frame: types.FrameType = chain.objects[position]
+    return _local(chain, position, frame, "") or _trusted(chain, position)
+
+
+def name_in_generator(chain: Chain, position: int) -> Edge | None:
+    """A local variable of a suspended generator or coroutine, or what it waits for."""
+    attribute = _FRAME_OF[id(type(chain.objects[position]))]
+    # The descriptor makes the frame object, which the generator keeps from then on (Objects/genobject.c).
+    frame = safe_access.slot(chain.objects[position], type(chain.objects[position]), attribute)
+    if frame is None:
+        return _trusted(chain, position)
+    if frame is chain.at(position + 1):  # Python 3.10: the frame is a link of its own
+        found = _local(chain, position, frame, f".{attribute}", 1)
+    else:
+        found = _local(chain, position, frame, f".{attribute}")
+    return found or _trusted(chain, position)
+
+
+def _local(chain: Chain, position: int, frame: types.FrameType, prefix: str, skip: int = 0) -> Edge | None:
+    """A local variable by its name, also one that lies in a cell; `skip` links lie between."""
+    child, beyond = chain.at(position + skip + 1), chain.at(position + skip + 2)
+    # A generator knows its qualified name in all versions, its code object since 3.11.
+    owner = chain.objects[position]
+    name_of_owner = safe_access.plain_text(safe_access.slot(owner, type(owner), "__qualname__")) if prefix else None
+    # Python 3.10 knows the qualified name by a walk over the heap alone.
+    name = name_of_owner or chain.lookups.once("function", frame.f_code, lambda: function_name(frame.f_code))
+    label = f"frame of {without_comprehensions(safe_access.cut_name(name))}"
+    places = chain.lookups.once("locals", frame, lambda: _places_of_locals(frame))
+    found = [(places[id(child)], 1)] if child is not None and id(child) in places else []
+    if beyond is not None and type(child) is types.CellType and id(beyond) in places:
+        found.append((places[id(beyond)], 2))
+    if not found:
+        return None
+    (_, variable), length = min(found)
+    return Edge(f"{prefix}.f_locals[{safe_access.cut_name(variable)!r}]", label, skip + length)
+
+
+def _places_of_locals(frame: types.FrameType) -> dict[int, tuple[int, str]]:
+    """The position and the name of the first local variable that holds an object, by the object's id."""
+    places: dict[int, tuple[int, str]] = {}
+    for index, (name, value) in enumerate(local_variables(frame)):
+        places.setdefault(id(value), (index, name))
+    return places
+
+
+def _trusted(chain: Chain, position: int) -> Edge | None:
+    """An attribute of a built-in type, read by that type's own descriptor."""
+    parent, child = chain.objects[position], chain.at(position + 1)
+    for cls in safe_access.mro(type(parent)):
+        for name in _ATTRIBUTES.get(id(cls), ()):
+            if safe_access.slot(parent, cls, name) is child:
+                return Edge(f".{name}", chain.label(position))
+    return None
+
+
+def name_in_cache(chain: Chain, position: int) -> Edge | None:
+    """What an `lru_cache` keeps: arguments in its keys, results in its values.
+
+    A bounded cache refers to keys and results itself, an unbounded one through its dict (Modules/_functoolsmodule.c,
+    lru_cache_tp_traverse). Python has no words for either.
+    """
+    wrapper, child, beyond = chain.objects[position], chain.at(position + 1), chain.at(position + 2)
+    namespace = safe_access.instance_dict(wrapper)
+    label = "functools.lru_cache"
+    if namespace is not None and namespace is not child:
+        key = chain.lookups.key(namespace, child)
+        if key is not None and safe_access.is_attribute_name(key[0]):
+            return Edge(f".{key[0]}", label)
+    if namespace is child and namespace is not None:
+        key = chain.lookups.key(namespace, beyond)
+        if key is not None and safe_access.is_attribute_name(key[0]):
+            return Edge(f".{key[0]}", label, 2)  # __wrapped__
+    contents = chain.lookups.once("contents", wrapper, lambda: _contents_of_cache(wrapper, namespace))
+    if child is contents and beyond is not None:
+        kept = chain.lookups.key(contents, beyond) is not None
+        return Edge(" (cached result)" if kept else " (cache key)", label, 2)
+    if contents is not None and chain.lookups.is_key(contents, child):
+        return Edge(" (cache key)", label)
+    return Edge(" (cached result)", label)
+
+
+def _contents_of_cache(wrapper: object, namespace: object) -> dict[Any, Any] | None:
+    """The dict of an `lru_cache`'s entries."""
+    contents: dict[Any, Any] | None = None
+    for referent in get_referents(wrapper):
+        if type(referent) is dict and referent is not namespace:
+            contents = referent
+    return contents
+
+
+def name_in_thread_local(chain: Chain, position: int) -> Edge | None:
+    """An attribute of a `threading.local`, as the thread that set it writes it.
+
+    The object keeps a dict of dicts, one a thread (Modules/_threadmodule.c, local_traverse).
+    """
+    values = chain.at(position + 2)
+    if type(chain.at(position + 1)) is dict and type(values) is dict and chain.reaches(position + 3):
+        key = chain.lookups.key(values, chain.at(position + 3))
+        if key is not None and safe_access.is_attribute_name(key[0]):
+            return Edge(f".{key[0]}", "threading.local, in the thread that set it", 3)
+    return None
+
+
+def name_in_context(chain: Chain, position: int) -> Edge | None:
+    """The value of a context variable; between it and the context lie the nodes of a tree (Python/hamt.c)."""
+    context: contextvars.Context = chain.objects[position]
+    names = chain.lookups.once("variables", context, lambda: _names_in_context(context))
+    for length in range(1, _MAX_CONTEXT_LINKS + 1):
+        if not chain.reaches(position + length):
+            break
+        name = names.get(id(chain.objects[position + length]))
+        if name is not None:
+            return Edge(f"[<ContextVar {name!r}>]", "contextvars.Context", length)
+    return None
+
+
+def _names_in_context(context: contextvars.Context) -> dict[int, str]:
+    """The names of a context's variables by the ids of their values."""
+    names: dict[int, str] = {}
+    for variable, value in contextvars.Context.items(context):
+        names.setdefault(id(value), safe_access.cut_name(variable.name))
+    return names
+
+
+def name_in_exception(chain: Chain, position: int) -> Edge | None:
+    """An exception's traceback, context, cause or argument."""
+    error = chain.objects[position]
+    found = _trusted(chain, position)
+    if found is not None and found.text == ".args" and chain.reaches(position + 2):
+        arguments = safe_access.slot(error, BaseException, "args")
+        index = chain.lookups.index(arguments, chain.at(position + 2), tuple)
+        return found if index is None else Edge(f".args[{index}]", found.label, 2)
+    return found
+
+
+def name_in_view(chain: Chain, position: int) -> Edge | None:
+    """The dict behind a view of it."""
+    return Edge(".mapping", chain.label(position)) if safe_access.is_a(chain.at(position + 1), dict) else None
+
+
+_FRAME_OF: Final[dict[int, str]] = {
+    id(types.GeneratorType): "gi_frame",
+    id(types.CoroutineType): "cr_frame",
+    id(types.AsyncGeneratorType): "ag_frame",
+}
+
+_ATTRIBUTES: Final[dict[int, tuple[str, ...]]] = {
+    id(types.GeneratorType): ("gi_frame", "gi_yieldfrom"),
+    id(types.CoroutineType): ("cr_frame", "cr_await"),
+    id(types.AsyncGeneratorType): ("ag_frame", "ag_await"),
+    id(types.FrameType): ("f_back", "f_globals", "f_trace"),
+    id(types.TracebackType): ("tb_frame", "tb_next"),
+    id(BaseException): ("__traceback__", "__context__", "__cause__", "args"),
+    id(types.BuiltinFunctionType): ("__self__",),
+    id(types.MethodWrapperType): ("__self__",),
+    id(memoryview): ("obj",),
+}
+
+NAMERS: Final[dict[int, Callable[[Chain, int], Edge | None]]] = {
+    id(types.FunctionType): name_in_function,
+    id(types.CellType): name_in_cell,
+    id(types.FrameType): name_in_frame,
+    id(types.GeneratorType): name_in_generator,
+    id(types.CoroutineType): name_in_generator,
+    id(types.AsyncGeneratorType): name_in_generator,
+    id(types.TracebackType): _trusted,
+    id(types.BuiltinFunctionType): _trusted,
+    id(types.MethodWrapperType): _trusted,
+    id(memoryview): _trusted,
+    id(BaseException): name_in_exception,
+    id(safe_access.LRU_WRAPPER): name_in_cache,
+    id(threading.local): name_in_thread_local,
+    id(contextvars.Context): name_in_context,
+    id(type({}.keys())): name_in_view,
+    id(type({}.values())): name_in_view,
+    id(type({}.items())): name_in_view,
+}
+"""By the id of a built-in type; the order of a class's bases decides, `edges` asks."""

@@ -1,0 +1,53 @@
+"""Whether an object leads to another one: a value to its weak key, a finaliser to what it waits for."""
+
+from __future__ import annotations
+
+import types
+from collections import deque
+from typing import TYPE_CHECKING, Any, Final
+
+from pytest_gpuleak.heap import safe_access
+from pytest_gpuleak.heap.referrers import get_referents, untouchable_modules
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+MAX_WALKED: Final = 2_000
+"""References that are followed, nearest first."""
+
+
+def reaches(starts: Iterable[object], end: object) -> bool:
+    """Return whether `end` can be reached from one of `starts`; False where that takes more than `MAX_WALKED` references.
+
+    Classes, modules and their namespaces are not walked through: most of a process can be reached from them.
+    """
+    pending: deque[object] = deque(starts)
+    met: set[int] = set()
+    walked = 0
+    untouchable = untouchable_modules()
+    while pending and walked < MAX_WALKED:
+        value = pending.popleft()
+        if value is end:
+            return True
+        if id(value) in met or id(value) in untouchable or _leads_everywhere(value):
+            continue
+        met.add(id(value))
+        for child in get_referents(value):
+            walked += 1
+            if child is end:
+                return True
+            pending.append(child)
+    return False
+
+
+def _leads_everywhere(value: object) -> bool:
+    """Whether most of the process can be reached from an object."""
+    kind = type(value)
+    if (
+        safe_access.is_subclass(kind, type)
+        or safe_access.is_subclass(kind, types.ModuleType)
+        or kind is types.FrameType
+    ):
+        return True
+    namespace: Any = value
+    return kind is dict and any(type(key) is str and key == "__builtins__" for key in dict.keys(namespace))

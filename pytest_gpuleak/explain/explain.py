@@ -1,0 +1,54 @@
+"""Who keeps these objects alive, and who else would: a search, and further ones for what it has not shown."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pytest_gpuleak.explain.further_holders import find_others
+from pytest_gpuleak.explain.rings import behind_rings
+from pytest_gpuleak.explain.search import BUDGET_S, OTHERS_BUDGET_S, Search
+from pytest_gpuleak.heap.referrers import Deadline, PausedCollector
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Sequence
+
+    from pytest_gpuleak.explain.cuts import Cut
+    from pytest_gpuleak.explain.explanation import Explanation
+    from pytest_gpuleak.explain.search import Remember
+
+
+def explain(
+    targets: Sequence[object],
+    *,
+    ignore: Collection[int] = (),
+    budget_s: float = BUDGET_S,
+    remember: Remember | None = None,
+    known: Collection[Cut] = (),
+) -> list[Explanation]:
+    """Find out who holds each of `targets`.
+
+    The whole heap must be visible to the collector: call `gc.unfreeze` before. Automatic collection is off during the
+    search. Nothing that it looked at is kept.
+
+    Args:
+        targets: live objects; the sequence itself never counts as a holder.
+        ignore: ids of the caller's containers and frames that refer to the targets and do not count either.
+        budget_s: seconds after which the search stops; naming what was found comes on top (`WRITING_S`).
+        remember: told each root found, the object that it is attached to, and how many objects the longest way below
+            it has; it must not keep them.
+        known: references that do not count.
+
+    Returns:
+        One explanation a target, in their order.
+    """
+    with PausedCollector():
+        deadline = Deadline(budget_s)
+        search = Search(targets, ignore, deadline, cuts=known)
+        search.run()
+
+        def again(some: Sequence[object], cuts: Collection[Cut]) -> Search:
+            return search.again(some, cuts, min(OTHERS_BUDGET_S, deadline.left()))
+
+        cuts = set(known)
+        found = search.explanations(remember, find_others(search, targets, again, cuts))
+        return behind_rings(search, targets, found, cuts, min(OTHERS_BUDGET_S, deadline.left()))

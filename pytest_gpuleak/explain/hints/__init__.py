@@ -1,0 +1,1 @@
+"""One or two sentences on the edit that frees what a holder keeps."""

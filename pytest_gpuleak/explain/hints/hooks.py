@@ -1,0 +1,82 @@
+"""Hooks that were registered and never removed: of modules, optimizers and tensors, and those for all modules."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Final
+
+from pytest_gpuleak.explain.hints.trail import code, is_index
+from pytest_gpuleak.heap.hidden_references import RING_ROOT
+
+if TYPE_CHECKING:
+    from pytest_gpuleak.explain.hints.trail import Trail
+
+_HOOKS: Final = re.compile(r"\._\w*hooks")
+"""Where torch keeps hooks: ``Module._forward_hooks`` (torch/nn/modules/module.py), ``Optimizer._optimizer_step_*_hooks``
+(torch/optim/optimizer.py), ``Tensor._backward_hooks`` (torch/_tensor.py)."""
+
+_GLOBAL_HOOKS: Final = re.compile(r"torch\.[\w.]+\._global_\w*hooks")
+_INSIDE_TENSOR: Final = re.compile(r" \(inside (torch\.[\w.]+)\)")
+_ATTRIBUTE: Final = re.compile(r"\.[^\W\d]\w*")
+_OWN: Final = (".grad", ".grad_fn", "._base", ".variable")
+_TENSORS: Final = ("torch.Tensor", "torch.nn.parameter.Parameter")
+_BY_HANDLE: Final = "collections.OrderedDict"
+"""Each of these dicts has handles' numbers for keys (torch/utils/hooks.py, RemovableHandle)."""
+
+
+def hook_not_removed(trail: Trail) -> str | None:
+    """A hook in one of torch's dicts of hooks, whatever the array hangs on below it."""
+    if _GLOBAL_HOOKS.fullmatch(trail.root) and _is_handle(trail, 0):
+        return _hint(f"for all, in {code(trail.root)},")
+    for index, step in enumerate(trail.steps):
+        inside = _INSIDE_TENSOR.fullmatch(step.edge)
+        named = inside[1] == step.type if inside else _HOOKS.fullmatch(step.edge) is not None
+        if named and trail.named and _is_handle(trail, index + 1):
+            return None if trail.piles_up_before(index) else _hint(f"on {trail.owner(index)}")
+    return None
+
+
+def ring_through_graph(trail: Trail) -> str | None:
+    """A ring through an autograd graph, closed by a hook, by a gradient that has a graph, or by an attribute.
+
+    C++ holds one side of each, and no collector looks there (pytorch/pytorch#7343).
+    """
+    if trail.root != RING_ROOT:
+        return None
+    for index, step in enumerate(trail.steps):
+        if "hooks" in step.edge or (_INSIDE_TENSOR.fullmatch(step.edge) and _is_handle(trail, index + 1)):
+            return (
+                "A hook on an autograd node refers to what owns the graph, a cycle that no collector frees: call "
+                "`handle.remove()` when done, or let the hook refer to its owner by `weakref.ref`."
+            )
+    for index, step in enumerate(trail.steps):
+        if (step.edge + trail.edge(index + 1)).startswith(".grad.grad_fn"):
+            return (
+                "A gradient made with `create_graph=True` leads back to its parameter, a cycle that no collector frees: "
+                "set `.grad = None` when done, store `.grad.detach()`, or do without `create_graph`."
+            )
+    for index, step in enumerate(trail.steps):
+        if _ATTRIBUTE.fullmatch(step.edge) is None or step.edge in _OWN:
+            continue
+        if step.type.startswith("torch.autograd.function."):
+            return (
+                f"A custom autograd Function keeps its output in {code('ctx' + step.edge)}, a cycle that no collector "
+                "frees: use `ctx.save_for_backward()`, or delete the attribute after the backward pass."
+            )
+        if step.type in _TENSORS and trail.edge(index + 1).startswith(".grad_fn"):
+            return (
+                f"The attribute {code(step.edge)} of a tensor keeps a result computed from that tensor, a cycle that no "
+                "collector frees: store `.detach()` or `.item()` of it, or delete the attribute when done."
+            )
+    return None
+
+
+def _is_handle(trail: Trail, index: int) -> bool:
+    return trail.type(index) == _BY_HANDLE and is_index(trail.edge(index))
+
+
+def _hint(where: str) -> str:
+    return (
+        f"A hook registered {where} was never removed and keeps what it refers to: keep the handle that registering it "
+        "returned and call `handle.remove()` in teardown."
+    )

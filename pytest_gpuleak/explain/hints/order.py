@@ -1,0 +1,82 @@
+"""One or two sentences on the edit that frees what a holder keeps. No hint is better than a wrong one.
+
+An inspector recognises one way to leak from a finding's plain data: kind, root, edges, types and sizes. The first that
+answers wins, so `ORDER` goes from the specific to the general: what only one mistake can look like before what says no
+more than that a container grows.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from pytest_gpuleak.explain.hints import caches, callables, hooks, places, pytest_objects, runtime, tasks, values
+from pytest_gpuleak.explain.hints.trail import Trail
+
+if TYPE_CHECKING:
+    from pytest_gpuleak.explain.hints.protocol import Inspector
+    from pytest_gpuleak.model.findings import Finding
+
+ORDER: Final[tuple[Inspector, ...]] = (
+    # Something still runs: whatever it holds is gone once it has ended.
+    tasks.running_thread,
+    tasks.asyncio_task,
+    tasks.coroutine,
+    tasks.async_generator,
+    tasks.generator,
+    tasks.scheduled_call,
+    tasks.finished_future,
+    # An object that records what it was given: its type names the mistake.
+    pytest_objects.kept_instance,
+    pytest_objects.recorded_property,
+    runtime.mock_calls,
+    runtime.log_record,
+    runtime.stored_traceback,
+    runtime.exception_argument,
+    runtime.context_variable,
+    runtime.finalizer,
+    runtime.at_exit,
+    runtime.patch_not_stopped,
+    runtime.signal_handler,
+    runtime.profiler,
+    hooks.hook_not_removed,
+    hooks.ring_through_graph,
+    # Before the caches of functions: torch.compile has such caches too.
+    caches.weak_key,
+    caches.compile_cache,
+    caches.cached_method,
+    caches.cached_arguments,
+    # What the array itself is, wherever it is kept.
+    values.optimizer_state,
+    values.gradient,
+    values.autograd_graph,
+    values.view_of_large_storage,
+    # How a place came to keep it.
+    caches.cached_results,
+    caches.cached_property,
+    callables.mutable_default,
+    callables.memo_in_closure,
+    callables.closure,
+    callables.bound_method,
+    callables.partial,
+    places.registered_class,
+    # That a place keeps it, with nothing more to say.
+    pytest_objects.session_object,
+    pytest_objects.shared_fixture,
+    places.made_in_setup,
+    places.growing_container,
+    places.class_attribute,
+    places.module_global,
+)
+"""The inspectors, in the order in which they are asked."""
+
+
+def hint_for(finding: Finding) -> str | None:
+    """The hint for a finding, or None where no pattern is recognised or no holder was looked for."""
+    if finding.holder is None:
+        return None
+    trail = Trail(finding, finding.holder)
+    for inspect in ORDER:
+        hint = inspect(trail)
+        if hint is not None:
+            return hint
+    return None

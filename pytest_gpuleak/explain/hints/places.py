@@ -1,0 +1,92 @@
+"""Places that outlive a test by their nature: globals, class attributes, registries. The last resort, after all else."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Final
+
+from pytest_gpuleak.explain.hints.trail import code
+
+if TYPE_CHECKING:
+    from pytest_gpuleak.explain.hints.trail import Trail
+
+_TEARDOWN: Final = {
+    "setUp": "tearDown",
+    "asyncSetUp": "asyncTearDown",
+    "setUpClass": "tearDownClass",
+    "setUpModule": "tearDownModule",
+    "setup_method": "teardown_method",
+    "setup_class": "teardown_class",
+    "setup_function": "teardown_function",
+    "setup_module": "teardown_module",
+}
+"""What undoes what, by unittest's and pytest's names."""
+
+_LIBRARIES: Final = frozenset({"torch", "torchvision", "torchaudio", "numpy", "jax", "tensorflow", "cupy", "_pytest"})
+"""Packages whose globals no user edits, beside the standard library."""
+
+
+def registered_class(trail: Trail) -> str | None:
+    """A class defined in a function, which a registry of classes keeps."""
+    for index, step in enumerate(trail.steps):
+        if trail.named and step.type.startswith("class ") and "<locals>" in step.type and trail.is_item(index - 1):
+            name = step.type.removeprefix("class ").rpartition(".")[2]
+            return (
+                f"The class {code(name)}, defined in a function, stays registered in {trail.place_of(index)}: define "
+                "it once in a module, or take it out of the registry in teardown."
+            )
+    return None
+
+
+def made_in_setup(trail: Trail) -> str | None:
+    """What an xunit-style setup made and its teardown did not undo."""
+    origin = trail.finding.tensors[0].created if trail.finding.tensors else None
+    setup = "" if origin is None else origin.function.rpartition(".")[2]
+    if setup not in _TEARDOWN or not _is_users_place(trail):
+        return None
+    return f"{trail.owner(0)} still keeps what {code(setup)} made: let {code(_TEARDOWN[setup])} take it out again."
+
+
+def growing_container(trail: Trail) -> str | None:
+    """A list, dict, set or deque below a global or a class attribute, to which each run adds."""
+    index = trail.container()
+    if not trail.growing or index is None or not _is_users_place(trail, index + 1):
+        return None
+    graph = trail.finding.autograd
+    if graph is not None and graph.nodes > 0:
+        return (
+            f"Each run adds to {trail.owner(index)}, and what it adds keeps its autograd graph: store what `.item()` or "
+            "`.detach()` returns, or empty it in teardown."
+        )
+    return (
+        f"Each run adds to {trail.owner(index)} and nothing takes it out: empty it in teardown (after the `yield` of a "
+        "fixture), or store plain values."
+    )
+
+
+def class_attribute(trail: Trail) -> str | None:
+    """A class attribute that was set and not deleted."""
+    if trail.growing or trail.kind != "class" or not _is_users_place(trail):
+        return None
+    return (
+        f"The class attribute {trail.owner(0)} stays as long as its class: take out in teardown what was put there "
+        "(in `tearDownClass` or `teardown_class` for a class of tests)."
+    )
+
+
+def module_global(trail: Trail) -> str | None:
+    """A global that was set, or filled, and stays."""
+    if trail.growing or trail.kind != "module" or not _is_users_place(trail):
+        return None
+    return (
+        f"The global {trail.owner(0)} keeps it and nothing takes it out: do so in teardown (after the `yield` of a "
+        "fixture), or mark the test with `allow_gpu_leak` if it is meant to stay."
+    )
+
+
+def _is_users_place(trail: Trail, length: int | None = None) -> bool:
+    """Whether the root is one that the user edits, and the steps from it (`length` of them) are attributes and items."""
+    package = trail.root.partition(".")[0]
+    if trail.kind not in ("module", "class") or package in _LIBRARIES or package in sys.stdlib_module_names:
+        return False
+    return trail.is_plain_until(len(trail.steps) if length is None else length)

@@ -1,0 +1,116 @@
+"""What the array itself is: a loss with its graph, a gradient, an optimizer's state, a view of something larger."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Final
+
+from pytest_gpuleak.explain.hints.trail import code
+
+if TYPE_CHECKING:
+    from pytest_gpuleak.explain.hints.trail import Trail
+
+_STATE_OF: Final = re.compile(r"\[<\w*(?:Parameter|Tensor)>\]")
+"""An optimizer's state by parameter: a defaultdict whose keys are tensors (torch/optim/optimizer.py)."""
+
+_STATE_NAME: Final = re.compile(r"\['(?P<name>\w+)'\]")
+_GRAPH: Final = re.compile(r"\.grad_fn\b.*")
+_RESULT: Final = " (cached result)"
+_LEAST_SHARE: Final = 2
+"""A view is worth a copy where the storage is this many times as large ..."""
+
+_LEAST_STORAGE: Final = 4096
+"""... and has this many bytes."""
+
+
+def optimizer_state(trail: Trail) -> str | None:
+    """The moments that an optimizer keeps for each parameter from its first step on."""
+    index = trail.find(".state")
+    if index is None or trail.type(index + 1) != "collections.defaultdict" or trail.piles_up_before(index):
+        return None
+    if not trail.named or not _STATE_OF.fullmatch(trail.edge(index + 1)):
+        return None
+    name = _STATE_NAME.fullmatch(trail.edge(index + 2))
+    kept = f" ({code(name['name'])})" if name else ""
+    return (
+        f"The optimizer {trail.owner(index)} keeps its state{kept} from its first step on: make an optimizer for each "
+        "test, or call its `state.clear()` in teardown."
+    )
+
+
+def gradient(trail: Trail) -> str | None:
+    """Gradients left on parameters that outlive the test."""
+    with_graph = _gradient_with_graph(trail)
+    if with_graph is not None:
+        return (
+            f"The gradient of {trail.owner(with_graph)} was made with `create_graph=True` and keeps its graph: call "
+            "`zero_grad(set_to_none=True)` on the module or optimizer in teardown, or detach it."
+        )
+    last = len(trail.steps) - 1
+    if trail.edge(last) != ".grad" or not trail.type(last).startswith("torch."):
+        return None
+    if not trail.named or trail.piles_up_before(last):
+        return None
+    return (
+        f"The gradient of {trail.owner(last)} stays after the test: call `zero_grad(set_to_none=True)` on the module or "
+        "optimizer in teardown."
+    )
+
+
+def _gradient_with_graph(trail: Trail) -> int | None:
+    """Position of the step to a gradient that the array is part of the graph of."""
+    for index, step in enumerate(trail.steps):
+        if (step.edge + trail.edge(index + 1)).startswith(".grad.grad_fn") and step.type.startswith("torch."):
+            return index if trail.named and not trail.piles_up_before(index) else None
+    return None
+
+
+def autograd_graph(trail: Trail) -> str | None:
+    """A result that is kept with the graph that computed it, and so with all that the graph saved."""
+    in_graph = trail.match(_GRAPH)
+    has_graph = trail.finding.autograd is not None and trail.finding.autograd.nodes > 0
+    if not (in_graph or has_graph):
+        return None
+    place = _place(trail, in_graph[0] if in_graph else len(trail.steps))
+    if place is None:
+        return None
+    is_scalar = (
+        trail.finding.count == 1 and not in_graph and bool(trail.finding.tensors) and not trail.finding.tensors[0].shape
+    )
+    remedy = "its `.item()`, or `.detach()` it first" if is_scalar else "what `.detach()`, or `.item()`, returns"
+    return f"{place} keeps a result with its autograd graph, and with it every tensor that the graph saved: store {remedy}."
+
+
+def view_of_large_storage(trail: Trail) -> str | None:
+    """A small view that keeps the whole storage behind it."""
+    behind = trail.edge(len(trail.steps) - 1) == "._base"
+    array = trail.finding.tensors[0] if trail.finding.tensors else None
+    is_small = (
+        array is not None
+        and 0 < array.bytes * _LEAST_SHARE <= array.storage_bytes
+        and array.storage_bytes >= _LEAST_STORAGE
+    )
+    if not (behind or is_small):
+        return None
+    place = _place(trail, len(trail.steps) - 1 if behind else len(trail.steps))
+    if place is None:
+        return None
+    return (
+        f"{place} keeps a view, and with it the whole storage behind the view: if the rest is not needed, store a copy "
+        "(`.clone()`)."
+    )
+
+
+def _place(trail: Trail, end: int) -> str | None:
+    """Where the array is kept that `end` steps lead to, for the start of a sentence; None where others know better.
+
+    Of several arrays each may be kept in a place of its own below the root; what holds for one need not for the other.
+    """
+    in_cache = trail.edge(end - 1) == _RESULT
+    start = end - in_cache
+    while trail.is_item(start - 1):  # the items that lead to it are where it is kept
+        start -= 1
+    if not trail.named or not trail.is_plain_until(start) or trail.piles_up_before(start):
+        return None
+    place = trail.owner(0) if trail.finding.count > 1 else trail.place_of(end) if not in_cache else trail.owner(end - 1)
+    return place[:1].upper() + place[1:]

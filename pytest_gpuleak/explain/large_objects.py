@@ -1,0 +1,193 @@
+"""The objects that take much memory and are new, and who holds them: what the collector does not show of a leak.
+
+Bytes, bytearrays, NumPy arrays, long lists and the like are found by a walk over the whole heap before and after, and
+one search explains the largest. In between, ids and sizes are kept, and no object.
+"""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any, Final
+
+from pytest_gpuleak.explain.edge_to_edit import omitted_edges
+from pytest_gpuleak.explain.edges.lookups import Lookups
+from pytest_gpuleak.heap import safe_access
+from pytest_gpuleak.heap.referrers import Deadline, PausedCollector
+from pytest_gpuleak.heap.walk import HeapWalk, Sizes, is_map, maps_file
+from pytest_gpuleak.model.findings import Contribution, Holder, PathStep
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from pytest_gpuleak.explain.explanation import Explanation
+    from pytest_gpuleak.heap.walk import Batch
+
+MIN_BYTES: Final = 64 * 1024
+"""Bytes from which an object, or the growth of one, is looked at on its own."""
+
+BUDGET_S: Final = 4.0
+"""Seconds for one walk over the heap: 650,000 objects (torch imported) took 0.8 s, and over two when the machine was busy."""
+
+EXPLAIN_BUDGET_S: Final = 2.0
+"""Seconds for the search for holders."""
+
+MAX_EXPLAINED: Final = 200
+"""Objects whose holder is searched for, largest first, in one search: see `heap.referrers.SCAN_FROM`."""
+
+MAX_TRAIL: Final = 8
+"""Untracked containers inside each other that are written at either end of a longer way."""
+
+MAX_PARTS: Final = 10
+"""Contributions that are reported."""
+
+
+class LargeObjects:
+    """Notes the large objects of the heap, and tells which are new since.
+
+    The caller makes the whole heap visible (`Detector.whole_heap`) around `begin` and `end`. Objects of the plugin's
+    own do not count where it can be told by their holder.
+
+    Args:
+        maps: whether memory maps count: they are memory of the process, and not of the heap.
+        budget_s: seconds for each walk; large objects met after that are not known.
+    """
+
+    def __init__(self, *, maps: bool = False, budget_s: float = BUDGET_S) -> None:
+        self._maps = maps
+        self._budget_s = budget_s
+        self._before: dict[int, int] | None = None
+
+    def begin(self) -> None:
+        """What is large now is old."""
+        self._before = None
+        walk = HeapWalk(Deadline(self._budget_s))
+        with PausedCollector():
+            sizes = {id(value): size for _, found in self._large(walk) for value, size in found}
+        # A part of the heap alone would make the rest of it look new.
+        self._before = sizes if walk.complete else None
+
+    def end(self) -> tuple[Contribution, ...]:
+        """What is large and new, largest first, at most `MAX_PARTS`; nothing where `begin` found no end in time."""
+        before, self._before = self._before, None
+        if before is None:
+            return ()
+        objects: list[object] = []
+        trails: list[list[object]] = []
+        grown: dict[int, int] = {}
+        with PausedCollector():
+            try:
+                self._note_grown(before, objects, trails, grown)
+                return _contributions(objects, trails, grown)
+            finally:
+                # Lists that the search may have come upon: what they hold dies with their content.
+                objects.clear()
+                trails.clear()
+
+    def _note_grown(
+        self, before: dict[int, int], objects: list[object], trails: list[list[object]], grown: dict[int, int]
+    ) -> None:
+        """Fill the lists. In a function of its own: the search may leave its callers' frames, with their locals, behind."""
+        for batch, found in self._large(HeapWalk(Deadline(self._budget_s))):
+            new = [(value, size - before.get(id(value), 0)) for value, size in found if id(value) not in grown]
+            new = [(value, more) for value, more in new if more >= MIN_BYTES]
+            owners = _owners({id(value) for value, _ in new}, batch)
+            for value, more in new:
+                if id(value) not in grown:
+                    grown[id(value)] = more
+                    objects.append(value)
+                    trails.append(_trail(value, owners.get(id(value)), batch))
+
+    def _large(self, walk: HeapWalk) -> Iterator[tuple[Batch, list[tuple[object, int]]]]:
+        """The large objects with their sizes, batch by batch, some perhaps repeatedly."""
+        sizes = Sizes(maps=self._maps)
+        for batch in walk.batches():
+            found = sizes.large(batch.objects, MIN_BYTES)
+            if found:
+                yield batch, found
+
+
+def _owners(wanted: set[int], batch: Batch) -> dict[int, int]:
+    """The indices of the parents of some objects of a batch, by the ids of the objects; empty where it has no parents."""
+    found: dict[int, int] = {}
+    if wanted:
+        for value, owner in zip(batch.objects, batch.owners, strict=False):
+            if id(value) in wanted:
+                found.setdefault(id(value), owner)
+    return found
+
+
+def _trail(value: object, owner: int | None, batch: Batch) -> list[object]:
+    """The untracked containers around an object, outermost first, and the object itself."""
+    trail = [value]
+    place: Batch | None = batch
+    while place is not None and place.parents and owner is not None:
+        trail.append(place.parents[owner])
+        owner, place = place.places[owner], place.above
+    trail.reverse()
+    return trail
+
+
+def _contributions(
+    objects: list[object], trails: list[list[object]], grown: dict[int, int]
+) -> tuple[Contribution, ...]:
+    """Objects of one type under one holder's root together."""
+    from pytest_gpuleak.explain.explain import explain
+
+    order = sorted(range(len(objects)), key=lambda index: -grown[id(objects[index])])
+    targets = [trails[index][0] for index in order[:MAX_EXPLAINED]]
+    ignore = {id(objects), id(trails), *map(id, trails)}
+    answers = explain(targets, ignore=ignore, budget_s=EXPLAIN_BUDGET_S) if targets else []
+    lookups = Lookups()
+    for index in order[:MAX_EXPLAINED]:
+        for parent, child in pairwise(trails[index]):
+            lookups.announce(id(parent), id(child))
+    parts: dict[tuple[str, str], Contribution] = {}
+    for place, index in enumerate(order):
+        size, label = grown[id(objects[index])], _label(objects[index])
+        holder = _holder(answers[place], trails[index], lookups) if place < len(answers) else None
+        key = (label, "" if holder is None else f"{holder.kind} {holder.root}")
+        part = parts.get(key)
+        if part is None:
+            parts[key] = Contribution(label, size, 1, holder=holder)
+        else:
+            parts[key] = Contribution(label, part.bytes + size, part.count + 1, holder=part.holder)
+    targets.clear()
+    return tuple(sorted(parts.values(), key=lambda part: -part.bytes)[:MAX_PARTS])
+
+
+def _label(value: Any) -> str:
+    """The type as a reader knows it, and for a memory map what it maps."""
+    label = safe_access.public_label(type(value))
+    if not is_map(type(value)):
+        return label
+    return f"{label} of a file" if maps_file(value) else f"{label}, anonymous"
+
+
+def _holder(answer: Explanation, trail: list[object], lookups: Lookups) -> Holder:
+    """The holder of the outermost untracked container, and the way on from there; of a very long one its ends."""
+    holder = answer.holder
+    if len(trail) == 1:
+        return holder
+    steps: list[PathStep] = []
+    omitted = len(trail) - 1 - 2 * MAX_TRAIL
+    for index in range(len(trail) - 1):
+        if index == MAX_TRAIL and omitted > 0:
+            steps.append(PathStep(omitted_edges(omitted), ""))
+        if index < MAX_TRAIL or index >= MAX_TRAIL + omitted:
+            text = _edge(trail[index], trail[index + 1], lookups)
+            steps.append(PathStep(text, safe_access.class_label(type(trail[index]))))
+    text = holder.text + "".join(step.edge for step in steps)
+    return Holder(holder.kind, holder.root, text, (*holder.path, *steps), holder.file, holder.line, holder.deciding)
+
+
+def _edge(parent: Any, child: object, lookups: Lookups) -> str:
+    """How one gets from an untracked container to what it refers to, as one writes it in Python."""
+    if type(parent) is dict:
+        key = lookups.key(parent, child)
+        return "'s key" if key is None else f"[{safe_access.key_text(key[0])}]"
+    if safe_access.is_a(parent, tuple):
+        index = lookups.index(parent, child, tuple)
+        if index is not None:
+            name = safe_access.field_of_tuple(parent, index)
+            return f"[{index}]" if name is None else f".{name}"
+    return ".base" if safe_access.in_package(type(parent), "numpy") else f".<{safe_access.class_name(type(parent))}>"

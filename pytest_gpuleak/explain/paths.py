@@ -1,0 +1,281 @@
+"""A path below a root, as a `Holder`: root, text, steps, and the pattern by which like paths are grouped."""
+
+from __future__ import annotations
+
+import functools
+import re
+import types
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from pytest_gpuleak.explain.definitions import Places
+from pytest_gpuleak.explain.edge_to_edit import (
+    MAX_EDGES,
+    MAX_TEXT,
+    SHOWN_AT_ENDS,
+    deciding_edge,
+    omitted_edges,
+    with_text,
+)
+from pytest_gpuleak.explain.edges.chain import Line, Step
+from pytest_gpuleak.explain.edges.interpreter import lost_namespace
+from pytest_gpuleak.explain.pinned import left_by_failure
+from pytest_gpuleak.explain.roots.library_names import kept_by_pytest, rename
+from pytest_gpuleak.explain.ways import HEAD, Walker
+from pytest_gpuleak.heap import safe_access
+from pytest_gpuleak.heap.frames import without_comprehensions
+from pytest_gpuleak.model.findings import Holder, PathStep
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from pytest_gpuleak.explain.edges.chain import Met
+    from pytest_gpuleak.explain.roots.roots import Root
+    from pytest_gpuleak.explain.ways import Reached, Way
+    from pytest_gpuleak.model.findings import HolderKind
+
+FULL_EDGES: Final = 100_000
+"""Edges that one search writes in paths longer than `MAX_EDGES`. Of further long paths the ends alone are written."""
+
+MAX_ROOT_EDGES: Final = 40
+"""Edges of a root that is itself at the end of a path: a cache that hangs somewhere."""
+
+_ADDRESS: Final = re.compile(r"0x[0-9a-fA-F]+")
+_NUMBERED: Final = re.compile(r"(?<=[A-Za-z_])-\d+")
+_INDEX: Final = re.compile(r"\[-?\d+\]")
+_CALLBACKS: Final = (types.FunctionType, types.MethodType, functools.partial)
+
+UNFINISHED: Final = " … (not explained in full: the time for it ran out)"
+"""Ends the text of a holder whose root is known, where there was no time to write the way from there."""
+
+
+class _Heading(NamedTuple):
+    """A root as it is written, and the edges that go on from there.
+
+    Attributes:
+        kind: what the root is.
+        root: its name.
+        text: what the edges go on from: the name, or for a cache what it is the cache of.
+        steps: the edges.
+        file: the root's source file, where one is known.
+        line: its line, from 1.
+    """
+
+    kind: HolderKind
+    root: str
+    text: str
+    steps: list[Step]
+    file: str | None
+    line: int | None
+
+
+class _LongHead(NamedTuple):
+    """The beginning that long paths have in common.
+
+    Attributes:
+        heading: the root, with the edges at the beginning.
+        shown: those of the edges that are written, the one to edit among them.
+        lost: how many edges of the beginning are not written.
+        kept: what the ids that it is found by belong to.
+    """
+
+    heading: _Heading
+    shown: list[PathStep]
+    lost: int
+    kept: tuple[Way, Met, Root]
+
+
+class Writer:
+    """Writes the holders of one search. It refers to objects of the heap: drop it after the search.
+
+    Args:
+        known: names of edges that only their finder knows, by the ids of parent and child.
+    """
+
+    def __init__(self, known: Mapping[tuple[int, int], str]) -> None:
+        self.walker = Walker(known)
+        self._places = Places()
+        self._root_places: dict[tuple[int, int], tuple[str | None, int | None]] = {}
+        self._full_edges = FULL_EDGES
+        self._long_heads: dict[tuple[int, int, int], _LongHead | None] = {}
+
+    def holder(self, objects: Sequence[object], root: Root) -> Holder:
+        """The holder for a chain whose first object is the one that `root` is attached to."""
+        return self.write(self.walker.follow(objects), root, objects[0])
+
+    def write(self, reached: Reached, root: Root, first: object) -> Holder:
+        """The holder for a path that `walker` has followed.
+
+        Args:
+            reached: the path.
+            root: the root.
+            first: the object that it is attached to, with which the path begins.
+        """
+        way = self.walker.finish(reached)
+        count = 0 if way is None else way.count
+        if way is None or count <= MAX_EDGES or count <= self._full_edges:
+            if count > MAX_EDGES:
+                self._full_edges -= count
+            heading = self._heading(_line([] if way is None else way.last(count), reached), root, first)
+            return _holder(heading, [PathStep(step.text, step.label) for step in heading.steps])
+        if not (way.cache or reached.met.error or reached.met.pinned or reached.met.task):
+            long = self._long_head(way, reached, root, first)
+            if long is not None:
+                return _long_holder(long, way)
+        return self._abridged(way, reached, root, first)
+
+    def rootless(self, objects: Sequence[object], kind: HolderKind, root: str) -> Holder:
+        """The holder for a chain that no root was found above."""
+        # Whose array the collector cannot see (Modules/atexitmodule.c), and no one but atexit's users would think of.
+        callback = kind == "native" and type(objects[0]) in _CALLBACKS
+        text = f"{root}{' (atexit, or another list of callbacks)' if callback else ''} -> {_described(objects[0])}"
+        way = self.walker.finish(self.walker.follow(objects))
+        steps = [] if way is None else [step.shown for step in way.last(way.count)]
+        return with_text(Holder(kind, root, text, tuple(steps), None, None))
+
+    def _heading(self, line: Line, root: Root, first: object) -> _Heading:
+        """The root as it is written above a path, and the edges that go on from there."""
+        steps = line.steps
+        kind, text = root.kind, root.text
+        file, number = root.file, root.line
+        if file is None:
+            place = (id(root), id(first))
+            if place not in self._root_places:
+                found = self._places.of_function(first)
+                self._root_places[place] = self._places.of_name(root.module, root.name) if found[0] is None else found
+            file, number = self._root_places[place]
+        renamed = rename(line, text)
+        if renamed is not None:
+            file, number = self._places.of_function(renamed.code)
+            return _Heading(renamed.kind, renamed.text, renamed.text, renamed.steps, file, number)
+        if root.kind == "fixture":
+            text, steps = kept_by_pytest(line, text)
+            namespace = safe_access.instance_dict(first)
+            file, number = self._places.of_function(None if namespace is None else namespace.get("func"))
+        pinned = left_by_failure(line, root.kind)
+        if pinned is not None:
+            kind, text = "traceback", _pinned_text(pinned[1])
+            steps = [step for step in steps if step.position >= pinned[0]]
+            file, number = None, None
+        if kind in ("module", "class") and steps and steps[0].text.startswith(".") and safe_access.is_a(first, type):
+            kind, text = "class", text + steps[0].text
+            if root.module is not None:
+                name = safe_access.class_qualname(first) + steps[0].text  # type: ignore[arg-type]  # a class, as checked
+                file, number = self._places.of_name(root.module, name)
+            steps = steps[1:]
+        root_text = text
+        if kind in ("module", "class", "cache"):
+            for index, step in enumerate(steps):
+                owner = line.objects.get(step.position)
+                if step.text.startswith(" (cache") and type(owner) is safe_access.LRU_WRAPPER:
+                    kind, root_text = "cache", text + _join(steps[:index])
+                    text, steps = root_text, steps[index:]
+                    file, number = self._places.of_function(owner)
+                    break
+        return _Heading(kind, root_text, text, steps, file, number)
+
+    def _abridged(self, way: Way, reached: Reached, root: Root, first: object) -> Holder:
+        """The holder for a long path, with the edges at both its ends alone."""
+        heading = self._heading(_ends(way, reached), root, first)
+        return _holder(heading, [PathStep(step.text, step.label) for step in heading.steps])
+
+    def _long_head(self, way: Way, reached: Reached, root: Root, first: object) -> _LongHead | None:
+        """What paths have in common that begin as `way` does; None where its root is not named by its beginning."""
+        if way.head is None or way.count <= 2 * HEAD:
+            return None
+        key = (id(way.head), id(reached.met), id(root))
+        if key not in self._long_heads:
+            heading = self._heading(_ends(way, reached), root, first)
+            texts = [step.label for step in heading.steps]
+            begin = texts.index("") if "" in texts else 0  # where edges are left out
+            long: _LongHead | None = None
+            if begin >= SHOWN_AT_ENDS:
+                head = [PathStep(step.text, step.label) for step in heading.steps[:begin]]
+                shown = head[:SHOWN_AT_ENDS]
+                deciding = deciding_edge(Holder(heading.kind, heading.root, "", tuple(head)))
+                # Of attributes the last decides, and that lies at the other end.
+                if deciding is not None and deciding >= SHOWN_AT_ENDS and not head[deciding].edge.startswith("."):
+                    if deciding > SHOWN_AT_ENDS:
+                        shown.append(PathStep(omitted_edges(deciding - SHOWN_AT_ENDS), ""))
+                    shown.append(head[deciding])
+                    lost = begin - deciding - 1
+                else:
+                    lost = begin - SHOWN_AT_ENDS
+                long = _LongHead(heading, shown, lost, (way.head, reached.met, root))
+            self._long_heads[key] = long
+        return self._long_heads[key]
+
+
+def unfinished(root: Root) -> Holder:
+    """The holder for a path that there was no time to write."""
+    return Holder(root.kind, root.text, root.text + UNFINISHED, (), root.file, root.line)
+
+
+def pattern_of(text: str) -> str:
+    """A path's text without what differs between like paths and between runs: indices, addresses, threads' numbers."""
+    return _NUMBERED.sub("-*", _ADDRESS.sub("0x*", _INDEX.sub("[*]", text)))
+
+
+def _line(ways: Sequence[Way], reached: Reached) -> Line:
+    """A path by its edges."""
+    objects = {way.step.position: way.owner for way in ways}
+    objects[reached.end] = reached.uncertain[-1]
+    return Line([way.step for way in ways], objects, reached.end, reached.met)
+
+
+def _ends(way: Way, reached: Reached) -> Line:
+    """A long path by the edges at its ends."""
+    begin = [] if way.head is None else way.head.last(HEAD)
+    end = way.last(min(HEAD, way.count - len(begin)))
+    line = _line([*begin, *end], reached)
+    omitted = way.count - len(begin) - len(end)
+    if omitted:
+        line.steps.insert(len(begin), Step(omitted_edges(omitted), "", end[0].step.position - 1))
+    return line
+
+
+def _long_holder(long: _LongHead, way: Way) -> Holder:
+    """The holder for a long path, of which the beginning is known."""
+    end = [step.shown for step in way.last(SHOWN_AT_ENDS)]
+    omitted = long.lost + way.count - HEAD - len(end)
+    middle = [PathStep(omitted_edges(omitted), "")] if omitted else []
+    path = (*long.shown, *middle, *end)
+    heading = long.heading
+    text = heading.text + "".join([step.edge for step in path])
+    return Holder(heading.kind, heading.root, text, path, heading.file, heading.line)
+
+
+def _holder(heading: _Heading, path: list[PathStep]) -> Holder:
+    """The holder made of its parts."""
+    text = heading.text + "".join([step.edge for step in path])
+    if len(path) <= MAX_EDGES and len(text) <= MAX_TEXT:
+        return Holder(heading.kind, heading.root, text, tuple(path), heading.file, heading.line)
+    return with_text(Holder(heading.kind, heading.root, heading.text, tuple(path), heading.file, heading.line))
+
+
+def _described(value: object) -> str:
+    """What a path without a root begins with: a function or a class by its name, anything else by its type."""
+    if type(value) is types.FunctionType:
+        name = without_comprehensions(safe_access.cut_name(value.__qualname__))
+        module = safe_access.plain_text(value.__module__)
+        namespace = safe_access.module_dict(safe_access.loaded_module(module)) if module is not None else None
+        if namespace is value.__globals__:
+            return f"function {safe_access.cut_name(module or '')}.{name}"
+        return f"function {name} of {lost_namespace(value.__globals__)}"
+    if safe_access.is_a(value, type):
+        return f"class {safe_access.class_label(value)}"  # type: ignore[arg-type]  # a class, as was just checked
+    if type(value) is dict and any(type(key) is str and key == "__builtins__" for key in dict.keys(value)):
+        return lost_namespace(value)
+    return safe_access.public_label(type(value))
+
+
+def _join(steps: Sequence[Step]) -> str:
+    """The text of some steps; of very many the ends."""
+    texts = [step.text for step in steps]
+    if len(texts) > MAX_ROOT_EDGES:
+        texts[SHOWN_AT_ENDS:-SHOWN_AT_ENDS] = [omitted_edges(len(texts) - 2 * SHOWN_AT_ENDS)]
+    return "".join(texts)
+
+
+def _pinned_text(value: object) -> str:
+    """How an exception, or a traceback that none refers to, is written as a root."""
+    return "traceback" if type(value) is types.TracebackType else f"exception {safe_access.class_name(type(value))}"

@@ -1,0 +1,73 @@
+"""Tell an exception that user code keeps from one that a failed test left behind.
+
+The first is a holder like any other: the list, the fixture or the thread that keeps the exception is what a reader edits.
+The second is kept by pytest until its reports are written, and must be blamed on no test. The traceback tells them apart:
+it begins in the frame that caught the exception, and a failed test's is caught by the test runner.
+"""
+
+from __future__ import annotations
+
+import types
+from typing import TYPE_CHECKING, Any, Final
+
+from pytest_gpuleak.heap import safe_access
+
+if TYPE_CHECKING:
+    from pytest_gpuleak.explain.edges.chain import Line
+    from pytest_gpuleak.model.findings import HolderKind
+
+_RUNNERS: Final = ("_pytest", "pluggy", "unittest")
+"""Packages whose frames catch what a test raises (_pytest/runner.py, CallInfo.from_call; unittest/case.py, _Outcome)."""
+
+_INFO: Final = "_pytest._code.code.ExceptionInfo"
+
+
+def left_by_failure(line: Line, kind: HolderKind) -> tuple[int, Any] | None:
+    """Return the exception, or bare traceback, of a failed test that a path passes through, with its position.
+
+    Args:
+        line: the path.
+        kind: the root's kind.
+
+    Returns:
+        None where the path passes through none, and where user code keeps the exception.
+    """
+    if kind == "frame":
+        return line.met.pinned
+    if kind not in ("fixture", "thread"):
+        return None
+    # What pytest keeps of a failed test, an exception without a traceback too, holds its arguments.
+    found = line.met.pinned or (line.met.error if kind == "fixture" else None)
+    if found is None or (kind == "fixture" and _is_users_value(line)):
+        return None
+    before = [value for position, value in line.objects.items() if position < found[0]]
+    if kind == "fixture" and any(safe_access.class_label(type(value)) == _INFO for value in before):
+        return found
+    return found if _caught_by_runner(line, found) else None
+
+
+def _is_users_value(line: Line) -> bool:
+    """Whether the path leads through a fixture's value, or through the instance of a test class.
+
+    A value of a class of pytest's own (`pytestconfig`) leads to whatever pytest keeps.
+    """
+    edges = [step.text for step in line.steps[:2]]
+    if edges[:1] == ["._instance"] or edges == ["._obj", ".__self__"]:
+        return True
+    if edges != [".cached_result", "[0]"]:
+        return False
+    value = line.objects.get(line.steps[2].position if len(line.steps) > 2 else line.end)
+    return not safe_access.in_package(type(value), "_pytest")
+
+
+def _caught_by_runner(line: Line, found: tuple[int, Any]) -> bool:
+    """Whether the first traceback of the exception `found`, or below it, begins in a frame of a test runner."""
+    below = sorted(position for position in line.objects if position > found[0])
+    for value in (found[1], *[line.objects[position] for position in below]):
+        trace = (
+            safe_access.slot(value, BaseException, "__traceback__") if safe_access.is_a(value, BaseException) else value
+        )
+        if type(trace) is types.TracebackType:
+            module = safe_access.plain_text(trace.tb_frame.f_globals.get("__name__"))
+            return module is not None and any(safe_access.is_within(module, name) for name in _RUNNERS)
+    return False

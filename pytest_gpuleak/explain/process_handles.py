@@ -1,0 +1,116 @@
+"""The objects of this process that stand for a child, and the lines that start one. Loaded where a process was left."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import sys
+from typing import TYPE_CHECKING, Any
+
+from pytest_gpuleak.adapters.creation_lines import OriginTable
+from pytest_gpuleak.adapters.processes.kinds import field_of, pid_of
+from pytest_gpuleak.heap.classes import class_lines, is_kind_of
+from pytest_gpuleak.heap.collector import get_objects, whole_heap
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterator, Mapping
+
+    from pytest_gpuleak.model.findings import Holder, Origin
+
+CLASSES = (("subprocess", "Popen", "_execute_child"), ("multiprocessing.process", "BaseProcess", "start"))
+"""Module, class, and the method that starts the process: of every object that stands for a child."""
+
+TABLES = (("subprocess", "_active"), ("multiprocessing.process", "_children"))
+"""Module and name of the library's own tables of children."""
+
+SEARCH_S = 1.0
+"""Seconds that the search for who holds the handles may take."""
+
+
+def holders_of(pids: set[int], but: Collection[str] = ()) -> dict[int, Holder | None]:
+    """Find who holds the objects that stand for these children, by pid; None for a child that nothing stands for.
+
+    Args:
+        pids: the children.
+        but: kinds of holders that do not count.
+    """
+    from pytest_gpuleak.explain.explain import explain
+
+    handles: list[object] = []
+    with whole_heap():
+        of_handles = [pid for pid, handle in _handles(pids) if handles.append(handle) is None]  # type: ignore[func-returns-value]
+        found = explain(handles, ignore={id(handles), *_tables()}, budget_s=SEARCH_S) if handles else []
+    holders: dict[int, Holder | None] = dict.fromkeys(pids)
+    for pid, explanation in zip(of_handles, found, strict=True):
+        named = [
+            holder for holder in (explanation.holder, *explanation.others) if holder.named and holder.kind not in but
+        ]
+        # Of several objects for one child, one whose holder can be named.
+        holders[pid] = holders[pid] or next(iter(named), None)
+    return holders
+
+
+def _tables() -> Iterator[int]:
+    """The ids of the library's own tables of children: they hold each, and nothing of a user's is behind it."""
+    for module, name in TABLES:
+        yield id(getattr(sys.modules.get(module), name, None))
+
+
+def _handles(pids: set[int]) -> Iterator[tuple[int, object]]:
+    wanted = {id(kind) for _, kind, _ in _loaded()}
+    objects = get_objects()
+    kinds = {id(kind): kind for kind in map(type, objects)}
+    ours = {number for number, kind in kinds.items() if not wanted.isdisjoint(map(id, class_lines(kind)))}
+    found = [one for one in objects if id(type(one)) in ours] if ours else []
+    del objects, kinds
+    for handle in found:
+        pid = field_of(handle, "pid")
+        pid = pid if type(pid) is int else pid_of(handle)
+        if pid in pids:
+            yield pid, handle
+
+
+def _loaded() -> list[tuple[str, type, str]]:
+    """The classes whose modules the tests have imported."""
+    found = []
+    for module, name, method in CLASSES:
+        kind = vars(sys.modules[module]).get(name) if module in sys.modules else None
+        if kind is not None and is_kind_of(type(kind), type):
+            found.append((module, kind, method))
+    return found
+
+
+@contextlib.contextmanager
+def noting_starts(is_user_file: Callable[[str], bool]) -> Iterator[Mapping[int, Origin]]:
+    """Within it, note the first user's line on the stack that starts a child, by the child's pid.
+
+    Args:
+        is_user_file: whether a source file is the user's own.
+    """
+    table = OriginTable(is_user_file)
+    replaced: list[tuple[type, str, Any, Any]] = []
+    try:
+        for _, kind, method in _loaded():
+            original = vars(kind).get(method)
+            if original is not None:
+                noting = _noting(original, table)
+                setattr(kind, method, noting)
+                replaced.append((kind, method, original, noting))
+        yield table
+    finally:
+        for kind, method, original, noting in replaced:
+            if vars(kind).get(method) is noting:  # else the test has replaced it and not put it back
+                setattr(kind, method, original)
+
+
+def _noting(original: Any, table: OriginTable) -> Any:
+    @functools.wraps(original)
+    def start(process: Any, *arguments: Any, **named: Any) -> Any:
+        returned = original(process, *arguments, **named)
+        pid = field_of(process, "pid")
+        pid = pid if type(pid) is int else pid_of(process)
+        if pid is not None:
+            table.note(pid)
+        return returned
+
+    return start

@@ -1,0 +1,252 @@
+"""What the search has seen of the heap: objects, and who refers to whom.
+
+Edges are kept as ids, so that one dict alone refers to strangers: everything here is itself on the heap that is searched.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Sequence
+
+    from pytest_gpuleak.explain.roots.roots import Root
+    from pytest_gpuleak.heap.referrers import Deadline
+
+
+class Graph:
+    """The part of the heap above the targets that was visited; every object in it is kept alive meanwhile.
+
+    Attributes:
+        objects: objects by id.
+        roots: the best root attached to an object, by rank and the object's id.
+        edges: how many references were noted.
+        expanded: ids of the objects whose referrers were looked for.
+        leaves: ids of those above which there is no need to look.
+    """
+
+    def __init__(self) -> None:
+        self.objects: dict[int, object] = {}
+        self.roots: dict[int, dict[int, Root]] = {}
+        self._parents = _Neighbours()
+        self._children = _Neighbours()
+        self._known: dict[tuple[int, ...], tuple[int, int, Forest]] = {}
+        self.edges = 0
+        self._attached = 0
+        self.expanded: set[int] = set()
+        self.leaves: set[int] = set()
+
+    def add(self, value: object) -> bool:
+        """Add an object; whether it is new."""
+        if id(value) in self.objects:
+            return False
+        self.objects[id(value)] = value
+        return True
+
+    def connect(self, parent: int, child: int) -> None:
+        """Note that `parent` refers to `child`, both ids of objects that were added."""
+        self.edges += 1
+        self._parents.add(child, parent)
+        self._children.add(parent, child)
+
+    def unheld(self, nodes: Iterable[int]) -> set[int]:
+        """Those of `nodes` that nothing is known to refer to."""
+        return {node for node in nodes if node not in self._parents}
+
+    def attach(self, child: int, root: Root) -> None:
+        """Attach a root to an object; of several the nearest one stays, then the preferred one."""
+        self._attached += 1
+        roots = self.roots.setdefault(root.rank, {})
+        known = roots.get(child)
+        if known is None or (root.hops, root.preference) < (known.hops, known.preference):
+            roots[child] = root
+
+    def orphans(self, nodes: Iterable[int]) -> list[int]:
+        """Those of `nodes` that are expanded and that nothing refers to."""
+        return [node for node in nodes if node in self.expanded and not self._parents.of(node)]
+
+    def unexpanded(self, starts: Iterable[int]) -> list[int]:
+        """Objects above `starts` whose referrers were not looked for yet, nearest first."""
+        return [node for node in self.above(starts) if node not in self.expanded and node not in self.leaves]
+
+    def above(self, starts: Iterable[int]) -> list[int]:
+        """The objects from which `starts` can be reached, themselves included, nearest first."""
+        return _reach(starts, self._parents)
+
+    def below(self, starts: Iterable[int]) -> set[int]:
+        """The ids of all that can be reached from `starts`, themselves included."""
+        return set(_reach(starts, self._children))
+
+    def parents_of(self, nodes: Iterable[int]) -> set[int]:
+        """The ids of all that refer to one of `nodes`."""
+        found: set[int] = set()
+        for node in nodes:
+            found.update(self._parents.of(node))
+        return found
+
+    def nearest_roots(self, ranks: Sequence[int], wanted: set[int], deadline: Deadline) -> Forest:
+        """The shortest ways down to `wanted` from roots of these ranks, as far as they are found before the deadline."""
+        edges, attached, known = self._known.get(tuple(ranks), (-1, -1, None))
+        is_current = (edges, attached) == (self.edges, self._attached)
+        if known is not None and is_current and (known.complete or wanted <= known.distance.keys()):
+            return known
+        forest = self._grow(ranks, wanted, deadline)
+        self._known[tuple(ranks)] = (self.edges, self._attached, forest)
+        return forest
+
+    def _grow(self, ranks: Sequence[int], wanted: set[int], deadline: Deadline) -> Forest:
+        """See `nearest_roots`."""
+        seeds: list[tuple[int, tuple[int, str], int]] = []
+        attached: dict[int, Root] = {}
+        for rank in ranks:
+            for node, root in self.roots.get(rank, {}).items():
+                if node not in attached or root.hops < attached[node].hops:
+                    attached[node] = root
+        for node, root in attached.items():
+            seeds.append((root.hops, root.preference, node))
+        seeds.sort()
+        forest = Forest(attached)
+        distance, above, top = forest.distance, forest.above, forest.top
+        level: list[int] = []
+        depth, next_seed = 0, 0
+        missing = set(wanted)
+        while missing and (level or next_seed < len(seeds)):
+            while next_seed < len(seeds) and seeds[next_seed][0] <= depth:
+                node = seeds[next_seed][2]
+                next_seed += 1
+                if node not in distance:
+                    distance[node], above[node], top[node] = depth, None, node
+                    level.append(node)
+            following: list[int] = []
+            for node in level:
+                missing.discard(node)
+                children = self._children.of(node)
+                if deadline.worked(1 + len(children)):
+                    return forest
+                for child in children:
+                    if child not in distance:
+                        distance[child], above[child], top[child] = depth + 1, node, top[node]
+                        following.append(child)
+            level = following
+            depth += 1
+        forest.complete = bool(missing)
+        return forest
+
+    def nearest(self, starts: Iterable[int], limit: int, deadline: Deadline) -> Forest:
+        """The shortest ways down from any of `starts`, of at most `limit` references, to all that they lead to."""
+        forest = Forest({})
+        for node in starts:
+            forest.distance[node], forest.above[node], forest.top[node] = 0, None, node
+        level = list(forest.distance)
+        for depth in range(1, limit + 1):
+            following: list[int] = []
+            for node in level:
+                children = self._children.of(node)
+                if deadline.worked(1 + len(children)):
+                    return forest
+                for child in children:
+                    if child not in forest.distance:
+                        forest.distance[child], forest.above[child] = depth, node
+                        forest.top[child] = forest.top[node]
+                        following.append(child)
+            level = following
+        return forest
+
+    def chain_from(self, end: int, start: int, limit: int) -> list[int]:
+        """The ids on a shortest way down from `end` to the target `start`, or its last `limit` objects."""
+        above: dict[int, int | None] = {start: None}
+        order = [start]
+        for node in order:
+            if node == end:
+                break
+            for parent in self._parents.of(node):
+                if parent not in above:
+                    above[parent] = node
+                    order.append(parent)
+        if end not in above:
+            return [start]
+        chain: list[int] = []
+        below: int | None = end
+        while below is not None:
+            chain.append(below)
+            below = above[below]
+        return chain[-limit:]
+
+    def chain_to_any(self, start: int, ends: Collection[int]) -> list[int]:
+        """The ids on a shortest way down from one of `ends` to the target `start`; empty where none leads there."""
+        for node in self.above((start,)):
+            if node in ends:
+                return self.chain_from(node, start, len(self.objects))
+        return []
+
+
+class _Neighbours:
+    """For each object those at the other end of its references.
+
+    A list for each would be an object for the collector to show in each look at the heap: most have one neighbour.
+    """
+
+    def __init__(self) -> None:
+        self._one: dict[int, int] = {}
+        self._more: dict[int, list[int]] = {}
+
+    def __contains__(self, node: int) -> bool:
+        return node in self._one
+
+    def add(self, node: int, other: int) -> None:
+        """Note one more."""
+        if self._one.setdefault(node, other) is not other:
+            self._more.setdefault(node, []).append(other)
+
+    def of(self, node: int) -> Sequence[int]:
+        """Those of an object, in the order in which they were noted."""
+        first = self._one.get(node)
+        if first is None:
+            return ()
+        more = self._more.get(node)
+        return (first,) if more is None else (first, *more)
+
+
+def _reach(starts: Iterable[int], neighbours: _Neighbours) -> list[int]:
+    """Return what can be reached from `starts`, themselves included, nearest first."""
+    order = list(dict.fromkeys(starts))
+    seen = set(order)
+    for node in order:  # it grows meanwhile
+        for other in neighbours.of(node):
+            if other not in seen:
+                seen.add(other)
+                order.append(other)
+    return order
+
+
+class Forest:
+    """Shortest ways down, from roots or other objects to all that they lead to: each object with the one above it.
+
+    Attributes:
+        roots: the roots, by the ids of the objects that they are attached to.
+        distance: references from the root to each object.
+        above: the object by which each is reached; None for one that a way begins with.
+        top: the object with which the way to each begins.
+        complete: whether all that the roots lead to was met.
+    """
+
+    def __init__(self, roots: dict[int, Root]) -> None:
+        self.roots = roots
+        self.distance: dict[int, int] = {}
+        self.above: dict[int, int | None] = {}
+        self.top: dict[int, int] = {}
+        self.complete = False
+
+    def root_of(self, node: int) -> Root:
+        """The root above an object that was reached."""
+        return self.roots[self.top[node]]
+
+    def chain(self, node: int) -> list[int]:
+        """The ids from the object with which the way begins down to `node`."""
+        chain: list[int] = []
+        current: int | None = node
+        while current is not None:
+            chain.append(current)
+            current = self.above[current]
+        chain.reverse()
+        return chain

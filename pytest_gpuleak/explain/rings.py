@@ -1,0 +1,101 @@
+"""Tensors that a ring through native code keeps beside the root that was found: emptying the root frees nothing.
+
+A parameter in a global store whose gradient was made with ``create_graph=True`` is held twice: by the store, and by the
+ring parameter, ``.grad``, graph, parameter, which lies in C++ where no collector looks. So the reference that a reader
+would remove is cut, and native code is asked who holds the tensor then. Where that is a ring, the ring is the holder, and
+the root is listed as a further one.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING, Any, Final
+
+from pytest_gpuleak.adapters.torch.autograd_access import TorchAccess
+from pytest_gpuleak.explain.cuts import cuts_of
+from pytest_gpuleak.explain.further_holders import MAX_OTHERS
+from pytest_gpuleak.explain.paths import pattern_of
+from pytest_gpuleak.explain.roots.root import EDITABLE
+from pytest_gpuleak.heap import safe_access
+from pytest_gpuleak.heap.referrers import Deadline
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Sequence
+
+    from pytest_gpuleak.explain.cuts import Cut
+    from pytest_gpuleak.explain.explanation import Explanation
+    from pytest_gpuleak.explain.roots.root import Root
+    from pytest_gpuleak.explain.search import Search
+    from pytest_gpuleak.model.findings import Holder
+
+BUDGET_S: Final = 2.0
+"""Seconds that the search for rings may take."""
+
+MAX_TARGETS: Final = 2_000
+"""Arrays of which rings are looked for; of more, the first ones."""
+
+
+def behind_rings(
+    search: Search,
+    targets: Sequence[object],
+    found: list[Explanation],
+    cuts: Collection[Cut],
+    budget_s: float = BUDGET_S,
+) -> list[Explanation]:
+    """Return `found`, with the ring as the holder of each target that a ring keeps alive as well.
+
+    Args:
+        search: the search that has found the roots.
+        targets: what it was made for.
+        found: one explanation a target.
+        cuts: references that do not count: those by which further holders were found.
+        budget_s: seconds after which no more is looked for.
+    """
+    access = TorchAccess.of_loaded()
+    if access is None or budget_s <= 0:
+        return found
+    with access.quiet():
+        if not any(_has_graph(access, target) for target in targets):
+            return found
+    deadline = Deadline(budget_s)
+    answers = search.answers()
+    leaked = set(map(id, targets))
+    removed = {cut for cut in cuts if cut[0] not in leaked}
+    rooted: list[object] = []
+    for target in targets:
+        answer = answers.by_target.get(id(target))
+        if answer is not None and answer.root.rank == EDITABLE:
+            chain = answers.chain(id(target))
+            if len(rooted) >= MAX_TARGETS or deadline.worked(len(chain)):
+                break
+            rooted.append(target)
+            removed.update(_let_go(answer.root, chain, leaked))
+    further = search.again(rooted, removed, deadline.left(), native=True)
+    further.run()
+    rings = further.rings()
+    return [
+        explanation if id(target) not in rings else _with_ring(explanation, rings[id(target)])
+        for target, explanation in zip(targets, found, strict=True)
+    ]
+
+
+def _let_go(root: Root, chain: Sequence[object], leaked: Collection[int]) -> tuple[Cut, ...]:
+    """Return the references by which the root holds the first leaked array on the way: below it, all is leaked."""
+    first = next(index for index, value in enumerate(chain) if id(value) in leaked)
+    return cuts_of(root, chain[: first + 1])
+
+
+def _with_ring(explanation: Explanation, ring: Holder) -> Explanation:
+    """Return the explanation with the ring before the holders that were found."""
+    others = (explanation.holder, *explanation.others)[:MAX_OTHERS]
+    return dataclasses.replace(explanation, holder=ring, pattern=pattern_of(ring.text), others=others)
+
+
+def _has_graph(access: TorchAccess, value: Any) -> bool:
+    """Whether a tensor has an autograd graph, or its gradient or an attribute may: no ring does without one."""
+    if not access.is_tensor(value) or not access.read(value, "requires_grad"):
+        return False
+    if not access.read(value, "is_leaf") or safe_access.instance_dict(value):
+        return True
+    gradient = access.read(value, "grad")
+    return access.is_tensor(gradient) and bool(access.read(gradient, "requires_grad"))

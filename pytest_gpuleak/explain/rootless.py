@@ -1,0 +1,128 @@
+"""Holders of what no root leads to: native code, a ring through it, a cycle, or that the search did not find out.
+
+For a few targets each is asked about by itself. For thousands that would take a walk over the whole graph for each: the
+ways down to them are then found together.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from pytest_gpuleak.adapters.torch.node_hooks import is_hook_dict
+from pytest_gpuleak.heap.hidden_references import RING_ROOT
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from pytest_gpuleak.explain.native_references import NativeStage
+    from pytest_gpuleak.explain.paths import Writer
+    from pytest_gpuleak.explain.reference_graph import Forest, Graph
+    from pytest_gpuleak.heap.referrers import Deadline
+    from pytest_gpuleak.model.findings import Holder
+
+MAX_EDGES: Final = 24
+"""Edges shown of a path that ends at no root."""
+
+MAX_BY_ITSELF: Final = 64
+"""Targets that are asked about one by one ..."""
+
+MAX_WORK: Final = 500_000
+"""... as long as these walks have not met more objects than this, all together."""
+
+NATIVE_ROOT: Final = "native code"
+HOOKS_ROOT: Final = "native code (hooks of an autograd graph)"
+CYCLE_ROOT: Final = "a reference cycle"
+CROWD_ROOT: Final = "unknown (too many containers refer to it)"
+TIMEOUT_ROOT: Final = "unknown (not explained in full: the search ran out of time)"
+
+
+class Rootless:
+    """Writes the holders of targets that no root leads to.
+
+    Args:
+        graph: what the search has found.
+        native: what native code holds of it.
+        writer: writes paths.
+        deadline: when to stop looking.
+        exhausted: whether the search came to its end: else it ran out of time.
+        exact: whether it has left nothing out.
+    """
+
+    def __init__(
+        self, graph: Graph, native: NativeStage, writer: Writer, deadline: Deadline, *, exhausted: bool, exact: bool
+    ) -> None:
+        self._graph = graph
+        self._native = native
+        self._writer = writer
+        self._deadline = deadline
+        self._searched = exhausted and exact
+        self._unknown = TIMEOUT_ROOT if not exhausted else CYCLE_ROOT if exact else CROWD_ROOT
+        self._work = 0
+
+    def holders(self, targets: Sequence[int]) -> dict[int, Holder]:
+        """The holders by the ids of the targets."""
+        found: dict[int, Holder] = {}
+        if not self._searched:
+            return {target: self._not_found(target) for target in targets}
+        for target in targets[:MAX_BY_ITSELF]:
+            if self._work > MAX_WORK or self._deadline.passed():
+                break
+            found[target] = self._by_itself(target)
+        rest = [target for target in targets if target not in found]
+        if rest:
+            found.update(self._together(rest))
+        return found
+
+    def _by_itself(self, target: int) -> Holder:
+        """The holder of one target."""
+        graph = self._graph
+        above = graph.above((target,))
+        self._work += len(above)
+        ring = self._native.ring(target, set(above))
+        if 0 < len(ring) <= MAX_EDGES:
+            return self._written(ring, RING_ROOT)
+        orphans = graph.orphans(above)
+        chain = graph.chain_from(orphans[0], target, MAX_EDGES) if orphans else self._native.nearest_hidden(target)
+        return self._written(chain[-MAX_EDGES:], NATIVE_ROOT) if chain else self._not_found(target)
+
+    def _together(self, targets: Sequence[int]) -> dict[int, Holder]:
+        """The holders of many targets."""
+        graph, native, deadline = self._graph, self._native, self._deadline
+        rings = graph.nearest(native.on_short_rings(MAX_EDGES), MAX_EDGES // 2, deadline)
+        orphans = graph.nearest(graph.orphans(graph.above(targets)), len(graph.objects), deadline)
+        hidden = graph.nearest(native.hidden, len(graph.objects), deadline)
+        found: dict[int, Holder] = {}
+        for target in targets:
+            if deadline.worked(64 * MAX_EDGES):
+                found[target] = self._writer.rootless([graph.objects[target]], "unknown", TIMEOUT_ROOT)
+            elif target in rings.distance:
+                found[target] = self._written(_end(rings, target), RING_ROOT)
+            elif target in orphans.distance:
+                found[target] = self._written(_end(orphans, target), NATIVE_ROOT)
+            elif target in hidden.distance:
+                found[target] = self._written(_end(hidden, target), NATIVE_ROOT)
+            else:
+                found[target] = self._not_found(target)
+        return found
+
+    def _written(self, chain: Sequence[int], root: str) -> Holder:
+        """The holder for the way down from something that native code holds."""
+        objects = [self._graph.objects[node] for node in chain]
+        if root == NATIVE_ROOT and is_hook_dict(objects[0]):
+            root = HOOKS_ROOT
+        return self._writer.rootless(objects, "native", root)
+
+    def _not_found(self, target: int) -> Holder:
+        """The holder of a target of which nothing is known."""
+        return self._writer.rootless([self._graph.objects[target]], "unknown", self._unknown)
+
+
+def _end(forest: Forest, target: int) -> list[int]:
+    """The ids at the end of the way down to a target."""
+    chain: list[int] = []
+    node: int | None = target
+    while node is not None and len(chain) < MAX_EDGES:
+        chain.append(node)
+        node = forest.above[node]
+    chain.reverse()
+    return chain

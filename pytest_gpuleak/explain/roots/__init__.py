@@ -1,0 +1,1 @@
+"""Where a path may end: the places that a person can act on."""

@@ -1,0 +1,108 @@
+"""Roots that no container shows to the collector, but that the interpreter hands out when it is asked.
+
+Signal handlers lie in an array (Modules/signalmodule.c), profile and trace functions in the thread's state
+(Python/sysmodule.c), and so does the current context (Python/context.c). For what `atexit` keeps see `exit_callbacks`;
+audit hooks stay native.
+"""
+
+from __future__ import annotations
+
+import contextvars
+import sys
+import types
+from typing import TYPE_CHECKING, Final
+
+from pytest_gpuleak.explain.roots.exit_callbacks import exit_callbacks
+from pytest_gpuleak.explain.roots.library_names import AT_EXIT, callback_name
+from pytest_gpuleak.explain.roots.root import EDITABLE, EXCEPTION, Root
+from pytest_gpuleak.heap import safe_access
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+_CODEC_ERRORS: Final = "strict"
+"""The first of the error handlers that the interpreter registers itself (Python/codecs.c)."""
+
+
+class HandedOut:
+    """What the interpreter keeps for itself and hands out when it is asked; asked once a search."""
+
+    def __init__(self) -> None:
+        self._texts: dict[int, list[str]] = {}
+        for value, text in _handed_out():
+            if value is not None:
+                self._texts.setdefault(id(value), []).append(text)
+        self._exits = {id(function): f"{AT_EXIT}{callback_name(function)}" for function in exit_callbacks()}
+        self._variables: dict[int, list[tuple[int, str]]] = {}  # not the variables: this must hold none of the user's
+        for variable, value in contextvars.copy_context().items():
+            self._variables.setdefault(id(value), []).append((id(variable), variable.name))
+        self._names: dict[int, str] | None = None
+
+    def roots(self, wanted: set[int]) -> list[tuple[int, Root]]:
+        """The roots that the interpreter itself is to the objects whose ids are `wanted`: pairs of id and root."""
+        found: list[tuple[int, Root]] = []
+        for identity in self._texts.keys() & wanted:
+            for text in self._texts[identity]:
+                found.append((identity, Root(EDITABLE, "module", text, hops=1, preference=(2, text))))
+        for identity in self._exits.keys() & wanted:
+            text = self._exits[identity]
+            found.append((identity, Root(EDITABLE, "native", text, hops=1, preference=(2, text))))
+        for identity in self._variables.keys() & wanted:
+            for variable, own_name in self._variables[identity]:
+                if self._names is None:
+                    self._names = _names_of_variables()
+                name = self._names.get(variable) or f"<ContextVar {safe_access.cut_name(own_name)!r}>"
+                text = f"{name}.get()"
+                found.append((identity, Root(EDITABLE, "module", text, hops=1, preference=(2, text))))
+        return found
+
+
+def registry_root(container: object) -> Root | None:
+    """The root that a registry of the interpreter's own is, recognised by what it always holds; else None."""
+    if type(container) is dict:
+        for name, handler in dict.items(container):  # the first item alone
+            if type(name) is str and name == _CODEC_ERRORS and handler is safe_access.loaded("codecs", "strict_errors"):
+                text = "codecs.register_error"
+                return Root(EDITABLE, "module", text, hops=1, preference=(2, text))
+            break
+    elif type(container) is list:
+        first = list.__getitem__(container, 0) if list.__len__(container) else None
+        if type(first) is types.FunctionType and first is safe_access.loaded("encodings", "search_function"):
+            text = "codec search functions (codecs.register)"
+            return Root(EDITABLE, "module", text, hops=1, preference=(2, text))
+    elif type(container) is contextvars.Context:
+        # Some thread's state, at worst: everything else that may hold a context is seen by the collector.
+        return Root(EXCEPTION, "thread", "a thread's context", hops=2)
+    return None
+
+
+def _handed_out() -> Iterator[tuple[object, str]]:
+    """Objects that the interpreter keeps where the collector does not look, by how one asks for them."""
+    namespace = safe_access.module_dict(safe_access.loaded_module("_signal"))
+    read = None if namespace is None else namespace.get("getsignal")
+    if namespace is not None and read is not None:
+        for name in sorted(namespace):
+            number = namespace[name]
+            if name.startswith("SIG") and not name.startswith("SIG_") and type(number) is int:
+                try:
+                    yield read(number), f"signal.getsignal(signal.{name})"
+                except ValueError:  # a number that this system does not have
+                    continue
+    yield sys.getprofile(), "sys.getprofile()"
+    yield sys.gettrace(), "sys.gettrace()"
+    hooks = sys.get_asyncgen_hooks()
+    yield hooks.firstiter, "sys.get_asyncgen_hooks().firstiter"
+    yield hooks.finalizer, "sys.get_asyncgen_hooks().finalizer"
+
+
+def _names_of_variables() -> dict[int, str]:
+    """The globals that hold context variables, by the ids of these; public modules before private ones."""
+    names: dict[int, str] = {}
+    for private in (False, True):
+        for module, namespace in safe_access.loaded_modules().items():
+            if module.startswith("_") is not private:
+                continue
+            for name, value in list(dict.items(namespace)):
+                if type(value) is contextvars.ContextVar and safe_access.is_attribute_name(name):
+                    names.setdefault(id(value), f"{safe_access.cut_name(module)}.{name}")
+    return names

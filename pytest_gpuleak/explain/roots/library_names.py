@@ -1,0 +1,249 @@
+"""Roots by the names that a reader knows them under, where the global that holds them is a library's own book.
+
+`logging.Logger.manager.loggerDict['app']` is ``logging.getLogger('app')`` to everyone; what `weakref.finalize` and
+asyncio keep is known by the callback and by the task. Nothing is rewritten that a user's own object stands in.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+import types
+import weakref
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from pytest_gpuleak.explain.definitions import MAX_WRAPPED
+from pytest_gpuleak.explain.edges.chain import Step
+from pytest_gpuleak.explain.edges.way_back import reaches
+from pytest_gpuleak.heap import safe_access
+from pytest_gpuleak.heap.frames import thread_name
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from pytest_gpuleak.explain.edges.chain import Line
+    from pytest_gpuleak.model.findings import HolderKind
+
+_LOCAL: Final = re.compile(r"\.cr_frame\.f_locals\[(.*)\]")
+AT_EXIT: Final = "atexit callback "
+"""How the root of a function given to `atexit.register` begins."""
+
+_NUMBERED_TASK: Final = re.compile(r"Task-\d+")
+"""The name of a task that was given none: it differs from run to run (Lib/asyncio/tasks.py)."""
+
+KEEPS_AWAITED: Final = ", which it refers to"
+"""Ends the root of a finaliser whose function or arguments keep alive what it waits for."""
+
+_LOOP_MODULES: Final = ("asyncio", "_asyncio", "selectors", "uvloop", "functools", "collections")
+"""Modules whose objects may lie between an event loop and a task; a user's own object there is the better root."""
+
+
+class Renamed(NamedTuple):
+    """A root under its better name: kind, text, the steps from there on, and whose code it is, where that is known."""
+
+    kind: HolderKind
+    text: str
+    steps: list[Step]
+    code: object = None
+
+
+def rename(line: Line, text: str) -> Renamed | None:
+    """The better name of the root `text` above a path, or None where it has none."""
+    if text.startswith(AT_EXIT):
+        return Renamed("native", text, _with_colon(line.steps), line.objects.get(0))
+    namer = _NAMERS.get(text)
+    return (None if namer is None else namer(line)) or _task(line)
+
+
+def _logger(line: Line) -> Renamed | None:
+    """A logger by its name; ``Logger.manager`` keeps all of them (Lib/logging/__init__.py, Manager)."""
+    steps = line.steps
+    if len(steps) > 3 and [steps[0].text, steps[1].text] == [".manager", ".loggerDict"]:
+        return Renamed("module", f"logging.getLogger({steps[2].text[1:-1]})", steps[3:])
+    return None
+
+
+def _finalizer(line: Line) -> Renamed | None:
+    """A finaliser by its callback and by the type that it waits for (Lib/weakref.py, finalize._Info)."""
+    steps = line.steps
+    if len(steps) < 3 or steps[0].text != "._registry":
+        return None
+    info = line.objects[steps[2].position]
+    if safe_access.resolve("weakref", "finalize._Info") is not type(info):
+        return None
+    function, reference = safe_access.slot(info, type(info), "func"), safe_access.slot(info, type(info), "weakref")
+    referent = weakref.ReferenceType.__call__(reference) if safe_access.is_a(reference, weakref.ReferenceType) else None
+    awaited = (
+        ""
+        if referent is None
+        else f" of {safe_access.definition_name(referent) or safe_access.class_label(type(referent))}"
+    )
+    kept = [function, safe_access.slot(info, type(info), "args"), safe_access.slot(info, type(info), "kwargs")]
+    if referent is not None and reaches(kept, referent):
+        awaited += KEEPS_AWAITED
+    text = f"weakref.finalize callback {callback_name(function)}{awaited}"
+    return Renamed("class", text, _with_colon(steps[2:]), function)
+
+
+def _patch(line: Line) -> Renamed | None:
+    """A patch that was started and never stopped (Lib/unittest/mock.py, _patch.start)."""
+    steps = line.steps
+    if len(steps) < 3 or steps[0].text != "._active_patches":
+        return None
+    namespace = safe_access.instance_dict(line.objects[steps[2].position])
+    attribute = None if namespace is None else safe_access.plain_text(namespace.get("attribute"))
+    shown = None if attribute is None else safe_access.cut_name(attribute)
+    return Renamed("class", f"unittest.mock.patch of {shown!r}, not stopped", _with_colon(steps[2:]))
+
+
+def _codec_error(line: Line) -> Renamed | None:
+    """An error handler, as `codecs` hands it out."""
+    steps = line.steps
+    if steps and steps[0].text.startswith("["):
+        return Renamed("module", f"codecs.lookup_error({steps[0].text[1:-1]})", steps[1:], line.objects[1])
+    return None
+
+
+_NAMERS: Final[dict[str, Callable[[Line], Renamed | None]]] = {
+    "logging.Logger": _logger,
+    "weakref.finalize": _finalizer,
+    "unittest.mock._patch": _patch,
+    "codecs.register_error": _codec_error,
+}
+"""By the text of the root that they rename."""
+
+
+def _task(line: Line) -> Renamed | None:
+    """A task that nothing but its event loop holds: by its name and its coroutine."""
+    if line.met.task is None:
+        return None
+    found, task = line.met.task
+    cls = task_class(task)
+    if cls is None:
+        return None
+    rest = [step for step in line.steps if step.position >= found]
+    coroutine = _of_task(task, cls, "get_coro", "_coro")
+    where = _coroutine_name(coroutine)
+    name = safe_access.plain_text(_of_task(task, cls, "get_name", "_name"))
+    text = (
+        "asyncio task" if where and (name is None or _NUMBERED_TASK.fullmatch(name)) else _named("asyncio task", name)
+    )
+    future = safe_access.loaded_class("_asyncio", "Future")  # which gives a task written in C its `get_loop`
+    thread = _thread_of_loop(_of_task(task, cls if future is None else future, "get_loop", "_loop"))
+    if where is not None and rest and rest[0].text in (".get_coro()", "._coro"):
+        inside = _LOCAL.fullmatch(rest[1].text) if len(rest) > 1 else None
+        if inside is not None:
+            rest = [Step(f": local {inside.group(1)}", rest[1].label, rest[1].position), *rest[2:]]
+        else:
+            rest = _with_colon([Step(".coroutine", rest[0].label, rest[0].position), *rest[1:]])
+    code = coroutine.cr_code if type(coroutine) is types.CoroutineType else None
+    text = text if where is None else f"{text} in {where}"
+    return Renamed("thread", text if thread is None else f"{text}, {_named('thread', thread)}", rest, code)
+
+
+def _named(what: str, name: str | None) -> str:
+    """A thing with its name in quotes."""
+    return f"{what} {None if name is None else safe_access.cut_name(name)!r}"
+
+
+def _thread_of_loop(loop: object) -> str | None:
+    """The name of the thread that an event loop runs in; None where that is the main thread, or the loop stands still."""
+    namespace = safe_access.instance_dict(loop)
+    ident = None if namespace is None else namespace.get("_thread_id")  # Lib/asyncio/base_events.py, run_forever
+    if type(ident) is not int:
+        return None
+    name = thread_name(ident)
+    return None if name == "MainThread" else name
+
+
+def task_class(value: object) -> type | None:
+    """The class of asyncio's that makes `value` a task; None where it is none."""
+    for module, name in (("_asyncio", "Task"), ("asyncio.tasks", "_PyTask")):
+        cls = safe_access.loaded_class(module, name)
+        if cls is not None and safe_access.is_a(value, cls):
+            return cls
+    return None
+
+
+_METHODS_IN_C: Final = (types.BuiltinFunctionType, type(re.compile("").match))
+"""The types of methods written in C: one that asks for its class has a type of its own (Objects/methodobject.c,
+PyCMethod_Type), as `get_loop` has it on Python 3.12."""
+
+
+def _of_task(task: object, cls: type, method: str, attribute: str) -> object:
+    """What a task tells about itself: by the method of the class written in C, by the attribute of the one that is not."""
+    found = safe_access.slot(task, cls, method)
+    if type(found) in _METHODS_IN_C:
+        return found()
+    namespace = safe_access.instance_dict(task)
+    return None if namespace is None else namespace.get(attribute)
+
+
+def _coroutine_name(coroutine: object) -> str | None:
+    """Where a coroutine runs: ``app.load``; None for what is no plain coroutine."""
+    if type(coroutine) is not types.CoroutineType:
+        return None
+    frame = coroutine.cr_frame
+    module = None if frame is None else safe_access.plain_text(frame.f_globals.get("__name__"))
+    name = safe_access.cut_name(coroutine.__qualname__)
+    return name if module is None else f"{safe_access.cut_name(module)}.{name}"
+
+
+def between_loop_and_task(value: object) -> bool:
+    """Whether `value` is part of how an event loop keeps its tasks: built in, or from asyncio."""
+    module = safe_access.class_module(type(value))
+    if type(value) is types.FunctionType:  # a user's own closure
+        module = safe_access.plain_text(value.__module__)
+    return module in (None, "builtins") or any(safe_access.is_within(module, name) for name in _LOOP_MODULES)
+
+
+def callback_name(function: object) -> str:
+    """A callable by the name that its user gave it, without asking it."""
+    before = ""
+    for _ in range(MAX_WRAPPED):
+        if type(function) is functools.partial:
+            before += "functools.partial of "
+            function = function.func
+        elif type(function) is types.MethodType:
+            function = function.__func__
+        else:
+            break
+    return before + (safe_access.definition_name(function) or safe_access.class_label(type(function)))
+
+
+def _with_colon(steps: list[Step]) -> list[Step]:
+    """Steps that go on from words: ``: args[0]`` for ``.args`` and ``[0]``."""
+    if not steps:
+        return []
+    first = f": {steps[0].text.removeprefix('.')}"
+    if len(steps) > 1 and steps[1].text.startswith("["):
+        return [Step(first + steps[1].text, steps[0].label, steps[0].position), *steps[2:]]
+    return [Step(first, steps[0].label, steps[0].position), *steps[1:]]
+
+
+def kept_by_pytest(line: Line, text: str) -> tuple[str, list[Step]]:
+    """Root and steps of something that pytest keeps, named as the author of a test knows it."""
+    steps = line.steps
+    edges = [step.text for step in steps[:2]]
+    if edges == [".cached_result", "[0]"]:
+        return text, steps[2:]
+    if edges[:1] == [".config"]:
+        return "pytest config", steps[1:]  # every item has it: which one led there says nothing
+    if edges[:1] == [".session"]:
+        return "pytest session", steps[1:]
+    if safe_access.class_label(type(line.objects.get(0))) == "_pytest.main.Session":
+        return "pytest session", steps
+    instance: int | None = None
+    if edges[:1] == ["._instance"]:
+        instance = 1
+    if edges == ["._obj", ".__self__"]:
+        instance = 2
+    if instance is not None:
+        end = steps[instance].position if instance < len(steps) else line.end
+        owner = safe_access.cut_name(safe_access.class_qualname(type(line.objects[end])))
+        return f"{owner} instance kept by pytest", steps[instance:]
+    if edges[:1] == [".funcargs"] and len(edges) == 2 and edges[1].startswith("["):
+        return f"fixture {edges[1][1:-1]}", steps[2:]
+    if edges[:1] == [".user_properties"]:
+        return f"user_properties of {text}", steps[1:]
+    return text, steps

@@ -1,0 +1,44 @@
+"""What a root is: the vocabulary of `roots` and of what finds roots for it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from pytest_gpuleak.model.findings import HolderKind
+
+EDITABLE: Final = 1
+RUNNING: Final = 2
+LAST_ERROR: Final = 3
+EXCEPTION: Final = 4
+RANKS: Final = (EDITABLE, RUNNING, LAST_ERROR, EXCEPTION)
+"""Best first: what stays until someone edits it; what runs; what the last error pinned; any other exception, and what
+is known to be held though not by whom."""
+
+
+@dataclass(frozen=True)
+class Root:
+    """A place where a path ends. It is attached to the path's first object.
+
+    Attributes:
+        rank: one of `RANKS`.
+        kind: what it is.
+        text: how one writes the path's first object in Python.
+        hops: references between the root and the path's first object that `text` has taken in: a module's dict.
+        module: the module whose source defines the root, where one does.
+        name: the dotted name within that module.
+        preference: which of several roots at the same distance is shown: the lowest.
+        file: the source file, where it is known without `module`.
+        line: the line in it, from 1.
+    """
+
+    rank: int
+    kind: HolderKind
+    text: str
+    hops: int = 0
+    module: str | None = None
+    name: str | None = None
+    preference: tuple[int, str] = (0, "")
+    file: str | None = None
+    line: int | None = None

@@ -1,0 +1,307 @@
+"""Where a path may end: the places that a person can act on.
+
+Ranks, best first: what stays until someone edits it (a module's global, a class attribute, a cache, a fixture); what
+runs (a thread, a frame); what the last error pinned; any other exception. The search uses a worse rank only where there
+is no better.
+"""
+
+from __future__ import annotations
+
+import contextvars
+import sys
+import types
+from typing import TYPE_CHECKING, Any, Final
+
+from pytest_gpuleak.explain.roots.interpreter import HandedOut, registry_root
+from pytest_gpuleak.explain.roots.root import EDITABLE, EXCEPTION, LAST_ERROR, RANKS, RUNNING, Root
+from pytest_gpuleak.heap import safe_access
+from pytest_gpuleak.heap.frames import (
+    PACKAGE,
+    belongs_to_plugin,
+    live_threads,
+    local_variables,
+    name_of_thread,
+    running_frames,
+)
+from pytest_gpuleak.heap.referrers import untouchable_modules
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable
+
+    from pytest_gpuleak.heap.frames import RunningFrame
+    from pytest_gpuleak.model.findings import HolderKind
+
+__all__ = ["EDITABLE", "EXCEPTION", "LAST_ERROR", "RANKS", "RUNNING", "Root", "Roots"]
+
+_LAST_ERROR_NAMES: Final = ("last_exc", "last_value", "last_traceback", "last_type")
+"""Globals of `sys` that pin the frames of the last failed test (pytest-dev/pytest#2798)."""
+
+_BOOKKEEPING: Final = (("threading", "_active"), ("threading", "_limbo"), ("sys", "modules"))
+"""Globals by which the interpreter finds live things: that a thread runs is the better answer."""
+
+
+MAX_NAMES: Final = 100
+"""Names of one module for the same object that are looked at."""
+
+MAX_PLACES: Final = 16
+"""Running frames that are noted for one object: a recursion hands the same one to each of its frames."""
+
+_VIEWS: Final = ("_pytest._code.code.Traceback", "_pytest._code.code.TracebackEntry")
+"""Second views of a traceback that something else holds, and by which no reader would want to be led to it."""
+
+_PLAIN: Final = frozenset({id(dict), id(list), id(tuple), id(set), id(frozenset), id(types.CellType)})
+"""Most of a heap, told apart before anything dearer is asked: no roots, but for registries of the interpreter's own."""
+
+
+class Roots:
+    """Recognises roots. It holds references to modules' namespaces and running frames: drop it after the search.
+
+    Args:
+        ignore: ids of objects that never count as holders; more may be added to it.
+    """
+
+    def __init__(self, ignore: set[int]) -> None:
+        self.ignored = ignore
+        self._modules: dict[int, str] = {}
+        self._plugin: set[int] = set()
+        for name, namespace in safe_access.loaded_modules().items():
+            own_name = safe_access.plain_text(namespace.get("__name__"))
+            if safe_access.is_within(name, PACKAGE) or safe_access.is_within(own_name, PACKAGE):
+                self._plugin.add(id(namespace))
+            elif id(namespace) not in self._modules or name == own_name:
+                self._modules[id(namespace)] = name
+        self._stand_ins = _stand_ins()
+        self._bookkeeping: set[int] = set()
+        for module, name in _BOOKKEEPING:
+            self._bookkeeping.add(id(safe_access.loaded(module, name)))
+        self._bookkeeping.update(untouchable_modules())
+        self._bookkeeping.discard(id(None))
+        self.frames: list[RunningFrame] = running_frames(ignore)
+        self._locals: dict[int, list[tuple[RunningFrame, str]]] | None = None
+        self._handed_out: HandedOut | None = None
+        self._on_stack: set[int] = set()
+        for running in running_frames(()):
+            self._on_stack.add(id(running.frame))
+        self._threads: set[int] = set()
+        for thread in live_threads():
+            self._threads.add(id(thread))
+        self._fixture = safe_access.loaded_class("_pytest.fixtures", "FixtureDef")
+        self._node = safe_access.loaded_class("_pytest.nodes", "Node")
+        self._thread = safe_access.loaded_class("threading", "Thread")
+        # By the ids of types, which the paused collector does not free.
+        self._excluded_kinds: dict[int, bool] = {}
+        self._special_kinds: dict[int, bool] = {}
+
+    def excluded(self, container: object) -> bool:
+        """Whether `container` refers to the targets only because of this plugin, or is followed in another way.
+
+        Frames on a stack are read by the names of their locals instead: see `local_roots`.
+        """
+        identity = id(container)
+        if identity in self.ignored or identity in self._bookkeeping or identity in self._plugin:
+            return True
+        kind = type(container)
+        if id(kind) in _PLAIN:
+            return False
+        if kind is types.FrameType:
+            return identity in self._on_stack or belongs_to_plugin(container.f_globals)  # type: ignore[attr-defined]
+        if kind is types.FunctionType:
+            return belongs_to_plugin(container.__globals__)  # type: ignore[attr-defined]
+        if kind is types.GeneratorType:  # a hook wrapper of the plugin, waiting for the test to end
+            frame = container.gi_frame  # type: ignore[attr-defined]
+            return frame is not None and belongs_to_plugin(frame.f_globals)
+        if kind is type:
+            return safe_access.in_package(container, PACKAGE)  # type: ignore[arg-type]
+        if id(kind) not in self._excluded_kinds:
+            self._excluded_kinds[id(kind)] = (
+                safe_access.in_package(kind, PACKAGE) or safe_access.class_label(kind) in _VIEWS
+            )
+        return self._excluded_kinds[id(kind)]
+
+    def is_common(self, container: object) -> bool:
+        """Whether `container` is a plain built-in container, of which a heap has most, and no module's dict."""
+        return id(type(container)) in _PLAIN and id(container) not in self._modules
+
+    def is_namespace(self, container: object) -> bool:
+        """Whether `container` is the dict of a module in `sys.modules`."""
+        return id(container) in self._modules
+
+    def global_roots(self, namespace: Any, wanted: Collection[int]) -> Iterable[tuple[int, Root]]:
+        """The roots that a module's dict is to those of its values whose ids are `wanted`: pairs of id and root."""
+        module = self._modules[id(namespace)]
+        found: list[tuple[int, Root]] = []
+        counts: dict[int, int] = {}
+        for name, value in list(dict.items(namespace)):
+            identity = id(value)
+            if identity in wanted and type(name) is str:
+                counts[identity] = counts.get(identity, 0) + 1
+                if counts[identity] <= MAX_NAMES:
+                    found.append((identity, _global(module, name)))
+        return found
+
+    def local_roots(self, wanted: set[int]) -> Iterable[tuple[int, Root]]:
+        """The roots that no container shows: running frames' locals and what the interpreter keeps for itself.
+
+        Pairs of the id of an object, one of `wanted`, and the root.
+        """
+        if self._handed_out is None or self._locals is None:
+            self._handed_out, self._locals = HandedOut(), self._places_of_locals()
+        found = self._handed_out.roots(wanted)
+        for identity in self._locals.keys() & wanted:
+            if identity in self.ignored:
+                continue
+            for running, name in self._locals[identity]:
+                kind: HolderKind = "frame" if running.thread is None else "thread"
+                text = f"{running.describe()}: local {safe_access.cut_name(name)!r}"
+                file, line = running.frame.f_code.co_filename, running.frame.f_lineno
+                found.append((identity, Root(RUNNING, kind, text, hops=1, file=file, line=line)))
+        return found
+
+    def _places_of_locals(self) -> dict[int, list[tuple[RunningFrame, str]]]:
+        """The running frames and the names of their variables by the ids of what these hold, read once a search.
+
+        Read again on each level, a deep recursion of the user's would make every level dear.
+        """
+        places: dict[int, list[tuple[RunningFrame, str]]] = {}
+        for running in self.frames:
+            if id(running.frame.f_locals) in self._modules:
+                continue  # a module that is being imported: its locals are its globals
+            for name, value in local_variables(running.frame):
+                known = places.setdefault(id(value), [])
+                if len(known) < MAX_PLACES:
+                    known.append((running, name))
+        return places
+
+    def local_values(self) -> tuple[object, ...]:
+        """The values of all running frames' locals."""
+        found: list[object] = []
+        for running in self.frames:
+            for _, value in local_variables(running.frame):
+                found.append(value)
+        return tuple(found)
+
+    def root_of(self, value: object) -> Root | None:
+        """The root that `value` itself is, or None."""
+        kind = type(value)
+        if id(kind) in _PLAIN:
+            return registry_root(value)
+        if id(kind) not in self._special_kinds:
+            self._special_kinds[id(kind)] = self._is_special(kind)
+        if not self._special_kinds[id(kind)]:
+            return self._stand_in(value)
+        if safe_access.is_subclass(kind, type):
+            return _class_root(value)  # type: ignore[arg-type]
+        if kind is safe_access.LRU_WRAPPER:
+            return _cache_root(value)
+        if self._fixture is not None and safe_access.is_subclass(kind, self._fixture):
+            return Root(EDITABLE, "fixture", f"fixture {_attribute(value, 'argname')!r}", preference=(3, ""))
+        if self._node is not None and safe_access.is_subclass(kind, self._node):
+            return Root(EDITABLE, "fixture", f"pytest item {_attribute(value, 'name')!r}", preference=(4, ""))
+        if id(value) in self._threads:
+            return Root(RUNNING, "thread", f"thread {name_of_thread(value)!r}", preference=(1, ""))
+        if safe_access.is_subclass(kind, types.ModuleType):
+            return self._module_root(value)
+        if safe_access.is_subclass(kind, BaseException):
+            return Root(EXCEPTION, "traceback", f"exception {safe_access.class_name(kind)}")
+        if kind is types.TracebackType:
+            # Two hops too many: the exception that has it, where there is one, is the better answer.
+            return Root(EXCEPTION, "traceback", "traceback", hops=2)
+        return self._stand_in(value) or registry_root(value)
+
+    def _is_special(self, kind: type) -> bool:
+        """Whether objects of a type may be roots by themselves."""
+        bases = (type, safe_access.LRU_WRAPPER, self._fixture, self._node, self._thread, types.ModuleType, BaseException,
+                 types.TracebackType, contextvars.Context)  # fmt: skip
+        return any(base is not None and safe_access.is_subclass(kind, base) for base in bases)
+
+    def _stand_in(self, value: object) -> Root | None:
+        """The root that an object is which stands in `sys.modules` and is no module; else None."""
+        name = self._stand_ins.get(id(value))
+        if name is None:
+            return None
+        text = f"sys.modules[{safe_access.cut_name(name)!r}]"
+        return Root(EDITABLE, "module", text, module=name, preference=(1, name))
+
+    def _module_root(self, module: object) -> Root | None:
+        """A module in `sys.modules` that holds something beyond its namespace: an extension's state.
+
+        As far away as a global, and less wanted: `_pickle` keeps what is `copyreg.dispatch_table` to a reader.
+        """
+        namespace = safe_access.module_dict(module)
+        name = None if namespace is None else self._modules.get(id(namespace))
+        return None if name is None else Root(EDITABLE, "module", name, hops=1, module=name, preference=(5, name))
+
+
+def _global(module: str, name: str) -> Root:
+    """The root for one global."""
+    if module == "sys" and name in _LAST_ERROR_NAMES:
+        return Root(LAST_ERROR, "traceback", f"sys.{name}", hops=1, preference=(_LAST_ERROR_NAMES.index(name), name))
+    shown = safe_access.cut_name(module)
+    text = (
+        f"{shown}.{name}" if safe_access.is_attribute_name(name) else f"{shown}.__dict__[{safe_access.key_text(name)}]"
+    )
+    return Root(
+        EDITABLE, "module", text, hops=1, module=module, name=name, preference=(_remoteness(module, name), text)
+    )
+
+
+def _remoteness(module: str, name: str) -> int:
+    """How far a global is from where a reader would look for it: 0 at best.
+
+    A test that imported the name holds it too: the module that a library's user would edit is the better answer, and a
+    public name is better than the private one behind it (`warnings.filters` and `_warnings.filters`).
+    """
+    last = module.rpartition(".")[2]
+    if last.startswith("test_") or last.endswith("_test") or last == "conftest" or module == "__main__":
+        return 2
+    return int(name.startswith("_") or any(part.startswith("_") for part in module.split(".")))
+
+
+def _stand_ins() -> dict[int, str]:
+    """What stands in `sys.modules` and is no module: a lazy one, say. Names by ids."""
+    found: dict[int, str] = {}
+    modules: dict[Any, Any] = sys.modules
+    for name, module in list(dict.items(modules)):
+        if type(name) is str and module is not None and safe_access.module_dict(module) is None:
+            found.setdefault(id(module), name)
+    return found
+
+
+def _class_root(cls: type) -> Root | None:
+    """A class that its module and qualified name lead to."""
+    module, qualname = safe_access.class_module(cls), safe_access.class_qualname(cls)
+    if safe_access.resolve(module, qualname) is not cls:
+        return None
+    text = safe_access.class_label(cls)
+    return Root(
+        EDITABLE, "class", text, module=module, name=qualname, preference=(2, safe_access.cut_name(qualname or ""))
+    )
+
+
+def _cache_root(wrapper: object) -> Root | None:
+    """An `lru_cache` whose function's name leads to it, as a global or as an attribute of a class."""
+    namespace = safe_access.instance_dict(wrapper)
+    if namespace is None:
+        return None
+    module = safe_access.plain_text(namespace.get("__module__"))
+    qualname = safe_access.plain_text(namespace.get("__qualname__"))
+    found = safe_access.resolve(module, qualname)
+    if type(found) is staticmethod or type(found) is classmethod:
+        found = found.__func__
+    if found is not wrapper:
+        return None
+    text = f"{safe_access.cut_name(module or '')}.{safe_access.cut_name(qualname or '')}"
+    return Root(
+        EDITABLE, "cache", text, module=module, name=qualname, preference=(2, safe_access.cut_name(qualname or ""))
+    )
+
+
+def _attribute(value: object, name: str) -> str:
+    """A str attribute of an object of pytest's own, from its ``__dict__`` or its ``__slots__``."""
+    namespace = safe_access.instance_dict(value)
+    found = None if namespace is None else safe_access.plain_text(namespace.get(name))
+    if found is None:
+        for member, content in safe_access.members(value):
+            if member == name:
+                found = safe_access.plain_text(content)
+    return safe_access.cut_name(found or "?")

@@ -1,0 +1,336 @@
+"""Who keeps these objects alive: one search backwards through the heap for all of them.
+
+Level by level, `gc` is asked which containers refer to what the level before has found, until every target is reached
+from a root that a person can edit. What cannot be reached from one is given the best worse answer: what runs, what an
+exception pinned, native code, or that the search did not find out.
+"""
+
+from __future__ import annotations
+
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Final
+
+from pytest_gpuleak.explain.answers import Answers
+from pytest_gpuleak.explain.explanation import Explanation
+from pytest_gpuleak.explain.native_references import NativeStage
+from pytest_gpuleak.explain.paths import Writer, pattern_of
+from pytest_gpuleak.explain.reference_graph import Graph
+from pytest_gpuleak.explain.rootless import CROWD_ROOT, CYCLE_ROOT, HOOKS_ROOT, NATIVE_ROOT, TIMEOUT_ROOT, Rootless
+from pytest_gpuleak.explain.roots.roots import EDITABLE, RANKS, Roots
+from pytest_gpuleak.heap.hidden_references import RING_ROOT
+from pytest_gpuleak.heap.referrers import Deadline, get_referents, referrers
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Mapping, Sequence
+
+    from pytest_gpuleak.explain.cuts import Cut
+    from pytest_gpuleak.explain.roots.roots import Root
+    from pytest_gpuleak.model.findings import Holder
+
+    Remember = Callable[[Root, object, int], None]
+
+__all__ = [
+    "BUDGET_S",
+    "CROWD_ROOT",
+    "CYCLE_ROOT",
+    "HOOKS_ROOT",
+    "NATIVE_ROOT",
+    "OTHERS_BUDGET_S",
+    "TIMEOUT_ROOT",
+    "Search",
+]
+
+BUDGET_S: Final = 5.0
+"""Seconds a search may take unless the caller says otherwise."""
+
+OTHERS_BUDGET_S: Final = 2.0
+"""Seconds that each look for a further holder may take."""
+
+EXTRA_LEVELS: Final = 30
+"""Levels that the search goes on for an editable root once every target has a worse one."""
+
+MAX_WIDTH: Final = 50_000
+"""Containers that are noted on one level; of common ones beyond that, those alone that hold what no other holds.
+
+Where more refer to the same targets (a million lists with the same tensor), they are most likely alike, and one of them
+is explanation enough. A path found below may then be longer than another that was left out.
+"""
+
+MAX_EDGES: Final = 2_000_000
+"""References that are noted in one search; beyond that, of those from common containers one to each object."""
+
+WRITING_S: Final = 3.0
+"""Seconds that naming what was found may take, beside what the search has left of its time."""
+
+
+class Search:
+    """The state of one search.
+
+    A target counts as settled when an editable root was found no farther away than the levels that were completed: a
+    nearer one could not have been missed. Objects that lead to settled targets alone are not expanded any more.
+
+    Args:
+        targets: live objects.
+        ignore: ids of objects that do not count as holders.
+        deadline: when to stop.
+        hidden: by the id of what they refer to, containers that the collector does not show.
+        cuts: references that do not count.
+        native: whether to ask what the collector cannot see.
+        roots: those of a search made before, which takes milliseconds to look up; what did not count then does not
+            count now.
+    """
+
+    def __init__(
+        self,
+        targets: Sequence[object],
+        ignore: Collection[int],
+        deadline: Deadline,
+        hidden: Mapping[int, Sequence[object]] = MappingProxyType({}),
+        cuts: Collection[Cut] = (),
+        *,
+        native: bool = True,
+        roots: Roots | None = None,
+    ) -> None:
+        self._hidden = hidden
+        self._cuts = cuts
+        self._asks_native = native
+        self._graph = Graph()
+        self._deadline = deadline
+        self._order: list[int] = []
+        for target in targets:
+            self._order.append(id(target))
+            self._graph.add(target)
+        self._own: set[int] = set() if roots is None else roots.ignored
+        self._own.update((id(targets), id(self._graph.objects), id(hidden), *map(id, hidden.values()), *ignore))
+        self._roots = Roots(self._own) if roots is None else roots
+        self._targets = frozenset(self._order)
+        self._open = set(self._order)
+        self._level = 0
+        self._exact = True
+        self._changed = False
+        self._due: int | None = None
+        self._all_seen = False
+        self._native = NativeStage(self._graph, self._roots, targets, deadline, self._own, cuts)
+        self._exhausted = False
+        self._answers: Answers | None = None
+
+    def again(
+        self, targets: Sequence[object], cuts: Collection[Cut], budget_s: float, *, native: bool = False
+    ) -> Search:
+        """A search for some of the targets of this one that does not count some references, not yet run."""
+        found = Search(targets, (), Deadline(budget_s), self._hidden, cuts, native=native, roots=self._roots)
+        found._native.leave_out_heap()
+        return found
+
+    def run(self) -> None:
+        """Search until every target is settled, nothing is left to expand, or the time is up."""
+        frontier = list(dict.fromkeys(self._order))
+        extra: int | None = None
+        while self._open and not self._deadline.passed():
+            if not frontier:
+                # Nothing visible is left to find: no way can be shorter than the shortest known.
+                self._all_seen = True
+                self._settle()
+                if not self._open:
+                    return
+                frontier, new = self._native.ask(self._open) if self._asks_native else ([], False)
+                if not new:
+                    self._exhausted = True
+                    return
+                self._all_seen = False
+                continue
+            found, complete = self._expand(frontier)
+            if not complete:
+                return
+            self._level += 1
+            frontier = found
+            if self._changed or (self._due is not None and self._level >= self._due):
+                self._changed = False
+                if self._settle():
+                    frontier = self._graph.unexpanded(self._open)
+                if extra is None and self._all_have_worse():
+                    extra = self._level + EXTRA_LEVELS
+            if extra is not None and self._level >= extra:
+                return
+
+    def _expand(self, frontier: Sequence[int]) -> tuple[list[int], bool]:
+        """Look for the referrers of some objects: what was new among them, and whether the level was completed."""
+        graph = self._graph
+        wanted = set(frontier)
+        children = tuple([graph.objects[node] for node in frontier])
+        for node, root in self._roots.local_roots(wanted):
+            self._attach(node, root)
+        containers = referrers(children, self._deadline)
+        for node in wanted.intersection(self._hidden):
+            containers.extend(self._hidden[node])
+        own = {id(children), id(containers)}
+        try:
+            new = self._take_in(containers, wanted, own)
+        finally:
+            containers.clear()
+        graph.expanded.update(wanted)
+        return new, not self._deadline.passed()
+
+    def _take_in(self, containers: Sequence[object], wanted: set[int], own: set[int]) -> list[int]:
+        """Add referrers of the objects `wanted` to the graph, with their roots; the new ones that must be expanded."""
+        graph = self._graph
+        new: list[int] = []
+        room = MAX_WIDTH
+        for container in containers:
+            if self._deadline.worked(16):
+                break
+            if id(container) in own or id(container) in self._own:
+                continue
+            if self._roots.is_namespace(container):
+                for node, root in self._roots.global_roots(container, wanted):
+                    if (id(container), node) not in self._cuts:
+                        self._attach(node, root)
+                continue
+            if self._roots.excluded(container):
+                continue
+            values = get_referents(container)
+            if self._deadline.worked(len(values)):
+                break
+            referents = wanted.intersection(map(id, values))
+            del values
+            if referents and (graph.edges > MAX_EDGES or room < 0) and self._roots.is_common(container):
+                held = len(referents)
+                referents = graph.unheld(referents)
+                self._exact = self._exact and len(referents) == held
+            room -= 1
+            if self._cuts:
+                referents = {child for child in referents if (id(container), child) not in self._cuts}
+            if not referents:
+                continue
+            is_new = graph.add(container)
+            self._changed = self._changed or not is_new  # a root above a known object is above these now
+            for child in referents:
+                graph.connect(id(container), child)
+            if is_new or id(container) in self._targets:
+                if self._attach_root(container):
+                    graph.leaves.add(id(container))
+                elif is_new:
+                    new.append(id(container))
+        return new
+
+    def _attach_root(self, container: object) -> bool:
+        """Attach the root that a container is, if it is one; whether there is no need to look above it."""
+        root = self._roots.root_of(container)
+        if root is None:
+            return False
+        self._attach(id(container), root)
+        return root.rank == EDITABLE
+
+    def _attach(self, node: int, root: Root) -> None:
+        """Attach a root to an object."""
+        self._graph.attach(node, root)
+        self._changed = True
+
+    def _settle(self) -> bool:
+        """Take the targets off the search whose nearest editable root is known; whether there were some."""
+        if not self._graph.roots.get(EDITABLE):
+            return False
+        settled: list[int] = []
+        self._due = None
+        distances = self._graph.nearest_roots((EDITABLE,), self._open, self._deadline).distance
+        for node in self._open:
+            distance = distances.get(node)
+            if distance is None:
+                continue
+            if distance <= self._level or self._all_seen:
+                settled.append(node)
+            elif self._due is None or distance < self._due:
+                self._due = distance
+        self._open.difference_update(settled)
+        return bool(settled)
+
+    def _all_have_worse(self) -> bool:
+        """Whether all open targets are reached from some root."""
+        if not any(self._graph.roots.get(rank) for rank in RANKS):
+            return False
+        if self._open <= self._graph.nearest_roots((EDITABLE,), self._open, self._deadline).distance.keys():
+            return True
+        return self._open <= self._graph.nearest_roots(RANKS, self._open, self._deadline).distance.keys()
+
+    @property
+    def objects(self) -> Mapping[int, object]:
+        """The objects above the targets that were met, by id."""
+        return self._graph.objects
+
+    @property
+    def expanded(self) -> Collection[int]:
+        """The ids of those whose referrers were looked for."""
+        return self._graph.expanded
+
+    @property
+    def linked(self) -> set[int]:
+        """The ids of the objects at both ends of the references that native code holds."""
+        return {identity for pair in self._native.links for identity in pair}
+
+    @property
+    def unexplained(self) -> bool:
+        """Whether something refers to the objects met that was not found: known once native code has been asked."""
+        return self._native.unexplained
+
+    def found(self, ranks: Sequence[int]) -> int:
+        """How many of the targets a root of these ranks leads to."""
+        if not any(self._graph.roots.get(rank) for rank in ranks):
+            return 0
+        targets = set(self._order)
+        distances = self._graph.nearest_roots(ranks, targets, self._deadline).distance
+        return len(targets.intersection(distances))
+
+    def explanations(
+        self,
+        remember: Remember | None = None,
+        others: Mapping[tuple[str, str], tuple[Holder, ...]] = MappingProxyType({}),
+    ) -> list[Explanation]:
+        """One explanation a target, in the order in which they were given.
+
+        Args:
+            remember: see `explain`.
+            others: further holders, by kind and root of the first one.
+        """
+        answers = self.answers()
+        if remember is not None:
+            for root, value, length in answers.deepest().values():
+                remember(root, value, length)
+        written: dict[int, Explanation] = {}
+        rootless = [node for node in dict.fromkeys(self._order) if node not in answers.by_target]
+        found = self._rootless(rootless)
+        shared: dict[int, Explanation] = {}  # by the holder's id: of very many targets, most have one in common
+        for node in dict.fromkeys(self._order):
+            if node in answers.by_target:
+                _, holder, pattern, _ = answers.by_target[node]
+            else:
+                holder, pattern = found[node], ""
+            explanation = shared.get(id(holder))
+            if explanation is None:
+                further = others.get((holder.kind, holder.root), ())
+                explanation = shared[id(holder)] = Explanation(holder, pattern or pattern_of(holder.text), further)
+            written[node] = explanation
+        return [written[node] for node in self._order]
+
+    def answers(self) -> Answers:
+        """The answers for the targets that a root leads to. To be asked for once the search has run; written once."""
+        if self._answers is None:
+            writer = Writer(self._native.known)
+            self._answers = Answers(self._graph, self._order, writer, self._time_to_write())
+        return self._answers
+
+    def rings(self) -> dict[int, Holder]:
+        """For each target that a ring through native code keeps alive, and no root, by its id: the ring."""
+        kept = self._native.kept_by_rings().difference(self.answers().by_target)
+        found = self._rootless([node for node in dict.fromkeys(self._order) if node in kept])
+        return {node: holder for node, holder in found.items() if holder.root == RING_ROOT}
+
+    def _time_to_write(self) -> Deadline:
+        return Deadline(self._deadline.left() + WRITING_S)
+
+    def _rootless(self, targets: Sequence[int]) -> dict[int, Holder]:
+        """The holders of the targets that no root leads to."""
+        if not targets:
+            return {}
+        writer, deadline = Writer(self._native.known), self._time_to_write()
+        rootless = Rootless(self._graph, self._native, writer, deadline, exhausted=self._exhausted, exact=self._exact)
+        return rootless.holders(targets)

@@ -1,0 +1,263 @@
+"""The garbage collector's functions, and the view of them that the user's code keeps while an epoch is open.
+
+`gc.freeze()` hides every object alive from `gc.get_objects()`, `gc.get_referrers()` and the collections. A test that
+calls them must see the whole heap all the same, so the functions that it looks up on the module are replaced for the
+session. The originals are bound here, at import, before any replacement.
+"""
+
+from __future__ import annotations
+
+import functools
+import gc
+import sys
+import types
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from gc import collect, freeze, get_freeze_count, get_objects, get_referrers, unfreeze
+from typing import TYPE_CHECKING, Any
+
+from pytest_gpuleak.heap.lost_signals import LostSignals
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from typing import Protocol
+
+    class Listener(Protocol):
+        """Who keeps the epoch: told before the border between old and young objects moves."""
+
+        user_frozen: bool
+        """Whether the user's own `gc.freeze()` is in force: what it froze must stay frozen."""
+        scanning: bool
+        """Whether the epoch has given way to a scan, which freezes nothing."""
+
+        def note(self) -> None:
+            """Remember the arrays born so far: they are about to become indistinguishable from old objects."""
+
+        def moved(self) -> None:
+            """The border has moved: everything alive is old now."""
+
+        def begin_collection(self) -> None:
+            """A full collection begins: as `note`."""
+
+        def end_collection(self) -> None:
+            """It is over, and everything is frozen: as `moved`."""
+
+
+__all__ = ["GcView", "collect", "collect_young", "delivered_again", "epochs_supported", "freeze", "get_freeze_count", "get_objects",
+           "get_referrers", "installed", "unfreeze", "whole_heap"]  # fmt: skip
+
+
+_installed: list[GcView] = []
+
+
+def installed() -> bool:
+    """Whether a view is installed: there is one border in a process, so there can be one epoch."""
+    return bool(_installed)
+
+
+def thaw_in_order() -> None:
+    """Thaw, with the old objects before the young, as the collector's list has them where nobody freezes.
+
+    `gc.unfreeze()` puts what was frozen behind what is in the oldest generation (``gc_list_merge``, Modules/gcmodule.c).
+    A full collection walks that list, and leaves it in the order in which it met the objects: from the young ones on
+    that led it through memory in leaps, and each took a tenth longer than without the plugin. `gc.freeze()` puts the
+    young behind the old; both take constant time.
+    """
+    freeze()
+    unfreeze()
+
+
+def whole_heap() -> AbstractContextManager[None]:
+    """Within it the functions of this module see every object, whoever's epoch is open."""
+    return _installed[0].whole_heap() if _installed else nullcontext()
+
+
+def collect_young() -> None:
+    """Collect what was born since the border was drawn, whatever its generation; nothing where there is no border.
+
+    What the collector reckons by, the number of its long-lived objects (CPython's ``long_lived_total``), is then small
+    until the next full collection, which comes sooner for it: not to be called for every test.
+    """
+    if _installed:
+        _installed[0].collect_young()
+
+
+def delivered_again(unraisable: Any) -> bool:
+    """Whether an exception that nobody can catch was a signal handler's, lost in a callback here: see `LostSignals`."""
+    return bool(_installed) and _installed[0].signals.handles(unraisable)
+
+
+@functools.cache
+def epochs_supported() -> bool:
+    """Whether this interpreter's collector has the permanent generation that epochs are made of.
+
+    Free-threaded builds have a collector without generations, and Python 3.14 an incremental one, whose young
+    objects and permanent generation behave otherwise: the scan is used there.
+    """
+    if sys.implementation.name != "cpython" or sys.version_info >= (3, 14):
+        return False
+    return "free-threading" not in sys.version  # what sysconfig says of it takes 3 ms to load
+
+
+class GcView:
+    """Replaces the functions of the ``gc`` module by ones that behave as without the plugin.
+
+    A full collection, the user's or an automatic one, is made full again by a ``gc.callbacks`` entry, since a
+    collection cannot be intercepted in any other way.
+    """
+
+    def __init__(self, listener: Listener) -> None:
+        self._listener = listener
+        self._saved: dict[str, Any] = {}
+        self._border_moved = False
+        self._thawed = False
+        self._frozen = False
+        self._collecting = False
+        self._young_alone = False
+        self._frozen_before = 0
+        self.on_collected: Callable[[], None] = lambda: None
+        self.signals = LostSignals(self._on_collection)
+
+    def install(self) -> None:
+        """Put the callback and the replacements in place. Raises RuntimeError where another view is installed."""
+        if installed():
+            raise RuntimeError("another view of the collector is installed in this process")
+        self._frozen_before = get_freeze_count()
+        for replacement in self._replacements():
+            name = replacement.__name__
+            original = getattr(gc, name)
+            # It answers to the original's name, so that it can be pickled, as a built-in function can.
+            replacement.__module__, replacement.__qualname__, replacement.__doc__ = "gc", name, original.__doc__
+            self._saved[name] = original
+            setattr(gc, name, replacement)
+        _installed.append(self)
+
+    def remove(self) -> None:
+        """Put everything back. Safe to call twice."""
+        for name, original in self._saved.items():
+            setattr(gc, name, original)
+        self._saved.clear()
+        self.signals.remove()
+        while self._on_collection in gc.callbacks:
+            gc.callbacks.remove(self._on_collection)
+        if self in _installed:
+            _installed.remove(self)
+
+    def freeze(self) -> None:
+        """Draw the border here: an epoch begins. What the user did to the border belongs to the last one."""
+        self._border_moved = self._collecting = False
+        if not self._frozen:
+            self._frozen = True
+            # Not before: importing torch brings about hundreds of collections, and each would call it twice.
+            if self._on_collection not in gc.callbacks:
+                gc.callbacks.append(self._on_collection)
+        if sys.unraisablehook is not self.signals.hook:  # pytest sets its own, by the version once or for each phase
+            self.signals.install()
+        freeze()
+
+    def thaw(self) -> None:
+        """Take the border away: everything is visible until the next `freeze`."""
+        if self._frozen:
+            self._frozen = False
+            thaw_in_order()
+
+    def collect_young(self) -> None:
+        """A full collection that sees the young objects alone."""
+        if self._frozen and not self._thawed and not self._listener.user_frozen:
+            self._young_alone = True
+            try:
+                collect()
+            finally:
+                self._young_alone = False
+
+    @contextmanager
+    def whole_heap(self) -> Iterator[None]:
+        """Within it the unwrapped functions see every object."""
+        if self._thawed or not (self._frozen or self._listener.user_frozen):
+            yield  # nothing is hidden: no epoch has begun, or another's whole heap is in use
+            return
+        self._listener.note()
+        self._thawed = True
+        thaw_in_order()
+        try:
+            yield
+        finally:
+            self._thawed = False
+            freeze()
+            self._border_moved = True
+            self._listener.moved()
+
+    @property
+    def border_lost(self) -> bool:
+        """Whether a full collection thawed the heap and was kept from freezing it again.
+
+        An exception in a callback of the collector is swallowed: a signal's handler may raise one (a timeout, Ctrl-C).
+        """
+        return self._collecting
+
+    def _on_collection(self, phase: str, info: dict[str, int]) -> None:
+        if self.signals.lost:
+            self.signals.go_on(phase)
+        if info["generation"] != 2 or self._listener.user_frozen or self._thawed or not self._frozen:
+            return
+        if self._young_alone:
+            return
+        if phase == "start":
+            self._listener.begin_collection()
+            self._collecting = True
+            thaw_in_order()
+        else:
+            freeze()
+            self._collecting = False
+            self._listener.end_collection()
+            self.on_collected()
+
+    def _replacements(self) -> list[types.FunctionType]:
+        view, listener = self, self._listener
+
+        def get_objects_(generation: int | None = None) -> list[Any]:
+            if listener.user_frozen or generation in (0, 1):  # the young are visible as they are
+                return get_objects(generation)
+            with view.whole_heap():
+                return get_objects(generation)
+
+        def get_referrers_(*objects: Any) -> list[Any]:
+            if listener.user_frozen:
+                found = get_referrers(*objects)
+            else:
+                with view.whole_heap():
+                    found = get_referrers(*objects)
+            # The tuple of arguments refers to them too; without this frame in between nobody would see it.
+            return [referrer for referrer in found if referrer is not objects]
+
+        def get_freeze_count_() -> int:
+            return get_freeze_count() if listener.user_frozen else view._frozen_before
+
+        def freeze_() -> None:
+            listener.note()
+            listener.user_frozen = True
+            freeze()
+            listener.moved()
+
+        def unfreeze_() -> None:
+            listener.note()
+            listener.user_frozen = False
+            view._frozen_before = 0
+            unfreeze()
+            if view._frozen and not listener.scanning:
+                freeze()
+                view._border_moved = True
+            listener.moved()
+
+        def collect_(generation: int = 2) -> int:
+            # Young objects that a look at the heap made old would escape a young collection the test counts on.
+            if view._border_moved and not listener.user_frozen and generation in (0, 1):
+                generation = 2
+            __tracebackhide__ = True  # a failure's text shows only the user's frames, as without the plugin
+            return collect(generation)
+
+        replacements = []
+        for function in (get_objects_, get_referrers_, get_freeze_count_, freeze_, unfreeze_, collect_):
+            assert isinstance(function, types.FunctionType)
+            function.__name__ = function.__name__.rstrip("_")
+            replacements.append(function)
+        return replacements

@@ -1,0 +1,142 @@
+"""Running functions and their local variables.
+
+A running frame does not show its locals to the collector (since CPython 3.11, Objects/frameobject.c, frame_traverse), so
+they are read by name. Up to 3.12 reading `f_locals` leaves a dict behind in the frame that keeps every local alive:
+it is emptied again, unless someone else holds it (`locals()` returns that same dict).
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+import sys
+import types
+from _thread import get_ident
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from pytest_gpuleak.heap.collector import get_referrers
+from pytest_gpuleak.heap.safe_access import cut_name, instance_dict, is_a, is_within, loaded, loaded_class, plain_text
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
+
+PACKAGE: Final = "pytest_gpuleak"
+"""Frames, globals and types of this package never count as holders."""
+
+_COMPREHENSIONS: Final = ("<listcomp>", "<setcomp>", "<dictcomp>")
+
+_SNAPSHOT_REFERENCES: Final = 3
+"""References to a snapshot that no one else holds: the frame's, our variable's and `getrefcount`'s argument."""
+
+
+@dataclass(frozen=True)
+class RunningFrame:
+    """One frame on some thread's stack.
+
+    Attributes:
+        frame: the frame itself.
+        thread: name of its thread, or None for the thread that searches.
+    """
+
+    frame: types.FrameType
+    thread: str | None
+
+    def describe(self) -> str:
+        """The frame as a root is written: ``thread 'loader' in run``, ``frame of pkg.mod.main``."""
+        if self.thread is not None:
+            return f"thread {self.thread!r} in {function_name(self.frame.f_code)}"
+        module = plain_text(self.frame.f_globals.get("__name__"))
+        name = function_name(self.frame.f_code)
+        return f"frame of {name}" if module is None else f"frame of {cut_name(module)}.{name}"
+
+
+def function_name(code: types.CodeType) -> str:
+    """The qualified name of a code object, alike in all Python versions.
+
+    Code objects know it since Python 3.11. Before, the function that runs is asked for it, where one is still there and
+    was not given another's name (`functools.wraps`); the plain name has to do elsewhere.
+    """
+    found = getattr(code, "co_qualname", None) or _name_of_owner(code) or code.co_name
+    return without_comprehensions(cut_name(str(found)))
+
+
+def _name_of_owner(code: types.CodeType) -> str | None:
+    """The qualified name of a function that has this code object."""
+    for owner in get_referrers(code):
+        if type(owner) is types.FunctionType and owner.__code__ is code:
+            name = plain_text(owner.__qualname__)
+            if name is not None and name.rpartition(".")[2] == code.co_name:
+                return name
+    return None
+
+
+def without_comprehensions(qualname: str) -> str:
+    """A qualified name without ``<listcomp>`` and the like, which have been no functions since 3.12 (PEP 709)."""
+    parts = qualname.split(".")
+    kept = [part for part in parts if part not in _COMPREHENSIONS]
+    while kept and kept[-1] == "<locals>":
+        kept.pop()
+    return re.sub(r"<locals>(\.<locals>)+", "<locals>", ".".join(kept)) or "<module>"
+
+
+def belongs_to_plugin(namespace: object) -> bool:
+    """Whether a dict of globals is that of a module of this package."""
+    return type(namespace) is dict and is_within(plain_text(namespace.get("__name__")), PACKAGE)
+
+
+def running_frames(ignore: Collection[int]) -> list[RunningFrame]:
+    """The frames on all threads' stacks, innermost first, without this package's and those whose id is ignored."""
+    found: list[RunningFrame] = []
+    own = get_ident()
+    stacks = sys._current_frames()
+    while stacks:  # emptied, for one of them is this very frame: a reference to itself would keep it, and us
+        ident, frame = stacks.popitem()
+        name = None if ident == own else thread_name(ident)
+        while frame is not None:
+            if not belongs_to_plugin(frame.f_globals) and id(frame) not in ignore:
+                found.append(RunningFrame(frame, name))
+            frame = frame.f_back  # type: ignore[assignment]  # None at the outermost frame
+    return found
+
+
+def live_threads() -> list[object]:
+    """The `threading.Thread` objects whose threads run."""
+    active = loaded("threading", "_active")
+    thread_class = loaded_class("threading", "Thread")
+    if type(active) is not dict or thread_class is None:
+        return []
+    return [thread for thread in list(active.values()) if is_a(thread, thread_class)]
+
+
+def thread_name(ident: int) -> str:
+    """The name of a thread by its ident; ``?`` for one that `threading` did not start."""
+    active = loaded("threading", "_active")
+    thread = active.get(ident) if type(active) is dict else None
+    return "?" if thread is None else name_of_thread(thread)
+
+
+def name_of_thread(thread: object) -> str:
+    """The name of a `threading.Thread`, read past its property."""
+    namespace = instance_dict(thread)
+    return cut_name((None if namespace is None else plain_text(namespace.get("_name"))) or "?")
+
+
+def local_variables(frame: types.FrameType) -> list[tuple[str, Any]]:
+    """Names and values of a frame's local variables, nothing left behind in the frame."""
+    namespace: Any = frame.f_locals
+    if type(namespace) is not dict:
+        # 3.13: a view of the frame (PEP 667). A class body's own mapping (`__prepare__`) would run a stranger's code.
+        view: Any = namespace
+        return list(view.items()) if _is_view(view) else []
+    found = list(namespace.items())
+    if frame.f_code.co_flags & inspect.CO_OPTIMIZED and sys.getrefcount(namespace) <= _SNAPSHOT_REFERENCES:
+        namespace.clear()
+    return found
+
+
+def _is_view(namespace: object) -> bool:
+    """Whether `namespace` is the interpreter's own view of a frame, and not a mapping of the user's."""
+    # Not by a name: a view refers to its frame, and the frame would refer to the view.
+    view: type = type(inspect.currentframe().f_locals)  # type: ignore[union-attr]  # CPython has frames
+    return type(namespace) is view and view is not dict

@@ -1,0 +1,70 @@
+"""Containers that C code has made and never told the collector about.
+
+`PyStructSequence_New` (Objects/structseq.c) does not track what it makes, and torch returns such tuples from every
+operation with named results: ``logits.max(1)``, ``torch.topk``, ``torch.linalg.svd``. Whoever keeps one keeps its
+tensors, and `gc.get_referrers` does not show it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from pytest_gpuleak.heap import safe_access
+from pytest_gpuleak.heap.hidden_references import Descent
+from pytest_gpuleak.heap.referrers import get_objects, get_referents, is_tracked, untouchable_modules
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from pytest_gpuleak.heap.hidden_references import Link
+    from pytest_gpuleak.heap.referrers import Deadline
+
+_HAVE_GC: Final = 1 << 14
+"""The flag of types whose objects the collector can look into (Include/object.h, Py_TPFLAGS_HAVE_GC)."""
+
+_FLAGS: Final[Any] = type.__dict__["__flags__"]
+
+
+class UntrackedContainers:
+    """Finds containers of types that the collector knows, which are not tracked themselves, in a walk over the heap."""
+
+    def find(self, orphans: Sequence[object], extra: Sequence[object], deadline: Deadline) -> list[Link]:
+        """See `NativeEdgeFinder.find`."""
+        wanted = set(map(id, orphans))
+        own = {id(orphans), id(extra), *untouchable_modules()}
+        candidates: dict[int, bool] = {}
+
+        def may_hide(value: object) -> bool:
+            kind = type(value)
+            if id(kind) not in candidates:
+                candidates[id(kind)] = _may_hide(kind)
+            return candidates[id(kind)] and not is_tracked(value)
+
+        def is_wanted(value: object) -> bool:
+            return id(value) in wanted
+
+        descent = Descent(is_wanted, is_wanted, may_hide, deadline)
+        for source in ((extra,), get_objects()):
+            for container in source:
+                if id(container) in own and container is not extra:
+                    continue
+                values = get_referents(container)
+                if deadline.worked(1 + len(values)):
+                    return descent.links
+                for value in values:
+                    if may_hide(value):
+                        descent.enter(value)
+        return descent.links
+
+
+def _may_hide(kind: type) -> bool:
+    """Whether an untracked object of this type may hold what the collector tracks.
+
+    A dict or a tuple that is not tracked holds nothing of the kind, and classes written in C never are.
+    """
+    return (
+        kind is not dict
+        and kind is not tuple
+        and not safe_access.is_subclass(kind, type)
+        and bool(_FLAGS.__get__(kind) & _HAVE_GC)
+    )

@@ -1,0 +1,33 @@
+"""The fingerprint of a finding: the same on another machine, and in another order of the tests."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pytest_gpuleak.model.findings import Holder
+
+FINGERPRINT_DIGITS = 16
+
+MAX_EDGE_READ = 2_000
+"""Characters of a root or an edge that a fingerprint is made of: a key may be a text of megabytes."""
+
+
+def fingerprint(kind: str, holder: Holder | None) -> str:
+    """Hex digest of kinds, names and edges alone.
+
+    Digits, paths and addresses are left out, so that it is the same on another machine and in another order.
+    """
+    import hashlib  # here, since it takes milliseconds, and most runs find nothing
+
+    parts = [kind]
+    if holder is not None:
+        parts += [holder.kind, _nameless(holder.root), *(_nameless(step.edge) for step in holder.path)]
+    return hashlib.sha256("\0".join(parts).encode("utf-8", "replace")).hexdigest()[:FINGERPRINT_DIGITS]
+
+
+def _nameless(text: str) -> str:
+    text = text[:MAX_EDGE_READ]
+    text = re.sub(r"(['\"])[^'\"]*[/\\][^'\"]*\1", "'path'", text)
+    return re.sub(r"0x[0-9a-fA-F]+|\d+", "#", text)

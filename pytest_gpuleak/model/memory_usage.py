@@ -1,0 +1,89 @@
+"""The memory of a run, from its records: the heaviest tests, and what the session added up to. Pure functions."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from pytest_gpuleak.model.readings import HOST
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from pytest_gpuleak.model.records import TestRecord
+
+
+def describe_usage(tests: Sequence[TestRecord], count: int) -> dict[str, Any]:
+    """The run's memory as plain values: ``drift``, ``peaks`` and ``heaviest``; empty where no counter was read.
+
+    Args:
+        tests: the records, in the order they ended.
+        count: how many of the heaviest tests.
+    """
+    drift = sum_drift(tests)
+    if not drift:
+        return {}
+    return {"drift": drift, "peaks": highest_peaks(tests), "heaviest": find_heaviest(tests, count)}
+
+
+def sum_drift(tests: Iterable[TestRecord]) -> dict[str, dict[str, int]]:
+    """By device and counter, the bytes that the session added from the first test's begin to the last one's end.
+
+    Workers of xdist have counters of their own, which are added up.
+    """
+    first: dict[tuple[str, str, str], int] = {}
+    last: dict[tuple[str, str, str], int] = {}
+    for test in tests:
+        for device, counters in test.memory.items():
+            for name, size in counters.items():
+                metric, _, when = name.rpartition("_")
+                if when == "before":
+                    first.setdefault((test.worker, device, metric), size)
+                elif when == "after":
+                    last[test.worker, device, metric] = size
+    drift: dict[str, dict[str, int]] = {}
+    for (worker, device, metric), size in last.items():
+        counters = drift.setdefault(device, {})
+        counters[metric] = counters.get(metric, 0) + size - first.get((worker, device, metric), 0)
+    return drift
+
+
+def highest_peaks(tests: Iterable[TestRecord]) -> dict[str, int]:
+    """By device, the most bytes allocated at once during any test."""
+    peaks: dict[str, int] = {}
+    for test in tests:
+        for device, counters in test.memory.items():
+            if "peak" in counters:
+                peaks[device] = max(peaks.get(device, 0), counters["peak"])
+    return peaks
+
+
+def find_heaviest(tests: Iterable[TestRecord], count: int) -> list[dict[str, Any]]:
+    """The tests that added most at their peak, the heaviest first: nodeid, device, bytes, and what these count.
+
+    A device with a peak counts by what the peak adds to what was there before; where no test used one, the host by what
+    it has more afterwards.
+    """
+    weighed = [entry for test in tests if (entry := _weight(test)) is not None]
+    on_devices = [entry for entry in weighed if entry["device"] != HOST]
+    chosen = sorted(on_devices or weighed, key=lambda entry: (-entry["bytes"], entry["nodeid"]))
+    return chosen[:count]
+
+
+def _weight(test: TestRecord) -> dict[str, Any] | None:
+    best: tuple[bool, int, str, str] | None = None
+    for device, counters in test.memory.items():
+        added = _added(device, counters)
+        if added is not None and added[0] > 0:
+            best = max(best or (False, 0, "", ""), (device != HOST, added[0], device, added[1]))
+    return None if best is None else {"nodeid": test.nodeid, "device": best[2], "bytes": best[1], "what": best[3]}
+
+
+def _added(device: str, counters: Mapping[str, int]) -> tuple[int, str] | None:
+    if device != HOST:
+        if "peak" in counters:
+            return counters["peak"] - counters.get("allocated_before", 0), "peak"
+        return counters.get("allocated_after", 0) - counters.get("allocated_before", 0), "left"
+    for name, size in counters.items():
+        if name.endswith("_after"):
+            return size - counters.get(name.removesuffix("_after") + "_before", 0), "left"
+    return None

@@ -1,0 +1,81 @@
+"""What a test may leave behind: one immutable `Policy` per test, and the run's `Settings`."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, Literal, NamedTuple
+
+from pytest_gpuleak.model.sizes import MIB
+
+# Without postponed annotations a NamedTuple takes half the time to make: none of them has to be compiled.
+
+
+class Policy(NamedTuple):
+    """What one test may leave behind, and how that is found out.
+
+    Attributes:
+        growing_tensors: arrays it may leave behind growing; None: growth is judged by bytes alone.
+        growing_bytes: bytes per device it may leave behind growing; None: growth is judged by tensors alone.
+        retained_bytes: residue that does not grow fails from here up, in bytes per device.
+        reserved_bytes: growth of a device's reserved memory that fails, from here up; None: none does.
+        host: how the host's memory is watched, by the names of the probes; empty: not at all.
+        host_bytes: bytes of the host's memory it may leave behind growing.
+        confirm: re-runs of a suspect; 0: the first run alone decides.
+        confirm_limit_s: seconds; a suspect that took longer is not run again.
+        cycles: what becomes of memory that only the cyclic collector freed.
+        scan: how arrays left behind are found: by epochs of the collector, or by a scan of the heap.
+        process_bytes: memory from which a helper process fails that stays but does not grow in number; None: none does.
+        allowed: the reason given to `allow_gpu_leak`; None: findings fail.
+    """
+
+    growing_tensors: int | None = 0
+    growing_bytes: int | None = 0
+    retained_bytes: int = MIB
+    reserved_bytes: int | None = None
+    host: tuple[str, ...] = ("heap",)
+    host_bytes: int = 10 * MIB
+    confirm: int = 1
+    confirm_limit_s: float = 60.0
+    cycles: Literal["ignore", "note", "fail"] = "note"
+    scan: Literal["epoch", "scan"] = "epoch"
+    process_bytes: int | None = None
+    allowed: str | None = None
+
+
+class Settings(NamedTuple):
+    """What one run was asked for.
+
+    Attributes:
+        enabled: whether tests are checked.
+        policy: the policy of tests without a marker.
+        report_paths: absolute paths of the reports to write; empty in an xdist worker, which writes none.
+        named: values given on the command line or in the ini, by the option's name, which a marker adds to.
+        budget_bytes: peak GPU memory that a test without a marker may add; None: any.
+        clean: whether a failed test's frames and the device's cache are freed after it.
+        top: how many of the heaviest tests are listed at the end.
+        snapshots: folder for the allocator's history of leaking tests, absolute; None: none is written.
+        baseline: the file of known leaks, absolute; None: none is known.
+        update_baseline: whether the leaks of this run are written into the baseline, and do not fail.
+        fail_stale: whether an entry of the baseline whose leak is gone fails the run.
+        strict: whether the run fails where the check itself or a user's hook failed.
+    """
+
+    enabled: bool
+    policy: Policy
+    report_paths: tuple[Path, ...] = ()
+    named: Mapping[str, Any] = MappingProxyType({})
+    budget_bytes: int | None = None
+    clean: bool = False
+    top: int = 0
+    snapshots: Path | None = None
+    baseline: Path | None = None
+    update_baseline: bool = False
+    fail_stale: bool = False
+    strict: bool = False
+
+
+def describe(settings: Settings) -> dict[str, Any]:
+    """Tell the policy of tests without a marker as plain JSON values: the fields of `Policy` but `allowed`."""
+    values = settings.policy._asdict()
+    del values["allowed"]
+    return values

@@ -1,0 +1,36 @@
+"""Whose source file is it: the user's own, or installed."""
+
+from __future__ import annotations
+
+import functools
+import os
+
+PACKAGE = os.path.dirname(os.path.dirname(__file__)) + os.sep  # noqa: PTH120 - paths are compared as text, a thousand times a re-run
+
+
+@functools.cache
+def _installed_folders() -> tuple[str, ...]:
+    import sysconfig  # 3 ms that runs without a leak are spared
+
+    paths = sysconfig.get_paths()
+    folders = {paths[name] for name in ("stdlib", "platstdlib", "purelib", "platlib") if name in paths}
+    return tuple(os.path.join(folder, "") for folder in folders)  # noqa: PTH118
+
+
+def is_user_file(path: str, root: str) -> bool:
+    """Whether a source file is the user's own.
+
+    Installed packages, Python's library, the plugin and code without a file are not; a package under test that lies
+    below the rootdir is, even where the rootdir itself lies below an installed folder.
+
+    Args:
+        path: the file name of a code object.
+        root: pytest's rootdir, or the working directory.
+    """
+    if path.startswith(("<", PACKAGE)):
+        return path.startswith(("<ipython-input", "<stdin>"))
+    below = path.removeprefix(os.path.join(root, "")) if path.startswith(os.path.join(root, "")) else None  # noqa: PTH118
+    searched = path if below is None else os.sep + below
+    if f"{os.sep}site-packages{os.sep}" in searched or f"{os.sep}dist-packages{os.sep}" in searched:
+        return False
+    return below is not None or not path.startswith(_installed_folders())

@@ -1,0 +1,1 @@
+"""The HTML report: one file for a browser."""

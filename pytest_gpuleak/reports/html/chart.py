@@ -1,0 +1,233 @@
+"""Memory over the run: a chart for each device, one line a worker, as an SVG and as data for the interactive chart."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from typing import TYPE_CHECKING, Any
+
+from pytest_gpuleak.model.text import clean_text, format_bytes
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from pytest_gpuleak.model.records import TestRecord
+
+HOST = "host"
+"""What the records call the memory of the process, beside the devices."""
+
+WIDTH, HEIGHT = 960, 220
+"""Size of an SVG in its own units."""
+
+_LEFT, _RIGHT, _TOP, _BOTTOM = 74, 14, 12, 24
+_BUCKETS = 300  # of the SVG's horizontal axis; each draws its lowest and its highest value
+_MARKS_DRAWN = 400
+_FIRST_METRICS = ("allocated", "heap", "reserved", "rss", "peak")
+_KIB = 1024
+
+
+@dataclasses.dataclass(frozen=True)
+class Mark:
+    """A leaking test on a chart: its position in the run, the number of its finding's row, and its state."""
+
+    position: int
+    row: int
+    state: str
+
+
+@dataclasses.dataclass(frozen=True)
+class Chart:
+    """The memory of one device over the run.
+
+    Attributes:
+        device: ``cuda:0``, ..., or ``host``.
+        metrics: the counters that were read, the one to show first in front.
+        values: by metric and worker, one value a test of that worker, in bytes after the test; None where none was read.
+        marks: the tests with findings on the device.
+    """
+
+    device: str
+    metrics: tuple[str, ...]
+    values: Mapping[str, Mapping[str, Sequence[int | None]]]
+    marks: tuple[Mark, ...]
+
+
+@dataclasses.dataclass(frozen=True)
+class Line:
+    """One worker's line of an SVG: the worker, its index among all, and the points."""
+
+    worker: str
+    index: int
+    points: tuple[tuple[float, float], ...]
+
+
+@dataclasses.dataclass(frozen=True)
+class Drawing:
+    """The geometry of an SVG, ready to be written."""
+
+    device: str
+    metric: str
+    summary: str
+    lines: tuple[Line, ...]
+    marks: tuple[tuple[float, float, Mark], ...]
+    rows: tuple[tuple[float, str], ...]
+    columns: tuple[tuple[float, str], ...]
+    left: int = _LEFT
+    right: int = WIDTH - _RIGHT
+    bottom: int = HEIGHT - _BOTTOM
+    width: int = WIDTH
+    height: int = HEIGHT
+
+
+def build_charts(
+    tests: Sequence[TestRecord], workers: Sequence[str], marks: Mapping[str, Sequence[Mark]]
+) -> list[Chart]:
+    """Build a chart for each device that any test has counters of; the devices first, then the host.
+
+    Args:
+        tests: the records, in the order they ended.
+        workers: their workers.
+        marks: by chart device, the tests to mark.
+    """
+    metrics: dict[str, dict[str, None]] = {}
+    for test in tests:
+        for device, counters in test.memory.items():
+            found = metrics.setdefault(device, {})
+            for name in counters:
+                if name == "peak" or name.endswith("_after"):
+                    found.setdefault(name.removesuffix("_after"))
+    charts: list[Chart] = []
+    for device in sorted(metrics, key=lambda name: (name == HOST, name)):
+        if not metrics[device]:
+            continue
+        names = sorted(metrics[device], key=_rank)
+        values: dict[str, dict[str, list[int | None]]] = {name: {worker: [] for worker in workers} for name in names}
+        for test in tests:
+            counters = test.memory.get(device, {})
+            for name in names:
+                size = counters.get(name if name == "peak" else f"{name}_after")
+                values[name][test.worker].append(size if isinstance(size, int) else None)
+        charts.append(Chart(device, tuple(names), values, tuple(marks.get(device, ()))))
+    return charts
+
+
+def _rank(metric: str) -> tuple[int, str]:
+    return (_FIRST_METRICS.index(metric) if metric in _FIRST_METRICS else len(_FIRST_METRICS), metric)
+
+
+def encode_chart(chart: Chart, workers: Sequence[str]) -> dict[str, Any]:
+    """Write a chart as plain values for the script: sizes in KiB, which is finer than a pixel and half as long."""
+    return {
+        "device": clean_text(chart.device, 100),
+        "metrics": [clean_text(metric, 100) for metric in chart.metrics],
+        "values": [
+            [
+                [None if size is None else size // _KIB for size in chart.values[metric][worker]]
+                if any(size is not None for size in chart.values[metric][worker])
+                else None
+                for worker in workers
+            ]
+            for metric in chart.metrics
+        ],
+        "marks": [[mark.position, mark.row, mark.state] for mark in chart.marks],
+    }
+
+
+def draw_chart(chart: Chart, positions: Mapping[str, Sequence[int]]) -> Drawing:
+    """Lay a chart out as an SVG, which shows its first metric.
+
+    Args:
+        chart: what to draw.
+        positions: by worker, the positions of its tests in the run, from 0.
+    """
+    metric = chart.metrics[0]
+    series = {
+        worker: [(at, size) for at, size in zip(positions[worker], sizes, strict=True) if size is not None]
+        for worker, sizes in chart.values[metric].items()
+    }
+    every = [size for points in series.values() for _, size in points]
+    count = max(1, max((len(places) and places[-1] for places in positions.values()), default=0))
+    low, high, step = _scale(min(every, default=0), max(every, default=0))
+
+    def x(position: float) -> float:
+        return round(_LEFT + (WIDTH - _LEFT - _RIGHT) * position / count, 1)
+
+    def y(size: float) -> float:
+        return round(HEIGHT - _BOTTOM - (HEIGHT - _TOP - _BOTTOM) * ((size - low) / (high - low)), 1)
+
+    where = {at: size for points in series.values() for at, size in points}
+    marks = [(x(mark.position), y(where[mark.position]), mark) for mark in chart.marks if mark.position in where]
+    lines = tuple(
+        Line(worker, index, tuple((x(at), y(size)) for at, size in _thin(points)))
+        for index, (worker, points) in enumerate(series.items())
+        if points
+    )
+    rows = tuple((y(size), _write_tick(size, step, high)) for size in range(low, high + 1, step))
+    columns = tuple((x(at), f"{at + 1:,}") for at in range(0, count + 1, _nice(count / 8)))
+    return Drawing(chart.device, metric, _summarise(metric, series), lines, tuple(_spread(marks)), rows, columns)
+
+
+def _summarise(metric: str, series: Mapping[str, Sequence[tuple[int, int]]]) -> str:
+    """Say in words what a chart shows: for whoever cannot see it, and above it for whoever can."""
+    lines = [points for points in series.values() if points]
+    if not lines:
+        return f"{metric}: nothing was read"
+    most = f"at most {format_bytes(max(size for points in lines for _, size in points))}"
+    if len(lines) > 1:
+        return f"{metric} after each test of {len(lines)} workers, {most}"
+    return f"{metric} after each test, from {format_bytes(lines[0][0][1])} to {format_bytes(lines[0][-1][1])}, {most}"
+
+
+def _spread(marks: list[tuple[float, float, Mark]]) -> Iterable[tuple[float, float, Mark]]:
+    """Of marks that would cover each other, the first; a thousand dots on one line say no more than four hundred."""
+    if len(marks) <= _MARKS_DRAWN:
+        return marks
+    return {round(at * _MARKS_DRAWN / WIDTH): (at, size, mark) for at, size, mark in reversed(marks)}.values()
+
+
+def _thin(points: Sequence[tuple[int, int]]) -> Iterable[tuple[int, int]]:
+    """Keep of each bucket the lowest and the highest point, in their order: what a line of pixels would show."""
+    length = math.ceil(len(points) / _BUCKETS)
+    if length <= 2:
+        return points
+    kept: list[tuple[int, int]] = []
+    for start in range(0, len(points), length):
+        bucket = points[start : start + length]
+        by_size = {min(bucket, key=_size), max(bucket, key=_size)}
+        kept += sorted(by_size)
+    return kept
+
+
+def _size(point: tuple[int, int]) -> int:
+    return point[1]
+
+
+def _scale(lowest: int, highest: int) -> tuple[int, int, int]:
+    """Choose the axis: its ends and the step between lines, a power of two as memory is counted.
+
+    It starts at 0 unless all that happens would then be squeezed into the upper half.
+    """
+    if lowest <= highest / 2:
+        lowest = min(0, lowest)
+    # What moves by less than a hundredth is shown as level.
+    span = max(highest - lowest, highest // 100, _KIB)
+    step = 1 << max(0, math.ceil(math.log2(span)) - 2)
+    low = lowest // step * step
+    high = -(-highest // step) * step
+    return low, max(high, low + step), step
+
+
+def _write_tick(size: int, step: int, high: int) -> str:
+    """Write a size beside its line: in the unit of the highest, with the decimals that tell a step apart."""
+    power = min(4, max(high, 1).bit_length() // 10)
+    unit = 1024**power
+    decimals = 0 if step >= unit else math.ceil(math.log10(unit / step))
+    return f"{size / unit:.{decimals}f} {('bytes', 'KiB', 'MiB', 'GiB', 'TiB')[power]}"
+
+
+def _nice(width: float) -> int:
+    """The least of 1, 2, 5, 10, 20, ... that is no less than `width`."""
+    if width <= 1:
+        return 1
+    power: int = 10 ** math.floor(math.log10(width))
+    return next(factor * power for factor in (1, 2, 5, 10) if factor * power >= width)

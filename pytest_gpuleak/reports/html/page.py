@@ -1,0 +1,180 @@
+"""The HTML report: one file that a reviewer opens from disk or from an artifact server.
+
+It needs nothing but itself and says so: its own content security policy forbids every request, and allows scripts and
+style by their hash. Where a server's stricter policy forbids both, all findings can still be read: they are plain HTML,
+and the chart is an inline SVG; the script only filters, sorts and draws the chart anew.
+"""
+
+from __future__ import annotations
+
+import base64
+import functools
+import hashlib
+import json
+from importlib import resources
+from typing import TYPE_CHECKING, Any
+
+from pytest_gpuleak.model.isolation import isolated
+from pytest_gpuleak.model.text import clean_text, count_of, format_bytes, format_signed
+from pytest_gpuleak.reports.atomic_write import write_text
+from pytest_gpuleak.reports.html.rows import TEXT_LIMIT
+from pytest_gpuleak.reports.html.view import describe_run, no_data
+from pytest_gpuleak.reports.unshown import describe_unshown
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+    from pathlib import Path
+
+    import jinja2
+
+    from pytest_gpuleak.model.records import RunReport
+    from pytest_gpuleak.reports.html.rows import Row
+
+
+def write(report: RunReport, path: Path) -> None:
+    """Write a report to a file, in one step. Raises OSError, as `write_text` does."""
+    write_text(render_html(report), path)
+
+
+def render_html(report: RunReport) -> str:
+    """Render a report as one HTML document without outside references."""
+    run = describe_run(report)
+    styles = [_asset("uplot/uPlot.min.css") + "\n" + _asset("report.css")]
+    head_script = _asset("head.js")
+    scripts = [_asset("uplot/uPlot.iife.min.js"), _asset("report.js")]
+    template = _environment().get_template("report.html")
+    page: str = template.render(
+        run=run,
+        report=report,
+        data=isolated(lambda: _safe_json(run.data), lambda _: _safe_json(no_data())),
+        styles=list(map(_trusted, styles)),
+        head_script=_trusted(head_script),
+        scripts=list(map(_trusted, scripts)),
+        content_security_policy=content_security_policy([head_script, *scripts], styles),
+    )
+    return page
+
+
+def content_security_policy(scripts: list[str], styles: list[str]) -> str:
+    """The policy of a document that holds these scripts and styles, and must neither run, apply nor load another.
+
+    A hash is that of the element's exact text (https://www.w3.org/TR/CSP3/#match-element-to-source-list). Trusted types
+    make the browser refuse every way to turn a string into an element.
+    """
+    return "; ".join(
+        [
+            "default-src 'none'",
+            f"script-src {' '.join(map(_source_hash, scripts))}",
+            f"style-src {' '.join(map(_source_hash, styles))}",
+            "img-src data:",
+            "base-uri 'none'",
+            "form-action 'none'",
+            "require-trusted-types-for 'script'",
+            "trusted-types 'none'",
+        ]
+    )
+
+
+def _source_hash(text: str) -> str:
+    return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
+
+
+@functools.cache
+def _asset(name: str) -> str:
+    """Read a file of `templates`; with the line ends that a browser hashes, however it was checked out."""
+    file = resources.files("pytest_gpuleak.reports").joinpath("templates", *name.split("/"))
+    return file.read_text(encoding="utf-8").replace("\r\n", "\n")
+
+
+def _safe_json(value: object) -> Any:
+    """Write JSON that nothing inside can end early: HTML looks in a script element for ``</script`` and ``<!--``."""
+    text = json.dumps(value, ensure_ascii=True, allow_nan=False, separators=(",", ":"))
+    return _trusted(text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026"))
+
+
+def _trusted(text: str) -> Any:
+    """Mark our own text as HTML that is not to be escaped."""
+    import markupsafe
+
+    return markupsafe.Markup(text)
+
+
+def _breakable(nodeid: str) -> Any:
+    """Let a test's id wrap where its parts meet, rather than within a word."""
+    import markupsafe
+
+    name = str(markupsafe.escape(clean_text(nodeid, TEXT_LIMIT)))
+    return _trusted(name.replace("::", "::<wbr>").replace("[", "<wbr>[", 1))
+
+
+def _part(name: str, caller: Callable[[], str]) -> Any:
+    """Render a section of the page; where that fails, a line in its place."""
+    return isolated(lambda: _trusted(caller()), lambda why: _note(f"{name} could not be shown ({why})"))
+
+
+def _row_part(row: Row, caller: Callable[[], str]) -> Any:
+    """Render a finding's rows; where that fails, a body of the same cells that says so."""
+
+    def unshown(why: str) -> Any:
+        import markupsafe
+
+        fault = why if row.fault else describe_unshown(row.record, row.finding, why)
+        return _trusted(_UNSHOWN.format(number=row.number, state=row.state, fault=markupsafe.escape(fault)))
+
+    return unshown(row.fault) if row.fault else isolated(lambda: _trusted(caller()), unshown)
+
+
+def _note(text: str) -> Any:
+    import markupsafe
+
+    return _trusted(f'<p class="note">{markupsafe.escape(text)}</p>')
+
+
+_UNSHOWN = (
+    '<tbody id="finding-{number}" data-state="{state}" data-kind="" data-device="" data-holder="" data-bytes="0"'
+    ' data-order="0"><tr class="row"><th scope="row" class="c-name" align="left"><bdi>{fault}</bdi></th>'
+    '<td class="c-state"><span class="state {state}">{state}</span></td><td class="c-held"></td><td class="c-kind"></td>'
+    '<td class="c-device"></td><td class="c-bytes number"></td></tr><tr class="more"><td colspan="6"><details>'
+    "<summary>Could not be shown</summary>The JSON report has it.</details></td></tr></tbody>"
+)
+"""A finding that cannot be shown, with all cells that the script looks for."""
+
+
+def _points(points: Iterable[tuple[float, float]]) -> Any:
+    """Write the points of a line, which may be longer than a text: they are numbers, so nothing has to be escaped."""
+    return _trusted(" ".join(f"{x:g},{y:g}" for x, y in points))
+
+
+def _clean(value: object) -> object:
+    """Free every string that a template prints of control and bidi characters, before it is escaped."""
+    if isinstance(value, str) and not hasattr(value, "__html__"):
+        return clean_text(value, TEXT_LIMIT)
+    return value
+
+
+def _template(name: str) -> str:
+    """Read a template; that of a finding without its line ends, which a browser would make a third of its nodes."""
+    text = _asset(name)
+    return text.replace("\n", "") if name == "finding.html" else text
+
+
+@functools.cache
+def _environment() -> jinja2.Environment:
+    import jinja2
+
+    environment = jinja2.Environment(
+        autoescape=True,
+        finalize=_clean,
+        loader=jinja2.FunctionLoader(_template),
+        lstrip_blocks=True,
+        trim_blocks=True,
+        undefined=jinja2.StrictUndefined,
+    )
+    environment.globals.update(part=_part, row_part=_row_part)
+    environment.filters["breakable"] = _breakable
+    environment.filters["points"] = _points
+    environment.filters["count_of"] = count_of
+    environment.filters["size"] = format_bytes
+    environment.filters["signed_size"] = format_signed
+    environment.filters["cut"] = clean_text
+    return environment

@@ -1,0 +1,304 @@
+"""The findings as the HTML report shows them: a row each, worded and cut, and the culprits that several have in common."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections import Counter
+from typing import TYPE_CHECKING, NamedTuple
+
+from pytest_gpuleak.model.findings import FixtureRecord
+from pytest_gpuleak.model.isolation import isolated
+from pytest_gpuleak.model.text import clean_text
+from pytest_gpuleak.reports.grouping import holder_key
+from pytest_gpuleak.reports.unshown import describe_unshown
+from pytest_gpuleak.reports.wording import describe_amount, describe_holder
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from pytest_gpuleak.model.findings import ArrayInfo, Contribution, Finding, Holder, Origin
+    from pytest_gpuleak.model.records import RunReport, TestRecord
+
+TEXT_LIMIT = 1000
+"""Characters of any one text on the page."""
+
+ID_LIMIT = 400
+"""Characters of a test id or a file name."""
+
+STATES = ("leaked", "known", "noted", "allowed")
+"""What a finding is to the reader, the worst first: it fails, a baseline lists it, it does not fail, a marker allows it."""
+
+_ARRAYS_SHOWN = 6  # after like ones were put together; the JSON report has more
+_ORIGINS_SHOWN = 4
+_PARTS_SHOWN = 6
+_HOLDERS_SHOWN = 4
+_STEPS_SHOWN = 30
+_LINES_SHOWN = 12
+
+
+MAX_ROWS = 5_000
+"""Findings that the page shows, the largest of what fails first. A browser takes seconds for as many."""
+
+
+class Found(NamedTuple):
+    """A finding with its test or fixture, its place in the order of the run, and what it is to the reader."""
+
+    order: int
+    record: TestRecord | FixtureRecord
+    finding: Finding
+    state: str
+
+
+@dataclasses.dataclass(frozen=True)
+class Step:
+    """One edge of a drawn path: how it is written, what it leads to, and whether it is the one to edit."""
+
+    edge: str
+    target: str
+    deciding: bool
+
+
+@dataclasses.dataclass(frozen=True)
+class Row:
+    """One finding as the page shows it, with what its test or fixture adds.
+
+    Attributes:
+        number: from 1, in the order of the page; the row's anchor is ``finding-<number>``.
+        name: the test's id, or the fixture's name.
+        about: where it stands, its worker, its scope: what follows the name.
+        state: one of `STATES`.
+        order: when it was found: the position of the test in the run; fixtures come last.
+        what: the finding in one sentence.
+        held: the holder's chain, or what is said in its place.
+        held_kind: the holder's kind in words.
+        holder_kind: its key, for the filter.
+        place: file and line of the holder's root.
+        steps: its path.
+        steps_left: edges that are not shown.
+        others: who else holds it, as pairs of chain and kind, each once.
+        references: further references that read like the holder or one of the others.
+        origins: the lines that created the arrays.
+        arrays: like arrays put together, with how many there are.
+        arrays_left: arrays in the report that are not shown.
+        also: how many other findings have the same holder.
+        total: bytes of all findings of this holder.
+        fault: why the finding cannot be shown, as one line; empty where it can.
+    """
+
+    number: int
+    is_fixture: bool
+    state: str
+    order: int
+    finding: Finding
+    record: TestRecord | FixtureRecord
+    name: str = ""
+    about: str = ""
+    what: str = ""
+    held: str = ""
+    held_kind: str = ""
+    holder_kind: str = "unknown"
+    place: str = ""
+    steps: tuple[Step, ...] = ()
+    steps_left: int = 0
+    others: tuple[tuple[str, str], ...] = ()
+    references: int = 0
+    origins: tuple[Origin, ...] = ()
+    arrays: tuple[tuple[int, ArrayInfo], ...] = ()
+    arrays_left: int = 0
+    parts: tuple[Contribution, ...] = ()
+    evidence: tuple[str, ...] = ()
+    also: int = 0
+    total: int = 0
+    fault: str = ""
+
+
+@dataclasses.dataclass(frozen=True)
+class Culprit:
+    """What several findings have in common: who holds the memory, on which device, and how much in all."""
+
+    held: str
+    held_kind: str
+    place: str
+    state: str
+    device: str
+    findings: int
+    bytes: int
+    search: str
+    first: int
+
+
+def state_of(finding: Finding, record: TestRecord | FixtureRecord) -> str:
+    """Name what a finding is to the reader, as one of `STATES`."""
+    if finding.known:
+        return "known"
+    if finding.failed:
+        return "leaked"
+    return "allowed" if record.allowed is not None else "noted"
+
+
+def find_all(report: RunReport) -> list[Found]:
+    """List the findings of all tests and fixtures: what fails first, within that the largest."""
+    records: tuple[TestRecord | FixtureRecord, ...] = (*report.tests, *report.fixtures)
+    found = [
+        Found(order, record, finding, state_of(finding, record))
+        for order, record in enumerate(records)
+        for finding in record.findings
+    ]
+    isolated(lambda: found.sort(key=_rank), lambda _: None)
+    return found
+
+
+def _rank(found: Found) -> tuple[int, int, int]:
+    return STATES.index(found.state), -found.finding.bytes, found.order
+
+
+def build_rows(found: Sequence[Found]) -> list[Row]:
+    """Arrange the first `MAX_ROWS` findings, as `find_all` lists them. One that cannot be arranged says so."""
+    groups: dict[object, list[int]] = {}
+    for one in found:
+        count_and_size = groups.setdefault(_key_safely(one.finding), [0, 0])
+        count_and_size[0] += 1
+        count_and_size[1] += isolated(functools.partial(int, one.finding.bytes), lambda _: 0)
+    rows = []
+    for number, one in enumerate(found[:MAX_ROWS], 1):
+        count, size = groups[_key_safely(one.finding)]
+        rows.append(
+            isolated(
+                functools.partial(_row, number, one, count - 1, size), functools.partial(_unshown_row, number, one)
+            )
+        )
+    return rows
+
+
+def _unshown_row(number: int, found: Found, why: str) -> Row:
+    """Stand in for a finding that cannot be shown."""
+    return Row(
+        number=number,
+        is_fixture=isinstance(found.record, FixtureRecord),
+        state=found.state,
+        order=found.order,
+        finding=found.finding,
+        record=found.record,
+        fault=describe_unshown(found.record, found.finding, why),
+    )
+
+
+def _row(number: int, found: Found, also: int, total: int) -> Row:
+    record, finding = found.record, found.finding
+    holder = finding.holder
+    path = () if holder is None else holder.path
+    origins = list(dict.fromkeys(array.created for array in finding.tensors if array.created is not None))
+    arrays = list(Counter(finding.tensors).items())
+    others = _others(finding)
+    return Row(
+        number=number,
+        is_fixture=isinstance(record, FixtureRecord),
+        name=clean_text(record.name if isinstance(record, FixtureRecord) else record.nodeid, ID_LIMIT),
+        about=_about(record),
+        state=found.state,
+        order=found.order,
+        finding=finding,
+        record=record,
+        what=describe_amount(finding, ID_LIMIT),
+        held=_chain(holder, finding),
+        held_kind="" if holder is None else describe_holder(holder),
+        holder_kind="unknown" if holder is None else holder.kind,
+        place=place_of(holder.file, holder.line) if holder is not None and holder.file else "",
+        steps=_steps(holder, finding),
+        steps_left=max(0, len(path) - _STEPS_SHOWN),
+        others=others[:_HOLDERS_SHOWN],
+        references=len(finding.other_holders) - len(others),
+        origins=tuple(origins[:_ORIGINS_SHOWN]),
+        arrays=tuple((number, array) for array, number in arrays[:_ARRAYS_SHOWN]),
+        arrays_left=sum(number for _, number in arrays[_ARRAYS_SHOWN:]),
+        parts=finding.contributions[:_PARTS_SHOWN],
+        evidence=finding.evidence[:_LINES_SHOWN],
+        also=0 if holder_key(finding) is None else also,
+        total=total,
+    )
+
+
+def _others(finding: Finding) -> tuple[tuple[str, str], ...]:
+    """Write the further holders, each once: two entries of one cache read the same."""
+
+    def written(holder: Holder) -> tuple[str, str]:
+        return clean_text(holder.text or holder.root, TEXT_LIMIT), describe_holder(holder)
+
+    distinct = dict.fromkeys(map(written, finding.other_holders))
+    if finding.holder is not None:
+        distinct.pop(written(finding.holder), None)
+    return tuple(distinct)
+
+
+def _about(record: TestRecord | FixtureRecord) -> str:
+    parts = [f"fixture, {record.scope} scope"] if isinstance(record, FixtureRecord) else []
+    if record.file:
+        parts.append(place_of(record.file, record.line))
+    elif isinstance(record, FixtureRecord) and record.baseid:
+        parts.append(clean_text(record.baseid, ID_LIMIT))
+    if record.worker != "main":
+        parts.append(clean_text(record.worker, ID_LIMIT))
+    return ", ".join(parts)
+
+
+def place_of(file: str, line: int | None) -> str:
+    """Write a place as ``file:line``."""
+    return clean_text(file, ID_LIMIT) + ("" if line is None else f":{line}")
+
+
+def _chain(holder: Holder | None, finding: Finding) -> str:
+    if holder is not None:
+        return clean_text(holder.text or holder.root or "nothing that the gc module shows", TEXT_LIMIT)
+    if finding.contributions:
+        return clean_text(finding.contributions[0].text, TEXT_LIMIT)
+    return "not searched"
+
+
+def _steps(holder: Holder | None, finding: Finding) -> tuple[Step, ...]:
+    if holder is None or not holder.path:  # a global may be the tensor itself
+        return ()
+    last = finding.contributions[0].text if finding.contributions else ""
+    if finding.tensors:
+        array = finding.tensors[0]
+        last = f"tensor {array.dtype} {list(array.shape)}"
+    path = holder.path
+    targets = [step.type for step in path[1:]] + [last]
+    return tuple(
+        Step(step.edge.strip(), target, index == holder.deciding)
+        for index, (step, target) in enumerate(zip(path, targets, strict=True))
+    )[:_STEPS_SHOWN]
+
+
+def _key_safely(finding: Finding) -> object:
+    """Return what the findings of one holder have in common; those that nobody known holds need not be the same."""
+    key: object = isolated(lambda: holder_key(finding) or (finding.device,), lambda _: "")
+    return isolated(lambda: (hash(key), key)[1], lambda _: "")
+
+
+def group_culprits(found: Sequence[Found]) -> list[Culprit]:
+    """Put the findings of one holder and device together; those that fail first, within that the largest."""
+    groups: dict[object, list[tuple[int, Found]]] = {}
+    for number, one in enumerate(found, 1):
+        groups.setdefault(_key_safely(one.finding), []).append((number, one))
+    culprits = [_culprit(members) for members in groups.values()]
+    return sorted(culprits, key=lambda one: (STATES.index(one.state), -one.bytes, one.first))
+
+
+def _culprit(members: Sequence[tuple[int, Found]]) -> Culprit:
+    first, one = members[0]
+    holder = one.finding.holder
+    if holder_key(one.finding) is None:
+        holder = None
+    held = "" if holder is None else clean_text(holder.root or holder.text, TEXT_LIMIT)
+    return Culprit(
+        held=held or "holder not known",
+        held_kind="" if holder is None else describe_holder(holder),
+        place=place_of(holder.file, holder.line) if holder is not None and holder.file else "",
+        state=min((one.state for _, one in members), key=STATES.index),
+        device=one.finding.device,
+        findings=len(members),
+        bytes=sum(one.finding.bytes for _, one in members),
+        search=held,
+        first=first,
+    )

@@ -1,0 +1,273 @@
+"""What the HTML report shows around its findings: its sentence, figures, filters and facts, arranged and not judged."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import json
+import math
+from collections import Counter
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from pytest_gpuleak.model.isolation import isolated
+from pytest_gpuleak.model.text import clean_text, count_of, format_bytes
+from pytest_gpuleak.reports.html.chart import HOST, Drawing, Mark, build_charts, draw_chart, encode_chart
+from pytest_gpuleak.reports.html.rows import (
+    ID_LIMIT,
+    STATES,
+    Culprit,
+    Found,
+    Row,
+    build_rows,
+    find_all,
+    group_culprits,
+)
+from pytest_gpuleak.reports.wording import HOLDER_WORDS
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+
+    from pytest_gpuleak.model.findings import KnownLeak
+    from pytest_gpuleak.model.records import RunReport, TestRecord
+
+    _Listed = tuple[tuple[str, ...], dict[str, Any]]
+    _Drawn = tuple[tuple[Drawing, ...], list[dict[str, Any]]]
+
+_T = TypeVar("_T")
+
+MAX_TESTS = 200_000
+"""Tests that the page lists and draws, the first of the run."""
+
+_FILTERS = ("state", "kind", "device", "holder")
+_CULPRITS_SHOWN = 10
+_REASONS_SHOWN = 20
+_STALE_SHOWN = 500
+
+
+@dataclasses.dataclass(frozen=True)
+class View:
+    """All that the template needs beside the report itself."""
+
+    title: str
+    headline: str
+    mood: str
+    faults: list[str]
+    tiles: tuple[tuple[str, str, str], ...]
+    rows: tuple[Row, ...]
+    rows_left: int
+    culprits: tuple[Culprit, ...]
+    culprits_left: int
+    choices: Mapping[str, tuple[tuple[str, str, int], ...]]
+    drawings: tuple[Drawing, ...]
+    workers: tuple[str, ...]
+    reasons: tuple[tuple[str, int], ...]
+    reasons_left: int
+    stale: tuple[KnownLeak, ...]
+    stale_left: int
+    facts: tuple[tuple[str, tuple[tuple[str, str], ...]], ...]
+    tests: int
+    tests_left: int
+    without_findings: int
+    data: dict[str, Any]
+
+
+def describe_run(report: RunReport) -> View:
+    """Arrange a run for the page: what fails first, within that the largest. A part that fails is named in `faults`."""
+    faults: list[str] = []
+
+    def part(name: str, make: Callable[[], _T], otherwise: _T) -> _T:
+        def leave_out(why: str) -> _T:
+            faults.append(f"{name} could not be shown ({why})")
+            return otherwise
+
+        return isolated(make, leave_out)
+
+    found: list[Found] = part("the findings", lambda: find_all(report), [])
+    rows = build_rows(found)
+    culprits: list[Culprit] = part("the holders", lambda: group_culprits(found), [])
+    headline, mood = part("the headline", lambda: _headline(report, found), ("GPU memory leaks", "leaked"))
+    reasons = Counter(test.why_unchecked for test in report.tests if test.why_unchecked)
+    listed: _Listed = ((), no_data())
+    workers, data = part("the list of tests", lambda: _list_tests(report.tests[:MAX_TESTS]), listed)
+    drawn: _Drawn = ((), [])
+    drawings, data["charts"] = part("the chart", lambda: _draw(report.tests[:MAX_TESTS], workers, rows), drawn)
+    return View(
+        title=headline,
+        headline=headline,
+        mood=mood,
+        faults=faults,
+        tiles=part("the totals", lambda: tuple(_tiles(report, found)), ()),
+        rows=tuple(rows),
+        rows_left=len(found) - len(rows),
+        culprits=tuple(culprits[:_CULPRITS_SHOWN]),
+        culprits_left=max(0, len(culprits) - _CULPRITS_SHOWN),
+        choices=part("the filters", lambda: _all_choices(rows), dict.fromkeys(_FILTERS, ())),
+        drawings=drawings,
+        workers=workers,
+        reasons=tuple(reasons.most_common(_REASONS_SHOWN)),
+        reasons_left=max(0, len(reasons) - _REASONS_SHOWN),
+        stale=report.stale[:_STALE_SHOWN],
+        stale_left=max(0, len(report.stale) - _STALE_SHOWN),
+        facts=tuple(
+            (title, part(title.lower(), functools.partial(_list_facts, values), ()))
+            for title, values in (
+                ("Environment", report.environment),
+                ("Policy", report.policy),
+                ("Totals", report.summary),
+            )
+        ),
+        tests=len(report.tests),
+        tests_left=max(0, len(report.tests) - MAX_TESTS),
+        without_findings=sum(not test.findings for test in report.tests),
+        data=data,
+    )
+
+
+def _list_tests(tests: Sequence[TestRecord]) -> _Listed:
+    """List the workers, and write the tests for the script; the charts are added later."""
+    workers = tuple(sorted({test.worker for test in tests}, key=lambda name: (len(name), name)))
+    names = [clean_text(worker, ID_LIMIT) for worker in workers]
+    return workers, {"tests": _encode_tests(tests, workers), "workers": names, "charts": []}
+
+
+def no_data() -> dict[str, Any]:
+    """Return what the script is given where there are no tests to list."""
+    return {"tests": {"files": [], "words": [], "rows": []}, "workers": [], "charts": []}
+
+
+def _draw(tests: Sequence[TestRecord], workers: Sequence[str], rows: Sequence[Row]) -> _Drawn:
+    if not workers:
+        return (), []
+    positions: dict[str, list[int]] = {worker: [] for worker in workers}
+    for at, test in enumerate(tests):
+        positions[test.worker].append(at)
+    charts = build_charts(tests, workers, _marks([row for row in rows if row.order < len(tests)]))
+    drawings = tuple(draw_chart(chart, positions) for chart in charts)
+    return drawings, [encode_chart(chart, workers) for chart in charts]
+
+
+def _all_choices(rows: Sequence[Row]) -> dict[str, tuple[tuple[str, str, int], ...]]:
+    values = (
+        (row.state for row in rows),
+        (row.finding.kind for row in rows),
+        (row.finding.device for row in rows),
+        (row.holder_kind for row in rows),
+    )
+    return {
+        name: _choices(some, HOLDER_WORDS if name == "holder" else {})
+        for name, some in zip(_FILTERS, values, strict=True)
+    }
+
+
+def _marks(rows: Sequence[Row]) -> dict[str, list[Mark]]:
+    """By chart device, the tests to mark there, each with the worst of its findings; tensors on the CPU are the host's."""
+    marks: dict[str, dict[int, Mark]] = {}
+    for row in rows:
+        if not row.is_fixture and row.state in ("leaked", "known"):
+            device = HOST if row.finding.device == "cpu" else row.finding.device
+            marks.setdefault(device, {}).setdefault(row.order, Mark(row.order, row.number, row.state))
+    return {device: sorted(found.values(), key=lambda mark: mark.position) for device, found in marks.items()}
+
+
+def _headline(report: RunReport, found: Sequence[Found]) -> tuple[str, str]:
+    """Say the run's verdict in one sentence, and name the mood that colours it."""
+    counts = report.summary
+    leaked, fixtures = _count(counts.get("leaked")), _count(counts.get("fixtures_leaked"))
+    known = sum(one.state == "known" for one in found)
+    parts = [count_of(leaked, "test")] if leaked or not fixtures else []
+    parts += [count_of(fixtures, "fixture")] if fixtures else []
+    total = sum(one.finding.bytes for one in found if one.state == "leaked")
+    if leaked or fixtures:
+        sentence = f"{' and '.join(parts)} leaked {format_bytes(total)}"
+        mood = "leaked"
+    else:
+        sentence = "No test leaked"
+        mood = "known" if known else "clean"
+    if report.incomplete is not None:
+        sentence, mood = f"Incomplete run: {sentence[0].lower()}{sentence[1:]} so far", "leaked"
+    if known:
+        sentence += f"; {count_of(known, 'known leak')} passed"
+    if report.stale:
+        stale = len(report.stale)
+        sentence += f"; {stale} baseline {'entry is' if stale == 1 else 'entries are'} stale"
+    return sentence, mood
+
+
+def _tiles(report: RunReport, found: Sequence[Found]) -> Iterable[tuple[str, str, str]]:
+    """Pair the figures of the head with their labels, and with the state that colours them where it is not 0."""
+    counts = report.summary
+    states = Counter(one.state for one in found)
+    yield f"{_count(counts.get('leaked')):,}", "leaked", "leaked" if counts.get("leaked") else ""
+    if counts.get("fixtures_leaked"):
+        yield f"{_count(counts['fixtures_leaked']):,}", "fixtures leaked", "leaked"
+    if states["known"]:
+        yield f"{states['known']:,}", "known", "known"
+    for name in ("noted", "allowed", "unchecked"):
+        if counts.get(name):
+            yield f"{_count(counts[name]):,}", name, ""
+    yield f"{_count(counts.get('clean')):,}", "clean", ""
+    yield f"{len(report.tests):,}", "tests", ""
+    seconds = sum(test.duration_s for test in report.tests)
+    if math.isfinite(seconds):
+        yield _duration(seconds), "in tests", ""
+    cost = counts.get("overhead_per_test_us")
+    if isinstance(cost, (int, float)) and math.isfinite(cost):
+        yield (f"{cost:.0f} \u00b5s" if cost < 1000 else f"{cost / 1000:.1f} ms"), "check per clean test", ""
+
+
+def _duration(seconds: float) -> str:
+    if seconds < 60:
+        return f"{seconds:.1f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    return f"{minutes} min {rest} s" if minutes < 60 else f"{minutes // 60} h {minutes % 60} min"
+
+
+def _count(value: object) -> int:
+    return value if isinstance(value, int) else 0
+
+
+def _choices(values: Iterable[str], words: Mapping[str, str]) -> tuple[tuple[str, str, int], ...]:
+    """List what a filter can be set to: the value, its words, and how many rows have it."""
+    counts = Counter(values)
+    return tuple((value, words.get(value, value), counts[value]) for value in sorted(counts, key=_state_rank))
+
+
+def _state_rank(value: str) -> tuple[int, str]:
+    return (STATES.index(value) if value in STATES else len(STATES), value)
+
+
+def _list_facts(values: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
+    return tuple(_facts(values))
+
+
+def _facts(values: Mapping[str, Any]) -> Iterable[tuple[str, str]]:
+    for name, value in values.items():
+        if value is None or value in ([], {}):
+            text = "none" if value is not None else "not set"
+        elif isinstance(value, str):
+            text = value
+        elif isinstance(value, (list, tuple)) and all(isinstance(item, str) for item in value):
+            text = ", ".join(value)
+        elif isinstance(value, float):
+            text = f"{value:.6g}"
+        else:
+            text = json.dumps(value, default=str)
+        yield name.replace("_", " "), text
+
+
+def _encode_tests(tests: Sequence[TestRecord], workers: Sequence[str]) -> dict[str, Any]:
+    """Write all tests as columns for the script, a file's name and each repeated word once."""
+    files: dict[str, int] = {}
+    words: dict[str, int] = {}
+    place = {worker: index for index, worker in enumerate(workers)}
+    rows: list[list[Any]] = []
+    for test in tests:
+        file, separator, rest = clean_text(test.nodeid, ID_LIMIT).partition("::")
+        name = rest if separator else ""
+        numbers = [words.setdefault(word, len(words)) for word in (test.verdict, test.outcome)]
+        milliseconds = round(test.duration_s * 1000) if math.isfinite(test.duration_s) else None
+        row: list[Any] = [files.setdefault(file, len(files)), name, *numbers, place[test.worker], milliseconds]
+        if test.why_unchecked:
+            row.append(words.setdefault(clean_text(test.why_unchecked, ID_LIMIT), len(words)))
+        rows.append(row)
+    return {"files": list(files), "words": list(words), "rows": rows}

@@ -1,0 +1,326 @@
+"""The journal: a report that is readable at any moment of the run, for a run that is killed before it can write one.
+
+A journal is a JSON report that says that it is incomplete. Its head stands on the first line, each test's record on a
+line of its own, and the rest, the tail, on the last:
+
+    {"schema": ..., "incomplete": "the run has not ended ...", "created": ..., ..., "tests": [
+    {"nodeid": ...}
+    ,{"nodeid": ...}
+    ], "fixtures": [], "stale": [], "summary": {..., "running": ["the test that runs now"]}}
+
+A test that ends costs one write at the tail's place: its record, and the tail again. While a test is run again, the
+record that it has should the process die stands before the tail, and the next write replaces both. Any other line is
+never touched again: a comma that a record needs stands before it. So a process that dies in the middle of a write, of which
+a kernel completes whole pages alone, costs at most the record that was being written, and `recover` reads the others.
+That the run has not ended stands in the head, which no write can spoil.
+What a process has written outlives it, but not the machine: nothing is flushed to the disk.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+import os
+from typing import TYPE_CHECKING, Any
+
+from pytest_gpuleak.model.records import SCHEMA, TestRecord
+from pytest_gpuleak.model.summary import VERDICTS
+from pytest_gpuleak.model.text import clean_text
+from pytest_gpuleak.reports.atomic_write import write_text
+from pytest_gpuleak.reports.json.plain import MAX_TEXT, plain
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+    from pathlib import Path
+
+NOT_ENDED = "the run has not ended (killed, crashed or still running)"
+"""What a journal says of itself."""
+
+_HEAD_KEYS = ("schema", "incomplete", "created", "environment", "policy")
+_TEST_KEYS = frozenset(TestRecord._fields)
+_LATER_KEYS = {"faults"}
+"""Keys that an earlier release did not write."""
+_ERRORS = (OSError, TypeError, ValueError)
+_FLAGS = os.O_RDWR | getattr(os, "O_BINARY", 0)
+
+
+def journal_path(report_paths: Sequence[Path]) -> Path:
+    """Tell where the journal of a run stands: at the first report that is JSON, else beside the first.
+
+    Args:
+        report_paths: the reports that the run is to write when it ends; at least one.
+    """
+    for path in report_paths:
+        if path.suffix.lower() == ".json":
+            return path
+    return report_paths[0].with_name(report_paths[0].name + ".partial.json")
+
+
+class Journal:
+    """Writes a journal. No method raises: a disk that is full costs the journal, and `fault` says so.
+
+    Args:
+        path: where it stands. A file there is replaced by `begin`.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.fault: str | None = None
+        """Why nothing more is written, as one line; None: all is well."""
+        self._file: int | None = None
+        self._identity: os.stat_result | None = None
+        self._process = 0
+        self._end = 0
+        self._tail_at = 0
+        self._first = True
+        self._totals = Totals()
+        self._running: tuple[str, ...] = ()
+        self._fixtures = "[]"
+
+    def begin(self, head: Mapping[str, Any]) -> None:
+        """Put an empty journal in the place of an older report, in one step; a symbolic link is followed.
+
+        Args:
+            head: ``created``, ``environment`` and ``policy`` of the report.
+        """
+        try:
+            known = {"schema": SCHEMA, "incomplete": NOT_ENDED, **head}
+            first = json.dumps(plain(known), allow_nan=False)[:-1] + ', "tests": [\n'
+            tail = self._tail()
+            write_text(first + tail, self.path)
+            self._file = os.open(self.path, _FLAGS)
+            self._identity = os.fstat(self._file)
+            self._process = os.getpid()
+            self._tail_at, self._end = len(first), len(first) + len(tail)
+        except _ERRORS as error:
+            self._break_off(error)
+
+    def note_running(self, nodeids: Iterable[str]) -> None:
+        """Say which tests are running now: should the process die, that is the question."""
+        running = tuple(nodeids)
+        if running != self._running:
+            self._running = running
+            self._write("")
+
+    def add_test(self, record: Mapping[str, Any], running: Iterable[str] = ()) -> None:
+        """A test has ended.
+
+        Args:
+            record: its record, as `model.records.encode` makes it.
+            running: the tests that are running still.
+        """
+        self._running = tuple(running)
+        try:
+            line = _encode(record) + "\n"
+            self._totals.add_test(record)
+        except (*_ERRORS, LookupError) as error:
+            self._break_off(error)
+        else:
+            self._write(line if self._first else "," + line)
+
+    def note_rerun(self, record: Mapping[str, Any]) -> None:
+        """A test is about to be run again: write what is known of it, in case the process dies meanwhile.
+
+        Args:
+            record: the record that the test has then. The next write replaces it.
+        """
+        totals = self._totals.copy()
+        totals.add_test(record)
+        try:
+            line = _encode(record) + "\n"
+        except _ERRORS as error:
+            self._break_off(error)
+        else:
+            self._write(line if self._first else "," + line, totals)
+
+    def set_fixtures(self, records: Sequence[Mapping[str, Any]]) -> None:
+        """Take the findings of wider fixtures, as far as they are known: written with the next test."""
+        try:
+            self._fixtures = json.dumps(plain(records), allow_nan=False)
+            self._totals.set_fixtures(records)
+        except _ERRORS as error:
+            self._break_off(error)
+
+    def close(self) -> None:
+        """Write no more. The journal stays until the report is written over it."""
+        file, self._file = self._file, None
+        with contextlib.suppress(OSError):
+            if file is not None and self._is_journal(os.fstat(file)):
+                os.close(file)
+
+    def remove(self) -> None:
+        """Remove the journal, unless another run has put its own there meanwhile. The reports have been written."""
+        with contextlib.suppress(OSError):
+            if self._is_journal(self.path.stat()):
+                self.path.unlink()
+
+    def _tail(self, totals: Totals | None = None) -> str:
+        running = json.dumps([clean_text(nodeid, MAX_TEXT) for nodeid in self._running])
+        summary = (totals or self._totals).encode()
+        return f'], "fixtures": {self._fixtures}, "stale": [], "summary": {summary[:-1]}, "running": {running}}}}}\n'
+
+    def _write(self, line: str, provisional: Totals | None = None) -> None:
+        """Write a record's line, and the tail behind it.
+
+        Args:
+            line: empty: the tail alone.
+            provisional: what the summary counts with a record that is written over later; None: the record stays.
+        """
+        # A process that was forked from this one shares the file's inode, but not what it knows of its content.
+        if self._file is None or os.getpid() != self._process:
+            return
+        try:
+            file = self._still_open(self._file)
+            data = (line + self._tail(provisional)).encode("ascii")
+            # What is shorter than what stood there is filled up with blanks, which may follow a JSON document.
+            data += b" " * (self._end - self._tail_at - len(data))
+            _write_at(file, data, self._tail_at)
+            self._end = self._tail_at + len(data)
+            if provisional is None:
+                self._tail_at += len(line)
+                self._first = self._first and not line
+        except _ERRORS as error:
+            self._break_off(error)
+
+    def _still_open(self, file: int) -> int:
+        """The journal's descriptor. A test may close what it did not open; then another file may have the number."""
+        with contextlib.suppress(OSError):
+            if self._is_journal(os.fstat(file)):
+                return file
+        self._file = None
+        self._file = os.open(self.path, _FLAGS)
+        if not self._is_journal(os.fstat(self._file)):
+            raise OSError("its file was closed, and another stands in its place")
+        return self._file
+
+    def _is_journal(self, status: os.stat_result) -> bool:
+        return self._identity is not None and os.path.samestat(self._identity, status)
+
+    def _break_off(self, error: Exception) -> None:
+        self.fault = (
+            f"the journal of this run in {self.path} broke off: {getattr(error, 'strerror', None) or error} "
+            "(it is needed only where a run is killed)"
+        )
+        self.close()
+
+
+class Totals:
+    """The counts of a report's summary, kept up to date record by record."""
+
+    def __init__(self) -> None:
+        self._verdicts = dict.fromkeys(VERDICTS, 0)
+        self._tests = self._findings = self._fixtures_leaked = self._fixture_findings = 0
+        self._overhead_s = self._duration_s = 0.0
+
+    def copy(self) -> Totals:
+        """The same counts, to be counted further apart."""
+        other = Totals()
+        vars(other).update(vars(self))
+        other._verdicts = dict(self._verdicts)
+        return other
+
+    def add_test(self, record: Mapping[str, Any]) -> None:
+        """Count a test's record, as `model.records.encode` makes it. Raises KeyError or TypeError for anything else."""
+        self._tests += 1
+        self._verdicts[record["verdict"]] += 1
+        self._findings += len(record["findings"])
+        self._overhead_s += _finite(record["overhead_s"])
+        self._duration_s += _finite(record["duration_s"])
+
+    def set_fixtures(self, records: Sequence[Mapping[str, Any]]) -> None:
+        """Count the fixtures' records. Raises KeyError or TypeError for anything but such."""
+        self._fixtures_leaked = sum(any(found["failed"] for found in record["findings"]) for record in records)
+        self._fixture_findings = sum(len(record["findings"]) for record in records)
+
+    def summary(self) -> dict[str, Any]:
+        """The report's ``summary``, without what takes all records at once."""
+        return {
+            "tests": self._tests,
+            **self._verdicts,
+            "fixtures_leaked": self._fixtures_leaked,
+            "findings": self._findings + self._fixture_findings,
+            "overhead_s": self._overhead_s,
+            "duration_s": self._duration_s,
+        }
+
+    def encode(self) -> str:
+        """The summary as JSON text: names that need no escape, and finite numbers, so a third of what `json` takes."""
+        return "{" + ", ".join([f'"{name}": {value!r}' for name, value in self.summary().items()]) + "}"
+
+
+def recover(text: str) -> dict[str, Any] | None:
+    """Read a journal that was cut in the middle of a write, and is no JSON document.
+
+    Args:
+        text: the file's content.
+
+    Returns:
+        The report as a document with every whole record, `incomplete` set and the summary counted anew; None where the
+        text is no journal of this format. What fixtures left is lost where it stood in the part that was cut. Records
+        are checked for their keys and what is counted; whoever validates reports validates this one too.
+    """
+    first, *lines = text.split("\n")
+    document = _parse(first + "]}") if first.endswith('"tests": [') else None
+    if not isinstance(document, dict) or tuple(document) != (*_HEAD_KEYS, "tests") or document["schema"] != SCHEMA:
+        return None
+    totals, tests = Totals(), []
+    fixtures: list[Any] = []
+    for line in lines:
+        record = _parse(line.removeprefix(","))
+        if not isinstance(record, dict) or not _TEST_KEYS - _LATER_KEYS <= record.keys() <= _TEST_KEYS:
+            tail = _parse('{"tests": [' + line)
+            if isinstance(tail, dict) and isinstance(tail.get("fixtures"), list):
+                fixtures = tail["fixtures"]
+            break
+        try:
+            totals.add_test(record)
+        except (KeyError, TypeError):
+            break
+        tests.append(record)
+    try:
+        totals.set_fixtures(fixtures)
+    except (KeyError, TypeError):
+        fixtures = []
+    head = {key: document[key] for key in _HEAD_KEYS}
+    return {**head, "summary": totals.summary(), "tests": tests, "fixtures": fixtures, "stale": []}
+
+
+def _encode(record: Mapping[str, Any]) -> str:
+    """Write a test's record as one line of ASCII, its strings cleaned and cut as in a report that is complete."""
+    with contextlib.suppress(ValueError):  # a number that is not finite
+        text = _FAST.encode(record)
+        # No escape in it, short and printable: no string in it is to be cleaned, which takes longer than all the rest.
+        if len(text) <= MAX_TEXT and "\\" not in text and text.isascii() and text.isprintable():
+            return text
+    return json.dumps(plain(record), allow_nan=False)
+
+
+_FAST = json.JSONEncoder(ensure_ascii=False, allow_nan=False)
+
+
+def _finite(seconds: float | None) -> float:
+    return seconds if seconds is not None and math.isfinite(seconds) else 0.0
+
+
+def _parse(text: str) -> object:
+    """Parse JSON; None where it is none."""
+    try:
+        return json.loads(text, parse_constant=_refuse)
+    except (ValueError, RecursionError):
+        return None
+
+
+def _refuse(constant: str) -> object:
+    raise ValueError(f"{constant} is no JSON")
+
+
+def _write_at(file: int, data: bytes, offset: int) -> None:
+    """Write at a place of a file, in one call where the system takes it all. Raises OSError."""
+    while data:
+        if hasattr(os, "pwrite"):
+            written = os.pwrite(file, data, offset)
+        else:  # Windows
+            os.lseek(file, offset, os.SEEK_SET)
+            written = os.write(file, data)
+        data, offset = data[written:], offset + written

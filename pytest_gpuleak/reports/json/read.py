@@ -1,0 +1,226 @@
+"""Reading a JSON report back: from a file or a stream, of any origin, with one clear line for what is none.
+
+Nothing that a report names is opened or run. Its counts are made anew from its records, so that they agree with them.
+Strings may hold control characters here; whoever renders them cleans them, as with any report.
+"""
+
+from __future__ import annotations
+
+import datetime
+import json
+import re
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from pytest_gpuleak.model.findings import FixtureRecord, KnownLeak
+from pytest_gpuleak.model.records import SCHEMA, RunReport, TestRecord
+from pytest_gpuleak.model.summary import summarise
+from pytest_gpuleak.model.text import clean_text
+from pytest_gpuleak.reports.json.validate import WrongValueError, check, check_plain, check_texts, check_usage, describe
+
+if TYPE_CHECKING:
+    from typing import BinaryIO
+
+MAX_BYTES = 1024**3
+"""Bytes of the largest report that is read; reading one takes several times as much memory."""
+
+ACCEPTED = "accepted is a JSON report that pytest --gpu-leak-report wrote, version 1 of the format"
+"""How each line that refuses a report ends."""
+
+_VERSION = re.compile(r"pytest-gpuleak/report/([1-9][0-9]{0,8})", re.ASCII)
+_NAME_LIMIT = 300
+_COUNTS = {"known", "stale", "rerun", "budgets_unchecked", "deselected"}
+"""Keys of a summary that not every report has."""
+
+
+class UnusableReport(ValueError):  # noqa: N818 - a user reads the message, and no name of an exception
+    """What was given is no report that can be read. The message is one line: what was given, what is wrong, what is accepted."""
+
+
+def read_report(source: Path | Literal["-"]) -> RunReport:
+    """Read and check a JSON report.
+
+    Keys that version 1 of the format does not know are ignored, and what an earlier release did not write yet takes its
+    default. A journal that was cut in the middle of a write gives the tests that had ended, and is incomplete.
+
+    Args:
+        source: a file, or ``"-"`` for standard input.
+
+    Raises:
+        UnusableReport: it is missing, no report, damaged, or of a newer version.
+    """
+    name = "standard input" if source == "-" else clean_text(str(source), _NAME_LIMIT)
+    try:
+        return _report(_document(_read(source)))
+    except _RefusedError as error:
+        what = str(error)
+    except WrongValueError as error:
+        what = f"holds a wrong value: {error}"
+    except RecursionError:
+        what = "is nested too deep"
+    except MemoryError:
+        what = "is too large for the memory of this machine"
+    raise UnusableReport(f"{name} {what}; {ACCEPTED}")
+
+
+class _RefusedError(ValueError):
+    """The middle of the line: what is wrong."""
+
+
+def _read(source: Path | Literal["-"]) -> str:
+    try:
+        if source == "-":
+            if sys.stdin is None:  # closed before the program started
+                raise _RefusedError("is closed")
+            data = _bounded(sys.stdin.buffer)
+        elif Path(source).is_dir():
+            raise _RefusedError("is a folder")
+        else:
+            with Path(source).open("rb") as stream:
+                data = _bounded(stream)
+    except FileNotFoundError:
+        raise _RefusedError("does not exist") from None
+    except OSError as error:
+        raise _RefusedError(f"cannot be read ({error.strerror or error})") from None
+    except ValueError as error:  # a NUL in the name
+        if isinstance(error, _RefusedError):
+            raise
+        raise _RefusedError(f"cannot be read ({error})") from None
+    if not data.strip():
+        raise _RefusedError("is empty")
+    try:
+        return data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise _RefusedError(f"is no text in UTF-8 (at byte {error.start})") from None
+
+
+def _bounded(stream: BinaryIO) -> bytes:
+    data = stream.read(MAX_BYTES + 1)
+    if len(data) > MAX_BYTES:
+        raise _RefusedError(f"is larger than {MAX_BYTES // 1024**2} MiB")
+    return data
+
+
+def _document(text: str) -> dict[str, Any]:
+    """Parse the text, or what is whole of a journal."""
+    try:
+        document = json.loads(text, object_pairs_hook=_object, parse_constant=_refuse_constant)
+    except json.JSONDecodeError as error:
+        from pytest_gpuleak.reports.json.journal import recover
+
+        rescued = recover(text)
+        if rescued is None:
+            if error.pos >= len(text.rstrip()):
+                raise _RefusedError("breaks off in the middle: it is truncated") from None
+            raise _RefusedError(f"is no JSON (line {error.lineno}, column {error.colno}: {error.msg})") from None
+        document = rescued
+    except _RefusedError:
+        raise
+    except ValueError:  # Python reads no whole number of thousands of digits
+        raise _RefusedError("holds a number of more than 64 bits") from None
+    if not isinstance(document, dict):
+        raise _RefusedError(f"is JSON, but no report: it is {describe(document)}")
+    schema = document.get("schema")
+    if schema != SCHEMA:
+        version = _VERSION.fullmatch(schema) if isinstance(schema, str) else None
+        if version is not None:
+            raise _RefusedError(
+                f"was written by a newer version of pytest-gpuleak (version {version[1]} of the format)"
+            )
+        said = "no schema" if "schema" not in document else f"the schema {describe(schema)}"
+        raise _RefusedError(f"is JSON, but no report of pytest-gpuleak: it has {said}")
+    return document
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        seen: set[str] = set()
+        for key, _ in pairs:
+            if key in seen:
+                raise _RefusedError(f"has the key {describe(key)} twice in one object")
+            seen.add(key)
+    return found
+
+
+def _refuse_constant(constant: str) -> Any:
+    raise _RefusedError(f"holds {constant}, which is no number of JSON")
+
+
+def _report(document: dict[str, Any]) -> RunReport:
+    tests = tuple(_records(TestRecord, document, "tests"))
+    fixtures = tuple(_records(FixtureRecord, document, "fixtures"))
+    stale = tuple(_records(KnownLeak, document, "stale", missing_is_none=True))
+    summary = _mapping(document, "summary")
+    try:
+        usage = check_usage(summary.get("memory") or {})
+    except WrongValueError as error:
+        raise error.at(".summary.memory") from None
+    for key in _COUNTS & summary.keys():
+        if type(summary[key]) is not int:
+            raise WrongValueError(f"is {describe(summary[key])}, which is not a whole number").at(f"summary.{key}")
+    if "known" in summary:
+        summary["known"] = sum(found.known for record in (*tests, *fixtures) for found in record.findings)
+    if "stale" in summary:
+        summary["stale"] = len(stale)
+    incomplete = document.get("incomplete")
+    if not (incomplete is None or isinstance(incomplete, str)):
+        raise WrongValueError(f"is {describe(incomplete)}, which is not text or null").at("incomplete")
+    try:
+        faults = check_texts(document.get("faults", []))
+    except WrongValueError as error:
+        raise error.at("faults") from None
+    return RunReport(
+        created=_time(document.get("created")),
+        environment=_mapping(document, "environment"),
+        policy=_mapping(document, "policy"),
+        summary={**summary, **summarise(tests, fixtures), "memory": usage},
+        tests=tests,
+        fixtures=fixtures,
+        stale=stale,
+        # A reason that is empty is one: whoever wrote it meant to say that tests are missing.
+        incomplete=None if incomplete is None else incomplete or "no reason is given",
+        faults=faults,
+    )
+
+
+def _records(kind: type[Any], document: dict[str, Any], key: str, *, missing_is_none: bool = False) -> list[Any]:
+    if key not in document:
+        if missing_is_none:
+            return []
+        raise WrongValueError("is missing").at(key)
+    values = document[key]
+    if not isinstance(values, list):
+        raise WrongValueError(f"is {describe(values)}, which is not a list").at(key)
+    found = []
+    for index, value in enumerate(values):
+        try:
+            found.append(check(kind, value))
+        except WrongValueError as error:
+            raise error.at(f"{key}[{index}]") from None
+    return found
+
+
+def _mapping(document: dict[str, Any], key: str) -> dict[str, Any]:
+    value = document.get(key, {})
+    if not isinstance(value, dict):
+        raise WrongValueError(f"is {describe(value)}, which is not an object").at(key)
+    try:
+        found: dict[str, Any] = check_plain(value)
+    except WrongValueError as error:
+        raise error.at(key) from None
+    return found
+
+
+def _time(value: object) -> str:
+    if isinstance(value, str):
+        try:
+            # Python 3.10 does not know the Z that others write for UTC.
+            moment = datetime.datetime.fromisoformat(re.sub("Z$", "+00:00", value))
+        except ValueError:
+            pass
+        else:
+            if moment.tzinfo is not None and "T" in value:
+                return value
+    raise WrongValueError(f"is {describe(value)}, which is not a time as 2026-11-20T19:17:00+00:00").at("created")

@@ -1,0 +1,106 @@
+"""What can be written of a record that cannot be written as a whole: for the JSON report, when a fault has spoilt it.
+
+Every field is tried alone. One that fails takes a plain default, and the record says which and why, so that a reader
+sees that something is missing, and the report keeps its format.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from typing import TYPE_CHECKING, Any
+
+from pytest_gpuleak.model.findings import Finding, FixtureRecord, KnownLeak, encode_finding
+from pytest_gpuleak.model.isolation import isolated
+from pytest_gpuleak.model.outcomes import TestRecord
+from pytest_gpuleak.reports.json.plain import plain
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+UNKNOWN = "could not be written"
+"""What stands in the place of a text."""
+
+_TEST = TestRecord(UNKNOWN, "unchecked", None, "failed", UNKNOWN, 0.0, 0.0)
+_FIXTURE = FixtureRecord(UNKNOWN, "session", "", ())
+_ENTRY = KnownLeak(UNKNOWN, None, "unconfirmed", UNKNOWN, 0, "00")
+_FINDING = Finding("unconfirmed", True, UNKNOWN, 0, 0, 0, "00")
+
+
+def salvage_mapping(values: Mapping[str, Any], why: str) -> dict[str, Any]:
+    """Return the values that can be written, by name.
+
+    Args:
+        values: the environment, the policy or the summary of a report.
+        why: the error of the whole, for what is no mapping at all.
+    """
+
+    def part() -> dict[str, Any]:
+        return {str(name): _checked_or_named(value) for name, value in values.items()}
+
+    return isolated(part, lambda _: {UNKNOWN: why})
+
+
+def _checked_or_named(value: Any) -> Any:
+    return isolated(lambda: _checked(value), lambda why: f"{UNKNOWN} ({why})")
+
+
+def salvage_record(record: TestRecord | FixtureRecord | KnownLeak) -> dict[str, Any]:
+    """Return the record of a test, a fixture or a stale entry as plain values, as much of it as can be written."""
+    if isinstance(record, TestRecord):
+        found, faults = _salvage(record, _TEST._asdict(), _as_it_is)
+        if faults and found["verdict"] == "unchecked":
+            found["why_unchecked"] = "; ".join(filter(None, (found["why_unchecked"], *faults)))
+    else:
+        blank = _FIXTURE if isinstance(record, FixtureRecord) else _ENTRY
+        found, faults = _salvage(record, vars(blank), _as_it_is)
+    if not isinstance(record, KnownLeak):
+        findings = isolated(lambda: list(record.findings), lambda _: [])
+        found["findings"] = list(map(_salvage_finding, findings))
+        if found["findings"]:
+            found["findings"][0]["evidence"] += faults
+    return found
+
+
+def _as_it_is(_: str, value: Any) -> Any:
+    return value
+
+
+def _salvage_finding(finding: Finding) -> dict[str, Any]:
+    def encode(name: str, value: Any) -> Any:
+        plain_already = value is None or isinstance(value, (str, int))
+        return value if plain_already else encode_finding(dataclasses.replace(_FINDING, **{name: value}))[name]
+
+    found, faults = _salvage(finding, vars(_FINDING), encode)
+    found["evidence"] = [*found["evidence"], *faults]
+    return found
+
+
+def _salvage(
+    record: object, blank: Mapping[str, Any], encode: Callable[[str, Any], Any]
+) -> tuple[dict[str, Any], list[str]]:
+    """Encode each field alone. Returns the fields, those of `blank` for what fails, and a line for each that does.
+
+    A record's findings are not encoded here: each is salvaged by itself.
+    """
+    found: dict[str, Any] = {}
+    faults: list[str] = []
+    for name, default in blank.items():
+
+        def part(name: str = name) -> Any:
+            return _checked(encode(name, getattr(record, name)))
+
+        def leave_out(why: str, name: str = name, default: Any = default) -> Any:
+            faults.append(f"{name} {UNKNOWN} ({why})")
+            return plain(default)
+
+        if name != "findings":
+            found[name] = isolated(part, leave_out)
+    return found, faults
+
+
+def _checked(value: Any) -> Any:
+    """Return a value as a report has it. Raises whatever keeps it from being written."""
+    value = plain(value)
+    json.dumps(value, allow_nan=False)
+    return value

@@ -1,0 +1,285 @@
+"""Checks of plain values against the dataclasses of the vocabulary, driven by their type hints.
+
+What comes from a file is a stranger's: each value is either of the type that the dataclass states, or named in an error.
+Integers fit into 64 bits and floats are finite, so that no renderer meets a number it cannot write. Keys that a dataclass
+does not have are ignored: a later release may add some to the same version of the format.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import re
+import types
+import typing
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, Union
+
+from pytest_gpuleak.model.findings import Contribution, Finding, FixtureRecord, KnownLeak
+from pytest_gpuleak.model.text import clean_text, shorten_middle
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    Check = Callable[[object], Any]
+
+_T = TypeVar("_T")
+_LARGEST = 2**63 - 1
+
+MAX_DEPTH = 50
+"""Levels of lists and objects in a value whose form is free."""
+
+_FINGERPRINT = re.compile(r"[0-9a-f]{1,128}", re.ASCII)
+_SCOPES = Literal["function", "class", "module", "package", "session"]
+_SHOWN = 60
+"""Characters of a wrong value that its error shows."""
+
+_LEAST = {"line": 1, "count": 0, "bytes": 0, "bytes_per_run": 0, "storage_bytes": 0, "deciding": 0, "nodes": 0}
+_LEAST |= {"saved_tensors": 0, "saved_bytes": 0}
+
+
+class WrongValueError(ValueError):
+    """A value is not what the format says: where it stands, what it is, and what is accepted.
+
+    Attributes:
+        where: the place, as one writes it in Python (``tests[3].line``).
+    """
+
+    def __init__(self, what: str) -> None:
+        super().__init__(what)
+        self.where = ""
+
+    def at(self, place: str) -> WrongValueError:
+        """The same error, one level further out: a place is `.key` or `[index]`."""
+        self.where = place + self.where
+        return self
+
+    def __str__(self) -> str:
+        return f"{shorten_middle(self.where.lstrip('.'), 2 * _SHOWN)} {self.args[0]}".lstrip()
+
+
+def check(kind: type[_T], value: object) -> _T:
+    """Build an instance of a dataclass from plain values, with its defaults for what is missing. Raises WrongValueError."""
+    built: _T = _checker(kind)(value)  # type: ignore[arg-type]  # a class can be hashed
+    return built
+
+
+def check_plain(value: object, depth: int = 0) -> Any:
+    """Return a value of JSON as it is, numbers and depth within bounds. Raises WrongValueError."""
+    if depth > MAX_DEPTH:
+        raise WrongValueError(f"is nested too deep: more than {MAX_DEPTH} levels")
+    inner = functools.partial(check_plain, depth=depth + 1)
+    if isinstance(value, dict):
+        _mapping(inner)(value)
+    elif isinstance(value, list):
+        _list(inner)(value)
+    elif isinstance(value, int):
+        _integer(int(value))  # true and false are integers too, and fine
+    elif isinstance(value, float):
+        _number(value)
+    return value
+
+
+def check_texts(value: object) -> tuple[str, ...]:
+    """Check a list of texts. Raises WrongValueError."""
+    texts: tuple[str, ...] = _checker(tuple[str, ...])(value)
+    return texts
+
+
+def check_usage(value: object) -> dict[str, Any]:
+    """Check a run's memory, as `model.memory_usage.describe_usage` makes it: what is there, has its type. Raises WrongValueError."""
+    found: dict[str, Any] = _mapping(check_plain)(value)
+    for name, kind in _USAGE.items():
+        if name in found:
+            try:
+                found[name] = _checker(kind)(found[name])
+            except WrongValueError as error:
+                raise error.at(f".{name}") from None
+    if "heaviest" in found:
+        found["heaviest"] = [vars(entry) for entry in found["heaviest"]]
+    return found
+
+
+@dataclasses.dataclass
+class _Heavy:
+    """One of the heaviest tests of a run."""
+
+    nodeid: str
+    device: str
+    bytes: int
+    what: str
+
+
+_USAGE: dict[str, Any] = {"drift": dict[str, dict[str, int]], "peaks": dict[str, int], "heaviest": tuple[_Heavy, ...]}
+
+
+def describe(value: object) -> str:
+    """Name a wrong value, short and free of control characters."""
+    if isinstance(value, dict):
+        return "an object"
+    if isinstance(value, list):
+        return "a list"
+    if isinstance(value, int) and not isinstance(value, bool) and abs(value) > _LARGEST:
+        return "a number of more than 64 bits"  # Python refuses to write the longest ones at all
+    if value is None or isinstance(value, bool):
+        return {None: "null", True: "true", False: "false"}[value]
+    return clean_text(repr(value), _SHOWN)
+
+
+def _wrong(value: object, accepted: str) -> WrongValueError:
+    return WrongValueError(f"is {describe(value)}, which is not {accepted}")
+
+
+@functools.cache
+def _checker(kind: Any) -> Check:
+    """The check of one type: a function that returns the value as the dataclasses want it, or raises WrongValueError."""
+    if kind is Any:
+        return check_plain
+    if kind in _SIMPLE:
+        return _SIMPLE[kind]
+    if dataclasses.is_dataclass(kind) or hasattr(kind, "_fields"):
+        return _record(kind)
+    origin, arguments = typing.get_origin(kind), typing.get_args(kind)
+    if origin is Literal:
+        return _choice(arguments)
+    if origin in (Union, types.UnionType):
+        (other,) = (argument for argument in arguments if argument is not type(None))
+        inner = _checker(other)
+        return lambda value: None if value is None else inner(value)
+    if origin is tuple:
+        return _list(_checker(arguments[0]))
+    if origin is dict:
+        return _mapping(_checker(arguments[1]))
+    raise TypeError(f"no check for {kind!r}")
+
+
+def _record(kind: type[Any]) -> Check:
+    # The records know their findings by name alone, since most runs make none.
+    hints = typing.get_type_hints(
+        kind, localns={"Finding": Finding, "FixtureRecord": FixtureRecord, "KnownLeak": KnownLeak}
+    )
+    fields = [(name, _limited(kind, name, hints[name]), required) for name, required in _fields(kind)]
+
+    def one(value: object) -> Any:
+        if not isinstance(value, dict):
+            raise _wrong(value, "an object")
+        found = {}
+        for name, inner, required in fields:
+            if name in value:
+                try:
+                    found[name] = inner(value[name])
+                except WrongValueError as error:
+                    raise error.at("." + name) from None
+            elif required:
+                raise WrongValueError("is missing").at("." + name)
+        return kind(**found)
+
+    return one
+
+
+def _fields(kind: type[Any]) -> list[tuple[str, bool]]:
+    """The fields of a dataclass or a named tuple, and whether each must be there."""
+    if hasattr(kind, "_fields"):
+        return [(name, name not in kind._field_defaults) for name in kind._fields]
+    missing = dataclasses.MISSING
+    return [
+        (field.name, field.default is missing and field.default_factory is missing)
+        for field in dataclasses.fields(kind)
+    ]
+
+
+def _limited(kind: type[Any], name: str, hint: Any) -> Check:
+    """The check of one field: what its type hint says, and what the format says beyond it."""
+    if name == "fingerprint":
+        return _fingerprint
+    if (kind, name) == (FixtureRecord, "scope"):
+        return _checker(_SCOPES)
+    inner = _checker(hint)
+    least = None if kind is Contribution else _LEAST.get(name)
+    if name == "shape":
+        inner = _list(_at_least(0, _integer))
+    return inner if least is None else _at_least(least, inner)
+
+
+def _at_least(least: int, inner: Check) -> Check:
+    def one(value: object) -> Any:
+        found = inner(value)
+        if found is not None and found < least:
+            raise _wrong(value, f"a number from {least}")
+        return found
+
+    return one
+
+
+def _fingerprint(value: object) -> str:
+    if isinstance(value, str) and _FINGERPRINT.fullmatch(value):
+        return value
+    raise _wrong(value, "a fingerprint: up to 128 hexadecimal digits")
+
+
+def _choice(accepted: tuple[Any, ...]) -> Check:
+    def one(value: object) -> Any:
+        if isinstance(value, str) and value in accepted:
+            return accepted[accepted.index(value)]  # one string for all records, not one each
+        raise _wrong(value, "one of " + ", ".join(accepted))
+
+    return one
+
+
+def _list(inner: Check) -> Check:
+    def one(value: object) -> Any:
+        if not isinstance(value, list):
+            raise _wrong(value, "a list")
+        found = []
+        for index, item in enumerate(value):
+            try:
+                found.append(inner(item))
+            except WrongValueError as error:
+                raise error.at(f"[{index}]") from None
+        return tuple(found)
+
+    return one
+
+
+def _mapping(inner: Check) -> Check:
+    def one(value: object) -> Any:
+        if not isinstance(value, dict):
+            raise _wrong(value, "an object")
+        found = {}
+        for key, item in value.items():
+            try:
+                found[key] = inner(item)
+            except WrongValueError as error:
+                raise error.at(f".{clean_text(key, _SHOWN)}") from None
+        return found
+
+    return one
+
+
+def _text(value: object) -> str:
+    if isinstance(value, str):
+        return value
+    raise _wrong(value, "text")
+
+
+def _switch(value: object) -> bool:
+    if isinstance(value, bool):
+        return value
+    raise _wrong(value, "true or false")
+
+
+def _integer(value: object) -> int:
+    if isinstance(value, int) and not isinstance(value, bool) and -_LARGEST <= value <= _LARGEST:
+        return value
+    raise _wrong(value, "a whole number of at most 64 bits")
+
+
+def _number(value: object) -> float:
+    """A number; null, which a report has where none could be measured, is 0."""
+    if value is None:
+        return 0.0
+    if isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) <= _LARGEST:
+        return float(value)  # NaN and infinity fail the comparison
+    raise _wrong(value, "a number")
+
+
+_SIMPLE: dict[Any, Check] = {str: _text, bool: _switch, int: _integer, float: _number}

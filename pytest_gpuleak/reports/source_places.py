@@ -1,0 +1,153 @@
+"""Where a finding is shown: the file and line that code review, annotations and editors are pointed at.
+
+A place is always below the repository's root. What a report says of files is data: a path that is absolute, that climbs
+out with ``..`` or that belongs to an installed package is never made into a place in the repository.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import posixpath
+import re
+from typing import TYPE_CHECKING, Literal
+
+from pytest_gpuleak.model.findings import FixtureRecord
+from pytest_gpuleak.model.records import TestRecord
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from pytest_gpuleak.model.findings import Finding, KnownLeak
+    from pytest_gpuleak.model.records import RunReport
+
+ROOT_KEY = "root"
+"""Where `RunReport.environment` says how the rootdir is reached from the repository's root: ``""`` or ``services/ml``."""
+
+MAX_PATH = 1024
+"""Characters of the longest path that is taken for one."""
+
+MAX_LINE = 2**31 - 1
+"""The highest line number: readers of these formats keep it in 32 bits."""
+
+Role = Literal["created", "held", "test", "fixture"]
+
+_INSTALLED = frozenset({"site-packages", "dist-packages"})
+
+
+@dataclasses.dataclass(frozen=True)
+class Place:
+    """A line of a file.
+
+    Attributes:
+        file: path below the repository's root, with forward slashes, not escaped in any way.
+        line: line number, from 1.
+    """
+
+    file: str
+    line: int
+
+
+LAST_RESORT = Place("conftest.py", 1)
+"""Shown for what lies outside the repository altogether, such as a plugin's fixture: where one would override it.
+
+GitHub refuses a whole SARIF file for one result without a place.
+"""
+
+
+def place_at(file: str | None, line: int | None, prefix: str = "") -> Place | None:
+    """A place below the repository's root, or None where the path does not lie there.
+
+    Args:
+        file: path relative to pytest's rootdir, with slashes of either kind.
+        line: line number; what is none is taken for 1.
+        prefix: the rootdir, relative to the repository's root, as `root_of` gives it.
+    """
+    if not file or len(file) > MAX_PATH or not file.isprintable():
+        return None
+    path = file.replace("\\", "/")
+    parts = path.split("/")
+    # Absolute, of another drive, a pseudo-file such as `<string>`, or on its way out.
+    if path.startswith(("/", "~", "<")) or re.match("[A-Za-z]:", path) or ".." in parts or _INSTALLED & set(parts):
+        return None
+    path = posixpath.normpath(posixpath.join(prefix, path))
+    if path == ".":
+        return None
+    return Place(path, line if isinstance(line, int) and 1 <= line <= MAX_LINE else 1)
+
+
+def name_of(record: TestRecord | FixtureRecord) -> str:
+    """Name a test or a fixture: the test's id, or ``fixture 'model'``."""
+    return record.nodeid if isinstance(record, TestRecord) else f"fixture '{record.name}'"
+
+
+def findings_of(report: RunReport) -> list[tuple[TestRecord | FixtureRecord, Finding]]:
+    """Every finding of a run with the test or fixture that it is of: the tests' in order, then the fixtures'."""
+    records: list[TestRecord | FixtureRecord] = [*report.tests, *report.fixtures]
+    return [(record, found) for record in records for found in record.findings]
+
+
+def culprits_of(
+    entries: list[tuple[TestRecord | FixtureRecord, Finding]], prefix: str = ""
+) -> list[list[tuple[TestRecord | FixtureRecord, Finding]]]:
+    """Put findings together that one edit would remove, however many tests met them, in the order they were met.
+
+    They have their kind, device, fingerprint, holder's root and place in common. A fingerprint has no digits, and
+    `app.layer1` is not `app.layer2`; two that nobody known holds are told apart by their places alone.
+    """
+    culprits: dict[tuple[object, ...], list[tuple[TestRecord | FixtureRecord, Finding]]] = {}
+    for record, found in entries:
+        root = found.holder.root if found.holder is not None else ""
+        key = (found.kind, found.device, found.fingerprint, root, places_of(found, record, prefix)[0][1])
+        culprits.setdefault(key, []).append((record, found))
+    return list(culprits.values())
+
+
+def root_of(report: RunReport) -> str:
+    """How pytest's rootdir is reached from the repository's root; empty where they are the same or it is not known."""
+    root = report.environment.get(ROOT_KEY)
+    place = place_at(root, 1) if isinstance(root, str) else None
+    return "" if place is None else place.file
+
+
+def places_of(finding: Finding, record: TestRecord | FixtureRecord, prefix: str = "") -> list[tuple[Role, Place]]:
+    """All places of a finding and what they are, best first; never empty.
+
+    The line that creates the memory, the one that defines its holder, then the test or fixture itself.
+    """
+    found: list[tuple[Role, Place]] = []
+    roles: set[str] = set()
+    for role, file, line in _candidates(finding, record):
+        place = None if role in roles else place_at(file, line, prefix)
+        if place is not None:
+            roles.add(role)
+            found.append((role, place))
+    return found or [("test" if isinstance(record, TestRecord) else "fixture", LAST_RESORT)]
+
+
+def place_of_known(entry: KnownLeak, prefix: str = "") -> Place:
+    """The place of a baseline's entry: its test's file."""
+    return place_at(entry.test.split("::", 1)[0], 1, prefix) or LAST_RESORT
+
+
+def _candidates(finding: Finding, record: TestRecord | FixtureRecord) -> Iterator[tuple[Role, str | None, int | None]]:
+    for origin in (array.created for array in finding.tensors):
+        if origin is not None:
+            yield "created", origin.file, origin.line
+    for part in finding.contributions:
+        if part.created is not None:
+            yield "created", part.created.file, part.created.line
+    for holder in (finding.holder, *(part.holder for part in finding.contributions), *finding.other_holders):
+        if holder is not None and holder.file is not None:
+            yield "held", holder.file, holder.line
+    if isinstance(record, FixtureRecord):
+        yield "fixture", record.file, record.line
+        yield "fixture", _file_of(record.baseid), 1
+    else:
+        yield "test", record.file, record.line
+        yield "test", _file_of(record.nodeid), 1
+
+
+def _file_of(nodeid: str) -> str | None:
+    """The file that a node's id begins with; a folder or a session has none."""
+    file = nodeid.split("::", 1)[0]
+    return file if posixpath.splitext(file)[1] else None

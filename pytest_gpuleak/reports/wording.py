@@ -1,0 +1,66 @@
+"""The words for what the findings' names stand for, in every report that a person reads."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pytest_gpuleak.model.text import clean_text, count_of, format_bytes
+
+if TYPE_CHECKING:
+    from pytest_gpuleak.model.findings import Finding, Holder
+
+KIND_WORDS = {
+    "growing": "each run leaves {per_run} more",
+    "retained": "left behind, not seen to grow",
+    "unconfirmed": "left behind, not confirmed",
+    "cycle": "held until the garbage collector ran",
+    "unattributed": "no tensor explains it",
+    "host": "no tensor explains it",
+    "process": "still running",
+    "budget": "over the test's budget",
+}
+HOLDER_WORDS = {
+    "module": "module global",
+    "class": "class attribute",
+    "cache": "cache",
+    "fixture": "fixture",
+    "frame": "running frame",
+    "thread": "thread",
+    "traceback": "traceback",
+    "native": "native code",
+    "unknown": "unknown holder",
+}
+
+
+def describe_amount(finding: Finding, limit: int) -> str:
+    """Write what was left behind: ``2 tensors, 8.0 MiB on cuda:0; each run leaves 8.0 MiB more``.
+
+    Args:
+        finding: the finding.
+        limit: characters of the longest name in it.
+    """
+    size = format_bytes(finding.bytes)
+    amount = f"{_count(finding)}, {size}" if finding.count else size
+    if finding.metric is not None and finding.kind != "process":
+        amount += f" {clean_text(finding.metric, limit)}"
+    per_run = format_bytes(finding.bytes_per_run)
+    # A kind of a later release has no words here: its name stands alone.
+    words = KIND_WORDS.get(finding.kind, "left behind").format(per_run=per_run)
+    if finding.kind in ("unattributed", "host") and finding.bytes_per_run:
+        words = f"each run leaves {per_run} more"
+    if finding.kind == "process" and finding.bytes_per_run:
+        words += ", one more each run"
+    elif finding.kind == "process" and finding.why_unconfirmed:
+        words += ", not confirmed"
+    return f"{amount} on {clean_text(finding.device, limit)}; {words}"
+
+
+def describe_holder(holder: Holder) -> str:
+    """Write what a holder's root is: ``module global``."""
+    return HOLDER_WORDS.get(holder.kind) or clean_text(holder.kind, 40)
+
+
+def _count(finding: Finding) -> str:
+    if finding.kind == "process":
+        return "1 process" if finding.count == 1 else f"{finding.count} processes"
+    return count_of(finding.count, "tensor")

@@ -1,0 +1,1 @@
+"""Features of a run that are switched on: a file each, or a folder."""

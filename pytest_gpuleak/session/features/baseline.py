@@ -1,0 +1,364 @@
+"""A session under a baseline: read it once, hold each test to it where it runs, settle the rest when the run ends.
+
+The controller of pytest-xdist reads the file and sends its entries to the workers, which read and write no file. What
+a worker has seen of the collection comes back with its output.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections import Counter
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from pytest_gpuleak.baseline.matching import MAX_TEXT, Judge, is_recorded, place_of
+from pytest_gpuleak.baseline.update import (
+    Baseline,
+    BaselineChange,
+    Seen,
+    UnusableBaseline,
+    apply_baseline,
+    dump_baseline,
+    function_of,
+    load_baseline,
+    update_baseline,
+)
+from pytest_gpuleak.model.findings import KnownLeak
+from pytest_gpuleak.model.text import clean_text, count_of
+from pytest_gpuleak.reports.atomic_write import write_text
+from pytest_gpuleak.session.config.options import command_line
+from pytest_gpuleak.session.fixtures import is_wider
+from pytest_gpuleak.session.fixtures import place_of as place_of_fixture
+from pytest_gpuleak.session.hooks import Hooks
+from pytest_gpuleak.session.ranks import rank_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from pytest_gpuleak.model.findings import Finding, FixtureRecord
+    from pytest_gpuleak.model.policy import Settings
+    from pytest_gpuleak.model.records import RunReport
+
+BASELINE_KEY = "gpu_leak_baseline"
+"""Where the entries travel to a worker in xdist's ``workerinput``."""
+SEEN_KEY = "gpu_leak_seen"
+"""Where travels back what a worker has seen of the collection, in its ``workeroutput``."""
+
+_PATH_LIMIT = 300
+
+
+def open_baseline(config: pytest.Config, settings: Settings) -> BaselineRun | None:
+    """Read the run's baseline and register what follows the run; None where the run has none.
+
+    Raises pytest.UsageError for a file that cannot be used, and for options that need one and have none.
+    """
+    worker: dict[str, Any] | None = getattr(config, "workerinput", None)
+    if settings.baseline is None:
+        for name, asked in (("update-baseline", settings.update_baseline), ("fail-stale", settings.fail_stale)):
+            if asked and worker is None:
+                raise pytest.UsageError(
+                    f"--gpu-leak-{name}: there is no baseline; name its file with --gpu-leak-baseline=PATH"
+                )
+        return None
+    if worker is not None and BASELINE_KEY in worker:
+        sent = worker[BASELINE_KEY]
+        baseline = Baseline(tuple(KnownLeak(**entry) for entry in sent["entries"]), sent["tolerance"])
+    else:
+        baseline = _read(config, settings.baseline, updating=settings.update_baseline)
+    run = BaselineRun(config, settings, baseline, settings.baseline)
+    config.pluginmanager.register(run, "gpuleak-baseline")
+    return run
+
+
+def _read(config: pytest.Config, path: Path, *, updating: bool) -> Baseline:
+    place = "--gpu-leak-baseline"
+    if command_line(config, "gpu_leak_baseline") is None:
+        place = f"ini value gpu_leak_baseline{'' if config.inipath is None else f' in {config.inipath}'}"
+    shown = clean_text(str(path), _PATH_LIMIT)
+    try:
+        # What takes an hour is not begun if it cannot be written down in the end.
+        if updating and not os.access(path.parent, os.W_OK | os.X_OK):
+            raise pytest.UsageError(
+                f"{place}: {shown} cannot be written: its folder is missing or may not be written to"
+            )
+        return load_baseline(path)
+    except FileNotFoundError:
+        if updating:
+            return Baseline(())
+        raise pytest.UsageError(
+            f"{place}: {shown} does not exist; --gpu-leak-update-baseline writes a first one"
+        ) from None
+    except UnusableBaseline as error:
+        raise pytest.UsageError(f"{place}: {error}") from None
+    except (OSError, ValueError) as error:  # a folder, no permission, a name with a NUL
+        why = getattr(error, "strerror", None) or error
+        raise pytest.UsageError(f"{place}: {shown} cannot be read: {why}; accepted is a TOML file") from None
+
+
+class BaselineRun(Hooks):
+    """Holds a session's tests and fixtures to a baseline.
+
+    Args:
+        config: pytest's config.
+        settings: what the run was asked for.
+        baseline: the leaks that are known.
+        path: the baseline's file.
+    """
+
+    def __init__(self, config: pytest.Config, settings: Settings, baseline: Baseline, path: Path) -> None:
+        self.baseline = baseline
+        self.path = path
+        self.change: BaselineChange | None = None
+        """What an update has changed; None where none was made."""
+        self.failed = False
+        """Whether stale entries fail the run."""
+        self.notes: list[str] = []
+        """Lines for the end of the run."""
+        self._config = config
+        self._settings = settings
+        self._judge = Judge(baseline)
+        self._watch = _Watch(config, baseline)
+        self._of_workers: list[Seen] = []
+
+    def settle(self, findings: tuple[Finding, ...], nodeid: str) -> tuple[Finding, ...]:
+        """The findings of one test, those that are known set so. While the baseline is updated, all are."""
+        if self._settings.update_baseline:
+            return tuple(_accepted(found) for found in findings)
+        return self._judge.settle(findings, clean_text(function_of(nodeid), MAX_TEXT), None)
+
+    def settle_fixtures(self, records: Iterable[FixtureRecord]) -> list[FixtureRecord]:
+        """As `settle`, for the fixtures of this process."""
+        settled = []
+        for record in records:
+            findings = record.findings
+            if record.allowed is None:
+                if self._settings.update_baseline:
+                    findings = tuple(_accepted(found) for found in findings)
+                else:
+                    findings = self._judge.settle(findings, *place_of(record))
+            settled.append(dataclasses.replace(record, findings=findings))
+        return settled
+
+    def pytest_itemcollected(self, item: pytest.Item) -> None:
+        """A test was collected; it may be deselected yet."""
+        self._watch.note_collected(item)
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_collection_finish(self, session: pytest.Session) -> None:
+        """The tests to run are known."""
+        self._watch.note_selected(session.items)
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_fixture_setup(self, fixturedef: Any, request: Any) -> None:
+        """A fixture is set up: should it leave nothing, its entry is stale."""
+        self._watch.note_fixture(fixturedef, request)
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_configure_node(self, node: Any) -> None:
+        """Send the entries to a worker, before it starts."""
+        node.workerinput[BASELINE_KEY] = {
+            "entries": [dict(vars(entry)) for entry in self.baseline.entries],
+            "tolerance": self.baseline.tolerance,
+        }
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_testnodedown(self, node: Any) -> None:
+        """Take what a worker has seen; one that died says nothing."""
+        sent = (getattr(node, "workeroutput", None) or {}).get(SEEN_KEY)
+        if sent is not None:
+            gone, partial, fixtures = sent
+            self._of_workers.append(Seen(frozenset(gone), frozenset(partial), frozenset(map(tuple, fixtures))))
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_sessionfinish(self) -> None:
+        """In a worker: hand over what was seen."""
+        if hasattr(self._config, "workerinput"):
+            self._config.workeroutput[SEEN_KEY] = [sorted(part) for part in self._watch.seen()]  # type: ignore[attr-defined]
+
+    def finish(self, report: RunReport, session: pytest.Session) -> tuple[RunReport, str | None]:
+        """The run is over: update the baseline if asked to, and judge the run by it.
+
+        Returns the run as judged, and what went wrong, as one line, or None.
+
+        Args:
+            report: the run, fixtures included.
+            session: pytest's session, which knows how it ended.
+        """
+        seen = self._seen(report)
+        error = None
+        if self._settings.update_baseline:
+            error = self._why_not(report, session)
+            if error is None:
+                error = self._update(report, seen)
+        judged = apply_baseline(report, self.baseline, seen)
+        self.failed = self._settings.fail_stale and bool(judged.stale)
+        missing = self._watch.why_nothing_is_gone()
+        if missing:
+            self.notes.append(missing)
+        return judged, error
+
+    def _seen(self, report: RunReport) -> Seen:
+        """What this process or its workers have seen."""
+        seen = self._watch.seen()
+        if self._of_workers:
+            seen = Seen(
+                frozenset.intersection(*(one.gone for one in self._of_workers)),
+                frozenset.union(*(one.partial for one in self._of_workers)),
+                frozenset.union(*(one.fixtures for one in self._of_workers)),
+            )
+        if any(record.outcome in ("failed", "error") for record in report.tests):
+            # What a failed test's traceback holds is not blamed on a fixture: finding nothing says nothing.
+            seen = seen._replace(fixtures=frozenset())
+        return seen
+
+    def _why_not(self, report: RunReport, session: pytest.Session) -> str | None:
+        """Why the baseline is not updated by this run, as one line; None if it is."""
+        status = session.exitstatus
+        if report.incomplete is not None or status == pytest.ExitCode.INTERRUPTED:
+            why = f"the run is incomplete: {report.incomplete or 'it was interrupted'}"
+        elif session.shouldfail or session.shouldstop:
+            why = f"the run is incomplete: {session.shouldfail or session.shouldstop}"
+        elif status == pytest.ExitCode.NO_TESTS_COLLECTED:
+            why = "no test ran"
+        elif status != pytest.ExitCode.OK:
+            why = "tests failed for other reasons than leaks"
+        elif any(getattr(self._config.option, name, False) for name in ("setuponly", "setupplan")):
+            why = "no test was called"
+        else:
+            return None
+        return f"gpu-leak: the baseline {self._shown} was not updated: {clean_text(why, 2 * _PATH_LIMIT)}"
+
+    def _update(self, report: RunReport, seen: Seen) -> str | None:
+        new, change = update_baseline(self.baseline, report, seen)
+        rank = rank_of(os.environ)
+        if rank is not None and rank.number > 0:
+            self.baseline = new
+            self.notes.append(f"gpu-leak: {rank.name} does not write the baseline, rank 0 does")
+            return None
+        if change.added or change.removed or change.changed or not self.path.exists():
+            try:
+                write_text(dump_baseline(new), self.path)
+            except OSError as error:
+                return f"gpu-leak: the baseline {self._shown} could not be written: {error.strerror or error}"
+        self.baseline, self.change = new, change
+        self._note_unseen(report, seen, change)
+        return None
+
+    def _note_unseen(self, report: RunReport, seen: Seen, change: BaselineChange) -> None:
+        """Say that an update saw a part of the suite, if it did."""
+        ran = {place_of(record)[0] for record in report.tests if record.verdict != "unchecked"}
+        unseen = sum(
+            entry.test not in ran if entry.fixture is None else (entry.test, entry.fixture) not in seen.fixtures
+            for entry in change.kept
+        )
+        deselected = report.summary.get("deselected", 0)
+        if unseen or deselected:
+            part = f" ({count_of(deselected, 'test')} deselected)" if deselected else ""
+            entries = "1 entry was" if unseen == 1 else f"{unseen} entries were"
+            self.notes.append(
+                f"gpu-leak: not all was seen{part}: the baseline gained only what was; {entries} kept unseen"
+            )
+
+    def render(self, report: RunReport, *, verbosity: int) -> list[str]:
+        """Write the lines for the end of the run: what an update has changed, what is stale, and what else to know."""
+        from pytest_gpuleak.reports.terminal import baseline as terminal_baseline
+
+        lines = terminal_baseline.render_change(self.change, self._shown) if self.change is not None else []
+        if verbosity >= 0 or self.failed:
+            lines += terminal_baseline.render_stale(report.stale, self._shown, fails=self.failed)
+        return lines + self.notes
+
+    @property
+    def _shown(self) -> str:
+        return clean_text(str(self.path), _PATH_LIMIT)
+
+
+class _Watch:
+    """Follows a collection: which tests of the baseline are there, and which of their parameters run."""
+
+    def __init__(self, config: pytest.Config, baseline: Baseline) -> None:
+        self._config = config
+        self._tests = {entry.test for entry in baseline.entries if entry.fixture is None}
+        self._files = {test.partition("::")[0] for test in self._tests}
+        self._fixtures = {entry.fixture for entry in baseline.entries if entry.fixture is not None}
+        self._collected: Counter[str] = Counter()
+        self._selected: Counter[str] = Counter()
+        self._files_seen: set[str] = set()
+        self._fixtures_seen: set[tuple[str, str]] = set()
+        self._began = False
+
+    def note_collected(self, item: pytest.Item) -> None:
+        function = clean_text(function_of(item.nodeid), MAX_TEXT)
+        file = function.partition("::")[0]
+        if file in self._files:
+            self._files_seen.add(file)
+            self._collected[function] += 1
+
+    def note_selected(self, items: Sequence[pytest.Item]) -> None:
+        self._began = True
+        for item in items:
+            self._selected[clean_text(function_of(item.nodeid), MAX_TEXT)] += 1
+
+    def note_fixture(self, fixturedef: Any, request: Any) -> None:
+        if self._fixtures and is_wider(fixturedef):
+            place = place_of_fixture(fixturedef, request, str)
+            self._fixtures_seen.add((clean_text(place.baseid, MAX_TEXT), clean_text(place.name, MAX_TEXT)))
+
+    def seen(self) -> Seen:
+        """What is known once the run is over."""
+        arguments = [str(argument) for argument in self._config.args]
+        if not self._began or self._config.getoption("lf", False):
+            # --lf leaves tests out while they are collected, and tells nobody.
+            return Seen(partial=frozenset(self._tests), fixtures=frozenset(self._fixtures_seen))
+        by_parameter = {function_of(text).rpartition("::")[2] for text in arguments if "::" in text and "[" in text}
+        partial = {
+            test
+            for test in self._tests
+            if self._selected[test] < self._collected[test] or test.rpartition("::")[2] in by_parameter
+        }
+        folders = [self._config.invocation_params.dir / text for text in arguments if "::" not in text]
+        elsewhere = self.why_nothing_is_gone() is not None
+        whole = {file for file in self._files if self._is_whole(file, folders, elsewhere=elsewhere)}
+        gone = {test for test in self._tests if test.partition("::")[0] in whole and not self._collected[test]}
+        return Seen(frozenset(gone), frozenset(partial), frozenset(self._fixtures_seen))
+
+    def why_nothing_is_gone(self) -> str | None:
+        """A line where every file of the baseline is missing: it is another folder's, or the rootdir is another."""
+        if not self._files or any(self._path_of(file).exists() for file in self._files):
+            return None
+        return (
+            f"gpu-leak: none of the baseline's test files is below the rootdir {self._config.rootpath}: "
+            "was it written for another one?"
+        )
+
+    def _is_whole(self, file: str, arguments: Iterable[Path], *, elsewhere: bool) -> bool:
+        """Whether the run was asked for all that a file holds, and has read it; or would have, were it there.
+
+        Args:
+            file: the file, as the baseline names it.
+            arguments: the folders and files that the run was asked for.
+            elsewhere: whether every file of the baseline is missing.
+        """
+        path = self._path_of(file)
+        read = file in self._files_seen
+        if not read and (elsewhere or path.exists()):
+            return False
+        return any(_is_below(path, argument) for argument in arguments)
+
+    def _path_of(self, file: str) -> Path:
+        return Path(self._config.rootpath) / file
+
+
+def _is_below(path: Path, folder: Path) -> bool:
+    try:
+        return path.resolve().is_relative_to(folder.resolve())
+    except (OSError, RuntimeError, ValueError):  # a loop of links, a NUL
+        return False
+
+
+def _accepted(finding: Finding) -> Finding:
+    """A finding as it stands while the baseline is updated: whether it is recorded, the end of the run decides."""
+    return dataclasses.replace(finding, failed=False, known=True) if is_recorded(finding) else finding

@@ -1,0 +1,225 @@
+"""Budgets: the peak GPU memory that a test may add. Pure: markers and readings in, verdict and text out."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+
+from pytest_gpuleak.model.findings import Finding
+from pytest_gpuleak.model.fingerprint import fingerprint
+from pytest_gpuleak.model.text import count_of, format_bytes
+from pytest_gpuleak.session.config.values import KINDS, Kind, choice, complaint_of, show
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    import pytest
+
+    from pytest_gpuleak.model.findings import Contribution
+    from pytest_gpuleak.model.peaks import DevicePeak
+
+BUDGET_MARKER = "max_gpu_mb"
+BUDGET_OPTION = "--gpu-leak-max-mb"
+
+NO_DEVICE = "no device was used"
+"""Why a budget is not checked where the test process has initialised no device."""
+
+_DEVICE = re.compile(r"[a-z][a-z0-9_]*(:\d{1,4})?", re.ASCII)
+
+
+class Budget(NamedTuple):
+    """How much GPU memory a test may add at its height, on any one device.
+
+    Attributes:
+        bytes: the peak that it may reach and not exceed.
+        total: whether everything counts that is allocated, by whomever; else what the test itself adds.
+        device: the one device that is looked at (``cuda:1``), or all of a kind (``cuda``); None: every one.
+        metric: ``allocated``: blocks handed out; ``reserved``: memory taken from the driver.
+        source: what set it, as its failure names it.
+    """
+
+    bytes: int
+    total: bool = False
+    device: str | None = None
+    metric: Literal["allocated", "reserved"] = "allocated"
+    source: str = BUDGET_MARKER
+
+
+class Excess(NamedTuple):
+    """A budget that was exceeded: by how much, and where. Sizes in bytes.
+
+    Attributes:
+        budget: the budget.
+        device: the device on which most was added.
+        peak: what counted against the budget.
+        before: what stood there before the test.
+    """
+
+    budget: Budget
+    device: str
+    peak: int
+    before: int
+
+    @property
+    def over(self) -> int:
+        """Bytes beyond the budget."""
+        return self.peak - self.budget.bytes
+
+
+def _parse_flag(value: object) -> bool:
+    if value is True or value is False:
+        return value
+    raise ValueError("not a flag")
+
+
+def _parse_device(value: object) -> str | None:
+    if value is None:
+        return None
+    if isinstance(value, str) and _DEVICE.fullmatch(value):
+        kind, _, index = value.partition(":")
+        return f"{kind}:{int(index)}" if index else kind
+    raise ValueError("not a device")
+
+
+_ARGUMENTS: dict[str, Kind] = {
+    "mb": KINDS["size"],
+    "total": Kind("BOOL", "True or False", _parse_flag),
+    "device": Kind("DEVICE", "a device such as 'cuda:1', or a kind such as 'cuda'", _parse_device),
+    "metric": choice("allocated", "reserved"),
+}
+
+
+def complaint_of_budget(mark: pytest.Mark) -> str | None:
+    """Why a marker `max_gpu_mb` is not accepted: its argument, the value and what is accepted. None: it is."""
+    if len(mark.args) > 1:
+        rest = ", ".join(list(_ARGUMENTS)[1:])
+        return (
+            f"positional argument {show(mark.args[1])} is not accepted, only the size, then keyword arguments: {rest}"
+        )
+    if mark.args and "mb" in mark.kwargs:
+        return f"the size is given twice: {show(mark.args[0])} and mb={show(mark.kwargs['mb'])}"
+    if not (mark.args or "mb" in mark.kwargs):
+        unknown = complaint_of(mark.kwargs, _ARGUMENTS)
+        return unknown or f"the size is missing, accepted is {KINDS['size'].accepts}"
+    return complaint_of(_arguments(mark), _ARGUMENTS)
+
+
+def parse_budget(mark: pytest.Mark) -> Budget:
+    """Read a marker `max_gpu_mb`. Raises ValueError, with the complaint, for one that is not accepted."""
+    complaint = complaint_of_budget(mark)
+    if complaint is not None:
+        raise ValueError(f"pytest.mark.{mark.name}: {complaint}")
+    read = {name: _ARGUMENTS[name].parse(given) for name, given in _arguments(mark).items()}
+    return Budget(read.pop("mb"), **read)
+
+
+def _arguments(mark: pytest.Mark) -> dict[str, Any]:
+    return {"mb": mark.args[0], **mark.kwargs} if mark.args else dict(mark.kwargs)
+
+
+def judge_budget(budget: Budget, peaks: Mapping[str, DevicePeak]) -> Excess | str | None:
+    """Hold a test to its budget: how it was exceeded, why that could not be checked, or None where it was held.
+
+    Each device is compared by itself; of several over the budget the one that is furthest over is named. Where a device's
+    framework counts no peaks, what was seen may show that the budget was exceeded, but not that it was held.
+
+    Args:
+        budget: the test's.
+        peaks: what was measured, by the devices that the process has initialised.
+    """
+    if not peaks:
+        return NO_DEVICE
+    chosen = {
+        device: peak
+        for device, peak in peaks.items()
+        if budget.device is None or budget.device in (device, device.partition(":")[0])
+    }
+    if not chosen:
+        return f"{budget.device} was not used"
+    reason: str | None = None
+    worst: Excess | None = None
+    for device in sorted(chosen):
+        peak = chosen[device].allocated if budget.metric == "allocated" else chosen[device].reserved
+        if peak is None:
+            reason = f"reserved memory is not counted on {device}"
+            continue
+        excess = Excess(budget, device, peak.total if budget.total else peak.own, peak.before)
+        if excess.over > 0 and (worst is None or excess.over > worst.over):
+            worst = excess
+        if not peak.exact:
+            reason = f"peaks are not counted on {device}"
+    return worst if worst is not None else reason
+
+
+def describe_excess(excess: Excess, alive: Sequence[Contribution] = ()) -> str:
+    """Write what the failed test shows.
+
+    Args:
+        excess: how the budget was exceeded.
+        alive: the largest arrays alive on the device at the end of the call; an allocator keeps no list of those that
+            were alive at the peak.
+    """
+    budget = excess.budget
+    what = ("total " if budget.total else "") + ("reserved " if budget.metric == "reserved" else "")
+    peak, over, before = map(format_bytes, (excess.peak, excess.over, excess.before))
+    lines = [
+        (
+            f"{budget.source}: {what}peak of {peak} on {excess.device} is {over} over the budget of "
+            f"{_round(budget.bytes)} (before the test: {before} {budget.metric})"
+        )
+    ]
+    if alive:
+        lines.append(f"alive at the end of the call on {excess.device}, largest first:")
+        lines += [f"  {format_bytes(part.bytes)}: {part.text}, {part.count} x" for part in alive]
+    else:
+        lines.append(f"no array was alive on {excess.device} at the end of the call")
+    return "\n".join(lines)
+
+
+def finding_of(excess: Excess, alive: Sequence[Contribution] = ()) -> Finding:
+    """Make the finding that the report has of an exceeded budget. Its `bytes` are what counted against the budget."""
+    budget = excess.budget
+    return Finding(
+        kind="budget",
+        failed=True,
+        device=excess.device,
+        count=sum(part.count for part in alive),
+        bytes=excess.peak,
+        bytes_per_run=0,
+        fingerprint=fingerprint(f"budget {budget.metric} {excess.device.partition(':')[0]}", None),
+        metric=budget.metric,
+        contributions=tuple(alive),
+        evidence=(
+            f"peak: {format_bytes(excess.peak)}"
+            + (", everything counted" if budget.total else " over what was before"),
+            f"budget: {_round(budget.bytes)}, by {budget.source}",
+            f"excess: {format_bytes(excess.over)}",
+            f"before the test: {format_bytes(excess.before)} {budget.metric}",
+        ),
+    )
+
+
+def describe_unchecked(reasons: Iterable[str]) -> str | None:
+    """Write the line for the run's summary. None where every budget was checked.
+
+    Args:
+        reasons: why, for each budget that was not.
+    """
+    counted = Counter(reasons)
+    number = counted.total()
+    if not number:
+        return None
+    was = "was" if number == 1 else "were"
+    if len(counted) == 1:
+        (why,) = counted
+    else:
+        # Frequent ones first; a text of a failing device may be any.
+        why = ", ".join(
+            f"{reason} ({times})" for reason, times in sorted(counted.items(), key=lambda row: (-row[1], row))
+        )
+    return f"gpu-leak: {count_of(number, 'budget')} {was} not checked: {why}"
+
+
+def _round(size: int) -> str:
+    return format_bytes(size).replace(".0 ", " ")

@@ -1,0 +1,213 @@
+"""The hooks that hold tests to their budgets. Imported where a test has the marker `max_gpu_mb`, or the run the option."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from _pytest.outcomes import OutcomeException
+
+from pytest_gpuleak.model.findings import Contribution
+from pytest_gpuleak.model.text import clean_text
+from pytest_gpuleak.session.config.markers import closest_first, place_of
+from pytest_gpuleak.session.config.options import UNCHECKED_BUDGETS_KEY, USAGE_ERROR_KEY
+from pytest_gpuleak.session.features.budgets.budget import (
+    BUDGET_MARKER,
+    BUDGET_OPTION,
+    Budget,
+    Excess,
+    complaint_of_budget,
+    describe_excess,
+    describe_unchecked,
+    finding_of,
+    judge_budget,
+    parse_budget,
+)
+from pytest_gpuleak.session.hooks import Hooks
+from pytest_gpuleak.session.peak_hooks import BUDGET_FINDING, PeakMeter, shared_meter
+
+if TYPE_CHECKING:
+    from collections.abc import Generator, Iterable
+
+    from pytest_gpuleak.model.readings import ArrayReading
+
+BLOCKS_SHOWN = 5
+
+
+def check_budgets(items: Iterable[pytest.Item]) -> None:
+    """Check every marker `max_gpu_mb` of the collected tests.
+
+    Raises pytest.UsageError for the first that is not accepted: it names the argument, its value, what is accepted and
+    the test (for a marker of a class or module, the first test in it).
+    """
+    seen: set[int] = set()
+    for item in items:
+        for mark in closest_first(item, BUDGET_MARKER):
+            if id(mark) not in seen:  # one of a module is the same object for all its tests, and alive throughout
+                seen.add(id(mark))
+                complaint = complaint_of_budget(mark)
+                if complaint is not None:
+                    raise pytest.UsageError(f"pytest.mark.{mark.name}: {complaint}; on {place_of(item)}")
+
+
+def budget_of(item: pytest.Item, default: int | None) -> Budget | None:
+    """Find a test's budget: the closest marker's, or else the run's own, of `default` bytes.
+
+    Raises ValueError for a marker that is not accepted, which only one added while tests run can be.
+    """
+    for mark in closest_first(item, BUDGET_MARKER):
+        return parse_budget(mark)
+    return None if default is None else Budget(default, source=BUDGET_OPTION)
+
+
+def hold_to_budgets(config: pytest.Config, items: list[pytest.Item], default: int | None) -> None:
+    """Check the markers and take hold of the tests. Raises pytest.UsageError for a marker that is not accepted."""
+    try:
+        check_budgets(items)
+    except pytest.UsageError as error:
+        output = getattr(config, "workeroutput", None)
+        if output is None:
+            raise
+        # xdist takes any exception of a worker's for a crash, and goes on; the controller tells the user.
+        output[USAGE_ERROR_KEY] = str(error)
+        raise pytest.Session.Failed("usage error") from None
+    if not config.option.collectonly:
+        hooks = BudgetHooks(shared_meter(config), default)
+        config.pluginmanager.register(hooks, "gpuleak-budgets")
+
+
+class BudgetHooks(Hooks):
+    """Holds the tests of one process to their budgets.
+
+    Args:
+        meter: measures the peaks.
+        default: bytes that a test without a marker may add; None: any.
+    """
+
+    def __init__(self, meter: PeakMeter, default: int | None) -> None:
+        self._meter = meter
+        self._default = default
+        self._unchecked: dict[str, str] = {}  # by nodeid: of several attempts of a test the last one counts
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtest_setup(self, item: pytest.Item) -> None:
+        """What an earlier attempt has exceeded is of no account."""
+        if self._meter.active:
+            if BUDGET_FINDING in item.stash:
+                del item.stash[BUDGET_FINDING]
+            self._unchecked.pop(item.nodeid, None)
+
+    @pytest.hookimpl(wrapper=True, trylast=True)
+    def pytest_runtest_call(self, item: pytest.Item) -> Generator[None, object, object]:
+        """Judge at the end of a call that has passed, within the call: an ordinary failure, for xfail and reruns too."""
+        __tracebackhide__ = True  # a failure's text shows only the user's frames, as without the plugin
+        result = yield
+        # Inactive in a re-run of the leak check's. unittest keeps failures and skips on the item, and raises nothing.
+        if self._meter.active and not getattr(item, "_excinfo", None):
+            text = self._judge(item)
+            if text is not None:
+                pytest.fail(text, pytrace=False)
+        return result
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_runtest_makereport(self, call: pytest.CallInfo[None]) -> Generator[None, object, object]:
+        """Show of a failure what is shown without the plugin, where the leak check, which sees to it, is off."""
+        if call.excinfo is not None:
+            from pytest_gpuleak.session.tracebacks import drop_own_frames
+
+            drop_own_frames(call.excinfo.value)
+        return (yield)
+
+    def _judge(self, item: pytest.Item) -> str | None:
+        """The failure's text; None where the budget was held, or could not be checked."""
+        try:
+            budget = budget_of(item, self._default)
+        except ValueError as error:
+            self._unchecked[item.nodeid] = str(error)
+            return None
+        if budget is None:
+            return None
+        peaks = self._meter.peaks()
+        if self._meter.fault:
+            self._unchecked[item.nodeid] = f"the device's counters failed ({clean_text(self._meter.fault, 120)})"
+            return None
+        verdict = judge_budget(budget, peaks)
+        if isinstance(verdict, str):
+            self._unchecked[item.nodeid] = verdict
+        if not isinstance(verdict, Excess):
+            return None
+        alive = _alive_on(item.config, verdict.device)
+        item.stash[BUDGET_FINDING] = finding_of(verdict, alive)
+        return describe_excess(verdict, alive)
+
+    def pytest_sessionfinish(self, session: pytest.Session) -> None:
+        """A worker tells the controller what it could not check."""
+        output: dict[str, Any] | None = getattr(session.config, "workeroutput", None)
+        if output is not None:
+            output[UNCHECKED_BUDGETS_KEY] = list(self._unchecked.values())
+
+    def pytest_terminal_summary(self, terminalreporter: Any) -> None:
+        """One line, if budgets could not be checked."""
+        _tell(terminalreporter, self._unchecked.values())
+
+
+class WorkerBudgets(Hooks):
+    """What the workers of xdist could not check, told by the controller."""
+
+    def __init__(self) -> None:
+        self._reasons: list[str] = []
+
+    def add(self, reasons: list[str]) -> None:
+        """Take what a worker sent."""
+        self._reasons += reasons
+
+    def pytest_terminal_summary(self, terminalreporter: Any) -> None:
+        """One line, if budgets could not be checked."""
+        _tell(terminalreporter, self._reasons)
+
+
+def add_worker(config: pytest.Config, reasons: list[str]) -> None:
+    """Take what one worker sent under `UNCHECKED_BUDGETS_KEY`."""
+    workers: Any = config.pluginmanager.get_plugin("gpuleak-budgets")
+    if workers is None:
+        workers = WorkerBudgets()
+        config.pluginmanager.register(workers, "gpuleak-budgets")
+    workers.add(reasons)
+
+
+def _tell(terminalreporter: Any, reasons: Iterable[str]) -> None:
+    line = describe_unchecked(reasons)
+    if line is not None:
+        terminalreporter.line(line)
+
+
+def _alive_on(config: pytest.Config, device: str) -> tuple[Contribution, ...]:
+    """The largest arrays on a device, alike ones together; those that share memory are counted once.
+
+    Searched on the whole heap, which takes tens of milliseconds, for a test that fails anyway. Nothing where a framework
+    cannot be read: the budget was exceeded all the same.
+    """
+    from pytest_gpuleak.adapters.arrays import array_types, framework_of, select_arrays
+    from pytest_gpuleak.adapters.registry import builtin_frameworks
+    from pytest_gpuleak.heap.collector import get_objects, whole_heap
+
+    readings: dict[int, ArrayReading] = {}  # by storage: of the arrays that share one, that which shows most of it
+    try:
+        frameworks = builtin_frameworks()
+        for more in config.hook.pytest_gpuleak_arrays(config=config):
+            frameworks.extend(more)
+        with whole_heap():
+            arrays = select_arrays(get_objects(), array_types(frameworks))
+        for array in arrays:
+            reading = framework_of(array, frameworks).read(array)
+            if reading is not None and reading.device == device:
+                known = readings.get(reading.storage)
+                if known is None or known.bytes < reading.bytes:
+                    readings[reading.storage] = reading
+    except (Exception, OutcomeException):  # noqa: BLE001 - as said above; a hook may call pytest.skip
+        return ()
+    sizes: dict[str, list[int]] = {}
+    for reading in readings.values():
+        sizes.setdefault(clean_text(f"{reading.dtype} {list(reading.shape)}", 80), []).append(reading.storage_bytes)
+    parts = [Contribution(text, sum(storages), len(storages)) for text, storages in sizes.items()]
+    return tuple(sorted(parts, key=lambda part: (-part.bytes, part.text))[:BLOCKS_SHOWN])

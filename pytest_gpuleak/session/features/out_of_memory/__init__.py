@@ -1,0 +1,1 @@
+"""Who holds the memory when it has run out."""

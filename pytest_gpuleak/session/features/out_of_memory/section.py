@@ -1,0 +1,51 @@
+"""The section on who holds the memory, in the report of a test that ran out of it."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+from pytest_gpuleak.model.readings import HOST
+from pytest_gpuleak.session.pytest_internals import warn
+
+if TYPE_CHECKING:
+    import pytest
+
+    from pytest_gpuleak.engine.run_tracker import Monitor
+
+
+class OutOfMemorySection:
+    """Tells in a failing test's report who holds the memory that has run out.
+
+    Args:
+        monitor: finds the live arrays, reads the counters, and knows what tests and fixtures hold.
+    """
+
+    def __init__(self, monitor: Monitor) -> None:
+        self._monitor = monitor
+        self._warned = False
+
+    def add(self, item: pytest.Item, error: BaseException, report: pytest.TestReport) -> None:
+        """Add the section where memory ran out. Nothing is allocated on a device, and no traceback outlives the call."""
+        from pytest_gpuleak.session.features.out_of_memory.facts import read_facts
+        from pytest_gpuleak.session.features.out_of_memory.text import (
+            HOST_SECTION,
+            SECTION,
+            explain_out_of_memory,
+            find_shortage,
+        )
+
+        try:
+            shortage = find_shortage(error)
+            if shortage is not None:
+                lines = explain_out_of_memory(read_facts(self._monitor, shortage))
+                title = HOST_SECTION if shortage.device == HOST else SECTION
+                report.sections.append((title, "\n".join(lines)))
+        except Exception as failure:  # noqa: BLE001 - there may be no memory left to say it with
+            self._warn(item, type(failure).__name__)
+
+    def _warn(self, item: pytest.Item, what: str) -> None:
+        if not self._warned:
+            self._warned = True
+            with suppress(Exception):
+                warn(item.config, f"who holds the memory could not be told: {what}", item.nodeid)

@@ -1,0 +1,392 @@
+"""Who holds the memory when it has run out: recognised by the error, told in the failing test's own report.
+
+The facts are read by `facts`; what is said of them is pure (`explain_out_of_memory`). All sizes are bytes.
+"""
+
+from __future__ import annotations
+
+import builtins
+import dataclasses
+import errno
+import re
+import sys
+import textwrap
+from collections import defaultdict
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from pytest_gpuleak.heap.classes import class_lines, is_kind_of
+from pytest_gpuleak.model.readings import HOST
+from pytest_gpuleak.model.text import clean_text, count_of, format_bytes, shorten_middle
+
+if TYPE_CHECKING:
+    from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+
+    from pytest_gpuleak.adapters.nvml.readings import NvmlReading
+    from pytest_gpuleak.engine.left_behind import Left
+    from pytest_gpuleak.model.readings import ArrayReading
+
+SECTION: Final = "GPU memory (who holds it)"
+HOST_SECTION: Final = "Memory (who holds it)"
+WIDTH: Final = 80
+MAX_ROWS: Final = 5
+"""Owners, groups of tensors and processes that are shown of each; the rest is summed."""
+MAX_ERRORS: Final = 100
+"""Errors of one chain that are looked at."""
+
+_ID_LIMIT = 300
+
+_CLASSES: Final = {
+    ("OutOfMemoryError", "torch"),
+    ("OutOfMemoryError", "cupy"),
+    ("ResourceExhaustedError", "tensorflow"),
+}
+"""Errors that mean nothing else, by name and the package that they come from."""
+
+_TELLING_CLASSES: Final = {("CudaAPIError", "numba"), ("CUDARuntimeError", "cupy_backends")}
+"""Errors, beside RuntimeError, whose message is to be looked at."""
+
+_HOST_TEXTS = ("DefaultCPUAllocator: can't allocate memory", "DefaultCPUAllocator: not enough memory")
+_DEVICE_TEXTS = (
+    "out of memory", "CUBLAS_STATUS_ALLOC_FAILED", "CUDNN_STATUS_ALLOC_FAILED", "RESOURCE_EXHAUSTED",
+    "cudaErrorMemoryAllocation", "CUDA_ERROR_OUT_OF_MEMORY",
+)  # fmt: skip
+"""What a device's errors say whose class says less: RuntimeError of torch's other devices, jaxlib's XlaRuntimeError."""
+
+_SIZE = r"([\d.]+) ?(bytes|[KMGTPE]i?B)"
+_REQUESTED = re.compile(rf"(?:tr(?:ied|ying) to allocate|Unable to allocate) {_SIZE}", re.IGNORECASE)
+_KIND = re.compile(r"([A-Za-z]\w*) (?:backend |error: )?out of memory")
+_INDEX = re.compile(r"\bGPU (\d+)")
+_TOTAL = re.compile(rf"total capacity of {_SIZE}")
+_FREE = re.compile(rf"of which {_SIZE} is free")
+_KINDS = {"hip": "cuda"}  # ROCm's devices are torch.cuda's
+_POWERS = {"b": 0, "k": 1, "m": 2, "g": 3, "t": 4, "p": 5, "e": 6}
+
+_name_of = vars(type)["__name__"].__get__
+_module_of = vars(type)["__module__"].__get__
+_number_of = vars(OSError)["errno"].__get__
+_arguments_of = vars(BaseException)["args"].__get__
+_cause_of = vars(BaseException)["__cause__"].__get__
+_context_of = vars(BaseException)["__context__"].__get__
+
+
+class Shortage(NamedTuple):
+    """What an out-of-memory error says.
+
+    Attributes:
+        device: ``cuda:0``, or ``host``; None for a device that it does not name.
+        requested: bytes that were asked for, None where it does not say.
+        total: bytes of the device, likewise.
+        free: bytes free on the device, likewise.
+    """
+
+    device: str | None
+    requested: int | None = None
+    total: int | None = None
+    free: int | None = None
+
+
+class DeviceFacts(NamedTuple):
+    """One device. Each figure is None where it is not known.
+
+    Attributes:
+        device: ``cuda:0``, ...
+        total: its bytes.
+        free: those that nobody uses.
+        allocated: bytes handed out by this process's caching allocator.
+        reserved: bytes that the allocator has taken from the device.
+        largest_free: bytes of the largest free block in the allocator's cache.
+    """
+
+    device: str
+    total: int | None = None
+    free: int | None = None
+    allocated: int | None = None
+    reserved: int | None = None
+    largest_free: int | None = None
+
+
+class HostFacts(NamedTuple):
+    """The host: all its bytes, those available, those resident for this process, those that malloc has handed out."""
+
+    total: int
+    available: int
+    resident: int
+    heap: int | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class Group:
+    """Live tensors of one kind: what they are, the bytes of their storages, each once, and how many these are."""
+
+    text: str
+    device: str
+    bytes: int
+    count: int
+
+
+@dataclasses.dataclass(frozen=True)
+class OutOfMemory:
+    """All that is known when memory has run out.
+
+    Attributes:
+        shortage: what the error says.
+        devices: those that this process uses.
+        host: None where a device ran out.
+        earlier: what tests and fixtures that have ended left behind.
+        fixtures: what fixtures that are still set up hold.
+        own: the failing test's live tensors.
+        others: live tensors of none of these.
+        nvml: what the driver says, by device.
+    """
+
+    shortage: Shortage
+    devices: tuple[DeviceFacts, ...] = ()
+    host: HostFacts | None = None
+    earlier: tuple[Left, ...] = ()
+    fixtures: tuple[Left, ...] = ()
+    own: tuple[Group, ...] = ()
+    others: tuple[Group, ...] = ()
+    nvml: Mapping[str, NvmlReading] = dataclasses.field(default_factory=dict)
+
+
+def find_shortage(error: BaseException) -> Shortage | None:
+    """The first out-of-memory error in an exception, what caused it, what it was raised in the midst of, or its group.
+
+    Runs none of the user's code: classes are compared by name, messages taken from the arguments.
+    """
+    for one in error_chain(error):
+        found = _shortage_of(one)
+        if found is not None:
+            return found
+    return None
+
+
+def explain_out_of_memory(facts: OutOfMemory) -> list[str]:
+    """The lines of the report's section: how much there is, who holds it, most bytes first."""
+    return list(_wrapped(_explain_host(facts) if facts.host is not None else _explain_devices(facts)))
+
+
+def group_readings(readings: Iterable[ArrayReading]) -> tuple[Group, ...]:
+    """Tensors by type and shape, most bytes first; each storage is to be given once."""
+    sizes: dict[tuple[str, str], list[int]] = defaultdict(list)
+    for reading in readings:
+        sizes[f"{reading.dtype} {list(reading.shape)}", reading.device].append(reading.storage_bytes)
+    groups = [Group(text, device, sum(found), len(found)) for (text, device), found in sizes.items()]
+    return tuple(sorted(groups, key=lambda group: (-group.bytes, group.text, group.device)))
+
+
+def error_chain(error: BaseException) -> Iterator[BaseException]:
+    """The error and those behind it (causes, contexts, a group's members), nearest first, each once.
+
+    At most `MAX_ERRORS`: a chain may be as long as a loop of the user's.
+    """
+    waiting: list[BaseException] = [error]
+    met: set[int] = set()
+    while waiting and len(met) < MAX_ERRORS:
+        one = waiting.pop(0)
+        if id(one) in met:
+            continue
+        met.add(id(one))
+        yield one
+        waiting += [other for other in (_cause_of(one), _context_of(one), *_members(one)) if other is not None]
+
+
+def _members(error: BaseException) -> tuple[BaseException, ...]:
+    """The exceptions of a group, of Python 3.11's or of the backport that pytest brings before it."""
+    backport = getattr(sys.modules.get("exceptiongroup"), "BaseExceptionGroup", None)
+    group: type | None = getattr(builtins, "BaseExceptionGroup", backport)
+    if group is None or not is_kind_of(type(error), group):
+        return ()
+    with suppress(Exception):
+        return tuple(vars(group)["exceptions"].__get__(error))
+    return ()
+
+
+def _shortage_of(error: BaseException) -> Shortage | None:
+    kind, text = type(error), _text_of(error)
+    classes = {(_name_of(line), str(_module_of(line)).partition(".")[0]) for line in class_lines(kind)}
+    if not classes.isdisjoint(_CLASSES):  # first: cupy's is a MemoryError
+        return _read_shortage(text)
+    if is_kind_of(kind, MemoryError):
+        return _read_shortage(text)._replace(device=HOST)
+    if is_kind_of(kind, OSError) and _number_of(error) == errno.ENOMEM:  # a fork, or a mapping
+        return Shortage(HOST)
+    if is_kind_of(kind, RuntimeError) or not classes.isdisjoint(_TELLING_CLASSES):
+        if any(known in text for known in _HOST_TEXTS):
+            return _read_shortage(text)._replace(device=HOST)
+        if any(known in text for known in _DEVICE_TEXTS):
+            return _read_shortage(text)
+    return None
+
+
+def _text_of(error: BaseException) -> str:
+    """The error's message. numpy makes it when it is asked: its own class alone is."""
+    if is_kind_of(type(error), MemoryError) and str(_module_of(type(error))).startswith("numpy."):
+        return str(error)
+    return " ".join(part for part in _arguments_of(error) if type(part) is str)
+
+
+def _read_shortage(text: str) -> Shortage:
+    kind, index = _KIND.search(text), _INDEX.search(text)
+    device = None
+    if kind is not None:
+        name = kind[1].lower()
+        device = None if index is None else f"{_KINDS.get(name, name)}:{index[1]}"
+    return Shortage(device, *(_size_in(pattern, text) for pattern in (_REQUESTED, _TOTAL, _FREE)))
+
+
+def _size_in(pattern: re.Pattern[str], text: str) -> int | None:
+    match = pattern.search(text)
+    if match is None:
+        return None
+    with suppress(ValueError):
+        power: int = _POWERS[match[2][0].lower()]
+        return round(float(match[1].rstrip(".")) * 1024.0**power)
+    return None
+
+
+Line = tuple[int, str]
+"""A line, and how deep it is indented."""
+
+
+def _explain_devices(facts: OutOfMemory) -> Iterator[Line]:
+    shortage = facts.shortage
+    devices = [device for device in facts.devices if shortage.device in (None, device.device)]
+    if shortage.device is not None and not devices:
+        devices = [DeviceFacts(shortage.device)]
+    for device in devices:
+        yield from _explain_device(device if shortage.device is None else _completed(device, shortage), facts)
+    if not devices:
+        yield 0, "no device's memory could be read"
+
+
+def _completed(device: DeviceFacts, shortage: Shortage) -> DeviceFacts:
+    """The facts with what the error says where nothing better is known."""
+    return device._replace(
+        total=shortage.total if device.total is None else device.total,
+        free=shortage.free if device.free is None else device.free,
+    )
+
+
+def _explain_device(device: DeviceFacts, facts: OutOfMemory) -> Iterator[Line]:
+    name, nvml = device.device, facts.nvml.get(device.device)
+    own = nvml.own if nvml is not None and nvml.own is not None else device.reserved
+    mine = device.allocated if own is None else own
+    yield 0, f"{name}: {_headline(_used(device, nvml), _total(device, nvml), mine, facts.earlier, name)}"
+    yield from _allocator(device, facts.shortage.requested)
+    if own is not None and device.reserved is not None and own > device.reserved:
+        yield (
+            1,
+            f"outside torch's allocator: {format_bytes(own - device.reserved)} (context, libraries, raw allocations)",
+        )
+    seen = yield from _owners(facts, name)
+    if device.allocated is not None and device.allocated > seen:
+        yield 1, f"no tensor that Python sees: {format_bytes(device.allocated - seen)} (gradients, graphs, workspaces)"
+    if nvml is not None:
+        yield from _processes("child processes", nvml.children)
+        yield from _processes("other processes", nvml.others)
+
+
+def _explain_host(facts: OutOfMemory) -> Iterator[Line]:
+    host = facts.host
+    assert host is not None
+    used = max(0, host.total - host.available)
+    yield 0, f"host: {_headline(used, host.total, host.resident, facts.earlier, 'cpu')}"
+    if facts.shortage.requested is not None:
+        yield 1, f"asked for: {format_bytes(facts.shortage.requested)}"
+    if host.heap is not None:
+        yield 1, f"heap: {format_bytes(host.heap)} handed out by malloc"
+    yield from _owners(facts, "cpu")
+
+
+def _headline(used: int | None, total: int | None, own: int | None, earlier: Sequence[Left], device: str) -> str:
+    parts = []
+    if used is not None and total is not None:
+        parts.append(f"{_of(used, total)} in use")
+    left = sum(row.bytes for row in earlier if row.device == device)
+    if own is not None:
+        parts.append(f"this process {format_bytes(own)}")
+    if left:
+        parts.append(f"{'of which ' if own is not None else ''}tests that ended hold {format_bytes(left)}")
+    return "; ".join(parts).replace("; of which", ", of which") or "its memory could not be read"
+
+
+def _used(device: DeviceFacts, nvml: NvmlReading | None) -> int | None:
+    if device.total is not None and device.free is not None:
+        return max(0, device.total - device.free)
+    return None if nvml is None else nvml.used
+
+
+def _total(device: DeviceFacts, nvml: NvmlReading | None) -> int | None:
+    return device.total if device.total is not None or nvml is None else nvml.total
+
+
+def _of(part: int, whole: int) -> str:
+    """``79.1 of 80.0 GiB``."""
+    left, right = format_bytes(part).split(" "), format_bytes(whole).split(" ")
+    return f"{left[0] if left[1] == right[1] else ' '.join(left)} of {' '.join(right)}"
+
+
+def _allocator(device: DeviceFacts, requested: int | None) -> Iterator[Line]:
+    if requested is not None:
+        yield 1, f"asked for: {format_bytes(requested)}"
+    if device.allocated is None:
+        return
+    text = f"allocator: {format_bytes(device.allocated)} allocated"
+    if device.reserved is not None:
+        gap = max(0, device.reserved - device.allocated)
+        text += f", {format_bytes(device.reserved)} reserved; {format_bytes(gap)} cached and free"
+        if device.largest_free is not None:
+            text += f", {format_bytes(device.largest_free)} of it in one piece"
+        if requested is not None and gap >= requested:
+            fits = device.largest_free is not None and device.largest_free >= requested
+            text += f": enough, but {'of another pool or stream' if fits else 'in pieces too small (fragmentation)'}"
+    yield 1, text
+
+
+def _owners(facts: OutOfMemory, device: str) -> Generator[Line, None, int]:
+    """Who holds tensors there; returns their bytes in all."""
+    seen = 0
+    for title, rows in (("tests that ended", facts.earlier), ("fixtures still set up", facts.fixtures)):
+        here = [row for row in rows if row.device == device]
+        seen += sum(row.bytes for row in here)
+        yield from _titled(title, [(row.bytes, row.count, row.owner, row.holders) for row in here])
+    for title, groups in (("this test", facts.own), ("other tensors (imports, failed tests)", facts.others)):
+        there = [group for group in groups if group.device == device]
+        seen += sum(group.bytes for group in there)
+        yield from _titled(title, [(group.bytes, group.count, group.text, ()) for group in there])
+    return seen
+
+
+def _titled(title: str, rows: Sequence[tuple[int, int, str, tuple[str, ...]]]) -> Iterator[Line]:
+    if not rows:
+        return
+    yield 1, f"{title}: {format_bytes(sum(row[0] for row in rows))}"
+    for size, count, owner, holders in sorted(rows, key=lambda row: -row[0])[:MAX_ROWS]:
+        yield 2, f"{format_bytes(size)} in {count_of(count, 'tensor')}: {clean_text(owner, _ID_LIMIT)}"
+        for holder in holders:
+            yield 3, f"held by {shorten_middle(clean_text(holder, _ID_LIMIT), WIDTH - 14)}"
+    rest = sorted(rows, key=lambda row: -row[0])[MAX_ROWS:]
+    if rest:
+        yield 2, f"{format_bytes(sum(row[0] for row in rest))} in {len(rest)} more"
+
+
+def _processes(title: str, processes: Sequence[Any]) -> Iterator[Line]:
+    if not processes:
+        return
+    known = sum(process.bytes or 0 for process in processes)
+    yield 1, f"{title}: {format_bytes(known)}"
+    for process in sorted(processes, key=lambda process: -(process.bytes or 0))[:MAX_ROWS]:
+        size = "unknown" if process.bytes is None else format_bytes(process.bytes)
+        yield 2, f"{size}: pid {process.pid}{'' if process.name is None else ' ' + clean_text(process.name, _ID_LIMIT)}"
+    if len(processes) > MAX_ROWS:
+        yield 2, f"{len(processes) - MAX_ROWS} more"
+
+
+def _wrapped(lines: Iterable[Line]) -> Iterator[str]:
+    for depth, text in lines:
+        indent = "  " * depth
+        yield from textwrap.wrap(
+            text, WIDTH, initial_indent=indent, subsequent_indent=indent + "    ", break_on_hyphens=False
+        )

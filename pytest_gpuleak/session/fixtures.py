@@ -1,0 +1,65 @@
+"""Where a fixture stands, in the words of whoever wrote it."""
+
+from __future__ import annotations
+
+import inspect
+from typing import TYPE_CHECKING, Any
+
+from _pytest.scope import Scope
+
+from pytest_gpuleak.model.outcomes import FixturePlace
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    import pytest
+
+
+def place_of(fixture: Any, request: Any, shorten: Callable[[str], str]) -> FixturePlace:
+    """The fixture's place as a user knows it.
+
+    Args:
+        fixture: pytest's FixtureDef.
+        request: the request that it is set up for.
+        shorten: makes a path relative to the rootdir.
+    """
+    name, function = _as_written(str(fixture.argname), fixture.func, request)
+    file = line = None
+    try:
+        code = inspect.unwrap(function).__code__
+        file, line = shorten(code.co_filename), code.co_firstlineno
+    except (AttributeError, ValueError):
+        pass  # a callable object, or a chain of wrappers that runs in a circle: the name says enough
+    return FixturePlace(name, str(fixture.scope), str(fixture.baseid or ""), file, line)
+
+
+XUNIT_PREFIXES = {
+    "_xunit_setup_class_fixture_": ("cls", ("setup_class",)),
+    "_unittest_setUpClass_fixture_": ("cls", ("setUpClass",)),
+    "_xunit_setup_module_fixture_": ("module", ("setUpModule", "setup_module")),
+}
+"""Names of the fixtures that pytest makes of xunit-style setup (_pytest/python.py, _pytest/unittest.py)."""
+
+
+def _as_written(name: str, function: Any, request: Any) -> tuple[str, Any]:
+    """The name and function of xunit-style setup as the user wrote it; any other fixture's as they are."""
+    for prefix, (owner_name, setups) in XUNIT_PREFIXES.items():
+        if name.startswith(prefix):
+            owner = getattr(request, owner_name, None)
+            setup = next((setup for setup in setups if hasattr(owner, setup)), setups[-1])
+            owner_text = getattr(owner, "__qualname__", None) or getattr(owner, "__name__", "?")
+            return f"{owner_text}.{setup}", getattr(owner, setup, function)
+    return name, function
+
+
+def node_of(request: Any) -> pytest.Item | pytest.Collector:
+    """The node whose markers a fixture is judged by: the class, module, package or session it is set up for."""
+    node: pytest.Item | pytest.Collector = request.node
+    return node
+
+
+def is_wider(fixture: Any) -> bool:
+    """Whether a fixture outlives the test that sets it up."""
+    # Its `scope` goes through two properties of pytest's, for each fixture of each test.
+    scope = getattr(fixture, "_scope", None)
+    return scope is not Scope.Function if type(scope) is Scope else bool(fixture.scope != "function")

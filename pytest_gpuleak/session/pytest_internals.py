@@ -1,0 +1,102 @@
+"""What pytest itself keeps or reports beside the tests, and how it is kept out of the verdicts."""
+
+from __future__ import annotations
+
+import sys
+import warnings
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from pytest_gpuleak.heap.collector import delivered_again
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from types import TracebackType
+
+
+def log_handlers(config: pytest.Config) -> tuple[Any, ...]:
+    """The handlers of pytest's logging plugin that keep records; none where the plugin is blocked."""
+    plugin = config.pluginmanager.get_plugin("logging-plugin")
+    found = (getattr(plugin, name, None) for name in ("caplog_handler", "report_handler"))
+    return tuple(handler for handler in found if handler is not None)
+
+
+def release_values(item: pytest.Item, handlers: Sequence[Any]) -> None:
+    """Let go of what pytest lets go of right after the teardown's report, and no test can reach any more.
+
+    The values of function fixtures (``runtestprotocol`` clears them after the report), and the log records of the
+    teardown phase (the logging plugin clears them when the next phase begins), which hold the arguments of their
+    messages.
+
+    Args:
+        item: the test.
+        handlers: see `log_handlers`.
+    """
+    values = getattr(item, "funcargs", None)
+    if type(values) is dict:
+        values.clear()
+    for handler in handlers:
+        if handler.records:
+            handler.reset()
+
+
+class DeferredFinalizerErrors:
+    """Context in which errors in ``__del__``, that our collections bring forward, become warnings of the run.
+
+    Left to pytest's own hook, under ``-W error`` one would fail the next test, which without the plugin the
+    collector might never have reached.
+
+    It may be entered again for another test.
+
+    Args:
+        config: pytest's config.
+        nodeid: the test that is being checked.
+    """
+
+    __slots__ = ("_config", "_messages", "_previous", "nodeid")
+
+    def __init__(self, config: pytest.Config, nodeid: str = "") -> None:
+        self.nodeid = nodeid
+        self._config = config
+        self._messages: list[str] = []
+        self._previous: Any = None
+
+    def __enter__(self) -> None:
+        self._previous, sys.unraisablehook = sys.unraisablehook, self._note
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        sys.unraisablehook, self._previous = self._previous, None
+        if self._messages:
+            messages, self._messages = self._messages, []
+            if error is None:
+                for message in messages:
+                    warn(self._config, message, self.nodeid)
+
+    def _note(self, unraisable: Any) -> None:
+        if delivered_again(unraisable):
+            return
+        kind = getattr(unraisable.exc_type, "__name__", "?")
+        self._messages.append(f"{kind} ignored in a finalizer that ran while {self.nodeid} was checked for leaks")
+
+
+def warn(config: pytest.Config, message: str, nodeid: str) -> None:
+    """List a warning in pytest's summary, past the user's filters: it must fail no test."""
+    recorded = warnings.WarningMessage(
+        pytest.PytestWarning(f"gpu-leak: {message}"), pytest.PytestWarning, __file__, 0, source=None
+    )
+    config.hook.pytest_warning_recorded.call_historic(
+        kwargs={"warning_message": recorded, "when": "runtest", "nodeid": nodeid, "location": None}
+    )
+
+
+def stop_timer(item: pytest.Item) -> None:
+    """Cancel pytest-timeout's timer for the test: it has ended in time, and what follows is the plugin's own work.
+
+    The timer covers the whole protocol. Left running it would raise in the midst of a collection, or end the process.
+    """
+    cancel = getattr(item.config.hook, "pytest_timeout_cancel_timer", None)
+    if cancel is not None:
+        cancel(item=item)

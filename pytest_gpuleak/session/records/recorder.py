@@ -1,0 +1,249 @@
+"""Takes the tests' records as they end: into the ledger, and into the journal. Nothing that was found gets lost.
+
+A record comes with the report of a test's teardown, from this process or from one of xdist's workers. A test that
+brings none has one made for it: its process died, or a plugin runs it where this one does not see it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, cast
+
+import pytest
+
+from pytest_gpuleak.model.outcomes import TestRecord, decode_test
+from pytest_gpuleak.model.policy import describe
+from pytest_gpuleak.session.attempt import encode_safely
+from pytest_gpuleak.session.hooks import Hooks
+from pytest_gpuleak.session.item_hooks import TAKEN
+from pytest_gpuleak.session.records.run_records import environment, now
+from pytest_gpuleak.session.report_record import AGAIN_ATTRIBUTE, HUNG_ATTRIBUTE, RECORD_ATTRIBUTE
+
+if TYPE_CHECKING:
+    from pytest_gpuleak.engine.run_tracker import Monitor
+    from pytest_gpuleak.model.findings import FixtureRecord
+    from pytest_gpuleak.model.outcomes import Outcome
+    from pytest_gpuleak.model.policy import Settings
+    from pytest_gpuleak.reports.json.journal import Journal
+    from pytest_gpuleak.session.records.completeness import Completeness
+    from pytest_gpuleak.session.records.run_records import Ledger
+
+FIXTURES_ATTRIBUTE = "gpu_leak_fixtures"
+"""The attribute of a report that carries a worker's findings on fixtures so far: should it die, these are known."""
+
+_PHASES = ("setup", "call", "teardown")
+
+
+class Recorder(Hooks):
+    """Takes the records, where they arrive: in the one process of a run, or in the controller of xdist's workers.
+
+    Args:
+        settings: what the run was asked for.
+        ledger: the session's account.
+        monitor: watches this process.
+        completeness: follows which tests run.
+    """
+
+    def __init__(self, settings: Settings, ledger: Ledger, monitor: Monitor, completeness: Completeness) -> None:
+        self._settings = settings
+        self._ledger = ledger
+        self._monitor = monitor
+        self._completeness = completeness
+        self._journal: Journal | None = None
+        self._status: LeakedStatus | None = None
+        self._of_workers: dict[str, list[dict[str, Any]]] = {}
+        self._written: tuple[list[FixtureRecord], list[dict[str, Any]]] = ([], [])
+        self._without_record: dict[str, pytest.TestReport] = {}
+        self._hung: set[str] = set()  # tests whose worker has ended itself, after it sent their records
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """Take the record that came with a teardown's report."""
+        found: TestRecord | dict[str, Any] | None = getattr(report, RECORD_ATTRIBUTE, None)
+        if found is None:
+            self._without_record[report.nodeid] = report
+            if report.outcome != "passed" or hasattr(report, "wasxfail"):
+                self._note_outcome(report)
+            return
+        encoded = None
+        if type(found) is dict:
+            encoded = found
+            if hasattr(report, HUNG_ATTRIBUTE):
+                self._hung.add(report.nodeid)
+            self._of_workers.update(getattr(report, FIXTURES_ATTRIBUTE, {}))
+            try:
+                record = decode_test(found)
+            except Exception as error:  # noqa: BLE001 - one record that cannot be read is no reason to end the run
+                from pytest_gpuleak.model.isolation import describe_error
+
+                why = f"the record of its worker could not be read: {describe_error(error)}"
+                outcome = self._completeness.outcome_of_running(report.nodeid)
+                self._take_unchecked(report, why, _worker_of(report) or self._monitor.worker, outcome)
+                delattr(report, RECORD_ATTRIBUTE)
+                return
+            if record.verdict == "leaked" and self._status is None:
+                self._status = LeakedStatus()
+                self._monitor.config.pluginmanager.register(self._status, "gpuleak-status")
+        else:
+            record = cast("TestRecord", found)
+        if record.verdict in TAKEN:
+            delattr(report, RECORD_ATTRIBUTE)  # pytest keeps every report until the session ends
+        elif hasattr(report, AGAIN_ATTRIBUTE):
+            self._ledger.forget_leaked(record)
+        self._take(record, encoded)
+
+    def _note_outcome(self, report: pytest.TestReport) -> None:
+        self._completeness.note_report(report)
+        if report.failed:
+            self._monitor.note_failure(report.nodeid)
+            if report.when not in _PHASES and report.nodeid not in self._hung:
+                # What xdist, pytest-forked and others make up for a test whose process died.
+                worker = _worker_of(report)
+                who = "its process" if worker is None else f"the worker {worker}"
+                name = self._monitor.worker if worker is None else worker
+                self._take_unchecked(report, f"{who} died while running it", name, "failed")
+
+    def take_worker(self, worker: str, records: list[dict[str, Any]]) -> None:
+        """A worker has ended: these are its findings on fixtures. One that died sends none, and what is known stands."""
+        self._of_workers.pop(worker, None)
+        if not records:
+            return
+        from pytest_gpuleak.model.records import decode_fixture
+
+        for record in records:
+            self._ledger.add_fixture(decode_fixture(record))
+
+    def finish(self, *, stopped: bool) -> None:
+        """The session is over: take what is known of the fixtures of workers that died, and tests without a record.
+
+        Args:
+            stopped: whether it has ended early. A test that was in its midst then has not run to its end.
+        """
+        why = "no report of its teardown brought a verdict: a plugin runs it in a way of its own"
+        # Some plugins add a report to a test that has ended.
+        known = self._ledger.nodeids() if self._without_record else set()
+        for report in list(self._without_record.values()):
+            if report.nodeid not in known and (report.when == "teardown" or not stopped):
+                outcome = self._completeness.outcome_of_running(report.nodeid)
+                self._take_unchecked(report, why, self._monitor.worker, outcome)
+        for worker in list(self._of_workers):
+            self.take_worker(worker, self._of_workers[worker])
+
+    def close_journal(self) -> str | None:
+        """Let the reports be written over the journal. Returns what was wrong with it, as one line, or None."""
+        if self._journal is None:
+            return None
+        self._journal.close()
+        return self._journal.fault
+
+    def remove_journal(self) -> None:
+        """Remove the journal where no report has been written over it. The reports have been written."""
+        if self._journal is not None and self._journal.path not in self._settings.report_paths:
+            self._journal.remove()
+
+    def begin_journal(self) -> Journal:
+        """Let an older report give way to the journal of this run."""
+        from pytest_gpuleak.reports.json.journal import Journal, journal_path
+
+        self._journal = Journal(journal_path(self._settings.report_paths))
+        policy = {**describe(self._settings), "strategy": self._monitor.mode}
+        self._journal.begin({"created": now(), "environment": environment(), "policy": policy})
+        self._monitor.note_rerun = self._note_rerun
+        return self._journal
+
+    def _note_rerun(self, record: TestRecord) -> None:
+        if self._journal is not None:
+            self._journal.note_rerun(encode_safely(record))
+
+    def _take(self, record: TestRecord, encoded: dict[str, Any] | None = None) -> None:
+        self._without_record.pop(record.nodeid, None)
+        self._ledger.add_test(record)
+        self._completeness.note_ended(record.nodeid)
+        if self._journal is None:
+            return
+        known = [*self._ledger.fixtures, *self._monitor.fixture_records]
+        of_workers = [fixture for those in self._of_workers.values() for fixture in those]
+        # Compared before they are encoded: with hundreds of leaking fixtures, encoding them took 15 ms a test.
+        if (known, of_workers) != self._written:
+            self._written = known, of_workers
+            self._journal.set_fixtures([*map(encode_safely, known), *of_workers])
+        self._journal.add_test(encoded or encode_safely(record), self._completeness.running or self._monitor.upcoming)
+
+    def _take_unchecked(self, report: pytest.TestReport, why: str, worker: str, outcome: Outcome) -> None:
+        file, line, _ = report.location
+        self._take(
+            TestRecord(
+                nodeid=report.nodeid,
+                verdict="unchecked",
+                why_unchecked=why,
+                outcome=outcome,
+                worker=worker,
+                duration_s=0.0,
+                overhead_s=0.0,
+                file=file,
+                line=None if line is None else line + 1,
+            )
+        )
+
+
+class JournalHooks(Hooks):
+    """Tells the journal which tests are running. Registered where reports are written.
+
+    Args:
+        recorder: takes the records.
+        completeness: follows which tests run.
+    """
+
+    def __init__(self, recorder: Recorder, completeness: Completeness) -> None:
+        self._recorder = recorder
+        self._completeness = completeness
+        self._journal: Journal | None = None
+
+    def pytest_runtest_logstart(self, nodeid: str) -> None:
+        """A test starts. With the first one, an older report gives way to the journal of this run."""
+        self._completeness.note_started(nodeid)
+        if self._journal is None:
+            self._journal = self._recorder.begin_journal()
+        self._journal.note_running(self._completeness.running)
+
+
+class LeakedStatus(Hooks):
+    """Says what a leaking test's letter is. Registered with the first one: three calls of a hook a test are spared."""
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_report_teststatus(
+        self, report: pytest.TestReport
+    ) -> tuple[str, str, tuple[str, dict[str, bool]]] | None:
+        """The letter L, for a test that failed by a leak alone."""
+        record = getattr(report, RECORD_ATTRIBUTE, None)
+        if record is not None and report.failed and record["verdict"] == "leaked":
+            return "leaked", "L", ("LEAKED", {"red": True})
+        return None
+
+
+class Sender(Hooks):
+    """Sends what an xdist worker knows of its fixtures to the controller, with the next test's report.
+
+    Args:
+        monitor: watches this process.
+    """
+
+    def __init__(self, monitor: Monitor) -> None:
+        self._monitor = monitor
+        self._sent: list[FixtureRecord] = []
+
+    @pytest.hookimpl(tryfirst=True)  # before xdist sends the report
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """Let the findings travel where they have changed."""
+        if hasattr(report, RECORD_ATTRIBUTE):
+            known = self._monitor.fixture_records
+            if known != self._sent:
+                self._sent = known
+                setattr(report, FIXTURES_ATTRIBUTE, {self._monitor.worker: [encode_safely(record) for record in known]})
+        elif report.failed:
+            self._monitor.note_failure(report.nodeid)
+
+
+def _worker_of(report: pytest.TestReport) -> str | None:
+    """The xdist worker that a report came from."""
+    gateway = getattr(getattr(report, "node", None), "gateway", None)
+    return None if gateway is None else str(gateway.id)

@@ -1,0 +1,193 @@
+"""The session's account: what was found, test by test, in this process or in its xdist workers."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from pytest_gpuleak.adapters.torch.lookup import loaded_torch
+from pytest_gpuleak.model.outcomes import TestRecord
+from pytest_gpuleak.model.policy import Settings, describe
+from pytest_gpuleak.model.summary import summarise
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from pytest_gpuleak.model.findings import FixtureRecord, KnownLeak
+    from pytest_gpuleak.model.records import RunReport
+
+
+class Ledger:
+    """Collects records and renders nothing.
+
+    Args:
+        detailed: whether the records of clean tests are kept whole. Where nobody is to read them, what the run's last
+            line says of them is enough: a record takes 200 bytes, and with its counters 650.
+    """
+
+    def __init__(self, *, detailed: bool = True) -> None:
+        self.tests: list[TestRecord] = []
+        """The tests whose records are kept."""
+        self._clean: _CleanTests | None = None if detailed else _CleanTests()
+        self.fixtures: list[FixtureRecord] = []
+        self.incomplete: str | None = None
+        """Why tests are missing; None: none is."""
+        self.deselected = 0
+        """Tests that were collected, and not to run."""
+        self.stale: tuple[KnownLeak, ...] = ()
+        """Entries of the baseline whose leak is gone."""
+        self.faults: list[str] = []
+        """What of the check itself, or of a user's hook, failed outside of tests: each once."""
+
+    def add_test(self, record: TestRecord) -> None:
+        """One attempt of one test has ended."""
+        if self._clean is not None and record.verdict == "clean" and not record.faults:
+            self._clean.add(record)
+        else:
+            self.tests.append(record)
+
+    def forget_leaked(self, later: TestRecord) -> None:
+        """Forget the last leak of the same test in the same process: another attempt has left it again."""
+        for index in range(len(self.tests) - 1, -1, -1):
+            record = self.tests[index]
+            if (record.nodeid, record.worker, record.verdict) == (later.nodeid, later.worker, "leaked"):
+                del self.tests[index]
+                return
+
+    def nodeids(self) -> set[str]:
+        """The tests that have ended."""
+        return {record.nodeid for record in self._all()}
+
+    def _all(self) -> Iterator[TestRecord]:
+        yield from self.tests
+        if self._clean is not None:
+            yield from self._clean.records()
+
+    def add_fixture(self, record: FixtureRecord) -> None:
+        """A fixture did not let go."""
+        self.fixtures.append(record)
+
+    def add_faults(self, faults: Iterable[str]) -> None:
+        """The check, or a user's hook, has failed outside of tests."""
+        self.faults += [fault for fault in dict.fromkeys(faults) if fault not in self.faults]
+
+    @property
+    def failed_to_check(self) -> bool:
+        """Whether the check itself, or a user's hook, failed anywhere in the run."""
+        return bool(self.faults) or any(record.faults for record in self.tests)
+
+    @property
+    def fixture_leaked(self) -> bool:
+        """Whether a fixture's finding fails the run."""
+        return any(found.failed for record in self.fixtures for found in record.findings)
+
+    def take_over(self, report: RunReport) -> None:
+        """Take over the records of a report, and what is stale: it was judged by a baseline."""
+        self.tests, self.fixtures, self.stale = list(report.tests), list(report.fixtures), report.stale
+
+    def report(self, settings: Settings, mode: str, *, on_file: bool) -> RunReport:
+        """The whole run, for the reports.
+
+        Args:
+            settings: what the run was asked for.
+            mode: the strategy, as the header states it.
+            on_file: whether it is to be kept: a terminal shows no environment, and asking for it takes milliseconds.
+        """
+        from pytest_gpuleak.model.isolation import isolated
+        from pytest_gpuleak.model.records import RunReport
+
+        return RunReport(
+            created=now() if on_file else "",
+            environment=environment() if on_file else {},
+            policy=isolated(
+                lambda: {**describe(settings), "strategy": mode}, lambda why: {"strategy": f"unknown ({why})"}
+            ),
+            summary=self.summary(settings.top, on_file=on_file),
+            tests=tuple(self.tests),
+            fixtures=tuple(self.fixtures),
+            stale=self.stale,
+            incomplete=self.incomplete,
+            faults=tuple(self.faults),
+        )
+
+    def summary(self, top: int, *, on_file: bool) -> dict[str, Any]:
+        """What the run's report has as its summary.
+
+        Args:
+            top: how many of the heaviest tests are listed.
+            on_file: as in `report`.
+        """
+        return {
+            **summarise(self._all(), self.fixtures),
+            "known": sum(
+                found.known for records in (self.tests, self.fixtures) for one in records for found in one.findings
+            ),
+            "stale": len(self.stale),
+            "deselected": self.deselected,
+            "memory": self._usage(top) if on_file or top else {},
+        }
+
+    @property
+    def found(self) -> bool:
+        """Whether there is any finding."""
+        return any(one.findings for records in (self.tests, self.fixtures) for one in records)
+
+    def _usage(self, top: int) -> dict[str, Any]:
+        """What the tests took; a terminal shows it where it was asked for."""
+        from pytest_gpuleak.model.isolation import isolated
+        from pytest_gpuleak.model.memory_usage import describe_usage
+
+        return isolated(lambda: describe_usage(self.tests, top), lambda _: {})
+
+
+class _CleanTests:
+    """Clean tests, of which no more is kept than their ids and times."""
+
+    def __init__(self) -> None:
+        self._nodeids: list[str] = []
+        self._overheads_s: list[float] = []
+        self._durations_s: list[float] = []
+
+    def add(self, record: TestRecord) -> None:
+        self._nodeids.append(record.nodeid)
+        self._overheads_s.append(record.overhead_s)
+        self._durations_s.append(record.duration_s)
+
+    def records(self) -> Iterator[TestRecord]:
+        """What is known of them, one by one."""
+        for nodeid, overhead_s, duration_s in zip(self._nodeids, self._overheads_s, self._durations_s, strict=True):
+            yield TestRecord(nodeid, "clean", None, "passed", "", duration_s, overhead_s)
+
+
+def now() -> str:
+    """The time, as ISO 8601 with its offset."""
+    import datetime
+
+    return datetime.datetime.now().astimezone().isoformat(timespec="seconds")
+
+
+def environment() -> dict[str, Any]:
+    """What the figures were measured on; asks torch nothing unless the tests have imported it."""
+    import platform
+
+    from pytest_gpuleak.model.isolation import isolated
+
+    torch = loaded_torch()
+    return {
+        "python": platform.python_version(),
+        "implementation": platform.python_implementation(),
+        "platform": platform.platform(),
+        "pytest": pytest.__version__,
+        "torch": isolated(lambda: str(getattr(torch, "__version__", "")) or None, lambda why: f"unknown ({why})"),
+        # After a fault on the device, such as an assertion in a kernel, every question to it raises.
+        "devices": isolated(lambda: _devices(torch), lambda why: [f"unknown ({why})"]),
+    }
+
+
+def _devices(torch: Any) -> list[str]:
+    """Names of the devices that this process has initialised; none is initialised for the asking."""
+    cuda = getattr(torch, "cuda", None)
+    if cuda is None or not cuda.is_available() or not cuda.is_initialized():
+        return []
+    return [f"cuda:{index} {cuda.get_device_name(index)}" for index in range(cuda.device_count())]

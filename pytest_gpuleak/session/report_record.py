@@ -1,0 +1,64 @@
+"""A test's record on the report of its teardown, and what the report says of it."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from pytest_gpuleak.model.outcomes import decode_test
+from pytest_gpuleak.session.attempt import encode_safely
+
+if TYPE_CHECKING:
+    import pytest
+
+    from pytest_gpuleak.model.findings import Finding
+    from pytest_gpuleak.model.outcomes import TestRecord
+
+RECORD_ATTRIBUTE = "gpu_leak"
+"""The attribute of a teardown's report that carries the test's record; xdist sends it along."""
+
+AGAIN_ATTRIBUTE = "gpu_leak_again"
+"""The attribute of a teardown's report whose test has leaked, and been counted, in an attempt before."""
+
+HUNG_ATTRIBUTE = "gpu_leak_hung"
+"""The attribute of the report of a test whose check hung and ended its process: its record is in this report."""
+
+
+def attach(report: pytest.TestReport, record: TestRecord) -> None:
+    """Put a test's record into its teardown's report, as plain data."""
+    setattr(report, RECORD_ATTRIBUTE, encode_safely(record))
+    note_properties(report, record)
+
+
+def fail(report: pytest.TestReport) -> None:
+    """Let the report of a test that leaked be a failed one."""
+    from pytest_gpuleak.model.isolation import isolated
+
+    record: dict[str, Any] = getattr(report, RECORD_ATTRIBUTE)
+    report.outcome = "failed"
+    report.longrepr = isolated(
+        lambda: describe_failure(decode_test(record).findings),
+        lambda why: f"GPU LEAK\nwhat leaked cannot be shown: {why}",
+    )
+
+
+def note_properties(report: pytest.TestReport, record: TestRecord) -> None:
+    """Say in JUnit what was found."""
+    if record.findings:
+        from pytest_gpuleak.model.isolation import isolated
+        from pytest_gpuleak.reports.junit import properties_of
+
+        report.user_properties += isolated(
+            lambda: properties_of(record), lambda _: [("gpu_leak_verdict", record.verdict)]
+        )
+
+
+def describe_failure(findings: tuple[Finding, ...]) -> str:
+    """What stands in JUnit and wherever else pytest shows a failed report."""
+    from pytest_gpuleak.model.isolation import isolated
+    from pytest_gpuleak.reports.terminal.findings import render_short
+    from pytest_gpuleak.reports.unshown import name_unshown
+
+    return "GPU LEAK\n" + "\n\n".join(
+        isolated(partial(render_short, found), partial(name_unshown, found)) for found in findings if found.failed
+    )

@@ -1,0 +1,1 @@
+"""Running a test again, for as long as it may take."""

@@ -1,0 +1,95 @@
+"""Random generators, put back after a re-run: the next test must draw the numbers that it always drew."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import types
+from collections.abc import Callable
+from itertools import compress
+from random import Random
+from typing import Any
+
+from pytest_gpuleak.adapters.torch.lookup import torch_class, torch_module
+from pytest_gpuleak.heap.collector import get_objects, whole_heap
+from pytest_gpuleak.heap.library_types import extension_class
+
+Restore = Callable[[], None]
+
+
+def keep_random_states() -> Restore:
+    """Note the states of the generators that there are; the function returned puts them back.
+
+    Python's and NumPy's are found on the heap, the private ones of a test module among them. torch's are not tracked
+    by the collector: those in a module's globals are found, and those of the initialised CUDA devices.
+    """
+    restores: list[Restore] = []
+    for generator, keep in _generators():
+        with contextlib.suppress(Exception):  # one that has no state (SystemRandom), or whose module was replaced
+            restores.append(keep(generator))
+
+    def restore() -> None:
+        for put_back in restores:
+            with contextlib.suppress(Exception):
+                put_back()
+
+    return restore
+
+
+def _generators() -> list[tuple[Any, Callable[[Any], Restore]]]:
+    # A test may reload the module, which makes a class and a generator of its own.
+    loaded = sys.modules.get("random")
+    reloaded = vars(loaded).get("Random") if type(loaded) is types.ModuleType else None
+    kinds: dict[int, Callable[[Any], Restore]] = {id(kind): _keep_python for kind in (Random, reloaded) if kind}
+    numpy = (
+        ("numpy.random._generator", "Generator", _keep_numpy_generator),
+        ("numpy.random.mtrand", "RandomState", _keep_numpy_legacy),
+    )
+    for module, name, keep in numpy:
+        kind = extension_class(module, name)
+        if kind is not None:
+            kinds[id(kind)] = keep
+    with whole_heap():
+        objects = get_objects()
+        # In C, object by object: a comprehension takes three times as long over a heap.
+        matches = compress(objects, map(kinds.__contains__, map(id, map(type, objects))))
+        found = [(one, kinds[id(type(one))]) for one in matches]
+        del objects
+    torch_kind = torch_class("torch._C", "Generator")
+    if torch_kind is not None:
+        found += [(one, _keep_torch) for one in _module_globals(torch_kind)]
+        with contextlib.suppress(Exception):
+            cuda = torch_module("torch.cuda")
+            if cuda.is_initialized():
+                found += [(one, _keep_torch) for one in cuda.default_generators]
+    return found
+
+
+def _module_globals(kind: type) -> list[object]:
+    modules = [module for module in list(sys.modules.values()) if type(module) is types.ModuleType]
+    found = [value for module in modules for value in list(vars(module).values()) if type(value) is kind]
+    return list({id(value): value for value in found}.values())
+
+
+def _keep_python(generator: Random) -> Restore:
+    state = generator.getstate()
+    return lambda: generator.setstate(state)
+
+
+def _keep_numpy_generator(generator: Any) -> Restore:
+    state = generator.bit_generator.state
+
+    def put_back() -> None:
+        generator.bit_generator.state = state
+
+    return put_back
+
+
+def _keep_numpy_legacy(generator: Any) -> Restore:
+    state = generator.get_state(legacy=False)
+    return lambda: generator.set_state(state)
+
+
+def _keep_torch(generator: Any) -> Restore:
+    state = generator.get_state()
+    return lambda: generator.set_state(state)

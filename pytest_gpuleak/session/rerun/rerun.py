@@ -1,0 +1,257 @@
+"""Running a test again, within its own teardown, so that nobody notices.
+
+By then capture, logging and timeouts of the teardown have been left, and its report is not logged yet. What a re-run
+changes beside the test's own doing is put back, and kept from what records runs, by `unseen`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import signal
+import threading
+import types
+from time import perf_counter
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from _pytest.outcomes import Failed, OutcomeException
+
+from pytest_gpuleak.session.pytest_internals import stop_timer
+from pytest_gpuleak.session.rerun.hanging import Hang, rearm_faulthandler
+from pytest_gpuleak.session.rerun.unseen.unseen import NotHiddenError, unseen
+from pytest_gpuleak.session.rerun.watchdog import CannotWatchError, watch
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+BASE_LIMIT_S = 2.0
+"""Seconds that any re-run may take. The tracing costs a short one about 50 ms: its tools are imported and set up. The
+rest is for a machine under load, a collection of a large heap, and fixtures whose setup was quick the first time."""
+
+FACTOR = 20
+"""How many times as long as the first run a re-run may take. Tracing makes a test that only calls small operations of
+torch, or makes small objects, up to 17 times slower."""
+
+
+class RerunTimeout(Failed):
+    """Raised in a re-run that takes too long.
+
+    No `Exception`, which a test's own ``except Exception`` would swallow. But an outcome of pytest's: after any other
+    exception in a fixture's setup pytest keeps the fixture's finalizers, and the next test that needs it fails
+    (`FixtureDef.execute`, ``assert not self._finalizers``).
+    """
+
+
+class TeardownTimeoutError(TimeoutError):
+    """Raised in the teardown of a re-run that takes too long.
+
+    An Exception, which pytest takes for the failure of one finalizer and goes on with the others: a fixture whose
+    finalizer never ran would stay in pytest's cache.
+    """
+
+
+def limit_of(expected_s: float, limit_s: float) -> float:
+    """Return the seconds that a re-run may take, and its teardown again.
+
+    Args:
+        expected_s: seconds of the first run, with those of the wider fixtures that are to be built again.
+        limit_s: what the user allows.
+    """
+    return min(limit_s, BASE_LIMIT_S + FACTOR * expected_s)
+
+
+@dataclasses.dataclass(frozen=True)
+class RerunResult:
+    """How a re-run went.
+
+    Attributes:
+        passed: whether setup, call and teardown passed, as they did the first time.
+        why: in a few words, what went otherwise; empty if passed.
+        duration_s: seconds it took.
+        timed_out: whether it was stopped for taking too long.
+    """
+
+    passed: bool
+    why: str
+    duration_s: float
+    timed_out: bool = False
+
+
+def run_again(item: pytest.Item, nextitem: pytest.Item | None, limit_s: float, tracing: Any, hang: Hang) -> RerunResult:
+    """Run setup, call and teardown of a test once more; nothing is logged.
+
+    Args:
+        item: the test; its teardown is over.
+        nextitem: what the teardown was given: fixtures that the next test needs stay.
+        limit_s: seconds after which setup and call are stopped, and after which the teardown is.
+        tracing: context manager entered around setup and call.
+        hang: ends the session where they cannot be stopped.
+
+    Raises:
+        KeyboardInterrupt: the user's own.
+    """
+    try:
+        return _run_unseen(item, nextitem, limit_s, tracing, hang)
+    except NotHiddenError as error:
+        return RerunResult(passed=False, why=str(error), duration_s=0.0)
+
+
+def _run_unseen(
+    item: pytest.Item, nextitem: pytest.Item | None, limit_s: float, tracing: Any, hang: Hang
+) -> RerunResult:
+    started = perf_counter()
+    # pytest-timeout's timer covers the whole protocol, so a re-run on the same budget would run it out, and its thread
+    # method ends the process. It is cancelled through its own hook; the test as such has ended in time.
+    stop_timer(item)
+
+    def timed(call: Callable[[], object], error: type[BaseException]) -> bool:
+        return watch(call, limit_s, error, hang.tell, hang.text, lambda: rearm_faulthandler(item.config))
+
+    def timed_or_not(call: Callable[[], object]) -> bool:
+        try:
+            return timed(call, TeardownTimeoutError)
+        except CannotWatchError:
+            call()  # what has been set up must be torn down, watched or not
+            return False
+
+    with unseen(item) as hidden, _fresh_instance(item):
+        hang.before = hidden.lift
+        outcome = _Phases(item, nextitem, tracing)
+        with _interrupts() as interrupt:
+            try:
+                outcome.timed_out = timed(outcome.run, RerunTimeout)
+            except CannotWatchError as error:
+                return RerunResult(False, str(error), perf_counter() - started)
+            except KeyboardInterrupt:
+                if interrupt.came:
+                    raise
+                outcome.why = "the re-run raised KeyboardInterrupt"
+            except Exception as error:  # noqa: BLE001 - tracing could not be set up or left; the first run stands
+                outcome.why = f"the re-run could not be traced ({type(error).__name__})"
+            finally:
+                if outcome.began:
+                    outcome.timed_out |= timed_or_not(outcome.tear_down)
+                    if outcome.timed_out or outcome.why:
+                        timed_or_not(outcome.mend)
+        if hidden.failed_subtests() and not outcome.why:
+            outcome.why = "a sub-test of the re-run failed"
+    if outcome.timed_out:
+        outcome.why = f"the re-run took longer than {limit_s:.3g} s and was stopped"
+    return RerunResult(not outcome.why, outcome.why, perf_counter() - started, outcome.timed_out)
+
+
+class _Phases:
+    """The three phases of one re-run."""
+
+    def __init__(self, item: pytest.Item, nextitem: pytest.Item | None, tracing: Any) -> None:
+        self._item = item
+        self._nextitem = nextitem
+        self._tracing = tracing
+        self.began = False
+        self.timed_out = False
+        self.why = ""
+
+    def run(self) -> None:
+        self.began = True
+        with self._tracing:
+            if hasattr(self._item, "_initrequest"):
+                self._item._initrequest()
+            if self._phase("setup"):
+                self._phase("call")
+
+    def tear_down(self) -> None:
+        self._phase("teardown", nextitem=self._nextitem)
+
+    def mend(self) -> None:
+        """Put pytest into the state between two tests, after an exception that its own code does not expect."""
+        for fixture in self._fixtures():
+            while fixture.cached_result is None and fixture._finalizers:  # see `RerunTimeout`: SystemExit is another
+                finalizer = fixture._finalizers.pop()
+                with contextlib.suppress(Exception, OutcomeException):
+                    finalizer()
+        stack = self._item.session._setupstate.stack
+        needed = set() if self._nextitem is None else set(self._nextitem.listchain())
+        if any(node not in needed for node in stack):
+            self.tear_down()
+        # Else pytest ends the next test with "previous item was not torn down properly".
+        while stack and next(reversed(stack)) not in needed:
+            stack.popitem()
+        capture = self._item.config.pluginmanager.get_plugin("capturemanager")
+        if capture is not None:
+            capture.deactivate_fixture()
+            capture.suspend_global_capture(in_=False)
+
+    def _fixtures(self) -> list[Any]:
+        info = getattr(self._item, "_fixtureinfo", None)
+        known = [fixture for fixtures in getattr(info, "name2fixturedefs", {}).values() for fixture in fixtures]
+        # Those that the test has asked for while it ran.
+        asked = getattr(getattr(self._item, "_request", None), "_fixture_defs", {})
+        return [*known, *asked.values()]
+
+    def _phase(self, when: Any, **arguments: Any) -> bool:
+        item = self._item
+        hook = getattr(item.ihook, f"pytest_runtest_{when}")
+        call = pytest.CallInfo.from_call(
+            lambda: hook(item=item, **arguments), when=when, reraise=(KeyboardInterrupt, RerunTimeout)
+        )
+        # unittest keeps a failure on the item until a report is made: asked the same way, it is seen here too.
+        report = item.ihook.pytest_runtest_makereport(item=item, call=call)
+        if not report.passed and not self.why:
+            self.why = f"the re-run {'was skipped' if report.skipped else 'failed'} in {when}"
+        return bool(report.passed)
+
+
+@contextlib.contextmanager
+def _fresh_instance(item: pytest.Item) -> Iterator[None]:
+    """Give a method of a plain test class a new instance, and the item its old one back afterwards.
+
+    pytest keeps the first instance until the session ends; a second run on it would see what the first left in
+    ``self``.
+    """
+    attributes = vars(item)
+    bound = attributes.get("_obj")
+    if type(bound) is not types.MethodType or not isinstance(item.parent, pytest.Class):
+        yield
+        return
+    names = ("_obj", "_instance")
+    saved: dict[str, Any] = {name: attributes.pop(name) for name in names if name in attributes}
+    try:
+        yield
+    finally:
+        for name in names:
+            attributes.pop(name, None)
+        attributes.update(saved)
+
+
+class _Interrupt:
+    """Whether the user has pressed Ctrl-C."""
+
+    came = False
+
+
+@contextlib.contextmanager
+def _interrupts() -> Iterator[_Interrupt]:
+    """Tell the user's own Ctrl-C from a KeyboardInterrupt that the test raises."""
+    interrupt = _Interrupt()
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        # A shell starts what runs in the background so: no Ctrl-C arrives, and one that is raised is the test's.
+        yield interrupt
+        return
+    if (
+        threading.current_thread() is not threading.main_thread()
+        or signal.getsignal(signal.SIGINT) is not signal.default_int_handler
+    ):
+        interrupt.came = True  # it cannot be told: taken for the user's
+        yield interrupt
+        return
+
+    def note(number: int, frame: types.FrameType | None) -> None:
+        interrupt.came = True
+        signal.default_int_handler(number, frame)
+
+    signal.signal(signal.SIGINT, note)
+    try:
+        yield interrupt
+    finally:
+        signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -1,0 +1,1 @@
+"""Hiding a re-run from whatever outlives it."""

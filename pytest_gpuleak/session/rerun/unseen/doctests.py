@@ -1,0 +1,52 @@
+"""A doctest run again: its names are cleared when it has passed (`doctest.DebugRunner.run`), and are given back."""
+
+from __future__ import annotations
+
+import sys
+import types
+from typing import TYPE_CHECKING, Any
+
+from pytest_gpuleak.session.rerun.unseen.restoring import Restore, all_of, keep_mapping, keep_names
+
+if TYPE_CHECKING:
+    import pytest
+
+RUNNER_NAMES = ("tries", "failures", "skips", "test", "optionflags", "original_optionflags", "debugger")
+"""Counts and state of a `doctest.DocTestRunner`, which all doctests of a module share."""
+
+
+def revive(item: pytest.Item) -> Restore:
+    """Let a doctest see its module's names again, as `doctest.DocTestFinder` makes them: a copy, for the re-run alone."""
+    test: Any = vars(item)["dtest"]
+    runner: Any = vars(item)["runner"]
+    before = dict(test.globs)
+    if "__name__" not in before:
+        test.globs.update(_names_of(test))
+    results = [
+        keep_mapping(value)
+        for value in (vars(runner).get(name) for name in ("_name2ft", "_stats"))
+        if type(value) is dict
+    ]
+
+    def forget() -> None:
+        test.globs.clear()
+        test.globs.update(before)
+
+    return all_of([forget, keep_names(vars(runner), RUNNER_NAMES), *results])
+
+
+def _names_of(test: Any) -> dict[str, Any]:
+    """The module's names. A text file has none but its own."""
+    parts = test.name.split(".")
+    for length in range(len(parts), 0, -1):
+        module = sys.modules.get(".".join(parts[:length]))
+        if type(module) is types.ModuleType and _is_of(module, test.filename):
+            return {"__name__": "__main__", **vars(module)}
+    return {"__name__": "__main__"}
+
+
+def _is_of(module: types.ModuleType, filename: str | None) -> bool:
+    source = vars(module).get("__file__")
+    if filename is None or type(source) is not str:
+        return False
+    return source == filename or source.removesuffix("c") == filename

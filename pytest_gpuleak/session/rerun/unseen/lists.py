@@ -1,0 +1,124 @@
+"""Lists of the process that a test appends to, cut back to what the first run left, once the verdict is reached.
+
+They may hold what leaked (a log handler with a batch, a mock's call arguments): cut back at once after a re-run, they
+would hide that the leak grows. Until then only weak references and lengths are held, so that nothing is kept alive and
+no search finds the notes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import sys
+import weakref
+from itertools import compress
+from typing import TYPE_CHECKING, Any
+
+from pytest_gpuleak.heap.collector import get_objects, whole_heap
+from pytest_gpuleak.session.rerun.unseen.restoring import Restore, all_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+MOCK_LISTS = ("_mock_call_args_list", "_mock_mock_calls", "method_calls", "_mock_await_args_list")
+MOCK_COUNTS = ("_mock_called", "_mock_call_count", "_mock_await_count")
+MOCK_LAST = {"_mock_call_args": "_mock_call_args_list", "_mock_await_args": "_mock_await_args_list"}
+"""Where a mock keeps its calls (Lib/unittest/mock.py), by the names in its dictionary."""
+
+
+def keep_lists() -> Restore:
+    """Note the handlers and filters of loggers, the calls of mocks, and what hooks into imports and collections."""
+    restores: list[Restore] = []
+    for keep in KEEPERS:
+        with contextlib.suppress(Exception):  # a module that was replaced
+            restores.append(keep())
+    return all_of(restores)
+
+
+def _keep_members(values: list[Any]) -> Restore:
+    """Note a list's members weakly, or by id where that cannot be; new ones are removed later."""
+    known: dict[int, weakref.ref[Any] | None] = {}
+    for value in values:
+        try:
+            known[id(value)] = weakref.ref(value)
+        except TypeError:
+            known[id(value)] = None
+
+    def was_there(value: object) -> bool:
+        if id(value) not in known:
+            return False
+        reference = known[id(value)]
+        return reference is None or reference() is value  # an id may have been given to another
+
+    def restore() -> None:
+        if not all(map(was_there, values)):
+            values[:] = [value for value in values if was_there(value)]
+
+    return restore
+
+
+def _keep_log_handlers() -> Restore:
+    logging: Any = sys.modules.get("logging")
+    if logging is None:
+        return all_of([])
+    root = logging.root
+    loggers = [root, *(one for one in root.manager.loggerDict.values() if logging.Logger in type(one).__mro__)]
+    return all_of(_keep_members(values) for logger in loggers for values in (logger.handlers, logger.filters))
+
+
+def _keep_hooks() -> Restore:
+    return all_of(_keep_members(values) for values in (sys.meta_path, sys.path_hooks, gc.callbacks))
+
+
+def _keep_mocks() -> Restore:
+    mock: Any = sys.modules.get("unittest.mock")
+    if mock is None:
+        return all_of([])
+    # Each mock has a class of its own. Where there is no class but the library's, there is no mock, and no look at the
+    # heap, which takes tens of milliseconds.
+    classes = _below(mock.NonCallableMock)
+    if all(kind.__module__ == mock.__name__ and kind is vars(mock).get(kind.__name__) for kind in classes):
+        return all_of([])
+    kinds = set(map(id, classes))
+    with whole_heap():
+        objects = get_objects()
+        mocks = list(compress(objects, map(kinds.__contains__, map(id, map(type, objects)))))
+        del objects
+    restores = [_keep_calls(one) for one in mocks]
+    mocks.clear()
+    return all_of(restores)
+
+
+def _below(kind: type) -> list[type]:
+    """A class and all that are derived from it."""
+    found = [kind]
+    for one in found:
+        found += type.__subclasses__(one)
+    return found
+
+
+def _keep_calls(mock: Any) -> Restore:
+    reference = weakref.ref(mock)
+    names: dict[str, Any] = object.__getattribute__(mock, "__dict__")
+    lengths = {name: (id(names[name]), len(names[name])) for name in MOCK_LISTS if name in names}
+    counts = {name: names[name] for name in MOCK_COUNTS if type(names.get(name)) in (bool, int)}
+
+    def restore() -> None:
+        alive = reference()
+        if alive is None:
+            return
+        now: dict[str, Any] = object.__getattribute__(alive, "__dict__")
+        if any(id(now.get(name)) != identity for name, (identity, _) in lengths.items()):
+            return  # it was reset
+        for name, (_, length) in lengths.items():
+            del now[name][length:]
+        now.update(counts)
+        for name, source in MOCK_LAST.items():
+            if name in now and source in now:
+                now[name] = now[source][-1] if now[source] else None
+
+    del mock, names
+    return restore
+
+
+KEEPERS: tuple[Callable[[], Restore], ...] = (_keep_log_handlers, _keep_hooks, _keep_mocks)

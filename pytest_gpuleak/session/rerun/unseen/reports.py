@@ -1,0 +1,93 @@
+"""No report of a re-run is logged, and nobody is asked to make one who keeps account of reports."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import TYPE_CHECKING, Any
+
+from pytest_gpuleak.model.source_files import is_user_file
+from pytest_gpuleak.session.rerun.unseen.restoring import Restore, nothing
+
+if TYPE_CHECKING:
+    import pathlib
+    from collections.abc import Callable, Iterator
+
+    import pytest
+
+SWALLOWED = ("pytest_runtest_logreport", "pytest_exception_interact", "pytest_assertion_pass")
+"""Hooks that no plugin is called for. Sub-tests log their reports themselves, and ask for a debugger (`--pdb`)."""
+
+
+@contextlib.contextmanager
+def unreported(item: pytest.Item) -> Iterator[None]:
+    """No report of the re-run is logged, no warning of it recorded.
+
+    Reports are made by pytest and installed plugins: some (pytest-check) turn what a test has noted into a failure there.
+    Those of the user's own `conftest.py` keep lists of results, and are not asked.
+    """
+    manager, hooks = item.config.pluginmanager, item.config.hook
+    subset = manager.subset_hook_caller
+    users = [impl.plugin for impl in hooks.pytest_runtest_makereport.get_hookimpls() if _is_users(impl, item)]
+    # Callers of pluggy's kind: a plugin that lists its hooks meanwhile asks them for their implementations.
+    replacements: dict[str, Any] = {name: subset(name, manager.get_plugins()) for name in SWALLOWED}
+    replacements["pytest_runtest_makereport"] = subset("pytest_runtest_makereport", users)
+
+    def subset_but_silent(name: str, remove_plugins: Any) -> Any:
+        return replacements[name] if name in replacements else subset(name, remove_plugins)
+
+    # An item below a conftest.py of its own asks a proxy that is made anew each time, through the plugin manager.
+    with (
+        _replaced(vars(hooks), replacements),
+        _replaced(vars(manager), {"subset_hook_caller": subset_but_silent}),
+        _recorded_warnings(),
+    ):
+        yield
+
+
+def _recorded_warnings() -> Any:
+    import warnings
+
+    return warnings.catch_warnings(record=True)
+
+
+def _is_users(impl: Any, item: pytest.Item) -> bool:
+    code = getattr(impl.function, "__code__", None)
+    if code is None:
+        return False
+    rootpath: pathlib.Path = item.config.rootpath
+    return not impl.function.__module__.startswith("pytest_gpuleak.") and is_user_file(code.co_filename, str(rootpath))
+
+
+@contextlib.contextmanager
+def _replaced(namespace: dict[str, Any], replacements: dict[str, Any]) -> Iterator[None]:
+    saved = {name: namespace.get(name) for name in replacements}
+    namespace.update(replacements)
+    try:
+        yield
+    finally:
+        for name, original in saved.items():
+            if original is None:
+                del namespace[name]
+            else:
+                namespace[name] = original
+
+
+def keep_failed_subtests(item: pytest.Item) -> tuple[Restore, Callable[[], int]]:
+    """Put back pytest's count of failed sub-tests, which fails the test when its call's report is logged.
+
+    Returns what puts it back, and a function that tells how many have failed since.
+    """
+    import sys
+
+    module: Any = sys.modules.get("_pytest.subtests")  # pytest 9
+    key = getattr(module, "failed_subtests_key", None)
+    counts = None if key is None else item.config.stash.get(key, None)
+    if counts is None:
+        return nothing, lambda: 0
+    saved = dict(counts)
+
+    def restore() -> None:
+        counts.clear()
+        counts.update(saved)
+
+    return restore, lambda: sum(counts.values()) - sum(saved.values())

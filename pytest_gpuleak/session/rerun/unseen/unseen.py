@@ -1,0 +1,76 @@
+"""Hide a re-run from whatever outlives it: pytest's own records, other plugins' and the process's state.
+
+A re-run confirms a leak; it is no run of the user's. What records runs (reports, benchmarks, snapshots, coverage) must
+not see it, and the next test must find the process as the first run left it. Loaded with the first suspect.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import sys
+from typing import TYPE_CHECKING, Any
+
+from pytest_gpuleak.session.rerun.unseen.output import muted_output
+from pytest_gpuleak.session.rerun.unseen.plugins import NotHiddenError, hide_from_plugins, why_not_again
+from pytest_gpuleak.session.rerun.unseen.process import keep_process
+from pytest_gpuleak.session.rerun.unseen.pytest_state import keep_item, keep_session
+from pytest_gpuleak.session.rerun.unseen.reports import keep_failed_subtests, unreported
+from pytest_gpuleak.session.rerun.unseen.temporary import keep_temporary_folders
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    import pytest
+
+__all__ = ["Hidden", "NotHiddenError", "unseen", "why_not_again"]
+
+
+@dataclasses.dataclass(frozen=True)
+class Hidden:
+    """A re-run that is hidden.
+
+    Attributes:
+        failed_subtests: tells how many of its sub-tests have failed: they fail no phase's report.
+        lift: lets reports be logged and the terminal be written to again. The watchdog calls it, from its own thread,
+            where the re-run hangs and the session is ended.
+    """
+
+    failed_subtests: Callable[[], int]
+    lift: Callable[[], None]
+
+
+@contextlib.contextmanager
+def unseen(item: pytest.Item) -> Iterator[Hidden]:
+    """Within it, what a re-run of the test does is put back or kept from the records.
+
+    Raises:
+        NotHiddenError: a plugin would record it, and cannot be kept from that.
+    """
+    with contextlib.ExitStack() as stack:
+        silence = stack.enter_context(contextlib.ExitStack())
+        silence.enter_context(unreported(item))
+        silence.enter_context(muted_output(item.config))
+        _, failed_subtests = keep_failed_subtests(item)
+        steps: tuple[Callable[[pytest.Item], Callable[[], None]], ...] = (
+            lambda item: keep_failed_subtests(item)[0],
+            keep_session,
+            keep_item,
+            keep_temporary_folders,
+            _keep_doctest,
+        )
+        for step in steps:
+            with contextlib.suppress(Exception):  # a pytest of another version than was tried: the re-run goes on
+                stack.callback(step(item))
+        stack.callback(hide_from_plugins(item))
+        stack.callback(keep_process())
+        yield Hidden(failed_subtests, silence.close)
+
+
+def _keep_doctest(item: pytest.Item) -> Callable[[], None]:
+    module: Any = sys.modules.get("_pytest.doctest")
+    if module is None or module.DoctestItem not in type(item).__mro__:
+        return lambda: None
+    from pytest_gpuleak.session.rerun.unseen.doctests import revive
+
+    return revive(item)

@@ -1,0 +1,328 @@
+"""Stop work that takes too long, and end the process where nothing stops it. Loaded with the first re-run.
+
+What a suspect's check calls may block for ever: the test itself, run again, the user's settle hook, a device. `watch`
+calls such a function and bounds it in three steps, each for what the one before cannot reach:
+
+1. After `limit_s` an exception is raised in the function: by a signal of its own in the main thread, by
+   ``PyThreadState_SetAsyncExc`` in any other thread and where the signal is taken. It is repeated, since a bare
+   ``except:`` may swallow it.
+2. `GRACE_S` later, or as much later as the limit was long, the function is taken to hang in C, where no exception
+   arrives. A thread, which needs the interpreter's lock for this, calls `on_hang`, which writes the reports, and ends
+   the process with exit status 1.
+3. `LOCK_GRACE_S` after that, the lock was never released. A C thread of `faulthandler` (CPython,
+   Modules/faulthandler.c, ``faulthandler_thread``) writes the stacks to stderr and ends the process with status 1. It
+   can print no text of ours, so the call is made from a frame whose file name is that text.
+
+The signal is not SIGALRM and there is no interval timer: the test and pytest-timeout may use both.
+"""
+
+from __future__ import annotations
+
+import _thread
+import contextlib
+import faulthandler
+import os
+import signal
+import sys
+import threading
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import _pytest
+import pluggy
+
+from pytest_gpuleak.heap.async_exceptions import raise_in, take_back
+from pytest_gpuleak.model.source_files import PACKAGE
+from pytest_gpuleak.model.text import clean_text
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from types import FrameType
+
+GRACE_S = 10.0
+"""Seconds that an exception is given to end the work, at least. Long, since to end the session loses later tests."""
+LOCK_GRACE_S = 5.0
+"""Seconds beyond the grace after which the interpreter's lock is taken to be held for good."""
+END_S = 30.0
+"""Seconds that writing the reports may take when the session is ended."""
+STEP_S = 0.25
+"""Seconds between two tries to stop the work, at least; a quarter of the limit where that is more."""
+POLITE_TRIES = 3
+"""Tries that do nothing while pytest's own code runs: an exception there may leave a half-made teardown behind."""
+TEXT_LIMIT = 400
+"""Characters of the text in the frame's file name: faulthandler writes 500 (``MAX_STRING_LENGTH``)."""
+
+_SIGNALS = ("SIGVTALRM", "SIGUSR2", "SIGUSR1", "SIGXCPU", "SIGALRM", "SIGBREAK")
+"""Taken in this order, after the real-time signals, which nearly nobody uses: the first without a handler."""
+_HARNESS = (PACKAGE, *(str(Path(str(module.__file__)).parent) + os.sep for module in (_pytest, pluggy)))
+
+
+class CannotWatchError(RuntimeError):
+    """No thread could be started to watch the work: it must not be begun."""
+
+
+def watch(
+    call: Callable[[], object],
+    limit_s: float,
+    error: type[BaseException],
+    on_hang: Callable[[FrameType | None, int], object],
+    text: str,
+    rearm: Callable[[], object] = int,
+) -> bool:
+    """Call a function, for a limited time.
+
+    Args:
+        call: the function.
+        limit_s: seconds after which it is stopped.
+        error: the type of what is raised in it then, which nothing else raises; made without arguments.
+        on_hang: called where that does not help, in a thread of the watchdog's, with the innermost frame of the
+            function and a descriptor of the process's stderr. When it returns, the process ends with status 1.
+        text: what is to be told where not even that is possible, in one line.
+        rearm: called at the end: there is one timer of `faulthandler` in a process, and another may have been set.
+
+    Returns:
+        Whether it had to be stopped. What `call` raises by itself is passed on.
+
+    Raises:
+        CannotWatchError: the function has not been called.
+    """
+    watchdog = _Watchdog(call, limit_s, error, on_hang, text)
+    try:
+        try:
+            watchdog.run()
+        finally:
+            watchdog.disarm()
+    except BaseException as raised:
+        watchdog.disarm()  # what was raised in another thread than the main one may arrive late
+        if type(raised) is not error:
+            raise
+    finally:
+        rearm()
+    return watchdog.stopped
+
+
+class _Watchdog:
+    """One call that is watched; see `watch`."""
+
+    def __init__(
+        self,
+        call: Callable[[], object],
+        limit_s: float,
+        error: type[BaseException],
+        on_hang: Callable[[FrameType | None, int], object],
+        text: str,
+    ) -> None:
+        self._call = call
+        self._limit_s = limit_s
+        self._error = error
+        self._on_hang = on_hang
+        self._named = _named(text)
+        self._thread = _thread.get_ident()
+        self._done = _thread.allocate_lock()
+        self._gone = _thread.allocate_lock()
+        self._armed = self._over = False
+        self._watcher = 0
+        self._signal: int | None = None
+        self._previous: Any = None
+        self._handler: Any = self._on_signal  # one object, so that it can be told from a handler of the test's
+        self._mask: set[Any] = set()
+        self._stderr = -1
+        self._status: os.stat_result | None = None
+        self._tries = 0
+        self._stoppable = self._asynchronous = False
+        self.stopped = False
+
+    def run(self) -> None:
+        """Call the function."""
+        self._arm()
+        try:
+            self._stoppable = True
+            self._named(self._call)
+        finally:
+            self._stoppable = False
+
+    def _arm(self) -> None:
+        self._stderr = _open_stderr()
+        self._status = os.fstat(self._stderr)
+        self._done.acquire()
+        self._gone.acquire()
+        # Not `threading.Thread`: a test may count the threads that module knows.
+        try:
+            self._watcher = _thread.start_new_thread(self._watch, ())
+        except RuntimeError:
+            os.close(self._stderr)
+            raise CannotWatchError("no thread could be started to watch it") from None
+        self._armed = True
+        self._install()
+        with contextlib.suppress(RuntimeError):  # no C thread either: the two other steps are left
+            faulthandler.dump_traceback_later(
+                self._limit_s + self._grace_s() + LOCK_GRACE_S, exit=True, file=self._stderr
+            )
+
+    def disarm(self) -> None:
+        """Leave nothing behind: no thread, no timer, no handler. Safe to call twice."""
+        self._stoppable = False
+        if not self._armed:
+            return
+        if self._done.locked():
+            self._done.release()
+        while not self._over:
+            self._gone.acquire(timeout=0.1)  # returns at once, unless the process is being ended
+        self._await_thread()
+        self._armed = False
+        faulthandler.cancel_dump_traceback_later()
+        if self._asynchronous:
+            take_back()
+        if self._signal is not None:
+            self._uninstall(self._signal)
+        with contextlib.suppress(OSError):
+            # The test may have closed it, and another file may have its number now.
+            if self._status is not None and os.path.samestat(os.fstat(self._stderr), self._status):
+                os.close(self._stderr)
+        # It refers to itself through its handler: without this the function would live until the next collection.
+        self._handler, self._call, self._on_hang = None, _nothing, _nothing
+
+    def _await_thread(self) -> None:
+        """Wait for the last steps of the watchdog's thread: the settling counts the threads that run."""
+        pause = _thread.allocate_lock()
+        pause.acquire()
+        for _ in range(1000):
+            if self._watcher not in sys._current_frames():
+                return
+            pause.acquire(timeout=1e-5)
+
+    def _install(self) -> None:
+        """Take a signal, in the main thread; handlers run there alone."""
+        if self._thread != threading.main_thread().ident:
+            return
+        if hasattr(signal, "pthread_sigmask"):
+            self._mask = set(signal.pthread_sigmask(signal.SIG_BLOCK, ()))
+        self._signal = _free_signal(self._mask)
+        if self._signal is None:
+            return
+        try:
+            self._previous = signal.signal(self._signal, self._handler)
+        except (ValueError, OSError):  # the main thread of a subinterpreter; a signal that libc keeps to itself
+            self._signal = None
+
+    def _uninstall(self, number: int) -> None:
+        if self.stopped and hasattr(signal, "pthread_sigmask"):
+            # A call that was stopped had no time to unblock signals. One of ours that waits arrives here, while there
+            # is a handler.
+            signal.pthread_sigmask(signal.SIG_SETMASK, self._mask)
+        if signal.getsignal(number) is self._handler:
+            signal.signal(number, self._previous)
+
+    def _grace_s(self) -> float:
+        return max(GRACE_S, self._limit_s)
+
+    def _watch(self) -> None:
+        """Wait for the end of the call, in a thread of its own. No clock is read: a test may have replaced it."""
+        try:
+            if self._done.acquire(timeout=self._limit_s):
+                return
+            self.stopped = True
+            left, step = self._grace_s(), max(STEP_S, self._limit_s / 4)
+            while left > 0:
+                self._interrupt()
+                if self._done.acquire(timeout=min(step, left)):
+                    return
+                left -= step
+            self._end()
+        except BaseException:  # noqa: BLE001 - a fault of ours must not leave a run that stands
+            os._exit(1)
+        finally:
+            self._over = True
+            self._gone.release()
+
+    def _interrupt(self) -> None:
+        """Raise the error in the watched thread, if it can be reached."""
+        self._tries += 1
+        if self._signal is not None and signal.getsignal(self._signal) is self._handler:
+            # The first wakes a system call; the second arrives where the thread has blocked all signals.
+            if hasattr(signal, "pthread_kill"):
+                with contextlib.suppress(OSError):
+                    signal.pthread_kill(self._thread, self._signal)
+            if self._tries > 1 or not hasattr(signal, "pthread_kill"):
+                _thread.interrupt_main(self._signal)  # type: ignore[arg-type] # a real-time signal has no name
+        elif self._may_raise(sys._current_frames().get(self._thread)):
+            self._asynchronous = True
+            raise_in(self._thread, self._error)
+
+    def _on_signal(self, _number: int, frame: FrameType | None) -> None:
+        if self._may_raise(frame):
+            raise self._error
+
+    def _may_raise(self, frame: FrameType | None) -> bool:
+        if not self._stoppable:
+            return False
+        return self._tries > POLITE_TRIES or frame is None or not frame.f_code.co_filename.startswith(_HARNESS)
+
+    def _end(self) -> None:
+        """Tell what hangs and end the process."""
+        try:
+            # From here on it is the writing of the reports that is bounded.
+            with contextlib.suppress(RuntimeError):
+                faulthandler.dump_traceback_later(END_S, exit=True, file=self._stderr)
+            self._on_hang(sys._current_frames().get(self._thread), self._stderr)
+        finally:
+            os._exit(1)
+
+
+def describe_place(frame: FrameType | None, is_user_file: Callable[[str], bool], shorten: Callable[[str], str]) -> str:
+    """Where a thread is, in words: the user's innermost line, and the innermost of all.
+
+    Args:
+        frame: the innermost one.
+        is_user_file: whether a source file is the user's own.
+        shorten: makes a path relative to the rootdir.
+    """
+    if frame is None:
+        return "an unknown place"
+    innermost = _line(frame, shorten)
+    user: FrameType | None = frame
+    while user is not None and not is_user_file(user.f_code.co_filename):
+        user = user.f_back
+    if user is None or user is frame:
+        return innermost
+    return f"{_line(user, shorten)}, which is in {innermost}"
+
+
+def _line(frame: FrameType, shorten: Callable[[str], str]) -> str:
+    return clean_text(f"{shorten(frame.f_code.co_filename)}:{frame.f_lineno} ({frame.f_code.co_name})", TEXT_LIMIT)
+
+
+def _nothing(*_arguments: object) -> None:
+    """Stand in for a function that is let go of."""
+
+
+def _open_stderr() -> int:
+    """Return a descriptor of stderr that stays what it is while pytest captures the one it was made from."""
+    try:
+        return os.dup(2)
+    except OSError:  # it is closed
+        return os.open(os.devnull, os.O_WRONLY)
+
+
+def _free_signal(blocked: set[Any]) -> int | None:
+    """Return a signal without a handler, and so one that nothing sends: by default it ends the process."""
+    names = [getattr(signal, name, None) for name in _SIGNALS]
+    real_time = range(signal.SIGRTMAX - 4, signal.SIGRTMIN + 4, -1) if hasattr(signal, "SIGRTMAX") else ()
+    for number in (*real_time, *names):
+        # None: a handler that was installed from C.
+        if number is not None and number not in blocked and signal.getsignal(number) is signal.SIG_DFL:
+            return int(number)
+    return None
+
+
+def _named(text: str) -> Callable[[Callable[[], object]], object]:
+    """Return a function that calls another one, and has `text` as its file name, which is what faulthandler prints.
+
+    In angle brackets, since coverage.py looks for every other file.
+    """
+
+    def hangs(call: Callable[[], object]) -> object:
+        return call()
+
+    hangs.__code__ = hangs.__code__.replace(co_filename=f"<{clean_text(text, TEXT_LIMIT)}>")
+    return hangs
