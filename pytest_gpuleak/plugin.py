@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from importlib.machinery import PathFinder, SourceFileLoader
+from importlib.machinery import SourceFileLoader
 from importlib.util import spec_from_file_location
 from os.path import isfile, join
 from typing import TYPE_CHECKING
@@ -32,17 +32,21 @@ class OwnModules:
         sys.meta_path[:] = [finder for finder in sys.meta_path if finder is not self]
 
     def find_spec(
-        self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
+        self,
+        name: str,
+        path: Sequence[str] | None = None,
+        target: ModuleType | None = None,  # noqa: ARG002 - the signature of a finder
     ) -> ModuleSpec | None:
         """See `importlib.abc.MetaPathFinder`."""
         if not name.startswith("pytest_gpuleak.") or not path:
             return None
-        file = join(path[0], name.rpartition(".")[2] + ".py")  # noqa: PTH118 - a Path would take longer than all of it
-        if isfile(file):  # noqa: PTH113
-            return spec_from_file_location(
-                name, file, loader=SourceFileLoader(name, file), submodule_search_locations=None
-            )
-        return PathFinder.find_spec(name, path, target)  # a package
+        place = join(path[0], name.rpartition(".")[2])  # noqa: PTH118 - a Path would take longer than all of it
+        for file, folders in ((f"{place}.py", None), (join(place, "__init__.py"), [place])):  # noqa: PTH118
+            if isfile(file):  # noqa: PTH113
+                return spec_from_file_location(
+                    name, file, loader=SourceFileLoader(name, file), submodule_search_locations=folders
+                )
+        return None
 
 
 with OwnModules():

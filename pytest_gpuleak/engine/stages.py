@@ -1,4 +1,4 @@
-"""The stages of the check that may fail, each with what its failure means. `session.faults` notes failures and tells them."""
+"""The stages of the check that may fail, each with what its failure means. See `session.faults`."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ HEAD: Final = 8
 """Edges at the beginning of a long path that are known without going back to its root."""
 
 _MAX_UNCERTAIN: Final = 16
-"""Objects that an edge may wait for until it is certain; the longest known is a context's, see `explain.edges.interpreter`."""
+"""Objects that an edge may wait for until it is certain; the longest known is a context's (`explain.edges.interpreter`)."""
 
 _OF_MODULES: Final = ("._modules", "._parameters", "._buffers")
 _FOLDED_AWAY: Final = (*_OF_MODULES, "._mock_children")

@@ -1,4 +1,4 @@
-"""What is known of a suspect, run by run, as plain data: what `engine.judge.arrays` judges and `engine.judge.growth` compares."""
+"""What is known of a suspect, run by run, as plain data: what `engine.judge` judges and compares."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_gpuleak.session.config import options, settings as reading
+from pytest_gpuleak.session.config import markers, options, settings as reading
 from pytest_gpuleak.model import policy
 from pytest_gpuleak.session import run as gpuleak_session
 
@@ -55,13 +55,13 @@ def pytest_configure(config):
 
 def pytest_collection_modifyitems(config, items, session):
     try:
-        policy.check_markers(items, config.stash[SETTINGS])
+        markers.check_markers(items, config.stash[SETTINGS])
     except pytest.UsageError as error:
         if not hasattr(config, "workerinput"):
             raise
         config.workeroutput["gpuleak_usage_error"] = str(error)
         raise session.Failed("usage error") from None
-    policies = {item.name: policy.policy_of(item, config.stash[SETTINGS])._asdict() for item in items}
+    policies = {item.name: markers.policy_of(item, config.stash[SETTINGS])._asdict() for item in items}
     FOLDER.joinpath("policies.json").write_text(json.dumps(policies))
 
 

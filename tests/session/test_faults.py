@@ -103,7 +103,7 @@ def test_what_was_left_fails_all_the_same(
     jsonschema.validate(found.report, load_schema())
 
 
-@pytest.mark.parametrize(("size", "engine.judge.arrays"), [(2**21, "leaked"), (2**19, "noted")])
+@pytest.mark.parametrize(("size", "verdict"), [(2**21, "leaked"), (2**19, "noted")])
 def test_what_could_not_be_confirmed_is_judged_by_its_size(
     run: Runner, monkeypatch: pytest.MonkeyPatch, size: int, verdict: str
 ) -> None:
@@ -149,7 +149,7 @@ def test_the_baseline_is_left_out_where_it_fails(
 ) -> None:
     run(GROWS, "--gpu-leak-baseline=known.toml", "--gpu-leak-update-baseline")
     assert run(GROWS, "--gpu-leak-baseline=known.toml").verdicts["test_leaks"] == "noted"
-    break_down(monkeypatch, "baseline_run.BaselineRun.settle")
+    break_down(monkeypatch, "session.features.baseline.BaselineRun.settle")
     found = run(GROWS, "--gpu-leak-baseline=known.toml")
     assert "the comparison with the baseline failed: TypeError" in warnings_of(found)[0]
     assert found.tests["test_leaks"]["findings"][0]["bytes"] == 2**21

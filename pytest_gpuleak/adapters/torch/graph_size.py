@@ -34,8 +34,8 @@ def retained_by_graph(
 
     Reading changes nothing, except that torch keeps a Python object for a saved tensor that Python never saw, and for
     its storage, until that is freed. torch is never imported. What cannot be read is left out, and so is what lies
-    deeper in a graph than can be read without a risk (see `adapters.torch.autograd_walk`): a count of hundreds of nodes on one
-    path is a lower bound.
+    deeper in a graph than can be read without a risk (see `adapters.torch.autograd_walk`): a count of hundreds of nodes
+    on one path is a lower bound.
 
     Args:
         tensors: live tensors; anything else among them is passed over.
@@ -43,7 +43,8 @@ def retained_by_graph(
         max_nodes: nodes after which to stop.
 
     Returns:
-        None where no tensor has a graph, and where other threads keep running one backward (see `adapters.torch.backward_pass`).
+        None where no tensor has a graph, and where other threads keep running one backward (see
+        `adapters.torch.backward_pass`).
     """
     access = TorchAccess.of_loaded()
     if access is None:

@@ -86,7 +86,7 @@ def check_texts(value: object) -> tuple[str, ...]:
 
 
 def check_usage(value: object) -> dict[str, Any]:
-    """Check a run's memory, as `model.memory_usage.describe_usage` makes it: what is there, has its type. Raises WrongValueError."""
+    """Check a run's memory, as `model.memory_usage` describes it: what is there, has its type. Raises WrongValueError."""
     found: dict[str, Any] = _mapping(check_plain)(value)
     for name, kind in _USAGE.items():
         if name in found:

@@ -43,7 +43,7 @@ ROWS = (
     ("scan", "scan", "epoch", "how survivors are found; scan: without gc.freeze"),
     ("process_mb", "limit", "off", "MiB from which a helper process fails that stays but does not grow in number"),
 )
-"""Name, kind of value, default and help of every option that sets a field of `model.policy.Policy`, in the help's order."""
+"""Name, kind of value, default and help of every option that sets a field of `Policy`, in the help's order."""
 
 RUN_ROWS = (
     ("max_mb", "limit", "off", "MiB of peak GPU memory that a test without the marker max_gpu_mb may add"),
@@ -60,7 +60,7 @@ RUN_ROWS = (
         "fail the run if a test could not be checked through a fault of the check or of a hook",
     ),
 )
-"""As `ROWS`, for options that set a field of `model.policy.Settings`: of the run, not of a test."""
+"""As `ROWS`, for options that set a field of `Settings`: of the run, not of a test."""
 
 USAGE_ERROR_KEY = "gpu_leak_usage_error"
 """Where the usage error of an xdist worker travels in its ``workeroutput``."""
