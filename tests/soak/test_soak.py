@@ -132,6 +132,15 @@ def test_a_leak_ends_a_stepwise_run_as_a_stopped_one(tmp_path: Path) -> None:
     assert kinds[0] - kinds[1] == {"exit status"}
 
 
+def test_a_run_that_stops_at_a_leak_does_not_come_to_a_later_interrupt(tmp_path: Path) -> None:
+    suite = suite_of(PIECES[1])
+    without, with_it = sides(tmp_path)
+    without.outcomes[0].status, with_it.outcomes[0].status = 2, 1
+    stops = dataclasses.replace(suite, options=("--maxfail=2",), traits=frozenset({*suite.traits, "stops"}))
+    kinds = [{found.kind for found in compare(one, without, with_it)} for one in (suite, stops)]
+    assert "exit status" in kinds[0] - kinds[1]
+
+
 def test_a_fixture_is_missed_only_where_it_was_torn_down(tmp_path: Path) -> None:
     suite = suite_of(*PIECES, dataclasses.replace(PIECES[0], left={}, fixtures={"model": "retained"}))
     without, with_it = sides(tmp_path)
