@@ -11,7 +11,7 @@ from pytest_gpuleak.explain.paths import pattern_of, unfinished
 from pytest_gpuleak.explain.roots.roots import RANKS
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Sequence
 
     from pytest_gpuleak.explain.paths import Writer
     from pytest_gpuleak.explain.reference_graph import Forest, Graph
@@ -23,12 +23,6 @@ if TYPE_CHECKING:
 
 _STEPS_AN_EDGE: Final = 64
 """Small steps that naming an edge amounts to, for `Deadline.worked`."""
-
-_TYPES_COMPARED: Final = 3
-"""Objects above a target whose types tell whether it is held like another."""
-
-MAX_WRITTEN: Final = 4_000
-"""Targets whose way is written whatever it is; of more, one for each root, length and kind of way, up to as many again."""
 
 
 class Answer(NamedTuple):
@@ -67,23 +61,20 @@ class Answers:
                 forest = graph.nearest_roots((rank,), missing, deadline)
                 forests.update(dict.fromkeys(missing.intersection(forest.distance), forest))
                 missing.difference_update(forests)
-        speakers = _choose_speakers(targets, forests, graph)
-        _announce({target: forests[target] for target in speakers.values()}, writer, deadline)
+        _announce(forests, writer, deadline)
         followed: dict[int, dict[int, Reached]] = {id(forest): {} for forest in forests.values()}
-        for target, speaker in speakers.items():
-            forest = forests[target]
-            if target != speaker:
-                self.by_target[target] = self.by_target[speaker]._replace(forest=forest)
-                continue
-            root = forest.root_of(target)
-            # Not even looked at when the time is up: the way up from each is as long as the path.
-            late = deadline.worked(_STEPS_AN_EDGE)
-            reached = None if late else self._follow(forest, target, writer, followed[id(forest)], deadline)
-            if reached is None:
-                holder = unfinished(root)
-            else:
-                holder = writer.write(reached, root, graph.objects[forest.top[target]])
-            self.by_target[target] = Answer(root, holder, pattern_of(holder.text), forest)
+        for target in dict.fromkeys(targets):
+            if target in forests:
+                forest = forests[target]
+                root = forest.root_of(target)
+                # Not even looked at when the time is up: the way up from each is as long as the path.
+                late = deadline.worked(_STEPS_AN_EDGE)
+                reached = None if late else self._follow(forest, target, writer, followed[id(forest)], deadline)
+                if reached is None:
+                    holder = unfinished(root)
+                else:
+                    holder = writer.write(reached, root, graph.objects[forest.top[target]])
+                self.by_target[target] = Answer(root, holder, pattern_of(holder.text), forest)
 
     def chain(self, target: int) -> list[object]:
         """The objects on the way from the one that the root is attached to down to a target."""
@@ -121,45 +112,6 @@ class Answers:
             reached = writer.walker.begin(value) if reached is None else writer.walker.go_on(reached, value)
             followed[node] = reached
         return reached
-
-
-def _choose_speakers(targets: Sequence[int], forests: Mapping[int, Forest], graph: Graph) -> dict[int, int]:
-    """Choose for each target that a root leads to the one whose answer it gets: itself, or one held alike before it.
-
-    A replay buffer holds 50,000 tensors alike, of which ten are shown. Each root keeps an answer of its own.
-    """
-    speakers: dict[int, int] = {}
-    by_place: dict[tuple[object, ...], int] = {}
-    by_root: dict[str, int] = {}
-    places = 0
-    for target in dict.fromkeys(targets):
-        forest = forests.get(target)
-        if forest is None:
-            continue
-        if len(speakers) < MAX_WRITTEN:
-            speakers[target] = target
-        root = forest.root_of(target).text
-        place = (root, forest.distance[target], *_types_above(target, forest, graph))
-        speaker = by_place.get(place)
-        if speaker is None and places >= MAX_WRITTEN:
-            speaker = by_root.get(root)
-        if speaker is None:
-            speaker = target
-            places += 1
-        speakers.setdefault(target, speaker)
-        by_place.setdefault(place, speaker)
-        by_root.setdefault(root, speaker)
-    return speakers
-
-
-def _types_above(target: int, forest: Forest, graph: Graph) -> Iterator[int]:
-    """Yield the ids of the types of what is right above a target."""
-    node = forest.above[target]
-    for _ in range(_TYPES_COMPARED):
-        if node is None:
-            return
-        yield id(type(graph.objects[node]))
-        node = forest.above[node]
 
 
 def _announce(forests: dict[int, Forest], writer: Writer, deadline: Deadline) -> None:

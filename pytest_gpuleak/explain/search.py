@@ -298,17 +298,13 @@ class Search:
         written: dict[int, Explanation] = {}
         rootless = [node for node in dict.fromkeys(self._order) if node not in answers.by_target]
         found = self._rootless(rootless)
-        shared: dict[int, Explanation] = {}  # by the holder's id: of very many targets, most have one in common
         for node in dict.fromkeys(self._order):
             if node in answers.by_target:
                 _, holder, pattern, _ = answers.by_target[node]
             else:
-                holder, pattern = found[node], ""
-            explanation = shared.get(id(holder))
-            if explanation is None:
-                further = others.get((holder.kind, holder.root), ())
-                explanation = shared[id(holder)] = Explanation(holder, pattern or pattern_of(holder.text), further)
-            written[node] = explanation
+                holder = found[node]
+                pattern = pattern_of(holder.text)
+            written[node] = Explanation(holder, pattern, others.get((holder.kind, holder.root), ()))
         return [written[node] for node in self._order]
 
     def answers(self) -> Answers:
