@@ -17,8 +17,8 @@ import pytest
 from pytest_gpuleak.adapters.probe_protocol import DeviceReading
 from pytest_gpuleak.adapters.torch.devices import TorchDevices, checked
 from pytest_gpuleak.adapters.torch.settle_steps import device_rungs
+from pytest_gpuleak.engine.detect.peak_meter import PeakMeter
 from pytest_gpuleak.model.peaks import Peak
-from pytest_gpuleak.session.peak_hooks import PeakMeter
 from tests import simgpu
 from tests.conftest import forget_torch
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from pytest_gpuleak.adapters.torch.allocator_history import RecordedHistory, blocks_alive, write_snapshot
 from pytest_gpuleak.adapters.torch.unread_gradients import reveal, share_of
 from pytest_gpuleak.engine.judge.counters import ARRAY_OBJECTS, CounterRun, HostLimits, judge_counters, suspects
-from pytest_gpuleak.engine.settle.steps import Collection, Waits, YoungCollection
+from pytest_gpuleak.engine.settle.steps import Collection, Waits, YoungCollection, device_rungs, full_collection
 from pytest_gpuleak.model.readings import HOST, Growth
 
 if TYPE_CHECKING:
@@ -17,7 +17,9 @@ if TYPE_CHECKING:
 
     from pytest_gpuleak.adapters.probe_protocol import HostGrowth
     from pytest_gpuleak.engine.confirm.array_evidence import Investigation
-    from pytest_gpuleak.engine.run_tracker import Monitor
+    from pytest_gpuleak.engine.run_tracker import RunTracker
+    from pytest_gpuleak.engine.session_knowledge import SessionKnowledge
+    from pytest_gpuleak.engine.subject import Subject
     from pytest_gpuleak.model.evidence import Evidence
     from pytest_gpuleak.model.findings import Finding
     from pytest_gpuleak.model.policy import Policy
@@ -31,21 +33,23 @@ class CounterTrail:
     """What each run of a suspect added to the counters.
 
     Args:
-        monitor: watches the process.
-        policy: what the test may leave behind.
-        nodeid: the test.
+        tracker: watches the runs.
+        knowledge: what is known of the session.
+        subject: the test or function.
+        policy: what it may leave behind.
     """
 
-    def __init__(self, monitor: Monitor, policy: Policy, nodeid: str) -> None:
-        self._monitor = monitor
+    def __init__(self, tracker: RunTracker, knowledge: SessionKnowledge, subject: Subject, policy: Policy) -> None:
+        self._tracker = tracker
+        self._knowledge = knowledge
+        self._subject = subject
         self._policy = policy
-        self._nodeid = nodeid
         self._runs: list[CounterRun] = []
         self._suspected: set[str] = set()
         self._recording = False
         self._host_grew_again = False
         self._history: RecordedHistory | None = None
-        self._limits = {probe.name: HostLimits(probe.judges, probe.floor) for probe in monitor.memory.host_probes}
+        self._limits = {probe.name: HostLimits(probe.judges, probe.floor) for probe in tracker.counters.host_probes}
 
     def add_run(self, investigation: Investigation, growth: Growth) -> bool:
         """Settle the counters after a run, and note what they say; whether they tell of memory that no array explains.
@@ -72,12 +76,12 @@ class CounterTrail:
     @contextlib.contextmanager
     def recording(self) -> Iterator[None]:
         """While it is entered, the test is run again, and what that adds to the counters is recorded if they grew."""
-        memory = self._monitor.memory
+        counters = self._tracker.counters
         self._history = RecordedHistory() if self._suspected - {HOST} else None
         if self._host_grew_again:
             self._recording = True
-            with self._monitor.detector.whole_heap():
-                memory.begin_record()
+            with self._tracker.detector.whole_heap():
+                counters.begin_record()
         try:
             with self._history or contextlib.nullcontext():
                 yield
@@ -91,24 +95,24 @@ class CounterTrail:
         if history is None or history.snapshot is None or len(self._runs) < FIRST_RE_RUN:
             return
         blocks = {
-            device: blocks_alive(history.snapshot, history.before, self._monitor.is_user_file, device=index)
+            device: blocks_alive(history.snapshot, history.before, self._knowledge.is_user_file, device=index)
             for device in self._suspected - {HOST}
             if (index := index_of(device)) is not None
         }
         self._runs[-1] = dataclasses.replace(self._runs[-1], blocks=blocks)
-        folder = self._monitor.settings.snapshots
+        folder = self._knowledge.snapshots
         if folder is not None:
             try:
-                write_snapshot(history.snapshot, folder, self._nodeid)
+                write_snapshot(history.snapshot, folder, self._subject.nodeid)
             except OSError as error:
-                self._monitor.memory.tell(f"no snapshot could be written to {folder}: {error.strerror or error}")
+                self._knowledge.safeguards.tell(f"no snapshot could be written to {folder}: {error.strerror or error}")
 
     def _end_record(self) -> dict[str, HostGrowth]:
         if not self._recording:
             return {}
         self._recording = False
-        with self._monitor.detector.whole_heap():
-            return self._monitor.memory.end_record()
+        with self._tracker.detector.whole_heap():
+            return self._tracker.counters.end_record()
 
     @property
     def wants_record(self) -> bool:
@@ -132,23 +136,21 @@ class CounterTrail:
 
     def _settled(self, investigation: Investigation, growth: Growth) -> Growth:
         """The growth once what was on its way out has gone; never more than at first: what grew since is ours."""
-        memory, monitor = self._monitor.memory, self._monitor
+        tracker, counters, safeguards = self._tracker, self._tracker.counters, self._knowledge.safeguards
         # What would be revealed is looked for on the whole heap: not for what a young collection frees.
         if not (self._unexplained(investigation, growth) or self._room(investigation, growth)):
             return growth
-        from pytest_gpuleak.session.rerun.hanging import device_rungs, full_collection
-
         # The devices first: clearing a workspace takes microseconds, a collection of the whole heap a tenth of a second.
-        for rung in (*device_rungs(monitor), Collection(1), YoungCollection()):
+        for rung in (*device_rungs(safeguards, counters.rungs()), Collection(1), YoungCollection()):
             for _ in rung.steps():
-                growth = _lower(growth, memory.end())
+                growth = _lower(growth, counters.end())
             if not (self._unexplained(investigation, growth) or self._room(investigation, growth)):
                 return growth
-        for rung in (full_collection(monitor), *monitor.hook_rungs(self._nodeid), Waits(monitor.threads)):
+        for rung in (full_collection(safeguards), *self._subject.settle_steps(), Waits(tracker.threads)):
             if not self._unexplained(investigation, growth):
                 return growth
             for _ in rung.steps():
-                growth = _lower(growth, memory.end())
+                growth = _lower(growth, counters.end())
                 if not self._unexplained(investigation, growth):
                     return growth
         return growth
@@ -160,7 +162,7 @@ class CounterTrail:
             return
         # Once for all devices: what has been read has a Python object since, and would be known to a second look.
         for device, arrays in reveal(set(room)).items():
-            investigation.add_hidden(share_of(arrays, room[device], self._monitor.frameworks))
+            investigation.add_hidden(share_of(arrays, room[device], self._tracker.frameworks))
 
     def _room(self, investigation: Investigation, growth: Growth) -> dict[str, int]:
         """By device, bytes that no array explains and that arrays may hold which C++ alone knows."""

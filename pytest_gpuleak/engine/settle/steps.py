@@ -9,8 +9,9 @@ from __future__ import annotations
 import dataclasses
 import weakref
 from time import sleep
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from pytest_gpuleak.engine.stages import CheckTimeoutError
 from pytest_gpuleak.heap.collector import collect, collect_young
 from pytest_gpuleak.heap.threads import running_threads
 
@@ -18,6 +19,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
     from pytest_gpuleak.adapters.protocol import Rung
+    from pytest_gpuleak.engine.stages import Safeguards
+
+_END: Any = object()
 
 FIRST_WAIT_S = 1e-6
 LONGEST_WAIT_S = 0.1
@@ -100,6 +104,66 @@ class Waits:
             waited += wait
             wait = min(wait * 2, LONGEST_WAIT_S)
             yield
+
+
+class BoundedRung:
+    """A rung whose steps may wait for something: each is stopped after a while, and is then the last one.
+
+    Args:
+        safeguards: bound each step, and take a line where one was stopped.
+        rung: climbed as it is.
+        what: what it waits for, in words.
+    """
+
+    def __init__(self, safeguards: Safeguards, rung: Rung, what: str) -> None:
+        self._safeguards = safeguards
+        self._rung = rung
+        self._what = what
+
+    @property
+    def collects(self) -> bool:
+        """See `Rung`."""
+        return self._rung.collects
+
+    def steps(self) -> Iterator[None]:
+        """See `Rung`."""
+        steps = self._rung.steps()
+        advice = "look at what it waits for"
+        try:
+            while self._safeguards.bounded(lambda: next(steps, _END), self._what, advice) is not _END:
+                yield
+        except CheckTimeoutError as error:
+            self._safeguards.tell(f"{self._what} was stopped after {error.limit_s:g} s")
+
+
+def full_collection(safeguards: Safeguards) -> Rung:
+    """Return the rung of a full collection: a ``__del__`` that it calls may wait for ever."""
+    return BoundedRung(safeguards, Collection(2), "a finalizer that a garbage collection called")
+
+
+def device_rungs(safeguards: Safeguards, rungs: Iterable[Rung]) -> list[Rung]:
+    """Return the rungs that let memory of the devices go, bounded: a device may never be done."""
+    return [BoundedRung(safeguards, rung, "waiting for the device") for rung in rungs]
+
+
+def settle_rungs(
+    safeguards: Safeguards,
+    devices: Callable[[], Iterable[Rung]],
+    own: Callable[[], Iterable[Rung]],
+    known: frozenset[int],
+) -> Iterator[Rung]:
+    """Yield the ladder for a suspect; each rung is made when the one below has not been enough.
+
+    Args:
+        safeguards: bound what may wait.
+        devices: gives what lets memory of the devices go.
+        own: gives the user's own ways to let memory go.
+        known: threads that ran before the test.
+    """
+    yield full_collection(safeguards)
+    yield from device_rungs(safeguards, devices())
+    yield from own()
+    yield Waits(known)
 
 
 def rungs_for_held(rungs: Iterable[Rung], known: frozenset[int]) -> list[Rung]:

@@ -24,11 +24,12 @@ from pytest_gpuleak.session.features.budgets.budget import (
     parse_budget,
 )
 from pytest_gpuleak.session.hooks import Hooks
-from pytest_gpuleak.session.peak_hooks import BUDGET_FINDING, PeakMeter, shared_meter
+from pytest_gpuleak.session.peak_hooks import BUDGET_FINDING, shared_meter
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterable
 
+    from pytest_gpuleak.engine.detect.peak_meter import PeakMeter
     from pytest_gpuleak.model.readings import ArrayReading
 
 BLOCKS_SHOWN = 5

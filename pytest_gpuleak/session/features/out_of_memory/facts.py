@@ -22,26 +22,27 @@ from pytest_gpuleak.session.features.out_of_memory.text import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
-    from pytest_gpuleak.engine.run_tracker import Monitor
+    from pytest_gpuleak.engine.run_tracker import RunTracker
+    from pytest_gpuleak.engine.session_knowledge import SessionKnowledge
     from pytest_gpuleak.model.readings import ArrayReading
 
 _Found = TypeVar("_Found")
 
 
-def read_facts(monitor: Monitor, shortage: Shortage) -> OutOfMemory:
+def read_facts(tracker: RunTracker, knowledge: SessionKnowledge, shortage: Shortage) -> OutOfMemory:
     """Everything that can be said of who holds the memory, as plain data."""
     readings: dict[int, ArrayReading] = {}
     own: set[int] = set()
-    _tried(lambda: _read_arrays(monitor, readings, own), None)
-    setups = monitor.scopes.active
+    _tried(lambda: _read_arrays(tracker, readings, own), None)
+    setups = tracker.ownership.active
     held = {handle.storage for setup in setups for handle in setup.handles if handle.alive()}
-    left, earlier = monitor.account.storages(), monitor.account.alive()
+    left, earlier = knowledge.left_behind.storages(), knowledge.left_behind.alive()
     mine: list[ArrayReading] = []
     others: list[ArrayReading] = []
     for storage, reading in readings.items():
         if storage not in held and (reading.device, storage) not in left:
             (mine if storage in own else others).append(reading)
-    counters = monitor.memory.read()
+    counters = tracker.counters.read()
     on_host = shortage.device == HOST
     return OutOfMemory(
         shortage=shortage,
@@ -51,22 +52,22 @@ def read_facts(monitor: Monitor, shortage: Shortage) -> OutOfMemory:
         fixtures=tuple(active_fixtures(setups, readings)),
         own=group_readings(mine),
         others=group_readings(others),
-        nvml={} if on_host else _tried(monitor.driver.read, {}),
+        nvml={} if on_host else _tried(tracker.driver.read, {}),
     )
 
 
-def _read_arrays(monitor: Monitor, readings: dict[int, ArrayReading], own: set[int]) -> None:
+def _read_arrays(tracker: RunTracker, readings: dict[int, ArrayReading], own: set[int]) -> None:
     """Read every live array as plain data, as far as the memory that is left allows.
 
     Args:
-        monitor: finds them.
+        tracker: finds them.
         readings: filled in, by the key of the storage. Of arrays that share one the largest speaks for it.
         own: filled in, with the keys of what the running test has made.
     """
-    born = {id(array) for array in monitor.born()}
-    with monitor.detector.whole_heap():
-        for array in select_arrays(get_objects(), array_types(monitor.frameworks)):
-            reading = framework_of(array, monitor.frameworks).read(array)
+    born = {id(array) for array in tracker.left_arrays()}
+    with tracker.detector.whole_heap():
+        for array in select_arrays(get_objects(), array_types(tracker.frameworks)):
+            reading = framework_of(array, tracker.frameworks).read(array)
             if reading is None:
                 continue
             known = readings.get(reading.storage)
