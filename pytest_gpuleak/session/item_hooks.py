@@ -11,7 +11,6 @@ import pytest
 from _pytest.outcomes import OutcomeException
 
 from pytest_gpuleak.session.fixtures import is_wider
-from pytest_gpuleak.session.hooks import Hooks
 from pytest_gpuleak.session.report_record import RECORD_ATTRIBUTE, attach, fail, note_properties
 
 if TYPE_CHECKING:
@@ -29,7 +28,7 @@ TAKEN = ("clean", "noted")
 """Verdicts that nobody asks a report for once it is recorded: they change neither its outcome nor its letter."""
 
 
-class RuntestHooks(Hooks):
+class RuntestHooks:
     """Tells the monitor what happens to the tests.
 
     Args:

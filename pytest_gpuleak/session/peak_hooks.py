@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pytest_gpuleak.session.fixtures import is_wider
-from pytest_gpuleak.session.hooks import Hooks
 
 if TYPE_CHECKING:
     from collections.abc import Generator
@@ -223,7 +222,7 @@ class MeterBrackets:
             self._meter.pause()
 
 
-class MeterHooks(Hooks):
+class MeterHooks:
     """The hooks that measure where the leak check, whose own hooks do it otherwise, is off.
 
     Args:

@@ -14,12 +14,10 @@ from pytest_gpuleak.engine.detect.counters import MemoryWatch
 from pytest_gpuleak.engine.detect.epochs import EpochDetector
 from pytest_gpuleak.engine.run_tracker import Monitor
 from pytest_gpuleak.heap.collector import epochs_supported, installed
-from pytest_gpuleak.model.policy import Policy, Settings
 from pytest_gpuleak.model.text import clean_text, format_bytes
 from pytest_gpuleak.reports.terminal.summary import TEXT_LIMIT, render_faults, render_summary
 from pytest_gpuleak.session.config.markers import check_markers
-from pytest_gpuleak.session.config.options import USAGE_ERROR_KEY, is_enabled, is_given
-from pytest_gpuleak.session.hooks import Hooks
+from pytest_gpuleak.session.config.settings import read_scan, read_settings
 from pytest_gpuleak.session.item_hooks import RuntestHooks
 from pytest_gpuleak.session.peak_hooks import shared_probe, take_over_meter
 from pytest_gpuleak.session.records.completeness import DESELECTED_KEY, Completeness
@@ -31,6 +29,7 @@ if TYPE_CHECKING:
 
     from pytest_gpuleak.adapters.protocol import ArrayFramework
     from pytest_gpuleak.model.findings import FixtureRecord
+    from pytest_gpuleak.model.policy import Settings
     from pytest_gpuleak.model.records import RunReport
     from pytest_gpuleak.session.ci import Surroundings
     from pytest_gpuleak.session.features.baseline import BaselineRun
@@ -51,7 +50,7 @@ WORKER_KEY = "gpu_leak"
 def watch_collector(early_config: pytest.Config) -> None:
     """Install the view of the collector, before any conftest.py is loaded."""
     try:
-        mode = _read_scan(early_config)
+        mode = read_scan(early_config)
     except (pytest.UsageError, AttributeError):
         return  # pytest_configure tells the user, in its turn
     if mode == "epoch" and epochs_supported() and not installed():
@@ -59,14 +58,6 @@ def watch_collector(early_config: pytest.Config) -> None:
         detector.start()
         early_config.stash[_DETECTOR] = detector
         early_config.add_cleanup(detector.stop)
-
-
-def _read_scan(config: pytest.Config) -> str:
-    if not is_given(config, "scan"):
-        return Policy().scan
-    from pytest_gpuleak.session.config.settings import read_scan
-
-    return read_scan(config)
 
 
 def _watch_memory(config: pytest.Config, settings: Settings, driver: Driver, faults: list[str]) -> MemoryWatch:
@@ -106,20 +97,16 @@ def _open_baseline(config: pytest.Config, settings: Settings) -> BaselineRun | N
     return open_baseline(config, settings)
 
 
-def settings_of(config: pytest.Config) -> Settings:
-    """The run's settings. Raises pytest.UsageError for a value or a report path that is not accepted."""
-    if not is_given(config):
-        return Settings(is_enabled(config), Policy())
-    from pytest_gpuleak.session.config.settings import read_settings
-
-    return read_settings(config)
+def begin_session(config: pytest.Config) -> None:
+    """Register the session. Raises pytest.UsageError for a value or a report path that is not accepted."""
+    config.pluginmanager.register(Session(config, read_settings(config)), "gpuleak-session")
 
 
 def _nothing() -> None:
     """Stand in for a step that returns nothing."""
 
 
-class Session(Hooks):
+class Session:
     """One pytest session with the plugin switched on.
 
     Args:
@@ -198,14 +185,7 @@ class Session(Hooks):
     @pytest.hookimpl(trylast=True)
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
         """Check the markers. Raises pytest.UsageError before any test runs."""
-        try:
-            check_markers(items, self._settings)
-        except pytest.UsageError as error:
-            if not self._is_worker:
-                raise
-            # xdist takes any exception of a worker's for a crash, and goes on; the controller tells the user.
-            self._config.workeroutput[USAGE_ERROR_KEY] = str(error)  # type: ignore[attr-defined]
-            raise pytest.Session.Failed("usage error") from None
+        check_markers(items)
 
     def pytest_collection_finish(self) -> None:
         """Take hold of the tests, after every conftest.py: what is registered last is called outermost."""
@@ -229,10 +209,8 @@ class Session(Hooks):
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_testnodedown(self, node: Any) -> None:
-        """Take a worker's fixture findings. Raises pytest.UsageError for a marker that a worker found bad."""
+        """Take a worker's fixture findings."""
         output = getattr(node, "workeroutput", None) or {}
-        if USAGE_ERROR_KEY in output:
-            raise pytest.UsageError(output[USAGE_ERROR_KEY])
         if WORKER_KEY in output:  # a worker that died sends none: what is known stands
             what = f"taking over what the fixtures of the worker {node.gateway.id} left"
             self._attempt(what, lambda: self._recorder.take_worker(node.gateway.id, output[WORKER_KEY]), _nothing)

@@ -13,7 +13,6 @@ import pytest
 from pytest_gpuleak.model.outcomes import TestRecord, decode_test
 from pytest_gpuleak.model.policy import describe
 from pytest_gpuleak.session.attempt import encode_safely
-from pytest_gpuleak.session.hooks import Hooks
 from pytest_gpuleak.session.item_hooks import TAKEN
 from pytest_gpuleak.session.records.run_records import environment, now
 from pytest_gpuleak.session.report_record import AGAIN_ATTRIBUTE, HUNG_ATTRIBUTE, RECORD_ATTRIBUTE
@@ -33,7 +32,7 @@ FIXTURES_ATTRIBUTE = "gpu_leak_fixtures"
 _PHASES = ("setup", "call", "teardown")
 
 
-class Recorder(Hooks):
+class Recorder:
     """Takes the records, where they arrive: in the one process of a run, or in the controller of xdist's workers.
 
     Args:
@@ -185,7 +184,7 @@ class Recorder(Hooks):
         )
 
 
-class JournalHooks(Hooks):
+class JournalHooks:
     """Tells the journal which tests are running. Registered where reports are written.
 
     Args:
@@ -206,7 +205,7 @@ class JournalHooks(Hooks):
         self._journal.note_running(self._completeness.running)
 
 
-class LeakedStatus(Hooks):
+class LeakedStatus:
     """Says what a leaking test's letter is. Registered with the first one: three calls of a hook a test are spared."""
 
     @pytest.hookimpl(tryfirst=True)
@@ -220,7 +219,7 @@ class LeakedStatus(Hooks):
         return None
 
 
-class Sender(Hooks):
+class Sender:
     """Sends what an xdist worker knows of its fixtures to the controller, with the next test's report.
 
     Args:
