@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import pytest
 
+from pytest_gpuleak.adapters.host.modes import host_probes
 from pytest_gpuleak.adapters.nvml.driver import Driver
 from pytest_gpuleak.adapters.registry import builtin_frameworks
 from pytest_gpuleak.engine.detect.counters import MemoryWatch
@@ -16,10 +17,12 @@ from pytest_gpuleak.engine.run_tracker import Monitor
 from pytest_gpuleak.heap.collector import epochs_supported, installed
 from pytest_gpuleak.model.text import clean_text, format_bytes
 from pytest_gpuleak.reports.terminal.summary import TEXT_LIMIT, render_faults, render_summary
+from pytest_gpuleak.session.ci import read_surroundings
 from pytest_gpuleak.session.config.markers import check_markers
 from pytest_gpuleak.session.config.settings import read_scan, read_settings
 from pytest_gpuleak.session.item_hooks import RuntestHooks
 from pytest_gpuleak.session.peak_hooks import shared_probe, take_over_meter
+from pytest_gpuleak.session.ranks import path_of_rank, rank_of
 from pytest_gpuleak.session.records.completeness import DESELECTED_KEY, Completeness
 from pytest_gpuleak.session.records.recorder import JournalHooks, Recorder, Sender
 from pytest_gpuleak.session.records.run_records import Ledger
@@ -31,16 +34,12 @@ if TYPE_CHECKING:
     from pytest_gpuleak.model.findings import FixtureRecord
     from pytest_gpuleak.model.policy import Settings
     from pytest_gpuleak.model.records import RunReport
-    from pytest_gpuleak.session.ci import Surroundings
     from pytest_gpuleak.session.features.baseline import BaselineRun
-    from pytest_gpuleak.session.ranks import Rank
 
 _T = TypeVar("_T")
 _DETECTOR: pytest.StashKey[EpochDetector] = pytest.StashKey()
 FAULTS_KEY = "gpu_leak_faults"
 """Where a worker's lines on what could not be read travel in xdist's ``workeroutput``."""
-CI_VARIABLES = ("GITHUB_ACTIONS", "GITHUB_STEP_SUMMARY", "GITLAB_CI")
-"""Without any of these nothing is published."""
 CHECK_FAULTS_KEY = "gpu_leak_check_faults"
 """Where a worker's faults outside of tests travel in xdist's ``workeroutput``."""
 WORKER_KEY = "gpu_leak"
@@ -62,30 +61,9 @@ def watch_collector(early_config: pytest.Config) -> None:
 
 def _watch_memory(config: pytest.Config, settings: Settings, driver: Driver, faults: list[str]) -> MemoryWatch:
     """The counters of this process. An xdist controller, which runs no test, reads none."""
-    from pytest_gpuleak.adapters.host.modes import host_probes
-
     return MemoryWatch(
         [shared_probe(config)], host_probes(settings.policy.host, str(config.rootpath)), driver.read, faults
     )
-
-
-def _surroundings() -> Surroundings | None:
-    """Where the run takes place, if something is to be published there: what reads it is loaded in CI alone."""
-    if not any(name in os.environ for name in CI_VARIABLES):
-        return None
-    from pytest_gpuleak.session.ci import read_surroundings
-
-    found = read_surroundings(os.environ)
-    return None if found.silent else found
-
-
-def _rank() -> Rank | None:
-    """Which rank of a distributed run this process is, if any."""
-    if "RANK" not in os.environ:
-        return None
-    from pytest_gpuleak.session.ranks import rank_of
-
-    return rank_of(os.environ)
 
 
 def _open_baseline(config: pytest.Config, settings: Settings) -> BaselineRun | None:
@@ -116,10 +94,8 @@ class Session:
 
     def __init__(self, config: pytest.Config, settings: Settings) -> None:
         worker: dict[str, Any] | None = getattr(config, "workerinput", None)
-        self._rank = _rank() if worker is None else None
+        self._rank = rank_of(os.environ) if worker is None else None
         if self._rank is not None:
-            from pytest_gpuleak.session.ranks import path_of_rank
-
             settings = settings._replace(
                 report_paths=tuple(path_of_rank(path, self._rank) for path in settings.report_paths)
             )
@@ -128,7 +104,7 @@ class Session:
         self._is_worker = worker is not None
         name = str(worker["workerid"]) if worker is not None else self._rank.name if self._rank else "main"
         self._errors: list[str] = []
-        self._surroundings = _surroundings()
+        self._surroundings = read_surroundings(os.environ)
         self._published: list[str] = []
         self._faults: list[str] = []
         detector = config.stash.get(_DETECTOR, None)
@@ -327,7 +303,7 @@ class Session:
         return render_usage(report, width=width)
 
     def _locate(self, report: RunReport) -> RunReport:
-        from pytest_gpuleak.session.ci import locate
+        from pytest_gpuleak.session.publishing import locate
 
         return locate(report, self._config.rootpath, self._surroundings)
 
@@ -342,7 +318,7 @@ class Session:
         """Tell the CI service that this run takes place in, if any; what it reads from the output is printed last."""
         if self._surroundings is None:
             return
-        from pytest_gpuleak.session.ci import print_lines, publish
+        from pytest_gpuleak.session.publishing import print_lines, publish
 
         self._published = publish(report, self._config.rootpath, self._surroundings)
         if self._published and not self._config.pluginmanager.hasplugin("terminalreporter"):

@@ -29,6 +29,7 @@ from pytest_gpuleak.baseline.update import (
 from pytest_gpuleak.model.findings import KnownLeak
 from pytest_gpuleak.model.text import clean_text, count_of
 from pytest_gpuleak.reports.atomic_write import write_text
+from pytest_gpuleak.reports.terminal.baseline import render_change, render_stale
 from pytest_gpuleak.session.config.given_values import place_of_option
 from pytest_gpuleak.session.fixtures import is_wider
 from pytest_gpuleak.session.fixtures import place_of as place_of_fixture
@@ -261,11 +262,9 @@ class BaselineRun:
 
     def render(self, report: RunReport, *, verbosity: int) -> list[str]:
         """Write the lines for the end of the run: what an update has changed, what is stale, and what else to know."""
-        from pytest_gpuleak.reports.terminal import baseline as terminal_baseline
-
-        lines = terminal_baseline.render_change(self.change, self._shown) if self.change is not None else []
+        lines = render_change(self.change, self._shown) if self.change is not None else []
         if verbosity >= 0 or self.failed:
-            lines += terminal_baseline.render_stale(report.stale, self._shown, fails=self.failed)
+            lines += render_stale(report.stale, self._shown, fails=self.failed)
         return lines + self.notes
 
     @property
