@@ -419,16 +419,42 @@ OFF = (
 """The modules that are loaded where the plugin is installed and off, and no others."""
 
 
-@pytest.mark.parametrize("options", ["", "'--co'", "'--no-gpu-leak'"])
-def test_installed_and_off_loads_exactly_these_modules(pytester: pytest.Pytester, options: str) -> None:
+LATER = (
+    "baseline",
+    "cli",
+    "engine.check",
+    "engine.confirm",
+    "explain",
+    "model.findings",
+    "reports.html",
+    "reports.json",
+    "session.publishing",
+    "session.rerun",
+)
+"""What is loaded with the first suspect, to explain it and to report: not by a run without either."""
+
+
+def loaded_modules(pytester: pytest.Pytester, *options: str) -> list[str]:
+    """The modules of the package, and torch, that a run of one empty test loads."""
     code = (
         "import sys, pytest\n"
-        f"pytest.main(['-p', 'no:cacheprovider', '-q', {options}])\n"
-        "print(sorted(name for name in sys.modules if name.startswith(('pytest_gpuleak', 'torch'))))\n"
+        f"assert pytest.main(['-p', 'no:cacheprovider', '-q', *{options!r}]) == 0\n"
+        "print(*(name for name in sys.modules if name.startswith(('pytest_gpuleak', 'torch'))))\n"
     )
     pytester.makepyfile(test_it="def test_it():\n    pass\n")
     result = pytester.run(os.sys.executable, "-c", code)  # type: ignore[attr-defined]
-    assert result.outlines[-1] == str(["pytest_gpuleak", *(f"pytest_gpuleak.{name}" for name in OFF)])
+    return sorted(name.removeprefix("pytest_gpuleak.") for name in result.outlines[-1].split())
+
+
+@pytest.mark.parametrize("options", [(), ("--co",), ("--no-gpu-leak",)])
+def test_installed_and_off_loads_exactly_these_modules(pytester: pytest.Pytester, options: tuple[str, ...]) -> None:
+    assert loaded_modules(pytester, *options) == sorted(["pytest_gpuleak", *OFF])
+
+
+def test_a_clean_run_loads_nothing_of_what_suspects_and_reports_take(pytester: pytest.Pytester) -> None:
+    loaded = loaded_modules(pytester, "--gpu-leak")
+    assert "session.run" in loaded
+    assert [name for name in loaded if name.startswith(("torch", *LATER))] == []
 
 
 def test_torch_is_never_imported_by_the_plugin(run: Runner) -> None:

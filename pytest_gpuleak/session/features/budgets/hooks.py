@@ -7,9 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from _pytest.outcomes import OutcomeException
 
-from pytest_gpuleak.adapters.arrays import array_types, framework_of, select_arrays
 from pytest_gpuleak.adapters.registry import builtin_frameworks
-from pytest_gpuleak.heap.collector import get_objects, whole_heap
 from pytest_gpuleak.model.findings import Contribution
 from pytest_gpuleak.model.text import clean_text
 from pytest_gpuleak.session.config.markers import check_each, closest_first
@@ -25,6 +23,7 @@ from pytest_gpuleak.session.features.budgets.budget import (
     parse_budget,
     why_not_accepted,
 )
+from pytest_gpuleak.session.features.live_arrays import keep_largest, live_arrays
 from pytest_gpuleak.session.peak_hooks import BUDGET_FINDING, PeakMeter, shared_meter
 from pytest_gpuleak.session.tracebacks import drop_own_frames
 from pytest_gpuleak.session.xdist_keys import UNCHECKED_BUDGETS_KEY
@@ -159,25 +158,16 @@ def _tell(terminalreporter: Any, reasons: Iterable[str]) -> None:
 
 
 def _alive_on(config: pytest.Config, device: str) -> tuple[Contribution, ...]:
-    """The largest arrays on a device, alike ones together; those that share memory are counted once.
-
-    Searched on the whole heap, which takes tens of milliseconds, for a test that fails anyway. Nothing where a framework
-    cannot be read: the budget was exceeded all the same.
-    """
-    readings: dict[int, ArrayReading] = {}  # by storage: of the arrays that share one, that which shows most of it
+    """List the largest arrays on a device, alike ones together; nothing where a framework cannot be read."""
+    readings: dict[int, ArrayReading] = {}
     try:
         frameworks = builtin_frameworks()
         for more in config.hook.pytest_gpuleak_arrays(config=config):
             frameworks.extend(more)
-        with whole_heap():
-            arrays = select_arrays(get_objects(), array_types(frameworks))
-        for array in arrays:
-            reading = framework_of(array, frameworks).read(array)
-            if reading is not None and reading.device == device:
-                known = readings.get(reading.storage)
-                if known is None or known.bytes < reading.bytes:
-                    readings[reading.storage] = reading
-    except (Exception, OutcomeException):  # noqa: BLE001 - as said above; a hook may call pytest.skip
+        for _, reading in live_arrays(frameworks):
+            if reading.device == device:
+                keep_largest(readings, reading)
+    except (Exception, OutcomeException):  # noqa: BLE001 - the budget was exceeded all the same; a hook may call pytest.skip
         return ()
     sizes: dict[str, list[int]] = {}
     for reading in readings.values():
