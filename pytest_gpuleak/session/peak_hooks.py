@@ -7,8 +7,6 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pytest_gpuleak.adapters.torch.devices import TorchDevices
-from pytest_gpuleak.model.peaks import DevicePeak, Peak
 from pytest_gpuleak.session.fixtures import is_wider
 
 if TYPE_CHECKING:
@@ -16,6 +14,7 @@ if TYPE_CHECKING:
 
     from pytest_gpuleak.adapters.probe_protocol import DeviceProbe, DeviceReading
     from pytest_gpuleak.model.findings import Finding
+    from pytest_gpuleak.model.peaks import DevicePeak
 
 DEVICE_PROBE: pytest.StashKey[DeviceProbe] = pytest.StashKey()
 """Where the run's probe of the devices is kept, in the stash of pytest's config."""
@@ -32,6 +31,8 @@ def shared_probe(config: pytest.Config) -> DeviceProbe:
     """The run's probe of the devices: made when it is first asked for, stopped when the run ends."""
     probe = config.stash.get(DEVICE_PROBE, None)
     if probe is None:
+        from pytest_gpuleak.adapters.torch.devices import TorchDevices
+
         probe = config.stash[DEVICE_PROBE] = TorchDevices()
         config.add_cleanup(probe.stop)
     return probe
@@ -126,6 +127,8 @@ class PeakMeter:
         self._measure()
         if self.fault or not self._gauges:
             return {}
+        from pytest_gpuleak.model.peaks import DevicePeak, Peak
+
         found = {key: Peak(gauge.before, gauge.own, gauge.total, gauge.exact) for key, gauge in self._gauges.items()}
         devices = [device for device, metric in found if metric == METRICS[0]]
         return {device: DevicePeak(*(found.get((device, metric)) for metric in METRICS)) for device in devices}  # type: ignore[arg-type]

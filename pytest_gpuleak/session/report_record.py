@@ -5,7 +5,6 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from pytest_gpuleak.model.isolation import isolated
 from pytest_gpuleak.model.outcomes import decode_test
 from pytest_gpuleak.session.attempt import encode_safely
 
@@ -33,6 +32,8 @@ def attach(report: pytest.TestReport, record: TestRecord) -> None:
 
 def fail(report: pytest.TestReport) -> None:
     """Let the report of a test that leaked be a failed one."""
+    from pytest_gpuleak.model.isolation import isolated
+
     record: dict[str, Any] = getattr(report, RECORD_ATTRIBUTE)
     report.outcome = "failed"
     report.longrepr = isolated(
@@ -44,6 +45,7 @@ def fail(report: pytest.TestReport) -> None:
 def note_properties(report: pytest.TestReport, record: TestRecord) -> None:
     """Say in JUnit what was found."""
     if record.findings:
+        from pytest_gpuleak.model.isolation import isolated
         from pytest_gpuleak.reports.junit import properties_of
 
         report.user_properties += isolated(
@@ -53,6 +55,7 @@ def note_properties(report: pytest.TestReport, record: TestRecord) -> None:
 
 def describe_failure(findings: tuple[Finding, ...]) -> str:
     """What stands in JUnit and wherever else pytest shows a failed report."""
+    from pytest_gpuleak.model.isolation import isolated
     from pytest_gpuleak.reports.terminal.findings import render_short
     from pytest_gpuleak.reports.unshown import name_unshown
 
