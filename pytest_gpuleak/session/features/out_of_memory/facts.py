@@ -5,12 +5,11 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from pytest_gpuleak.adapters.arrays import array_types, framework_of, select_arrays
 from pytest_gpuleak.adapters.dependencies import dependency_in_place, import_dependency
 from pytest_gpuleak.adapters.torch.lookup import torch_module
 from pytest_gpuleak.engine.left_behind import active_fixtures
-from pytest_gpuleak.heap.collector import get_objects
 from pytest_gpuleak.model.readings import HOST
+from pytest_gpuleak.session.features.live_arrays import keep_largest, live_arrays
 from pytest_gpuleak.session.features.out_of_memory.text import (
     DeviceFacts,
     HostFacts,
@@ -65,16 +64,10 @@ def _read_arrays(tracker: RunTracker, readings: dict[int, ArrayReading], own: se
         own: filled in, with the keys of what the running test has made.
     """
     born = {id(array) for array in tracker.left_arrays()}
-    with tracker.detector.whole_heap():
-        for array in select_arrays(get_objects(), array_types(tracker.frameworks)):
-            reading = framework_of(array, tracker.frameworks).read(array)
-            if reading is None:
-                continue
-            known = readings.get(reading.storage)
-            if known is None or known.bytes < reading.bytes:
-                readings[reading.storage] = reading
-            if id(array) in born:
-                own.add(reading.storage)
+    for identity, reading in live_arrays(tracker.frameworks):
+        keep_largest(readings, reading)
+        if identity in born:
+            own.add(reading.storage)
 
 
 def _tried(read: Callable[[], _Found], otherwise: _Found) -> _Found:
