@@ -176,10 +176,9 @@ def gate(
     if reasons:
         lines += [click.style(f"gate: FAILED: {reason}", fg="red") for reason in reasons]
     else:
-        passed = count_of(sum(found.known for found in _findings(report)), "known leak")
-        lines.append(
-            click.style(f"gate: passed: no leak but {passed}; {count_of(len(report.tests), 'test')}", fg="green")
-        )
+        known_leaks = sum(found.known for found in _findings(report))
+        passed = f"no new leaks, {count_of(known_leaks, 'known leak')}" if known_leaks else "no leaks"
+        lines.append(click.style(f"gate: passed: {passed}; {count_of(len(report.tests), 'test')}", fg="green"))
     say(lines)
     sys.exit(int(bool(reasons)))
 

@@ -29,8 +29,8 @@ MAX_BY_ITSELF: Final = 64
 MAX_WORK: Final = 500_000
 """... as long as these walks have not met more objects than this, all together."""
 
-NATIVE_ROOT: Final = "native code"
-HOOKS_ROOT: Final = "native code (hooks of an autograd graph)"
+NATIVE_ROOT: Final = "C++"
+HOOKS_ROOT: Final = "C++ (hooks of an autograd graph)"
 CYCLE_ROOT: Final = "a reference cycle"
 CROWD_ROOT: Final = "unknown (too many containers refer to it)"
 TIMEOUT_ROOT: Final = "unknown (not explained in full: the search ran out of time)"

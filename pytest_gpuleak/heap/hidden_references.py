@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from pytest_gpuleak.heap.referrers import Deadline
 
 
-RING_ROOT: Final = "a cycle through native code that no collector frees"
+RING_ROOT: Final = "a cycle through C++ that no collector frees"
 """Where a path begins that no root leads to: a ring of references, some of which C++ holds."""
 
 

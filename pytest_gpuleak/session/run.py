@@ -15,7 +15,7 @@ from pytest_gpuleak.engine.detect.epochs import EpochDetector
 from pytest_gpuleak.engine.run_tracker import Monitor
 from pytest_gpuleak.heap.collector import epochs_supported, installed
 from pytest_gpuleak.model.policy import Policy, Settings
-from pytest_gpuleak.model.text import clean_text, format_bytes
+from pytest_gpuleak.model.text import clean_text, count_of, format_bytes
 from pytest_gpuleak.reports.terminal.summary import TEXT_LIMIT, render_faults, render_summary
 from pytest_gpuleak.session.config.markers import check_markers
 from pytest_gpuleak.session.config.options import USAGE_ERROR_KEY, is_enabled, is_given
@@ -115,6 +115,17 @@ def settings_of(config: pytest.Config) -> Settings:
     return read_settings(config)
 
 
+def _growth_that_fails(policy: Policy) -> str:
+    limits = []
+    if policy.growing_tensors is not None:
+        limits.append(count_of(policy.growing_tensors, "tensor"))
+    if policy.growing_bytes is not None:
+        limits.append(format_bytes(policy.growing_bytes))
+    if not (policy.growing_tensors or policy.growing_bytes):
+        return "any growth"
+    return f"growth over {' or over '.join(limits)}"
+
+
 def _nothing() -> None:
     """Stand in for a step that returns nothing."""
 
@@ -172,18 +183,10 @@ class Session(Hooks):
     def pytest_report_header(self) -> list[str]:
         """One line: how tests are judged."""
         policy = self._settings.policy
-        growth = " or ".join(
-            part
-            for part in (
-                "" if policy.growing_tensors is None else f"over {policy.growing_tensors} tensors",
-                "" if policy.growing_bytes is None else f"over {format_bytes(policy.growing_bytes)}",
-            )
-            if part
-        )
         return [
             (
-                f"gpu-leak: {self._monitor.mode}; fails growth {growth}, residue from {format_bytes(policy.retained_bytes)}; "
-                f"re-runs a suspect {policy.confirm} x"
+                f"gpu-leak: {self._monitor.mode}; fails on {_growth_that_fails(policy)}, "
+                f"fails on {format_bytes(policy.retained_bytes)} or more left behind; re-runs a suspect {policy.confirm} x"
             ),
             *self._describe_rank(),
         ]

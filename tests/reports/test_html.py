@@ -197,7 +197,7 @@ def test_what_is_no_tensor_is_not_called_one(make: type[Make]) -> None:
     part = Contribution("bytearray", 30 * MIB, 2)
     finding = make.finding(kind="host", count=0, metric="heap", tensors=(), contributions=(part,), device="cpu")
     text = page_of(make.report(make.test("t", finding))).text
-    assert "4.0 MiB heap on cpu; each run leaves 4.0 MiB more" in text
+    assert "4.0 MiB of host memory (heap); each run leaves 4.0 MiB more" in text
     assert "[0] to bytearray" in text
     assert "30.0 MiB: bytearray (2 x)" in text
     assert "tensor" not in text.partition("link to this finding")[0]

@@ -172,7 +172,7 @@ def _path(holder: Holder, width: int) -> list[str]:
 def _created(finding: Finding, width: int, *, every: bool) -> list[str]:
     origins = list(dict.fromkeys(array.created for array in finding.tensors if array.created is not None))
     if not origins:
-        return [labelled("created", "unknown (lines are noted while a test runs again)")]
+        return [labelled("created", "unknown (recorded only during a re-run)")]
     lines: list[str] = []
     shown = origins[: _MOST_SHOWN if every else 1]
     for origin in shown:
