@@ -1,4 +1,4 @@
-"""How a finding stands to a baseline, as its evidence says it."""
+"""State how a finding compares with a baseline. The state travels as a line of the finding's evidence."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 State = Literal["known", "grown", "new"]
 
 KNOWN, GROWN, NEW = "known (baseline): ", "grown (baseline): ", "new (baseline): "
-"""How the line begins that a finding's evidence has from a baseline."""
+"""Beginnings of the evidence line that a baseline adds to a finding."""
 
 _LINE = re.compile(r"(known|grown|new) \(baseline\): (.*)", re.DOTALL)
 
@@ -29,16 +29,15 @@ class Standing(NamedTuple):
 
 
 def is_standing(line: str) -> bool:
-    """Whether a line of a finding's evidence is what a baseline says of it."""
+    """Tell whether a line of evidence was written by a baseline."""
     return line.startswith((KNOWN, GROWN, NEW))
 
 
 def standing_of(finding: Finding) -> Standing | None:
-    """Read how a finding stands to the baseline of its run; None where there was none, or for a mere note."""
+    """Return how a finding compares with the baseline of its run; None without a baseline, or for a mere note."""
     for line in finding.evidence:
         match = _LINE.fullmatch(line)
         if match is not None:
-            # A word that the expression admits is one of the three.
             state: State = "known" if match[1] == "known" else "grown" if match[1] == "grown" else "new"
             return Standing(state, match[2])
     return Standing("known", "") if finding.known else None

@@ -1,7 +1,7 @@
 """The vocabulary: frozen dataclasses that the engine produces and every report renders.
 
-Nothing here computes a verdict or reads memory. All sizes are bytes, all times seconds. Instances hold plain data
-only (no arrays, frames, nodes or types), so that keeping a report never keeps a user's object alive.
+All sizes are bytes, all times seconds. Instances hold plain data only (no arrays, frames or types), so that keeping a
+report keeps no user object alive.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class ArrayInfo:
 
 @dataclasses.dataclass(frozen=True)
 class PathStep:
-    """One edge of a holder's path: how it is written in Python (``[0]``, ``.loss``), and the type it leads from."""
+    """One reference of a holder's path: how Python writes it (``[0]``, ``.loss``), and the type it leads from."""
 
     edge: str
     type: str
@@ -67,10 +67,10 @@ class Holder:
         kind: what the root is.
         root: the root, as one writes it in Python: ``app.metrics.HISTORY``.
         text: the whole chain from the root to the array: ``app.metrics.HISTORY[0]``.
-        path: the edges from the root's own object to the array, first edge first.
+        path: the references from the root's object to the array, in this order.
         file: source file of the root, where one is known.
         line: line of the root's definition in that file, from 1, where known.
-        deciding: index in `path` of the edge that one would edit; None where it is the root itself.
+        deciding: index in `path` of the reference to edit; None where that is the root itself.
     """
 
     kind: HolderKind
@@ -83,13 +83,13 @@ class Holder:
 
     @property
     def named(self) -> bool:
-        """Whether it has a root that can be named: another finding with the same one has the same culprit."""
+        """Tell whether the root has a name. Findings with the same named root have the same culprit."""
         return self.kind not in ("native", "unknown") and bool(self.root)
 
 
 @dataclasses.dataclass(frozen=True)
 class Autograd:
-    """What an autograd graph behind leaked arrays retains beyond them: nodes, saved tensors and their bytes."""
+    """What an autograd graph retains beyond the leaked arrays."""
 
     nodes: int
     saved_tensors: int
@@ -98,7 +98,7 @@ class Autograd:
 
 @dataclasses.dataclass(frozen=True)
 class Contribution:
-    """A part of memory that no array explains, and what is known of it.
+    """A part of memory that no array explains.
 
     Attributes:
         text: what it is, in words: a type (``bytearray``), an allocation's line, a process's command line.
@@ -123,21 +123,20 @@ class Finding:
         kind: what the evidence says.
         failed: whether it fails the test (or the run, for a fixture).
         device: device of all its arrays.
-        count: live arrays left by the first run, those that share a storage counted once.
+        count: live arrays that the first run left; arrays that share a storage count once.
         bytes: bytes of their storages, each once.
         bytes_per_run: bytes that each further run adds; 0 where it does not grow or was not run again.
         fingerprint: hex digest of kind, names and edges alone; the same on another machine and in another order.
         known: whether a baseline lists it.
         tensors: a sample of the arrays, largest storage first (at most `MAX_ARRAYS_SHOWN`).
         holder: who keeps them, or None where no search was made.
-        other_holders: who would still keep them if the holder let go, most actionable first: to free them takes an
-            edit for each.
-        metric: the counter that grew, for a finding of one (``heap``, ``reserved``, ``allocated``, ``pid 4711``).
-        contributions: what the memory consists of, where it is no array's, largest first.
+        other_holders: who would still keep them if the holder let go; each needs an edit of its own.
+        metric: for a finding about a counter, its name (``heap``, ``reserved``, ``allocated``, ``pid 4711``).
+        contributions: parts of the memory that no array explains, largest first.
         evidence: figures that support the verdict, a line each.
         autograd: what their autograd graph retains, or None where it was not walked.
         hint: one sentence on the edit that frees them, or None.
-        why_unconfirmed: why the test was not run again to the end, for a finding that could not be confirmed.
+        why_unconfirmed: for an unconfirmed finding, why no re-run came to its end.
     """
 
     kind: FindingKind
@@ -160,12 +159,12 @@ class Finding:
 
 
 MAX_ARRAYS_SHOWN = 50
-"""Arrays listed with a finding; its `count` and `bytes` cover all."""
+"""Number of arrays listed with a finding. Its `count` and `bytes` cover all."""
 
 
 @dataclasses.dataclass(frozen=True)
 class FixtureRecord:
-    """One wider fixture that did not let go when it was finalised.
+    """One wider fixture that left memory behind when it was torn down.
 
     Attributes:
         name: the fixture's name, or what the user wrote for xunit-style setup (``TestModel.setup_class``).
@@ -190,18 +189,18 @@ class FixtureRecord:
 
 @dataclasses.dataclass(frozen=True)
 class KnownLeak:
-    """One entry of a baseline: a leak that is known, reported, and fails nothing until it grows.
+    """One entry of a baseline: a leak that is reported and passes until it grows.
 
     Attributes:
         test: pytest's id of the test function, without parameters; for a wider fixture the place that defines it.
         fixture: the fixture's name, where a fixture leaks and no test; else None.
         kind: what the evidence said when it was recorded.
         device: the type of device (``cpu``, ``cuda``), without an index: which card a test gets is chance.
-        bytes: bytes of the finding, the most among the test's parameters; of what is retained, those of all findings
-            that one process left there, since the order of the tests decides which of them leaves what.
+        bytes: bytes of the finding, the most among the test's parameters. For retained memory, the sum over all tests of
+            one process, since their order decides which of them leaves what.
         fingerprint: the finding's.
-        holder: the holder as one writes it in Python, for whoever reviews the file; empty where none was found.
-        reason: why it is tolerated, in the words of whoever reviewed it; empty until then.
+        holder: the holder as one writes it in Python, for the reviewer; empty where none was found.
+        reason: the reviewer's reason for tolerating it; empty until then.
     """
 
     test: str
@@ -215,7 +214,7 @@ class KnownLeak:
 
 
 def encode_finding(finding: Finding) -> dict[str, Any]:
-    """The finding as JSON-ready dicts, lists and scalars."""
+    """Encode a finding as JSON-ready dicts, lists and scalars."""
     holder, autograd = finding.holder, finding.autograd
     return {
         **vars(finding),
@@ -258,7 +257,7 @@ def _decode_holder(data: dict[str, Any]) -> Holder:
 
 
 def decode_finding(data: dict[str, Any]) -> Finding:
-    """The inverse of `encode_finding`. Raises KeyError or TypeError for anything else."""
+    """Decode what `encode_finding` returned. Raises KeyError or TypeError for anything else."""
     holder = data["holder"]
     autograd = data["autograd"]
     return Finding(

@@ -1,4 +1,4 @@
-"""Whose source file is it: the user's own, or installed."""
+"""Tell the user's own source files from installed ones."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ PACKAGE = os.path.dirname(os.path.dirname(__file__)) + os.sep  # noqa: PTH120 - 
 
 @functools.cache
 def _installed_folders() -> tuple[str, ...]:
-    import sysconfig  # 3 ms that runs without a leak are spared
+    import sysconfig
 
     paths = sysconfig.get_paths()
     folders = {paths[name] for name in ("stdlib", "platstdlib", "purelib", "platlib") if name in paths}

@@ -1,4 +1,4 @@
-"""The counts over a run, from its records alone. Pure."""
+"""Counts over a run, from its records."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ if TYPE_CHECKING:
     from pytest_gpuleak.model.records import TestRecord
 
 VERDICTS = ("clean", "leaked", "noted", "allowed", "unchecked")
-"""The verdicts, in the order in which a summary counts them."""
+"""The verdicts, in the order of a summary."""
 
 
 def summarise(tests: Iterable[TestRecord], fixtures: Sequence[FixtureRecord]) -> dict[str, Any]:
-    """Count verdicts and findings, and add up seconds: the keys of a report's `summary` that its records give.
+    """Count verdicts and findings, and add up seconds: the keys of a report's `summary` that records alone determine.
 
-    The tests are gone through once, so they may come from a generator.
+    `tests` is read once, so it may be a generator.
     """
     verdicts: Counter[str] = Counter()
     findings = sum(len(record.findings) for record in fixtures)
@@ -41,7 +41,7 @@ def summarise(tests: Iterable[TestRecord], fixtures: Sequence[FixtureRecord]) ->
         "findings": findings,
         "faults": faulty,
         "overhead_s": overhead,
-        # Suspects are run again, which is work and no overhead: what a clean test pays is the median of those.
+        # Median over clean tests: a suspect's re-run would distort the mean.
         "overhead_per_test_us": ordered[len(ordered) // 2] * 1e6 if ordered else None,
         "duration_s": duration,
     }

@@ -1,3 +1,3 @@
-"""The version, for whatever says what wrote a report."""
+"""The version of the package."""
 
 __version__ = "0.1.0"
