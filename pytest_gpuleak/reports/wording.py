@@ -1,4 +1,4 @@
-"""The words for what the findings' names stand for, in every report that a person reads."""
+"""Words for the kinds of findings and holders, in every report that a person reads."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def describe_amount(finding: Finding, limit: int) -> str:
     if finding.count:
         amount = f"{_count(finding)}, {amount}"
     per_run = format_bytes(finding.bytes_per_run)
-    # A kind of a later release has no words here: its name stands alone.
+    # A kind of a later release has no words here.
     words = KIND_WORDS.get(finding.kind, "left behind").format(per_run=per_run)
     if finding.kind in ("unattributed", "host") and finding.bytes_per_run:
         words = f"each run leaves {per_run} more"

@@ -1,4 +1,4 @@
-"""The findings as the HTML report shows them: a row each, worded and cut, and the culprits that several have in common."""
+"""The findings as rows of the HTML report, worded and cut, and the culprits that several share."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ if TYPE_CHECKING:
     from pytest_gpuleak.model.records import RunReport, TestRecord
 
 TEXT_LIMIT = 1000
-"""Characters of any one text on the page."""
+"""Longest text on the page, in characters."""
 
 ID_LIMIT = 400
-"""Characters of a test id or a file name."""
+"""Longest test id or file name, in characters."""
 
 STATES = ("leaked", "known", "noted", "allowed")
-"""What a finding is to the reader, the worst first: it fails, a baseline lists it, it does not fail, a marker allows it."""
+"""States of a finding, worst first: it fails, a baseline lists it, it does not fail, a marker allows it."""
 
-_ARRAYS_SHOWN = 6  # after like ones were put together; the JSON report has more
+_ARRAYS_SHOWN = 6  # groups of similar arrays; the JSON report has more
 _ORIGINS_SHOWN = 4
 _PARTS_SHOWN = 6
 _HOLDERS_SHOWN = 4
@@ -38,11 +38,11 @@ _LINES_SHOWN = 12
 
 
 MAX_ROWS = 5_000
-"""Findings that the page shows, the largest of what fails first. A browser takes seconds for as many."""
+"""Findings on the page, the largest failing ones first. A browser takes seconds for this many."""
 
 
 class Found(NamedTuple):
-    """A finding with its test or fixture, its place in the order of the run, and what it is to the reader."""
+    """A finding with its test or fixture, its position in the run, and its state."""
 
     order: int
     record: TestRecord | FixtureRecord
@@ -52,7 +52,7 @@ class Found(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Step:
-    """One edge of a drawn path: how it is written, what it leads to, and whether it is the one to edit."""
+    """One reference of a drawn path: how it is written, what it leads to, and whether it is the one to edit."""
 
     edge: str
     target: str
@@ -61,29 +61,29 @@ class Step:
 
 @dataclasses.dataclass(frozen=True)
 class Row:
-    """One finding as the page shows it, with what its test or fixture adds.
+    """One finding as the page shows it, with the data of its test or fixture.
 
     Attributes:
         number: from 1, in the order of the page; the row's anchor is ``finding-<number>``.
         name: the test's id, or the fixture's name.
-        about: where it stands, its worker, its scope: what follows the name.
+        about: place, worker and scope, shown after the name.
         state: one of `STATES`.
-        order: when it was found: the position of the test in the run; fixtures come last.
+        order: position of the test in the run; fixtures come last.
         what: the finding in one sentence.
-        held: the holder's chain, or what is said in its place.
+        held: the holder's chain, or the text in its place.
         held_kind: the holder's kind in words.
         holder_kind: its key, for the filter.
         place: file and line of the holder's root.
         steps: its path.
-        steps_left: edges that are not shown.
-        others: who else holds it, as pairs of chain and kind, each once.
-        references: further references that read like the holder or one of the others.
+        steps_left: number of references that are not shown.
+        others: further holders, as pairs of chain and kind, each once.
+        references: number of further references that read like one of the holders.
         origins: the lines that created the arrays.
-        arrays: like arrays put together, with how many there are.
-        arrays_left: arrays in the report that are not shown.
-        also: how many other findings have the same holder.
+        arrays: groups of similar arrays, with their numbers.
+        arrays_left: number of arrays in the report that are not shown.
+        also: number of other findings with the same holder.
         total: bytes of all findings of this holder.
-        fault: why the finding cannot be shown, as one line; empty where it can.
+        fault: why the finding cannot be shown, as one line; else empty.
     """
 
     number: int
@@ -115,7 +115,7 @@ class Row:
 
 @dataclasses.dataclass(frozen=True)
 class Culprit:
-    """What several findings have in common: who holds the memory, on which device, and how much in all."""
+    """What several findings share: the holder, the device, and the total size."""
 
     held: str
     held_kind: str
@@ -129,7 +129,7 @@ class Culprit:
 
 
 def state_of(finding: Finding, record: TestRecord | FixtureRecord) -> str:
-    """Name what a finding is to the reader, as one of `STATES`."""
+    """Return a finding's state, one of `STATES`."""
     if finding.known:
         return "known"
     if finding.failed:
@@ -138,7 +138,7 @@ def state_of(finding: Finding, record: TestRecord | FixtureRecord) -> str:
 
 
 def find_all(report: RunReport) -> list[Found]:
-    """List the findings of all tests and fixtures: what fails first, within that the largest."""
+    """List the findings of all tests and fixtures: failing ones first, then by size."""
     records: tuple[TestRecord | FixtureRecord, ...] = (*report.tests, *report.fixtures)
     found = [
         Found(order, record, finding, state_of(finding, record))
@@ -154,7 +154,7 @@ def _rank(found: Found) -> tuple[int, int, int]:
 
 
 def build_rows(found: Sequence[Found]) -> list[Row]:
-    """Arrange the first `MAX_ROWS` findings, as `find_all` lists them. One that cannot be arranged says so."""
+    """Build rows for the first `MAX_ROWS` findings of `find_all`, also for those that cannot be shown."""
     groups: dict[object, list[int]] = {}
     for one in found:
         count_and_size = groups.setdefault(_key_safely(one.finding), [0, 0])
@@ -172,7 +172,6 @@ def build_rows(found: Sequence[Found]) -> list[Row]:
 
 
 def _unshown_row(number: int, found: Found, why: str) -> Row:
-    """Stand in for a finding that cannot be shown."""
     return Row(
         number=number,
         is_fixture=isinstance(found.record, FixtureRecord),
@@ -220,7 +219,7 @@ def _row(number: int, found: Found, also: int, total: int) -> Row:
 
 
 def _others(finding: Finding) -> tuple[tuple[str, str], ...]:
-    """Write the further holders, each once: two entries of one cache read the same."""
+    """Write the further holders, each text once: two entries of one cache read the same."""
 
     def written(holder: Holder) -> tuple[str, str]:
         return clean_text(holder.text or holder.root, TEXT_LIMIT), describe_holder(holder)
@@ -256,7 +255,7 @@ def _chain(holder: Holder | None, finding: Finding) -> str:
 
 
 def _steps(holder: Holder | None, finding: Finding) -> tuple[Step, ...]:
-    if holder is None or not holder.path:  # a global may be the tensor itself
+    if holder is None or not holder.path:  # the root may be the tensor itself
         return ()
     last = finding.contributions[0].text if finding.contributions else ""
     if finding.tensors:
@@ -271,13 +270,13 @@ def _steps(holder: Holder | None, finding: Finding) -> tuple[Step, ...]:
 
 
 def _key_safely(finding: Finding) -> object:
-    """Return what the findings of one holder have in common; those that nobody known holds need not be the same."""
+    """Return the key that findings of one holder share. Findings without a holder get keys of their own."""
     key: object = isolated(lambda: holder_key(finding) or (finding.device,), lambda _: "")
     return isolated(lambda: (hash(key), key)[1], lambda _: "")
 
 
 def group_culprits(found: Sequence[Found]) -> list[Culprit]:
-    """Put the findings of one holder and device together; those that fail first, within that the largest."""
+    """Group the findings of one holder and device: failing groups first, then by size."""
     groups: dict[object, list[tuple[int, Found]]] = {}
     for number, one in enumerate(found, 1):
         groups.setdefault(_key_safely(one.finding), []).append((number, one))

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 NOT_ENDED = "the run has not ended (killed, crashed or still running)"
-"""What a journal says of itself."""
+"""Text of a journal's `incomplete`."""
 
 _HEAD_KEYS = ("schema", "incomplete", "created", "environment", "policy")
 _TEST_KEYS = frozenset(TestRecord._fields)
@@ -46,10 +46,10 @@ _FLAGS = os.O_RDWR | getattr(os, "O_BINARY", 0)
 
 
 def journal_path(report_paths: Sequence[Path]) -> Path:
-    """Tell where the journal of a run stands: at the first report that is JSON, else beside the first.
+    """Return the path of a run's journal: the first JSON report, else a file beside the first report.
 
     Args:
-        report_paths: the reports that the run is to write when it ends; at least one.
+        report_paths: paths of the run's reports; at least one.
     """
     for path in report_paths:
         if path.suffix.lower() == ".json":
@@ -58,16 +58,16 @@ def journal_path(report_paths: Sequence[Path]) -> Path:
 
 
 class Journal:
-    """Writes a journal. No method raises: a disk that is full costs the journal, and `fault` says so.
+    """Write a journal. No method raises: errors (a full disk) end the journal and are stated in `fault`.
 
     Args:
-        path: where it stands. A file there is replaced by `begin`.
+        path: the file, which `begin` replaces.
     """
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self.fault: str | None = None
-        """Why nothing more is written, as one line; None: all is well."""
+        """Why the journal broke off, as one line; None while it is written."""
         self._file: int | None = None
         self._identity: os.stat_result | None = None
         self._process = 0
@@ -79,7 +79,7 @@ class Journal:
         self._fixtures = "[]"
 
     def begin(self, head: Mapping[str, Any]) -> None:
-        """Put an empty journal in the place of an older report, in one step; a symbolic link is followed.
+        """Replace an older report by an empty journal, in one step. A symbolic link is followed.
 
         Args:
             head: ``created``, ``environment`` and ``policy`` of the report.
@@ -97,18 +97,18 @@ class Journal:
             self._break_off(error)
 
     def note_running(self, nodeids: Iterable[str]) -> None:
-        """Say which tests are running now: should the process die, that is the question."""
+        """Record which tests are running now."""
         running = tuple(nodeids)
         if running != self._running:
             self._running = running
             self._write("")
 
     def add_test(self, record: Mapping[str, Any], running: Iterable[str] = ()) -> None:
-        """A test has ended.
+        """Record a test that has ended.
 
         Args:
             record: its record, as `model.records.encode` makes it.
-            running: the tests that are running still.
+            running: the tests that are still running.
         """
         self._running = tuple(running)
         try:
@@ -120,10 +120,10 @@ class Journal:
             self._write(line if self._first else "," + line)
 
     def note_rerun(self, record: Mapping[str, Any]) -> None:
-        """A test is about to be run again: write what is known of it, in case the process dies meanwhile.
+        """Write the record that a test gets if the process dies during its re-run.
 
         Args:
-            record: the record that the test has then. The next write replaces it.
+            record: the record, which the next write replaces.
         """
         totals = self._totals.copy()
         totals.add_test(record)
@@ -135,7 +135,7 @@ class Journal:
             self._write(line if self._first else "," + line, totals)
 
     def set_fixtures(self, records: Sequence[Mapping[str, Any]]) -> None:
-        """Take the findings of wider fixtures, as far as they are known: written with the next test."""
+        """Set the findings of wider fixtures so far. They are written with the next test."""
         try:
             self._fixtures = json.dumps(plain(records), allow_nan=False)
             self._totals.set_fixtures(records)
@@ -143,14 +143,14 @@ class Journal:
             self._break_off(error)
 
     def close(self) -> None:
-        """Write no more. The journal stays until the report is written over it."""
+        """Stop writing. The journal stays until the report is written over it."""
         file, self._file = self._file, None
         with contextlib.suppress(OSError):
             if file is not None and self._is_journal(os.fstat(file)):
                 os.close(file)
 
     def remove(self) -> None:
-        """Remove the journal, unless another run has put its own there meanwhile. The reports have been written."""
+        """Remove the journal, unless another run has replaced it."""
         with contextlib.suppress(OSError):
             if self._is_journal(self.path.stat()):
                 self.path.unlink()
@@ -161,19 +161,19 @@ class Journal:
         return f'], "fixtures": {self._fixtures}, "stale": [], "summary": {summary[:-1]}, "running": {running}}}}}\n'
 
     def _write(self, line: str, provisional: Totals | None = None) -> None:
-        """Write a record's line, and the tail behind it.
+        """Write a record's line (empty: none) and the tail.
 
         Args:
-            line: empty: the tail alone.
-            provisional: what the summary counts with a record that is written over later; None: the record stays.
+            line: the record's line.
+            provisional: counts that include a provisional record; None: the record is final.
         """
-        # A process that was forked from this one shares the file's inode, but not what it knows of its content.
+        # A forked process shares the file, but its knowledge of the content is out of date.
         if self._file is None or os.getpid() != self._process:
             return
         try:
             file = self._still_open(self._file)
             data = (line + self._tail(provisional)).encode("ascii")
-            # What is shorter than what stood there is filled up with blanks, which may follow a JSON document.
+            # Overwrite a longer tail with blanks, which may follow a JSON document.
             data += b" " * (self._end - self._tail_at - len(data))
             _write_at(file, data, self._tail_at)
             self._end = self._tail_at + len(data)
@@ -184,7 +184,7 @@ class Journal:
             self._break_off(error)
 
     def _still_open(self, file: int) -> int:
-        """The journal's descriptor. A test may close what it did not open; then another file may have the number."""
+        """Return the journal's descriptor. User code may close it; then its number may belong to another file."""
         with contextlib.suppress(OSError):
             if self._is_journal(os.fstat(file)):
                 return file
@@ -206,7 +206,7 @@ class Journal:
 
 
 class Totals:
-    """The counts of a report's summary, kept up to date record by record."""
+    """Counts of a report's summary, updated record by record."""
 
     def __init__(self) -> None:
         self._verdicts = dict.fromkeys(VERDICTS, 0)
@@ -214,14 +214,14 @@ class Totals:
         self._overhead_s = self._duration_s = 0.0
 
     def copy(self) -> Totals:
-        """The same counts, to be counted further apart."""
+        """Return an independent copy."""
         other = Totals()
         vars(other).update(vars(self))
         other._verdicts = dict(self._verdicts)
         return other
 
     def add_test(self, record: Mapping[str, Any]) -> None:
-        """Count a test's record, as `model.records.encode` makes it. Raises KeyError or TypeError for anything else."""
+        """Count an encoded test's record. Raises KeyError or TypeError for anything else."""
         self._tests += 1
         self._verdicts[record["verdict"]] += 1
         self._findings += len(record["findings"])
@@ -229,12 +229,12 @@ class Totals:
         self._duration_s += _finite(record["duration_s"])
 
     def set_fixtures(self, records: Sequence[Mapping[str, Any]]) -> None:
-        """Count the fixtures' records. Raises KeyError or TypeError for anything but such."""
+        """Count the encoded records of fixtures. Raises KeyError or TypeError for anything else."""
         self._fixtures_leaked = sum(any(found["failed"] for found in record["findings"]) for record in records)
         self._fixture_findings = sum(len(record["findings"]) for record in records)
 
     def summary(self) -> dict[str, Any]:
-        """The report's ``summary``, without what takes all records at once."""
+        """Return the report's ``summary``, without the keys that need all records at once."""
         return {
             "tests": self._tests,
             **self._verdicts,
@@ -245,20 +245,21 @@ class Totals:
         }
 
     def encode(self) -> str:
-        """The summary as JSON text: names that need no escape, and finite numbers, so a third of what `json` takes."""
+        """Encode the summary as JSON text. Names need no escape and numbers are finite."""
         return "{" + ", ".join([f'"{name}": {value!r}' for name, value in self.summary().items()]) + "}"
 
 
 def recover(text: str) -> dict[str, Any] | None:
-    """Read a journal that was cut in the middle of a write, and is no JSON document.
+    """Read a journal that was cut in the middle of a write, so that it is no JSON document.
+
+    Records are checked for their keys and counts only; the caller validates the result like any report.
 
     Args:
         text: the file's content.
 
     Returns:
-        The report as a document with every whole record, `incomplete` set and the summary counted anew; None where the
-        text is no journal of this format. What fixtures left is lost where it stood in the part that was cut. Records
-        are checked for their keys and what is counted; whoever validates reports validates this one too.
+        The report with every whole record, `incomplete` set and the summary counted from the records; None where the
+            text is no journal. Findings of fixtures are lost if the cut is before them.
     """
     first, *lines = text.split("\n")
     document = _parse(first + "]}") if first.endswith('"tests": [') else None
@@ -287,10 +288,10 @@ def recover(text: str) -> dict[str, Any] | None:
 
 
 def _encode(record: Mapping[str, Any]) -> str:
-    """Write a test's record as one line of ASCII, its strings cleaned and cut as in a report that is complete."""
+    """Write a test's record as one line of ASCII, its strings cleaned and cut as in any report."""
     with contextlib.suppress(ValueError):  # a number that is not finite
         text = _FAST.encode(record)
-        # No escape in it, short and printable: no string in it is to be cleaned, which takes longer than all the rest.
+        # Without escapes, short and printable: no string in it needs cleaning, which is the expensive part.
         if len(text) <= MAX_TEXT and "\\" not in text and text.isascii() and text.isprintable():
             return text
     return json.dumps(plain(record), allow_nan=False)
@@ -304,7 +305,6 @@ def _finite(seconds: float | None) -> float:
 
 
 def _parse(text: str) -> object:
-    """Parse JSON; None where it is none."""
     try:
         return json.loads(text, parse_constant=_refuse)
     except (ValueError, RecursionError):
@@ -316,7 +316,7 @@ def _refuse(constant: str) -> object:
 
 
 def _write_at(file: int, data: bytes, offset: int) -> None:
-    """Write at a place of a file, in one call where the system takes it all. Raises OSError."""
+    """Write at an offset of a file, in one call where the system takes it all."""
     while data:
         if hasattr(os, "pwrite"):
             written = os.pwrite(file, data, offset)

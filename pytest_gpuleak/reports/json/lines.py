@@ -1,4 +1,4 @@
-"""The JSON report piece by piece, a test's record a line: for a report that would not fit into memory as a whole."""
+"""The JSON report in pieces, one test's record a line, for reports that do not fit into memory."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ if TYPE_CHECKING:
 
 
 def encode_line(record: TestRecord) -> str:
-    """Write a test's record as one line of JSON in ASCII, its strings cleaned and cut as in any report."""
+    """Write a test's record as one line of JSON in ASCII, its strings cleaned and cut."""
     encoded = encode(record)
     text = json.dumps(encoded, ensure_ascii=False)
-    # Short, printable and without an escape: no string in it is to be cleaned, which takes longer than all the rest.
+    # Without escapes, short and printable: no string in it needs cleaning, which is the expensive part.
     untouched = len(text) <= MAX_TEXT and "\\" not in text and text.isascii() and text.isprintable()
     if untouched and "NaN" not in text and "Infinity" not in text:
         return text
@@ -31,8 +31,8 @@ def encode_pieces(outline: RunReport, lines: Iterable[str]) -> Iterator[str]:
     """Write a report as JSON text, piece by piece.
 
     Args:
-        outline: all of the report but its tests.
-        lines: the tests' records, as `encode_line` writes them.
+        outline: the report without its tests.
+        lines: the tests' records, from `encode_line`.
     """
     document = json.loads(encode_report(dataclasses.replace(outline, tests=())))
     del document["schema"], document["tests"]

@@ -1,7 +1,7 @@
-"""Reading a JSON report back: from a file or a stream, of any origin, with one clear line for what is none.
+"""Read a JSON report of any origin, from a file or a stream.
 
-Nothing that a report names is opened or run. Its counts are made anew from its records, so that they agree with them.
-Strings may hold control characters here; whoever renders them cleans them, as with any report.
+Nothing that a report names is opened or run. Its counts are recomputed from its records. Strings may hold control
+characters; renderers clean them, as with any report.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ if TYPE_CHECKING:
     from typing import BinaryIO
 
 MAX_BYTES = 1024**3
-"""Bytes of the largest report that is read; reading one takes several times as much memory."""
+"""Largest report that is read, in bytes. Reading takes several times as much memory."""
 
 ACCEPTED = "accepted is a JSON report that pytest --gpu-leak-report wrote, version 1 of the format"
-"""How each line that refuses a report ends."""
+"""End of each line that refuses a report."""
 
 _VERSION = re.compile(r"pytest-gpuleak/report/([1-9][0-9]{0,8})", re.ASCII)
 _NAME_LIMIT = 300
@@ -35,20 +35,19 @@ _COUNTS = {"known", "stale", "rerun", "budgets_unchecked", "deselected"}
 
 
 class UnusableReport(ValueError):  # noqa: N818 - a user reads the message, and no name of an exception
-    """What was given is no report that can be read. The message is one line: what was given, what is wrong, what is accepted."""
+    """The input is no readable report. The message is one line: the input, what is wrong, what is accepted."""
 
 
 def read_report(source: Path | Literal["-"]) -> RunReport:
     """Read and check a JSON report.
 
-    Keys that version 1 of the format does not know are ignored, and what an earlier release did not write yet takes its
-    default. A journal that was cut in the middle of a write gives the tests that had ended, and is incomplete.
+    Unknown keys are ignored, and keys that an earlier release did not write take their defaults. A journal that was cut
+    in the middle of a write gives the tests that had ended, and is incomplete.
 
     Args:
         source: a file, or ``"-"`` for standard input.
 
-    Raises:
-        UnusableReport: it is missing, no report, damaged, or of a newer version.
+    Raises:|UnusableReport: the input is missing, no report, damaged, or of a newer version.
     """
     name = "standard input" if source == "-" else clean_text(str(source), _NAME_LIMIT)
     try:
@@ -65,7 +64,7 @@ def read_report(source: Path | Literal["-"]) -> RunReport:
 
 
 class _RefusedError(ValueError):
-    """The middle of the line: what is wrong."""
+    """The middle part of the message: what is wrong."""
 
 
 def _read(source: Path | Literal["-"]) -> str:
@@ -83,7 +82,7 @@ def _read(source: Path | Literal["-"]) -> str:
         raise _RefusedError("does not exist") from None
     except OSError as error:
         raise _RefusedError(f"cannot be read ({error.strerror or error})") from None
-    except ValueError as error:  # a NUL in the name
+    except ValueError as error:  # the name has a NUL
         if isinstance(error, _RefusedError):
             raise
         raise _RefusedError(f"cannot be read ({error})") from None
@@ -103,7 +102,6 @@ def _bounded(stream: BinaryIO) -> bytes:
 
 
 def _document(text: str) -> dict[str, Any]:
-    """Parse the text, or what is whole of a journal."""
     try:
         document = json.loads(text, object_pairs_hook=_object, parse_constant=_refuse_constant)
     except json.JSONDecodeError as error:
@@ -117,7 +115,7 @@ def _document(text: str) -> dict[str, Any]:
         document = rescued
     except _RefusedError:
         raise
-    except ValueError:  # Python reads no whole number of thousands of digits
+    except ValueError:  # Python limits the digits of integers
         raise _RefusedError("holds a number of more than 64 bits") from None
     if not isinstance(document, dict):
         raise _RefusedError(f"is JSON, but no report: it is {describe(document)}")
@@ -179,7 +177,7 @@ def _report(document: dict[str, Any]) -> RunReport:
         tests=tests,
         fixtures=fixtures,
         stale=stale,
-        # A reason that is empty is one: whoever wrote it meant to say that tests are missing.
+        # An empty reason counts: its writer said that tests are missing.
         incomplete=None if incomplete is None else incomplete or "no reason is given",
         faults=faults,
     )
@@ -216,7 +214,7 @@ def _mapping(document: dict[str, Any], key: str) -> dict[str, Any]:
 def _time(value: object) -> str:
     if isinstance(value, str):
         try:
-            # Python 3.10 does not know the Z that others write for UTC.
+            # Python 3.10 does not read the Z for UTC.
             moment = datetime.datetime.fromisoformat(re.sub("Z$", "+00:00", value))
         except ValueError:
             pass

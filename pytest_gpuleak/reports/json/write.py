@@ -1,4 +1,4 @@
-"""The JSON report: the whole run, for machines. Its format is `schema/report-1.schema.json` beside this file."""
+"""The JSON report. Its format is `schema/report-1.schema.json`."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ if TYPE_CHECKING:
     from pytest_gpuleak.model.records import RunReport, TestRecord
 
 
-# ASCII alone: whatever reads the file need not know its encoding.
+# ASCII, so that readers need not know the encoding.
 _ENCODER = json.JSONEncoder(allow_nan=False)
 
 
 def encode_report(report: RunReport) -> str:
     """Write a report as JSON text.
 
-    Strings are free of control characters and cut at `MAX_TEXT`; a number that is not finite is written as null. What
-    cannot be written costs itself alone: a record keeps its other fields, and names the error; see `salvage`.
+    Strings are free of control characters and cut at `MAX_TEXT`; numbers that are not finite become null. A field that
+    cannot be written is left out alone and its record names the error (see `salvage`).
     """
     parts = {
         "schema": _encode(SCHEMA),
@@ -54,7 +54,7 @@ def _mapping_of(values: dict[str, Any]) -> str:
 
 
 def _lines_of(records: Sequence[TestRecord | FixtureRecord | KnownLeak]) -> str:
-    """Write one record a line: with `indent` the encoder is Python's own, and takes three times as long."""
+    """Write one record a line. With `indent`, json uses its Python encoder, which takes three times as long."""
     return "[\n" + ",\n".join(map(_line_of, records)) + "\n]" if records else "[]"
 
 
