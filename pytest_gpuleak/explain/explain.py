@@ -1,4 +1,4 @@
-"""Who keeps these objects alive, and who else would: a search, and further ones for what it has not shown."""
+"""Explain who keeps objects alive, and who else would."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ def explain(
     """Find out who holds each of `targets`.
 
     The whole heap must be visible to the collector: call `gc.unfreeze` before. Automatic collection is off during the
-    search. Nothing that it looked at is kept.
+    search, and nothing that it read is kept.
 
     Args:
         targets: live objects; the sequence itself never counts as a holder.
         ignore: ids of the caller's containers and frames that refer to the targets and do not count either.
-        budget_s: seconds after which the search stops; naming what was found comes on top (`WRITING_S`).
-        remember: told each root found, the object that it is attached to, and how many objects the longest way below
-            it has; it must not keep them.
+        budget_s: seconds after which the search stops; naming the answers takes up to `WRITING_S` more.
+        remember: called with each root found, its object, and the number of objects on the longest path below it. It
+            must not keep them.
         known: references that do not count.
 
     Returns:

@@ -1,4 +1,4 @@
-"""Whether an object leads to another one: a value to its weak key, a finaliser to what it waits for."""
+"""Tell whether an object leads to another one: a value to its weak key, a finaliser to what it waits for."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ MAX_WALKED: Final = 2_000
 
 
 def reaches(starts: Iterable[object], end: object) -> bool:
-    """Return whether `end` can be reached from one of `starts`; False where that takes more than `MAX_WALKED` references.
+    """Tell whether `end` can be reached from one of `starts`; False where that takes more than `MAX_WALKED` references.
 
-    Classes, modules and their namespaces are not walked through: most of a process can be reached from them.
+    Classes, modules and their namespaces are not entered: most of a process can be reached from them.
     """
     pending: deque[object] = deque(starts)
     met: set[int] = set()
@@ -41,7 +41,6 @@ def reaches(starts: Iterable[object], end: object) -> bool:
 
 
 def _leads_everywhere(value: object) -> bool:
-    """Whether most of the process can be reached from an object."""
     kind = type(value)
     if (
         safe_access.is_subclass(kind, type)
