@@ -91,11 +91,7 @@ def _size_of(entry: KnownLeak) -> tuple[int, str]:
 
 
 class Judge:
-    """Match findings with a baseline's entries.
-
-    Args:
-        baseline: the leaks that are known.
-    """
+    """Match findings with a baseline's entries."""
 
     def __init__(self, baseline: Baseline) -> None:
         self._baseline = baseline
@@ -136,9 +132,6 @@ class Judge:
         """Return the keys of every entry that may list one of the findings: none of these is stale.
 
         A finding with an entry of its own needs no other entry.
-
-        Args:
-            found: each finding with its test and fixture, as `find` takes them.
         """
         matched: set[Key] = set()
         met: set[int] = set()

@@ -101,11 +101,6 @@ def update_baseline(old: Baseline, report: RunReport, seen: Seen | None = None) 
     baseline. Allowed leaks, unchecked tests and budgets are not recorded.
 
     The caller decides whether the run may be trusted; entries of tests that did not run are kept.
-
-    Args:
-        old: the baseline so far.
-        report: the run.
-        seen: what else the run knows, as for `apply_baseline`.
     """
     judge = Judge(old)
     stale = set(map(key_of, _stale(report, judge, seen)))

@@ -34,13 +34,7 @@ class LeakKey(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Leak:
-    """A leak as one of the reports has it.
-
-    Attributes:
-        place: the test's id, or what names the fixture.
-        finding: the largest finding.
-        bytes: the bytes of all its findings.
-    """
+    """A leak as one of the reports has it."""
 
     place: str
     finding: Finding
@@ -60,14 +54,11 @@ class Comparison:
     """Changes from one report to another.
 
     Attributes:
-        new: leaks of the new report alone.
         grown: leaks that grew by more than the tolerance.
         shrunk: leaks that shrank by more than the tolerance.
         gone: leaks whose test was checked again and left nothing of the kind.
         unseen: leaks whose test is missing or unchecked in the new report.
         verdicts: tests whose verdict changed: nodeid, old and new verdict.
-        added: tests that only the new report has.
-        removed: tests that only the old report has.
     """
 
     new: tuple[Leak, ...]
@@ -121,12 +112,7 @@ def compare_reports(old: RunReport, new: RunReport, tolerance: float = TOLERANCE
 
 
 def keep_leak(report: RunReport, digits: str) -> RunReport:
-    """Reduce a report to one leak; verdicts and counts follow from it.
-
-    Args:
-        report: the run.
-        digits: the first digits of the leak's fingerprint.
-    """
+    """Reduce a report to one leak; verdicts and counts follow from it."""
     tests = [test._replace(findings=_keep(test.findings, digits)) for test in report.tests]
     fixtures = [dataclasses.replace(fixture, findings=_keep(fixture.findings, digits)) for fixture in report.fixtures]
     left = tuple(fixture for fixture in fixtures if fixture.findings)

@@ -66,12 +66,7 @@ class Merger:
         self._faults: dict[str, None] = {}
 
     def add(self, report: RunReport, name: str) -> None:
-        """Add a report, later than those before it.
-
-        Args:
-            report: the report.
-            name: its name, should it be incomplete.
-        """
+        """Add a report, later than those before it."""
         for test in report.tests:
             self._add_test(test)
         for fixture in report.fixtures:

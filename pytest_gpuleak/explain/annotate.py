@@ -12,13 +12,7 @@ if TYPE_CHECKING:
 
 
 def for_the_reader(finding: Finding, why_unconfirmed: str, shorten: Callable[[str], str]) -> Finding:
-    """Return the finding as it is reported.
-
-    Args:
-        finding: what was found.
-        why_unconfirmed: why there was no full re-run; None where there was one.
-        shorten: makes a path relative to the rootdir.
-    """
+    """Return the finding as it is reported."""
     if finding.kind == "cycle" and finding.holder is None:
         return finding  # it has no place and no line
     # Only now, since findings of cycles do not need it.

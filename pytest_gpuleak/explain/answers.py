@@ -26,14 +26,7 @@ _STEPS_AN_EDGE: Final = 64
 
 
 class Answer(NamedTuple):
-    """The answer for one target that a root leads to.
-
-    Attributes:
-        root: the root.
-        holder: the holder.
-        pattern: the path without indices and addresses.
-        forest: leads to the target by its id.
-    """
+    """The answer for one target that a root leads to."""
 
     root: Root
     holder: Holder
@@ -42,14 +35,7 @@ class Answer(NamedTuple):
 
 
 class Answers:
-    """The answers for the targets of one search. It refers to no object of the heap.
-
-    Args:
-        graph: what the search has found.
-        targets: ids of the targets, in the order in which they are written.
-        writer: writes them; drop it afterwards.
-        deadline: when to stop following paths; for the targets that are left, the root alone is stated.
-    """
+    """The answers for the targets of one search. It refers to no object of the heap."""
 
     def __init__(self, graph: Graph, targets: Sequence[int], writer: Writer, deadline: Deadline) -> None:
         self._graph = graph

@@ -58,19 +58,10 @@ def explain_crowd(
     budget_s: float,
     remember: Remember | None = None,
 ) -> list[Explanation]:
-    """Explain each of very many targets, as `explain` does for a few.
+    """Explain each of very many targets, as `explain` does for a few, with the same arguments and result.
 
     A target that the walk met has the explanation of a sampled one: the same root, with an example of path and pattern.
     Targets that were not met in time are held by "unknown", unless all explained ones have the same holder.
-
-    Args:
-        targets: live objects, the most important first; the sequence itself never counts as a holder.
-        ignore: as for `explain`.
-        budget_s: seconds after which to stop.
-        remember: as for `explain`.
-
-    Returns:
-        One explanation a target, in their order.
     """
     if len(targets) <= CROWD:
         return searching.explain(targets, ignore=ignore, budget_s=budget_s, remember=remember)

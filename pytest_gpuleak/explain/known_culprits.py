@@ -109,11 +109,8 @@ class Culprits:
     def recognise(self, targets: Sequence[object], ignore: Collection[int]) -> list[Explanation] | None:
         """Explain the targets if known culprits alone hold them; None where the whole heap must be searched.
 
-        Call it while the collector shows young objects alone, the targets among them.
-
-        Args:
-            targets: the arrays.
-            ignore: ids of the caller's containers that refer to them.
+        Call it while the collector shows young objects alone, the targets among them. `ignore` are ids of the caller's
+        containers.
         """
         if not (self._known or self._rings):
             return None

@@ -50,16 +50,7 @@ UNFINISHED: Final = " … (not explained in full: the time for it ran out)"
 
 
 class _Heading(NamedTuple):
-    """A root as it is written, and the references that follow it.
-
-    Attributes:
-        kind: the root's kind.
-        root: its name.
-        text: the beginning of the path's text: the name, or for a cache the function's.
-        steps: the references.
-        file: the root's source file, where one is known.
-        line: its line, from 1.
-    """
+    """A root as it is written, and the references that follow it."""
 
     kind: HolderKind
     root: str
@@ -73,7 +64,6 @@ class _LongHead(NamedTuple):
     """The common beginning of long paths.
 
     Attributes:
-        heading: the root, with the references at the beginning.
         shown: the references that are written, including the one to edit.
         lost: number of references at the beginning that are not written.
         kept: the objects whose ids are its key.
@@ -104,13 +94,7 @@ class Writer:
         return self.write(self.walker.follow(objects), root, objects[0])
 
     def write(self, reached: Reached, root: Root, first: object) -> Holder:
-        """Return the holder for a path that `walker` has followed.
-
-        Args:
-            reached: the path.
-            root: the root.
-            first: the root's object, with which the path begins.
-        """
+        """Return the holder for a path that `walker` has followed."""
         way = self.walker.finish(reached)
         count = 0 if way is None else way.count
         if way is None or count <= MAX_EDGES or count <= self._full_edges:

@@ -26,12 +26,7 @@ _INFO: Final = "_pytest._code.code.ExceptionInfo"
 def left_by_failure(line: Line, kind: HolderKind) -> tuple[int, Any] | None:
     """Return a failed test's exception, or bare traceback, that a path goes through, with its position.
 
-    Args:
-        line: the path.
-        kind: the root's kind.
-
-    Returns:
-        None where there is none, and where user code keeps the exception.
+    None where there is none, and where user code keeps the exception.
     """
     if kind == "frame":
         return line.met.pinned

@@ -19,7 +19,6 @@ class Graph:
     """The visited part of the heap above the targets. It keeps every object in it alive.
 
     Attributes:
-        objects: objects by id.
         roots: the best root attached to an object, by rank and the object's id.
         edges: number of references.
         expanded: ids of the objects whose referrers were searched.

@@ -42,15 +42,7 @@ def behind_rings(
     cuts: Collection[Cut],
     budget_s: float = BUDGET_S,
 ) -> list[Explanation]:
-    """Return `found`, with the ring as the holder of each target that a ring also keeps alive.
-
-    Args:
-        search: the search that found the roots.
-        targets: its targets.
-        found: one explanation a target.
-        cuts: references to ignore: those by which further holders were found.
-        budget_s: seconds after which to stop.
-    """
+    """Return `found`, with the ring as the holder of each target that a ring also keeps alive."""
     access = TorchAccess.of_loaded()
     if access is None or budget_s <= 0:
         return found

@@ -40,10 +40,6 @@ class Rootless:
     """Write the holders of targets that no root leads to.
 
     Args:
-        graph: the objects that the search met.
-        native: the references in C++ to them.
-        writer: writes paths.
-        deadline: when to stop looking.
         exhausted: whether the search came to its end before the deadline.
         exact: whether it left nothing out.
     """

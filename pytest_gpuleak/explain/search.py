@@ -70,11 +70,8 @@ class Search:
     nearer one could not have been missed. Objects that lead to settled targets alone are not expanded any more.
 
     Args:
-        targets: live objects.
         ignore: ids of objects that do not count as holders.
-        deadline: when to stop.
         hidden: untracked containers, by the id of what they refer to.
-        cuts: references that do not count.
         native: whether to search references that the collector cannot see.
         roots: the roots of an earlier search, with the objects that it ignored.
     """

@@ -29,7 +29,6 @@ class Hidden:
     Args:
         objects: the objects that the search met, by id.
         nodes: the ids of those to check: expanded, nothing left to find above them.
-        parents: the ids of their visible referrers.
         rooted: the ids of objects with a root, whose references are not those of containers.
         counted: number of the search's own references, by id.
         linked: number of references from C++ that are known already, by id.

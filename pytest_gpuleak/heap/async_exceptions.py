@@ -14,12 +14,7 @@ class _ArrivedError(BaseException):
 
 
 def raise_in(thread: int, error: type[BaseException]) -> None:
-    """Raise an exception in a thread when it next runs Python code. It replaces one that has not arrived yet.
-
-    Args:
-        thread: the thread's identifier.
-        error: the exception.
-    """
+    """Raise an exception in a thread when it next runs Python code. It replaces one that has not arrived yet."""
     import ctypes
 
     ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread), ctypes.py_object(error))

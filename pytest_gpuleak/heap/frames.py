@@ -35,7 +35,6 @@ class RunningFrame:
     """One frame on some thread's stack.
 
     Attributes:
-        frame: the frame itself.
         thread: name of its thread, or None for the thread that searches.
     """
 

@@ -63,7 +63,6 @@ class Descent:
         ends: whether an object is one at which the way down ends.
         leads_on: whether such an end leads to what is wanted.
         hides: whether an object is an untracked container that may hold others.
-        deadline: when to stop.
 
     Attributes:
         links: the references on the ways to what is wanted.

@@ -22,10 +22,6 @@ def extension_class(module: str, name: str) -> type | None:
 
     The interpreter lists the live subclasses of `object`, so a library that was removed from `sys.modules`, or stubbed
     there, is found too.
-
-    Args:
-        module: ``numpy``.
-        name: ``ndarray``.
     """
     loaded = dict.get(sys.modules, module)
     if is_kind_of(type(loaded), types.ModuleType):

@@ -216,12 +216,7 @@ def member_descriptors(cls: type) -> list[tuple[str, Any]]:
 
 
 def members(value: object, descriptors: list[tuple[str, Any]] | None = None) -> list[tuple[str, Any]]:
-    """Return names and values of all ``__slots__`` and C members that are set on `value`.
-
-    Args:
-        value: any object.
-        descriptors: `member_descriptors` of its type, if known.
-    """
+    """Return names and values of all ``__slots__`` and C members that are set on `value`."""
     found: list[tuple[str, Any]] = []
     for name, descriptor in member_descriptors(type(value)) if descriptors is None else descriptors:
         try:

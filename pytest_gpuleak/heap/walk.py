@@ -64,7 +64,6 @@ class HeapWalk:
     The whole heap must be visible to the collector, which should be paused.
 
     Args:
-        deadline: when to give up.
         ignore: ids of the caller's own containers, whose sizes change between walks.
 
     Attributes:

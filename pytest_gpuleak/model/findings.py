@@ -35,9 +35,7 @@ class ArrayInfo:
     """One leaked array, as metadata.
 
     Attributes:
-        shape: sizes of the dimensions.
         dtype: element type, without the framework's prefix (``float32``).
-        device: ``cpu``, ``cuda:0``, ...
         bytes: bytes of the elements the array shows.
         storage_bytes: bytes of the storage behind it, which a view keeps alive as a whole.
         created: the line that created the storage, where known.
@@ -102,10 +100,8 @@ class Contribution:
 
     Attributes:
         text: what it is, in words: a type (``bytearray``), an allocation's line, a process's command line.
-        bytes: its bytes.
         count: how many blocks or objects.
         created: the line that allocated it, where known.
-        holder: who keeps it, where known.
     """
 
     text: str
@@ -170,7 +166,6 @@ class FixtureRecord:
         name: the fixture's name, or what the user wrote for xunit-style setup (``TestModel.setup_class``).
         scope: ``class``, ``module``, ``package`` or ``session``.
         baseid: nodeid of the place that defines it.
-        findings: what it left behind.
         file: source file of the fixture function, where known.
         line: its line, from 1.
         worker: the xdist worker that ran it, or ``main``.
@@ -194,11 +189,9 @@ class KnownLeak:
     Attributes:
         test: pytest's id of the test function, without parameters; for a wider fixture the place that defines it.
         fixture: the fixture's name, where a fixture leaks and no test; else None.
-        kind: what the evidence said when it was recorded.
         device: the type of device (``cpu``, ``cuda``), without an index: which card a test gets is chance.
         bytes: bytes of the finding, the most among the test's parameters. For retained memory, the sum over all tests of
             one process, since their order decides which of them leaves what.
-        fingerprint: the finding's.
         holder: the holder as one writes it in Python, for the reviewer; empty where none was found.
         reason: the reviewer's reason for tolerating it; empty until then.
     """

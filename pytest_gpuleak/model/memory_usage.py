@@ -13,12 +13,7 @@ if TYPE_CHECKING:
 
 
 def describe_usage(tests: Sequence[TestRecord], count: int) -> dict[str, Any]:
-    """Return the run's memory as plain values: ``drift``, ``peaks``, ``heaviest``. Empty where no counter was read.
-
-    Args:
-        tests: the records, in the order they ended.
-        count: how many of the heaviest tests.
-    """
+    """Return the run's memory as plain values: ``drift``, ``peaks``, ``heaviest``. Empty where no counter was read."""
     drift = sum_drift(tests)
     if not drift:
         return {}

@@ -21,7 +21,6 @@ class TestRecord(NamedTuple):
     """One attempt of one test.
 
     Attributes:
-        nodeid: pytest's id of the test.
         verdict: what the plugin says.
         why_unchecked: the reason where the verdict is ``unchecked``, else None.
         outcome: the test's own outcome, the same as without the plugin.
@@ -29,7 +28,6 @@ class TestRecord(NamedTuple):
         duration_s: seconds of setup, call and teardown, without the plugin's own work.
         overhead_s: seconds that the plugin added.
         memory: counters by device, before and after; empty where no probe ran.
-        findings: what was left behind.
         allowed: the reason given to ``allow_gpu_leak``, or None.
         file: its source file, relative to the rootdir where it lies below it; None: unknown.
         line: its line there, from 1.
@@ -76,15 +74,7 @@ def decode_test(data: dict[str, Any]) -> TestRecord:
 
 
 class FixturePlace(NamedTuple):
-    """Identify a fixture, as plain data.
-
-    Attributes:
-        name: the fixture's name, or what the user wrote for xunit-style setup (``TestModel.setup_class``).
-        scope: ``class``, ``module``, ``package`` or ``session``.
-        baseid: nodeid of the place that defines it.
-        file: source file of the fixture function, where known.
-        line: its line, from 1.
-    """
+    """Identify a fixture, as plain data. The fields are those of `model.findings.FixtureRecord`."""
 
     name: str
     scope: str

@@ -23,9 +23,6 @@ class ArrayReading(NamedTuple):
 
     Attributes:
         identity: ``id()`` of the array, meaningful while it lives.
-        shape: sizes of the dimensions.
-        dtype: element type without the framework's prefix.
-        device: ``cpu``, ``cuda:0``, ...
         bytes: bytes of the elements it shows.
         storage: key of the memory behind it: equal for arrays that share it, while it lives.
         storage_bytes: bytes of that memory.

@@ -22,10 +22,6 @@ def is_user_file(path: str, root: str) -> bool:
 
     Installed packages, Python's library, the plugin and code without a file are not; a package under test that lies
     below the rootdir is, even where the rootdir itself lies below an installed folder.
-
-    Args:
-        path: the file name of a code object.
-        root: pytest's rootdir, or the working directory.
     """
     if path.startswith(("<", PACKAGE)):
         return path.startswith(("<ipython-input", "<stdin>"))

@@ -28,7 +28,6 @@ class Group:
 
     Attributes:
         entries: each finding with the test or fixture that it is of, the largest first; at least one.
-        bytes: bytes of all of them.
         tests: how many different tests there are among them.
         fixtures: the different fixtures among them, the one with the largest finding first.
     """

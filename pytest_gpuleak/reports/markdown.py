@@ -42,12 +42,7 @@ _CELL = 120
 
 
 def encode_report(report: RunReport, *, limit: int = MAX_BYTES) -> str:
-    """Write a report as Markdown in at most `limit` bytes of UTF-8. A cut is stated.
-
-    Args:
-        report: the run.
-        limit: bytes, at least `MIN_BYTES`.
-    """
+    """Write a report as Markdown in at most `limit` (at least `MIN_BYTES`) bytes of UTF-8. A cut is stated."""
     entries = findings_of(report)
     failed = [entry for entry in entries if entry[1].failed]
     known = [entry for entry in entries if entry[1].known and not entry[1].failed]

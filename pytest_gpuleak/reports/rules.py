@@ -17,15 +17,7 @@ _KIND_LIMIT = 40
 
 @dataclasses.dataclass(frozen=True)
 class Rule:
-    """One rule.
-
-    Attributes:
-        id: as results refer to it.
-        name: in one word, as SARIF asks.
-        title: what it finds, in one sentence.
-        text: what it means.
-        advice: what to do about it.
-    """
+    """One rule."""
 
     id: str
     name: str

@@ -16,13 +16,7 @@ _NAME_LIMIT = 300
 
 
 def describe_unshown(record: TestRecord | FixtureRecord, finding: Finding, why: str) -> str:
-    """Name a finding that cannot be rendered: ``t.py::test_a: growing finding: could not be shown (...)``.
-
-    Args:
-        record: its test or fixture.
-        finding: the finding, of which only the kind is read.
-        why: the error, from `model.isolation.describe_error`.
-    """
+    """Name a finding that cannot be rendered: ``t.py::test_a: growing finding: could not be shown (...)``."""
     name = isolated(lambda: clean_text(name_of(record), _NAME_LIMIT), lambda _: "a test or fixture without a name")
     return f"{name}: {name_unshown(finding, why)}"
 

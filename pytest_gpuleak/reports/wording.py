@@ -33,12 +33,7 @@ HOLDER_WORDS = {
 
 
 def describe_amount(finding: Finding, limit: int) -> str:
-    """Write what was left behind: ``2 tensors, 8.0 MiB on cuda:0; each run leaves 8.0 MiB more``.
-
-    Args:
-        finding: the finding.
-        limit: characters of the longest name in it.
-    """
+    """Write what was left behind: ``2 tensors, 8.0 MiB on cuda:0; each run leaves 8.0 MiB more``."""
     amount = _size(finding, limit)
     if finding.count:
         amount = f"{_count(finding)}, {amount}"

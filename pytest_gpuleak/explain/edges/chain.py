@@ -36,7 +36,6 @@ class Chain:
     """Objects, each of which refers to the next: a path or a part of one.
 
     Args:
-        objects: the chain, beginning with the object whose reference is to be named.
         lookups: shared by all chains of one search.
 
     Attributes:
@@ -70,7 +69,6 @@ class Met(NamedTuple):
     """Objects on a path that matter for the root's name, by position.
 
     Attributes:
-        error: the first exception.
         pinned: the exception whose traceback the path goes through, or the traceback itself.
         loop: the position of an event loop.
         task: the last task below it with only parts of asyncio in between.
@@ -94,7 +92,6 @@ class Line(NamedTuple):
         steps: the references; a long path may lack some in the middle.
         objects: by position, the objects that the references lead from, and the last.
         end: position of the last object.
-        met: objects that matter for the root's name.
     """
 
     steps: list[Step]

@@ -43,13 +43,7 @@ def _namers_of(kind: type) -> list[tuple[Callable[[Chain, int, Any], Edge | None
 
 
 def name_in_enum(chain: Chain, position: int, label: str) -> Edge | None:
-    """Name a member of an enum class or its value, through whichever of the class's maps the chain passes.
-
-    Args:
-        chain: the chain.
-        position: position of the class; its namespace and that one's content follow.
-        label: the reference's label.
-    """
+    """Name a member of an enum class or its value, through whichever of the class's maps the chain passes."""
     cls = chain.objects[position]
     enum = safe_access.loaded_class("enum", "Enum")
     members = safe_access.class_dict(cls).get("_member_map_")

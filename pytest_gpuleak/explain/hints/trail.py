@@ -22,12 +22,7 @@ _DICTS: Final = frozenset({"dict", "collections.defaultdict", "collections.Order
 
 @dataclass(frozen=True)
 class Trail:
-    """The path from a root to an array.
-
-    Attributes:
-        finding: the finding.
-        holder: its holder.
-    """
+    """The path from a root to an array."""
 
     finding: Finding
     holder: Holder

@@ -24,7 +24,6 @@ class Root:
 
     Attributes:
         rank: one of `RANKS`.
-        kind: the holder's kind.
         text: how one writes the path's first object in Python.
         hops: references that `text` covers between the root and the path's first object, such as a module's dict.
         module: the module whose source defines the root, where one does.

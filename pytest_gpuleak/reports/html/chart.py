@@ -40,10 +40,8 @@ class Chart:
     """The memory of one device over the run.
 
     Attributes:
-        device: ``cuda:0``, ..., or ``host``.
         metrics: the counters that were read; the first is shown first.
         values: by metric and worker, bytes after each test of that worker; None where none was read.
-        marks: the tests with findings on the device.
     """
 
     device: str
@@ -82,13 +80,7 @@ class Drawing:
 def build_charts(
     tests: Sequence[TestRecord], workers: Sequence[str], marks: Mapping[str, Sequence[Mark]]
 ) -> list[Chart]:
-    """Build a chart for each device that any test has counters of: devices first, then the host.
-
-    Args:
-        tests: the records, in the order they ended.
-        workers: their workers.
-        marks: by chart device, the tests to mark.
-    """
+    """Build a chart for each device that any test has counters of: devices first, then the host."""
     metrics: dict[str, dict[str, None]] = {}
     for test in tests:
         for device, counters in test.memory.items():
@@ -134,12 +126,7 @@ def encode_chart(chart: Chart, workers: Sequence[str]) -> dict[str, Any]:
 
 
 def draw_chart(chart: Chart, positions: Mapping[str, Sequence[int]]) -> Drawing:
-    """Lay out a chart's first metric as an SVG.
-
-    Args:
-        chart: what to draw.
-        positions: by worker, the positions of its tests in the run, from 0.
-    """
+    """Lay out a chart's first metric as an SVG. `positions` are those of each worker's tests in the run, from 0."""
     metric = chart.metrics[0]
     series = {
         worker: [(at, size) for at, size in zip(positions[worker], sizes, strict=True) if size is not None]

@@ -65,24 +65,16 @@ class Row:
 
     Attributes:
         number: from 1, in the order of the page; the row's anchor is ``finding-<number>``.
-        name: the test's id, or the fixture's name.
         about: place, worker and scope, shown after the name.
-        state: one of `STATES`.
         order: position of the test in the run; fixtures come last.
-        what: the finding in one sentence.
         held: the holder's chain, or the text in its place.
-        held_kind: the holder's kind in words.
         holder_kind: its key, for the filter.
-        place: file and line of the holder's root.
-        steps: its path.
         steps_left: number of references that are not shown.
         others: further holders, as pairs of chain and kind, each once.
         references: number of further references that read like one of the holders.
-        origins: the lines that created the arrays.
         arrays: groups of similar arrays, with their numbers.
         arrays_left: number of arrays in the report that are not shown.
         also: number of other findings with the same holder.
-        total: bytes of all findings of this holder.
         fault: why the finding cannot be shown, as one line; else empty.
     """
 

@@ -46,11 +46,7 @@ _FLAGS = os.O_RDWR | getattr(os, "O_BINARY", 0)
 
 
 def journal_path(report_paths: Sequence[Path]) -> Path:
-    """Return the path of a run's journal: the first JSON report, else a file beside the first report.
-
-    Args:
-        report_paths: paths of the run's reports; at least one.
-    """
+    """Return the path of a run's journal: the first JSON report, else a file beside the first report."""
     for path in report_paths:
         if path.suffix.lower() == ".json":
             return path
@@ -58,11 +54,7 @@ def journal_path(report_paths: Sequence[Path]) -> Path:
 
 
 class Journal:
-    """Write a journal. No method raises: errors (a full disk) end the journal and are stated in `fault`.
-
-    Args:
-        path: the file, which `begin` replaces.
-    """
+    """Write a journal. No method raises: errors (a full disk) end the journal and are stated in `fault`."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -104,12 +96,7 @@ class Journal:
             self._write("")
 
     def add_test(self, record: Mapping[str, Any], running: Iterable[str] = ()) -> None:
-        """Record a test that has ended.
-
-        Args:
-            record: its record, as `model.records.encode` makes it.
-            running: the tests that are still running.
-        """
+        """Record an encoded test that has ended, and which tests still run."""
         self._running = tuple(running)
         try:
             line = _encode(record) + "\n"
@@ -120,11 +107,7 @@ class Journal:
             self._write(line if self._first else "," + line)
 
     def note_rerun(self, record: Mapping[str, Any]) -> None:
-        """Write the record that a test gets if the process dies during its re-run.
-
-        Args:
-            record: the record, which the next write replaces.
-        """
+        """Write the encoded record of a test that dies during its re-run. The next write replaces it."""
         totals = self._totals.copy()
         totals.add_test(record)
         try:

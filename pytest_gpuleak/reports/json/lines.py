@@ -28,12 +28,7 @@ def encode_line(record: TestRecord) -> str:
 
 
 def encode_pieces(outline: RunReport, lines: Iterable[str]) -> Iterator[str]:
-    """Write a report as JSON text, piece by piece.
-
-    Args:
-        outline: the report without its tests.
-        lines: the tests' records, from `encode_line`.
-    """
+    """Write a report as JSON text, piece by piece."""
     document = json.loads(encode_report(dataclasses.replace(outline, tests=())))
     del document["schema"], document["tests"]
     yield "{" + f'"schema": {json.dumps(SCHEMA)},\n'

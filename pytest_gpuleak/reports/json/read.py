@@ -47,7 +47,8 @@ def read_report(source: Path | Literal["-"]) -> RunReport:
     Args:
         source: a file, or ``"-"`` for standard input.
 
-    Raises:|UnusableReport: the input is missing, no report, damaged, or of a newer version.
+    Raises:
+        UnusableReport: the input is missing, no report, damaged, or of a newer version.
     """
     name = "standard input" if source == "-" else clean_text(str(source), _NAME_LIMIT)
     try:

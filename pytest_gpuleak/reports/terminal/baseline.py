@@ -40,12 +40,7 @@ class Change(Protocol):
 
 
 def render_change(change: Change, file: str) -> list[str]:
-    """Write what an update changed: the counts, then each entry that was added, removed or changed.
-
-    Args:
-        change: the update's change.
-        file: the baseline's path, free of control characters.
-    """
+    """Write what an update changed: the counts, then each entry that was added, removed or changed."""
     counts = f"{len(change.added)} added, {len(change.removed)} removed, {len(change.changed)} changed"
     lines = [f"gpu-leak: baseline {file}: {counts}, {len(change.kept)} kept"]
     lines += _cut([f"  + {render_entry(entry)}" for entry in change.added[: CHANGES_SHOWN + 1]], len(change.added))
@@ -66,13 +61,7 @@ def _cut(lines: list[str], count: int) -> list[str]:
 
 
 def render_stale(stale: Sequence[KnownLeak], file: str, *, fails: bool) -> list[str]:
-    """Write which entries are stale and what to do; nothing where none is.
-
-    Args:
-        stale: those entries.
-        file: the baseline's path, free of control characters.
-        fails: whether stale entries fail the run.
-    """
+    """Write which entries are stale and what to do; nothing where none is."""
     if not stale:
         return []
     noun = "entry of the baseline is" if len(stale) == 1 else "entries of the baseline are"

@@ -63,13 +63,7 @@ def render_leaks(report: RunReport, *, verbosity: int, width: int) -> list[str]:
 
 
 def render_totals(group: Group, *, width: int, every: bool = False) -> list[str]:
-    """Write what a holder keeps in all, and for which tests; nothing for a single finding.
-
-    Args:
-        group: the findings of the holder, the first of which is explained.
-        width: columns.
-        every: whether to name all tests, as far as `MAX_EXPLAINED_VERBOSE` goes.
-    """
+    """Write what a holder keeps in all, and for which tests; nothing for a single finding."""
     if len(group.entries) == 1:
         return []
     whose = [count_of(group.tests, "test")] if group.tests else []

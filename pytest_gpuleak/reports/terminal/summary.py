@@ -44,12 +44,7 @@ def render_summary(counts: Mapping[str, Any]) -> str:
 
 
 def render_faults(tests: Iterable[TestRecord], outside: Sequence[str]) -> str | None:
-    """Write in one line where the check itself or a user's hook failed first; None where neither did.
-
-    Args:
-        tests: the records of the run.
-        outside: what failed outside of tests.
-    """
+    """Write in one line where the check itself or a user's hook failed first; None where neither did."""
     faulty = [test for test in tests if test.faults]
     if not (faulty or outside):
         return None

@@ -1,4 +1,4 @@
-"""The section on who holds the memory, in the report of a test that ran out of it."""
+"""The report section of a test that ran out of memory."""
 
 from __future__ import annotations
 
@@ -15,18 +15,14 @@ if TYPE_CHECKING:
 
 
 class OutOfMemorySection:
-    """Tells in a failing test's report who holds the memory that has run out.
-
-    Args:
-        monitor: finds the live arrays, reads the counters, and knows what tests and fixtures hold.
-    """
+    """Tell in a failing test's report who holds the memory."""
 
     def __init__(self, monitor: Monitor) -> None:
         self._monitor = monitor
         self._warned = False
 
     def add(self, item: pytest.Item, error: BaseException, report: pytest.TestReport) -> None:
-        """Add the section where memory ran out. Nothing is allocated on a device, and no traceback outlives the call."""
+        """Add the section where memory ran out. It allocates nothing on a device and keeps no traceback."""
         from pytest_gpuleak.session.features.out_of_memory.facts import read_facts
         from pytest_gpuleak.session.features.out_of_memory.text import (
             HOST_SECTION,
