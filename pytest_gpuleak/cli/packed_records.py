@@ -6,8 +6,8 @@ import json
 import zlib
 from typing import TYPE_CHECKING
 
-from pytest_gpuleak.model.records import decode_test
-from pytest_gpuleak.reports.json.lines import encode_line
+from pytest_gpuleak.model.records import decode_test, encode_test
+from pytest_gpuleak.reports.json.plain import encode_line
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -42,14 +42,14 @@ class PackedTests:
 
     def append(self, record: TestRecord) -> None:
         """Append a record."""
-        self._open.append(encode_line(record))
+        self._open.append(encode_line(encode_test(record)))
         if len(self._open) == _BLOCK:
             self._blocks.append(zlib.compress("\n".join(self._open).encode("ascii"), 1))
             self._open = []
 
     def replace(self, index: int, record: TestRecord) -> None:
         """Replace a record."""
-        self._replaced[index] = encode_line(record)
+        self._replaced[index] = encode_line(encode_test(record))
 
     def lines(self) -> Iterator[str]:
         """Yield each record as one line of JSON, as in a report."""

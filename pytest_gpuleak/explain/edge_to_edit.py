@@ -102,24 +102,6 @@ def _is_users(label: str) -> bool:
     return package not in _LIBRARIES and package.lstrip("_") not in sys.stdlib_module_names
 
 
-def shown_parts(holder: Holder) -> tuple[str, str, str]:
-    """The text of a holder in three parts: before the deciding edge, that edge, and after it.
-
-    Put together they are ``holder.text``. Where no edge decides, the root is the middle part.
-    """
-    marked = deciding_edge(holder)
-    edges = [step.edge for step in holder.path]
-    for pieces in (list(enumerate(edges)), _pieces(edges, marked)):
-        texts = [text for _, text in pieces]
-        if holder.text.endswith("".join(texts)):
-            lead = holder.text[: len(holder.text) - len("".join(texts))]
-            if marked is None:
-                return "", lead, "".join(texts)
-            place = [index for index, _ in pieces].index(marked)
-            return lead + "".join(texts[:place]), texts[place], "".join(texts[place + 1 :])
-    return "", holder.text, ""
-
-
 def with_text(holder: Holder) -> Holder:
     """Return a holder with the text of its path appended, shortened in the middle where it is long.
 

@@ -150,11 +150,10 @@ class Writer:
         root_text = text
         if kind in ("module", "class", "cache"):
             for index, step in enumerate(steps):
-                owner = line.objects.get(step.position)
-                if step.text.startswith(" (cache") and type(owner) is safe_access.LRU_WRAPPER:
+                if step.cached:
                     kind, root_text = "cache", text + _join(steps[:index])
                     text, steps = root_text, steps[index:]
-                    file, number = self._places.of_function(owner)
+                    file, number = self._places.of_function(line.objects.get(step.position))
                     break
         return _Heading(kind, root_text, text, steps, file, number)
 

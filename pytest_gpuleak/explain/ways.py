@@ -66,12 +66,7 @@ class Way:
         self.cache: Way | None = None
         if above is not None:
             self.head = above if above.count == HEAD else above.head
-            self.cache = above.cache or (above if above.enters_cache else None)
-
-    @property
-    def enters_cache(self) -> bool:
-        """Tell whether the last reference leads into an `lru_cache`."""
-        return self.step.text.startswith(" (cache") and type(self.owner) is safe_access.LRU_WRAPPER
+            self.cache = above.cache or (above if above.step.cached else None)
 
     @property
     def shown(self) -> PathStep:
@@ -168,7 +163,7 @@ class Walker:
                 if chain.looked_beyond and not final and len(uncertain) < _MAX_UNCERTAIN:
                     break
                 length = min(edge.length, len(uncertain) - 1)
-                step = Step(self._library_text(owner, edge.text), edge.label, position)
+                step = Step(self._library_text(owner, edge.text), edge.label, position, edge.cached)
                 way = _folded(way, step) or Way(step, owner, way)
             uncertain = uncertain[length:]
             position += length

@@ -16,4 +16,7 @@ def is_kind_of(kind: type, base: type) -> bool:
 
     ``isinstance`` asks ``__class__``, which proxies answer with side effects; ``in`` may call a metaclass's ``__eq__``.
     """
-    return id(base) in map(id, _read_mro(kind))
+    for candidate in _read_mro(kind):  # noqa: SIM110 - half the time of `any`, for every container met
+        if candidate is base:
+            return True
+    return False

@@ -15,13 +15,17 @@ import types
 import weakref
 from typing import Any, Final
 
+from pytest_gpuleak.heap.classes import class_lines, is_kind_of
+
+mro: Final = class_lines
+is_subclass: Final = is_kind_of
+
 MAX_KEY_LENGTH: Final = 40
 """Longest key that is shown, in characters."""
 
 MAX_NAME: Final = 1000
 """Longest name that is shown, in characters. Generated names may have any length, and every path repeats them."""
 
-_MRO: Final[Any] = type.__dict__["__mro__"]
 _CLASS_DICT: Final[Any] = type.__dict__["__dict__"]
 _CLASS_NAME: Final[Any] = type.__dict__["__name__"]
 _CLASS_QUALNAME: Final[Any] = type.__dict__["__qualname__"]
@@ -35,23 +39,9 @@ LRU_WRAPPER: Final[type] = type(functools.lru_cache(lambda: None))
 """Type of the result of `functools.lru_cache` and `functools.cache`."""
 
 
-def mro(cls: type) -> tuple[type, ...]:
-    """Return the method resolution order that the interpreter uses, whatever the metaclass says."""
-    order: tuple[type, ...] = _MRO.__get__(cls)
-    return order
-
-
 def is_a(value: object, base: type) -> bool:
     """Tell whether the type of `value` derives from `base`. `isinstance` would also ask ``value.__class__``."""
     return is_subclass(type(value), base)
-
-
-def is_subclass(cls: type, base: type) -> bool:
-    """Tell whether `base` is in the method resolution order of `cls`, by identity."""
-    for candidate in mro(cls):  # noqa: SIM110  # asked of every container met; `in` would ask a metaclass's __eq__
-        if candidate is base:
-            return True
-    return False
 
 
 def subclasses(cls: type) -> list[type]:

@@ -17,11 +17,13 @@ class Edge(NamedTuple):
         text: how it is written: ``[0]``, ``.loss``, `` (item of set)`` where Python has no words.
         label: what it leads from, in words: a type, ``closure variable 'x' of <lambda>``.
         length: number of the chain's references that it covers.
+        cached: whether it leads into an `lru_cache`, by a key or a result.
     """
 
     text: str
     label: str
     length: int = 1
+    cached: bool = False
 
 
 class Step(NamedTuple):
@@ -30,6 +32,7 @@ class Step(NamedTuple):
     text: str
     label: str
     position: int
+    cached: bool = False
 
 
 class Chain:

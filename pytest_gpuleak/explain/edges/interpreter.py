@@ -171,10 +171,10 @@ def name_in_cache(chain: Chain, position: int) -> Edge | None:
     contents = chain.lookups.once("contents", wrapper, lambda: _contents_of_cache(wrapper, namespace))
     if child is contents and beyond is not None:
         kept = chain.lookups.key(contents, beyond) is not None
-        return Edge(" (cached result)" if kept else " (cache key)", label, 2)
+        return Edge(" (cached result)" if kept else " (cache key)", label, 2, cached=True)
     if contents is not None and chain.lookups.is_key(contents, child):
-        return Edge(" (cache key)", label)
-    return Edge(" (cached result)", label)
+        return Edge(" (cache key)", label, cached=True)
+    return Edge(" (cached result)", label, cached=True)
 
 
 def _contents_of_cache(wrapper: object, namespace: object) -> dict[Any, Any] | None:

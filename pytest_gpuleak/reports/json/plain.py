@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from typing import Any
 
@@ -9,6 +10,21 @@ from pytest_gpuleak.model.text import clean_text
 
 MAX_TEXT = 4096
 """Longest string in a report, in characters. Longer strings are cut."""
+
+
+_ENCODER = json.JSONEncoder(ensure_ascii=False, allow_nan=False)
+
+
+def encode_line(value: Any) -> str:
+    """Write a value as one line of JSON in ASCII, its strings cleaned and cut. Raises TypeError for other objects."""
+    try:
+        text = _ENCODER.encode(value)
+    except ValueError:  # a number that is not finite
+        text = "\\"
+    # Without escapes, short and printable: no string in it needs cleaning, which is the expensive part.
+    if len(text) <= MAX_TEXT and "\\" not in text and text.isascii() and text.isprintable():
+        return text
+    return json.dumps(plain(value), allow_nan=False)
 
 
 def plain(value: Any) -> Any:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from pytest_gpuleak.model.isolation import isolated
 from pytest_gpuleak.model.records import SCHEMA, encode_record
 from pytest_gpuleak.reports.atomic_write import write_text
-from pytest_gpuleak.reports.json.plain import plain
+from pytest_gpuleak.reports.json.plain import encode_line
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -19,10 +19,6 @@ if TYPE_CHECKING:
     from pytest_gpuleak.model.records import RunReport, TestRecord
 
 
-# ASCII, so that readers need not know the encoding.
-_ENCODER = json.JSONEncoder(allow_nan=False)
-
-
 def encode_report(report: RunReport) -> str:
     """Write a report as JSON text.
 
@@ -30,27 +26,23 @@ def encode_report(report: RunReport) -> str:
     cannot be written is left out alone and its record names the error (see `salvage`).
     """
     parts = {
-        "schema": _encode(SCHEMA),
-        "created": _encode(report.created),
+        "schema": encode_line(SCHEMA),
+        "created": encode_line(report.created),
         **{name: _mapping_of(getattr(report, name)) for name in ("environment", "policy", "summary")},
         **{name: _lines_of(getattr(report, name)) for name in ("tests", "fixtures", "stale")},
-        "incomplete": _encode(report.incomplete),
-        "faults": _encode(list(report.faults)),
+        "incomplete": encode_line(report.incomplete),
+        "faults": encode_line(list(report.faults)),
     }
     return "{\n" + ",\n".join(f'"{key}": {text}' for key, text in parts.items()) + "\n}\n"
-
-
-def _encode(value: object) -> str:
-    return _ENCODER.encode(plain(value))
 
 
 def _mapping_of(values: dict[str, Any]) -> str:
     def salvaged(why: str) -> str:
         from pytest_gpuleak.reports.json.salvage import salvage_mapping
 
-        return _encode(salvage_mapping(values, why))
+        return encode_line(salvage_mapping(values, why))
 
-    return isolated(lambda: _encode(values), salvaged)
+    return isolated(lambda: encode_line(values), salvaged)
 
 
 def _lines_of(records: Sequence[TestRecord | FixtureRecord | KnownLeak]) -> str:
@@ -62,9 +54,9 @@ def _line_of(record: TestRecord | FixtureRecord | KnownLeak) -> str:
     def salvaged(_: str) -> str:
         from pytest_gpuleak.reports.json.salvage import salvage_record
 
-        return _encode(salvage_record(record))
+        return encode_line(salvage_record(record))
 
-    return isolated(lambda: _encode(encode_record(record)), salvaged)
+    return isolated(lambda: encode_line(encode_record(record)), salvaged)
 
 
 def write(report: RunReport, path: Path) -> None:

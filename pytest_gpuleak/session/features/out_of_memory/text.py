@@ -16,6 +16,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from pytest_gpuleak.heap.classes import class_lines, is_kind_of
+from pytest_gpuleak.heap.safe_access import class_module, class_name, slot
 from pytest_gpuleak.model.readings import HOST
 from pytest_gpuleak.model.text import clean_text, count_of, format_bytes, shorten_middle
 
@@ -61,13 +62,6 @@ _TOTAL = re.compile(rf"total capacity of {_SIZE}")
 _FREE = re.compile(rf"of which {_SIZE} is free")
 _KINDS = {"hip": "cuda"}  # ROCm's devices are torch.cuda's
 _POWERS = {"b": 0, "k": 1, "m": 2, "g": 3, "t": 4, "p": 5, "e": 6}
-
-_name_of = vars(type)["__name__"].__get__
-_module_of = vars(type)["__module__"].__get__
-_number_of = vars(OSError)["errno"].__get__
-_arguments_of = vars(BaseException)["args"].__get__
-_cause_of = vars(BaseException)["__cause__"].__get__
-_context_of = vars(BaseException)["__context__"].__get__
 
 
 class Shortage(NamedTuple):
@@ -188,7 +182,15 @@ def error_chain(error: BaseException) -> Iterator[BaseException]:
             continue
         met.add(id(one))
         yield one
-        waiting += [other for other in (_cause_of(one), _context_of(one), *_members(one)) if other is not None]
+        waiting += [
+            other
+            for other in (
+                slot(one, BaseException, "__cause__"),
+                slot(one, BaseException, "__context__"),
+                *_members(one),
+            )
+            if other is not None
+        ]
 
 
 def _members(error: BaseException) -> tuple[BaseException, ...]:
@@ -204,12 +206,12 @@ def _members(error: BaseException) -> tuple[BaseException, ...]:
 
 def _shortage_of(error: BaseException) -> Shortage | None:
     kind, text = type(error), _text_of(error)
-    classes = {(_name_of(line), str(_module_of(line)).partition(".")[0]) for line in class_lines(kind)}
+    classes = {(class_name(line), (class_module(line) or "").partition(".")[0]) for line in class_lines(kind)}
     if not classes.isdisjoint(_CLASSES):  # first: cupy's is a MemoryError
         return _read_shortage(text)
     if is_kind_of(kind, MemoryError):
         return _read_shortage(text)._replace(device=HOST)
-    if is_kind_of(kind, OSError) and _number_of(error) == errno.ENOMEM:  # a fork, or a mapping
+    if is_kind_of(kind, OSError) and slot(error, OSError, "errno") == errno.ENOMEM:  # a fork, or a mapping
         return Shortage(HOST)
     if is_kind_of(kind, RuntimeError) or not classes.isdisjoint(_TELLING_CLASSES):
         if any(known in text for known in _HOST_TEXTS):
@@ -221,9 +223,9 @@ def _shortage_of(error: BaseException) -> Shortage | None:
 
 def _text_of(error: BaseException) -> str:
     """Return the error's message. numpy formats it on request, so its own class alone is called."""
-    if is_kind_of(type(error), MemoryError) and str(_module_of(type(error))).startswith("numpy."):
+    if is_kind_of(type(error), MemoryError) and (class_module(type(error)) or "").startswith("numpy."):
         return str(error)
-    return " ".join(part for part in _arguments_of(error) if type(part) is str)
+    return " ".join(part for part in slot(error, BaseException, "args") if type(part) is str)
 
 
 def _read_shortage(text: str) -> Shortage:
