@@ -19,7 +19,7 @@ from collections import Counter, defaultdict
 from typing import TYPE_CHECKING
 
 from pytest_gpuleak.baseline.file import key_of
-from pytest_gpuleak.model.baseline_status import GROWN, KNOWN, NEW, is_standing
+from pytest_gpuleak.model.findings import BaselineStatus
 from pytest_gpuleak.model.fingerprint import fingerprint
 from pytest_gpuleak.model.records import TestRecord, Verdict
 from pytest_gpuleak.model.text import clean_text, format_bytes
@@ -181,13 +181,13 @@ class Judge:
         if not is_recorded(finding):
             return finding
         if entry is None:
-            return dataclasses.replace(finding, evidence=(f"{NEW}the baseline does not list it", *finding.evidence))
+            return dataclasses.replace(finding, baseline=BaselineStatus("new", "the baseline does not list it"))
         if size <= self._baseline.limit(entry):
-            line = f"{KNOWN}{clean_text(entry.reason, MAX_TEXT).strip() or 'no reason is given'}"
-            return dataclasses.replace(finding, failed=False, known=True, evidence=(line, *finding.evidence))
-        line = f"{GROWN}{format_bytes(size)}, {_growth(entry.bytes, size)} {format_bytes(entry.bytes)} that are listed"
-        line += f"; {self._baseline.tolerance * 100:g} % more would pass"
-        return dataclasses.replace(finding, evidence=(line, *finding.evidence))
+            reason = clean_text(entry.reason, MAX_TEXT).strip() or "no reason is given"
+            return dataclasses.replace(finding, failed=False, known=True, baseline=BaselineStatus("known", reason))
+        text = f"{format_bytes(size)}, {_growth(entry.bytes, size)} {format_bytes(entry.bytes)} that are listed"
+        text += f"; {self._baseline.tolerance * 100:g} % more would pass"
+        return dataclasses.replace(finding, baseline=BaselineStatus("grown", text))
 
 
 def place_of(record: TestRecord | FixtureRecord) -> tuple[str, str | None]:
@@ -221,10 +221,9 @@ def _fingerprints(finding: Finding, *, of_fixture: bool) -> tuple[str, ...]:
 
 def _restored(finding: Finding) -> Finding:
     """Return a finding without the marks of any baseline."""
-    evidence = tuple(line for line in finding.evidence if not is_standing(line))
-    if not finding.known and len(evidence) == len(finding.evidence):
+    if not finding.known and finding.baseline is None:
         return finding
-    return dataclasses.replace(finding, failed=finding.failed or finding.known, known=False, evidence=evidence)
+    return dataclasses.replace(finding, failed=finding.failed or finding.known, known=False, baseline=None)
 
 
 def _growth(before: int, now: int) -> str:

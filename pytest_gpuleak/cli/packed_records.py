@@ -6,7 +6,7 @@ import json
 import zlib
 from typing import TYPE_CHECKING
 
-from pytest_gpuleak.model.records import decode_test, encode_test
+from pytest_gpuleak.model.outcomes import decode_test, encode_test
 from pytest_gpuleak.reports.json.plain import encode_line
 
 if TYPE_CHECKING:

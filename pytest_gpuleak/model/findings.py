@@ -7,6 +7,7 @@ report keeps no user object alive.
 from __future__ import annotations
 
 import dataclasses
+import re
 from typing import Any, Literal
 
 HolderKind = Literal["module", "class", "cache", "fixture", "frame", "thread", "traceback", "native", "unknown"]
@@ -111,6 +112,30 @@ class Contribution:
     holder: Holder | None = None
 
 
+BaselineState = Literal["known", "grown", "new"]
+
+
+@dataclasses.dataclass(frozen=True)
+class BaselineStatus:
+    """How a finding compares with the baseline of its run. In JSON it is a line of the finding's evidence.
+
+    Attributes:
+        state: listed and no larger, listed and larger than tolerated, or not listed.
+        text: the reason why it is tolerated, by how much it has grown, or that it is not listed.
+    """
+
+    state: BaselineState
+    text: str
+
+    @property
+    def line(self) -> str:
+        """Write it as a line of evidence."""
+        return f"{self.state} (baseline): {self.text}"
+
+
+_STATUS_LINE = re.compile(r"(known|grown|new) \(baseline\): (.*)", re.DOTALL)
+
+
 @dataclasses.dataclass(frozen=True)
 class Finding:
     """One culprit: the arrays of one kind, on one device, under one holder root.
@@ -132,6 +157,7 @@ class Finding:
         evidence: figures that support the verdict, a line each.
         autograd: what their autograd graph retains, or None where it was not walked.
         hint: one sentence on the edit that frees them, or None.
+        baseline: how it compares with the baseline; None without one, or for a mere note.
         why_unconfirmed: for an unconfirmed finding, why no re-run came to its end.
     """
 
@@ -152,6 +178,12 @@ class Finding:
     metric: str | None = None
     contributions: tuple[Contribution, ...] = ()
     evidence: tuple[str, ...] = ()
+    baseline: BaselineStatus | None = None
+
+    @property
+    def evidence_lines(self) -> tuple[str, ...]:
+        """Return the evidence as reports list it, with the baseline's line first."""
+        return self.evidence if self.baseline is None else (self.baseline.line, *self.evidence)
 
 
 MAX_ARRAYS_SHOWN = 50
@@ -209,8 +241,11 @@ class KnownLeak:
 def encode_finding(finding: Finding) -> dict[str, Any]:
     """Encode a finding as JSON-ready dicts, lists and scalars."""
     holder, autograd = finding.holder, finding.autograd
+    fields = dict(vars(finding))
+    del fields["baseline"]
     return {
-        **vars(finding),
+        **fields,
+        "evidence": finding.evidence_lines,
         "tensors": [
             {**vars(array), "created": None if array.created is None else dict(vars(array.created))}
             for array in finding.tensors
@@ -253,7 +288,7 @@ def decode_finding(data: dict[str, Any]) -> Finding:
     """Decode what `encode_finding` returned. Raises KeyError or TypeError for anything else."""
     holder = data["holder"]
     autograd = data["autograd"]
-    return Finding(
+    finding = Finding(
         **{
             **data,
             "tensors": tuple(
@@ -273,3 +308,14 @@ def decode_finding(data: dict[str, Any]) -> Finding:
             "evidence": tuple(data.get("evidence", ())),
         }
     )
+    return with_baseline_status(finding)
+
+
+def with_baseline_status(finding: Finding) -> Finding:
+    """Return a finding that was read from JSON, with the baseline's line of its evidence as a field."""
+    found = next(filter(None, map(_STATUS_LINE.fullmatch, finding.evidence)), None)
+    if found is None:
+        return finding
+    state: BaselineState = "known" if found[1] == "known" else "grown" if found[1] == "grown" else "new"
+    others = tuple(line for line in finding.evidence if _STATUS_LINE.fullmatch(line) is None)
+    return dataclasses.replace(finding, baseline=BaselineStatus(state, found[2]), evidence=others)

@@ -11,7 +11,6 @@ import heapq
 import html
 from typing import TYPE_CHECKING
 
-from pytest_gpuleak.model.baseline_status import standing_of
 from pytest_gpuleak.model.isolation import isolated
 from pytest_gpuleak.model.text import clean_text, count_of, format_bytes, shorten_middle
 from pytest_gpuleak.reports.grouping import Group, group_safely
@@ -183,8 +182,7 @@ def _known_lines(known: Sequence[Entry]) -> list[str]:
 
 def _known_line(record: TestRecord | FixtureRecord, found: Finding) -> str:
     held = "" if found.holder is None else f", held by {_code(found.holder.text or found.holder.kind, _CELL)}"
-    standing = standing_of(found)
-    reason = "" if standing is None or not standing.text else f"; {_code(standing.text, TEXT_LIMIT)}"
+    reason = "" if found.baseline is None or not found.baseline.text else f"; {_code(found.baseline.text, TEXT_LIMIT)}"
     return f"{_code(name_of(record), ID_LIMIT)}: {_kind(found.kind)}, {format_bytes(found.bytes)}{held}{reason}"
 
 

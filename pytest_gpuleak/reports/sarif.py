@@ -14,7 +14,7 @@ import math
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
-from pytest_gpuleak.model.baseline_status import State, standing_of
+from pytest_gpuleak.model.findings import BaselineStatus
 from pytest_gpuleak.model.isolation import isolated
 from pytest_gpuleak.model.records import TestRecord
 from pytest_gpuleak.model.text import clean_text, format_bytes
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from pytest_gpuleak.model.findings import Finding, FixtureRecord, Holder, KnownLeak
+    from pytest_gpuleak.model.findings import BaselineState, Finding, FixtureRecord, Holder, KnownLeak
     from pytest_gpuleak.model.records import RunReport
 
     Json = dict[str, Any]
@@ -51,7 +51,7 @@ BASE = "SRCROOT"
 """Base of the artifacts' uris: the root of the repository."""
 
 _STEPS_SHOWN = 100
-_STATES: dict[State, str] = {"known": "unchanged", "grown": "updated", "new": "new"}
+_STATES: dict[BaselineState, str] = {"known": "unchanged", "grown": "updated", "new": "new"}
 _ROLES: dict[Role, str] = {
     "created": "the memory is created here",
     "held": "who holds it is defined here",
@@ -179,11 +179,13 @@ def _result(record: TestRecord | FixtureRecord, found: Finding, prefix: str) -> 
             {"id": index, "message": {"text": _ROLES[role]}, **_location(place)}
             for index, (role, place) in enumerate(others, start=1)
         ]
-    standing = standing_of(found)
-    if standing is not None:
-        result["baselineState"] = _STATES[standing.state]
-    if standing is not None and standing.state == "known":
-        reason = clean_text(standing.text, TEXT_LIMIT) or "the baseline lists it as known"
+    status = found.baseline
+    if status is None and found.known:
+        status = BaselineStatus("known", "")
+    if status is not None:
+        result["baselineState"] = _STATES[status.state]
+    if status is not None and status.state == "known":
+        reason = clean_text(status.text, TEXT_LIMIT) or "the baseline lists it as known"
         result["suppressions"] = [{"kind": "external", "justification": reason}]
     elif record.allowed is not None:
         result["suppressions"] = [{"kind": "inSource", "justification": clean_text(record.allowed, TEXT_LIMIT)}]
@@ -193,10 +195,9 @@ def _result(record: TestRecord | FixtureRecord, found: Finding, prefix: str) -> 
 
 
 def _growth(found: Finding) -> str:
-    standing = standing_of(found)
-    if standing is None or standing.state != "grown":
+    if found.baseline is None or found.baseline.state != "grown":
         return ""
-    return f"\ngrown since the baseline: {clean_text(standing.text, TEXT_LIMIT)}"
+    return f"\ngrown since the baseline: {clean_text(found.baseline.text, TEXT_LIMIT)}"
 
 
 def _stale_result(entry: KnownLeak, prefix: str) -> Json:

@@ -204,7 +204,7 @@ def _row(number: int, found: Found, also: int, total: int) -> Row:
         arrays=tuple((number, array) for array, number in arrays[:_ARRAYS_SHOWN]),
         arrays_left=sum(number for _, number in arrays[_ARRAYS_SHOWN:]),
         parts=finding.contributions[:_PARTS_SHOWN],
-        evidence=finding.evidence[:_LINES_SHOWN],
+        evidence=finding.evidence_lines[:_LINES_SHOWN],
         also=0 if holder_key(finding) is None else also,
         total=total,
     )

@@ -71,7 +71,12 @@ def _salvage_finding(finding: Finding) -> dict[str, Any]:
         plain_already = value is None or isinstance(value, (str, int))
         return value if plain_already else encode_finding(dataclasses.replace(_FINDING, **{name: value}))[name]
 
-    found, faults = _salvage(finding, vars(_FINDING), encode)
+    blank = dict(vars(_FINDING))
+    del blank["baseline"]  # a line of the evidence
+    found, faults = _salvage(finding, blank, encode)
+    if finding.baseline is not None:
+        status = finding.baseline
+        found["evidence"].insert(0, isolated(lambda: _checked(status.line), lambda why: f"baseline {UNKNOWN} ({why})"))
     found["evidence"] = [*found["evidence"], *faults]
     return found
 

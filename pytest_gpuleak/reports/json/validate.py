@@ -14,7 +14,7 @@ import types
 import typing
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, Union
 
-from pytest_gpuleak.model.findings import Contribution, Finding, FixtureRecord, KnownLeak
+from pytest_gpuleak.model.findings import Contribution, Finding, FixtureRecord, KnownLeak, with_baseline_status
 from pytest_gpuleak.model.text import clean_text, shorten_middle
 
 if TYPE_CHECKING:
@@ -157,7 +157,11 @@ def _record(kind: type[Any]) -> Check:
     hints = typing.get_type_hints(
         kind, localns={"Finding": Finding, "FixtureRecord": FixtureRecord, "KnownLeak": KnownLeak}
     )
-    fields = [(name, _limited(kind, name, hints[name]), required) for name, required in _fields(kind)]
+    fields = [
+        (name, _limited(kind, name, hints[name]), required)
+        for name, required in _fields(kind)
+        if (kind, name) != (Finding, "baseline")  # a line of the evidence
+    ]
 
     def one(value: object) -> Any:
         if not isinstance(value, dict):
@@ -171,7 +175,8 @@ def _record(kind: type[Any]) -> Check:
                     raise error.at("." + name) from None
             elif required:
                 raise WrongValueError("is missing").at("." + name)
-        return kind(**found)
+        built = kind(**found)
+        return with_baseline_status(built) if kind is Finding else built
 
     return one
 

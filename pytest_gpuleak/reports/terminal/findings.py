@@ -10,7 +10,6 @@ import itertools
 import textwrap
 from typing import TYPE_CHECKING
 
-from pytest_gpuleak.model.baseline_status import is_standing
 from pytest_gpuleak.model.text import clean_text, count_of, format_bytes, shorten_middle
 from pytest_gpuleak.reports.terminal.summary import ID_LIMIT, INDENT, MIN_WIDTH, TEXT_LIMIT
 from pytest_gpuleak.reports.wording import describe_amount, describe_holder
@@ -44,13 +43,12 @@ def render_finding(finding: Finding, *, verbosity: int = 0, width: int = 80) -> 
         lines += _created(finding, width, every=verbosity > 0)
     lines += _parts(finding, width, every=verbosity > 0)
     for text in finding.evidence[:_MOST_SHOWN]:
-        if not is_standing(text):
-            lines += wrapped("figures", text, width)
+        lines += wrapped("figures", text, width)
     lines += [labelled("tensor", _array(array)) for array in finding.tensors[: _ARRAYS_SHOWN if verbosity > 0 else 1]]
     if finding.why_unconfirmed:
         lines += wrapped("because", finding.why_unconfirmed, width)
     lines += _graph(finding.autograd)
-    if finding.known and not any(map(is_standing, finding.evidence)):
+    if finding.known and finding.baseline is None:
         lines.append(labelled("known", "listed in the baseline"))
     return lines
 
@@ -94,11 +92,10 @@ def _what_lines(finding: Finding, width: int) -> list[str]:
 
 
 def _baseline_lines(finding: Finding, width: int) -> list[str]:
-    lines: list[str] = []
-    for text in filter(is_standing, finding.evidence):
-        line = INDENT + clean_text(text, TEXT_LIMIT)
-        lines += textwrap.wrap(line, width, subsequent_indent=_LABEL_INDENT, break_on_hyphens=False)
-    return lines
+    if finding.baseline is None:
+        return []
+    line = INDENT + clean_text(finding.baseline.line, TEXT_LIMIT)
+    return textwrap.wrap(line, width, subsequent_indent=_LABEL_INDENT, break_on_hyphens=False)
 
 
 def _held_lines(holder: Holder | None, width: int, label: str = "held by") -> list[str]:
