@@ -12,7 +12,8 @@ from typing import IO, TYPE_CHECKING, Any, NoReturn, TextIO
 import click
 
 from pytest_gpuleak.model.text import clean_text, count_of, format_bytes
-from pytest_gpuleak.reports.formats import WRITERS, complaint_of, load_writer
+from pytest_gpuleak.reports.atomic_write import write_text
+from pytest_gpuleak.reports.formats import WRITERS, complaint_of, render
 from pytest_gpuleak.reports.terminal.baseline import STALE_SHOWN, render_entry
 from pytest_gpuleak.reports.terminal.findings import render_line
 from pytest_gpuleak.reports.terminal.section import render_leaks
@@ -147,8 +148,7 @@ def choose_format(target: str, named: str | None) -> str:
 
 def write_output(report: RunReport, target: str, form: str) -> None:
     """Write a report in a format, to a file in one step or to standard output. Raises Unusable on failure."""
-    module = load_writer(form)
-    write_target(lambda path: module.write(report, path), target)
+    write_target(lambda path: write_text(render(report, form), path), target)
 
 
 def write_target(write: Callable[[Path], None], target: str) -> None:

@@ -46,29 +46,15 @@ class RunReport:
     faults: tuple[str, ...] = ()
 
 
-def encode(record: TestRecord | FixtureRecord | RunReport) -> dict[str, Any]:
-    """Encode a record as JSON-ready dicts, lists and scalars, for the JSON report and for xdist's channel."""
+def encode(record: TestRecord | FixtureRecord | KnownLeak) -> dict[str, Any]:
+    """Encode a test, a fixture or a stale entry as JSON-ready dicts, lists and scalars, for JSON and xdist's channel."""
     if isinstance(record, TestRecord):
         return encode_test(record)
-    if isinstance(record, RunReport):
-        return {
-            **vars(record),
-            "tests": [encode_test(test) for test in record.tests],
-            "fixtures": [encode(fixture) for fixture in record.fixtures],
-            "stale": [dict(vars(entry)) for entry in record.stale],
-        }
-    from pytest_gpuleak.model.findings import encode_finding
+    from pytest_gpuleak.model.findings import KnownLeak, encode_finding
 
+    if isinstance(record, KnownLeak):
+        return dict(vars(record))
     return {**vars(record), "findings": [encode_finding(finding) for finding in record.findings]}
-
-
-def encode_record(record: TestRecord | FixtureRecord | KnownLeak) -> dict[str, Any]:
-    """Encode the record of a test, a fixture or a stale entry as JSON-ready dicts, lists and scalars."""
-    if isinstance(record, TestRecord):
-        return encode_test(record)
-    from pytest_gpuleak.model.findings import KnownLeak
-
-    return dict(vars(record)) if isinstance(record, KnownLeak) else encode(record)
 
 
 def decode_fixture(data: dict[str, Any]) -> FixtureRecord:

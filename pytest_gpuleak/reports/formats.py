@@ -6,26 +6,30 @@ import importlib
 import os
 from typing import TYPE_CHECKING, Any
 
+from pytest_gpuleak.reports.atomic_write import write_text
+
 if TYPE_CHECKING:
     from pathlib import Path
 
     from pytest_gpuleak.model.records import RunReport
 
 WRITERS = {".json": "json", ".html": "html", ".sarif": "sarif", ".md": "markdown"}
-"""The formats by suffix of the path, in lower case. A new format is a new row."""
+"""The formats by suffix of the path, in lower case. A new format is a new row, and a module with `encode_report`."""
 
 _FOLDERS = {"json": "json.write", "html": "html.page"}
 """Modules of formats that are folders. Any other format is a module of its name."""
 
 
-def load_writer(form: str) -> Any:
-    """Import the module of a format, which has a function `write(report, path)`."""
-    return importlib.import_module(f"pytest_gpuleak.reports.{_FOLDERS.get(form, form)}")
+def render(report: RunReport, form: str) -> str:
+    """Render a report in a format, whose module is imported now."""
+    module: Any = importlib.import_module(f"pytest_gpuleak.reports.{_FOLDERS.get(form, form)}")
+    text: str = module.encode_report(report)
+    return text
 
 
 def write_report(report: RunReport, path: Path) -> None:
     """Write a report in the format of the path's suffix. Raises OSError, and KeyError for an unknown suffix."""
-    load_writer(WRITERS[path.suffix.lower()]).write(report, path)
+    write_text(render(report, WRITERS[path.suffix.lower()]), path)
 
 
 def complaint_of(path: Path) -> str | None:

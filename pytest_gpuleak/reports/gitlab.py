@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 from pytest_gpuleak.model.isolation import isolated
 from pytest_gpuleak.model.records import TestRecord
 from pytest_gpuleak.model.text import clean_text
-from pytest_gpuleak.reports.atomic_write import write_text
 from pytest_gpuleak.reports.rules import UNSHOWN_RULE, rule_id
 from pytest_gpuleak.reports.source_places import LAST_RESORT, findings_of, places_of, root_of
 from pytest_gpuleak.reports.terminal.findings import render_line
@@ -21,8 +20,6 @@ from pytest_gpuleak.reports.terminal.summary import ID_LIMIT
 from pytest_gpuleak.reports.unshown import describe_unshown
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from pytest_gpuleak.model.findings import Finding, FixtureRecord
     from pytest_gpuleak.model.records import RunReport
 
@@ -49,11 +46,6 @@ def encode_report(report: RunReport) -> str:
             issue["fingerprint"] = _digest(digest, str(met[digest]))
         issues.append(issue)
     return json.dumps(issues, indent=1) + "\n"
-
-
-def write(report: RunReport, path: Path) -> None:
-    """Write a report to a file, in one step. Raises OSError, as `write_text` does."""
-    write_text(encode_report(report), path)
 
 
 def _issue_safely(record: TestRecord | FixtureRecord, found: Finding, prefix: str) -> dict[str, Any]:

@@ -22,7 +22,6 @@ from pytest_gpuleak.reports.unshown import describe_unshown
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
-    from pathlib import Path
 
     from pytest_gpuleak.model.findings import Finding, FixtureRecord, KnownLeak
     from pytest_gpuleak.model.records import RunReport, TestRecord
@@ -56,13 +55,6 @@ def encode_report(report: RunReport, *, limit: int = MAX_BYTES) -> str:
         title = f"{count_of(len(report.stale), 'leak')} of the baseline gone: remove the entries"
         page.add(_listed(title, len(report.stale), [_stale_line(entry) for entry in report.stale[:_LISTED]]))
     return page.text()
-
-
-def write(report: RunReport, path: Path) -> None:
-    """Write a report to a file, in one step. Raises OSError, as `write_text` does."""
-    from pytest_gpuleak.reports.atomic_write import write_text
-
-    write_text(encode_report(report), path)
 
 
 class _Page:

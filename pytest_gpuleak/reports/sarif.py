@@ -19,7 +19,6 @@ from pytest_gpuleak.model.isolation import isolated
 from pytest_gpuleak.model.records import TestRecord
 from pytest_gpuleak.model.text import clean_text, format_bytes
 from pytest_gpuleak.model.version import __version__
-from pytest_gpuleak.reports.atomic_write import write_text
 from pytest_gpuleak.reports.rules import RULE_INDEX, RULES, STALE_RULE, UNSHOWN_RULE, Rule, rule_id
 from pytest_gpuleak.reports.source_places import (
     LAST_RESORT,
@@ -36,7 +35,6 @@ from pytest_gpuleak.reports.unshown import describe_unshown
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
     from pytest_gpuleak.model.findings import BaselineState, Finding, FixtureRecord, Holder, KnownLeak
     from pytest_gpuleak.model.records import RunReport
@@ -63,11 +61,6 @@ _ROLES: dict[Role, str] = {
 def encode_report(report: RunReport) -> str:
     """Write a report as SARIF text, in ASCII. User text is cut and free of control characters."""
     return json.dumps(_log(report), indent=1, allow_nan=False) + "\n"
-
-
-def write(report: RunReport, path: Path) -> None:
-    """Write a report to a file, in one step. Raises OSError, as `write_text` does."""
-    write_text(encode_report(report), path)
 
 
 def _log(report: RunReport) -> Json:

@@ -174,11 +174,12 @@ def _open_without_waiting(path: str, flags: int) -> int:
 
 def _write_code_quality(report: RunReport, path: Path) -> list[str]:
     """Write the code quality report, empty where nothing leaked: without one GitLab cannot tell what was fixed."""
-    from pytest_gpuleak.reports.gitlab import write
+    from pytest_gpuleak.reports.atomic_write import write_text
+    from pytest_gpuleak.reports.gitlab import encode_report
     from pytest_gpuleak.reports.source_places import findings_of
 
     try:
-        write(report, path)
+        write_text(encode_report(report), path)
     except (OSError, ValueError) as error:
         return [f"gpu-leak: {path.name} could not be written: {_reason(error)}"]
     if not any(found.failed or found.known for _, found in findings_of(report)):

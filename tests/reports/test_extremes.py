@@ -41,7 +41,7 @@ LIMITS = {
 }
 """Characters of the longest report, whatever the run: JSON alone has everything."""
 
-UNREAD = {"json": json_report.encode_report, "html": html.render_html, "sarif": sarif.encode_report}
+UNREAD = {"json": json_report.encode_report, "html": html.encode_report, "sarif": sarif.encode_report}
 """Reports that take a parser, or a schema, minutes to read where there are so many findings: read where there are few."""
 
 SMALL = (200_000, 3_000_000)

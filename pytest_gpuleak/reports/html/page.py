@@ -16,14 +16,12 @@ from typing import TYPE_CHECKING, Any
 
 from pytest_gpuleak.model.isolation import isolated
 from pytest_gpuleak.model.text import clean_text, count_of, format_bytes, format_signed
-from pytest_gpuleak.reports.atomic_write import write_text
 from pytest_gpuleak.reports.html.rows import TEXT_LIMIT
 from pytest_gpuleak.reports.html.view import describe_run, no_data
 from pytest_gpuleak.reports.unshown import describe_unshown
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
-    from pathlib import Path
 
     import jinja2
 
@@ -31,12 +29,7 @@ if TYPE_CHECKING:
     from pytest_gpuleak.reports.html.rows import Row
 
 
-def write(report: RunReport, path: Path) -> None:
-    """Write a report to a file, in one step. Raises OSError, as `write_text` does."""
-    write_text(render_html(report), path)
-
-
-def render_html(report: RunReport) -> str:
+def encode_report(report: RunReport) -> str:
     """Render a report as one HTML document without outside references."""
     run = describe_run(report)
     styles = [_asset("uplot/uPlot.min.css") + "\n" + _asset("report.css")]

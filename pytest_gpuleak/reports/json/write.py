@@ -7,13 +7,11 @@ from importlib import resources
 from typing import TYPE_CHECKING, Any
 
 from pytest_gpuleak.model.isolation import isolated
-from pytest_gpuleak.model.records import SCHEMA, encode_record
-from pytest_gpuleak.reports.atomic_write import write_text
+from pytest_gpuleak.model.records import SCHEMA, encode
 from pytest_gpuleak.reports.json.plain import encode_line
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from pathlib import Path
 
     from pytest_gpuleak.model.findings import FixtureRecord, KnownLeak
     from pytest_gpuleak.model.records import RunReport, TestRecord
@@ -56,12 +54,7 @@ def _line_of(record: TestRecord | FixtureRecord | KnownLeak) -> str:
 
         return encode_line(salvage_record(record))
 
-    return isolated(lambda: encode_line(encode_record(record)), salvaged)
-
-
-def write(report: RunReport, path: Path) -> None:
-    """Write a report to a file, in one step. Raises OSError, as `write_text` does."""
-    write_text(encode_report(report), path)
+    return isolated(lambda: encode_line(encode(record)), salvaged)
 
 
 def load_schema() -> dict[str, Any]:
