@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 VERSION = 1
-"""Version of the format: the only one that is read and written."""
 
 MAX_FILE = 50 * 1024 * 1024
 """Largest file that is read, in bytes: some 200,000 entries."""

@@ -111,7 +111,7 @@ class Judge:
 
         Args:
             finding: what was found.
-            test: id of the test function, or of the place that defines the fixture, as `place_of` returns it.
+            test: id of the test function, or of the place that defines the fixture, as `entry_place` returns it.
             fixture: the fixture's name, None for a test.
         """
         own, roaming = self._listing(finding, test, fixture)
@@ -190,7 +190,7 @@ class Judge:
         return dataclasses.replace(finding, baseline=BaselineStatus("grown", text))
 
 
-def place_of(record: TestRecord | FixtureRecord) -> tuple[str, str | None]:
+def entry_place(record: TestRecord | FixtureRecord) -> tuple[str, str | None]:
     """Return how an entry names a test or fixture: the id of the test or place, and the fixture's name."""
     if isinstance(record, TestRecord):
         return clean_text(function_of(record.nodeid), MAX_TEXT), None

@@ -25,9 +25,9 @@ from pytest_gpuleak.baseline.matching import (
     SEVERITY,
     Judge,
     device_type,
+    entry_place,
     function_of,
     is_recorded,
-    place_of,
     verdict_of,
 )
 from pytest_gpuleak.model.findings import Finding, KnownLeak
@@ -163,7 +163,7 @@ def _recorded(report: RunReport) -> Iterator[tuple[Finding, str, str | None, int
         if record.allowed is None:
             for finding in record.findings:
                 if is_recorded(finding):
-                    yield finding, *place_of(record), index, record.worker
+                    yield finding, *entry_place(record), index, record.worker
 
 
 def _judged_tests(report: RunReport) -> Iterable[TestRecord]:
@@ -197,20 +197,20 @@ def _confirmed(entry: KnownLeak, finding: Finding, judge: Judge) -> KnownLeak:
 def _settled_test(record: TestRecord, judge: Judge) -> TestRecord:
     if not record.findings or record.verdict in ("unchecked", "allowed"):
         return record
-    record = record._replace(findings=judge.settle(record.findings, *place_of(record)))
+    record = record._replace(findings=judge.settle(record.findings, *entry_place(record)))
     return record._replace(verdict=verdict_of(record))
 
 
 def _settled_fixture(record: FixtureRecord, judge: Judge) -> FixtureRecord:
     if record.allowed is not None:
         return record
-    return dataclasses.replace(record, findings=judge.settle(record.findings, *place_of(record)))
+    return dataclasses.replace(record, findings=judge.settle(record.findings, *entry_place(record)))
 
 
 def _stale(report: RunReport, judge: Judge, seen: Seen | None) -> tuple[KnownLeak, ...]:
     records: list[TestRecord | FixtureRecord] = [*_judged_tests(report), *report.fixtures]
     matched = judge.find_all(
-        (finding, *place_of(record)) for record in records if record.allowed is None for finding in record.findings
+        (finding, *entry_place(record)) for record in records if record.allowed is None for finding in record.findings
     )
     whole = _whole_functions(report, seen)
     before = set(map(key_of, report.stale)) if seen is None else set()
@@ -235,7 +235,7 @@ def _whole_functions(report: RunReport, seen: Seen | None) -> frozenset[str]:
     last: dict[tuple[str, str], TestRecord] = {(record.nodeid, record.worker): record for record in report.tests}
     checked: dict[str, bool] = {}
     for record in last.values():
-        function, _ = place_of(record)
+        function, _ = entry_place(record)
         checked[function] = checked.get(function, True) and record.verdict != "unchecked"
     partial = frozenset() if seen is None else seen.partial
     return frozenset(function for function, whole in checked.items() if whole and function not in partial)

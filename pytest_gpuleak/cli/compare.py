@@ -25,7 +25,7 @@ TOLERANCE = 0.1
 
 
 class LeakKey(NamedTuple):
-    """What a leak is recognised by: the test's or fixture's name, and the finding's device and fingerprint."""
+    """Identity of a leak: the test's or fixture's name, the device and the fingerprint."""
 
     place: str
     device: str

@@ -15,7 +15,7 @@ from itertools import zip_longest
 from typing import TYPE_CHECKING, Any
 
 from pytest_gpuleak.baseline.file import key_of
-from pytest_gpuleak.baseline.matching import place_of
+from pytest_gpuleak.baseline.matching import entry_place
 from pytest_gpuleak.cli.packed_records import PackedTests
 from pytest_gpuleak.model.records import RunReport
 from pytest_gpuleak.model.summary import summarise
@@ -202,13 +202,13 @@ class _Stale:
         records: tuple[TestRecord | FixtureRecord, ...] = (*report.tests, *report.fixtures)
         for record in records:
             for finding in record.findings:
-                self._found.add((*place_of(record), finding.fingerprint))
+                self._found.add((*entry_place(record), finding.fingerprint))
                 if finding.known:
                     self._known.add(finding.fingerprint)
         if "stale" not in report.summary and not report.stale:
             return
         self.judged = True
-        checked = {place_of(test)[0] for test in report.tests if test.verdict != "unchecked"}
+        checked = {entry_place(test)[0] for test in report.tests if test.verdict != "unchecked"}
         self._checked.update(checked)
         for entry in report.stale:
             self._entries[key_of(entry)] = entry

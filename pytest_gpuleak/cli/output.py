@@ -29,10 +29,8 @@ FORMATS = {**{module: suffix for suffix, module in WRITERS.items()}, "gitlab": "
 """The formats by name, each with the suffix of a path that selects it."""
 
 STREAM = "-"
-"""Name of standard input and standard output on the command line."""
 
 MAX_CHANGES = 1_000
-"""Changes of one sort that a comparison lists."""
 
 
 class Unusable(click.ClickException):

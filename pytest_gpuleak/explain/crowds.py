@@ -19,7 +19,7 @@ from pytest_gpuleak.heap.referrers import (
     Deadline,
     PausedCollector,
     get_referents,
-    leads_astray,
+    reaches_everything,
     untouchable_modules,
 )
 from pytest_gpuleak.model.findings import Holder
@@ -34,13 +34,11 @@ CROWD: Final = 5_000
 """Number of targets above which a sample is explained."""
 
 SAMPLE: Final = 16
-"""Targets in a sample."""
 
 ROUND_S: Final = 1.5
 """Seconds that the search for one sample may take. The end of a long chain is reached from above."""
 
 MAX_ROUNDS: Final = 16
-"""Number of samples."""
 
 OBJECTS_A_TARGET: Final = 20
 """Objects that a walk may meet for each target. A root that leads to most of the process is given up."""
@@ -142,7 +140,7 @@ class _Crowd:
                 if identity in wanted:
                     wanted.discard(identity)
                     self._found[identity] = explanation
-                if type(child) not in _WITHOUT_REFERENCES and not leads_astray(child):
+                if type(child) not in _WITHOUT_REFERENCES and not reaches_everything(child):
                     pending.append(child)
 
     def _explanation_of_rest(self) -> Explanation:

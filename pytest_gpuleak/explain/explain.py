@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pytest_gpuleak.explain.further_holders import find_others
+from pytest_gpuleak.explain.further_holders import find_further_holders
 from pytest_gpuleak.explain.rings import behind_rings
 from pytest_gpuleak.explain.search import BUDGET_S, OTHERS_BUDGET_S, Search
 from pytest_gpuleak.heap.referrers import Deadline, PausedCollector
@@ -50,5 +50,5 @@ def explain(
             return search.again(some, cuts, min(OTHERS_BUDGET_S, deadline.left()))
 
         cuts = set(known)
-        found = search.explanations(remember, find_others(search, targets, again, cuts))
+        found = search.explanations(remember, find_further_holders(search, targets, again, cuts))
         return behind_rings(search, targets, found, cuts, min(OTHERS_BUDGET_S, deadline.left()))

@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from pytest_gpuleak.model.findings import Holder
 
 MAX_OTHERS: Final = 3
-"""Number of further holders."""
 
 MAX_ASKED: Final = 8
 """Culprits for which further holders are searched, with one array for each."""
@@ -31,7 +30,7 @@ SearchWithout: TypeAlias = "Callable[[Sequence[object], Collection[Cut]], Search
 """Creates a search for some of the targets that ignores some references."""
 
 
-def find_others(
+def find_further_holders(
     search: Search, targets: Sequence[object], again: SearchWithout, cuts: set[Cut]
 ) -> dict[tuple[str, str], tuple[Holder, ...]]:
     """Return the further holders, by kind and root of the first holder.

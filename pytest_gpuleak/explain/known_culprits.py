@@ -19,7 +19,7 @@ from pytest_gpuleak.adapters.torch.lookup import torch_class
 from pytest_gpuleak.explain.roots.roots import EDITABLE, RANKS
 from pytest_gpuleak.heap import safe_access
 from pytest_gpuleak.heap.hidden_references import RING_ROOT
-from pytest_gpuleak.heap.referrers import Deadline, PausedCollector, get_objects, get_referents, leads_astray
+from pytest_gpuleak.heap.referrers import Deadline, PausedCollector, get_objects, get_referents, reaches_everything
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Sequence
@@ -114,7 +114,7 @@ class Culprits:
         """
         if not (self._known or self._rings):
             return None
-        from pytest_gpuleak.explain.further_holders import find_others
+        from pytest_gpuleak.explain.further_holders import find_further_holders
         from pytest_gpuleak.explain.rings import behind_rings
         from pytest_gpuleak.explain.search import OTHERS_BUDGET_S, Search
 
@@ -133,7 +133,7 @@ class Culprits:
 
             cuts: set[Cut] = set()
             return behind_rings(
-                search, targets, search.explanations(others=find_others(search, targets, again, cuts)), cuts
+                search, targets, search.explanations(others=find_further_holders(search, targets, again, cuts)), cuts
             )
 
     def _recognise_rings(self, search: Search) -> list[Explanation] | None:
@@ -168,7 +168,7 @@ class Culprits:
                 if walked > MAX_WALKED:
                     break  # one list may hold millions
                 found.setdefault(id(child), []).append(parent)
-                if depth > 1 and id(child) not in young and not leads_astray(child):
+                if depth > 1 and id(child) not in young and not reaches_everything(child):
                     pending.append((child, depth - 1))
         return found
 

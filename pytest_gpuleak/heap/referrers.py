@@ -31,7 +31,7 @@ __all__ = [
     "get_objects",
     "get_referents",
     "is_tracked",
-    "leads_astray",
+    "reaches_everything",
     "referrers",
     "untouchable_modules",
 ]
@@ -95,7 +95,7 @@ class PausedCollector:
             enable()
 
 
-def leads_astray(value: object) -> bool:
+def reaches_everything(value: object) -> bool:
     """Tell whether most of the process is reachable from an object: a class, a module, a dict of globals."""
     kind = type(value)
     if is_subclass(kind, type) or is_subclass(kind, ModuleType):

@@ -36,7 +36,6 @@ _SUBCLASSES: Final[Any] = type.__dict__["__subclasses__"]
 _TUPLE_FIELD: Final[type] = type(collections.namedtuple("_TUPLE_FIELD", "x").x)  # type: ignore[attr-defined]  # noqa: PYI024
 
 LRU_WRAPPER: Final[type] = type(functools.lru_cache(lambda: None))
-"""Type of the result of `functools.lru_cache` and `functools.cache`."""
 
 
 def is_a(value: object, base: type) -> bool:

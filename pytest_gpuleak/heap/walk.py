@@ -28,7 +28,6 @@ _GC_HEAD: Final = getsizeof([]) - list.__sizeof__([])
 """Bytes before an object that the collector may track (Include/internal/pycore_gc.h, PyGC_Head)."""
 
 _HAVE_GC: Final = 1 << 14
-"""Include/object.h, Py_TPFLAGS_HAVE_GC."""
 
 _PREHEADER: Final = (1 << 4 | 1 << 3) if version_info >= (3, 12) else 1 << 4 if version_info >= (3, 11) else 0
 """Include/object.h, Py_TPFLAGS_MANAGED_DICT and, from 3.12 on, Py_TPFLAGS_MANAGED_WEAKREF."""

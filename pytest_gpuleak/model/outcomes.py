@@ -41,7 +41,7 @@ class TestRecord(NamedTuple):
     worker: str
     duration_s: float
     overhead_s: float
-    memory: dict[str, dict[str, int]] = {}  # noqa: RUF012 - nobody writes to a record's
+    memory: dict[str, dict[str, int]] = {}  # noqa: RUF012 - a record's dict is never written to
     findings: "tuple[Finding, ...]" = ()
     allowed: str | None = None
     file: str | None = None

@@ -16,7 +16,6 @@ if TYPE_CHECKING:
 __all__ = ["SCHEMA", "Outcome", "RunReport", "TestRecord", "Verdict", "decode_fixture", "decode_test", "encode"]
 
 SCHEMA = "pytest-gpuleak/report/1"
-"""Identifier of the JSON report's format."""
 
 
 @dataclasses.dataclass(frozen=True)

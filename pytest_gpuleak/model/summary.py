@@ -11,7 +11,6 @@ if TYPE_CHECKING:
     from pytest_gpuleak.model.records import TestRecord
 
 VERDICTS = ("clean", "leaked", "noted", "allowed", "unchecked")
-"""The verdicts, in the order of a summary."""
 
 
 class Totals:

@@ -110,7 +110,6 @@ RULES: tuple[Rule, ...] = (
 """Every rule; the last is that of stale entries."""
 
 RULE_INDEX = {rule.id: index for index, rule in enumerate(RULES)}
-"""Index of each rule in `RULES`, by id."""
 
 
 def rule_id(kind: str) -> str:

@@ -24,7 +24,7 @@ from pytest_gpuleak.session.item_hooks import RuntestHooks
 from pytest_gpuleak.session.peak_hooks import shared_probe, take_over_meter
 from pytest_gpuleak.session.records.completeness import DESELECTED_KEY, Completeness
 from pytest_gpuleak.session.records.recorder import JournalHooks, Recorder, Sender
-from pytest_gpuleak.session.records.run_records import Ledger
+from pytest_gpuleak.session.records.run_records import RunRecords
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -165,7 +165,7 @@ class Session(Hooks):
         self._detailed = bool(
             self._is_worker or settings.report_paths or settings.top or self._surroundings or self._baseline
         )
-        self._ledger = Ledger(detailed=self._detailed)
+        self._ledger = RunRecords(detailed=self._detailed)
         self._monitor = Monitor(
             config, settings, self._frameworks, name, detector, self._memory, driver, detailed=self._detailed
         )

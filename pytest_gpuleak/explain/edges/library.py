@@ -153,4 +153,3 @@ _NAMERS: Final[dict[tuple[str, str], Callable[[Chain, int, Any], Edge | None]]] 
     ("enum", "Enum"): _name_in_enum_member,
     ("weakref", "WeakKeyDictionary"): name_in_weak_keys,
 }
-"""Namers by module and name of a type that may not be loaded."""

@@ -13,7 +13,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 MAX_WALKED: Final = 2_000
-"""References that are followed, nearest first."""
 
 
 def reaches(starts: Iterable[object], end: object) -> bool:
@@ -29,7 +28,7 @@ def reaches(starts: Iterable[object], end: object) -> bool:
         value = pending.popleft()
         if value is end:
             return True
-        if id(value) in met or id(value) in untouchable or _leads_everywhere(value):
+        if id(value) in met or id(value) in untouchable or _reaches_everything(value):
             continue
         met.add(id(value))
         for child in get_referents(value):
@@ -40,7 +39,7 @@ def reaches(starts: Iterable[object], end: object) -> bool:
     return False
 
 
-def _leads_everywhere(value: object) -> bool:
+def _reaches_everything(value: object) -> bool:
     kind = type(value)
     if (
         safe_access.is_subclass(kind, type)

@@ -46,7 +46,7 @@ def closure(trail: Trail) -> str | None:
         return None
     variable = _variable(trail, index) or ""
     return (
-        f"A function kept in {trail.place_of(index)} closes over {code(variable)}: take the function out in teardown, or "
+        f"A function kept in {trail.container_of(index)} closes over {code(variable)}: take the function out in teardown, or "
         "let it refer to plain values."
     )
 
@@ -57,7 +57,7 @@ def bound_method(trail: Trail) -> str | None:
     if index is None:
         return None
     return (
-        f"A bound method kept in {trail.place_of(index)} keeps its object: take it out in teardown, or store a "
+        f"A bound method kept in {trail.container_of(index)} keeps its object: take it out in teardown, or store a "
         "`weakref.WeakMethod`."
     )
 
@@ -71,7 +71,7 @@ def partial(trail: Trail) -> str | None:
     if index is None:
         return None
     return (
-        f"A `functools.partial` kept in {trail.place_of(index)} keeps its arguments: take it out in teardown, or give it "
+        f"A `functools.partial` kept in {trail.container_of(index)} keeps its arguments: take it out in teardown, or give it "
         "plain values."
     )
 

@@ -66,7 +66,6 @@ ORDER: Final[tuple[Inspector, ...]] = (
     places.class_attribute,
     places.module_global,
 )
-"""The inspectors, in the order in which they are asked."""
 
 
 def hint_for(finding: Finding) -> str | None:

@@ -32,7 +32,7 @@ def registered_class(trail: Trail) -> str | None:
         if trail.named and step.type.startswith("class ") and "<locals>" in step.type and trail.is_item(index - 1):
             name = step.type.removeprefix("class ").rpartition(".")[2]
             return (
-                f"The class {code(name)}, defined in a function, stays registered in {trail.place_of(index)}: define "
+                f"The class {code(name)}, defined in a function, stays registered in {trail.container_of(index)}: define "
                 "it once in a module, or take it out of the registry in teardown."
             )
     return None

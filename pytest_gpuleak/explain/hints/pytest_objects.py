@@ -24,7 +24,6 @@ _OWN: Final = {
     "_pytest.python.Package": "package's node",
 }
 _BORROWED: Final = (".config", ".session", ".parent", ".cls", ".obj", ".module", ".instance", ".funcargs")
-"""Attributes that pytest itself sets."""
 
 
 def kept_instance(trail: Trail) -> str | None:

@@ -54,12 +54,12 @@ def log_record(trail: Trail) -> str | None:
             continue
         if step.edge in (".args", ".msg"):
             return (
-                f"A log record kept in {trail.place_of(index)} keeps what was logged: log plain values "
+                f"A log record kept in {trail.container_of(index)} keeps what was logged: log plain values "
                 "(`loss.item()`, a shape), or empty the handler in teardown."
             )
         if step.edge == ".exc_info":
             return (
-                f"A log record kept in {trail.place_of(index)} keeps an exception, and by its traceback the locals of "
+                f"A log record kept in {trail.container_of(index)} keeps an exception, and by its traceback the locals of "
                 "each frame: empty the handler in teardown, or log `str(error)`."
             )
     return None
@@ -73,12 +73,12 @@ def stored_traceback(trail: Trail) -> str | None:
     index = trail.find(".__traceback__", ".__context__", ".__cause__", "._excinfo")
     if index is None and "traceback" in types:
         return (
-            f"The traceback kept in {trail.place_of(types.index('traceback'))} keeps the locals of each frame: keep "
+            f"The traceback kept in {trail.container_of(types.index('traceback'))} keeps the locals of each frame: keep "
             "`traceback.format_exc()` instead, or drop it in teardown."
         )
     if index is None or "traceback" not in types[index + 1 :]:
         return None
-    place = trail.place_of(index)
+    place = trail.container_of(index)
     if trail.edge(index) == "._excinfo":
         return (
             f"What `pytest.raises` gave is kept in {place}, with the traceback and the locals of each frame: keep "
@@ -101,7 +101,7 @@ def exception_argument(trail: Trail) -> str | None:
     if found is None or not trail.named:
         return None
     return (
-        f"The exception kept in {trail.place_of(found[0])} was raised with an array as an argument: raise it with plain "
+        f"The exception kept in {trail.container_of(found[0])} was raised with an array as an argument: raise it with plain "
         "values, or keep `str(error)`."
     )
 

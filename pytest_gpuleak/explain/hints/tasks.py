@@ -89,7 +89,7 @@ def generator(trail: Trail) -> str | None:
     found = trail.match(_SUSPENDED)
     if found is not None and trail.named and trail.type(found[0] - 1) == "contextlib._GeneratorContextManager":
         return (
-            f"The context manager in {trail.place_of(found[0] - 1)} was entered and not left, and keeps the locals of "
+            f"The context manager in {trail.container_of(found[0] - 1)} was entered and not left, and keeps the locals of "
             f"{_function(trail, found[0])}: use it by `with`, or an ExitStack closed in teardown."
         )
     return _suspended(trail, "gi", "generator", "read it to its end or call its `close()` in teardown")
@@ -125,7 +125,7 @@ def finished_future(trail: Trail) -> str | None:
             if step.edge in _RESULTS:
                 kept = "result"
             return (
-                f"A finished future kept in {trail.place_of(index)} keeps its {kept}: take what is needed from it and "
+                f"A finished future kept in {trail.container_of(index)} keeps its {kept}: take what is needed from it and "
                 "drop the future."
             )
     return None
@@ -137,7 +137,7 @@ def _suspended(trail: Trail, kind: str, noun: str, remedy: str) -> str | None:
         return None
     index, match = found
     local = f" {code(match['local'])}" if match["local"] else "s"
-    return f"A suspended {noun} kept in {trail.place_of(index)} keeps its local{local}: {remedy}."
+    return f"A suspended {noun} kept in {trail.container_of(index)} keeps its local{local}: {remedy}."
 
 
 def _function(trail: Trail, index: int) -> str:

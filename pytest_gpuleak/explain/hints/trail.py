@@ -77,7 +77,7 @@ class Trail:
         text = self.root + "".join([step.edge for step in self.steps[:index]])
         return cut(text) if self.kind == "fixture" else code(text)
 
-    def place_of(self, index: int) -> str:
+    def container_of(self, index: int) -> str:
         """Write the container in which the object at `index` is an item."""
         return self.owner(index - 1 if self.is_item(index - 1) else index)
 

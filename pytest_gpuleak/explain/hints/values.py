@@ -112,5 +112,7 @@ def _place(trail: Trail, end: int) -> str | None:
         start -= 1
     if not trail.named or not trail.is_plain_until(start) or trail.piles_up_before(start):
         return None
-    place = trail.owner(0) if trail.finding.count > 1 else trail.place_of(end) if not in_cache else trail.owner(end - 1)
+    place = (
+        trail.owner(0) if trail.finding.count > 1 else trail.container_of(end) if not in_cache else trail.owner(end - 1)
+    )
     return place[:1].upper() + place[1:]

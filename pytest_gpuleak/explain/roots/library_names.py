@@ -109,7 +109,6 @@ _NAMERS: Final[dict[str, Callable[[Line], Renamed | None]]] = {
     "unittest.mock._patch": _patch,
     "codecs.register_error": _codec_error,
 }
-"""By the text of the root that they rename."""
 
 
 def _task(line: Line) -> Renamed | None:

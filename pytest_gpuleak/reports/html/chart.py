@@ -17,7 +17,6 @@ HOST = "host"
 """Key of the process's memory in the records, beside the devices."""
 
 WIDTH, HEIGHT = 960, 220
-"""Size of an SVG in its own units."""
 
 _LEFT, _RIGHT, _TOP, _BOTTOM = 74, 14, 12, 24
 _BUCKETS = 300  # of the horizontal axis; each draws its lowest and highest value

@@ -195,7 +195,7 @@ def _row(number: int, found: Found, also: int, total: int) -> Row:
         held=_chain(holder, finding),
         held_kind="" if holder is None else describe_holder(holder),
         holder_kind="unknown" if holder is None else holder.kind,
-        place=place_of(holder.file, holder.line) if holder is not None and holder.file else "",
+        place=write_place(holder.file, holder.line) if holder is not None and holder.file else "",
         steps=_steps(holder, finding),
         steps_left=max(0, len(path) - _STEPS_SHOWN),
         others=others[:_HOLDERS_SHOWN],
@@ -225,7 +225,7 @@ def _others(finding: Finding) -> tuple[tuple[str, str], ...]:
 def _about(record: TestRecord | FixtureRecord) -> str:
     parts = [f"fixture, {record.scope} scope"] if isinstance(record, FixtureRecord) else []
     if record.file:
-        parts.append(place_of(record.file, record.line))
+        parts.append(write_place(record.file, record.line))
     elif isinstance(record, FixtureRecord) and record.baseid:
         parts.append(clean_text(record.baseid, ID_LIMIT))
     if record.worker != "main":
@@ -233,7 +233,7 @@ def _about(record: TestRecord | FixtureRecord) -> str:
     return ", ".join(parts)
 
 
-def place_of(file: str, line: int | None) -> str:
+def write_place(file: str, line: int | None) -> str:
     """Write a place as ``file:line``."""
     return clean_text(file, ID_LIMIT) + ("" if line is None else f":{line}")
 
@@ -285,7 +285,7 @@ def _culprit(members: Sequence[tuple[int, Found]]) -> Culprit:
     return Culprit(
         held=held or "holder not known",
         held_kind="" if holder is None else describe_holder(holder),
-        place=place_of(holder.file, holder.line) if holder is not None and holder.file else "",
+        place=write_place(holder.file, holder.line) if holder is not None and holder.file else "",
         state=min((one.state for _, one in members), key=STATES.index),
         device=one.finding.device,
         findings=len(members),

@@ -17,7 +17,14 @@ from pytest_gpuleak.model.findings import FixtureRecord, KnownLeak
 from pytest_gpuleak.model.records import SCHEMA, RunReport, TestRecord
 from pytest_gpuleak.model.summary import summarise
 from pytest_gpuleak.model.text import clean_text
-from pytest_gpuleak.reports.json.validate import WrongValueError, check, check_plain, check_texts, check_usage, describe
+from pytest_gpuleak.reports.json.validate import (
+    WrongValueError,
+    check,
+    check_plain,
+    check_texts,
+    check_usage,
+    describe_value,
+)
 
 if TYPE_CHECKING:
     from typing import BinaryIO
@@ -119,7 +126,7 @@ def _document(text: str) -> dict[str, Any]:
     except ValueError:  # Python limits the digits of integers
         raise _RefusedError("holds a number of more than 64 bits") from None
     if not isinstance(document, dict):
-        raise _RefusedError(f"is JSON, but no report: it is {describe(document)}")
+        raise _RefusedError(f"is JSON, but no report: it is {describe_value(document)}")
     schema = document.get("schema")
     if schema != SCHEMA:
         version = _VERSION.fullmatch(schema) if isinstance(schema, str) else None
@@ -127,7 +134,7 @@ def _document(text: str) -> dict[str, Any]:
             raise _RefusedError(
                 f"was written by a newer version of pytest-gpuleak (version {version[1]} of the format)"
             )
-        said = "no schema" if "schema" not in document else f"the schema {describe(schema)}"
+        said = "no schema" if "schema" not in document else f"the schema {describe_value(schema)}"
         raise _RefusedError(f"is JSON, but no report of pytest-gpuleak: it has {said}")
     return document
 
@@ -138,7 +145,7 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         seen: set[str] = set()
         for key, _ in pairs:
             if key in seen:
-                raise _RefusedError(f"has the key {describe(key)} twice in one object")
+                raise _RefusedError(f"has the key {describe_value(key)} twice in one object")
             seen.add(key)
     return found
 
@@ -158,14 +165,16 @@ def _report(document: dict[str, Any]) -> RunReport:
         raise error.at(".summary.memory") from None
     for key in _COUNTS & summary.keys():
         if type(summary[key]) is not int:
-            raise WrongValueError(f"is {describe(summary[key])}, which is not a whole number").at(f"summary.{key}")
+            raise WrongValueError(f"is {describe_value(summary[key])}, which is not a whole number").at(
+                f"summary.{key}"
+            )
     if "known" in summary:
         summary["known"] = sum(found.known for record in (*tests, *fixtures) for found in record.findings)
     if "stale" in summary:
         summary["stale"] = len(stale)
     incomplete = document.get("incomplete")
     if not (incomplete is None or isinstance(incomplete, str)):
-        raise WrongValueError(f"is {describe(incomplete)}, which is not text or null").at("incomplete")
+        raise WrongValueError(f"is {describe_value(incomplete)}, which is not text or null").at("incomplete")
     try:
         faults = check_texts(document.get("faults", []))
     except WrongValueError as error:
@@ -191,7 +200,7 @@ def _records(kind: type[Any], document: dict[str, Any], key: str, *, missing_is_
         raise WrongValueError("is missing").at(key)
     values = document[key]
     if not isinstance(values, list):
-        raise WrongValueError(f"is {describe(values)}, which is not a list").at(key)
+        raise WrongValueError(f"is {describe_value(values)}, which is not a list").at(key)
     found = []
     for index, value in enumerate(values):
         try:
@@ -204,7 +213,7 @@ def _records(kind: type[Any], document: dict[str, Any], key: str, *, missing_is_
 def _mapping(document: dict[str, Any], key: str) -> dict[str, Any]:
     value = document.get(key, {})
     if not isinstance(value, dict):
-        raise WrongValueError(f"is {describe(value)}, which is not an object").at(key)
+        raise WrongValueError(f"is {describe_value(value)}, which is not an object").at(key)
     try:
         found: dict[str, Any] = check_plain(value)
     except WrongValueError as error:
@@ -222,4 +231,4 @@ def _time(value: object) -> str:
         else:
             if moment.tzinfo is not None and "T" in value:
                 return value
-    raise WrongValueError(f"is {describe(value)}, which is not a time as 2026-11-20T19:17:00+00:00").at("created")
+    raise WrongValueError(f"is {describe_value(value)}, which is not a time as 2026-11-20T19:17:00+00:00").at("created")

@@ -112,7 +112,7 @@ class _Heavy:
 _USAGE: dict[str, Any] = {"drift": dict[str, dict[str, int]], "peaks": dict[str, int], "heaviest": tuple[_Heavy, ...]}
 
 
-def describe(value: object) -> str:
+def describe_value(value: object) -> str:
     """Describe a wrong value, short and without control characters."""
     if isinstance(value, dict):
         return "an object"
@@ -126,7 +126,7 @@ def describe(value: object) -> str:
 
 
 def _wrong(value: object, accepted: str) -> WrongValueError:
-    return WrongValueError(f"is {describe(value)}, which is not {accepted}")
+    return WrongValueError(f"is {describe_value(value)}, which is not {accepted}")
 
 
 @functools.cache

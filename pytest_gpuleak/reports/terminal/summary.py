@@ -22,7 +22,6 @@ MIN_WIDTH = 60
 """Smallest width that lines are cut to, in columns, however narrow the terminal is."""
 
 INDENT = "  "
-"""Indent of lines that belong to another line."""
 
 
 def render_summary(counts: Mapping[str, Any]) -> str:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pytest_gpuleak.baseline.matching import MAX_TEXT, Judge, is_recorded, place_of
+from pytest_gpuleak.baseline.matching import MAX_TEXT, Judge, entry_place, is_recorded
 from pytest_gpuleak.baseline.update import (
     Baseline,
     BaselineChange,
@@ -131,7 +131,7 @@ class BaselineRun(Hooks):
                 if self._settings.update_baseline:
                     findings = tuple(_accepted(found) for found in findings)
                 else:
-                    findings = self._judge.settle(findings, *place_of(record))
+                    findings = self._judge.settle(findings, *entry_place(record))
             settled.append(dataclasses.replace(record, findings=findings))
         return settled
 
@@ -237,7 +237,7 @@ class BaselineRun(Hooks):
 
     def _note_unseen(self, report: RunReport, seen: Seen, change: BaselineChange) -> None:
         """Add a line if an update saw only a part of the suite."""
-        ran = {place_of(record)[0] for record in report.tests if record.verdict != "unchecked"}
+        ran = {entry_place(record)[0] for record in report.tests if record.verdict != "unchecked"}
         unseen = sum(
             entry.test not in ran if entry.fixture is None else (entry.test, entry.fixture) not in seen.fixtures
             for entry in change.kept

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from pytest_gpuleak.model.policy import Settings
     from pytest_gpuleak.reports.json.journal import Journal
     from pytest_gpuleak.session.records.completeness import Completeness
-    from pytest_gpuleak.session.records.run_records import Ledger
+    from pytest_gpuleak.session.records.run_records import RunRecords
 
 FIXTURES_ATTRIBUTE = "gpu_leak_fixtures"
 """Attribute of a report with a worker's findings on fixtures so far, in case the worker dies."""
@@ -43,7 +43,7 @@ class Recorder(Hooks):
         completeness: follows which tests run.
     """
 
-    def __init__(self, settings: Settings, ledger: Ledger, monitor: Monitor, completeness: Completeness) -> None:
+    def __init__(self, settings: Settings, ledger: RunRecords, monitor: Monitor, completeness: Completeness) -> None:
         self._settings = settings
         self._ledger = ledger
         self._monitor = monitor

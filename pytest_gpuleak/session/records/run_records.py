@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from pytest_gpuleak.model.records import RunReport
 
 
-class Ledger:
+class RunRecords:
     """Collect records. It renders nothing.
 
     Args:
