@@ -107,13 +107,7 @@ class Judge:
             self._roaming[entry.fingerprint, entry.device].add(entry)
 
     def find(self, finding: Finding, test: str, fixture: str | None) -> KnownLeak | None:
-        """Return the entry that lists a finding, whatever its size; None where none does.
-
-        Args:
-            finding: what was found.
-            test: id of the test function, or of the place that defines the fixture, as `entry_place` returns it.
-            fixture: the fixture's name, None for a test.
-        """
+        """Return the entry that lists a finding, whatever its size; None where none does. See `entry_place`."""
         own, roaming = self._listing(finding, test, fixture)
         return own[0] if own else self._largest(roaming)
 

@@ -77,12 +77,9 @@ class Comparison:
 
 
 def compare_reports(old: RunReport, new: RunReport, tolerance: float = TOLERANCE) -> Comparison:
-    """Compare two reports. Attempts of one test are merged first, as `merge` does.
+    """Compare two reports, whose leaks may differ by a share of the old size (`tolerance`).
 
-    Args:
-        old: the earlier report.
-        new: the later one.
-        tolerance: share of its old size by which a leak may change and count as unchanged.
+    Attempts of one test are merged first, as `merge` does.
     """
     old, new = merge_reports([old]), merge_reports([new])
     before, after = _leaks(old), _leaks(new)

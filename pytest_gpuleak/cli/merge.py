@@ -37,11 +37,9 @@ _ADDED_UP = ("budgets_unchecked", "rerun")
 
 
 def merge_reports(reports: Iterable[RunReport], names: Sequence[str] = ()) -> RunReport:
-    """Merge reports into one, with one record a test, in the order in which the tests are first met.
+    """Merge reports, earlier ones first, into one with one record a test, in the order of first appearance.
 
-    Args:
-        reports: the reports, earlier ones first. They are taken one at a time, so a generator keeps memory low.
-        names: names for the message on an incomplete report; a report without a name is numbered.
+    `reports` are taken one at a time, so a generator keeps memory low. `names` are for messages on incomplete reports.
     """
     merger = Merger()
     for index, report in enumerate(reports):

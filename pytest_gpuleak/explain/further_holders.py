@@ -35,11 +35,7 @@ def find_further_holders(
 ) -> dict[tuple[str, str], tuple[Holder, ...]]:
     """Return the further holders, by kind and root of the first holder.
 
-    Args:
-        search: the search that found the first holders.
-        targets: its targets.
-        again: creates the further searches.
-        cuts: references to ignore; the removed ones are added.
+    `again` creates the further searches. `cuts` are ignored; removed references are added to them.
     """
     first: dict[tuple[str, str], int] = {}
     found: dict[tuple[str, str], list[Holder]] = {}

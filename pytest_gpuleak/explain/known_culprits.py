@@ -50,7 +50,6 @@ class _Known:
     """A root met before. It refers to no user object.
 
     Attributes:
-        root: the root, as plain data.
         depth: longest known distance (in references) from the root's object to an array.
         reference: a weak reference to the root's object, where its name does not lead to it.
     """
@@ -146,8 +145,7 @@ class Culprits:
     def _older(self, young: Collection[int]) -> dict[int, list[Any]]:
         """Return, by referent's id, the objects below the known roots that refer to it, once a reference.
 
-        Args:
-            young: ids of the objects that the collector shows, which are followed without this.
+        Objects below those in `young` are left out: the collector shows them.
         """
         found: dict[int, list[Any]] = {}
         pending: deque[tuple[Any, int]] = deque()

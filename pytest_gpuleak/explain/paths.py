@@ -64,7 +64,6 @@ class _LongHead(NamedTuple):
     """The common beginning of long paths.
 
     Attributes:
-        shown: the references that are written, including the one to edit.
         lost: number of references at the beginning that are not written.
         kept: the objects whose ids are its key.
     """
@@ -76,11 +75,7 @@ class _LongHead(NamedTuple):
 
 
 class Writer:
-    """Write the holders of one search. It refers to objects of the heap: drop it after the search.
-
-    Args:
-        known: names of references from their finders, by the ids of parent and child.
-    """
+    """Write the holders of one search. It refers to objects of the heap: drop it after the search."""
 
     def __init__(self, known: Mapping[tuple[int, int], str]) -> None:
         self.walker = Walker(known)

@@ -279,12 +279,7 @@ class Search:
         remember: Remember | None = None,
         others: Mapping[tuple[str, str], tuple[Holder, ...]] = MappingProxyType({}),
     ) -> list[Explanation]:
-        """Return one explanation a target, in the given order.
-
-        Args:
-            remember: see `explain`.
-            others: further holders, by kind and root of the first one.
-        """
+        """Return one explanation a target, in the given order. For `remember` see `explain`."""
         answers = self.answers()
         if remember is not None:
             for root, value, length in answers.deepest().values():

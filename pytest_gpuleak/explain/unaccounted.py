@@ -32,7 +32,6 @@ class Hidden:
         rooted: the ids of objects with a root, whose references are not those of containers.
         counted: number of the search's own references, by id.
         linked: number of references from C++ that are known already, by id.
-        deadline: when to stop counting. Uncounted objects count as unhidden.
 
     Attributes:
         by_torch: objects that torch's C++ code may hold: tensors with an owner beside their Python object, and anything

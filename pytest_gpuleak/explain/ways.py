@@ -47,9 +47,7 @@ class Way:
 
     Attributes:
         step: the last reference.
-        owner: the object that it leads from.
         above: the path without it; None where it is the first.
-        count: number of references.
         head: the path of the first `HEAD` references, where there are more.
         cache: the path up to the first reference into an `lru_cache`, if any.
     """
@@ -111,11 +109,7 @@ class Reached:
 
 
 class Walker:
-    """Follow paths down and name their references. It refers to objects of the heap: drop it after the search.
-
-    Args:
-        known: names of references from their finders, by the ids of parent and child.
-    """
+    """Follow paths down and name their references. It refers to objects of the heap: drop it after the search."""
 
     def __init__(self, known: Mapping[tuple[int, int], str]) -> None:
         self._known = known

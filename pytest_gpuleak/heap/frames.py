@@ -32,11 +32,7 @@ _SNAPSHOT_REFERENCES: Final = 3
 
 @dataclass(frozen=True)
 class RunningFrame:
-    """One frame on some thread's stack.
-
-    Attributes:
-        thread: name of its thread, or None for the thread that searches.
-    """
+    """One frame on some thread's stack. `thread` is None for the thread that searches."""
 
     frame: types.FrameType
     thread: str | None

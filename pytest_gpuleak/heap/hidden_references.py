@@ -54,18 +54,11 @@ class NativeEdgeFinder(Protocol):
 
 
 class Descent:
-    """A walk down from untracked containers through those inside them to what the search wants. One a look.
+    """Walk down from untracked containers to the objects that the search wants. One instance a look.
 
-    Each container is read once, whatever holds it. What is inside is no ring: a container that the collector does not
-    track holds nothing that it tracks.
-
-    Args:
-        ends: whether an object is one at which the way down ends.
-        leads_on: whether such an end leads to what is wanted.
-        hides: whether an object is an untracked container that may hold others.
-
-    Attributes:
-        links: the references on the ways to what is wanted.
+    Each container is read once, whatever holds it. A container that the collector does not track holds no tracked
+    object, so its content is no ring. `ends` tells where a path ends, `leads_on` whether that is wanted, and `hides`
+    whether an object is an untracked container. `links` collects the references on wanted paths.
     """
 
     def __init__(

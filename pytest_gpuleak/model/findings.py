@@ -20,7 +20,6 @@ class Origin:
 
     Attributes:
         file: path of the source file, relative to the rootdir where it lies below it.
-        line: line number, from 1.
         function: name of the function the line belongs to, ``<module>`` at module level.
         code: the line's source, stripped, cut and free of control characters; empty where it cannot be read.
     """
@@ -102,7 +101,6 @@ class Contribution:
     Attributes:
         text: what it is, in words: a type (``bytearray``), an allocation's line, a process's command line.
         count: how many blocks or objects.
-        created: the line that allocated it, where known.
     """
 
     text: str
@@ -196,10 +194,8 @@ class FixtureRecord:
 
     Attributes:
         name: the fixture's name, or what the user wrote for xunit-style setup (``TestModel.setup_class``).
-        scope: ``class``, ``module``, ``package`` or ``session``.
         baseid: nodeid of the place that defines it.
         file: source file of the fixture function, where known.
-        line: its line, from 1.
         worker: the xdist worker that ran it, or ``main``.
         allowed: the reason given to ``allow_gpu_leak``, or None.
     """

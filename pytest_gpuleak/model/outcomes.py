@@ -28,9 +28,7 @@ class TestRecord(NamedTuple):
         duration_s: seconds of setup, call and teardown, without the plugin's own work.
         overhead_s: seconds that the plugin added.
         memory: counters by device, before and after; empty where no probe ran.
-        allowed: the reason given to ``allow_gpu_leak``, or None.
         file: its source file, relative to the rootdir where it lies below it; None: unknown.
-        line: its line there, from 1.
         faults: failures of the check itself, or of a user's hook, on this test: a sentence each.
     """
 

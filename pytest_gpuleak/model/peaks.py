@@ -22,12 +22,7 @@ class Peak(NamedTuple):
 
 
 class DevicePeak(NamedTuple):
-    """One device's peaks during a test.
-
-    Attributes:
-        allocated: peak of the blocks handed out.
-        reserved: peak of the memory taken from the driver; None where it is not counted.
-    """
+    """One device's peaks during a test. `reserved` is None where it is not counted."""
 
     allocated: Peak
     reserved: Peak | None = None

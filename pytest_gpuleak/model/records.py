@@ -25,10 +25,8 @@ class RunReport:
     Attributes:
         created: when, as an ISO 8601 time with its offset.
         environment: python, platform, pytest, torch, devices: plain values.
-        policy: the options in force for tests without a marker.
         summary: counts and sums over the run.
         tests: one record an attempt, in the order they ended.
-        fixtures: the wider fixtures with findings.
         stale: entries of the baseline whose leak is gone.
         incomplete: why tests are missing (killed, interrupted, stopped early, a worker died); None: none is.
         faults: failures of the check itself, or of a user's hook, outside of tests: a sentence each.

@@ -43,9 +43,6 @@ def group_findings(entries: Iterable[Entry]) -> list[Group]:
 
     A finding without a known holder stays alone, unless a later attempt of the same test repeats it. Failing, known and
     noted findings are kept apart, so that a sum means one thing.
-
-    Args:
-        entries: findings with their tests or fixtures, in the order they were made, which is kept among equal sizes.
     """
     groups: dict[tuple[object, ...], list[Entry]] = {}
     for record, found in entries:

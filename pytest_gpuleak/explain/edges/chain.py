@@ -94,7 +94,6 @@ class Line(NamedTuple):
     Attributes:
         steps: the references; a long path may lack some in the middle.
         objects: by position, the objects that the references lead from, and the last.
-        end: position of the last object.
     """
 
     steps: list[Step]

@@ -23,14 +23,12 @@ class Root:
     """A place where a path ends. It is attached to the path's first object.
 
     Attributes:
-        rank: one of `RANKS`.
         text: how one writes the path's first object in Python.
         hops: references that `text` covers between the root and the path's first object, such as a module's dict.
         module: the module whose source defines the root, where one does.
         name: the dotted name within that module.
         preference: of several roots at the same distance, the lowest is shown.
         file: the source file, where it is known without `module`.
-        line: the line in it, from 1.
     """
 
     rank: int

@@ -54,11 +54,7 @@ _PLAIN: Final = frozenset({id(dict), id(list), id(tuple), id(set), id(frozenset)
 
 
 class Roots:
-    """Recognises roots. It refers to namespaces and running frames: drop it after the search.
-
-    Args:
-        ignore: ids of objects that never count as holders; the set may grow.
-    """
+    """Recognises roots. It refers to namespaces and running frames: drop it after the search."""
 
     def __init__(self, ignore: set[int]) -> None:
         self.ignored = ignore

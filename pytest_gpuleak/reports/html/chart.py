@@ -36,12 +36,7 @@ class Mark:
 
 @dataclasses.dataclass(frozen=True)
 class Chart:
-    """The memory of one device over the run.
-
-    Attributes:
-        metrics: the counters that were read; the first is shown first.
-        values: by metric and worker, bytes after each test of that worker; None where none was read.
-    """
+    """The memory of one device over the run: by metric and worker, bytes after each of the worker's tests."""
 
     device: str
     metrics: tuple[str, ...]

@@ -71,11 +71,7 @@ class Journal:
         self._fixtures = "[]"
 
     def begin(self, head: Mapping[str, Any]) -> None:
-        """Replace an older report by an empty journal, in one step. A symbolic link is followed.
-
-        Args:
-            head: ``created``, ``environment`` and ``policy`` of the report.
-        """
+        """Replace an older report by an empty journal, in one step. A symbolic link is followed."""
         try:
             known = {"schema": SCHEMA, "incomplete": NOT_ENDED, **head}
             first = json.dumps(plain(known), allow_nan=False)[:-1] + ', "tests": [\n'

@@ -28,12 +28,7 @@ _FINDING = Finding("unconfirmed", True, UNKNOWN, 0, 0, 0, "00")
 
 
 def salvage_mapping(values: Mapping[str, Any], why: str) -> dict[str, Any]:
-    """Return the values that can be written, by name.
-
-    Args:
-        values: the environment, the policy or the summary of a report.
-        why: the error, where it is no mapping at all.
-    """
+    """Return the values that can be written, by name."""
 
     def part() -> dict[str, Any]:
         return {str(name): _checked_or_named(value) for name, value in values.items()}

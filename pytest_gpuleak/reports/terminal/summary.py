@@ -25,11 +25,7 @@ INDENT = "  "
 
 
 def render_summary(counts: Mapping[str, Any]) -> str:
-    """Write the summary line: ``gpu-leak: 2 leaked, 1 noted, 3 unchecked, 97 clean; 21 us a test``.
-
-    Args:
-        counts: a report's `summary`. Missing counts are 0.
-    """
+    """Write the summary line: ``gpu-leak: 2 leaked, 1 noted, 3 unchecked, 97 clean; 21 us a test``."""
     parts = [f"{counts.get('leaked', 0)} leaked"]
     if counts.get("fixtures_leaked"):
         parts.append(f"{count_of(counts['fixtures_leaked'], 'fixture')} leaked")

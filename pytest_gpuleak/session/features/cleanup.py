@@ -34,13 +34,7 @@ _traceback_of: Callable[[BaseException], types.TracebackType | None] = vars(Base
 
 
 class CleaningHooks(Hooks):
-    """Clean up after each failed attempt of a test.
-
-    Args:
-        config: pytest's config.
-        counters: reads the devices in use, by device and metric (`MemoryWatch.read`).
-        rerunning: whether a test is being run again by the plugin, whose errors are no failures.
-    """
+    """Clean up after each failed attempt of a test."""
 
     def __init__(
         self,

@@ -116,10 +116,6 @@ class Completeness(Hooks):
         """Return why tests are missing from the report, as one line; None where none is.
 
         A test whose process died is not missing: it has a record that says so.
-
-        Args:
-            session: pytest's session, which knows why it ended early.
-            records: of the tests that have ended.
         """
         ended = Counter(nodeid for nodeid, _ in {(record.nodeid, record.worker) for record in records})
         missing = sum(max(0, self._copies - ended[nodeid]) for nodeid in self._expected)

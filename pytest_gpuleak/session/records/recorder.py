@@ -34,14 +34,7 @@ _PHASES = ("setup", "call", "teardown")
 
 
 class Recorder(Hooks):
-    """Take the records where they arrive: in the one process of a run, or in the controller of xdist's workers.
-
-    Args:
-        settings: what the run was asked for.
-        ledger: the session's account.
-        monitor: watches this process.
-        completeness: follows which tests run.
-    """
+    """Take the records where they arrive: in the one process of a run, or in the controller of xdist's workers."""
 
     def __init__(self, settings: Settings, ledger: RunRecords, monitor: Monitor, completeness: Completeness) -> None:
         self._settings = settings

@@ -87,13 +87,7 @@ class RunRecords:
         self.tests, self.fixtures, self.stale = list(report.tests), list(report.fixtures), report.stale
 
     def report(self, settings: Settings, mode: str, *, on_file: bool) -> RunReport:
-        """Return the whole run.
-
-        Args:
-            settings: the run's options.
-            mode: the strategy, as the header states it.
-            on_file: whether it is written to a file. A terminal shows no environment, which takes milliseconds to read.
-        """
+        """Return the whole run. `on_file`: it is kept, so the environment is read too, which takes milliseconds."""
         from pytest_gpuleak.model.isolation import isolated
         from pytest_gpuleak.model.records import RunReport
 
@@ -112,12 +106,7 @@ class RunRecords:
         )
 
     def summary(self, top: int, *, on_file: bool) -> dict[str, Any]:
-        """Return the summary of the run's report.
-
-        Args:
-            top: number of the heaviest tests to list.
-            on_file: as in `report`.
-        """
+        """Return the summary of the run's report, with the `top` heaviest tests."""
         return {
             **summarise(self._all(), self.fixtures),
             "known": sum(

@@ -84,10 +84,7 @@ class DeviceFacts(NamedTuple):
     """One device. A figure is None where it is unknown.
 
     Attributes:
-        device: ``cuda:0``, ...
         free: bytes that no process uses.
-        allocated: bytes handed out by this process's caching allocator.
-        reserved: bytes that the allocator has taken from the device.
         largest_free: bytes of the largest free block in the allocator's cache.
     """
 
