@@ -1,19 +1,17 @@
-"""The journal: a report that is readable at any moment of the run, for a run that is killed before it can write one.
+"""The journal: a report that is readable at any moment of the run, in case the run is killed.
 
-A journal is a JSON report that says that it is incomplete. Its head stands on the first line, each test's record on a
-line of its own, and the rest, the tail, on the last:
+A journal is a JSON report that says that it is incomplete. Its first line is the head, each test's record has a line,
+and the last line is the tail:
 
     {"schema": ..., "incomplete": "the run has not ended ...", "created": ..., ..., "tests": [
     {"nodeid": ...}
     ,{"nodeid": ...}
     ], "fixtures": [], "stale": [], "summary": {..., "running": ["the test that runs now"]}}
 
-A test that ends costs one write at the tail's place: its record, and the tail again. While a test is run again, the
-record that it has should the process die stands before the tail, and the next write replaces both. Any other line is
-never touched again: a comma that a record needs stands before it. So a process that dies in the middle of a write, of which
-a kernel completes whole pages alone, costs at most the record that was being written, and `recover` reads the others.
-That the run has not ended stands in the head, which no write can spoil.
-What a process has written outlives it, but not the machine: nothing is flushed to the disk.
+One write a test replaces the tail by the test's record and a new tail. A test that is about to be run again gets a
+provisional record, which the next write replaces. No other line is touched again, so a process that dies during a
+write, of which the kernel completes whole pages, loses at most one record: `recover` reads the others. Writes survive
+the process but not the machine, since nothing is flushed to the disk.
 """
 
 from __future__ import annotations
