@@ -19,7 +19,7 @@ from pathlib import Path
 
 from pytest_gpuleak.model.findings import ArrayInfo, Autograd, Finding, Holder, KnownLeak, Origin, PathStep
 from pytest_gpuleak.model.records import RunReport, TestRecord
-from pytest_gpuleak.reports.html.page import write
+from pytest_gpuleak.reports.formats import write_report
 
 MIB = 1024**2
 AREAS = (
@@ -189,7 +189,7 @@ def main() -> None:
         path = (options.keep or Path(folder) / "report.html").resolve()
         for attempt in ("first", "again"):
             start = time.perf_counter()
-            write(report, path)
+            write_report(report, path)
             print(f"written ({attempt}) in {time.perf_counter() - start:.2f} s")
         print(f"size: {path.stat().st_size / 1e6:.2f} MB")
         try:

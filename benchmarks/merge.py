@@ -21,7 +21,7 @@ from pathlib import Path
 from pytest_gpuleak.model.findings import ArrayInfo, Finding, Holder, Origin, PathStep
 from pytest_gpuleak.model.records import RunReport, TestRecord
 from pytest_gpuleak.model.summary import summarise
-from pytest_gpuleak.reports.json.write import write
+from pytest_gpuleak.reports.formats import write_report
 
 MIB = 1024 * 1024
 
@@ -92,7 +92,7 @@ def write_reports(folder: Path, options: argparse.Namespace) -> None:
     for number in range(options.reports):
         report = make_report("same" if options.same else str(number), options.tests, options.findings)
         began = time.process_time()
-        write(report, folder / f"shard-{number}.json")
+        write_report(report, folder / f"shard-{number}.json")
         seconds.append(time.process_time() - began)
     size = (folder / "shard-0.json").stat().st_size / 1e6
     print(f"write    {max(seconds):6.2f} s at most, {size:.1f} MB each (target: 3 s)", flush=True)

@@ -1,4 +1,4 @@
-"""The baseline as a file: TOML that a reviewer reads line by line, and the one line for a file that cannot be used."""
+"""The baseline as a file: TOML that a reviewer reads line by line."""
 
 from __future__ import annotations
 
@@ -16,16 +16,15 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 VERSION = 1
-"""The version of the format that this module writes, and the only one that it reads."""
 
 MAX_FILE = 50 * 1024 * 1024
-"""Bytes of the largest file that is read: some 200,000 entries."""
+"""Largest file that is read, in bytes: some 200,000 entries."""
 
 MAX_BYTES = 2**63 - 1
-"""The largest size of an entry, in bytes: what a TOML integer holds."""
+"""Largest size of an entry, in bytes: TOML's integers have 64 bits."""
 
 DEFAULT_TOLERANCE = 0.10
-"""The part of its size that a known leak may grow by and still pass, where the file states none."""
+"""Share of its size by which a known leak may grow and still pass, where the file states none."""
 
 HEADER = """\
 # The GPU and tensor leaks that this suite is known to have. pytest-gpuleak reports them and lets them pass; a new
@@ -36,52 +35,52 @@ HEADER = """\
 """
 
 _SHOWN = 60
-"""Characters of a value, or of a test's id, that a complaint shows."""
+"""Characters of a value or a test's id that an error message shows."""
 
 _TOLERANCE = re.compile(r"(\d{1,4}(?:\.\d{1,6})?)\s*%", re.ASCII)
 _LEAK_LINE = re.compile(r"^[ \t]*\[\[[ \t]*leak[ \t]*\]\]", re.MULTILINE)
 
 
 class UnusableBaseline(ValueError):  # noqa: N818 - a user reads the message, and no name of an exception
-    """A file that is no baseline: one line for the user, with the file, the entry, what is wrong and what is accepted."""
+    """A file that is no baseline. The message is one line: the file, the entry, what is wrong, what is accepted."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Baseline:
-    """The leaks that are known.
+    """Known leaks.
 
     Attributes:
         entries: the leaks, sorted; no two have the same test, fixture, device and fingerprint.
-        tolerance: the part of its size that a known leak may grow by and still pass: 0.1 for 10 %.
+        tolerance: share of its size by which a known leak may grow and still pass: 0.1 for 10 %.
     """
 
     entries: tuple[KnownLeak, ...]
     tolerance: float = DEFAULT_TOLERANCE
 
     def limit(self, entry: KnownLeak) -> int:
-        """The most bytes with which a leak is still the one that the entry lists."""
-        # By way of its text: 0.1 is a tenth, and not the binary number next to it.
+        """Return the most bytes with which a leak still passes as this entry."""
+        # From its text, since 0.1 as a float is not a tenth.
         return int(entry.bytes * (1 + Fraction(repr(self.tolerance))))
 
 
 Key = tuple[str, str, str, str]
-"""What tells two entries apart: test, fixture (empty for none), fingerprint, device."""
+"""Identity of an entry: test, fixture (empty for none), fingerprint, device."""
 
 
 def key_of(entry: KnownLeak) -> Key:
-    """What tells an entry from all others."""
+    """Return an entry's identity."""
     return entry.test, entry.fixture or "", entry.fingerprint, entry.device
 
 
 def sort_key(entry: KnownLeak) -> tuple[str, ...]:
-    """The order of entries in the file: by test, so that a change stands beside what it belongs to."""
+    """Order entries by test, so that a change stands beside what it belongs to."""
     return entry.test, entry.fixture or "", entry.kind, entry.device, entry.holder, entry.fingerprint
 
 
 def load_baseline(path: Path) -> Baseline:
     """Read a baseline.
 
-    Raises UnusableBaseline for a file that is none, and OSError for one that cannot be opened or read.
+    Raises UnusableBaseline for a file that is none, OSError for one that cannot be opened or read.
     """
     shown = clean_text(str(path), 4 * _SHOWN)
     with path.open("rb") as stream:
@@ -105,7 +104,7 @@ def load_baseline(path: Path) -> Baseline:
 
 
 def dump_baseline(baseline: Baseline) -> str:
-    """Write a baseline as TOML, sorted, each field on a line of its own, so that a change is a short diff."""
+    """Write a baseline as TOML, sorted, one field a line, so that a change is a short diff."""
     import tomli_w
 
     head: dict[str, Any] = {"version": VERSION}
@@ -120,7 +119,7 @@ def dump_baseline(baseline: Baseline) -> str:
 
 
 def _encodable(value: str | int) -> str | int:
-    """Write half of a surrogate pair, which no TOML file can hold, as Python escapes it; leave all else as it is."""
+    """Escape halves of surrogate pairs, which no TOML file can hold."""
     return value.encode("utf-8", "backslashreplace").decode("utf-8") if isinstance(value, str) else value
 
 
@@ -212,7 +211,7 @@ def _is_fingerprint(value: object) -> bool:
 
 
 KINDS: tuple[str, ...] = tuple(kind for kind in get_args(FindingKind) if kind != "budget")
-"""The kinds that a baseline lists. A budget is no leak: the test's own marker says how much it may take."""
+"""Kinds that a baseline lists. Budgets are left out: the test's own marker limits them."""
 
 
 def _is_kind(value: object) -> bool:
@@ -233,7 +232,7 @@ _FIELDS: dict[str, tuple[Callable[[object], bool], str]] = {
     "fingerprint": (_is_fingerprint, "a finding's fingerprint, in lower-case hex digits"),
     "reason": (_is_text, "a text"),
 }
-"""The fields of an entry: whether a value is accepted, and what is."""
+"""Fields of an entry, each with its check and the text that says what is accepted."""
 
 _REQUIRED = ("test", "kind", "device", "bytes", "fingerprint")
 

@@ -1,14 +1,14 @@
-"""What a baseline lists: the rules by which a finding is one of its entries.
+"""The rules by which a baseline's entry lists a finding.
 
-An entry lists a finding of the same test or fixture, whatever the parameters, with the same fingerprint on the same
-type of device. Three things are the same leak though their fingerprints differ, since the kind is part of one:
+An entry lists findings of its test or fixture, whatever the parameters, with its fingerprint on its type of device.
+Kinds are part of the fingerprint, and yet an entry of another kind lists a finding:
 
-- what could not be run again this time (`unconfirmed`), and what was seen to stay or to grow before, or the other way;
-- what is milder than it was: `retained` where `growing` is listed. Not the other way: that is a new leak;
-- a fixture's, which is `retained` or `growing` by how often its worker happened to set it up.
+- an `unconfirmed` finding where `retained` or `growing` is listed, and the other way round; - a `retained` finding
+where `growing` is listed, since it is milder. The opposite is a new leak; - a fixture's `retained` and `growing` list
+each other: they depend on how often its worker set it up.
 
-Who is first to fill a cache or to touch a global is charged for it, so that `retained`, `unconfirmed` and `cycle`
-findings whose holder has a name are also listed by an entry of another test.
+The first test to fill a cache or touch a global is charged for it. So entries of other tests also list `retained`,
+`unconfirmed` and `cycle` findings whose holder has a name.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from collections import Counter, defaultdict
 from typing import TYPE_CHECKING
 
 from pytest_gpuleak.baseline.file import key_of
-from pytest_gpuleak.model.baseline_status import GROWN, KNOWN, NEW, is_standing
+from pytest_gpuleak.model.findings import BaselineStatus
 from pytest_gpuleak.model.fingerprint import fingerprint
 from pytest_gpuleak.model.records import TestRecord, Verdict
 from pytest_gpuleak.model.text import clean_text, format_bytes
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from pytest_gpuleak.model.findings import Finding, FindingKind, FixtureRecord, KnownLeak
 
 MAX_TEXT = 4096
-"""Characters of a test's id or a holder; reports cut at the same length, and so they match here and there."""
+"""Longest test id or holder, in characters. Reports cut at the same length."""
 
 ROAMING = frozenset({"retained", "unconfirmed", "cycle"})
 _MILDER: dict[str, tuple[FindingKind, ...]] = {
@@ -39,17 +39,17 @@ _MILDER: dict[str, tuple[FindingKind, ...]] = {
     "retained": ("retained", "growing", "unconfirmed"),
     "unconfirmed": ("unconfirmed", "growing", "retained"),
 }
-"""By the kind of a test's finding, the kinds of entries that list it, by their fingerprints."""
+"""By the kind of a test's finding, the kinds of entries that list it."""
 
 _PYTHON_NAME = re.compile(r"(?:\w+::)*\w+(?=[\[@])")
 SEVERITY: dict[str, int] = {"growing": 0, "retained": 1, "unconfirmed": 2}
 
 
 def function_of(nodeid: str) -> str:
-    """The id of a test function: pytest's id of the test without its parameters.
+    """Return a test's id without its parameters.
 
-    A parameter may hold any character, a folder or a file a bracket; names of Python's classes and functions have none.
-    With ``--dist loadgroup`` pytest-xdist puts ``@`` and the group's name behind it (xdist/remote.py), which goes too.
+    A parameter, a folder or a file may hold brackets; names of classes and functions have none. The group that xdist's
+    ``--dist loadgroup`` appends after ``@`` (xdist/remote.py) is removed too.
     """
     file, separator, rest = nodeid.partition("::")
     name = _PYTHON_NAME.match(rest)
@@ -61,14 +61,14 @@ def function_of(nodeid: str) -> str:
 
 
 def is_recorded(finding: Finding) -> bool:
-    """Whether a baseline lists such a finding: one that fails, or would without a baseline, and is no budget."""
+    """Tell whether a baseline may list a finding: it fails, or would without a baseline, and is no budget."""
     return (finding.failed or finding.known) and finding.kind != "budget"
 
 
 class _Roaming:
-    """The entries of one fingerprint and device that list a finding anywhere.
+    """The entries of one fingerprint and device that list a finding of any test.
 
-    There may be thousands, and as many findings: what is asked of them is known without going through them.
+    Entries and findings may be thousands, so the answers are precomputed.
     """
 
     def __init__(self) -> None:
@@ -82,7 +82,7 @@ class _Roaming:
 
     @property
     def largest(self) -> KnownLeak:
-        assert self._largest is not None  # made with its first entry
+        assert self._largest is not None  # set with the first entry
         return self._largest
 
 
@@ -91,11 +91,7 @@ def _size_of(entry: KnownLeak) -> tuple[int, str]:
 
 
 class Judge:
-    """Tells what a baseline lists.
-
-    Args:
-        baseline: the leaks that are known.
-    """
+    """Match findings with a baseline's entries."""
 
     def __init__(self, baseline: Baseline) -> None:
         self._baseline = baseline
@@ -105,27 +101,20 @@ class Judge:
             self.add(entry)
 
     def add(self, entry: KnownLeak) -> None:
-        """One leak more is known."""
+        """Add a known leak."""
         self.entries[key_of(entry)] = entry
         if entry.kind in ROAMING:
             self._roaming[entry.fingerprint, entry.device].add(entry)
 
     def find(self, finding: Finding, test: str, fixture: str | None) -> KnownLeak | None:
-        """The entry that lists a finding, whatever its size; None where none does.
-
-        Args:
-            finding: what was found.
-            test: id of the test function, or of the place that defines the fixture; as `place_of` gives it.
-            fixture: the fixture's name, None for a test.
-        """
+        """Return the entry that lists a finding, whatever its size; None where none does. See `entry_place`."""
         own, roaming = self._listing(finding, test, fixture)
         return own[0] if own else self._largest(roaming)
 
     def find_for_update(self, finding: Finding, test: str, fixture: str | None) -> tuple[KnownLeak | None, str]:
-        """The entry that an update changes for a finding, None where it adds one, and the reason that one begins with.
+        """Return the entry that an update changes (None: it adds an entry), and the initial reason.
 
-        A fixture that leaks is given an entry of its own: it was set up, whatever the order, and does not stand in for
-        another.
+        A leaking fixture always gets its own entry: unlike a test, it cannot have been charged because of test order.
         """
         own, roaming = self._listing(finding, test, fixture)
         largest = self._largest(roaming)
@@ -134,12 +123,9 @@ class Judge:
         return None, "" if largest is None else largest.reason
 
     def find_all(self, found: Iterable[tuple[Finding, str, str | None]]) -> set[Key]:
-        """Return the keys of every entry that could list one of the findings: none of these entries is gone.
+        """Return the keys of every entry that may list one of the findings: none of these is stale.
 
-        What has an entry of its own needs no other.
-
-        Args:
-            found: each finding with its test and fixture, as `find` takes them.
+        A finding with an entry of its own needs no other entry.
         """
         matched: set[Key] = set()
         met: set[int] = set()
@@ -159,7 +145,7 @@ class Judge:
         return max((entries.largest for entries in roaming), key=_size_of, default=None)
 
     def _listing(self, finding: Finding, test: str, fixture: str | None) -> tuple[list[KnownLeak], list[_Roaming]]:
-        """The entries that list a finding where it was made, the closest first, and those that do so anywhere."""
+        """Return the entries of the finding's own test or fixture, closest kind first, and those of any test."""
         device = device_type(finding.device)
         marks = _fingerprints(finding, of_fixture=fixture is not None)
         keys = [(test, fixture or "", mark, device) for mark in marks]
@@ -169,10 +155,10 @@ class Judge:
         return own, [self._roaming[mark, device] for mark in marks if (mark, device) in self._roaming]
 
     def settle(self, findings: Sequence[Finding], test: str, fixture: str | None) -> tuple[Finding, ...]:
-        """The findings of one test or fixture, with what is listed set known.
+        """Return the findings of one test or fixture, with `known` set on those that the baseline lists.
 
-        What the findings have from an earlier baseline is undone first. Several findings that one entry lists are one
-        leak: on each device their sizes are added up before they are compared.
+        Marks of an earlier baseline are removed first. Several findings of one entry count as one leak: their sizes are
+        added up per device before they are compared.
         """
         findings = [_restored(finding) for finding in findings]
         entries = [self.find(found, test, fixture) if is_recorded(found) else None for found in findings]
@@ -189,29 +175,29 @@ class Judge:
         if not is_recorded(finding):
             return finding
         if entry is None:
-            return dataclasses.replace(finding, evidence=(f"{NEW}the baseline does not list it", *finding.evidence))
+            return dataclasses.replace(finding, baseline=BaselineStatus("new", "the baseline does not list it"))
         if size <= self._baseline.limit(entry):
-            line = f"{KNOWN}{clean_text(entry.reason, MAX_TEXT).strip() or 'no reason is given'}"
-            return dataclasses.replace(finding, failed=False, known=True, evidence=(line, *finding.evidence))
-        line = f"{GROWN}{format_bytes(size)}, {_growth(entry.bytes, size)} {format_bytes(entry.bytes)} that are listed"
-        line += f"; {self._baseline.tolerance * 100:g} % more would pass"
-        return dataclasses.replace(finding, evidence=(line, *finding.evidence))
+            reason = clean_text(entry.reason, MAX_TEXT).strip() or "no reason is given"
+            return dataclasses.replace(finding, failed=False, known=True, baseline=BaselineStatus("known", reason))
+        text = f"{format_bytes(size)}, {_growth(entry.bytes, size)} {format_bytes(entry.bytes)} that are listed"
+        text += f"; {self._baseline.tolerance * 100:g} % more would pass"
+        return dataclasses.replace(finding, baseline=BaselineStatus("grown", text))
 
 
-def place_of(record: TestRecord | FixtureRecord) -> tuple[str, str | None]:
-    """How an entry names a test or a fixture: the test's or place's id, and the fixture's name."""
+def entry_place(record: TestRecord | FixtureRecord) -> tuple[str, str | None]:
+    """Return how an entry names a test or fixture: the id of the test or place, and the fixture's name."""
     if isinstance(record, TestRecord):
         return clean_text(function_of(record.nodeid), MAX_TEXT), None
     return clean_text(record.baseid, MAX_TEXT), clean_text(record.name, MAX_TEXT)
 
 
 def device_type(device: str) -> str:
-    """The type of a device: ``cuda`` for ``cuda:1``. Which card a test gets is chance."""
+    """Return the type of a device: ``cuda`` for ``cuda:1``. Which card a test gets is chance."""
     return clean_text(device.partition(":")[0].strip() or "cpu", MAX_TEXT)
 
 
 def verdict_of(record: TestRecord) -> Verdict:
-    """A test's verdict, from its findings; one that was not checked, or is allowed, stays so."""
+    """Return a test's verdict from its findings. Unchecked and allowed tests stay so."""
     if record.verdict in ("unchecked", "allowed"):
         return record.verdict
     if any(found.failed for found in record.findings):
@@ -220,7 +206,7 @@ def verdict_of(record: TestRecord) -> Verdict:
 
 
 def _fingerprints(finding: Finding, *, of_fixture: bool) -> tuple[str, ...]:
-    """The fingerprints of entries that list a finding, its own first."""
+    """Return the fingerprints of entries that list a finding, its own first."""
     if finding.kind not in SEVERITY:
         return (finding.fingerprint,)
     kinds: Iterable[FindingKind] = ("growing", "retained", "unconfirmed") if of_fixture else _MILDER[finding.kind]
@@ -228,11 +214,10 @@ def _fingerprints(finding: Finding, *, of_fixture: bool) -> tuple[str, ...]:
 
 
 def _restored(finding: Finding) -> Finding:
-    """A finding as it was before any baseline was applied to it."""
-    evidence = tuple(line for line in finding.evidence if not is_standing(line))
-    if not finding.known and len(evidence) == len(finding.evidence):
+    """Return a finding without the marks of any baseline."""
+    if not finding.known and finding.baseline is None:
         return finding
-    return dataclasses.replace(finding, failed=finding.failed or finding.known, known=False, evidence=evidence)
+    return dataclasses.replace(finding, failed=finding.failed or finding.known, known=False, baseline=None)
 
 
 def _growth(before: int, now: int) -> str:

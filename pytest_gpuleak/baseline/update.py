@@ -1,7 +1,6 @@
-"""Known leaks: how a run is judged by a baseline, what is gone, and what the next baseline says.
+"""Judge a run by a baseline, find stale entries, and compute the next baseline.
 
-Pure: from records and entries to records and entries. The file is read and written by `baseline.file`; what an entry
-lists is decided by `baseline.matching`.
+Pure functions from records and entries to records and entries.
 """
 
 from __future__ import annotations
@@ -26,9 +25,9 @@ from pytest_gpuleak.baseline.matching import (
     SEVERITY,
     Judge,
     device_type,
+    entry_place,
     function_of,
     is_recorded,
-    place_of,
     verdict_of,
 )
 from pytest_gpuleak.model.findings import Finding, KnownLeak
@@ -48,12 +47,12 @@ __all__ = [
 
 
 class Seen(NamedTuple):
-    """What a run can tell about tests beyond its report.
+    """What a run knows about tests beyond its report.
 
     Attributes:
-        gone: ids of tests, as entries give them, that no longer exist in a file that was collected whole.
-        partial: ids of tests of which some parameters were not run.
-        fixtures: wider fixtures that were set up, and so torn down, each as its place and name.
+        gone: ids of tests, as in entries, that are missing from a file that was collected whole.
+        partial: ids of tests of which some parameters did not run.
+        fixtures: wider fixtures that were set up and torn down, each as its place and name.
     """
 
     gone: frozenset[str] = frozenset()
@@ -62,7 +61,7 @@ class Seen(NamedTuple):
 
 
 class BaselineChange(NamedTuple):
-    """What an update does to a baseline; a changed entry stands as it is to be, and in `before` as it was."""
+    """Difference between two baselines. A changed entry is in `changed` as it is now, in `before` as it was."""
 
     added: tuple[KnownLeak, ...]
     removed: tuple[KnownLeak, ...]
@@ -74,17 +73,17 @@ class BaselineChange(NamedTuple):
 def apply_baseline(report: RunReport, baseline: Baseline, seen: Seen | None = None) -> RunReport:
     """Judge a run by a baseline.
 
-    Verdicts, `known`, `failed`, `stale` and the summary's counts are made anew from the findings: what an earlier
-    baseline had set known fails, unless this one lists it.
+    Verdicts, `known`, `failed`, `stale` and the summary's counts are computed from the findings, so that marks of an
+    earlier baseline do not count.
 
-    An entry is stale if every test of its function that ran was checked, the last attempt of each, and no finding of
-    the run, failed or not, is what it lists; or if the run has collected its file and found no such test. Without
-    `seen`, entries of fixtures, and those of tests that are gone, are stale where the report already says so.
+    An entry is stale if every test of its function that ran was checked in its last attempt and no finding of the run
+    matches, or if its file was collected without it. Without `seen`, entries of fixtures and of vanished tests are
+    stale where the report already says so.
 
     Args:
         report: the run.
-        baseline: the leaks that are known.
-        seen: what else the run can tell; None for a report that is all there is.
+        baseline: the known leaks.
+        seen: what else the run knows; None where there is only the report.
     """
     judge = Judge(baseline)
     tests = tuple(_settled_test(record, judge) for record in report.tests)
@@ -95,26 +94,19 @@ def apply_baseline(report: RunReport, baseline: Baseline, seen: Seen | None = No
 
 
 def update_baseline(old: Baseline, report: RunReport, seen: Seen | None = None) -> tuple[Baseline, BaselineChange]:
-    """The baseline after a run, and what was changed.
+    """Compute the baseline after a run, and what changed.
 
-    What failed, or was known, and is not listed is added; what is stale is removed; an entry whose leak is larger than
-    the tolerance allows, or by as much smaller, is given its new size. All else, reasons above all, stays as it is:
-    a run in which nothing has changed gives the same baseline. What a test was allowed to leave is not recorded, nor
-    is what a test left that was not checked, nor a budget.
+    Findings that failed or were known are added unless listed; stale entries are removed; an entry whose leak differs
+    by more than the tolerance gets the new size. All else stays, reasons included, so an unchanged run gives the same
+    baseline. Allowed leaks, unchecked tests and budgets are not recorded.
 
-    Nothing here asks whether the run may be trusted: tests that failed are not checked, and those that did not run
-    keep their entries.
-
-    Args:
-        old: the baseline so far.
-        report: the run.
-        seen: what else the run can tell, as for `apply_baseline`.
+    The caller decides whether the run may be trusted; entries of tests that did not run are kept.
     """
     judge = Judge(old)
     stale = set(map(key_of, _stale(report, judge, seen)))
     sizes: dict[Key, Counter[tuple[object, str]]] = defaultdict(Counter)
     confirmed: dict[Key, Finding] = {}
-    # In an order of their own, so that the file does not depend on that of the tests; what is confirmed comes first.
+    # Sorted, so that the file does not depend on the order of the tests. Confirmed findings come first.
     order = sorted(
         _recorded(report), key=lambda one: (SEVERITY.get(one[0].kind, 3), one[1], one[2] or "", one[0].device)
     )
@@ -125,7 +117,7 @@ def update_baseline(old: Baseline, report: RunReport, seen: Seen | None = None) 
             judge.add(entry)
         elif entry.kind == "unconfirmed" and finding.kind in ("growing", "retained"):
             confirmed.setdefault(key_of(entry), finding)
-        # How much of a cache each test fills is by their order: what one process left in it is counted as one.
+        # The order of the tests decides how much of a cache each fills, so sizes are summed per process.
         share: object = worker if entry.kind == "retained" and entry.fixture is None else record
         sizes[key_of(entry)][share, finding.device] += finding.bytes
     before = {key_of(entry): entry for entry in old.entries}
@@ -165,13 +157,13 @@ def update_baseline(old: Baseline, report: RunReport, seen: Seen | None = None) 
 
 
 def _recorded(report: RunReport) -> Iterator[tuple[Finding, str, str | None, int, str]]:
-    """Each finding that a baseline lists, where it was made, the number of its record, and the worker."""
+    """Yield each finding that a baseline lists, with its test or fixture, its record's number and its worker."""
     records: list[TestRecord | FixtureRecord] = [*_judged_tests(report), *report.fixtures]
     for index, record in enumerate(records):
         if record.allowed is None:
             for finding in record.findings:
                 if is_recorded(finding):
-                    yield finding, *place_of(record), index, record.worker
+                    yield finding, *entry_place(record), index, record.worker
 
 
 def _judged_tests(report: RunReport) -> Iterable[TestRecord]:
@@ -193,7 +185,7 @@ def _entry_of(finding: Finding, test: str, fixture: str | None, reason: str) -> 
 
 
 def _may_shrink(entry: KnownLeak, whole: frozenset[str]) -> bool:
-    """Whether less than an entry's size means that the leak has shrunk; what roams may have been left elsewhere."""
+    """Tell whether a smaller finding means a smaller leak. A roaming leak may have been left by another test."""
     return entry.fixture is None and entry.kind not in ROAMING and entry.test in whole
 
 
@@ -205,20 +197,20 @@ def _confirmed(entry: KnownLeak, finding: Finding, judge: Judge) -> KnownLeak:
 def _settled_test(record: TestRecord, judge: Judge) -> TestRecord:
     if not record.findings or record.verdict in ("unchecked", "allowed"):
         return record
-    record = record._replace(findings=judge.settle(record.findings, *place_of(record)))
+    record = record._replace(findings=judge.settle(record.findings, *entry_place(record)))
     return record._replace(verdict=verdict_of(record))
 
 
 def _settled_fixture(record: FixtureRecord, judge: Judge) -> FixtureRecord:
     if record.allowed is not None:
         return record
-    return dataclasses.replace(record, findings=judge.settle(record.findings, *place_of(record)))
+    return dataclasses.replace(record, findings=judge.settle(record.findings, *entry_place(record)))
 
 
 def _stale(report: RunReport, judge: Judge, seen: Seen | None) -> tuple[KnownLeak, ...]:
     records: list[TestRecord | FixtureRecord] = [*_judged_tests(report), *report.fixtures]
     matched = judge.find_all(
-        (finding, *place_of(record)) for record in records if record.allowed is None for finding in record.findings
+        (finding, *entry_place(record)) for record in records if record.allowed is None for finding in record.findings
     )
     whole = _whole_functions(report, seen)
     before = set(map(key_of, report.stale)) if seen is None else set()
@@ -239,18 +231,18 @@ def _stale(report: RunReport, judge: Judge, seen: Seen | None) -> tuple[KnownLea
 
 
 def _whole_functions(report: RunReport, seen: Seen | None) -> frozenset[str]:
-    """The test functions of which all that ran was checked in the end, and of which nothing is known not to have run."""
+    """Return the test functions whose every parameter ran and was checked in its last attempt."""
     last: dict[tuple[str, str], TestRecord] = {(record.nodeid, record.worker): record for record in report.tests}
     checked: dict[str, bool] = {}
     for record in last.values():
-        function, _ = place_of(record)
+        function, _ = entry_place(record)
         checked[function] = checked.get(function, True) and record.verdict != "unchecked"
     partial = frozenset() if seen is None else seen.partial
     return frozenset(function for function, whole in checked.items() if whole and function not in partial)
 
 
 def _unseen_kinds(report: RunReport) -> frozenset[str]:
-    """The kinds that the run did not look for, as its policy has it: no entry of those is gone for not being found."""
+    """Return the kinds that the run's policy does not look for. Their entries are not stale for being missing."""
     policy = report.policy
     kinds = set()
     if policy.get("cycles") == "ignore":

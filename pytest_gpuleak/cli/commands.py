@@ -1,6 +1,6 @@
-"""The command `gpuleak`: reports shown, compared, merged, converted, and judged for CI.
+"""The commands of `gpuleak`.
 
-Exit status: 0 all is well, 1 leaks (or what else a command calls bad news), 2 input or usage that is no good.
+Exit status: 0 all is well, 1 leaks (or other bad news of a command), 2 unusable input or command line.
 """
 
 # ruff: noqa: D301 - click keeps the lines of a paragraph that begins with a backspace, which is an escape, as they are
@@ -47,14 +47,14 @@ _FINGERPRINT = re.compile(r"[0-9a-fA-F]{4,128}")
 
 
 class _Commands(click.Group):
-    """Commands that say what went wrong on one line, whatever it was, with exit status 2."""
+    """Turn every error into one line and exit status 2."""
 
     def invoke(self, ctx: click.Context) -> Any:
         try:
             return super().invoke(ctx)
         except (click.ClickException, click.Abort, click.exceptions.Exit):
             raise
-        except OSError as error:  # whatever is read says itself what is wrong with it
+        except OSError as error:  # readers raise errors of their own for bad content
             refuse(f"the output could not be written ({clean_text(error.strerror or str(error), TEXT_LIMIT)})")
         except Exception as error:  # noqa: BLE001 - a user of CI can do nothing with a traceback of ours
             place = traceback.extract_tb(error.__traceback__)[-1]
@@ -176,10 +176,9 @@ def gate(
     if reasons:
         lines += [click.style(f"gate: FAILED: {reason}", fg="red") for reason in reasons]
     else:
-        passed = count_of(sum(found.known for found in _findings(report)), "known leak")
-        lines.append(
-            click.style(f"gate: passed: no leak but {passed}; {count_of(len(report.tests), 'test')}", fg="green")
-        )
+        known_leaks = sum(found.known for found in _findings(report))
+        passed = f"no new leaks, {count_of(known_leaks, 'known leak')}" if known_leaks else "no leaks"
+        lines.append(click.style(f"gate: passed: {passed}; {count_of(len(report.tests), 'test')}", fg="green"))
     say(lines)
     sys.exit(int(bool(reasons)))
 
@@ -244,10 +243,10 @@ def completion(shell: str) -> None:
     from click.shell_completion import get_completion_class
 
     found = get_completion_class(shell)
-    if found is None:  # a click without this shell
+    if found is None:  # this click does not know the shell
         refuse(f"this version of click completes nothing in {shell}")
     template = found(main, {}, "gpuleak", "_GPULEAK_COMPLETE")
-    # Not source(): it asks the bash that is installed here, which need not be the one that will read the script.
+    # Not source(): it asks this machine's bash, while another one may read the script.
     say([template.source_template % template.source_vars()])
 
 
@@ -267,7 +266,6 @@ def _merge(sources: Sequence[str]) -> Merger:
 
 
 def _with_progress(sources: Sequence[str]) -> Iterator[str]:
-    """Go through the sources, with a bar on a terminal where there are several."""
     if len(sources) < 2 or not sys.stderr.isatty():
         yield from sources
         return
@@ -320,7 +318,7 @@ def _findings(report: RunReport) -> Iterator[Finding]:
 
 
 def _reasons(report: RunReport, *, listed: bool, fail_stale: bool) -> list[str]:
-    """What stops the gate, a line each."""
+    """Return what fails the gate, a line each."""
     reasons = []
     tests = sum(test.verdict == "leaked" or any(found.failed for found in test.findings) for test in report.tests)
     fixtures = sum(any(found.failed for found in fixture.findings) for fixture in report.fixtures)

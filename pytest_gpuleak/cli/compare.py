@@ -1,8 +1,8 @@
-"""Two reports of the same suite side by side: which leaks are new, gone, grown or shrunk. Pure.
+"""Compare two reports of the same suite: which leaks are new, gone, grown or shrunk.
 
-A leak is a finding that fails, or would but for a baseline. It is the same in both reports where the test (or fixture),
-the device and the fingerprint are: several such, which differ in digits alone, are taken together. A leak of which the new
-report cannot tell (its test did not run, or could not be checked) is not gone.
+A leak is a finding that fails, or would without a baseline. Leaks of both reports are the same if test (or fixture),
+device and fingerprint are equal; several with equal keys are added up. A leak whose test did not run or was not checked
+in the new report is not gone.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ if TYPE_CHECKING:
     from pytest_gpuleak.model.records import RunReport, TestRecord
 
 TOLERANCE = 0.1
-"""By how much of its size a leak may grow or shrink and still be the same."""
+"""Share of its size by which a leak may change and still count as unchanged."""
 
 
 class LeakKey(NamedTuple):
-    """What a leak is recognised by: the test's or fixture's name, and the finding's device and fingerprint."""
+    """Identity of a leak: the test's or fixture's name, the device and the fingerprint."""
 
     place: str
     device: str
@@ -34,13 +34,7 @@ class LeakKey(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Leak:
-    """A leak as one of the reports has it.
-
-    Attributes:
-        place: the test's id, or what names the fixture.
-        finding: the largest of the findings.
-        bytes: the bytes of all of them.
-    """
+    """A leak as one of the reports has it."""
 
     place: str
     finding: Finding
@@ -49,7 +43,7 @@ class Leak:
 
 @dataclasses.dataclass(frozen=True)
 class Change:
-    """A leak that both reports have, of another size."""
+    """A leak whose size differs between the reports."""
 
     old: Leak
     new: Leak
@@ -57,17 +51,14 @@ class Change:
 
 @dataclasses.dataclass(frozen=True)
 class Comparison:
-    """What has changed from one report to another.
+    """Changes from one report to another.
 
     Attributes:
-        new: leaks of the new report alone.
-        grown: leaks that take more bytes than before, by more than the tolerance.
-        shrunk: leaks that take less.
-        gone: leaks of the old report whose test was checked, and left nothing like it.
-        unseen: leaks of the old report whose test the new one does not have, or could not check.
-        verdicts: tests whose verdict is another: nodeid, old and new verdict.
-        added: tests that only the new report has.
-        removed: tests that only the old report has.
+        grown: leaks that grew by more than the tolerance.
+        shrunk: leaks that shrank by more than the tolerance.
+        gone: leaks whose test was checked again and left nothing of the kind.
+        unseen: leaks whose test is missing or unchecked in the new report.
+        verdicts: tests whose verdict changed: nodeid, old and new verdict.
     """
 
     new: tuple[Leak, ...]
@@ -81,17 +72,14 @@ class Comparison:
 
     @property
     def is_worse(self) -> bool:
-        """Whether anything is new or has grown."""
+        """Tell whether any leak is new or has grown."""
         return bool(self.new or self.grown)
 
 
 def compare_reports(old: RunReport, new: RunReport, tolerance: float = TOLERANCE) -> Comparison:
-    """Compare two reports. Several attempts of one test count as one, by the rule of `merge`.
+    """Compare two reports, whose leaks may differ by a share of the old size (`tolerance`).
 
-    Args:
-        old: the earlier report.
-        new: the later one.
-        tolerance: by what part of its old size a leak may change unmentioned: 0.1 is a tenth.
+    Attempts of one test are merged first, as `merge` does.
     """
     old, new = merge_reports([old]), merge_reports([new])
     before, after = _leaks(old), _leaks(new)
@@ -121,12 +109,7 @@ def compare_reports(old: RunReport, new: RunReport, tolerance: float = TOLERANCE
 
 
 def keep_leak(report: RunReport, digits: str) -> RunReport:
-    """The report with one leak alone: verdicts and counts are made anew.
-
-    Args:
-        report: the run.
-        digits: how the leak's fingerprint begins.
-    """
+    """Reduce a report to one leak; verdicts and counts follow from it."""
     tests = [test._replace(findings=_keep(test.findings, digits)) for test in report.tests]
     fixtures = [dataclasses.replace(fixture, findings=_keep(fixture.findings, digits)) for fixture in report.fixtures]
     left = tuple(fixture for fixture in fixtures if fixture.findings)
@@ -140,7 +123,7 @@ def _keep(findings: tuple[Finding, ...], digits: str) -> tuple[Finding, ...]:
 
 
 def name_fixture(record: FixtureRecord) -> str:
-    """Name a fixture as one line does: ``fixture 'model' (module scope, tests/test_a.py)``."""
+    """Name a fixture in one line: ``fixture 'model' (module scope, tests/test_a.py)``."""
     place = f", {record.baseid}" if record.baseid else ""
     return f"fixture '{record.name}' ({record.scope} scope{place})"
 

@@ -1,9 +1,8 @@
-"""Several reports as one: shards, ranks, retries. Pure.
+"""Merge reports of shards, ranks or retries.
 
-What was found stays found. Of one test in several reports (or several attempts in one) the record with the gravest
-verdict counts, leaked before allowed, noted, clean and unchecked, and of equals the later. So a retry that comes out
-clean settles a test that could not be checked, and does not clear one that leaked. The findings of the attempts that
-were checked are united.
+Of several records of one test the gravest verdict counts (leaked, allowed, noted, clean, unchecked), of equal ones the
+later. So a clean retry settles a test that could not be checked, but does not clear a leak. The findings of checked
+attempts are united.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from itertools import zip_longest
 from typing import TYPE_CHECKING, Any
 
 from pytest_gpuleak.baseline.file import key_of
-from pytest_gpuleak.baseline.matching import place_of
+from pytest_gpuleak.baseline.matching import entry_place
 from pytest_gpuleak.cli.packed_records import PackedTests
 from pytest_gpuleak.model.records import RunReport
 from pytest_gpuleak.model.summary import summarise
@@ -28,21 +27,19 @@ if TYPE_CHECKING:
     from pytest_gpuleak.model.records import TestRecord, Verdict
 
 GRAVITY: dict[Verdict, int] = {"unchecked": 0, "clean": 1, "noted": 2, "allowed": 3, "leaked": 4}
-"""The verdicts, the gravest last."""
+"""The verdicts, gravest last."""
 
 DIFFERING = "differing"
-"""The key of `environment` and `policy` under which a merged report lists what the reports do not agree on."""
+"""Key of `environment` and `policy` that lists what the merged reports disagree on."""
 
 _ADDED_UP = ("budgets_unchecked", "rerun")
-"""Counts of a summary that the records do not give, and that add up."""
+"""Counts of a summary that do not follow from the records, and are added up."""
 
 
 def merge_reports(reports: Iterable[RunReport], names: Sequence[str] = ()) -> RunReport:
-    """Merge reports into one, with one record a test, in the order in which the tests are first met.
+    """Merge reports, earlier ones first, into one with one record a test, in the order of first appearance.
 
-    Args:
-        reports: the reports, earlier ones first: taken one at a time, so a generator keeps memory low.
-        names: what to call them where one is incomplete; by number where there is no name.
+    `reports` are taken one at a time, so a generator keeps memory low. `names` are for messages on incomplete reports.
     """
     merger = Merger()
     for index, report in enumerate(reports):
@@ -51,12 +48,12 @@ def merge_reports(reports: Iterable[RunReport], names: Sequence[str] = ()) -> Ru
 
 
 class Merger:
-    """Merges reports one at a time, and keeps them packed."""
+    """Merge reports one at a time, with packed records."""
 
     def __init__(self) -> None:
         self.tests = PackedTests()
         self._places: dict[str, int] = {}
-        self._states = bytearray()  # by test: twice its gravity, plus one where it has findings
+        self._states = bytearray()  # by test: twice its gravity, plus one if it has findings
         self._fixtures: dict[tuple[str, str, str], FixtureRecord] = {}
         self._stale = _Stale()
         self._environment, self._policy = _Agreement(), _Agreement()
@@ -67,12 +64,7 @@ class Merger:
         self._faults: dict[str, None] = {}
 
     def add(self, report: RunReport, name: str) -> None:
-        """Take a report, later than those before it.
-
-        Args:
-            report: the report.
-            name: what to call it, should it be incomplete.
-        """
+        """Add a report, later than those before it."""
         for test in report.tests:
             self._add_test(test)
         for fixture in report.fixtures:
@@ -93,11 +85,11 @@ class Merger:
             self._incomplete.append(f"{name}: {report.incomplete}")
 
     def report(self) -> RunReport:
-        """All of it. Its tests are unpacked."""
+        """Return the merged report, with all tests unpacked."""
         return dataclasses.replace(self.outline(), tests=tuple(self.tests))
 
     def outline(self) -> RunReport:
-        """All but the tests, which `tests` has."""
+        """Return the merged report without its tests, which stay packed in `tests`."""
         fixtures = tuple(self._fixtures.values())
         stale = self._stale.settle()
         known = sum(found.known for record in fixtures for found in record.findings)
@@ -131,14 +123,14 @@ class Merger:
             return
         before = self._states[place]
         if not (state | before) & 1 and state < before:
-            return  # without findings the graver record stands, and need not be unpacked
+            return  # the graver record stands and needs no unpacking
         merged = test if not (state | before) & 1 else merge_tests(self.tests[place], test)
         self.tests.replace(place, merged)
         self._states[place] = 2 * GRAVITY[merged.verdict] + bool(merged.findings)
 
 
 def merge_tests(earlier: TestRecord, later: TestRecord) -> TestRecord:
-    """Settle two records of one test. What an attempt that could not be checked left counts only beside its like."""
+    """Merge two records of one test. Findings of unchecked attempts count only if both are unchecked."""
     gravest = later if GRAVITY[later.verdict] >= GRAVITY[earlier.verdict] else earlier
     if (earlier.verdict == "unchecked") != (later.verdict == "unchecked"):
         return gravest
@@ -146,7 +138,7 @@ def merge_tests(earlier: TestRecord, later: TestRecord) -> TestRecord:
 
 
 def merge_fixtures(earlier: FixtureRecord, later: FixtureRecord) -> FixtureRecord:
-    """Settle two records of one fixture."""
+    """Merge two records of one fixture."""
     if earlier is later:
         return later
     findings = unite_findings(earlier.findings, later.findings)
@@ -155,10 +147,10 @@ def merge_fixtures(earlier: FixtureRecord, later: FixtureRecord) -> FixtureRecor
 
 
 def unite_findings(earlier: Sequence[Finding], later: Sequence[Finding]) -> tuple[Finding, ...]:
-    """Unite findings of the same kind, device and fingerprint: the graver stands for both, of equally grave the larger.
+    """Unite findings with the same kind, device and fingerprint: the graver counts, of equal ones the larger.
 
-    A fingerprint has no digits: `app.layer1` and `app.layer2` have the same one, and are two findings of one test. So
-    the findings of each side are ranked, and those of the same rank are one.
+    Fingerprints have no digits, so `app.layer1` and `app.layer2` share one, and a test may have findings on both.
+    Findings of each side are therefore ranked, and those of equal rank are united.
     """
     groups: dict[tuple[str, str, str], tuple[list[Finding], list[Finding]]] = defaultdict(lambda: ([], []))
     for side, findings in enumerate((earlier, later)):
@@ -171,14 +163,14 @@ def unite_findings(earlier: Sequence[Finding], later: Sequence[Finding]) -> tupl
 
 
 def _unite(old: list[Finding], new: list[Finding]) -> list[Finding]:
-    """Unite two lists: the gravest and largest of one side meets that of the other, the graver stands, and so on."""
+    """Unite two lists by rank."""
     sides = [sorted(side, key=_rank, reverse=True) for side in (old, new)]
     pairs = zip_longest(*sides)
     return [max((one for one in (later, earlier) if one is not None), key=_rank) for earlier, later in pairs]
 
 
 def _rank(finding: Finding) -> tuple[bool, bool, int]:
-    """What makes one finding stand for another: a total order, so that reports may be merged in any grouping."""
+    """Order findings totally, so that the result does not depend on how reports are grouped."""
     return finding.failed, finding.known, finding.bytes
 
 
@@ -190,9 +182,9 @@ def _moment(text: str) -> datetime.datetime:
 
 
 class _Stale:
-    """The entries of a baseline that are stale in all: some report says so, and none that could tell says otherwise.
+    """Entries that some report calls stale and no other report that could tell contradicts.
 
-    A report can tell where it counts stale entries at all, and has checked a test of the entry's function.
+    A report can tell if it counts stale entries and has checked a test of the entry's function.
     """
 
     def __init__(self) -> None:
@@ -200,7 +192,7 @@ class _Stale:
         """Whether any report counts stale entries."""
         self._entries: dict[tuple[str, ...], KnownLeak] = {}
         self._checked: Counter[str] = Counter()  # by test function: the reports that checked it
-        self._agreed: Counter[tuple[str, ...]] = Counter()  # by entry: those of them that call it stale
+        self._agreed: Counter[tuple[str, ...]] = Counter()  # by entry: the reports that call it stale
         self._found: set[tuple[str, str | None, str]] = set()
         self._known: set[str] = set()
 
@@ -208,13 +200,13 @@ class _Stale:
         records: tuple[TestRecord | FixtureRecord, ...] = (*report.tests, *report.fixtures)
         for record in records:
             for finding in record.findings:
-                self._found.add((*place_of(record), finding.fingerprint))
+                self._found.add((*entry_place(record), finding.fingerprint))
                 if finding.known:
                     self._known.add(finding.fingerprint)
         if "stale" not in report.summary and not report.stale:
             return
         self.judged = True
-        checked = {place_of(test)[0] for test in report.tests if test.verdict != "unchecked"}
+        checked = {entry_place(test)[0] for test in report.tests if test.verdict != "unchecked"}
         self._checked.update(checked)
         for entry in report.stale:
             self._entries[key_of(entry)] = entry
@@ -231,14 +223,14 @@ class _Stale:
 
 
 class _Agreement:
-    """What reports say under the same keys: what they agree on, and where they differ."""
+    """Values of reports under the same keys: what they agree on, and what differs."""
 
     def __init__(self) -> None:
         self._values: dict[str, dict[str, Any]] = {}  # by key: each value by its text, as many as there may be
 
     def add(self, said: Mapping[str, Any]) -> None:
         listed = said.get(DIFFERING)
-        differing = listed if isinstance(listed, dict) else {}  # of a report that was merged before
+        differing = listed if isinstance(listed, dict) else {}  # from an earlier merge
         for key, value in said.items():
             if key != DIFFERING and key not in differing:
                 self._note(key, value)
@@ -250,7 +242,6 @@ class _Agreement:
         self._values.setdefault(key, {}).setdefault(_text_of(value), value)
 
     def settle(self, *, join: bool) -> dict[str, Any]:
-        """One value a key: the first, or all texts of them in one; where they differ, all of them are listed as well."""
         settled: dict[str, Any] = {}
         for key, by_text in self._values.items():
             values = list(by_text.values())
@@ -267,7 +258,7 @@ class _Agreement:
 
 
 def _distinct(values: Iterable[Any]) -> list[Any]:
-    """Each value once, in order. They need not be hashable."""
+    """Return each value once, in order. Values need not be hashable."""
     found: dict[str, Any] = {}
     for value in values:
         found.setdefault(_text_of(value), value)
@@ -275,12 +266,12 @@ def _distinct(values: Iterable[Any]) -> list[Any]:
 
 
 def _text_of(value: Any) -> str:
-    """Write a value of a report so that equal ones read the same: comparing each with each takes forever."""
+    """Write a value so that equal values have equal text: comparing all pairs is quadratic."""
     return json.dumps(value, sort_keys=True, default=repr)
 
 
 class _Usage:
-    """The memory of several runs: what they added is added up, the highest peak and the heaviest tests of all are kept."""
+    """Memory of several runs: drift is added up, the highest peak and the heaviest tests are kept."""
 
     def __init__(self) -> None:
         self._drift: dict[str, dict[str, int]] = {}

@@ -1,4 +1,4 @@
-"""What `gpuleak` writes: lines for a reader, and reports in any format, to a file or to standard output."""
+"""Output of `gpuleak`: lines for a reader, and reports in any format."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from typing import IO, TYPE_CHECKING, Any, NoReturn, TextIO
 import click
 
 from pytest_gpuleak.model.text import clean_text, count_of, format_bytes
-from pytest_gpuleak.reports.formats import WRITERS, load_writer, why_not_accepted
+from pytest_gpuleak.reports.atomic_write import write_text
+from pytest_gpuleak.reports.formats import WRITERS, render, why_not_accepted
 from pytest_gpuleak.reports.terminal.baseline import STALE_SHOWN, render_entry
 from pytest_gpuleak.reports.terminal.findings import render_line
 from pytest_gpuleak.reports.terminal.section import render_leaks
@@ -25,13 +26,11 @@ if TYPE_CHECKING:
     from pytest_gpuleak.model.records import RunReport
 
 FORMATS = {**{module: suffix for suffix, module in WRITERS.items()}, "gitlab": ".codequality.json"}
-"""The formats by name, each with the end of a path that means it."""
+"""The formats by name, each with the suffix of a path that selects it."""
 
 STREAM = "-"
-"""What stands for standard input and standard output."""
 
 MAX_CHANGES = 1_000
-"""Changes of one sort that a comparison lists."""
 
 
 class Unusable(click.ClickException):
@@ -45,12 +44,12 @@ class Unusable(click.ClickException):
 
 
 def say(lines: Iterable[str], *, error: bool = False) -> None:
-    """Write lines to standard output, or to standard error; quietly to nowhere when the reader has gone.
+    """Write lines to standard output or standard error. A reader that has gone is no error.
 
     Colours reach a terminal alone, and none where ``NO_COLOR`` is set (https://no-color.org).
     """
     stream: TextIO | None = sys.stderr if error else sys.stdout
-    if stream is None:  # closed before the program started: nobody reads it
+    if stream is None:  # closed before the program started
         return
     encoding = stream.encoding or "ascii"
     text = "".join(f"{line}\n" for line in lines).encode(encoding, "backslashreplace").decode(encoding)
@@ -61,19 +60,19 @@ def say(lines: Iterable[str], *, error: bool = False) -> None:
 
 
 def _silence() -> None:
-    """Send what is still to be written nowhere: the interpreter flushes its streams once more when it ends."""
+    """Discard further output: the interpreter flushes its streams once more when it ends."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, sys.stdout.fileno())
     os.close(nowhere)
 
 
 def width() -> int:
-    """Columns to write for."""
+    """Return the columns to write for."""
     return shutil.get_terminal_size((80, 24)).columns
 
 
 def render_report(report: RunReport, verbosity: int) -> list[str]:
-    """Write a report as the end of a pytest run does: the leaks, the heaviest tests, and one line over all."""
+    """Write a report as the end of a pytest run does."""
     columns = width()
     leaks = render_leaks(report, verbosity=verbosity, width=columns)
     lines: list[str] = []
@@ -95,7 +94,7 @@ def render_report(report: RunReport, verbosity: int) -> list[str]:
 
 
 def render_comparison(found: Comparison) -> list[str]:
-    """Write what has changed, the worst first; every line says of what test or fixture it is."""
+    """Write changes, worst first."""
     lines: list[str] = []
 
     def tell(word: str, colour: str | None, entries: Sequence[tuple[str, str]]) -> None:
@@ -131,13 +130,13 @@ def _cut(lines: list[str], word: str) -> list[str]:
 
 
 def choose_format(target: str, named: str | None) -> str:
-    """Tell the format of an output. Raises Unusable where neither an option nor the path says it, or it cannot be written."""
+    """Return the format of an output. Raises Unusable where it is unknown or the path cannot be written."""
     if target == STREAM:
         return named or "json"
     path = Path(target)
     if named is None and target.lower().endswith(FORMATS["gitlab"]):
         named = "gitlab"
-    # A format that is named makes any suffix do: only the folder is to be judged then.
+    # With a named format any suffix will do, so only the folder is checked.
     folder = named is not None and not path.is_dir()
     why = why_not_accepted(path.with_name(path.name + ".json") if folder else path)
     if why is not None:
@@ -146,13 +145,12 @@ def choose_format(target: str, named: str | None) -> str:
 
 
 def write_output(report: RunReport, target: str, form: str) -> None:
-    """Write a report in a format, to a file in one step or to standard output. Raises Unusable where it cannot be."""
-    module = load_writer(form)
-    write_target(lambda path: module.write(report, path), target)
+    """Write a report in a format, to a file in one step or to standard output. Raises Unusable on failure."""
+    write_target(lambda path: write_text(render(report, form), path), target)
 
 
 def write_target(write: Callable[[Path], None], target: str) -> None:
-    """Let a function write a file, or standard output by way of one. Raises Unusable where it cannot be written."""
+    """Let a function write a file, or standard output through a file. Raises Unusable on failure."""
     try:
         if target != STREAM:
             write(Path(target))

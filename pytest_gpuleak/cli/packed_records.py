@@ -1,4 +1,4 @@
-"""Records of many tests in little memory: as lines of JSON, compressed by the block."""
+"""Records of many tests in little memory: lines of JSON, compressed in blocks."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import json
 import zlib
 from typing import TYPE_CHECKING
 
-from pytest_gpuleak.model.records import decode_test
-from pytest_gpuleak.reports.json.lines import encode_line
+from pytest_gpuleak.model.outcomes import decode_test, encode_test
+from pytest_gpuleak.reports.json.plain import encode_line
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -15,13 +15,13 @@ if TYPE_CHECKING:
     from pytest_gpuleak.model.records import TestRecord
 
 _BLOCK = 64
-"""Records in a block. Alike as they are, they shrink to a tenth together, and hardly one by one."""
+"""Records in a block. Similar records shrink to a tenth together, and hardly alone."""
 
 
 class PackedTests:
-    """A list of tests' records that can be appended to, and whose items can be replaced.
+    """A list of tests' records with replaceable items.
 
-    As objects, the records of 200,000 tests take some 250 MB, of which most says the same again.
+    As objects, the records of 200,000 tests take some 250 MB.
     """
 
     def __init__(self) -> None:
@@ -41,18 +41,18 @@ class PackedTests:
             yield decode_test(json.loads(line))
 
     def append(self, record: TestRecord) -> None:
-        """Add a record at the end."""
-        self._open.append(encode_line(record))
+        """Append a record."""
+        self._open.append(encode_line(encode_test(record)))
         if len(self._open) == _BLOCK:
             self._blocks.append(zlib.compress("\n".join(self._open).encode("ascii"), 1))
             self._open = []
 
     def replace(self, index: int, record: TestRecord) -> None:
-        """Put a record in the place of another."""
-        self._replaced[index] = encode_line(record)
+        """Replace a record."""
+        self._replaced[index] = encode_line(encode_test(record))
 
     def lines(self) -> Iterator[str]:
-        """Each record as one line of JSON, as a report has it."""
+        """Yield each record as one line of JSON, as in a report."""
         for index in range(len(self)):
             yield self._line(index)
 

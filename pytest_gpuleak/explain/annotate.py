@@ -1,4 +1,4 @@
-"""A finding with what a reader needs beside the verdict: short paths, the edge to edit, the hint."""
+"""Complete a finding for the reader: short paths, the reference to edit, the hint."""
 
 from __future__ import annotations
 
@@ -12,16 +12,10 @@ if TYPE_CHECKING:
 
 
 def for_the_reader(finding: Finding, why_unconfirmed: str, shorten: Callable[[str], str]) -> Finding:
-    """The finding as it is reported.
-
-    Args:
-        finding: what was found.
-        why_unconfirmed: why there was no full re-run, if there was none.
-        shorten: makes a path relative to the rootdir.
-    """
+    """Return the finding as it is reported."""
     if finding.kind == "cycle" and finding.holder is None:
-        return finding  # it has no place and no line: a suite may have one in nearly every test
-    # Not before: the first cycle of a run would pay for loading what it has no use for.
+        return finding  # it has no place and no line
+    # Only now, since findings of cycles do not need it.
     from pytest_gpuleak.explain.hints.order import hint_for
 
     finding = dataclasses.replace(

@@ -1,6 +1,6 @@
-"""What a search has found, written down: for each target its root, and the way there as a reader follows it.
+"""The answers of a search: for each target its root, and the path from there.
 
-All targets are written together: their ways are the branches of one tree, and each reference on it is named once.
+All targets are written together: their paths are branches of one tree, and each reference is named once.
 """
 
 from __future__ import annotations
@@ -22,18 +22,11 @@ if TYPE_CHECKING:
 
 
 _STEPS_AN_EDGE: Final = 64
-"""Small steps that naming an edge amounts to, for `Deadline.worked`."""
+"""Small steps that naming one reference counts as, for `Deadline.worked`."""
 
 
 class Answer(NamedTuple):
-    """The answer for one target that a root leads to.
-
-    Attributes:
-        root: the root.
-        holder: the holder, written.
-        pattern: the path without indices and addresses.
-        forest: leads to the target by its id.
-    """
+    """The answer for one target that a root leads to."""
 
     root: Root
     holder: Holder
@@ -42,14 +35,7 @@ class Answer(NamedTuple):
 
 
 class Answers:
-    """The answers for the targets of one search. Refers to no object of the heap.
-
-    Args:
-        graph: what the search has found.
-        targets: ids of the targets, in the order in which they are written: of very many, the first in full.
-        writer: writes them; to be dropped afterwards.
-        deadline: when to stop following ways; of the targets that are left, the root alone is told.
-    """
+    """The answers for the targets of one search. It refers to no object of the heap."""
 
     def __init__(self, graph: Graph, targets: Sequence[int], writer: Writer, deadline: Deadline) -> None:
         self._graph = graph
@@ -67,7 +53,7 @@ class Answers:
             if target in forests:
                 forest = forests[target]
                 root = forest.root_of(target)
-                # Not even looked at when the time is up: the way up from each is as long as the path.
+                # Skipped when the time is up: each path takes a walk of its own length.
                 late = deadline.worked(_STEPS_AN_EDGE)
                 reached = None if late else self._follow(forest, target, writer, followed[id(forest)], deadline)
                 if reached is None:
@@ -77,11 +63,11 @@ class Answers:
                 self.by_target[target] = Answer(root, holder, pattern_of(holder.text), forest)
 
     def chain(self, target: int) -> list[object]:
-        """The objects on the way from the one that the root is attached to down to a target."""
+        """Return the objects on the path from the root's object down to a target."""
         return [self._graph.objects[node] for node in self.by_target[target].forest.chain(target)]
 
     def deepest(self) -> dict[str, tuple[Root, object, int]]:
-        """By the texts of the roots: the root, the object that it is attached to, and objects on the longest way down."""
+        """Return by the roots' texts: the root, its object, and the number of objects on the longest path below it."""
         found: dict[str, tuple[Root, object, int]] = {}
         for target, (root, _, _, forest) in self.by_target.items():
             length = forest.distance[target] - root.hops + 1
@@ -95,7 +81,6 @@ class Answers:
     def _follow(
         self, forest: Forest, target: int, writer: Writer, followed: dict[int, Reached], deadline: Deadline
     ) -> Reached | None:
-        """The way to a target, which goes on from what was `followed` before; None where the time was up."""
         objects = self._graph.objects
         branch: list[int] = []
         node: int | None = target
@@ -115,7 +100,7 @@ class Answers:
 
 
 def _announce(forests: dict[int, Forest], writer: Writer, deadline: Deadline) -> None:
-    """Tell the writer all references that it will be asked to name."""
+    """Tell the writer all references that it will have to name."""
     met: dict[int, set[int]] = {id(forest): set() for forest in forests.values()}
     for target, forest in forests.items():
         known = met[id(forest)]

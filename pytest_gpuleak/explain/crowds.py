@@ -1,8 +1,8 @@
-"""Who keeps very many objects alive: a few are explained, and what their roots lead to is found from above.
+"""Who keeps very many objects alive: a sample is explained, and the rest is found from the sample's roots.
 
-A replay buffer holds 50,000 tensors alike. To search upwards from each costs tens of microseconds for each, and to walk
-down from the root that the first ones lead to costs one. So a sample is explained as any few objects are, the walk tells
-which of the others hang on the same roots, and what it does not meet gives the next sample.
+A replay buffer holds 50,000 similar tensors. The sample is explained as any few objects are. A walk down from its roots
+tells which other targets hang there, and what it does not meet gives the next sample. The reasons are in
+docs/developing/performance.md.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from pytest_gpuleak.heap.referrers import (
     Deadline,
     PausedCollector,
     get_referents,
-    leads_astray,
+    reaches_everything,
     untouchable_modules,
 )
 from pytest_gpuleak.model.findings import Holder
@@ -31,24 +31,22 @@ if TYPE_CHECKING:
     from pytest_gpuleak.explain.search import Remember
 
 CROWD: Final = 5_000
-"""Targets above which a sample is explained."""
+"""Number of targets above which a sample is explained."""
 
 SAMPLE: Final = 16
-"""Targets explained at a time."""
 
 ROUND_S: Final = 1.5
-"""Seconds that a search for one sample may take: the end of a long chain is reached from above."""
+"""Seconds that the search for one sample may take. The end of a long chain is reached from above."""
 
 MAX_ROUNDS: Final = 16
-"""Samples that are explained."""
 
 OBJECTS_A_TARGET: Final = 20
-"""Objects that a walk may meet for each target; a root that leads to most of the process is left there."""
+"""Objects that a walk may meet for each target. A root that leads to most of the process is given up."""
 
 _WITHOUT_REFERENCES: Final = frozenset({str, bytes, int, float, complex, bool, type(None)})
 
 _AT_ONCE: Final = 512
-"""Objects whose references are asked for in one call."""
+"""Objects whose references are requested in one call."""
 
 
 def explain_crowd(
@@ -58,20 +56,10 @@ def explain_crowd(
     budget_s: float,
     remember: Remember | None = None,
 ) -> list[Explanation]:
-    """Explain each of very many targets, as `explain` does for a few.
+    """Explain each of very many targets, as `explain` does for a few, with the same arguments and result.
 
-    What a root was found for by the walk has the explanation of one that was explained: the same root, and a path and a
-    pattern that are an example. What was not met until the time was up is held by "unknown", unless all that were
-    explained are held alike.
-
-    Args:
-        targets: live objects, the most important first; the sequence itself never counts as a holder.
-        ignore: as for `explain`.
-        budget_s: seconds after which to stop.
-        remember: as for `explain`.
-
-    Returns:
-        One explanation a target, in their order.
+    A target that the walk met has the explanation of a sampled one: the same root, with an example of path and pattern.
+    Targets that were not met in time are held by "unknown", unless all explained ones have the same holder.
     """
     if len(targets) <= CROWD:
         return searching.explain(targets, ignore=ignore, budget_s=budget_s, remember=remember)
@@ -95,7 +83,6 @@ class _Crowd:
         self._patterns: dict[str, str] = {}
 
     def explained(self) -> list[Explanation]:
-        """Explain sample after sample, until all targets are found or the time is up."""
         left = [id(target) for target in self._targets]
         self._wanted.update(left)
         by_id = dict(zip(left, self._targets, strict=True))
@@ -110,7 +97,6 @@ class _Crowd:
         return [self._found.get(id(target), rest) for target in self._targets]
 
     def _explain(self, sample: list[object], own: set[int]) -> None:
-        """Explain a sample, and find what else hangs on its roots."""
         tops: list[tuple[Root, Any]] = []
 
         def note(root: Root, value: object, length: int) -> None:
@@ -120,13 +106,13 @@ class _Crowd:
 
         budget_s = min(ROUND_S, self._deadline.left())
         found = searching.explain(sample, ignore={id(sample), id(tops), *own}, budget_s=budget_s, remember=note)
-        # One pattern a root: runs are compared by them, and those of the others are not known.
+        # One pattern a root: runs are compared by patterns, and those of unsampled targets are unknown.
         alike = [
             dataclasses.replace(one, pattern=self._patterns.setdefault(one.holder.root, one.pattern)) for one in found
         ]
         example = {one.holder.root: one for one in reversed(alike)}
         editable = {root.text for root, _ in tops if root.rank == EDITABLE}
-        # What a running frame holds, or what there was no time for, may be met from above an editable root.
+        # An editable root may lead to targets that were explained by a frame, or not in time.
         for wanted in (True, False):
             for target, explanation in zip(sample, alike, strict=True):
                 if wanted is (explanation.holder.root in editable):
@@ -158,11 +144,10 @@ class _Crowd:
                 if identity in wanted:
                     wanted.discard(identity)
                     self._found[identity] = explanation
-                if type(child) not in _WITHOUT_REFERENCES and not leads_astray(child):
+                if type(child) not in _WITHOUT_REFERENCES and not reaches_everything(child):
                     pending.append(child)
 
     def _explanation_of_rest(self) -> Explanation:
-        """The explanation of what was not met."""
         roots = {explanation.holder.root: explanation for explanation in self._found.values()}
         if len(roots) == 1:
             return next(iter(roots.values()))
@@ -170,7 +155,7 @@ class _Crowd:
 
 
 def _spread(identities: Sequence[int]) -> list[int]:
-    """Choose the first, the last, and some in between: at either end of a chain may be what the root holds."""
+    """Choose the first, the last, and some in between: either end of a chain may be what the root holds."""
     ends = SAMPLE // 4
     if len(identities) <= SAMPLE:
         return list(identities)

@@ -1,4 +1,4 @@
-"""The references that go when a reader lets go of a holder: what a further search must not count."""
+"""The references that go when a reader lets go of a holder, which a further search ignores."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from pytest_gpuleak.explain.roots.root import Root
 
 Cut = tuple[int, int]
-"""A reference that does not count: the ids of who refers and of what is referred to."""
+"""An ignored reference: the ids of the referrer and of the referent."""
 
 _ENTRIES: Final = frozenset(
     {
@@ -27,15 +27,15 @@ _ENTRIES: Final = frozenset(
     }
 )
 _MODULE_PARTS: Final = ("_parameters", "_buffers", "_modules")
-"""Where a `torch.nn.Module` keeps what it is made of: nobody takes a layer's weight out to free it."""
+"""Attributes in which a `torch.nn.Module` keeps its parts. A layer's weight is not taken out of it to free it."""
 
 
 def cuts_of(root: Root, chain: Sequence[object]) -> tuple[Cut, ...]:
     """Return the references that a reader would remove.
 
-    The first entry of a container that can shrink, else the last reference. Parts of a `torch.nn.Module` are passed over:
-    the reader lets go of the whole module. An attribute is one reference to a reader and may be two to the collector,
-    which shows the object, its ``__dict__``, or both.
+    The first entry of a container that can shrink, else the last reference. Parts of a `torch.nn.Module` are passed
+    over: the reader lets go of the whole module. One attribute may be two references to the collector, which shows the
+    object, its ``__dict__``, or both.
     """
     if len(chain) == 1:
         namespace = safe_access.module_dict(safe_access.loaded_module(root.module or ""))
@@ -52,7 +52,7 @@ def cuts_of(root: Root, chain: Sequence[object]) -> tuple[Cut, ...]:
 
 
 def _chosen(chain: Sequence[object]) -> int:
-    """The position of the object whose reference to the next one is removed."""
+    """Return the position of the object whose reference to the next one is removed."""
     structure = _structure(chain)
     for position, parent in enumerate(chain[:-1]):
         entries = id(type(parent)) in _ENTRIES
@@ -68,7 +68,7 @@ def _chosen(chain: Sequence[object]) -> int:
 
 
 def _structure(chain: Sequence[object]) -> set[int]:
-    """The ids of the dicts in which the modules of a chain keep their attributes and their parts."""
+    """Return the ids of the dicts in which the modules of a chain keep attributes and parts."""
     module = safe_access.loaded_class("torch.nn.modules.module", "Module")
     found: set[int] = set()
     for value in chain:
@@ -82,7 +82,6 @@ def _structure(chain: Sequence[object]) -> set[int]:
 
 
 def _is_namespace(value: object, owner: object) -> bool:
-    """Whether a dict holds the attributes of an instance, a class or a module."""
     return (
         safe_access.is_a(owner, type)
         or value is safe_access.instance_dict(owner)

@@ -1,4 +1,4 @@
-"""Where a root is defined: file and line, found without importing or running anything."""
+"""The file and line that define a root, found without importing or running anything."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from typing import Any, Final
 from pytest_gpuleak.heap import safe_access
 
 MAX_SOURCE: Final = 4 << 20
-"""Characters of a source file that are searched for a definition."""
+"""Largest source file that is searched, in characters."""
 
 
 MAX_WRAPPED: Final = 8
-"""Methods and partials around a function that are looked through; a partial may be made to wrap itself."""
+"""Methods and partials around a function that are unwrapped. Limited, since a partial may wrap itself."""
 
 _DEFINITION: Final = re.compile(
     r"^(?P<indent>[ \t]*)(?:(?:class|def|async[ \t]+def)[ \t]+(?P<defined>\w+)|(?P<assigned>\w+)[ \t]*(?::[^=\n]+)?=(?!=))",
@@ -25,13 +25,13 @@ _DEFINITION: Final = re.compile(
 
 
 class Places:
-    """Looks definitions up; reads each source file once. Keep it no longer than one search."""
+    """Look up definitions, reading each source file once. Keep it no longer than one search."""
 
     def __init__(self) -> None:
         self._files: dict[str, _Definitions] = {}
 
     def of_name(self, module: str | None, name: str | None) -> tuple[str | None, int | None]:
-        """File of a module, and the line on which the dotted `name` is first assigned or defined in it, from 1."""
+        """Return a module's file, and the line (from 1) that first assigns or defines the dotted `name` in it."""
         namespace = None if module is None else safe_access.module_dict(safe_access.loaded_module(module))
         file = None if namespace is None else safe_access.plain_text(namespace.get("__file__"))
         if file is None or name is None or not file.endswith(".py"):
@@ -41,7 +41,7 @@ class Places:
         return file, self._files[file].line_of(name) if len(name) <= safe_access.MAX_NAME else None
 
     def of_function(self, function: object) -> tuple[str | None, int | None]:
-        """File and line of a function's code, of a method's, of what a partial or an `lru_cache` wraps; else two Nones."""
+        """Return file and line of the code of a function, or of what a method, partial or `lru_cache` wraps."""
         for _ in range(MAX_WRAPPED):
             if type(function) is types.MethodType:
                 function = function.__func__
@@ -59,11 +59,7 @@ class Places:
 
 
 class _Definitions:
-    """Where each name is assigned or defined in a source: one pass, however many names are looked up.
-
-    Args:
-        source: the text of a file.
-    """
+    """Lines of all assignments and definitions in a source, found in one pass."""
 
     def __init__(self, source: str) -> None:
         self._places: dict[tuple[bool, str], list[int]] = {}
@@ -75,7 +71,7 @@ class _Definitions:
             self._places.setdefault(place, []).append(match.start())
 
     def line_of(self, name: str) -> int | None:
-        """The line, from 1, of the last part of a dotted name, each looked for after the class before it."""
+        """Return the line (from 1) of the last part of a dotted name, each part searched after the one before."""
         line: int | None = None
         position = 0
         for depth, part in enumerate(name.split(".")):
@@ -89,7 +85,6 @@ class _Definitions:
 
 
 def _source(file: str) -> str:
-    """The text of a file, empty where it cannot be read."""
     try:
         with tokenize.open(file) as stream:
             return stream.read(MAX_SOURCE)

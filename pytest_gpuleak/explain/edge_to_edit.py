@@ -1,4 +1,4 @@
-"""The edge to edit, and how a long path is shown.
+"""Choose the reference to edit, and shorten long paths.
 
 Pure functions of a `Holder`'s path: reports call them when they render.
 """
@@ -18,31 +18,31 @@ if TYPE_CHECKING:
     from pytest_gpuleak.model.findings import Holder
 
 MAX_TEXT: Final = 200
-"""Characters of a path from which it is shortened in the middle."""
+"""Length of a path's text from which it is shortened, in characters."""
 
 MAX_EDGES: Final = 12
-"""Edges that are shown of a path at most."""
+"""Largest number of references that are shown of a path."""
 
 MAX_PATH: Final = 200
-"""Edges that a holder keeps at most; beyond that the middle is left out."""
+"""Largest number of references that a holder keeps. The middle of a longer path is left out."""
 
 SHOWN_AT_ENDS: Final = 4
-"""Edges shown at either end of a shortened path."""
+"""References shown at either end of a shortened path."""
 
 MODULE_MARK: Final = " (torch.nn.Module)"
 """Ends the label of an edge from a module to its own submodule, parameter or buffer: structure, not a leak."""
 
 _ITEM: Final = re.compile(r"\[.*\]", re.DOTALL)
 _NAMED_KEY: Final = re.compile(r"\['[^\W\d]+'\]")
-"""A key that reads as an attribute's name: a record's field rather than one of many like entries."""
+"""A key that reads like an attribute's name: a record's field, not one of many similar entries."""
 
 _OMITTED: Final = re.compile(r" … (\d+) more … ")
 _WORDS: Final = (" (item of", " (a key)", " (cached result)", " (cache key)")
 _FIXED: Final = ("tuple", "frozenset", "mappingproxy", "memoryview")
-"""Containers that no one can take an item from."""
+"""Containers from which no item can be removed."""
 
 _CODE: Final = ("closure variable ", "default ", "frame of ", "class ")
-"""How labels begin of edges that lie in the user's functions and classes rather than in an object."""
+"""Beginnings of labels of references in the user's functions and classes, not in an object."""
 
 _LIBRARIES: Final = frozenset(
     {"torch", "torchvision", "numpy", "jax", "tensorflow", "cupy", "pytest", "_pytest", "pluggy"}
@@ -50,16 +50,15 @@ _LIBRARIES: Final = frozenset(
 
 
 def deciding_edge(holder: Holder) -> int | None:
-    """The index in ``holder.path`` of the edge that a person would edit; None where it is the root itself.
+    """Return the index in ``holder.path`` of the reference to edit; None where it is the root itself.
 
-    The rule: where a leak is one of many entries, the container that grew is the place. So it is, from the root on,
+    Where a leak is one of many entries, the container that grew is the place. From the root on, it is
 
-    1. the first entry of a container that can shrink (a list, a set, a cache, a hook dict), a key that reads as a
-       field's name (``['loss']``) left aside;
-    2. else the first such field;
-    3. else the last attribute or variable that belongs to the user's own code.
+    1. the first entry of a container that can shrink (a list, a set, a cache, a hook dict), except keys that read like
+    a field's name (``['loss']``); 2. else the first such field; 3. else the last attribute or variable of the user's
+    own code.
 
-    Containers of torch's own structure (an optimiser's groups, a `Sequential`) are passed over; hooks are not.
+    Containers of torch's own structure (an optimizer's groups, a `Sequential`) are passed over; hooks are not.
     """
     field: int | None = None
     attribute: int | None = None
@@ -78,7 +77,7 @@ def deciding_edge(holder: Holder) -> int | None:
 
 
 def _is_entry(path: Sequence[PathStep], index: int, before_is: bool) -> bool:
-    """Whether an edge is an item that can be taken out of its container by the user; `before_is`: the one before it."""
+    """Tell whether a reference is an item that the user can remove; `before_is` tells this of the one before it."""
     step = path[index]
     if _ITEM.fullmatch(step.edge) is None or step.type in _FIXED or step.type.endswith(MODULE_MARK):
         return False
@@ -89,12 +88,12 @@ def _is_entry(path: Sequence[PathStep], index: int, before_is: bool) -> bool:
         return True
     if before.type.startswith("torch.") or step.type.startswith("torch."):
         return False
-    # An entry of an entry of the library's: ``.param_groups[0]['params'][1]``.
+    # An entry of a library's entry: ``.param_groups[0]['params'][1]``.
     return not _ITEM.fullmatch(before.edge) or before.type in _FIXED or before_is
 
 
 def _is_users(label: str) -> bool:
-    """Whether the label of an attribute's edge names the user's own code."""
+    """Tell whether the label of an attribute's reference names the user's own code."""
     if label.startswith(_CODE):
         return True
     package, dot, _ = label.partition(".")
@@ -103,28 +102,10 @@ def _is_users(label: str) -> bool:
     return package not in _LIBRARIES and package.lstrip("_") not in sys.stdlib_module_names
 
 
-def shown_parts(holder: Holder) -> tuple[str, str, str]:
-    """The text of a holder in three parts: before the deciding edge, that edge, and after it.
-
-    Put together they are ``holder.text``. Where no edge decides, the root is the middle part.
-    """
-    marked = deciding_edge(holder)
-    edges = [step.edge for step in holder.path]
-    for pieces in (list(enumerate(edges)), _pieces(edges, marked)):
-        texts = [text for _, text in pieces]
-        if holder.text.endswith("".join(texts)):
-            lead = holder.text[: len(holder.text) - len("".join(texts))]
-            if marked is None:
-                return "", lead, "".join(texts)
-            place = [index for index, _ in pieces].index(marked)
-            return lead + "".join(texts[:place]), texts[place], "".join(texts[place + 1 :])
-    return "", holder.text, ""
-
-
 def with_text(holder: Holder) -> Holder:
-    """A holder, whose text ends at its root so far, with the text of its path: shortened in the middle where it is long.
+    """Return a holder with the text of its path appended, shortened in the middle where it is long.
 
-    Both ends stay, and so does the deciding edge. Of a path longer than `MAX_PATH` the middle is left out too.
+    Both ends and the reference to edit stay. The middle of a path longer than `MAX_PATH` is removed too.
     """
     path = holder.path
     if len(path) > MAX_PATH:
@@ -142,12 +123,12 @@ def with_text(holder: Holder) -> Holder:
 
 
 def omitted_edges(count: int) -> str:
-    """What stands in a path for the edges that are left out."""
+    """Return the text in the place of omitted references."""
     return f" … {count} more … "
 
 
 def _pieces(edges: Sequence[str], marked: int | None) -> list[tuple[int | None, str]]:
-    """Edges with their indices, the middle left out; how many is said in a piece that has no index."""
+    """Return references with their indices; a piece without an index counts those omitted in the middle."""
     shown: list[tuple[int | None, str]] = []
     omitted = 0
     for index, edge in enumerate(edges):

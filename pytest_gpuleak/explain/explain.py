@@ -1,10 +1,10 @@
-"""Who keeps these objects alive, and who else would: a search, and further ones for what it has not shown."""
+"""Explain who keeps objects alive, and who else would."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pytest_gpuleak.explain.further_holders import find_others
+from pytest_gpuleak.explain.further_holders import find_further_holders
 from pytest_gpuleak.explain.rings import behind_rings
 from pytest_gpuleak.explain.search import BUDGET_S, OTHERS_BUDGET_S, Search
 from pytest_gpuleak.heap.referrers import Deadline, PausedCollector
@@ -28,14 +28,14 @@ def explain(
     """Find out who holds each of `targets`.
 
     The whole heap must be visible to the collector: call `gc.unfreeze` before. Automatic collection is off during the
-    search. Nothing that it looked at is kept.
+    search, and nothing that it read is kept.
 
     Args:
         targets: live objects; the sequence itself never counts as a holder.
         ignore: ids of the caller's containers and frames that refer to the targets and do not count either.
-        budget_s: seconds after which the search stops; naming what was found comes on top (`WRITING_S`).
-        remember: told each root found, the object that it is attached to, and how many objects the longest way below
-            it has; it must not keep them.
+        budget_s: seconds after which the search stops; naming the answers takes up to `WRITING_S` more.
+        remember: called with each root found, its object, and the number of objects on the longest path below it. It
+            must not keep them.
         known: references that do not count.
 
     Returns:
@@ -50,5 +50,5 @@ def explain(
             return search.again(some, cuts, min(OTHERS_BUDGET_S, deadline.left()))
 
         cuts = set(known)
-        found = search.explanations(remember, find_others(search, targets, again, cuts))
+        found = search.explanations(remember, find_further_holders(search, targets, again, cuts))
         return behind_rings(search, targets, found, cuts, min(OTHERS_BUDGET_S, deadline.left()))

@@ -1,4 +1,4 @@
-"""What a search says of one target."""
+"""The result of a search for one target."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ class Explanation:
 
     Attributes:
         holder: the best root and the shortest path from it; kind ``native`` or ``unknown`` where there is none.
-        pattern: the path without indices and addresses: what is held alike has the same.
-        others: what else would keep it if the holder let go of it.
+        pattern: the path without indices and addresses, equal for targets that are held in the same way.
+        others: further holders, which would keep it if the first one let go.
     """
 
     holder: Holder

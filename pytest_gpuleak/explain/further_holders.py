@@ -1,7 +1,7 @@
 """Further holders: what would still keep an array if the first holder let go of it.
 
-A tensor that a list and a cache both hold is freed by neither edit alone. The search is run again with the reference cut
-that the first answer would have the reader remove, and again, until nothing else is found.
+A tensor that a list and a cache both hold is freed by neither edit alone. The search is repeated without the references
+that the earlier answers would have the reader remove, until it finds nothing else.
 """
 
 from __future__ import annotations
@@ -21,26 +21,21 @@ if TYPE_CHECKING:
     from pytest_gpuleak.model.findings import Holder
 
 MAX_OTHERS: Final = 3
-"""Further holders that are looked for."""
 
 MAX_ASKED: Final = 8
-"""Culprits for which they are looked for: one array for each."""
+"""Culprits for which further holders are searched, with one array for each."""
 
 
 SearchWithout: TypeAlias = "Callable[[Sequence[object], Collection[Cut]], Search]"
-"""Makes a search for some of the targets that does not count some references; not yet run."""
+"""Creates a search for some of the targets that ignores some references."""
 
 
-def find_others(
+def find_further_holders(
     search: Search, targets: Sequence[object], again: SearchWithout, cuts: set[Cut]
 ) -> dict[tuple[str, str], tuple[Holder, ...]]:
-    """The further holders, by kind and root of the first one.
+    """Return the further holders, by kind and root of the first holder.
 
-    Args:
-        search: the search that has found the first holders.
-        targets: what it was made for.
-        again: makes the searches that follow.
-        cuts: references that do not count to begin with; those that were cut are added.
+    `again` creates the further searches. `cuts` are ignored; removed references are added to them.
     """
     first: dict[tuple[str, str], int] = {}
     found: dict[tuple[str, str], list[Holder]] = {}
@@ -69,7 +64,7 @@ def _ask(
     cuts: set[Cut],
     found: dict[tuple[str, str], list[Holder]],
 ) -> dict[tuple[str, str], int]:
-    """Look for one more holder of each culprit's array; those for which there was one."""
+    """Search one more holder of each culprit's array, and return the culprits that had one."""
     further = again(some, cuts)
     further.run()
     answers = further.answers()
@@ -87,7 +82,7 @@ def _ask(
 
 
 def _other_names(root: Root, chain: Sequence[object]) -> list[Holder]:
-    """The holders that the same module is by further names of the array itself: the cut took all of them at once."""
+    """Return other globals of the same module that are the array itself; one cut removed them all."""
     namespace = safe_access.module_dict(safe_access.loaded_module(root.module or "")) if len(chain) == 1 else None
     if namespace is None or sum(value is chain[0] for value in list(dict.values(namespace))) < 2:
         return []

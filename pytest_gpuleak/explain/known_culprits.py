@@ -1,9 +1,9 @@
-"""Repeated culprits, recognised before the heap is searched again.
+"""Recognise repeated culprits without searching the whole heap.
 
-The first test that leaks into a list costs a walk over the whole heap, level by level. For the next one the list is
-known: it is enough to look at the objects born in the test, which the epoch tells apart, and at what the known roots
-hold. An answer found that way counts only where every reference to what the test left is accounted for, so that no
-other holder stays unseen; else the whole heap is searched as before.
+The first test that leaks into a list costs a walk over the whole heap. For later tests the list is known: the objects
+born in the test, which the epoch tells apart, and the content of the known roots are enough. Such an answer counts only
+if every reference to what the test left is accounted for, so that no other holder is missed; else the whole heap is
+searched.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from pytest_gpuleak.adapters.torch.lookup import torch_class
 from pytest_gpuleak.explain.roots.roots import EDITABLE, RANKS
 from pytest_gpuleak.heap import safe_access
 from pytest_gpuleak.heap.hidden_references import RING_ROOT
-from pytest_gpuleak.heap.referrers import Deadline, PausedCollector, get_objects, get_referents, leads_astray
+from pytest_gpuleak.heap.referrers import Deadline, PausedCollector, get_objects, get_referents, reaches_everything
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Sequence
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from pytest_gpuleak.explain.search import Search
 
 MAX_KNOWN: Final = 64
-"""Roots that are remembered; of more, the ones met longest ago are forgotten."""
+"""Number of roots that are remembered. Of more, those met longest ago are forgotten."""
 
 MAX_WALKED: Final = 20_000
 """References that are followed downwards from the known roots, nearest first."""
@@ -39,21 +39,19 @@ BUDGET_S: Final = 0.25
 """Seconds after which the whole heap is searched instead."""
 
 _OWN_REFERENCES: Final = 3
-"""References to an object of the graph that come from counting them: the graph's, a variable's and an argument's."""
+"""References to an object of the graph that counting adds: the graph's, a variable's and an argument's."""
 
 _OWNED_BY_NATIVE_CODE: Final = 1
-"""References that a framework may hold to the Python object of an array or of an autograd node: torch keeps one while
-C++ uses it."""
+"""References of a framework to the Python object of an array or autograd node: torch keeps one while C++ uses it."""
 
 
 @dataclasses.dataclass
 class _Known:
-    """A root met before. It refers to nothing of the user's.
+    """A root met before. It refers to no user object.
 
     Attributes:
-        root: the root, as plain data.
-        depth: references between the root's own object and the arrays, at the most so far.
-        reference: a weak reference to the root's own object, where its name does not lead to it.
+        depth: longest known distance (in references) from the root's object to an array.
+        reference: a weak reference to the root's object, where its name does not lead to it.
     """
 
     root: Root
@@ -61,7 +59,7 @@ class _Known:
     reference: weakref.ref[Any] | None
 
     def holders(self) -> Iterator[tuple[Any, Any]]:
-        """The root's own object, and who refers to it by the root's name where somebody does (a module's dict)."""
+        """Return the root's object and, where there is one, the container of its name (a module's dict)."""
         if self.reference is not None:
             yield None, self.reference()
         elif self.root.kind == "module":
@@ -73,19 +71,19 @@ class _Known:
 
 
 class Culprits:
-    """What held leaked arrays so far in this session: names, depths and weak references, no object of the user's."""
+    """Roots of leaked arrays so far in this session: names, depths and weak references, no user objects."""
 
     def __init__(self) -> None:
         self._known: dict[str, _Known] = {}
         self._rings = False
 
     def remember(self, root: Root, value: object, length: int) -> None:
-        """Note a root that a search of the whole heap has found.
+        """Remember a root that a search of the whole heap found.
 
         Args:
             root: the root.
-            value: the root's own object.
-            length: how many objects the longest way from there to an array has.
+            value: the root's object.
+            length: number of objects on the longest path from there to an array.
         """
         if root.rank != EDITABLE:
             return
@@ -99,26 +97,23 @@ class Culprits:
                     return
             known = _Known(root, 0, reference)
         known.depth = max(known.depth, length)
-        self._known[root.text] = known  # at the end: met last
+        self._known[root.text] = known  # moved to the end, as met last
         if len(self._known) > MAX_KNOWN:
             del self._known[next(iter(self._known))]
 
     def remember_ring(self, explanation: Explanation) -> None:
-        """Note that a ring through native code was met: from then on, one is looked for among young objects alone."""
+        """Remember that a ring through C++ was met. From then on rings are searched among young objects."""
         self._rings = self._rings or explanation.holder.root == RING_ROOT
 
     def recognise(self, targets: Sequence[object], ignore: Collection[int]) -> list[Explanation] | None:
-        """Who holds the targets, if known culprits alone do; None where the whole heap must be searched.
+        """Explain the targets if known culprits alone hold them; None where the whole heap must be searched.
 
-        To be called while the collector shows young objects alone, the targets among them.
-
-        Args:
-            targets: the arrays.
-            ignore: ids of the caller's containers that refer to them.
+        Call it while the collector shows young objects alone, the targets among them. `ignore` are ids of the caller's
+        containers.
         """
         if not (self._known or self._rings):
             return None
-        from pytest_gpuleak.explain.further_holders import find_others
+        from pytest_gpuleak.explain.further_holders import find_further_holders
         from pytest_gpuleak.explain.rings import behind_rings
         from pytest_gpuleak.explain.search import OTHERS_BUDGET_S, Search
 
@@ -137,21 +132,20 @@ class Culprits:
 
             cuts: set[Cut] = set()
             return behind_rings(
-                search, targets, search.explanations(others=find_others(search, targets, again, cuts)), cuts
+                search, targets, search.explanations(others=find_further_holders(search, targets, again, cuts)), cuts
             )
 
     def _recognise_rings(self, search: Search) -> list[Explanation] | None:
-        """The explanations, where each is a ring of young objects that nothing else refers to."""
+        """Return explanations where each is a ring of young objects without other referrers."""
         if not self._rings or search.unexplained or search.found(RANKS):
             return None
         explanations = search.explanations()
         return explanations if all(found.holder.root == RING_ROOT for found in explanations) else None
 
     def _older(self, young: Collection[int]) -> dict[int, list[Any]]:
-        """By the id of what is referred to: the objects below the known roots that refer to it, once a reference.
+        """Return, by referent's id, the objects below the known roots that refer to it, once a reference.
 
-        Args:
-            young: ids of the objects that the collector shows; what is below those is found without this.
+        Objects below those in `young` are left out: the collector shows them.
         """
         found: dict[int, list[Any]] = {}
         pending: deque[tuple[Any, int]] = deque()
@@ -172,7 +166,7 @@ class Culprits:
                 if walked > MAX_WALKED:
                     break  # one list may hold millions
                 found.setdefault(id(child), []).append(parent)
-                if depth > 1 and id(child) not in young and not leads_astray(child):
+                if depth > 1 and id(child) not in young and not reaches_everything(child):
                     pending.append((child, depth - 1))
         return found
 
@@ -180,10 +174,10 @@ class Culprits:
 def _accounted_for(
     search: Search, targets: Sequence[object], older: dict[int, list[Any]], young: Collection[int]
 ) -> bool:
-    """Whether every reference to the young objects of the graph comes from the graph, or from a known root.
+    """Tell whether every reference to the young objects of the graph comes from the graph or a known root.
 
-    A module's dict explains the references of its known names alone. A container may be young and yet below a known
-    root: the root's name was bound to it in the test, or it was empty before (an empty dict is not tracked).
+    A module's dict accounts for references of its known names alone. A container may be young and below a known root:
+    its name was bound in the test, or it was empty before (empty dicts are not tracked).
     """
     objects = search.objects
     ours = Counter(map(id, chain(targets, chain.from_iterable(older.values()))))
@@ -198,7 +192,7 @@ def _accounted_for(
             explained.update(filter(objects.__contains__, map(id, get_referents(value))))
     for identity in list(objects):
         if identity in above and identity not in young:
-            continue  # it is old: who else refers to it was found out when it became known
+            continue  # old: its other referrers were searched when it became known
         value = objects[identity]
         references = getrefcount(value) - _OWN_REFERENCES - ours[identity] - explained[identity]
         if references > (_OWNED_BY_NATIVE_CODE if identity in natives and owned(value, identity in arrays) else 0):
@@ -207,11 +201,11 @@ def _accounted_for(
 
 
 def _owned_by_native_code() -> Callable[[object, bool], bool]:
-    """A function that tells whether native code may own an object: is given the object, and whether it is an array.
+    """Return a function of an object, and whether it is an array, that tells whether C++ may own it.
 
-    An array of another framework than torch has no owner beside its Python object. A tensor has one if the intrusive
-    count says so, of which the Python object is one (``Tensor._use_count``); since torch 2.10 the others count,
-    together, as one reference to that object, and before torch had the count they did not.
+    A tensor has an owner in C++ if its intrusive count exceeds the one of the Python object (``Tensor._use_count``).
+    Since torch 2.10 all other owners together also count as one reference to the Python object; before torch had the
+    count, they did not. Arrays of other frameworks have no owner beside the Python object.
     """
     tensor_class = torch_class("torch._C", "TensorBase")
     count: Any = None if tensor_class is None else safe_access.class_dict(tensor_class).get("_use_count")

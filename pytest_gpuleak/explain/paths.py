@@ -1,4 +1,4 @@
-"""A path below a root, as a `Holder`: root, text, steps, and the pattern by which like paths are grouped."""
+"""Write a path below a root as a `Holder`: root, text, steps, and the pattern that groups similar paths."""
 
 from __future__ import annotations
 
@@ -34,10 +34,11 @@ if TYPE_CHECKING:
     from pytest_gpuleak.model.findings import HolderKind
 
 FULL_EDGES: Final = 100_000
-"""Edges that one search writes in paths longer than `MAX_EDGES`. Of further long paths the ends alone are written."""
+"""References that one search writes in paths longer than `MAX_EDGES`. Of further long paths only the ends are written.
+"""
 
 MAX_ROOT_EDGES: Final = 40
-"""Edges of a root that is itself at the end of a path: a cache that hangs somewhere."""
+"""References in the name of a root that is itself at the end of a path, such as a cache in an object."""
 
 _ADDRESS: Final = re.compile(r"0x[0-9a-fA-F]+")
 _NUMBERED: Final = re.compile(r"(?<=[A-Za-z_])-\d+")
@@ -45,20 +46,11 @@ _INDEX: Final = re.compile(r"\[-?\d+\]")
 _CALLBACKS: Final = (types.FunctionType, types.MethodType, functools.partial)
 
 UNFINISHED: Final = " … (not explained in full: the time for it ran out)"
-"""Ends the text of a holder whose root is known, where there was no time to write the way from there."""
+"""End of a holder's text whose root is known, but whose path was not written in time."""
 
 
 class _Heading(NamedTuple):
-    """A root as it is written, and the edges that go on from there.
-
-    Attributes:
-        kind: what the root is.
-        root: its name.
-        text: what the edges go on from: the name, or for a cache what it is the cache of.
-        steps: the edges.
-        file: the root's source file, where one is known.
-        line: its line, from 1.
-    """
+    """A root as it is written, and the references that follow it."""
 
     kind: HolderKind
     root: str
@@ -69,13 +61,11 @@ class _Heading(NamedTuple):
 
 
 class _LongHead(NamedTuple):
-    """The beginning that long paths have in common.
+    """The common beginning of long paths.
 
     Attributes:
-        heading: the root, with the edges at the beginning.
-        shown: those of the edges that are written, the one to edit among them.
-        lost: how many edges of the beginning are not written.
-        kept: what the ids that it is found by belong to.
+        lost: number of references at the beginning that are not written.
+        kept: the objects whose ids are its key.
     """
 
     heading: _Heading
@@ -85,11 +75,7 @@ class _LongHead(NamedTuple):
 
 
 class Writer:
-    """Writes the holders of one search. It refers to objects of the heap: drop it after the search.
-
-    Args:
-        known: names of edges that only their finder knows, by the ids of parent and child.
-    """
+    """Write the holders of one search. It refers to objects of the heap: drop it after the search."""
 
     def __init__(self, known: Mapping[tuple[int, int], str]) -> None:
         self.walker = Walker(known)
@@ -99,17 +85,11 @@ class Writer:
         self._long_heads: dict[tuple[int, int, int], _LongHead | None] = {}
 
     def holder(self, objects: Sequence[object], root: Root) -> Holder:
-        """The holder for a chain whose first object is the one that `root` is attached to."""
+        """Return the holder for a chain that begins with the root's object."""
         return self.write(self.walker.follow(objects), root, objects[0])
 
     def write(self, reached: Reached, root: Root, first: object) -> Holder:
-        """The holder for a path that `walker` has followed.
-
-        Args:
-            reached: the path.
-            root: the root.
-            first: the object that it is attached to, with which the path begins.
-        """
+        """Return the holder for a path that `walker` has followed."""
         way = self.walker.finish(reached)
         count = 0 if way is None else way.count
         if way is None or count <= MAX_EDGES or count <= self._full_edges:
@@ -124,8 +104,8 @@ class Writer:
         return self._abridged(way, reached, root, first)
 
     def rootless(self, objects: Sequence[object], kind: HolderKind, root: str) -> Holder:
-        """The holder for a chain that no root was found above."""
-        # Whose array the collector cannot see (Modules/atexitmodule.c), and no one but atexit's users would think of.
+        """Return the holder for a chain without a root above it."""
+        # Most likely atexit's array, which the collector cannot see (Modules/atexitmodule.c).
         callback = kind == "native" and type(objects[0]) in _CALLBACKS
         text = f"{root}{' (atexit, or another list of callbacks)' if callback else ''} -> {_described(objects[0])}"
         way = self.walker.finish(self.walker.follow(objects))
@@ -133,7 +113,7 @@ class Writer:
         return with_text(Holder(kind, root, text, tuple(steps), None, None))
 
     def _heading(self, line: Line, root: Root, first: object) -> _Heading:
-        """The root as it is written above a path, and the edges that go on from there."""
+        """Return the root as it is written above a path, and the references that follow."""
         steps = line.steps
         kind, text = root.kind, root.text
         file, number = root.file, root.line
@@ -165,34 +145,33 @@ class Writer:
         root_text = text
         if kind in ("module", "class", "cache"):
             for index, step in enumerate(steps):
-                owner = line.objects.get(step.position)
-                if step.text.startswith(" (cache") and type(owner) is safe_access.LRU_WRAPPER:
+                if step.cached:
                     kind, root_text = "cache", text + _join(steps[:index])
                     text, steps = root_text, steps[index:]
-                    file, number = self._places.of_function(owner)
+                    file, number = self._places.of_function(line.objects.get(step.position))
                     break
         return _Heading(kind, root_text, text, steps, file, number)
 
     def _abridged(self, way: Way, reached: Reached, root: Root, first: object) -> Holder:
-        """The holder for a long path, with the edges at both its ends alone."""
+        """Return the holder for a long path, with the references at both ends alone."""
         heading = self._heading(_ends(way, reached), root, first)
         return _holder(heading, [PathStep(step.text, step.label) for step in heading.steps])
 
     def _long_head(self, way: Way, reached: Reached, root: Root, first: object) -> _LongHead | None:
-        """What paths have in common that begin as `way` does; None where its root is not named by its beginning."""
+        """Return the beginning that paths like `way` share; None where it does not determine the root's name."""
         if way.head is None or way.count <= 2 * HEAD:
             return None
         key = (id(way.head), id(reached.met), id(root))
         if key not in self._long_heads:
             heading = self._heading(_ends(way, reached), root, first)
             texts = [step.label for step in heading.steps]
-            begin = texts.index("") if "" in texts else 0  # where edges are left out
+            begin = texts.index("") if "" in texts else 0  # where references are left out
             long: _LongHead | None = None
             if begin >= SHOWN_AT_ENDS:
                 head = [PathStep(step.text, step.label) for step in heading.steps[:begin]]
                 shown = head[:SHOWN_AT_ENDS]
                 deciding = deciding_edge(Holder(heading.kind, heading.root, "", tuple(head)))
-                # Of attributes the last decides, and that lies at the other end.
+                # Of attributes the last one is to be edited, and it lies at the other end.
                 if deciding is not None and deciding >= SHOWN_AT_ENDS and not head[deciding].edge.startswith("."):
                     if deciding > SHOWN_AT_ENDS:
                         shown.append(PathStep(omitted_edges(deciding - SHOWN_AT_ENDS), ""))
@@ -206,24 +185,22 @@ class Writer:
 
 
 def unfinished(root: Root) -> Holder:
-    """The holder for a path that there was no time to write."""
+    """Return the holder for a path that was not written in time."""
     return Holder(root.kind, root.text, root.text + UNFINISHED, (), root.file, root.line)
 
 
 def pattern_of(text: str) -> str:
-    """A path's text without what differs between like paths and between runs: indices, addresses, threads' numbers."""
+    """Remove from a path's text what differs between similar paths and runs: indices, addresses, threads' numbers."""
     return _NUMBERED.sub("-*", _ADDRESS.sub("0x*", _INDEX.sub("[*]", text)))
 
 
 def _line(ways: Sequence[Way], reached: Reached) -> Line:
-    """A path by its edges."""
     objects = {way.step.position: way.owner for way in ways}
     objects[reached.end] = reached.uncertain[-1]
     return Line([way.step for way in ways], objects, reached.end, reached.met)
 
 
 def _ends(way: Way, reached: Reached) -> Line:
-    """A long path by the edges at its ends."""
     begin = [] if way.head is None else way.head.last(HEAD)
     end = way.last(min(HEAD, way.count - len(begin)))
     line = _line([*begin, *end], reached)
@@ -234,7 +211,6 @@ def _ends(way: Way, reached: Reached) -> Line:
 
 
 def _long_holder(long: _LongHead, way: Way) -> Holder:
-    """The holder for a long path, of which the beginning is known."""
     end = [step.shown for step in way.last(SHOWN_AT_ENDS)]
     omitted = long.lost + way.count - HEAD - len(end)
     middle = [PathStep(omitted_edges(omitted), "")] if omitted else []
@@ -245,7 +221,6 @@ def _long_holder(long: _LongHead, way: Way) -> Holder:
 
 
 def _holder(heading: _Heading, path: list[PathStep]) -> Holder:
-    """The holder made of its parts."""
     text = heading.text + "".join([step.edge for step in path])
     if len(path) <= MAX_EDGES and len(text) <= MAX_TEXT:
         return Holder(heading.kind, heading.root, text, tuple(path), heading.file, heading.line)
@@ -253,7 +228,7 @@ def _holder(heading: _Heading, path: list[PathStep]) -> Holder:
 
 
 def _described(value: object) -> str:
-    """What a path without a root begins with: a function or a class by its name, anything else by its type."""
+    """Describe the first object of a path without a root: a function or class by name, else the type."""
     if type(value) is types.FunctionType:
         name = without_comprehensions(safe_access.cut_name(value.__qualname__))
         module = safe_access.plain_text(value.__module__)
@@ -269,7 +244,6 @@ def _described(value: object) -> str:
 
 
 def _join(steps: Sequence[Step]) -> str:
-    """The text of some steps; of very many the ends."""
     texts = [step.text for step in steps]
     if len(texts) > MAX_ROOT_EDGES:
         texts[SHOWN_AT_ENDS:-SHOWN_AT_ENDS] = [omitted_edges(len(texts) - 2 * SHOWN_AT_ENDS)]
@@ -277,5 +251,4 @@ def _join(steps: Sequence[Step]) -> str:
 
 
 def _pinned_text(value: object) -> str:
-    """How an exception, or a traceback that none refers to, is written as a root."""
     return "traceback" if type(value) is types.TracebackType else f"exception {safe_access.class_name(type(value))}"

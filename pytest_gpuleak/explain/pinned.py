@@ -1,8 +1,8 @@
 """Tell an exception that user code keeps from one that a failed test left behind.
 
-The first is a holder like any other: the list, the fixture or the thread that keeps the exception is what a reader edits.
-The second is kept by pytest until its reports are written, and must be blamed on no test. The traceback tells them apart:
-it begins in the frame that caught the exception, and a failed test's is caught by the test runner.
+The first is a holder like any other. The second is kept by pytest until its reports are written, and no test is to
+blame. The traceback tells them apart: it begins in the frame that caught the exception, and the test runner catches a
+failed test's.
 """
 
 from __future__ import annotations
@@ -17,26 +17,22 @@ if TYPE_CHECKING:
     from pytest_gpuleak.model.findings import HolderKind
 
 _RUNNERS: Final = ("_pytest", "pluggy", "unittest")
-"""Packages whose frames catch what a test raises (_pytest/runner.py, CallInfo.from_call; unittest/case.py, _Outcome)."""
+"""Packages whose frames catch what a test raises (_pytest/runner.py, CallInfo.from_call; unittest/case.py, _Outcome).
+"""
 
 _INFO: Final = "_pytest._code.code.ExceptionInfo"
 
 
 def left_by_failure(line: Line, kind: HolderKind) -> tuple[int, Any] | None:
-    """Return the exception, or bare traceback, of a failed test that a path passes through, with its position.
+    """Return a failed test's exception, or bare traceback, that a path goes through, with its position.
 
-    Args:
-        line: the path.
-        kind: the root's kind.
-
-    Returns:
-        None where the path passes through none, and where user code keeps the exception.
+    None where there is none, and where user code keeps the exception.
     """
     if kind == "frame":
         return line.met.pinned
     if kind not in ("fixture", "thread"):
         return None
-    # What pytest keeps of a failed test, an exception without a traceback too, holds its arguments.
+    # pytest keeps a failed test's exception with its arguments, also without a traceback.
     found = line.met.pinned or (line.met.error if kind == "fixture" else None)
     if found is None or (kind == "fixture" and _is_users_value(line)):
         return None
@@ -47,9 +43,9 @@ def left_by_failure(line: Line, kind: HolderKind) -> tuple[int, Any] | None:
 
 
 def _is_users_value(line: Line) -> bool:
-    """Whether the path leads through a fixture's value, or through the instance of a test class.
+    """Tell whether the path leads through a fixture's value or a test class's instance.
 
-    A value of a class of pytest's own (`pytestconfig`) leads to whatever pytest keeps.
+    Values of pytest's own classes (`pytestconfig`) lead to whatever pytest keeps, and do not count.
     """
     edges = [step.text for step in line.steps[:2]]
     if edges[:1] == ["._instance"] or edges == ["._obj", ".__self__"]:
@@ -61,7 +57,7 @@ def _is_users_value(line: Line) -> bool:
 
 
 def _caught_by_runner(line: Line, found: tuple[int, Any]) -> bool:
-    """Whether the first traceback of the exception `found`, or below it, begins in a frame of a test runner."""
+    """Tell whether the first traceback of the exception `found`, or below it, begins in a test runner's frame."""
     below = sorted(position for position in line.objects if position > found[0])
     for value in (found[1], *[line.objects[position] for position in below]):
         trace = (

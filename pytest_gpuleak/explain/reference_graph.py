@@ -1,6 +1,7 @@
-"""What the search has seen of the heap: objects, and who refers to whom.
+"""The part of the heap that a search has seen: objects, and who refers to whom.
 
-Edges are kept as ids, so that one dict alone refers to strangers: everything here is itself on the heap that is searched.
+References are kept as ids, so that one dict alone refers to user objects: everything here is on the heap that is
+searched.
 """
 
 from __future__ import annotations
@@ -15,14 +16,13 @@ if TYPE_CHECKING:
 
 
 class Graph:
-    """The part of the heap above the targets that was visited; every object in it is kept alive meanwhile.
+    """The visited part of the heap above the targets. It keeps every object in it alive.
 
     Attributes:
-        objects: objects by id.
         roots: the best root attached to an object, by rank and the object's id.
-        edges: how many references were noted.
-        expanded: ids of the objects whose referrers were looked for.
-        leaves: ids of those above which there is no need to look.
+        edges: number of references.
+        expanded: ids of the objects whose referrers were searched.
+        leaves: ids of objects whose referrers need not be searched.
     """
 
     def __init__(self) -> None:
@@ -37,24 +37,24 @@ class Graph:
         self.leaves: set[int] = set()
 
     def add(self, value: object) -> bool:
-        """Add an object; whether it is new."""
+        """Add an object, and tell whether it is new."""
         if id(value) in self.objects:
             return False
         self.objects[id(value)] = value
         return True
 
     def connect(self, parent: int, child: int) -> None:
-        """Note that `parent` refers to `child`, both ids of objects that were added."""
+        """Record that `parent` refers to `child`, both ids of known objects."""
         self.edges += 1
         self._parents.add(child, parent)
         self._children.add(parent, child)
 
     def unheld(self, nodes: Iterable[int]) -> set[int]:
-        """Those of `nodes` that nothing is known to refer to."""
+        """Return those of `nodes` without known referrers."""
         return {node for node in nodes if node not in self._parents}
 
     def attach(self, child: int, root: Root) -> None:
-        """Attach a root to an object; of several the nearest one stays, then the preferred one."""
+        """Attach a root to an object. Of several the nearest counts, then the preferred one."""
         self._attached += 1
         roots = self.roots.setdefault(root.rank, {})
         known = roots.get(child)
@@ -62,30 +62,30 @@ class Graph:
             roots[child] = root
 
     def orphans(self, nodes: Iterable[int]) -> list[int]:
-        """Those of `nodes` that are expanded and that nothing refers to."""
+        """Return those of `nodes` that are expanded and have no referrers."""
         return [node for node in nodes if node in self.expanded and not self._parents.of(node)]
 
     def unexpanded(self, starts: Iterable[int]) -> list[int]:
-        """Objects above `starts` whose referrers were not looked for yet, nearest first."""
+        """Return objects above `starts` whose referrers were not searched yet, nearest first."""
         return [node for node in self.above(starts) if node not in self.expanded and node not in self.leaves]
 
     def above(self, starts: Iterable[int]) -> list[int]:
-        """The objects from which `starts` can be reached, themselves included, nearest first."""
+        """Return the objects from which `starts` can be reached, themselves included, nearest first."""
         return _reach(starts, self._parents)
 
     def below(self, starts: Iterable[int]) -> set[int]:
-        """The ids of all that can be reached from `starts`, themselves included."""
+        """Return the ids of all that can be reached from `starts`, themselves included."""
         return set(_reach(starts, self._children))
 
     def parents_of(self, nodes: Iterable[int]) -> set[int]:
-        """The ids of all that refer to one of `nodes`."""
+        """Return the ids of all that refer to one of `nodes`."""
         found: set[int] = set()
         for node in nodes:
             found.update(self._parents.of(node))
         return found
 
     def nearest_roots(self, ranks: Sequence[int], wanted: set[int], deadline: Deadline) -> Forest:
-        """The shortest ways down to `wanted` from roots of these ranks, as far as they are found before the deadline."""
+        """Return the shortest paths to `wanted` from roots of these ranks, as far as found before the deadline."""
         edges, attached, known = self._known.get(tuple(ranks), (-1, -1, None))
         is_current = (edges, attached) == (self.edges, self._attached)
         if known is not None and is_current and (known.complete or wanted <= known.distance.keys()):
@@ -95,7 +95,6 @@ class Graph:
         return forest
 
     def _grow(self, ranks: Sequence[int], wanted: set[int], deadline: Deadline) -> Forest:
-        """See `nearest_roots`."""
         seeds: list[tuple[int, tuple[int, str], int]] = []
         attached: dict[int, Root] = {}
         for rank in ranks:
@@ -133,7 +132,7 @@ class Graph:
         return forest
 
     def nearest(self, starts: Iterable[int], limit: int, deadline: Deadline) -> Forest:
-        """The shortest ways down from any of `starts`, of at most `limit` references, to all that they lead to."""
+        """Return the shortest paths from any of `starts`, of at most `limit` references, to all that they lead to."""
         forest = Forest({})
         for node in starts:
             forest.distance[node], forest.above[node], forest.top[node] = 0, None, node
@@ -153,7 +152,7 @@ class Graph:
         return forest
 
     def chain_from(self, end: int, start: int, limit: int) -> list[int]:
-        """The ids on a shortest way down from `end` to the target `start`, or its last `limit` objects."""
+        """Return the ids on a shortest path from `end` to the target `start`, or its last `limit` objects."""
         above: dict[int, int | None] = {start: None}
         order = [start]
         for node in order:
@@ -173,7 +172,7 @@ class Graph:
         return chain[-limit:]
 
     def chain_to_any(self, start: int, ends: Collection[int]) -> list[int]:
-        """The ids on a shortest way down from one of `ends` to the target `start`; empty where none leads there."""
+        """Return the ids on a shortest path from one of `ends` to the target `start`; empty where none leads there."""
         for node in self.above((start,)):
             if node in ends:
                 return self.chain_from(node, start, len(self.objects))
@@ -181,10 +180,7 @@ class Graph:
 
 
 class _Neighbours:
-    """For each object those at the other end of its references.
-
-    A list for each would be an object for the collector to show in each look at the heap: most have one neighbour.
-    """
+    """For each object the ids at the other end of its references, without a list for objects with one neighbour."""
 
     def __init__(self) -> None:
         self._one: dict[int, int] = {}
@@ -194,12 +190,10 @@ class _Neighbours:
         return node in self._one
 
     def add(self, node: int, other: int) -> None:
-        """Note one more."""
         if self._one.setdefault(node, other) is not other:
             self._more.setdefault(node, []).append(other)
 
     def of(self, node: int) -> Sequence[int]:
-        """Those of an object, in the order in which they were noted."""
         first = self._one.get(node)
         if first is None:
             return ()
@@ -220,14 +214,14 @@ def _reach(starts: Iterable[int], neighbours: _Neighbours) -> list[int]:
 
 
 class Forest:
-    """Shortest ways down, from roots or other objects to all that they lead to: each object with the one above it.
+    """Shortest paths from roots or other objects to all that they lead to, each object with the one above it.
 
     Attributes:
         roots: the roots, by the ids of the objects that they are attached to.
         distance: references from the root to each object.
-        above: the object by which each is reached; None for one that a way begins with.
-        top: the object with which the way to each begins.
-        complete: whether all that the roots lead to was met.
+        above: the object through which each is reached; None at the beginning of a path.
+        top: the object at the beginning of each one's path.
+        complete: whether everything below the roots was met.
     """
 
     def __init__(self, roots: dict[int, Root]) -> None:
@@ -238,11 +232,11 @@ class Forest:
         self.complete = False
 
     def root_of(self, node: int) -> Root:
-        """The root above an object that was reached."""
+        """Return the root above an object that was reached."""
         return self.roots[self.top[node]]
 
     def chain(self, node: int) -> list[int]:
-        """The ids from the object with which the way begins down to `node`."""
+        """Return the ids from the beginning of the path down to `node`."""
         chain: list[int] = []
         current: int | None = node
         while current is not None:

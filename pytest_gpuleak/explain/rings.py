@@ -1,9 +1,9 @@
-"""Tensors that a ring through native code keeps beside the root that was found: emptying the root frees nothing.
+"""Find rings through C++ that keep a tensor beside the root that was found: emptying the root frees nothing.
 
 A parameter in a global store whose gradient was made with ``create_graph=True`` is held twice: by the store, and by the
 ring parameter, ``.grad``, graph, parameter, which lies in C++ where no collector looks. So the reference that a reader
-would remove is cut, and native code is asked who holds the tensor then. Where that is a ring, the ring is the holder, and
-the root is listed as a further one.
+would remove is ignored and the tensor's holders are searched again. If that finds a ring, the ring is the holder and
+the root a further one.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ BUDGET_S: Final = 2.0
 """Seconds that the search for rings may take."""
 
 MAX_TARGETS: Final = 2_000
-"""Arrays of which rings are looked for; of more, the first ones."""
+"""Arrays whose rings are searched; of more, the first ones."""
 
 
 def behind_rings(
@@ -42,15 +42,7 @@ def behind_rings(
     cuts: Collection[Cut],
     budget_s: float = BUDGET_S,
 ) -> list[Explanation]:
-    """Return `found`, with the ring as the holder of each target that a ring keeps alive as well.
-
-    Args:
-        search: the search that has found the roots.
-        targets: what it was made for.
-        found: one explanation a target.
-        cuts: references that do not count: those by which further holders were found.
-        budget_s: seconds after which no more is looked for.
-    """
+    """Return `found`, with the ring as the holder of each target that a ring also keeps alive."""
     access = TorchAccess.of_loaded()
     if access is None or budget_s <= 0:
         return found
@@ -80,19 +72,18 @@ def behind_rings(
 
 
 def _let_go(root: Root, chain: Sequence[object], leaked: Collection[int]) -> tuple[Cut, ...]:
-    """Return the references by which the root holds the first leaked array on the way: below it, all is leaked."""
+    """Return the references by which the root holds the first leaked array on the path: below it, all is leaked."""
     first = next(index for index, value in enumerate(chain) if id(value) in leaked)
     return cuts_of(root, chain[: first + 1])
 
 
 def _with_ring(explanation: Explanation, ring: Holder) -> Explanation:
-    """Return the explanation with the ring before the holders that were found."""
     others = (explanation.holder, *explanation.others)[:MAX_OTHERS]
     return dataclasses.replace(explanation, holder=ring, pattern=pattern_of(ring.text), others=others)
 
 
 def _has_graph(access: TorchAccess, value: Any) -> bool:
-    """Whether a tensor has an autograd graph, or its gradient or an attribute may: no ring does without one."""
+    """Tell whether a tensor, its gradient or an attribute may have an autograd graph: every ring has one."""
     if not access.is_tensor(value) or not access.read(value, "requires_grad"):
         return False
     if not access.read(value, "is_leaf") or safe_access.instance_dict(value):

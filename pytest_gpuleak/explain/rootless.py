@@ -1,7 +1,7 @@
-"""Holders of what no root leads to: native code, a ring through it, a cycle, or that the search did not find out.
+"""Explain targets that no root leads to: held by C++, by a ring through C++, by a cycle, or not found out.
 
-For a few targets each is asked about by itself. For thousands that would take a walk over the whole graph for each: the
-ways down to them are then found together.
+A few targets are asked about one by one. For thousands that would take a walk over the whole graph for each, so the
+paths down to them are found together.
 """
 
 from __future__ import annotations
@@ -21,31 +21,27 @@ if TYPE_CHECKING:
     from pytest_gpuleak.model.findings import Holder
 
 MAX_EDGES: Final = 24
-"""Edges shown of a path that ends at no root."""
+"""References shown of a path that ends at no root."""
 
 MAX_BY_ITSELF: Final = 64
-"""Targets that are asked about one by one ..."""
+"""Targets that are asked about one by one."""
 
 MAX_WORK: Final = 500_000
-"""... as long as these walks have not met more objects than this, all together."""
+"""Objects that these walks may meet in all. After that the other targets are handled together."""
 
-NATIVE_ROOT: Final = "native code"
-HOOKS_ROOT: Final = "native code (hooks of an autograd graph)"
+NATIVE_ROOT: Final = "C++"
+HOOKS_ROOT: Final = "C++ (hooks of an autograd graph)"
 CYCLE_ROOT: Final = "a reference cycle"
 CROWD_ROOT: Final = "unknown (too many containers refer to it)"
 TIMEOUT_ROOT: Final = "unknown (not explained in full: the search ran out of time)"
 
 
 class Rootless:
-    """Writes the holders of targets that no root leads to.
+    """Write the holders of targets that no root leads to.
 
     Args:
-        graph: what the search has found.
-        native: what native code holds of it.
-        writer: writes paths.
-        deadline: when to stop looking.
-        exhausted: whether the search came to its end: else it ran out of time.
-        exact: whether it has left nothing out.
+        exhausted: whether the search came to its end before the deadline.
+        exact: whether it left nothing out.
     """
 
     def __init__(
@@ -60,7 +56,7 @@ class Rootless:
         self._work = 0
 
     def holders(self, targets: Sequence[int]) -> dict[int, Holder]:
-        """The holders by the ids of the targets."""
+        """Return the holders by the ids of the targets."""
         found: dict[int, Holder] = {}
         if not self._searched:
             return {target: self._not_found(target) for target in targets}
@@ -74,7 +70,6 @@ class Rootless:
         return found
 
     def _by_itself(self, target: int) -> Holder:
-        """The holder of one target."""
         graph = self._graph
         above = graph.above((target,))
         self._work += len(above)
@@ -86,7 +81,6 @@ class Rootless:
         return self._written(chain[-MAX_EDGES:], NATIVE_ROOT) if chain else self._not_found(target)
 
     def _together(self, targets: Sequence[int]) -> dict[int, Holder]:
-        """The holders of many targets."""
         graph, native, deadline = self._graph, self._native, self._deadline
         rings = graph.nearest(native.on_short_rings(MAX_EDGES), MAX_EDGES // 2, deadline)
         orphans = graph.nearest(graph.orphans(graph.above(targets)), len(graph.objects), deadline)
@@ -106,19 +100,16 @@ class Rootless:
         return found
 
     def _written(self, chain: Sequence[int], root: str) -> Holder:
-        """The holder for the way down from something that native code holds."""
         objects = [self._graph.objects[node] for node in chain]
         if root == NATIVE_ROOT and is_hook_dict(objects[0]):
             root = HOOKS_ROOT
         return self._writer.rootless(objects, "native", root)
 
     def _not_found(self, target: int) -> Holder:
-        """The holder of a target of which nothing is known."""
         return self._writer.rootless([self._graph.objects[target]], "unknown", self._unknown)
 
 
 def _end(forest: Forest, target: int) -> list[int]:
-    """The ids at the end of the way down to a target."""
     chain: list[int] = []
     node: int | None = target
     while node is not None and len(chain) < MAX_EDGES:

@@ -1,8 +1,8 @@
-"""Who keeps these objects alive: one search backwards through the heap for all of them.
+"""Search backwards through the heap for who keeps objects alive: one search for all targets.
 
-Level by level, `gc` is asked which containers refer to what the level before has found, until every target is reached
-from a root that a person can edit. What cannot be reached from one is given the best worse answer: what runs, what an
-exception pinned, native code, or that the search did not find out.
+Level by level, `gc` returns the containers that refer to the level before, until a root that a person can edit leads to
+every target. Targets without one get the best worse answer: what runs, what an exception pinned, C++, or that the
+search did not find out.
 """
 
 from __future__ import annotations
@@ -41,26 +41,26 @@ __all__ = [
 ]
 
 BUDGET_S: Final = 5.0
-"""Seconds a search may take unless the caller says otherwise."""
+"""Seconds that a search may take unless the caller states another limit."""
 
 OTHERS_BUDGET_S: Final = 2.0
-"""Seconds that each look for a further holder may take."""
+"""Seconds that each search for a further holder may take."""
 
 EXTRA_LEVELS: Final = 30
 """Levels that the search goes on for an editable root once every target has a worse one."""
 
 MAX_WIDTH: Final = 50_000
-"""Containers that are noted on one level; of common ones beyond that, those alone that hold what no other holds.
+"""Containers that are recorded on one level. Of plain ones beyond that, only sole referrers of an object are kept.
 
-Where more refer to the same targets (a million lists with the same tensor), they are most likely alike, and one of them
-is explanation enough. A path found below may then be longer than another that was left out.
+Many referrers of the same targets (a million lists with one tensor) are most likely alike, and one is explanation
+enough. A path found below may then be longer than another that was left out.
 """
 
 MAX_EDGES: Final = 2_000_000
-"""References that are noted in one search; beyond that, of those from common containers one to each object."""
+"""References that are recorded in one search. Beyond that, plain containers get one reference to each object."""
 
 WRITING_S: Final = 3.0
-"""Seconds that naming what was found may take, beside what the search has left of its time."""
+"""Seconds that naming the answers may take, beside what the search has left of its time."""
 
 
 class Search:
@@ -70,14 +70,10 @@ class Search:
     nearer one could not have been missed. Objects that lead to settled targets alone are not expanded any more.
 
     Args:
-        targets: live objects.
         ignore: ids of objects that do not count as holders.
-        deadline: when to stop.
-        hidden: by the id of what they refer to, containers that the collector does not show.
-        cuts: references that do not count.
-        native: whether to ask what the collector cannot see.
-        roots: those of a search made before, which takes milliseconds to look up; what did not count then does not
-            count now.
+        hidden: untracked containers, by the id of what they refer to.
+        native: whether to search references that the collector cannot see.
+        roots: the roots of an earlier search, with the objects that it ignored.
     """
 
     def __init__(
@@ -117,7 +113,7 @@ class Search:
     def again(
         self, targets: Sequence[object], cuts: Collection[Cut], budget_s: float, *, native: bool = False
     ) -> Search:
-        """A search for some of the targets of this one that does not count some references, not yet run."""
+        """Create a search for some of the targets that ignores some references."""
         found = Search(targets, (), Deadline(budget_s), self._hidden, cuts, native=native, roots=self._roots)
         found._native.leave_out_heap()
         return found
@@ -128,7 +124,7 @@ class Search:
         extra: int | None = None
         while self._open and not self._deadline.passed():
             if not frontier:
-                # Nothing visible is left to find: no way can be shorter than the shortest known.
+                # All visible paths are known, so no shorter one can be found.
                 self._all_seen = True
                 self._settle()
                 if not self._open:
@@ -154,7 +150,7 @@ class Search:
                 return
 
     def _expand(self, frontier: Sequence[int]) -> tuple[list[int], bool]:
-        """Look for the referrers of some objects: what was new among them, and whether the level was completed."""
+        """Search the referrers of some objects. Returns the new ones, and whether the level was completed."""
         graph = self._graph
         wanted = set(frontier)
         children = tuple([graph.objects[node] for node in frontier])
@@ -172,7 +168,7 @@ class Search:
         return new, not self._deadline.passed()
 
     def _take_in(self, containers: Sequence[object], wanted: set[int], own: set[int]) -> list[int]:
-        """Add referrers of the objects `wanted` to the graph, with their roots; the new ones that must be expanded."""
+        """Add referrers of `wanted` to the graph with their roots, and return those to expand."""
         graph = self._graph
         new: list[int] = []
         room = MAX_WIDTH
@@ -214,7 +210,7 @@ class Search:
         return new
 
     def _attach_root(self, container: object) -> bool:
-        """Attach the root that a container is, if it is one; whether there is no need to look above it."""
+        """Attach the root that a container is, if any, and tell whether its referrers need no search."""
         root = self._roots.root_of(container)
         if root is None:
             return False
@@ -222,12 +218,11 @@ class Search:
         return root.rank == EDITABLE
 
     def _attach(self, node: int, root: Root) -> None:
-        """Attach a root to an object."""
         self._graph.attach(node, root)
         self._changed = True
 
     def _settle(self) -> bool:
-        """Take the targets off the search whose nearest editable root is known; whether there were some."""
+        """Drop the targets whose nearest editable root is known, and tell whether there were any."""
         if not self._graph.roots.get(EDITABLE):
             return False
         settled: list[int] = []
@@ -245,7 +240,6 @@ class Search:
         return bool(settled)
 
     def _all_have_worse(self) -> bool:
-        """Whether all open targets are reached from some root."""
         if not any(self._graph.roots.get(rank) for rank in RANKS):
             return False
         if self._open <= self._graph.nearest_roots((EDITABLE,), self._open, self._deadline).distance.keys():
@@ -254,26 +248,26 @@ class Search:
 
     @property
     def objects(self) -> Mapping[int, object]:
-        """The objects above the targets that were met, by id."""
+        """Return the objects above the targets that were met, by id."""
         return self._graph.objects
 
     @property
     def expanded(self) -> Collection[int]:
-        """The ids of those whose referrers were looked for."""
+        """Return the ids of the objects whose referrers were searched."""
         return self._graph.expanded
 
     @property
     def linked(self) -> set[int]:
-        """The ids of the objects at both ends of the references that native code holds."""
+        """Return the ids of the objects at both ends of the references in C++."""
         return {identity for pair in self._native.links for identity in pair}
 
     @property
     def unexplained(self) -> bool:
-        """Whether something refers to the objects met that was not found: known once native code has been asked."""
+        """Tell whether a met object has a referrer that was not found. Known once C++ has been asked."""
         return self._native.unexplained
 
     def found(self, ranks: Sequence[int]) -> int:
-        """How many of the targets a root of these ranks leads to."""
+        """Return how many of the targets a root of these ranks leads to."""
         if not any(self._graph.roots.get(rank) for rank in ranks):
             return 0
         targets = set(self._order)
@@ -285,12 +279,7 @@ class Search:
         remember: Remember | None = None,
         others: Mapping[tuple[str, str], tuple[Holder, ...]] = MappingProxyType({}),
     ) -> list[Explanation]:
-        """One explanation a target, in the order in which they were given.
-
-        Args:
-            remember: see `explain`.
-            others: further holders, by kind and root of the first one.
-        """
+        """Return one explanation a target, in the given order. For `remember` see `explain`."""
         answers = self.answers()
         if remember is not None:
             for root, value, length in answers.deepest().values():
@@ -308,14 +297,14 @@ class Search:
         return [written[node] for node in self._order]
 
     def answers(self) -> Answers:
-        """The answers for the targets that a root leads to. To be asked for once the search has run; written once."""
+        """Return the answers for the targets that a root leads to. Call it after `run`; they are written once."""
         if self._answers is None:
             writer = Writer(self._native.known)
             self._answers = Answers(self._graph, self._order, writer, self._time_to_write())
         return self._answers
 
     def rings(self) -> dict[int, Holder]:
-        """For each target that a ring through native code keeps alive, and no root, by its id: the ring."""
+        """Return, by target's id, the rings through C++ that keep targets without a root alive."""
         kept = self._native.kept_by_rings().difference(self.answers().by_target)
         found = self._rootless([node for node in dict.fromkeys(self._order) if node in kept])
         return {node: holder for node, holder in found.items() if holder.root == RING_ROOT}
@@ -324,7 +313,6 @@ class Search:
         return Deadline(self._deadline.left() + WRITING_S)
 
     def _rootless(self, targets: Sequence[int]) -> dict[int, Holder]:
-        """The holders of the targets that no root leads to."""
         if not targets:
             return {}
         writer, deadline = Writer(self._native.known), self._time_to_write()

@@ -1,8 +1,7 @@
-"""Which of the objects that a search has met are referred to by something that the collector does not show.
+"""Find objects with referrers that the collector does not show.
 
-An object that no visible container refers to is one; but a reference from C++ may also lead into the midst of what the
-collector sees, a ring of Python objects say, that no collection frees for it. So references are counted: what the
-interpreter counts, less those found.
+An object without visible referrers is one; but a reference from C++ may also lead into a ring of Python objects, which
+no collection frees then. So references are counted: the interpreter's count, less those found.
 """
 
 from __future__ import annotations
@@ -21,27 +20,25 @@ if TYPE_CHECKING:
     from pytest_gpuleak.heap.referrers import Deadline
 
 _OWN_REFERENCES: Final = 3
-"""To an object whose references are counted: the mapping of objects, the variable, the argument of `getrefcount`."""
+"""References that counting adds: the mapping of objects, the variable, the argument of `getrefcount`."""
 
 
 class Hidden:
     """Objects with hidden referrers, by id, sorted by who may hold them.
 
     Args:
-        objects: what the search has met, by id.
-        nodes: the ids of those to look at: expanded, nothing left to find above them.
-        parents: the ids of all that visibly refer to one of `nodes`.
-        rooted: the ids of objects that a root is attached to: its references are not among those of containers.
-        counted: references to objects that are the search's own, by id.
-        linked: references from native code that are known already, by id.
-        deadline: when to stop counting: what was not counted has none.
+        objects: the objects that the search met, by id.
+        nodes: the ids of those to check: expanded, nothing left to find above them.
+        rooted: the ids of objects with a root, whose references are not those of containers.
+        counted: number of the search's own references, by id.
+        linked: number of references from C++ that are known already, by id.
 
     Attributes:
-        by_torch: those that torch's C++ code may hold: tensors with an owner beside their Python object, and anything
+        by_torch: objects that torch's C++ code may hold: tensors with an owner beside their Python object, and anything
             with a reference too many.
-        by_reference: those with a reference too many, beside the one that torch holds to the Python object of a tensor
-            with other owners.
-        unheld: the ids of those that nothing visible refers to.
+        by_reference: objects with a reference too many, not counting torch's one to the Python object of a tensor with
+            other owners.
+        unheld: ids of the objects without visible referrers.
     """
 
     def __init__(
@@ -67,7 +64,7 @@ class Hidden:
                 if deadline.worked(1 + len(referents)):
                     return
                 explained.update(filter(wanted.__contains__, map(id, referents)))
-                del referents  # it refers to what is counted below
+                del referents  # it refers to the objects that are counted below
         for node in nodes:
             value = objects[node]
             if not explained[node] and node not in rooted:
@@ -87,10 +84,10 @@ class Hidden:
 
 
 def _owners_of_tensors() -> Callable[[object], bool | None]:
-    """A function that tells whether a tensor has an owner in C++ beside its Python object; None for anything else.
+    """Return a function that tells whether a tensor has an owner in C++; None for any other object.
 
-    The owners are counted by ``Tensor._use_count`` (torch/csrc/autograd/python_variable_methods: the intrusive count,
-    of which the Python object is one). Since torch 2.10 they also count, together, as one reference to that object.
+    ``Tensor._use_count`` counts the owners (torch/csrc/autograd/python_variable_methods: the intrusive count, which
+    includes the Python object). Since torch 2.10 they also count, together, as one reference to that object.
     """
     tensor_class = torch_class("torch._C", "TensorBase")
     count: Any = None if tensor_class is None else safe_access.class_dict(tensor_class).get("_use_count")

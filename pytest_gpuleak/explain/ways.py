@@ -1,7 +1,7 @@
-"""The edges from a root down to many objects, each named once: paths that begin alike share what they have in common.
+"""Paths from a root down to many objects, with shared beginnings, so that each reference is named once.
 
-A linked list of 100,000 nodes has 100,000 paths of up to 100,000 edges. So a path is kept as its last edge and the path
-before it, and going on from an object names the edges that have become certain, whatever follows.
+A linked list of 100,000 nodes has 100,000 paths of up to 100,000 references. So a path is its last reference and the
+path before it, and going on from an object names the references that no further object can change.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
 HEAD: Final = 8
-"""Edges at the beginning of a long path that are known without going back to its root."""
+"""References at the beginning of a long path that are known without going back to its root."""
 
 _MAX_UNCERTAIN: Final = 16
-"""Objects that an edge may wait for until it is certain; the longest known is a context's (`explain.edges.interpreter`)."""
+"""Objects that a reference may wait for until its name is certain; a context's takes the most."""
 
 _OF_MODULES: Final = ("._modules", "._parameters", "._buffers")
 _FOLDED_AWAY: Final = (*_OF_MODULES, "._mock_children")
@@ -39,19 +39,17 @@ _MOCK_ATTRIBUTES: Final = {
     "._mock_side_effect": ".side_effect",
     "._mock_wraps": "._mock_wraps",
 }
-"""Where `unittest.mock` keeps what a test reads under another name (Lib/unittest/mock.py, _delegating_property)."""
+"""Public names of `unittest.mock`'s private attributes (Lib/unittest/mock.py, _delegating_property)."""
 
 
 class Way:
-    """The edges from a root down to some object: the last of them, and the way before it.
+    """A path from a root down to some object: the last reference, and the path before it.
 
     Attributes:
-        step: the last edge.
-        owner: the object that the edge leads from.
-        above: the way without this edge; None where it is the first.
-        count: how many edges there are.
-        head: the way of the first `HEAD` edges, where there are more.
-        cache: the way that ends with the first edge into an `lru_cache`, if there is one.
+        step: the last reference.
+        above: the path without it; None where it is the first.
+        head: the path of the first `HEAD` references, where there are more.
+        cache: the path up to the first reference into an `lru_cache`, if any.
     """
 
     __slots__ = ("_shown", "above", "cache", "count", "head", "owner", "step")
@@ -66,22 +64,17 @@ class Way:
         self.cache: Way | None = None
         if above is not None:
             self.head = above if above.count == HEAD else above.head
-            self.cache = above.cache or (above if above.enters_cache else None)
-
-    @property
-    def enters_cache(self) -> bool:
-        """Whether the last edge leads into an `lru_cache`."""
-        return self.step.text.startswith(" (cache") and type(self.owner) is safe_access.LRU_WRAPPER
+            self.cache = above.cache or (above if above.step.cached else None)
 
     @property
     def shown(self) -> PathStep:
-        """The last edge as a report shows it."""
+        """Return the last reference as a report shows it."""
         if self._shown is None:
             self._shown = PathStep(self.step.text, self.step.label)
         return self._shown
 
     def last(self, count: int) -> list[Way]:
-        """The ways that end with the last `count` edges, in their order."""
+        """Return the paths that end with the last `count` references, in order."""
         found: list[Way] = []
         way: Way | None = self
         while way is not None and len(found) < count:
@@ -95,10 +88,10 @@ class Reached:
     """How far down a path has been followed.
 
     Attributes:
-        way: the edges that are certain; None where none is.
-        uncertain: the objects from the end of those on; the last is where the path has come to.
-        position: of the first of them, from the root's own object, which has 0.
-        met: what was met so far.
+        way: the references whose names are certain; None: none is.
+        uncertain: the objects after those; the last is the end of the path so far.
+        position: position of the first of them; the root's object has 0.
+        met: objects met so far that matter for the root's name.
     """
 
     __slots__ = ("met", "position", "uncertain", "way")
@@ -111,16 +104,12 @@ class Reached:
 
     @property
     def end(self) -> int:
-        """The position of the last object."""
+        """Return the position of the last object."""
         return self.position + len(self.uncertain) - 1
 
 
 class Walker:
-    """Follows paths down and names their edges. It refers to objects of the heap: drop it after the search.
-
-    Args:
-        known: names of edges that only their finder knows, by the ids of parent and child.
-    """
+    """Follow paths down and name their references. It refers to objects of the heap: drop it after the search."""
 
     def __init__(self, known: Mapping[tuple[int, int], str]) -> None:
         self._known = known
@@ -128,26 +117,26 @@ class Walker:
         self._mocks_are_known = safe_access.loaded_class("unittest.mock", "NonCallableMock") is not None
 
     def announce(self, parent: int, child: int) -> None:
-        """Note the ids of two objects whose edge will be asked for: what edges have in common is then looked up once."""
+        """Announce that the reference between two objects, by their ids, will be named, so that lookups are shared."""
         self._lookups.announce(parent, child)
 
     def begin(self, value: object) -> Reached:
-        """The start of a path: the root's own object."""
+        """Return the beginning of a path: the root's object."""
         return Reached(None, (value,), 0, self._met(NOTHING_MET, value, 0))
 
     def go_on(self, reached: Reached, value: object) -> Reached:
-        """A path one object further; `reached` stays as it is, for other paths that go on from there."""
+        """Return a path one object further. `reached` stays unchanged for other paths."""
         met = self._met(reached.met, value, reached.position + len(reached.uncertain))
         return self._name(reached.way, (*reached.uncertain, value), reached.position, met, final=False)
 
     def finish(self, reached: Reached) -> Way | None:
-        """The whole way to where a path has come to; None where that is the root's own object."""
+        """Return the whole path with all names; None where it is the root's object alone."""
         if len(reached.uncertain) == 1:
             return reached.way
         return self._name(reached.way, reached.uncertain, reached.position, reached.met, final=True).way
 
     def follow(self, objects: Iterable[object]) -> Reached:
-        """A path from its first object to its last."""
+        """Return the path along a chain of objects."""
         following = iter(objects)
         reached = self.begin(next(following))
         for value in following:
@@ -155,7 +144,7 @@ class Walker:
         return reached
 
     def _name(self, way: Way | None, uncertain: tuple[Any, ...], position: int, met: Met, *, final: bool) -> Reached:
-        """Name the edges that are certain: those that no further object could change, or all if the path ends here."""
+        """Name the references that no further object could change, or all if the path ends here."""
         while len(uncertain) > 1:
             owner = uncertain[0]
             text = self._known.get((id(owner), id(uncertain[1]))) if self._known else None
@@ -168,14 +157,14 @@ class Walker:
                 if chain.looked_beyond and not final and len(uncertain) < _MAX_UNCERTAIN:
                     break
                 length = min(edge.length, len(uncertain) - 1)
-                step = Step(self._library_text(owner, edge.text), edge.label, position)
+                step = Step(self._library_text(owner, edge.text), edge.label, position, edge.cached)
                 way = _folded(way, step) or Way(step, owner, way)
             uncertain = uncertain[length:]
             position += length
         return Reached(way, uncertain, position, met)
 
     def _library_text(self, parent: object, text: str) -> str:
-        """An edge of `unittest.mock` by its public name, else `text`."""
+        """Return the public name of a reference in `unittest.mock`, else `text`."""
         if not self._mocks_are_known:
             return text
         kind = self._lookups.once("mock", type(parent), lambda: _kind_of_mock(type(parent)))
@@ -188,7 +177,6 @@ class Walker:
         return text
 
     def _met(self, met: Met, value: object, position: int) -> Met:
-        """What was met, with the object at `position`."""
         kind = self._lookups.once("kind", type(value), lambda: _kind_for_root(value))
         if kind == "" and (met.loop is None or met.left):
             return met
@@ -208,7 +196,7 @@ class Walker:
 
 
 def _kind_for_root(value: object) -> str:
-    """What an object is to the name of the root above it: empty for most."""
+    """Return what an object means for the name of the root above it; empty for most."""
     kind = type(value)
     if safe_access.is_subclass(kind, BaseException):
         return "error"
@@ -221,7 +209,7 @@ def _kind_for_root(value: object) -> str:
 
 
 def _kind_of_mock(kind: type) -> str:
-    """Whether a type is one of `unittest.mock`'s: of a mock, of a call, or of neither."""
+    """Tell whether a type is `unittest.mock`'s mock, its call, or neither."""
     mock = safe_access.loaded_class("unittest.mock", "NonCallableMock")
     if mock is None:
         return ""
@@ -232,7 +220,7 @@ def _kind_of_mock(kind: type) -> str:
 
 
 def _folded(before: Way | None, step: Step) -> Way | None:
-    """The way on which a step and the one before it are one: ``._modules['layer']`` is ``.layer``; else None."""
+    """Return the path on which a step and the one before it are one: ``._modules['layer']`` is ``.layer``; else None."""
     if before is None or before.step.text not in _FOLDED_AWAY:
         return None
     key = _PLAIN_KEY.fullmatch(step.text)
@@ -255,7 +243,7 @@ def _folded(before: Way | None, step: Step) -> Way | None:
 
 
 def _is_module(value: object, *names: str) -> bool:
-    """Whether a type of torch.nn by one of these names is among the bases of `value`; torch is not asked for."""
+    """Tell whether a type of torch.nn by one of these names is a base of `value`, without importing torch."""
     return any(
         safe_access.class_name(cls) in names and safe_access.in_package(cls, "torch.nn.modules")
         for cls in safe_access.mro(type(value))

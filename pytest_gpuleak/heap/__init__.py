@@ -1,5 +1,5 @@
-"""The interpreter's heap, read without running a stranger's code.
+"""The interpreter's heap, read without running user code.
 
-It may import the standard library alone.
-What reads objects of any type goes here; what knows a library's types goes to `adapters`.
+It may import the standard library alone. What reads objects of any type goes here; what knows a library's types goes to
+`adapters`.
 """

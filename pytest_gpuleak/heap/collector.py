@@ -1,8 +1,8 @@
-"""The garbage collector's functions, and the view of them that the user's code keeps while an epoch is open.
+"""The garbage collector's functions, and the view of them that user code has during an epoch.
 
-`gc.freeze()` hides every object alive from `gc.get_objects()`, `gc.get_referrers()` and the collections. A test that
-calls them must see the whole heap all the same, so the functions that it looks up on the module are replaced for the
-session. The originals are bound here, at import, before any replacement.
+`gc.freeze()` hides every live object from `gc.get_objects()`, `gc.get_referrers()` and collections. Tests that call
+these must still see the whole heap, so the functions of the ``gc`` module are replaced for the session. The originals
+are bound here, at import, before any replacement.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from typing import Protocol
 
     class Listener(Protocol):
-        """Who keeps the epoch: told before the border between old and young objects moves."""
+        """The owner of the epoch. It is told before the freeze point between old and young objects moves."""
 
         user_frozen: bool
         """Whether the user's own `gc.freeze()` is in force: what it froze must stay frozen."""
@@ -30,16 +30,16 @@ if TYPE_CHECKING:
         """Whether the epoch has given way to a scan, which freezes nothing."""
 
         def note(self) -> None:
-            """Remember the arrays born so far: they are about to become indistinguishable from old objects."""
+            """Remember the arrays born so far: they become indistinguishable from old objects."""
 
         def moved(self) -> None:
-            """The border has moved: everything alive is old now."""
+            """The freeze point has moved: every live object is old now."""
 
         def begin_collection(self) -> None:
-            """A full collection begins: as `note`."""
+            """A full collection begins: remember the young arrays, as `note` does."""
 
         def end_collection(self) -> None:
-            """It is over, and everything is frozen: as `moved`."""
+            """The full collection has ended and froze everything: the freeze point has moved."""
 
 
 __all__ = ["GcView", "collect", "collect_young", "delivered_again", "epochs_supported", "freeze", "get_freeze_count", "get_objects",
@@ -50,48 +50,47 @@ _installed: list[GcView] = []
 
 
 def installed() -> bool:
-    """Whether a view is installed: there is one border in a process, so there can be one epoch."""
+    """Tell whether a view is installed. A process has one freeze point, so it can have one epoch."""
     return bool(_installed)
 
 
 def thaw_in_order() -> None:
-    """Thaw, with the old objects before the young, as the collector's list has them where nobody freezes.
+    """Unfreeze, with the old objects before the young, as in a process that never freezes.
 
-    `gc.unfreeze()` puts what was frozen behind what is in the oldest generation (``gc_list_merge``, Modules/gcmodule.c).
-    A full collection walks that list, and leaves it in the order in which it met the objects: from the young ones on
-    that led it through memory in leaps, and each took a tenth longer than without the plugin. `gc.freeze()` puts the
-    young behind the old; both take constant time.
+    `gc.unfreeze()` appends frozen objects after the young ones (``gc_list_merge``, Modules/gcmodule.c). A full
+    collection keeps the list in traversal order, and that order would jump around in memory. Freezing first restores
+    old before young; both calls take constant time.
     """
     freeze()
     unfreeze()
 
 
 def whole_heap() -> AbstractContextManager[None]:
-    """Within it the functions of this module see every object, whoever's epoch is open."""
+    """Let the functions of this module see every object, whichever epoch is open."""
     return _installed[0].whole_heap() if _installed else nullcontext()
 
 
 def collect_young() -> None:
-    """Collect what was born since the border was drawn, whatever its generation; nothing where there is no border.
+    """Collect what was born since the freeze point, of any generation; do nothing without a freeze point.
 
-    What the collector reckons by, the number of its long-lived objects (CPython's ``long_lived_total``), is then small
-    until the next full collection, which comes sooner for it: not to be called for every test.
+    Not for every test: it lowers the collector's count of long-lived objects (CPython's ``long_lived_total``) until the
+    next full collection, which then comes sooner.
     """
     if _installed:
         _installed[0].collect_young()
 
 
 def delivered_again(unraisable: Any) -> bool:
-    """Whether an exception that nobody can catch was a signal handler's, lost in a callback here: see `LostSignals`."""
+    """Tell whether an uncatchable exception was a signal handler's that was lost in a callback: see `LostSignals`."""
     return bool(_installed) and _installed[0].signals.handles(unraisable)
 
 
 @functools.cache
 def epochs_supported() -> bool:
-    """Whether this interpreter's collector has the permanent generation that epochs are made of.
+    """Tell whether the collector has the permanent generation that epochs need.
 
-    Free-threaded builds have a collector without generations, and Python 3.14 an incremental one, whose young
-    objects and permanent generation behave otherwise: the scan is used there.
+    Free-threaded builds have a collector without generations, and Python 3.14 an incremental one, whose young objects
+    and permanent generation behave differently: the scan is used there.
     """
     if sys.implementation.name != "cpython" or sys.version_info >= (3, 14):
         return False
@@ -99,10 +98,9 @@ def epochs_supported() -> bool:
 
 
 class GcView:
-    """Replaces the functions of the ``gc`` module by ones that behave as without the plugin.
+    """Replace the functions of the ``gc`` module by functions that behave as without the plugin.
 
-    A full collection, the user's or an automatic one, is made full again by a ``gc.callbacks`` entry, since a
-    collection cannot be intercepted in any other way.
+    Collections cannot be intercepted, so a ``gc.callbacks`` entry makes each full collection full again.
     """
 
     def __init__(self, listener: Listener) -> None:
@@ -118,21 +116,21 @@ class GcView:
         self.signals = LostSignals(self._on_collection)
 
     def install(self) -> None:
-        """Put the callback and the replacements in place. Raises RuntimeError where another view is installed."""
+        """Install the callback and the replacements. Raises RuntimeError where another view is installed."""
         if installed():
             raise RuntimeError("another view of the collector is installed in this process")
         self._frozen_before = get_freeze_count()
         for replacement in self._replacements():
             name = replacement.__name__
             original = getattr(gc, name)
-            # It answers to the original's name, so that it can be pickled, as a built-in function can.
+            # The original's name, so that it can be pickled like a built-in function.
             replacement.__module__, replacement.__qualname__, replacement.__doc__ = "gc", name, original.__doc__
             self._saved[name] = original
             setattr(gc, name, replacement)
         _installed.append(self)
 
     def remove(self) -> None:
-        """Put everything back. Safe to call twice."""
+        """Restore everything. Safe to call twice."""
         for name, original in self._saved.items():
             setattr(gc, name, original)
         self._saved.clear()
@@ -143,25 +141,25 @@ class GcView:
             _installed.remove(self)
 
     def freeze(self) -> None:
-        """Draw the border here: an epoch begins. What the user did to the border belongs to the last one."""
+        """Set the freeze point: an epoch begins. Freezes by user code belong to the previous epoch."""
         self._border_moved = self._collecting = False
         if not self._frozen:
             self._frozen = True
-            # Not before: importing torch brings about hundreds of collections, and each would call it twice.
+            # Only now: importing torch causes hundreds of collections, each with two calls.
             if self._on_collection not in gc.callbacks:
                 gc.callbacks.append(self._on_collection)
-        if sys.unraisablehook is not self.signals.hook:  # pytest sets its own, by the version once or for each phase
+        if sys.unraisablehook is not self.signals.hook:  # pytest sets its own, once or in each phase
             self.signals.install()
         freeze()
 
     def thaw(self) -> None:
-        """Take the border away: everything is visible until the next `freeze`."""
+        """Remove the freeze point: everything is visible until the next `freeze`."""
         if self._frozen:
             self._frozen = False
             thaw_in_order()
 
     def collect_young(self) -> None:
-        """A full collection that sees the young objects alone."""
+        """Run a full collection that sees the young objects alone."""
         if self._frozen and not self._thawed and not self._listener.user_frozen:
             self._young_alone = True
             try:
@@ -171,9 +169,9 @@ class GcView:
 
     @contextmanager
     def whole_heap(self) -> Iterator[None]:
-        """Within it the unwrapped functions see every object."""
+        """Let the unwrapped functions see every object."""
         if self._thawed or not (self._frozen or self._listener.user_frozen):
-            yield  # nothing is hidden: no epoch has begun, or another's whole heap is in use
+            yield  # no epoch has begun, or whole_heap is active already
             return
         self._listener.note()
         self._thawed = True
@@ -188,9 +186,10 @@ class GcView:
 
     @property
     def border_lost(self) -> bool:
-        """Whether a full collection thawed the heap and was kept from freezing it again.
+        """Tell whether a full collection thawed the heap and could not freeze it again.
 
-        An exception in a callback of the collector is swallowed: a signal's handler may raise one (a timeout, Ctrl-C).
+        The collector swallows exceptions in a callback, such as those that a signal's handler raises (a timeout,
+        Ctrl-C).
         """
         return self._collecting
 
@@ -226,7 +225,7 @@ class GcView:
             else:
                 with view.whole_heap():
                     found = get_referrers(*objects)
-            # The tuple of arguments refers to them too; without this frame in between nobody would see it.
+            # The tuple of arguments refers to them too; without this frame it would not show.
             return [referrer for referrer in found if referrer is not objects]
 
         def get_freeze_count_() -> int:
@@ -249,7 +248,7 @@ class GcView:
             listener.moved()
 
         def collect_(generation: int = 2) -> int:
-            # Young objects that a look at the heap made old would escape a young collection the test counts on.
+            # Otherwise a look at the heap would age young objects past the test's own young collections.
             if view._border_moved and not listener.user_frozen and generation in (0, 1):
                 generation = 2
             __tracebackhide__ = True  # a failure's text shows only the user's frames, as without the plugin

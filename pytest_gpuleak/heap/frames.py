@@ -1,8 +1,8 @@
 """Running functions and their local variables.
 
-A running frame does not show its locals to the collector (since CPython 3.11, Objects/frameobject.c, frame_traverse), so
-they are read by name. Up to 3.12 reading `f_locals` leaves a dict behind in the frame that keeps every local alive:
-it is emptied again, unless someone else holds it (`locals()` returns that same dict).
+A running frame does not show its locals to the collector (since CPython 3.11, Objects/frameobject.c, frame_traverse),
+so they are read by name. Up to 3.12 reading `f_locals` leaves a dict in the frame that keeps every local alive. It is
+emptied again, unless user code holds it (`locals()` returns that same dict).
 """
 
 from __future__ import annotations
@@ -22,28 +22,23 @@ if TYPE_CHECKING:
     from collections.abc import Collection
 
 PACKAGE: Final = "pytest_gpuleak"
-"""Frames, globals and types of this package never count as holders."""
+"""Prefix of module names whose frames, globals and types never count as holders: this package."""
 
 _COMPREHENSIONS: Final = ("<listcomp>", "<setcomp>", "<dictcomp>")
 
 _SNAPSHOT_REFERENCES: Final = 3
-"""References to a snapshot that no one else holds: the frame's, our variable's and `getrefcount`'s argument."""
+"""References to a snapshot that user code does not hold: the frame's, a variable's and `getrefcount`'s argument."""
 
 
 @dataclass(frozen=True)
 class RunningFrame:
-    """One frame on some thread's stack.
-
-    Attributes:
-        frame: the frame itself.
-        thread: name of its thread, or None for the thread that searches.
-    """
+    """One frame on some thread's stack. `thread` is None for the thread that searches."""
 
     frame: types.FrameType
     thread: str | None
 
     def describe(self) -> str:
-        """The frame as a root is written: ``thread 'loader' in run``, ``frame of pkg.mod.main``."""
+        """Write the frame as a root: ``thread 'loader' in run``, ``frame of pkg.mod.main``."""
         if self.thread is not None:
             return f"thread {self.thread!r} in {function_name(self.frame.f_code)}"
         module = plain_text(self.frame.f_globals.get("__name__"))
@@ -52,17 +47,16 @@ class RunningFrame:
 
 
 def function_name(code: types.CodeType) -> str:
-    """The qualified name of a code object, alike in all Python versions.
+    """Return the qualified name of a code object, equal in all Python versions.
 
-    Code objects know it since Python 3.11. Before, the function that runs is asked for it, where one is still there and
-    was not given another's name (`functools.wraps`); the plain name has to do elsewhere.
+    Code objects have it since Python 3.11. Before, it is taken from the function that runs, unless that has another
+    function's name (`functools.wraps`); else the plain name is used.
     """
     found = getattr(code, "co_qualname", None) or _name_of_owner(code) or code.co_name
     return without_comprehensions(cut_name(str(found)))
 
 
 def _name_of_owner(code: types.CodeType) -> str | None:
-    """The qualified name of a function that has this code object."""
     for owner in get_referrers(code):
         if type(owner) is types.FunctionType and owner.__code__ is code:
             name = plain_text(owner.__qualname__)
@@ -72,7 +66,7 @@ def _name_of_owner(code: types.CodeType) -> str | None:
 
 
 def without_comprehensions(qualname: str) -> str:
-    """A qualified name without ``<listcomp>`` and the like, which have been no functions since 3.12 (PEP 709)."""
+    """Remove ``<listcomp>`` and the like from a qualified name: they are no functions since 3.12 (PEP 709)."""
     parts = qualname.split(".")
     kept = [part for part in parts if part not in _COMPREHENSIONS]
     while kept and kept[-1] == "<locals>":
@@ -81,16 +75,16 @@ def without_comprehensions(qualname: str) -> str:
 
 
 def belongs_to_plugin(namespace: object) -> bool:
-    """Whether a dict of globals is that of a module of this package."""
+    """Tell whether a dict of globals is that of a module of this package."""
     return type(namespace) is dict and is_within(plain_text(namespace.get("__name__")), PACKAGE)
 
 
 def running_frames(ignore: Collection[int]) -> list[RunningFrame]:
-    """The frames on all threads' stacks, innermost first, without this package's and those whose id is ignored."""
+    """Return the frames on all threads' stacks, innermost first, without this package's and ignored ones."""
     found: list[RunningFrame] = []
     own = get_ident()
     stacks = sys._current_frames()
-    while stacks:  # emptied, for one of them is this very frame: a reference to itself would keep it, and us
+    while stacks:  # emptied, since it holds this very frame: a cycle
         ident, frame = stacks.popitem()
         name = None if ident == own else thread_name(ident)
         while frame is not None:
@@ -101,7 +95,7 @@ def running_frames(ignore: Collection[int]) -> list[RunningFrame]:
 
 
 def live_threads() -> list[object]:
-    """The `threading.Thread` objects whose threads run."""
+    """Return the `threading.Thread` objects whose threads run."""
     active = loaded("threading", "_active")
     thread_class = loaded_class("threading", "Thread")
     if type(active) is not dict or thread_class is None:
@@ -110,23 +104,23 @@ def live_threads() -> list[object]:
 
 
 def thread_name(ident: int) -> str:
-    """The name of a thread by its ident; ``?`` for one that `threading` did not start."""
+    """Return the name of a thread by its ident; ``?`` for one that `threading` did not start."""
     active = loaded("threading", "_active")
     thread = active.get(ident) if type(active) is dict else None
     return "?" if thread is None else name_of_thread(thread)
 
 
 def name_of_thread(thread: object) -> str:
-    """The name of a `threading.Thread`, read past its property."""
+    """Return a `threading.Thread`'s name without calling its property."""
     namespace = instance_dict(thread)
     return cut_name((None if namespace is None else plain_text(namespace.get("_name"))) or "?")
 
 
 def local_variables(frame: types.FrameType) -> list[tuple[str, Any]]:
-    """Names and values of a frame's local variables, nothing left behind in the frame."""
+    """Return names and values of a frame's locals, and leave nothing behind in the frame."""
     namespace: Any = frame.f_locals
     if type(namespace) is not dict:
-        # 3.13: a view of the frame (PEP 667). A class body's own mapping (`__prepare__`) would run a stranger's code.
+        # 3.13: a view of the frame (PEP 667). A class body's own mapping (`__prepare__`) would run user code.
         view: Any = namespace
         return list(view.items()) if _is_view(view) else []
     found = list(namespace.items())
@@ -136,7 +130,7 @@ def local_variables(frame: types.FrameType) -> list[tuple[str, Any]]:
 
 
 def _is_view(namespace: object) -> bool:
-    """Whether `namespace` is the interpreter's own view of a frame, and not a mapping of the user's."""
-    # Not by a name: a view refers to its frame, and the frame would refer to the view.
+    """Tell the interpreter's own view of a frame from a mapping of user code."""
+    # No variable: a view refers to its frame, and the frame would refer to the view.
     view: type = type(inspect.currentframe().f_locals)  # type: ignore[union-attr]  # CPython has frames
     return type(namespace) is view and view is not dict

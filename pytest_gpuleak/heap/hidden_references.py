@@ -1,11 +1,11 @@
-"""The seam for what the collector cannot see: references that C and C++ objects hold.
+"""References that the collector cannot see, because C or C++ objects hold them.
 
-torch is asked first, in rounds (`adapters.torch.references`). Finders walk over the whole heap: they are asked once in
-a search, for objects with references that nothing visible accounts for, and only when torch has no answer. The search
-then goes on from the containers that a finder names.
+torch is asked first, in rounds (`adapters.torch.references`). Finders walk the whole heap: they are asked once in a
+search, for objects with unexplained references, if torch has no answer. The search goes on from the containers that
+they name.
 
-Some references no one can see: a DLPack capsule (``numpy.from_dlpack(tensor)``) holds a tensor in a C structure that has
-no way in; hooks of a tensor that is gone, see `adapters.torch.node_hooks`.
+Some references cannot be found: a DLPack capsule (``numpy.from_dlpack(tensor)``) holds a tensor in a C structure; for
+hooks of a freed tensor see `adapters.torch.node_hooks`.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from pytest_gpuleak.heap.referrers import Deadline
 
 
-RING_ROOT: Final = "a cycle through native code that no collector frees"
-"""Where a path begins that no root leads to: a ring of references, some of which C++ holds."""
+RING_ROOT: Final = "a cycle through C++ that no collector frees"
+"""Root of an array that a ring of references keeps, some of them in C++."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +32,7 @@ class Link:
     Attributes:
         parent: who holds it.
         child: what it leads to.
-        edge: how it is written in Python (``.base``), or None where the ordinary names know it.
+        edge: how it is written in Python (``.base``); None where the ordinary naming finds it.
     """
 
     parent: object
@@ -41,32 +41,24 @@ class Link:
 
 
 class NativeEdgeFinder(Protocol):
-    """Finds who holds an object by ways that the collector does not see. One file a library."""
+    """Finds holders that the collector does not show. One file a library."""
 
     def find(self, orphans: Sequence[object], extra: Sequence[object], deadline: Deadline) -> list[Link]:
-        """Links that lead to `orphans`, over as many steps as it takes to reach something that the collector sees.
+        """Return links that lead to `orphans`, up to something that the collector sees.
 
         Args:
-            orphans: live objects that nothing visible refers to.
-            extra: objects that are held where `gc.get_objects` does not look: running functions' locals.
-            deadline: when to stop and return what was found so far.
+            orphans: live objects without visible referrers.
+            extra: objects that `gc.get_objects` does not show: locals of running functions.
+            deadline: when to stop and return the links so far.
         """
 
 
 class Descent:
-    """A walk down from untracked containers through those inside them to what the search wants. One a look.
+    """Walk down from untracked containers to the objects that the search wants. One instance a look.
 
-    Each container is read once, whatever holds it. What is inside is no ring: a container that the collector does not
-    track holds nothing that it tracks.
-
-    Args:
-        ends: whether an object is one at which the way down ends.
-        leads_on: whether such an end leads to what is wanted.
-        hides: whether an object is an untracked container that may hold others.
-        deadline: when to stop.
-
-    Attributes:
-        links: the references on the ways to what is wanted.
+    Each container is read once, whatever holds it. A container that the collector does not track holds no tracked
+    object, so its content is no ring. `ends` tells where a path ends, `leads_on` whether that is wanted, and `hides`
+    whether an object is an untracked container. `links` collects the references on wanted paths.
     """
 
     def __init__(
@@ -108,7 +100,7 @@ class Descent:
                         pending.append(child)
 
     def _link(self, parent: object, child: object) -> None:
-        """Note a reference that leads on, and those above it."""
+        """Record a reference that leads on, and those above it."""
         pending = [(parent, child)]
         while pending:
             parent, child = pending.pop()

@@ -1,4 +1,4 @@
-"""Classes of libraries' C extensions, found whatever a test has made of `sys.modules`."""
+"""Find classes of C extensions, whatever a test has done to `sys.modules`."""
 
 from __future__ import annotations
 
@@ -18,14 +18,10 @@ _class_name: Callable[[type], Any] = vars(type)["__name__"].__get__
 
 
 def extension_class(module: str, name: str) -> type | None:
-    """Return a class that derives from `object` alone, by the module and the name that it gives; None where there is none.
+    """Return the class with this module and name that derives from `object` alone; None where there is none.
 
-    A library that was removed from `sys.modules`, or replaced by a stub there, is found by its class: the interpreter
-    lists the live subclasses of `object`. Nothing is held.
-
-    Args:
-        module: ``numpy``.
-        name: ``ndarray``.
+    The interpreter lists the live subclasses of `object`, so a library that was removed from `sys.modules`, or stubbed
+    there, is found too.
     """
     loaded = dict.get(sys.modules, module)
     if is_kind_of(type(loaded), types.ModuleType):
@@ -33,7 +29,7 @@ def extension_class(module: str, name: str) -> type | None:
         if is_kind_of(type(found), type) and _says(found, module, name):  # type: ignore[arg-type]
             return found
     package = module.partition(".")[0]
-    # To list all classes takes 0.2 ms. A package that was ever imported has left its folder here.
+    # Listing all classes takes 0.2 ms. A package that was ever imported has left its folder here.
     if not any(
         type(path) is str and path.endswith(("/" + package, "\\" + package)) for path in sys.path_importer_cache
     ):

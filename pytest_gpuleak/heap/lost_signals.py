@@ -1,14 +1,13 @@
-"""Exceptions of signal handlers that the garbage collector swallows: the signal is delivered again.
+"""Deliver signals again whose handler's exception the garbage collector swallowed.
 
-A signal's handler runs when the interpreter next runs Python code in the main thread. While an epoch is open that may be
-our callback of the collector (``gc.callbacks``): a signal that comes during a full collection runs its handler there, and
-CPython drops what a callback raises (``invoke_gc_callback``, Modules/gcmodule.c: ``PyErr_WriteUnraisable``). A Ctrl-C or
-the timeout of pytest-timeout would be lost, and a test that hangs would hang for good. `sys.unraisablehook` is told of
-the exception, which has the handler's frame, and so of the signal.
+A signal's handler runs when the interpreter next runs Python code in the main thread. During a full collection that may
+be our entry of ``gc.callbacks``, and CPython drops exceptions of callbacks (``invoke_gc_callback``, Modules/gcmodule.c:
+``PyErr_WriteUnraisable``). Ctrl-C or pytest-timeout's exception would be lost and a hanging test would hang for good.
+`sys.unraisablehook` gets the exception with the handler's frame, which tells the signal.
 
-It is delivered again by the last callback of the same collection, which is written in C: a signal that it sets waits for
-the next Python code, which is the user's. A timer or a thread would not do: where nearly all the time goes into
-collections, the signal comes in the next one, and is lost again.
+The last callback of the same collection, which is written in C, sets the signal again, so that the next Python code,
+the user's, gets it. A timer or a thread would not do: where collections take nearly all the time, the signal would
+arrive in the next one and be lost again.
 """
 
 from __future__ import annotations
@@ -25,37 +24,37 @@ if TYPE_CHECKING:
 
 
 class LostSignals:
-    """Stands before `sys.unraisablehook`, and delivers again what was lost in a callback.
+    """Wrap `sys.unraisablehook`, and deliver again what was lost in a callback.
 
     Args:
-        callback: whose exceptions the collector drops: a bound method with an argument ``phase``, an entry of
-            ``gc.callbacks``. It calls `go_on` first thing while there is something `lost`.
+        callback: our entry of ``gc.callbacks``, a bound method with an argument ``phase``. It calls `go_on` first
+            while `lost` is not empty.
     """
 
     def __init__(self, callback: Callable[..., object]) -> None:
         self._callback = callback
         self._previous: Callable[[Any], object] | None = None
         self.hook = self._take
-        """What stands in `sys.unraisablehook`: one object for good, so that it can be compared by identity."""
+        """The hook in `sys.unraisablehook`: always the same object, so that it can be compared by identity."""
         self.lost: list[int] = []
         """The signals to deliver again, until the next collection begins."""
         self._deliveries: list[Callable[..., object]] = []
 
     def install(self) -> None:
-        """Stand before the hook that is set now. Safe to call again, also after others have set theirs."""
+        """Wrap the current hook. Safe to call again, also after others have set theirs."""
         if sys.unraisablehook is not self.hook:
             self._previous = sys.unraisablehook
             sys.unraisablehook = self.hook
 
     def remove(self) -> None:
-        """Put the hook back that was there, unless another has taken the place since."""
+        """Restore the previous hook, unless another one has replaced ours."""
         if sys.unraisablehook is self.hook and self._previous is not None:
             sys.unraisablehook = self._previous
         self._previous = None
         self.go_on("start")
 
     def go_on(self, phase: str) -> None:
-        """Deliver what was lost at the end of a collection (``stop``); forget it when the next begins (``start``)."""
+        """Deliver lost signals at the end of a collection (``stop``); forget them when the next begins (``start``)."""
         if phase == "stop":
             # The collector looks at the list's length at each step, so what is added now is still called.
             for number in self.lost[len(self._deliveries) :]:
@@ -70,7 +69,7 @@ class LostSignals:
         self.lost.clear()
 
     def handles(self, unraisable: Any) -> bool:
-        """Whether an exception was a handler's in our callback; then its signal is on its way again."""
+        """Tell whether an exception was a handler's in our callback. Then its signal is delivered again."""
         if unraisable.object != self._callback:
             return False
         number = _signal_of(unraisable.exc_value)
@@ -88,19 +87,19 @@ class LostSignals:
 
 
 def _delivery(number: int) -> Callable[[str, dict[str, int]], object]:
-    """Return a callback of the collector that sets a signal, and runs no Python code."""
-    import ctypes  # here: most runs never lose a signal
+    """Return a callback of the collector that sets a signal and runs no Python code."""
+    import ctypes
 
-    # By index, which makes a function of our own: the attributes are everybody's, with their argument types.
+    # By index, for a function object of our own: attributes are shared, with their argument types.
     set_signal = ctypes.pythonapi["PyErr_SetInterruptEx"]
-    # The collector passes two arguments more, which the C function does not look at.
+    # The collector passes two more arguments, which the C function ignores.
     set_signal.argtypes = (ctypes.c_int, ctypes.py_object, ctypes.py_object)
     set_signal.restype = ctypes.c_int
     return functools.partial(set_signal, number)
 
 
 def _phase_of(error: BaseException, callback: Any) -> str | None:
-    """The phase that a callback was called for when its exception was raised, None where it is not in the traceback."""
+    """Return the phase in which a callback raised an exception; None where the callback is not in the traceback."""
     entry = error.__traceback__
     while entry is not None:
         if entry.tb_frame.f_code is callback.__func__.__code__:
@@ -110,7 +109,7 @@ def _phase_of(error: BaseException, callback: Any) -> str | None:
 
 
 def _signal_of(error: BaseException | None) -> int | None:
-    """The signal whose handler has raised an exception, None where there is none."""
+    """Return the signal whose handler raised an exception; None where there is none."""
     codes = set()
     entry = None if error is None else error.__traceback__
     while entry is not None:

@@ -1,7 +1,7 @@
-"""The collector as the search uses it: the real functions, switched off meanwhile, and the cheapest way up.
+"""Find referrers with automatic collection paused.
 
-While a test runs, the plugin may put wrappers in their place on the `gc` module, so that the test sees the frozen
-objects too: those that hide objects are taken from `collector`, which bound them before.
+While a test runs, the functions of the `gc` module may be replaced by wrappers that show frozen objects too. The
+originals are taken from `collector`, which bound them first.
 """
 
 from __future__ import annotations
@@ -31,28 +31,25 @@ __all__ = [
     "get_objects",
     "get_referents",
     "is_tracked",
-    "leads_astray",
+    "reaches_everything",
     "referrers",
     "untouchable_modules",
 ]
 
 SCAN_FROM: Final = 256
-"""Objects from which one pass in Python beats `gc.get_referrers`, which compares each reference with each object.
-
-Measured on 170,000 objects: 1 object 11 ms, 100 objects 40 ms, 500 objects 130 ms; the pass 93 ms whatever their
-number."""
+"""Number of objects from which one pass in Python beats `gc.get_referrers`. See docs/developing/performance.md."""
 
 _CHECK_EVERY: Final = 16_384
 _UNTOUCHABLE: Final = "_asyncio"
 
 WALL_FACTOR: Final = 3
-"""Seconds by the clock that a second of a budget may take."""
+"""Seconds of wall time that one second of a budget may take."""
 
 
 class Deadline:
-    """When the search gives up: after `seconds` of this thread's own time, or `WALL_FACTOR` times as many by the clock.
+    """Time limit of a search: `seconds` of this thread's CPU time, or `WALL_FACTOR` times as many of wall time.
 
-    By the clock alone, a machine that runs a suite on all its cores would cut explanations short at random.
+    Wall time alone would cut explanations short at random on a machine that uses all its cores for tests.
     """
 
     def __init__(self, seconds: float) -> None:
@@ -62,9 +59,9 @@ class Deadline:
         self._over = False
 
     def worked(self, steps: int) -> bool:
-        """Whether the time is up, after this many more small steps; the clock is read once in `_CHECK_EVERY` of them.
+        """Count small steps and tell whether the time is up. The clock is read once in `_CHECK_EVERY` steps.
 
-        A loop that counts its rounds alone reads the clock too rarely where each takes a million steps.
+        Counting rounds alone would read the clock too rarely where a round takes a million steps.
         """
         self._work += steps
         if self._work >= _CHECK_EVERY:
@@ -73,18 +70,18 @@ class Deadline:
         return self._over
 
     def passed(self) -> bool:
-        """Whether the time is up."""
+        """Tell whether the time is up."""
         return thread_time() >= self._cpu_end or perf_counter() >= self._end
 
     def left(self) -> float:
-        """Seconds left, 0 at least."""
+        """Return the seconds left, at least 0."""
         return max(0.0, min(self._cpu_end - thread_time(), (self._end - perf_counter()) / WALL_FACTOR))
 
 
 class PausedCollector:
-    """Context in which no automatic collection runs; it leaves the collector as it was.
+    """Context without automatic collections; restores the collector's state.
 
-    A collection in the midst of the search would run strangers' finalisers and weak reference callbacks.
+    A collection during the search would run finalisers and weak reference callbacks of user code.
     """
 
     def __enter__(self) -> None:
@@ -98,8 +95,8 @@ class PausedCollector:
             enable()
 
 
-def leads_astray(value: object) -> bool:
-    """Return whether most of the process can be reached from it: a class, a module, a module's dict, a function's globals."""
+def reaches_everything(value: object) -> bool:
+    """Tell whether most of the process is reachable from an object: a class, a module, a dict of globals."""
     kind = type(value)
     if is_subclass(kind, type) or is_subclass(kind, ModuleType):
         return True
@@ -107,14 +104,14 @@ def leads_astray(value: object) -> bool:
 
 
 def untouchable_modules() -> frozenset[int]:
-    """Return the ids of the objects that `get_referents` must not be called for.
+    """Return the ids of objects that `get_referents` must not be called for.
 
-    In CPython 3.12 the traversal of the `_asyncio` module shows its free list of futures' iterators, objects that have
-    been freed (Modules/_asynciomodule.c, module_traverse). To refer to one of them frees it a second time, and from
-    then on the list is a ring in which every walk over the heap, and every collection, hangs. Seen on 3.12.1.
+    In CPython 3.12 the traversal of the `_asyncio` module shows its free list of futures' iterators, which have been
+    freed (Modules/_asynciomodule.c, module_traverse). A new reference to one frees it a second time; then the list is a
+    ring in which every heap walk and every collection hangs (seen on 3.12.1).
 
-    A test that restores `sys.modules` after an import leaves the module alive without a name there, and a second import
-    makes another one: each has a class `Future` of its own, by which it is missed, and is then looked for on the heap.
+    A test that restores `sys.modules` after an import leaves the module alive without a name, and a second import makes
+    another one. Each has its own class `Future`, so the module is searched on the heap if the class is missed.
     """
     loaded = loaded_module(_UNTOUCHABLE)
     made = 0
@@ -131,10 +128,10 @@ def untouchable_modules() -> frozenset[int]:
 
 
 def referrers(children: Sequence[object], deadline: Deadline) -> list[object]:
-    """Every tracked container that refers to one of `children`, in no particular order.
+    """Return every tracked container that refers to one of `children`, in no particular order.
 
-    Containers of the search itself may be among them: the caller sorts those out. When the deadline passes, what was
-    found so far is returned. Clear the list after use: it may hold itself, and no collection would come to free it.
+    The caller removes the search's own containers. After the deadline the result is what was found so far. Clear the
+    list after use: it may hold itself, and collections are paused.
     """
     if len(children) < SCAN_FROM:
         return get_referrers(*children)
@@ -142,7 +139,7 @@ def referrers(children: Sequence[object], deadline: Deadline) -> list[object]:
     for child in children:
         wanted.add(id(child))
     containers = get_objects()
-    found: list[object] = []  # made after the list above: it must not be among them
+    found: list[object] = []  # created after the list above, so it is not in it
     untouchable = untouchable_modules()
     for container in containers:
         if id(container) in untouchable:

@@ -1,8 +1,8 @@
-"""Reading strangers without running their code.
+"""Read user objects without running their code.
 
-A leaked array may hang from anything: a dead weak proxy, a mock, a lazy module whose ``__getattr__`` imports things, a
-class whose metaclass overrides ``__mro__``. ``isinstance``, ``getattr``, ``==``, ``repr`` and ``bool`` all ask the
-stranger. The functions here ask the interpreter instead, through descriptors of the built-in types.
+A leaked array may hang from a dead weak proxy, a mock, a lazy module whose ``__getattr__`` imports things, or a class
+whose metaclass overrides ``__mro__``. ``isinstance``, ``getattr``, ``==``, ``repr`` and ``bool`` all run code of the
+object. The functions here ask the interpreter instead, through descriptors of the built-in types.
 """
 
 from __future__ import annotations
@@ -15,14 +15,17 @@ import types
 import weakref
 from typing import Any, Final
 
+from pytest_gpuleak.heap.classes import class_lines, is_kind_of
+
+mro: Final = class_lines
+is_subclass: Final = is_kind_of
+
 MAX_KEY_LENGTH: Final = 40
-"""Characters of a key that are shown."""
+"""Longest key that is shown, in characters."""
 
 MAX_NAME: Final = 1000
-"""Characters of a name that are shown. Names may be any length (a generated class, a test's id): every path repeats
-them, and regular expressions read each path."""
+"""Longest name that is shown, in characters. Generated names may have any length, and every path repeats them."""
 
-_MRO: Final[Any] = type.__dict__["__mro__"]
 _CLASS_DICT: Final[Any] = type.__dict__["__dict__"]
 _CLASS_NAME: Final[Any] = type.__dict__["__name__"]
 _CLASS_QUALNAME: Final[Any] = type.__dict__["__qualname__"]
@@ -33,47 +36,32 @@ _SUBCLASSES: Final[Any] = type.__dict__["__subclasses__"]
 _TUPLE_FIELD: Final[type] = type(collections.namedtuple("_TUPLE_FIELD", "x").x)  # type: ignore[attr-defined]  # noqa: PYI024
 
 LRU_WRAPPER: Final[type] = type(functools.lru_cache(lambda: None))
-"""What `functools.lru_cache` and `functools.cache` return."""
-
-
-def mro(cls: type) -> tuple[type, ...]:
-    """The method resolution order that the interpreter itself uses, whatever the metaclass says."""
-    order: tuple[type, ...] = _MRO.__get__(cls)
-    return order
 
 
 def is_a(value: object, base: type) -> bool:
-    """Whether the type of `value` derives from `base`; `isinstance` would also ask ``value.__class__``."""
+    """Tell whether the type of `value` derives from `base`. `isinstance` would also ask ``value.__class__``."""
     return is_subclass(type(value), base)
 
 
-def is_subclass(cls: type, base: type) -> bool:
-    """Whether `base` is in the method resolution order of `cls`, by identity."""
-    for candidate in mro(cls):  # noqa: SIM110  # asked of every container met; `in` would ask a metaclass's __eq__
-        if candidate is base:
-            return True
-    return False
-
-
 def subclasses(cls: type) -> list[type]:
-    """The direct subclasses of `cls` that are alive."""
+    """Return the live direct subclasses of `cls`."""
     found: list[type] = _SUBCLASSES(cls)
     return found
 
 
 def class_dict(cls: type) -> types.MappingProxyType[str, Any]:
-    """The class's own namespace, read only."""
+    """Return the class's own namespace, read only."""
     namespace: types.MappingProxyType[str, Any] = _CLASS_DICT.__get__(cls)
     return namespace
 
 
 def plain_text(value: object) -> str | None:
-    """`value` where it is exactly a str, else None: a subclass may format itself with side effects."""
+    """Return `value` if it is exactly a str, else None: a subclass may format itself with side effects."""
     return value if type(value) is str else None
 
 
 def cut_name(name: str) -> str:
-    """A name as it is shown: without its middle where it is longer than `MAX_NAME` characters."""
+    """Cut a name longer than `MAX_NAME` characters in its middle."""
     if len(name) <= MAX_NAME:
         return name
     half = MAX_NAME // 2 - 2
@@ -81,17 +69,17 @@ def cut_name(name: str) -> str:
 
 
 def class_name(cls: type) -> str:
-    """The class's ``__name__``, as it is shown."""
+    """Return the class's ``__name__``, cut."""
     return cut_name(plain_text(_CLASS_NAME.__get__(cls)) or "?")
 
 
 def class_qualname(cls: type) -> str:
-    """The class's ``__qualname__``, whole: by it the class is looked up."""
+    """Return the class's whole ``__qualname__``, by which it is looked up."""
     return plain_text(_CLASS_QUALNAME.__get__(cls)) or "?"
 
 
 def class_module(cls: type) -> str | None:
-    """The module that the class says it is from, or None where that is no plain str."""
+    """Return the class's ``__module__``; None where that is no plain str."""
     try:
         return plain_text(_CLASS_MODULE.__get__(cls))
     except AttributeError:  # a class whose namespace lost its __module__ (typeobject.c, type_module)
@@ -99,16 +87,16 @@ def class_module(cls: type) -> str | None:
 
 
 def class_label(cls: type) -> str:
-    """How a type is written in a path: dotted with its module, built-ins without."""
+    """Return a type as paths show it: dotted with its module, built-ins without."""
     module, qualname = class_module(cls), cut_name(class_qualname(cls))
     return qualname if module is None or module == "builtins" else f"{cut_name(module)}.{qualname}"
 
 
 def public_label(cls: type) -> str:
-    """`class_label`, by the public module where a class of the interpreter's is also found there.
+    """Return a type's `class_label` by its public module where the class is found there too.
 
-    Types written in C say that they are from the accelerator: ``_asyncio.Future``, which a reader knows as
-    ``asyncio.Future``. Which types are written in C differs between Python versions.
+    Types written in C name the accelerator module: ``_asyncio.Future``, known as ``asyncio.Future``. Which types are
+    written in C differs between Python versions.
     """
     module, qualname = class_module(cls), class_qualname(cls)
     if module is not None and module.startswith("_") and resolve(module[1:], qualname) is cls:
@@ -117,17 +105,17 @@ def public_label(cls: type) -> str:
 
 
 def in_package(cls: type, package: str) -> bool:
-    """Whether the class says it is from `package` or a module below it."""
+    """Tell whether the class's ``__module__`` is `package` or below it."""
     return is_within(class_module(cls), package)
 
 
 def is_within(module: str | None, package: str) -> bool:
-    """Whether a dotted module name is `package` or below it."""
+    """Tell whether a dotted module name is `package` or below it."""
     return module is not None and (module == package or module.startswith(package + "."))
 
 
 def module_dict(module: object) -> dict[str, Any] | None:
-    """The namespace of a module, or None where `module` is none (`sys.modules` accepts anything)."""
+    """Return the namespace of a module; None where `module` is none (`sys.modules` accepts anything)."""
     if not is_a(module, types.ModuleType):
         return None
     namespace = _MODULE_DICT.__get__(module)
@@ -135,13 +123,13 @@ def module_dict(module: object) -> dict[str, Any] | None:
 
 
 def loaded_module(name: str) -> object:
-    """What `sys.modules` has under a name, or None."""
+    """Return the entry of `sys.modules` under a name, or None."""
     modules: dict[str, Any] = sys.modules
     return dict.get(modules, name)
 
 
 def loaded_modules() -> dict[str, dict[str, Any]]:
-    """The namespaces of all modules in `sys.modules`, by the name they are found under."""
+    """Return the namespaces of all modules in `sys.modules`, by name."""
     found: dict[str, dict[str, Any]] = {}
     for name, module in list(dict.items(sys.modules)):
         namespace = module_dict(module)
@@ -151,19 +139,19 @@ def loaded_modules() -> dict[str, dict[str, Any]]:
 
 
 def loaded(module: str, name: str) -> Any:
-    """A global of a module that is already imported, or None: never imports, never asks a lazy module."""
+    """Return a global of an imported module, or None. Never imports, never asks a lazy module."""
     namespace = module_dict(loaded_module(module))
     return None if namespace is None else namespace.get(name)
 
 
 def loaded_class(module: str, name: str) -> type | None:
-    """A class that is already imported, or None."""
+    """Return a class of an imported module, or None."""
     found = loaded(module, name)
     return found if is_a(found, type) else None
 
 
 def resolve(module: str | None, qualname: str | None) -> object:
-    """What a dotted name leads to, by module and class namespaces alone; None where it leads nowhere."""
+    """Return what a dotted name leads to, through module and class namespaces alone; else None."""
     if module is None or qualname is None or "<" in qualname:
         return None
     namespace = module_dict(loaded_module(module))
@@ -179,10 +167,10 @@ def resolve(module: str | None, qualname: str | None) -> object:
 
 
 def instance_dict(value: object) -> dict[Any, Any] | None:
-    """The attributes that `value` keeps in its ``__dict__``, or None where it has none.
+    """Return the ``__dict__`` of `value`, or None.
 
-    Since CPython 3.11 the attributes of many instances lie in the instance itself, and this call makes the dict
-    (Objects/object.c, _PyObject_GetDictPtr): use it only for objects that a path leads through.
+    Since CPython 3.11 this call creates the dict of many instances (Objects/object.c, _PyObject_GetDictPtr), so use it
+    only for objects on a path.
     """
     for cls in mro(type(value)):
         descriptor = class_dict(cls).get("__dict__")
@@ -193,13 +181,13 @@ def instance_dict(value: object) -> dict[Any, Any] | None:
             except (AttributeError, TypeError):
                 return None
             return namespace if is_a(namespace, dict) else None
-        if descriptor is not None:  # a property of the user's own in the way: it would run their code
+        if descriptor is not None:  # a user's property, which would run user code
             return None
     return None
 
 
 def slot(value: object, cls: type, name: str) -> Any:
-    """An attribute of `value` by the descriptor of the trusted built-in class `cls`; None where it is unset."""
+    """Return an attribute by the descriptor of the trusted built-in class `cls`; None where it is unset."""
     try:
         return class_dict(cls)[name].__get__(value, type(value))
     except (AttributeError, KeyError, TypeError, ValueError):
@@ -207,7 +195,7 @@ def slot(value: object, cls: type, name: str) -> Any:
 
 
 def member_descriptors(cls: type) -> list[tuple[str, Any]]:
-    """Names and descriptors of all ``__slots__`` and C members of a class."""
+    """Return names and descriptors of all ``__slots__`` and C members of a class."""
     found: list[tuple[str, Any]] = []
     for base in mro(cls):
         for name, descriptor in list(class_dict(base).items()):
@@ -217,12 +205,7 @@ def member_descriptors(cls: type) -> list[tuple[str, Any]]:
 
 
 def members(value: object, descriptors: list[tuple[str, Any]] | None = None) -> list[tuple[str, Any]]:
-    """Names and values of all ``__slots__`` and C members that are set on `value`.
-
-    Args:
-        value: any object.
-        descriptors: `member_descriptors` of its type, where they are known: to find them takes a pass over its classes.
-    """
+    """Return names and values of all ``__slots__`` and C members that are set on `value`."""
     found: list[tuple[str, Any]] = []
     for name, descriptor in member_descriptors(type(value)) if descriptors is None else descriptors:
         try:
@@ -233,14 +216,14 @@ def members(value: object, descriptors: list[tuple[str, Any]] | None = None) -> 
 
 
 def field_of_tuple(value: Any, index: int) -> str | None:
-    """The name under which a named tuple, or a C struct sequence, shows its item `index`; None where it has none."""
+    """Return the field name of item `index` of a named tuple or C struct sequence, or None."""
     kind = type(value)
     for cls in mro(kind):
         namespace = class_dict(cls)
         names = namespace.get("_fields")
         if type(names) is tuple and 0 <= index < len(names):
             name = names[index]
-            # Its own way to the item, and not a property that someone has put in the way.
+            # The type's own descriptor, not a property that user code put in its place.
             if is_attribute_name(name) and type(find_in_class(kind, name)) is _TUPLE_FIELD:
                 return str(name)
         if "n_sequence_fields" in namespace:  # Objects/structseq.c; torch.return_types are such tuples
@@ -252,7 +235,7 @@ def field_of_tuple(value: Any, index: int) -> str | None:
 
 
 def find_in_class(cls: type, name: str) -> object:
-    """What the class, or the first of its bases that has it, holds under `name`; None where none does."""
+    """Return the attribute `name` of the class or of its first base that has it, or None."""
     for base in mro(cls):
         namespace = class_dict(base)
         if name in namespace:
@@ -261,25 +244,25 @@ def find_in_class(cls: type, name: str) -> object:
 
 
 def is_attribute_name(name: object) -> bool:
-    """Whether ``.name`` can be written in Python, within `MAX_NAME` characters."""
+    """Tell whether ``.name`` can be written in Python, within `MAX_NAME` characters."""
     return type(name) is str and len(name) <= MAX_NAME and name.isidentifier() and not keyword.iskeyword(name)
 
 
 def key_text(key: object) -> str:
-    """A mapping's key as Python text, at most about `MAX_KEY_LENGTH` characters, with no control characters.
+    """Write a mapping's key as Python text of about `MAX_KEY_LENGTH` characters, without control characters.
 
-    Only built-in scalars, tuples of those, and what a dotted name leads to (a class, a function, an enum's member) are
-    written so that Python finds them; a weak reference is written with the type it refers to, any other key as its
-    type.
+    Built-in scalars, tuples of scalars, and what a dotted name leads to (a class, a function, an enum's member) are
+    written so that Python can evaluate them. A weak reference is written with the type it refers to, any other key as
+    its type.
     """
     text = _scalar_text(key)
-    if text is None:  # a dotted name is never cut: it would lead nowhere
+    if text is None:  # a dotted name is never cut, or it would lead nowhere
         return enum_text(key) or _definition_text(key) or _weak_text(key) or f"<{class_name(type(key))}>"
     return text if len(text) <= MAX_KEY_LENGTH else text[: MAX_KEY_LENGTH - 3] + "..."
 
 
 def _scalar_text(key: object) -> str | None:
-    """The text of a key that is safe to write out, else None. Tuples go one level deep."""
+    """Write a scalar key; None where that is not safe. Tuples go one level deep."""
     kind = type(key)
     if kind is tuple:
         parts: list[str] = []
@@ -290,7 +273,7 @@ def _scalar_text(key: object) -> str | None:
     if kind is str or kind is bytes:
         return repr(key[: MAX_KEY_LENGTH + 1])  # type: ignore[index]  # exact types
     if kind is int:
-        # Beyond 4300 digits repr raises (CVE-2020-10735), and no one reads beyond 40.
+        # Beyond 4300 digits repr raises (CVE-2020-10735).
         return repr(key) if key.bit_length() <= 128 else "<int>"  # type: ignore[attr-defined]  # an exact int
     if kind is float or kind is bool or key is None:
         return repr(key)
@@ -298,7 +281,7 @@ def _scalar_text(key: object) -> str | None:
 
 
 def enum_text(member: object) -> str | None:
-    """An enum's member as ``module.Colour.RED``, where that name leads to it; else None."""
+    """Write an enum's member as ``module.Colour.RED`` where that name leads to it; else None."""
     enum = loaded_class("enum", "Enum")
     kind = type(member)
     if enum is None or not is_subclass(kind, enum):
@@ -312,7 +295,7 @@ def enum_text(member: object) -> str | None:
 
 
 def definition_name(value: object) -> str | None:
-    """The dotted name of a class, a Python function or a function written in C, as it says itself; else None."""
+    """Return the dotted name that a class, a Python function or a C function states for itself; else None."""
     if is_a(value, type):
         return class_label(value)  # type: ignore[arg-type]  # a class, as was just checked
     if type(value) is types.FunctionType or type(value) is types.BuiltinFunctionType:
@@ -324,11 +307,11 @@ def definition_name(value: object) -> str | None:
 
 
 def leads_to(name: str, value: object) -> bool:
-    """Whether a dotted name, read from the longest module that is loaded on, leads to `value` itself."""
+    """Tell whether a dotted name, resolved from the longest loaded module, leads to `value`."""
     if value is resolve("builtins", name):
         return True
     if len(name) > MAX_NAME:
-        return False  # it was cut, and each of its dots would be tried
+        return False  # it was cut, and every dot would be tried
     parts = name.split(".")
     for end in range(len(parts) - 1, 0, -1):
         module = ".".join(parts[:end])
@@ -338,7 +321,7 @@ def leads_to(name: str, value: object) -> bool:
 
 
 def _definition_text(key: object) -> str | None:
-    """A class or a function by the name that leads to it, in angle brackets where the name no longer does."""
+    """Write a class or function by the name that leads to it, in angle brackets where the name no longer does."""
     name = definition_name(key)
     if name is None:
         return None
@@ -348,7 +331,6 @@ def _definition_text(key: object) -> str | None:
 
 
 def _weak_text(key: object) -> str | None:
-    """A weak reference by the type of what it refers to."""
     if not is_a(key, weakref.ReferenceType):
         return None
     referent = weakref.ReferenceType.__call__(key)  # type: ignore[arg-type]  # a reference, as checked

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def running_threads() -> frozenset[int]:
-    """Identities of the threads that run Python code now; a lookup, not a thread's object."""
+    """Return the identities of the threads that run Python code now."""
     return frozenset(sys._current_frames())
 
 
@@ -20,14 +20,14 @@ def running_threads() -> frozenset[int]:
 def started_threads(enter: Callable[[], object]) -> Iterator[None]:
     """Call `enter` in each thread that the body starts, before the thread's own function.
 
-    By way of the profile function that `threading` gives to new threads: the first event calls `enter` and puts back
-    the function that was set before, if any, so that a profiler of the user's works on.
+    It uses the profile function that `threading` gives to new threads. The first event calls `enter` and restores the
+    previous function, so that a user's profiler works on.
     """
     previous: Any = threading.getprofile()
 
     def begin(frame: Any, event: str, argument: Any) -> None:  # noqa: ARG001 - as sys.setprofile calls it
         sys.setprofile(previous)
-        with contextlib.suppress(Exception):  # the thread is the user's: what fails here must not end it
+        with contextlib.suppress(Exception):  # an error here must not end the user's thread
             enter()
 
     threading.setprofile(begin)

@@ -1,8 +1,8 @@
-"""Containers that C code has made and never told the collector about.
+"""Containers of C code that the collector does not track.
 
 `PyStructSequence_New` (Objects/structseq.c) does not track what it makes, and torch returns such tuples from every
-operation with named results: ``logits.max(1)``, ``torch.topk``, ``torch.linalg.svd``. Whoever keeps one keeps its
-tensors, and `gc.get_referrers` does not show it.
+operation with named results (``logits.max(1)``, ``torch.topk``). `gc.get_referrers` does not show them as holders of
+their tensors.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ if TYPE_CHECKING:
     from pytest_gpuleak.heap.referrers import Deadline
 
 _HAVE_GC: Final = 1 << 14
-"""The flag of types whose objects the collector can look into (Include/object.h, Py_TPFLAGS_HAVE_GC)."""
+"""Flag of types whose objects the collector can look into (Include/object.h, Py_TPFLAGS_HAVE_GC)."""
 
 _FLAGS: Final[Any] = type.__dict__["__flags__"]
 
 
 class UntrackedContainers:
-    """Finds containers of types that the collector knows, which are not tracked themselves, in a walk over the heap."""
+    """Finds untracked containers of types that the collector knows, in a walk over the heap."""
 
     def find(self, orphans: Sequence[object], extra: Sequence[object], deadline: Deadline) -> list[Link]:
         """See `NativeEdgeFinder.find`."""
@@ -58,9 +58,9 @@ class UntrackedContainers:
 
 
 def _may_hide(kind: type) -> bool:
-    """Whether an untracked object of this type may hold what the collector tracks.
+    """Tell whether an untracked object of this type may hold tracked objects.
 
-    A dict or a tuple that is not tracked holds nothing of the kind, and classes written in C never are.
+    Untracked dicts and tuples never do, nor do static classes.
     """
     return (
         kind is not dict

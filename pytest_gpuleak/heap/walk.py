@@ -1,8 +1,8 @@
-"""A walk over every object that Python can reach, and their sizes, without running a stranger's code.
+"""Walk over every object that Python can reach, and size them, without running user code.
 
-The collector knows containers alone. A bytearray, a str or a NumPy array is met as what a container refers to; a dict or
-tuple of nothing else is untracked itself (Objects/dictobject.c, MAINTAIN_TRACKING) and is descended into, as is an array
-into its base. What native code alone holds is not met.
+The collector knows containers alone. A bytearray, a str or a NumPy array is met as what a container refers to.
+Untracked dicts and tuples (Objects/dictobject.c, MAINTAIN_TRACKING) are descended into, and so are arrays into their
+bases. Objects that only C++ holds are not met.
 """
 
 from __future__ import annotations
@@ -28,27 +28,26 @@ _GC_HEAD: Final = getsizeof([]) - list.__sizeof__([])
 """Bytes before an object that the collector may track (Include/internal/pycore_gc.h, PyGC_Head)."""
 
 _HAVE_GC: Final = 1 << 14
-"""Include/object.h, Py_TPFLAGS_HAVE_GC."""
 
 _PREHEADER: Final = (1 << 4 | 1 << 3) if version_info >= (3, 12) else 1 << 4 if version_info >= (3, 11) else 0
 """Include/object.h, Py_TPFLAGS_MANAGED_DICT and, from 3.12 on, Py_TPFLAGS_MANAGED_WEAKREF."""
 
 _PREHEADER_SIZE: Final = 2 * calcsize("P")
-"""Bytes before an object whose attributes or weak references the interpreter manages (`_PyType_PreHeaderSize`)."""
+"""Bytes before an object with a managed dict or weak references (`_PyType_PreHeaderSize`)."""
 
 _FLAGS: Final[Any] = type.__dict__["__flags__"]
 _ITEM_SIZE: Final[Any] = type.__dict__["__itemsize__"]
 
 
 class Batch(NamedTuple):
-    """Some objects of the heap that the walk met together.
+    """Objects of the heap that the walk met together.
 
     Attributes:
-        objects: the objects; one that several containers refer to may be met in several batches.
-        parents: the untracked containers that they were found in; empty where the collector shows who holds them.
-        above: the batch that the parents were found in.
-        owners: for each object the index of its parent.
-        places: for each parent the index of its own parent, among those of `above`.
+        objects: the objects; an object with several containers may be in several batches.
+        parents: the untracked containers that hold them; empty where the collector shows the holders.
+        above: the batch of the parents.
+        owners: by object, the index of its parent.
+        places: by parent, the index of its own parent in `above`.
     """
 
     objects: list[object]
@@ -59,13 +58,12 @@ class Batch(NamedTuple):
 
 
 class HeapWalk:
-    """One walk. It holds objects while it lasts: drop it, and what it gave, afterwards.
+    """One walk. It refers to objects: drop it, and its batches, afterwards.
 
     The whole heap must be visible to the collector, which should be paused.
 
     Args:
-        deadline: when to give up.
-        ignore: ids of the caller's own containers, whose size differs from one walk to the next.
+        ignore: ids of the caller's own containers, whose sizes change between walks.
 
     Attributes:
         complete: whether `batches` came to its end before the deadline.
@@ -80,7 +78,7 @@ class HeapWalk:
         self._array_class: Any = extension_class("numpy", "ndarray")
 
     def batches(self) -> Iterator[Batch]:
-        """Every object, in lists that must not be kept."""
+        """Yield every object, in lists that must not be kept."""
         values: list[object] = []
         for running in running_frames(()):
             for _, value in local_variables(running.frame):
@@ -99,12 +97,12 @@ class HeapWalk:
                 chunk.clear()
             self.complete = not self._deadline.passed()
         finally:
-            # This very frame is among them: left in its locals they would be a cycle that keeps the whole heap.
+            # This frame is among them: left in its locals they would be a cycle that keeps the whole heap.
             containers.clear()
             chunk.clear()
 
     def _untracked(self, objects: list[object]) -> Iterator[Batch]:
-        """A batch of untracked objects, and batches of the untracked objects inside them."""
+        """Yield a batch of untracked objects, and batches of the untracked objects inside them."""
         batch = Batch(objects)
         lists = [objects]
         try:
@@ -133,7 +131,7 @@ class HeapWalk:
                 some.clear()
 
     def _hiding_among(self, objects: list[object]) -> Iterator[tuple[int, object]]:
-        """Those that may refer to others though the collector does not track them, each with its index."""
+        """Yield untracked objects that may refer to others, each with its index."""
         kinds = list(map(id, map(type, objects)))
         for kind, example in _new_types(objects, kinds, self._hiding):
             is_array = self._array_class is not None and safe_access.is_subclass(example, self._array_class)
@@ -143,9 +141,9 @@ class HeapWalk:
 
 
 def _new_types(objects: list[object], kinds: list[int], known: Mapping[int, object]) -> list[tuple[int, type]]:
-    """The types among `objects` that are not known, with their ids; `kinds` are the ids of the types of all."""
+    """Return the types among `objects` whose ids are not known. `kinds` are the ids of all their types."""
     found: dict[int, type] = {}
-    if known.keys() >= set(kinds):  # in C, as in most batches
+    if known.keys() >= set(kinds):  # the common case, in C
         return []
     for kind, value in zip(kinds, objects, strict=True):
         if kind not in known and kind not in found:
@@ -154,7 +152,7 @@ def _new_types(objects: list[object], kinds: list[int], known: Mapping[int, obje
 
 
 def inside(container: object, array_class: Any) -> list[object]:
-    """What an untracked object refers to: the base, for an array (`array_class`, or None without numpy)."""
+    """Return what an untracked object refers to; for an array its base (`array_class`, None without numpy)."""
     if array_class is not None and safe_access.is_a(container, array_class):
         base = safe_access.slot(container, array_class, "base")
         return [] if base is None else [base]
@@ -162,13 +160,13 @@ def inside(container: object, array_class: Any) -> list[object]:
 
 
 class Sizes:
-    """Bytes of objects themselves, without what they refer to, as `sys.getsizeof` gives them.
+    """Sizes of objects in bytes, without what they refer to, as `sys.getsizeof` returns them.
 
-    A ``__sizeof__`` that is written in Python is passed over for the nearest in the base classes that is written in C.
-    One instance a walk: it knows types by their ids.
+    A ``__sizeof__`` written in Python is replaced by the nearest one in the bases that is written in C. One instance a
+    walk, since types are known by their ids.
 
     Args:
-        maps: whether a memory map counts by its length: it is memory of the process, and not of the heap.
+        maps: whether a memory map counts with its length, which is memory of the process and not of the heap.
     """
 
     def __init__(self, *, maps: bool = False) -> None:
@@ -178,7 +176,7 @@ class Sizes:
         self._special: set[int] = set()
 
     def of(self, objects: list[object]) -> list[int]:
-        """The size of each."""
+        """Return the size of each object."""
         kinds = self._kinds(objects)
         measures = self._measures
         try:
@@ -187,12 +185,12 @@ class Sizes:
             return [_size_or_zero(measures[kind], value) for kind, value in zip(kinds, objects, strict=True)]
 
     def large(self, objects: list[object], minimum: int) -> list[tuple[object, int]]:
-        """Those of at least `minimum` bytes, with their size. Types whose objects are all alike are left out."""
+        """Return the objects of at least `minimum` bytes with their sizes. Types of fixed small size are skipped."""
         kinds = self._kinds(objects)
         varying = list(compress(objects, map(self._varying.__contains__, kinds)))
         special = list(compress(objects, map(self._special.__contains__, kinds)))
         try:
-            sizes = list(map(getsizeof, varying))  # in C: half a million a walk
+            sizes = list(map(getsizeof, varying))  # in C, for half a million objects a walk
         except Exception:  # noqa: BLE001 - see above
             sizes = self.of(varying)
         found = list(compress(zip(varying, sizes, strict=True), map(minimum.__le__, sizes)))
@@ -219,7 +217,7 @@ def _size_or_zero(measure: Callable[[Any], int], value: object) -> int:
 
 
 def _measure_of(kind: type, *, maps: bool) -> tuple[Callable[[Any], int], bool]:
-    """How to size objects of a type, and whether they differ in size."""
+    """Return how to size objects of a type, and whether their sizes differ."""
     if kind is int or safe_access.is_subclass(kind, type):
         return _basic_size, False
     if maps and is_map(kind):
@@ -229,14 +227,14 @@ def _measure_of(kind: type, *, maps: bool) -> tuple[Callable[[Any], int], bool]:
         found = safe_access.class_dict(base).get("__sizeof__")
         if type(found) is MethodDescriptorType:
             varies = base is not object or bool(_ITEM_SIZE.__get__(kind))
-            # The interpreter looks the method up in the same order, and comes upon the same one.
+            # The interpreter looks the method up in the same order.
             return (_inherited(found, kind) if overridden else getsizeof), varies
         overridden = overridden or found is not None
     return _basic_size, False
 
 
 def _inherited(measure: Callable[[Any], int], kind: type) -> Callable[[Any], int]:
-    """A size by a base class's function, with the collector's head as `sys.getsizeof` adds it."""
+    """Return a size from a base class's function, with the collector's head that `sys.getsizeof` adds."""
     head = _GC_HEAD if _FLAGS.__get__(kind) & _HAVE_GC else 0
     if _FLAGS.__get__(kind) & _PREHEADER:
         head += _PREHEADER_SIZE
@@ -244,18 +242,17 @@ def _inherited(measure: Callable[[Any], int], kind: type) -> Callable[[Any], int
 
 
 def _basic_size(_: object) -> int:
-    """For ints, nearly all alike, and classes, whose metaclass might answer for them: what CPython takes at least."""
+    """Return the size that CPython takes at least, for ints and for classes, whose metaclass might run code."""
     return 32
 
 
 def is_map(kind: type) -> bool:
-    """Whether it is the type of memory maps."""
+    """Tell whether a type is that of memory maps."""
     map_class = safe_access.loaded_class("mmap", "mmap")
     return map_class is not None and safe_access.is_subclass(kind, map_class)
 
 
 def _map_size(value: Any) -> int:
-    """The length of a memory map; 0 for a closed one."""
     map_class: Any = safe_access.loaded_class("mmap", "mmap")
     try:
         length: int = map_class.__len__(value)
@@ -265,7 +262,7 @@ def _map_size(value: Any) -> int:
 
 
 def maps_file(value: Any) -> bool:
-    """Whether a memory map is one of a file that it keeps open: asked for the file's size, another raises OSError."""
+    """Tell whether a memory map belongs to a file that it keeps open. Others raise OSError for the file's size."""
     map_class: Any = safe_access.loaded_class("mmap", "mmap")
     try:
         map_class.size(value)

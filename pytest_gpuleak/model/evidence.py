@@ -1,4 +1,4 @@
-"""What is known of a suspect, run by run, as plain data: what `engine.judge` judges and compares."""
+"""What the runs of a suspect left behind, as plain data: the input of `engine.judge`."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ if TYPE_CHECKING:
     from pytest_gpuleak.model.readings import ArrayReading
 
 Root = tuple[str, str, str]
-"""What findings are grouped by: device, holder kind and holder root."""
+"""Key by which findings are grouped: device, holder kind, holder root."""
 
 
 def root_of(device: str, holder: Holder | None) -> Root:
-    """Return the group that an array on a device belongs to."""
+    """Return the group of an array on a device."""
     return (device, holder.kind, holder.root) if holder is not None else (device, "", "")
 
 
@@ -25,12 +25,10 @@ class Survivor(NamedTuple):
 
     Attributes:
         run: the run that it was born in: 0 for the first, 1 for the first re-run, ...
-        reading: metadata of the array.
-        owned: whether no older array shares the storage; else the run left an array behind, but no memory.
-        holder: who keeps it, None where it was gone before the holders were looked for.
+        owned: whether no older array shares the storage. Otherwise the run left an array behind, but no memory.
+        holder: who keeps it; None where it was freed before the search.
         others: who would still keep it if the holder let go.
         pattern: the holder's text without indices.
-        created: the line that made the storage, where known.
     """
 
     run: int
@@ -43,23 +41,22 @@ class Survivor(NamedTuple):
 
     @property
     def size(self) -> int:
-        """Bytes that the run left behind with it."""
+        """Return the bytes that the run left behind with this storage."""
         return self.reading.storage_bytes if self.owned else 0
 
     @property
     def root(self) -> Root:
-        """What findings are grouped by."""
+        """Return the group that its finding belongs to."""
         return root_of(self.reading.device, self.holder)
 
 
 @dataclasses.dataclass(frozen=True)
 class Evidence:
-    """What is known of a suspect, run by run.
+    """What the runs of a suspect left behind.
 
     Attributes:
-        survivors: every storage that was left behind by some run.
-        alive: for each run that ended, the indices into `survivors` of those alive after it. One entry means that
-            it was not run again.
+        survivors: every storage that some run left behind.
+        alive: by run that ended, the indices into `survivors` of those alive after it. One entry: no re-run.
         cycles: arrays of the first run that only a garbage collection freed.
         graphs: what the autograd graphs behind the survivors retain, by device, holder kind and holder root.
     """

@@ -1,12 +1,13 @@
 """The vocabulary: frozen dataclasses that the engine produces and every report renders.
 
-Nothing here computes a verdict or reads memory. All sizes are bytes, all times seconds. Instances hold plain data
-only (no arrays, frames, nodes or types), so that keeping a report never keeps a user's object alive.
+All sizes are bytes, all times seconds. Instances hold plain data only (no arrays, frames or types), so that keeping a
+report keeps no user object alive.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import re
 from typing import Any, Literal
 
 HolderKind = Literal["module", "class", "cache", "fixture", "frame", "thread", "traceback", "native", "unknown"]
@@ -19,7 +20,6 @@ class Origin:
 
     Attributes:
         file: path of the source file, relative to the rootdir where it lies below it.
-        line: line number, from 1.
         function: name of the function the line belongs to, ``<module>`` at module level.
         code: the line's source, stripped, cut and free of control characters; empty where it cannot be read.
     """
@@ -35,9 +35,7 @@ class ArrayInfo:
     """One leaked array, as metadata.
 
     Attributes:
-        shape: sizes of the dimensions.
         dtype: element type, without the framework's prefix (``float32``).
-        device: ``cpu``, ``cuda:0``, ...
         bytes: bytes of the elements the array shows.
         storage_bytes: bytes of the storage behind it, which a view keeps alive as a whole.
         created: the line that created the storage, where known.
@@ -53,7 +51,7 @@ class ArrayInfo:
 
 @dataclasses.dataclass(frozen=True)
 class PathStep:
-    """One edge of a holder's path: how it is written in Python (``[0]``, ``.loss``), and the type it leads from."""
+    """One reference of a holder's path: how Python writes it (``[0]``, ``.loss``), and the type it leads from."""
 
     edge: str
     type: str
@@ -67,10 +65,10 @@ class Holder:
         kind: what the root is.
         root: the root, as one writes it in Python: ``app.metrics.HISTORY``.
         text: the whole chain from the root to the array: ``app.metrics.HISTORY[0]``.
-        path: the edges from the root's own object to the array, first edge first.
+        path: the references from the root's object to the array, in this order.
         file: source file of the root, where one is known.
         line: line of the root's definition in that file, from 1, where known.
-        deciding: index in `path` of the edge that one would edit; None where it is the root itself.
+        deciding: index in `path` of the reference to edit; None where that is the root itself.
     """
 
     kind: HolderKind
@@ -83,13 +81,13 @@ class Holder:
 
     @property
     def named(self) -> bool:
-        """Whether it has a root that can be named: another finding with the same one has the same culprit."""
+        """Tell whether the root has a name. Findings with the same named root have the same culprit."""
         return self.kind not in ("native", "unknown") and bool(self.root)
 
 
 @dataclasses.dataclass(frozen=True)
 class Autograd:
-    """What an autograd graph behind leaked arrays retains beyond them: nodes, saved tensors and their bytes."""
+    """What an autograd graph retains beyond the leaked arrays."""
 
     nodes: int
     saved_tensors: int
@@ -98,14 +96,11 @@ class Autograd:
 
 @dataclasses.dataclass(frozen=True)
 class Contribution:
-    """A part of memory that no array explains, and what is known of it.
+    """A part of memory that no array explains.
 
     Attributes:
         text: what it is, in words: a type (``bytearray``), an allocation's line, a process's command line.
-        bytes: its bytes.
         count: how many blocks or objects.
-        created: the line that allocated it, where known.
-        holder: who keeps it, where known.
     """
 
     text: str
@@ -113,6 +108,30 @@ class Contribution:
     count: int = 1
     created: Origin | None = None
     holder: Holder | None = None
+
+
+BaselineState = Literal["known", "grown", "new"]
+
+
+@dataclasses.dataclass(frozen=True)
+class BaselineStatus:
+    """How a finding compares with the baseline of its run. In JSON it is a line of the finding's evidence.
+
+    Attributes:
+        state: listed and no larger, listed and larger than tolerated, or not listed.
+        text: the reason why it is tolerated, by how much it has grown, or that it is not listed.
+    """
+
+    state: BaselineState
+    text: str
+
+    @property
+    def line(self) -> str:
+        """Write it as a line of evidence."""
+        return f"{self.state} (baseline): {self.text}"
+
+
+_STATUS_LINE = re.compile(r"(known|grown|new) \(baseline\): (.*)", re.DOTALL)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -123,21 +142,21 @@ class Finding:
         kind: what the evidence says.
         failed: whether it fails the test (or the run, for a fixture).
         device: device of all its arrays.
-        count: live arrays left by the first run, those that share a storage counted once.
+        count: live arrays that the first run left; arrays that share a storage count once.
         bytes: bytes of their storages, each once.
         bytes_per_run: bytes that each further run adds; 0 where it does not grow or was not run again.
         fingerprint: hex digest of kind, names and edges alone; the same on another machine and in another order.
         known: whether a baseline lists it.
         tensors: a sample of the arrays, largest storage first (at most `MAX_ARRAYS_SHOWN`).
         holder: who keeps them, or None where no search was made.
-        other_holders: who would still keep them if the holder let go, most actionable first: to free them takes an
-            edit for each.
-        metric: the counter that grew, for a finding of one (``heap``, ``reserved``, ``allocated``, ``pid 4711``).
-        contributions: what the memory consists of, where it is no array's, largest first.
+        other_holders: who would still keep them if the holder let go; each needs an edit of its own.
+        metric: for a finding about a counter, its name (``heap``, ``reserved``, ``allocated``, ``pid 4711``).
+        contributions: parts of the memory that no array explains, largest first.
         evidence: figures that support the verdict, a line each.
         autograd: what their autograd graph retains, or None where it was not walked.
         hint: one sentence on the edit that frees them, or None.
-        why_unconfirmed: why the test was not run again to the end, for a finding that could not be confirmed.
+        baseline: how it compares with the baseline; None without one, or for a mere note.
+        why_unconfirmed: for an unconfirmed finding, why no re-run came to its end.
     """
 
     kind: FindingKind
@@ -157,23 +176,26 @@ class Finding:
     metric: str | None = None
     contributions: tuple[Contribution, ...] = ()
     evidence: tuple[str, ...] = ()
+    baseline: BaselineStatus | None = None
+
+    @property
+    def evidence_lines(self) -> tuple[str, ...]:
+        """Return the evidence as reports list it, with the baseline's line first."""
+        return self.evidence if self.baseline is None else (self.baseline.line, *self.evidence)
 
 
 MAX_ARRAYS_SHOWN = 50
-"""Arrays listed with a finding; its `count` and `bytes` cover all."""
+"""Number of arrays listed with a finding. Its `count` and `bytes` cover all."""
 
 
 @dataclasses.dataclass(frozen=True)
 class FixtureRecord:
-    """One wider fixture that did not let go when it was finalised.
+    """One wider fixture that left memory behind when it was torn down.
 
     Attributes:
         name: the fixture's name, or what the user wrote for xunit-style setup (``TestModel.setup_class``).
-        scope: ``class``, ``module``, ``package`` or ``session``.
         baseid: nodeid of the place that defines it.
-        findings: what it left behind.
         file: source file of the fixture function, where known.
-        line: its line, from 1.
         worker: the xdist worker that ran it, or ``main``.
         allowed: the reason given to ``allow_gpu_leak``, or None.
     """
@@ -190,18 +212,16 @@ class FixtureRecord:
 
 @dataclasses.dataclass(frozen=True)
 class KnownLeak:
-    """One entry of a baseline: a leak that is known, reported, and fails nothing until it grows.
+    """One entry of a baseline: a leak that is reported and passes until it grows.
 
     Attributes:
         test: pytest's id of the test function, without parameters; for a wider fixture the place that defines it.
         fixture: the fixture's name, where a fixture leaks and no test; else None.
-        kind: what the evidence said when it was recorded.
         device: the type of device (``cpu``, ``cuda``), without an index: which card a test gets is chance.
-        bytes: bytes of the finding, the most among the test's parameters; of what is retained, those of all findings
-            that one process left there, since the order of the tests decides which of them leaves what.
-        fingerprint: the finding's.
-        holder: the holder as one writes it in Python, for whoever reviews the file; empty where none was found.
-        reason: why it is tolerated, in the words of whoever reviewed it; empty until then.
+        bytes: bytes of the finding, the most among the test's parameters. For retained memory, the sum over all tests of
+            one process, since their order decides which of them leaves what.
+        holder: the holder as one writes it in Python, for the reviewer; empty where none was found.
+        reason: the reviewer's reason for tolerating it; empty until then.
     """
 
     test: str
@@ -215,10 +235,13 @@ class KnownLeak:
 
 
 def encode_finding(finding: Finding) -> dict[str, Any]:
-    """The finding as JSON-ready dicts, lists and scalars."""
+    """Encode a finding as JSON-ready dicts, lists and scalars."""
     holder, autograd = finding.holder, finding.autograd
+    fields = dict(vars(finding))
+    del fields["baseline"]
     return {
-        **vars(finding),
+        **fields,
+        "evidence": finding.evidence_lines,
         "tensors": [
             {**vars(array), "created": None if array.created is None else dict(vars(array.created))}
             for array in finding.tensors
@@ -258,10 +281,10 @@ def _decode_holder(data: dict[str, Any]) -> Holder:
 
 
 def decode_finding(data: dict[str, Any]) -> Finding:
-    """The inverse of `encode_finding`. Raises KeyError or TypeError for anything else."""
+    """Decode what `encode_finding` returned. Raises KeyError or TypeError for anything else."""
     holder = data["holder"]
     autograd = data["autograd"]
-    return Finding(
+    finding = Finding(
         **{
             **data,
             "tensors": tuple(
@@ -281,3 +304,14 @@ def decode_finding(data: dict[str, Any]) -> Finding:
             "evidence": tuple(data.get("evidence", ())),
         }
     )
+    return with_baseline_status(finding)
+
+
+def with_baseline_status(finding: Finding) -> Finding:
+    """Return a finding that was read from JSON, with the baseline's line of its evidence as a field."""
+    found = next(filter(None, map(_STATUS_LINE.fullmatch, finding.evidence)), None)
+    if found is None:
+        return finding
+    state: BaselineState = "known" if found[1] == "known" else "grown" if found[1] == "grown" else "new"
+    others = tuple(line for line in finding.evidence if _STATUS_LINE.fullmatch(line) is None)
+    return dataclasses.replace(finding, baseline=BaselineStatus(state, found[2]), evidence=others)

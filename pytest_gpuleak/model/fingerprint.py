@@ -1,4 +1,4 @@
-"""The fingerprint of a finding: the same on another machine, and in another order of the tests."""
+"""The fingerprint of a finding: equal on every machine and in every order of the tests."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ if TYPE_CHECKING:
 FINGERPRINT_DIGITS = 16
 
 MAX_EDGE_READ = 2_000
-"""Characters of a root or an edge that a fingerprint is made of: a key may be a text of megabytes."""
+"""Characters of a root or reference that enter a fingerprint. Limited, since a dict key may be megabytes of text."""
 
 
 def fingerprint(kind: str, holder: Holder | None) -> str:
-    """Hex digest of kinds, names and edges alone.
+    """Return a hex digest of kinds, names and references.
 
-    Digits, paths and addresses are left out, so that it is the same on another machine and in another order.
+    Digits, paths and addresses are left out: they differ between machines and between orders of the tests.
     """
-    import hashlib  # here, since it takes milliseconds, and most runs find nothing
+    import hashlib
 
     parts = [kind]
     if holder is not None:

@@ -1,4 +1,4 @@
-"""Run a part of a report, or of the end of a run, so that a fault in it costs this part alone."""
+"""Run one part of a report, so that a fault in it costs this part alone."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ _ERROR_LIMIT = 300
 
 
 def isolated(part: Callable[[], _T], instead: Callable[[str], _T]) -> _T:
-    """Return what a part gives, or what stands in its place where it fails.
+    """Return what `part` returns, or what `instead` returns when `part` raises.
 
     Args:
-        part: what may fail, by any exception but those that end the program (KeyboardInterrupt, SystemExit).
-        instead: what to return then. It gets the error as one line, and must not fail itself.
+        part: may raise. Exceptions that end the program (KeyboardInterrupt, SystemExit) are passed on.
+        instead: gets the error as one line. It must not raise.
     """
     try:
         return part()
@@ -28,7 +28,7 @@ def isolated(part: Callable[[], _T], instead: Callable[[str], _T]) -> _T:
 
 
 def describe_error(error: BaseException) -> str:
-    """Name an error on one line, without control characters and cut: ``KeyError: 'kind'``."""
+    """Describe an error on one line, cut and without control characters: ``KeyError: 'kind'``."""
     name = type(error).__name__
     try:
         said = str(getattr(error, "strerror", None) or error)

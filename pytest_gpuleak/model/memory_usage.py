@@ -1,4 +1,4 @@
-"""The memory of a run, from its records: the heaviest tests, and what the session added up to. Pure functions."""
+"""The memory of a run, computed from its records: the heaviest tests, and what the session added."""
 
 from __future__ import annotations
 
@@ -13,12 +13,7 @@ if TYPE_CHECKING:
 
 
 def describe_usage(tests: Sequence[TestRecord], count: int) -> dict[str, Any]:
-    """The run's memory as plain values: ``drift``, ``peaks`` and ``heaviest``; empty where no counter was read.
-
-    Args:
-        tests: the records, in the order they ended.
-        count: how many of the heaviest tests.
-    """
+    """Return the run's memory as plain values: ``drift``, ``peaks``, ``heaviest``. Empty where no counter was read."""
     drift = sum_drift(tests)
     if not drift:
         return {}
@@ -26,9 +21,9 @@ def describe_usage(tests: Sequence[TestRecord], count: int) -> dict[str, Any]:
 
 
 def sum_drift(tests: Iterable[TestRecord]) -> dict[str, dict[str, int]]:
-    """By device and counter, the bytes that the session added from the first test's begin to the last one's end.
+    """Return, by device and counter, the bytes added from the first test's begin to the last test's end.
 
-    Workers of xdist have counters of their own, which are added up.
+    Workers of xdist have counters of their own; their drifts are added up.
     """
     first: dict[tuple[str, str, str], int] = {}
     last: dict[tuple[str, str, str], int] = {}
@@ -48,7 +43,7 @@ def sum_drift(tests: Iterable[TestRecord]) -> dict[str, dict[str, int]]:
 
 
 def highest_peaks(tests: Iterable[TestRecord]) -> dict[str, int]:
-    """By device, the most bytes allocated at once during any test."""
+    """Return, by device, the most bytes allocated at once during any test."""
     peaks: dict[str, int] = {}
     for test in tests:
         for device, counters in test.memory.items():
@@ -58,10 +53,9 @@ def highest_peaks(tests: Iterable[TestRecord]) -> dict[str, int]:
 
 
 def find_heaviest(tests: Iterable[TestRecord], count: int) -> list[dict[str, Any]]:
-    """The tests that added most at their peak, the heaviest first: nodeid, device, bytes, and what these count.
+    """Return the tests with the highest peaks, heaviest first: nodeid, device, bytes, and what the bytes count.
 
-    A device with a peak counts by what the peak adds to what was there before; where no test used one, the host by what
-    it has more afterwards.
+    A device counts by its peak above the start of the test. Where no device was used, the host counts by its growth.
     """
     weighed = [entry for test in tests if (entry := _weight(test)) is not None]
     on_devices = [entry for entry in weighed if entry["device"] != HOST]

@@ -1,4 +1,4 @@
-"""What a test's peaks are, as plain data."""
+"""Peaks of a test, as plain data."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ from typing import NamedTuple
 
 
 class Peak(NamedTuple):
-    """How far one counter of one device rose during a test. All in bytes.
+    """How far one counter of one device rose during a test, in bytes.
 
     Attributes:
-        before: what it stood at before the test, and what wider fixtures that were set up meanwhile have added to it.
-        own: by how much it exceeded that, their setups left out: what the test itself added at its height.
-        total: the most it stood at, whoever added it.
-        exact: whether the framework counts peaks; if not, `own` and `total` are the most that was seen, no more.
+        before: the value before the test, plus what wider fixtures added during it.
+        own: the peak above `before`, setups of wider fixtures left out.
+        total: the highest value, whatever caused it.
+        exact: whether the framework counts peaks. If not, `own` and `total` are the highest values that were read.
     """
 
     before: int
@@ -22,12 +22,7 @@ class Peak(NamedTuple):
 
 
 class DevicePeak(NamedTuple):
-    """One device's peaks during a test.
-
-    Attributes:
-        allocated: of blocks handed out.
-        reserved: of memory taken from the driver; None where it is not counted.
-    """
+    """One device's peaks during a test. `reserved` is None where it is not counted."""
 
     allocated: Peak
     reserved: Peak | None = None

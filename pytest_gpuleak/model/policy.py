@@ -7,24 +7,24 @@ from typing import Any, Literal, NamedTuple
 
 from pytest_gpuleak.model.sizes import MIB
 
-# Without postponed annotations a NamedTuple takes half the time to make: none of them has to be compiled.
+# No postponed annotations: see docs/developing/performance.md, "Start-up".
 
 
 class Policy(NamedTuple):
-    """What one test may leave behind, and how that is found out.
+    """Limits on what one test may leave behind, and how it is checked.
 
     Attributes:
-        growing_tensors: arrays it may leave behind growing; None: growth is judged by bytes alone.
-        growing_bytes: bytes per device it may leave behind growing; None: growth is judged by tensors alone.
-        retained_bytes: residue that does not grow fails from here up, in bytes per device.
-        reserved_bytes: growth of a device's reserved memory that fails, from here up; None: none does.
-        host: how the host's memory is watched, by the names of the probes; empty: not at all.
-        host_bytes: bytes of the host's memory it may leave behind growing.
+        growing_tensors: arrays by which it may grow each run; None: growth is judged by bytes alone.
+        growing_bytes: bytes per device by which it may grow each run; None: growth is judged by tensors alone.
+        retained_bytes: bytes per device that fail when left behind, even if they do not grow.
+        reserved_bytes: growth of a device's reserved memory that fails; None: none does.
+        host: names of the probes that read the host's memory; empty: it is not read.
+        host_bytes: bytes of host memory by which it may grow each run.
         confirm: re-runs of a suspect; 0: the first run alone decides.
-        confirm_limit_s: seconds; a suspect that took longer is not run again.
-        cycles: what becomes of memory that only the cyclic collector freed.
+        confirm_limit_s: a suspect that took longer (seconds) is not run again.
+        cycles: how memory that only the cyclic collector freed is judged.
         scan: how arrays left behind are found: by epochs of the collector, or by a scan of the heap.
-        process_bytes: memory from which a helper process fails that stays but does not grow in number; None: none does.
+        process_bytes: memory of a helper process that fails although no run adds another process; None: none does.
         allowed: the reason given to `allow_gpu_leak`; None: findings fail.
     """
 
@@ -43,7 +43,7 @@ class Policy(NamedTuple):
 
 
 class Settings(NamedTuple):
-    """What one run was asked for.
+    """Options of one run.
 
     Attributes:
         enabled: whether tests are checked.
@@ -51,7 +51,7 @@ class Settings(NamedTuple):
         report_paths: absolute paths of the reports to write; empty in an xdist worker, which writes none.
         named: values given on the command line or in the ini, by the option's name, which a marker adds to.
         budget_bytes: peak GPU memory that a test without a marker may add; None: any.
-        clean: whether a failed test's frames and the device's cache are freed after it.
+        clean: whether a failed test's frames and the device's cache are freed after the test.
         top: how many of the heaviest tests are listed at the end.
         snapshots: folder for the allocator's history of leaking tests, absolute; None: none is written.
         baseline: the file of known leaks, absolute; None: none is known.
@@ -75,7 +75,7 @@ class Settings(NamedTuple):
 
 
 def describe(settings: Settings) -> dict[str, Any]:
-    """Tell the policy of tests without a marker as plain JSON values: the fields of `Policy` but `allowed`."""
+    """Return the policy of tests without a marker as plain JSON values: all fields of `Policy` but `allowed`."""
     values = settings.policy._asdict()
     del values["allowed"]
     return values

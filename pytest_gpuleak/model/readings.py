@@ -1,4 +1,4 @@
-"""What is read of memory, as plain data: arrays, and what the allocators, the driver and the system say is in use."""
+"""Readings of memory, as plain data: arrays, and the counters of allocators, driver and system."""
 
 from __future__ import annotations
 
@@ -8,24 +8,21 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 OUTSIDE = "outside"
-"""The name of the counter of a process's memory on a device beyond torch's allocator."""
+"""Name of the counter of a process's device memory outside torch's allocator."""
 
 OUTSIDE_FLOOR = 2 * 1024 * 1024
-"""Bytes from which its growth means anything: the driver hands out memory in pages of 2 MiB."""
+"""Smallest growth of `OUTSIDE` that is judged, in bytes: the driver hands out pages of 2 MiB."""
 
 
 class ProbeUnavailable(Exception):  # noqa: N818 - a state to be told in the header, no error
-    """A probe cannot read anything here; its text says why, in a few words for the run's header."""
+    """A probe cannot read anything on this machine. The text says why, in a few words for the run's header."""
 
 
 class ArrayReading(NamedTuple):
-    """Plain metadata of one live array; it refers to nothing of the user's.
+    """Metadata of one live array. It refers to no user object.
 
     Attributes:
         identity: ``id()`` of the array, meaningful while it lives.
-        shape: sizes of the dimensions.
-        dtype: element type without the framework's prefix.
-        device: ``cpu``, ``cuda:0``, ...
         bytes: bytes of the elements it shows.
         storage: key of the memory behind it: equal for arrays that share it, while it lives.
         storage_bytes: bytes of that memory.
@@ -41,20 +38,19 @@ class ArrayReading(NamedTuple):
 
 
 HOST = "host"
-"""The name that the host's counters stand under, beside the devices."""
+"""Key of the host's counters, beside the names of devices."""
 
 Key = tuple[str, str]
-"""A counter: the device, or `HOST`, and what is counted there (``allocated``, ``heap``)."""
+"""A counter: the device, or `HOST`, and the metric (``allocated``, ``heap``)."""
 
 
 class Growth(NamedTuple):
-    """What a run has added to the counters.
+    """Bytes that a run added to the counters.
 
     Attributes:
-        bytes: by counter; what wider fixtures added meanwhile is left out.
-        first_used: devices that nobody had used before the run.
-        imported: bytes of the host's memory that the modules take which the run imported. A growth of no more is no
-            reason to run a test again: a first import would cost each suite seconds.
+        bytes: growth by counter, without what wider fixtures added.
+        first_used: devices that were unused before the run.
+        imported: host memory (bytes) of the modules that the run imported. Growth up to this causes no re-run.
     """
 
     bytes: Mapping[Key, int]
@@ -62,11 +58,11 @@ class Growth(NamedTuple):
     imported: int = 0
 
     def of(self, device: str) -> int:
-        """Bytes that a device's allocator has handed out in addition, as exactly as it counts them."""
+        """Return the bytes that a device's allocator handed out, by its most exact counter."""
         requested = self.bytes.get((device, "requested"))
         return self.bytes.get((device, "allocated"), 0) if requested is None else requested
 
     @property
     def devices(self) -> list[str]:
-        """The devices that were read, by name."""
+        """Return the names of the devices that were read, sorted."""
         return sorted({device for device, _ in self.bytes if device != HOST})

@@ -1,13 +1,13 @@
-"""Sizes in bytes, and how they are written."""
+"""Sizes in bytes: reading them from text."""
 
 from __future__ import annotations
 
 import re
 
 MIB = 1024 * 1024
-"""Bytes in one MiB, the unit of a size given as a plain number."""
+"""Bytes of one MiB, the unit of a size given as a plain number."""
 
-# GPU tools, and this plugin's own `-mb` options, say MB and count in 1024s: so does a size written with it.
+# GPU tools and this plugin's `-mb` options say MB and mean powers of 1024, so "MB" does too.
 _UNITS: dict[str, int] = {
     "b": 1,
     **{prefix + end: 1024**power for power, prefix in enumerate("kmgt", 1) for end in ("ib", "b")},

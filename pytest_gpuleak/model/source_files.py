@@ -1,4 +1,4 @@
-"""Whose source file is it: the user's own, or installed."""
+"""Tell the user's own source files from installed ones."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ PACKAGE = os.path.dirname(os.path.dirname(__file__)) + os.sep  # noqa: PTH120 - 
 
 @functools.cache
 def _installed_folders() -> tuple[str, ...]:
-    import sysconfig  # 3 ms that runs without a leak are spared
+    import sysconfig
 
     paths = sysconfig.get_paths()
     folders = {paths[name] for name in ("stdlib", "platstdlib", "purelib", "platlib") if name in paths}
@@ -18,14 +18,10 @@ def _installed_folders() -> tuple[str, ...]:
 
 
 def is_user_file(path: str, root: str) -> bool:
-    """Whether a source file is the user's own.
+    """Tell whether a source file is the user's own.
 
-    Installed packages, Python's library, the plugin and code without a file are not; a package under test that lies
-    below the rootdir is, even where the rootdir itself lies below an installed folder.
-
-    Args:
-        path: the file name of a code object.
-        root: pytest's rootdir, or the working directory.
+    Installed packages, Python's library, the plugin and code without a file are not. A package under test below the
+    rootdir is, even where the rootdir itself lies below an installed folder.
     """
     if path.startswith(("<", PACKAGE)):
         return path.startswith(("<ipython-input", "<stdin>"))

@@ -1,8 +1,7 @@
-"""The counts over a run, from its records alone. Pure."""
+"""Counts over a run, from its records."""
 
 from __future__ import annotations
 
-from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -12,36 +11,67 @@ if TYPE_CHECKING:
     from pytest_gpuleak.model.records import TestRecord
 
 VERDICTS = ("clean", "leaked", "noted", "allowed", "unchecked")
-"""The verdicts, in the order in which a summary counts them."""
+
+
+class Totals:
+    """Counts of a summary, updated test by test."""
+
+    def __init__(self) -> None:
+        self._verdicts = dict.fromkeys(VERDICTS, 0)
+        self._findings = 0
+        self._fixtures = (0, 0)
+        self._overhead_s = self._duration_s = 0.0
+
+    def copy(self) -> Totals:
+        """Return an independent copy."""
+        other = Totals()
+        vars(other).update(vars(self), _verdicts=dict(self._verdicts))
+        return other
+
+    def add(self, verdict: str, findings: int, overhead_s: float, duration_s: float) -> None:
+        """Count a test. Raises KeyError for an unknown verdict."""
+        self._verdicts[verdict] += 1
+        self._findings += findings
+        self._overhead_s += overhead_s
+        self._duration_s += duration_s
+
+    def set_fixtures(self, leaked: int, findings: int) -> None:
+        """Set the number of leaking fixtures, and that of all fixtures' findings."""
+        self._fixtures = (leaked, findings)
+
+    def summary(self) -> dict[str, Any]:
+        """Return the keys of a report's ``summary`` that need no list of all tests."""
+        return {
+            "tests": sum(self._verdicts.values()),
+            **self._verdicts,
+            "fixtures_leaked": self._fixtures[0],
+            "findings": self._findings + self._fixtures[1],
+            "overhead_s": self._overhead_s,
+            "duration_s": self._duration_s,
+        }
 
 
 def summarise(tests: Iterable[TestRecord], fixtures: Sequence[FixtureRecord]) -> dict[str, Any]:
-    """Count verdicts and findings, and add up seconds: the keys of a report's `summary` that its records give.
+    """Count verdicts and findings, and add up seconds: the keys of a report's `summary` that records alone determine.
 
-    The tests are gone through once, so they may come from a generator.
+    `tests` is read once, so it may be a generator.
     """
-    verdicts: Counter[str] = Counter()
-    findings = sum(len(record.findings) for record in fixtures)
-    overhead = duration = 0.0
+    totals = Totals()
+    totals.set_fixtures(
+        sum(any(found.failed for found in record.findings) for record in fixtures),
+        sum(len(record.findings) for record in fixtures),
+    )
     clean: list[float] = []
     faulty = 0
     for record in tests:
-        verdicts[record.verdict] += 1
-        findings += len(record.findings)
-        overhead += record.overhead_s
-        duration += record.duration_s
+        totals.add(record.verdict, len(record.findings), record.overhead_s, record.duration_s)
         faulty += bool(record.faults)
         if not record.findings:
             clean.append(record.overhead_s)
     ordered = sorted(clean)
     return {
-        "tests": sum(verdicts.values()),
-        **{verdict: verdicts[verdict] for verdict in VERDICTS},
-        "fixtures_leaked": sum(any(found.failed for found in record.findings) for record in fixtures),
-        "findings": findings,
+        **totals.summary(),
         "faults": faulty,
-        "overhead_s": overhead,
-        # Suspects are run again, which is work and no overhead: what a clean test pays is the median of those.
+        # Median over clean tests: a suspect's re-run would distort the mean.
         "overhead_per_test_us": ordered[len(ordered) // 2] * 1e6 if ordered else None,
-        "duration_s": duration,
     }

@@ -1,4 +1,4 @@
-"""Text that is safe to print: what a user's names, code and ids say, without what they could do to a terminal."""
+"""Text that is safe to print: names, code and ids of the user, without control characters."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ _ABSURD = 2**100
 def clean_text(text: str, limit: int) -> str:
     r"""Make text fit for one line of a log, JUnit or JSON.
 
-    Everything that is not printable is shown as Python escapes it (``\n``, ``\x1b``, ``\u202e``), so nothing moves the
-    cursor, changes a colour or the direction of writing, or cannot be encoded. What is longer than `limit` characters
-    is cut and ends in ``...``.
+    Characters that are not printable are written as Python escapes them (``\n``, ``\x1b``, ``\u202e``), so that no text
+    moves the cursor, changes colours or the direction of writing. Text longer than `limit` characters is cut and ends
+    in ``...``.
     """
-    # Through str's own methods: a subclass may bring others. Cut first, so that the work is bounded.
+    # Call str's own methods, since a subclass may override them. Cut first, to bound the work.
     head = str.__getitem__(text, slice(limit + 1))
     if not head.isprintable():
         head = "".join(
@@ -24,7 +24,7 @@ def clean_text(text: str, limit: int) -> str:
 
 
 def shorten_middle(text: str, limit: int) -> str:
-    """Cut text longer than `limit` characters in its middle: both ends of a chain or a path say more than that."""
+    """Cut text longer than `limit` characters in its middle: the ends of a chain or path tell the most."""
     if len(text) <= limit:
         return text
     kept = max(2, limit - len(_CUT) - 2)
@@ -33,8 +33,8 @@ def shorten_middle(text: str, limit: int) -> str:
 
 
 def format_bytes(size: int) -> str:
-    """Write a size for a reader: ``1 byte``, ``512 bytes``, ``4.0 MiB``, in powers of 1024."""
-    if abs(size) >= _ABSURD:  # no memory has so many, and a float holds no number of 400 digits
+    """Format a size: ``1 byte``, ``512 bytes``, ``4.0 MiB``, in powers of 1024."""
+    if abs(size) >= _ABSURD:  # a float overflows at 400 digits
         return "less than -2**100 bytes" if size < 0 else "over 2**100 bytes"
     if abs(size) < 1024:
         return count_of(size, "byte")
@@ -47,10 +47,10 @@ def format_bytes(size: int) -> str:
 
 
 def format_signed(size: int) -> str:
-    """Write a size with its sign: ``+1.0 MiB``."""
+    """Format a size with its sign: ``+1.0 MiB``."""
     return f"{'-' if size < 0 else '+'}{format_bytes(abs(size))}"
 
 
 def count_of(number: int, noun: str) -> str:
-    """Write a number of things: ``1 tensor``, ``2 tensors``."""
+    """Format a count: ``1 tensor``, ``2 tensors``."""
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"

@@ -1,4 +1,4 @@
-"""Writing a file in one step: a reader sees the old file or the new one, never a part."""
+"""Write a file in one step: a reader sees the old file or the new one, never a part."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ def write_text(text: str, path: Path) -> None:
 
 
 def write_pieces(pieces: Iterable[str], path: Path) -> None:
-    """Write text to a file as UTF-8, in one step, piece by piece: for what would not fit into memory as a whole.
+    """Write text to a file as UTF-8, in one step, piece by piece, so that it never has to fit into memory.
 
-    A file that is replaced keeps its permissions, and a symbolic link its name. Raises OSError; then the old file
-    stands as it was, and nothing is left beside it.
+    A replaced file keeps its permissions, a symbolic link its name. Raises OSError; then the old file is unchanged and
+    no draft is left.
     """
     target = path.resolve()
-    # Not tempfile: its files can be read by their owner alone, where a new report obeys the umask.
+    # Not tempfile, whose files only their owner can read: a report obeys the umask.
     draft = target.parent / f".gpuleak-{secrets.token_hex(8)}.tmp"
     try:
         with draft.open("x", encoding="utf-8", newline="\n") as stream:
             stream.writelines(pieces)
-        with contextlib.suppress(FileNotFoundError):  # a new report: the umask has decided
+        with contextlib.suppress(FileNotFoundError):  # a new report keeps the umask's permissions
             draft.chmod(stat.S_IMODE(target.stat().st_mode))
         draft.replace(target)
     except BaseException:
-        with contextlib.suppress(OSError):  # never created: the error that led here is the one to tell
+        with contextlib.suppress(OSError):  # never created: report the first error
             draft.unlink()
         raise

@@ -27,8 +27,8 @@ _TITLE_LIMIT = 200
 def render_annotations(report: RunReport) -> list[str]:
     """Write the workflow commands, a line each; none where nothing leaked.
 
-    One error for each culprit that fails, at its line, however many tests met it; at most `MAX_ANNOTATIONS`, and a
-    plain line that says how many more there are. What a baseline knows, or lists for nothing, takes one notice.
+    Each failing culprit gets one error at its line, at most `MAX_ANNOTATIONS` in all, and a plain line counts the rest.
+    Known leaks and stale entries share one notice.
     """
     prefix = root_of(report)
     failed = [entry for entry in findings_of(report) if entry[1].failed]
@@ -47,17 +47,17 @@ def render_annotations(report: RunReport) -> list[str]:
 
 
 def escape_data(text: str) -> str:
-    """Text as the message of a workflow command."""
+    """Escape text for the message of a workflow command."""
     return text.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
 
 
 def escape_property(text: str) -> str:
-    """Text as the value of one of a workflow command's properties."""
+    """Escape text for a property of a workflow command."""
     return escape_data(text).replace(":", "%3A").replace(",", "%2C")
 
 
 def _largest_first(culprits: list[list[Entry]]) -> list[list[Entry]]:
-    """Sort culprits by their bytes in all, and the findings of each by theirs: what is cut or not explained is small."""
+    """Sort culprits by their total bytes and the findings of each by theirs, so that a cut drops the smallest."""
     sorted_findings = [sorted(met, key=lambda entry: -entry[1].bytes) for met in culprits]
     return sorted(sorted_findings, key=lambda met: -sum(found.bytes for _, found in met))
 

@@ -1,7 +1,7 @@
-"""GitLab's code quality report: the leaks that fail and those that are known, at their lines of a merge request.
+"""GitLab's code quality report: failing and known leaks at their lines of a merge request.
 
 The format is a JSON list of issues (https://docs.gitlab.com/ci/testing/code_quality/#code-quality-report-format). Notes
-are left out: GitLab compares branches, and what comes and goes with the garbage collector would be told as fixed and new.
+are left out: GitLab compares branches, and cycles that the collector happens to find would show as fixed and new.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 from pytest_gpuleak.model.isolation import isolated
 from pytest_gpuleak.model.records import TestRecord
 from pytest_gpuleak.model.text import clean_text
-from pytest_gpuleak.reports.atomic_write import write_text
 from pytest_gpuleak.reports.rules import UNSHOWN_RULE, rule_id
 from pytest_gpuleak.reports.source_places import LAST_RESORT, findings_of, places_of, root_of
 from pytest_gpuleak.reports.terminal.findings import render_line
@@ -21,39 +20,32 @@ from pytest_gpuleak.reports.terminal.summary import ID_LIMIT
 from pytest_gpuleak.reports.unshown import describe_unshown
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from pytest_gpuleak.model.findings import Finding, FixtureRecord
     from pytest_gpuleak.model.records import RunReport
 
 MAX_ISSUES = 25_000
-"""Issues that are listed, what fails first: as many as SARIF's readers take."""
+"""Issues that are listed, failing leaks first. The same limit as for SARIF's readers."""
 
 
 def encode_report(report: RunReport) -> str:
     """Write a report as code quality JSON, in ASCII.
 
-    Fingerprints are unique in the list, and the same on another branch: GitLab drops an issue whose fingerprint it
-    has seen, and takes one with a new fingerprint for a new issue.
+    Fingerprints are unique in the list and the same on every branch: GitLab drops an issue with a fingerprint it has
+    seen, and takes a new fingerprint for a new issue.
     """
     prefix = root_of(report)
     told = [entry for entry in findings_of(report) if entry[1].failed or entry[1].known]
-    told.sort(key=lambda entry: not entry[1].failed)  # stable; what is cut is known
+    told.sort(key=lambda entry: not entry[1].failed)  # stable; the cut drops known leaks first
     issues = []
     met: dict[str, int] = {}
     for record, found in told[:MAX_ISSUES]:
         issue = _issue_safely(record, found, prefix)
         digest = issue["fingerprint"]
         met[digest] = met.get(digest, 0) + 1
-        if met[digest] > 1:  # another attempt of the same test, or its other card
+        if met[digest] > 1:  # another attempt of the test, or its other card
             issue["fingerprint"] = _digest(digest, str(met[digest]))
         issues.append(issue)
     return json.dumps(issues, indent=1) + "\n"
-
-
-def write(report: RunReport, path: Path) -> None:
-    """Write a report to a file, in one step. Raises OSError, as `write_text` does."""
-    write_text(encode_report(report), path)
 
 
 def _issue_safely(record: TestRecord | FixtureRecord, found: Finding, prefix: str) -> dict[str, Any]:

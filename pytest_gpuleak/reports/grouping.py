@@ -1,4 +1,4 @@
-"""Which findings belong together, because one holder keeps the memory of all of them. Pure.
+"""Group findings whose memory one holder keeps.
 
 Terminal, Markdown and HTML explain a holder once, with its largest finding, and add up the rest.
 """
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     Entry = tuple[TestRecord | FixtureRecord, Finding]
 
 _TENSOR_KINDS = ("growing", "retained", "unconfirmed")
-"""Kinds that one edit at the holder removes together. Which of them a test gets can depend on the order of the tests."""
+"""Kinds that one edit at the holder removes together: the order of the tests decides which of them a test gets."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -28,7 +28,6 @@ class Group:
 
     Attributes:
         entries: each finding with the test or fixture that it is of, the largest first; at least one.
-        bytes: bytes of all of them.
         tests: how many different tests there are among them.
         fixtures: the different fixtures among them, the one with the largest finding first.
     """
@@ -40,13 +39,10 @@ class Group:
 
 
 def group_findings(entries: Iterable[Entry]) -> list[Group]:
-    """Put the findings of each holder together: what fails first, within that the largest sum first.
+    """Group findings by holder: failing groups first, then by total size.
 
-    A finding that no holder is known for stays alone, unless a later attempt of the same test has it again. What fails,
-    what a baseline lists and what is merely noted are told apart, so that a sum says one thing.
-
-    Args:
-        entries: findings, each with its test or fixture, in the order they were made. Equal sizes stay in it.
+    A finding without a known holder stays alone, unless a later attempt of the same test repeats it. Failing, known and
+    noted findings are kept apart, so that a sum means one thing.
     """
     groups: dict[tuple[object, ...], list[Entry]] = {}
     for record, found in entries:
@@ -56,14 +52,14 @@ def group_findings(entries: Iterable[Entry]) -> list[Group]:
 
 
 def group_safely(entries: Sequence[Entry]) -> list[Group]:
-    """Group findings as `group_findings` does; where a fault keeps them from being compared, each stays alone."""
+    """Group findings as `group_findings` does. Where that raises, each finding stays alone."""
     return isolated(lambda: group_findings(entries), lambda _: [Group((entry,), 0, 0, ()) for entry in entries])
 
 
 def holder_key(finding: Finding) -> tuple[str, ...] | None:
-    """Return what all findings of one holder on one device have in common; None where no holder is known."""
+    """Return the key that all findings of one holder on one device share; None where no holder is known."""
     holder = finding.holder
-    # Of native code there is no name, but a path through it is as good as one.
+    # A holder in C++ has no name, so its path identifies it.
     if holder is None or not (holder.named or (holder.kind == "native" and holder.path)):
         return None
     family = "" if finding.kind in _TENSOR_KINDS and finding.metric is None else f"{finding.kind} {finding.metric}"
@@ -76,7 +72,6 @@ def _own_key(record: TestRecord | FixtureRecord, finding: Finding) -> tuple[obje
 
 
 def _identity(record: TestRecord | FixtureRecord) -> tuple[str, ...]:
-    """Return what tells a test, or a fixture, from all others. Workers run the same ones."""
     if isinstance(record, TestRecord):
         return ("test", record.nodeid)
     return ("fixture", record.name, record.scope, record.baseid)

@@ -1,6 +1,6 @@
-"""Properties of a test in JUnit's XML: what a finding is, for tools that read nothing else.
+"""Properties of a test in JUnit's XML.
 
-pytest's own ``--junitxml`` writes them: they travel with the report of the test's teardown, also from xdist's workers.
+pytest's own ``--junitxml`` writes them. They travel with the report of the test's teardown, also from xdist's workers.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ _TEXT_LIMIT = 300
 
 
 def properties_of(record: TestRecord) -> list[tuple[str, str]]:
-    """Name and value of a test's properties; none for a test that leaked nothing worth failing.
+    """Return the names and values of a test's properties; none unless it has a leak that fails, is known or allowed.
 
     ``gpu_leak_verdict`` and ``gpu_leak_bytes`` (of all its leaks) stand once, ``gpu_leak_holder`` and
-    ``gpu_leak_fingerprint`` once a leak, in the same order. A mere note gets none: xunit2, taken strictly, knows no
-    properties of a test, and a run in which nothing is wrong should stay readable for whoever does.
+    ``gpu_leak_fingerprint`` once a leak, in the same order. Notes get none: strict xunit2 readers reject properties of
+    tests, and a run without leaks should stay readable for them.
     """
     told = [found for found in record.findings if found.failed or found.known or record.verdict == "allowed"]
     if not told:

@@ -1,8 +1,8 @@
-"""The Markdown report: a job summary for GitHub and whatever else shows GitHub-flavoured Markdown.
+"""The Markdown report: a job summary for GitHub, or any reader of GitHub-flavoured Markdown.
 
-Whatever comes from the user stands in HTML blocks, inside ``<code>`` or ``<pre>``, with HTML's own escapes. Markdown is
-not read in there: no pipe ends a cell, no backtick a span, and GitHub makes no link, mention or reference of it. A block
-ends at an empty line, so none is written inside one.
+User text stands in HTML blocks, inside ``<code>`` or ``<pre>``, with HTML's escapes. Markdown is not read in there: no
+pipe ends a cell, no backtick a span, and GitHub makes no link, mention or reference of it. An empty line would end a
+block, so none is written inside one.
 """
 
 from __future__ import annotations
@@ -11,10 +11,8 @@ import heapq
 import html
 from typing import TYPE_CHECKING
 
-from pytest_gpuleak.model.baseline_status import standing_of
 from pytest_gpuleak.model.isolation import isolated
 from pytest_gpuleak.model.text import clean_text, count_of, format_bytes, shorten_middle
-from pytest_gpuleak.reports.atomic_write import write_text
 from pytest_gpuleak.reports.grouping import Group, group_safely
 from pytest_gpuleak.reports.source_places import findings_of, name_of
 from pytest_gpuleak.reports.terminal.findings import render_finding
@@ -24,17 +22,16 @@ from pytest_gpuleak.reports.unshown import describe_unshown
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
-    from pathlib import Path
 
     from pytest_gpuleak.model.findings import Finding, FixtureRecord, KnownLeak
     from pytest_gpuleak.model.records import RunReport, TestRecord
     from pytest_gpuleak.reports.grouping import Entry
 
 MAX_BYTES = 1_000_000
-"""Bytes of a whole report: GitHub shows no summary of a step that is over 1 MiB."""
+"""Largest report, in bytes. GitHub shows no step summary over 1 MiB."""
 
 MIN_BYTES = 2_000
-"""Bytes below which no summary is worth writing: the verdict takes some of them, and a cut is always stated."""
+"""Smallest limit that leaves room for the verdict and the statement of a cut, in bytes."""
 
 _ROWS_SHOWN = 100
 _LISTED = 100
@@ -43,12 +40,7 @@ _CELL = 120
 
 
 def encode_report(report: RunReport, *, limit: int = MAX_BYTES) -> str:
-    """Write a report as Markdown, in at most `limit` bytes of UTF-8; what is cut is stated.
-
-    Args:
-        report: the run.
-        limit: bytes, at least `MIN_BYTES`.
-    """
+    """Write a report as Markdown in at most `limit` (at least `MIN_BYTES`) bytes of UTF-8. A cut is stated."""
     entries = findings_of(report)
     failed = [entry for entry in entries if entry[1].failed]
     known = [entry for entry in entries if entry[1].known and not entry[1].failed]
@@ -65,13 +57,8 @@ def encode_report(report: RunReport, *, limit: int = MAX_BYTES) -> str:
     return page.text()
 
 
-def write(report: RunReport, path: Path) -> None:
-    """Write a report to a file, in one step. Raises OSError, as `write_text` does."""
-    write_text(encode_report(report), path)
-
-
 class _Page:
-    """Blocks that together stay below a limit; the room that a statement of a cut takes is kept free."""
+    """Blocks that together stay below a limit, with room kept free for the statement of a cut."""
 
     _RESERVE = 300
 
@@ -81,7 +68,6 @@ class _Page:
         self._cut: list[str] = []
 
     def add(self, block: str) -> bool:
-        """Add a block that ends in a newline; False where it does not fit."""
         size = len(block.encode()) + 1
         if size > self._room:
             return False
@@ -90,7 +76,6 @@ class _Page:
         return True
 
     def add_table(self, failed: Sequence[Entry]) -> None:
-        """Add the table of leaks, the largest first, with as many rows as are worth reading and fit."""
         largest = isolated(lambda: heapq.nlargest(_ROWS_SHOWN, failed, key=_size), lambda _: failed[:_ROWS_SHOWN])
         rows = [_row_safely(*entry) for entry in largest]
         while rows and not self.add(_table(rows)):
@@ -99,7 +84,6 @@ class _Page:
             self._cut.append(f"{len(failed) - len(rows)} more leaks not in the table")
 
     def add_details(self, failed: Sequence[Entry]) -> None:
-        """Explain the leaks until one does not fit."""
         explained = 0
         for group in group_safely(failed):
             if not self.add(_details_safely(group)):
@@ -108,7 +92,6 @@ class _Page:
             explained += len(group.entries)
 
     def text(self) -> str:
-        """The whole page."""
         cut = [f"Cut to fit: {'; '.join(self._cut)}. The JSON report has all.\n"] if self._cut else []
         return "\n".join([*self._blocks, *cut])
 
@@ -151,7 +134,7 @@ def _row_safely(record: TestRecord | FixtureRecord, found: Finding) -> str:
 
 
 def _details(group: Group) -> str:
-    """Explain a holder by its largest finding, and say what it keeps in all."""
+    """Explain a holder by its largest finding, and tell what it keeps in all."""
     record, found = group.entries[0]
     text = render_finding(found, verbosity=1, width=_WIDTH) + render_totals(group, width=_WIDTH)
     lines = [html.escape(line) for line in text if line.strip()]
@@ -191,8 +174,7 @@ def _known_lines(known: Sequence[Entry]) -> list[str]:
 
 def _known_line(record: TestRecord | FixtureRecord, found: Finding) -> str:
     held = "" if found.holder is None else f", held by {_code(found.holder.text or found.holder.kind, _CELL)}"
-    standing = standing_of(found)
-    reason = "" if standing is None or not standing.text else f"; {_code(standing.text, TEXT_LIMIT)}"
+    reason = "" if found.baseline is None or not found.baseline.text else f"; {_code(found.baseline.text, TEXT_LIMIT)}"
     return f"{_code(name_of(record), ID_LIMIT)}: {_kind(found.kind)}, {format_bytes(found.bytes)}{held}{reason}"
 
 
@@ -203,10 +185,9 @@ def _stale_line(entry: KnownLeak) -> str:
 
 
 def _kind(kind: str) -> str:
-    """A word of ours, as a rule; a report of a later release may have others."""
+    """Write the kind of a finding; reports of a later release may have other kinds."""
     return html.escape(clean_text(kind, 40))
 
 
 def _code(text: str, limit: int) -> str:
-    """Text of the user's, for an HTML block."""
     return f"<code>{html.escape(shorten_middle(clean_text(text, TEXT_LIMIT), limit))}</code>"

@@ -1,4 +1,4 @@
-"""What the kinds of findings are, for formats that list them as rules: SARIF and code quality reports."""
+"""The kinds of findings as rules, for SARIF and code quality reports."""
 
 from __future__ import annotations
 
@@ -7,25 +7,17 @@ import dataclasses
 from pytest_gpuleak.model.text import clean_text
 
 STALE_RULE = "gpu-leak/stale"
-"""The rule of a baseline's entry whose leak is gone."""
+"""Rule of a baseline's entry whose leak is gone."""
 
 UNSHOWN_RULE = "gpu-leak/unshown"
-"""What a finding falls under that a report fails to render. `RULES` does not list it: it says nothing of the code."""
+"""Rule of a finding that a report fails to render. `RULES` does not list it: it is no statement on the code."""
 
 _KIND_LIMIT = 40
 
 
 @dataclasses.dataclass(frozen=True)
 class Rule:
-    """One rule.
-
-    Attributes:
-        id: as results refer to it.
-        name: in one word, as SARIF asks.
-        title: what it finds, in one sentence.
-        text: what it means.
-        advice: what to do about it.
-    """
+    """One rule."""
 
     id: str
     name: str
@@ -115,12 +107,11 @@ RULES: tuple[Rule, ...] = (
         "Remove the entry: `pytest --gpu-leak --gpu-leak-update-baseline` does so.",
     ),
 )
-"""Every rule; the last is no finding's."""
+"""Every rule; the last is that of stale entries."""
 
 RULE_INDEX = {rule.id: index for index, rule in enumerate(RULES)}
-"""Where each rule stands in `RULES`, by its id."""
 
 
 def rule_id(kind: str) -> str:
-    """The id of the rule that a finding of this kind falls under."""
+    """Return the id of the rule for a kind of finding."""
     return f"gpu-leak/{clean_text(kind, _KIND_LIMIT)}"

@@ -1,9 +1,8 @@
 """The SARIF 2.1.0 report: findings as results at lines of code, for code scanning and editors.
 
-Written for GitHub's code scanning, which takes a subset and refuses a whole file for what it cannot take
+GitHub's code scanning takes a subset of SARIF and refuses a whole file for one bad result
 (https://docs.github.com/code-security/reference/code-scanning/sarif-files/sarif-support): at most 25,000 results a run,
-each with a place that has a line. It honours neither ``suppressions`` nor ``baselineState``: what a baseline knows is
-therefore a note.
+each with a place that has a line. It honours neither ``suppressions`` nor ``baselineState``, so known leaks are notes.
 """
 
 from __future__ import annotations
@@ -15,12 +14,11 @@ import math
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
-from pytest_gpuleak.model.baseline_status import State, standing_of
+from pytest_gpuleak.model.findings import BaselineStatus
 from pytest_gpuleak.model.isolation import isolated
 from pytest_gpuleak.model.records import TestRecord
 from pytest_gpuleak.model.text import clean_text, format_bytes
 from pytest_gpuleak.model.version import __version__
-from pytest_gpuleak.reports.atomic_write import write_text
 from pytest_gpuleak.reports.rules import RULE_INDEX, RULES, STALE_RULE, UNSHOWN_RULE, Rule, rule_id
 from pytest_gpuleak.reports.source_places import (
     LAST_RESORT,
@@ -37,22 +35,21 @@ from pytest_gpuleak.reports.unshown import describe_unshown
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
-    from pytest_gpuleak.model.findings import Finding, FixtureRecord, Holder, KnownLeak
+    from pytest_gpuleak.model.findings import BaselineState, Finding, FixtureRecord, Holder, KnownLeak
     from pytest_gpuleak.model.records import RunReport
 
     Json = dict[str, Any]
 
 MAX_RESULTS = 25_000
-"""Results of a run that GitHub accepts; of more, those that fail are kept first."""
+"""Results of a run that GitHub accepts. Failing ones are kept first."""
 
 SCHEMA_URI = "https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schemas/sarif-schema-2.1.0.json"
 BASE = "SRCROOT"
-"""What the artifacts' uris are relative to: the root of the repository."""
+"""Base of the artifacts' uris: the root of the repository."""
 
 _STEPS_SHOWN = 100
-_STATES: dict[State, str] = {"known": "unchanged", "grown": "updated", "new": "new"}
+_STATES: dict[BaselineState, str] = {"known": "unchanged", "grown": "updated", "new": "new"}
 _ROLES: dict[Role, str] = {
     "created": "the memory is created here",
     "held": "who holds it is defined here",
@@ -62,19 +59,14 @@ _ROLES: dict[Role, str] = {
 
 
 def encode_report(report: RunReport) -> str:
-    """Write a report as SARIF text, in ASCII. Texts of the user's are free of control characters and cut."""
+    """Write a report as SARIF text, in ASCII. User text is cut and free of control characters."""
     return json.dumps(_log(report), indent=1, allow_nan=False) + "\n"
-
-
-def write(report: RunReport, path: Path) -> None:
-    """Write a report to a file, in one step. Raises OSError, as `write_text` does."""
-    write_text(encode_report(report), path)
 
 
 def _log(report: RunReport) -> Json:
     prefix = root_of(report)
     findings = findings_of(report)
-    findings.sort(key=lambda pair: (not pair[1].failed, not pair[1].known))  # stable; what is cut is the least
+    findings.sort(key=lambda pair: (not pair[1].failed, not pair[1].known))  # stable; the cut drops notes first
     results = [_result_safely(record, found, prefix) for record, found in findings[:MAX_RESULTS]]
     results += [_stale_result(entry, prefix) for entry in report.stale[: MAX_RESULTS - len(results)]]
     left_out = len(findings) + len(report.stale) - len(results)
@@ -135,7 +127,7 @@ def _invocation(report: RunReport, left_out: int) -> Json:
 
 
 def _result_safely(record: TestRecord | FixtureRecord, found: Finding, prefix: str) -> Json:
-    """Write a result; where that fails, one that says so, at the place that those without one have."""
+    """Write a result. A result at `LAST_RESORT` stands in for one that fails."""
 
     def unshown(why: str) -> Json:
         text = describe_unshown(record, found, why)
@@ -180,11 +172,13 @@ def _result(record: TestRecord | FixtureRecord, found: Finding, prefix: str) -> 
             {"id": index, "message": {"text": _ROLES[role]}, **_location(place)}
             for index, (role, place) in enumerate(others, start=1)
         ]
-    standing = standing_of(found)
-    if standing is not None:
-        result["baselineState"] = _STATES[standing.state]
-    if standing is not None and standing.state == "known":
-        reason = clean_text(standing.text, TEXT_LIMIT) or "the baseline lists it as known"
+    status = found.baseline
+    if status is None and found.known:
+        status = BaselineStatus("known", "")
+    if status is not None:
+        result["baselineState"] = _STATES[status.state]
+    if status is not None and status.state == "known":
+        reason = clean_text(status.text, TEXT_LIMIT) or "the baseline lists it as known"
         result["suppressions"] = [{"kind": "external", "justification": reason}]
     elif record.allowed is not None:
         result["suppressions"] = [{"kind": "inSource", "justification": clean_text(record.allowed, TEXT_LIMIT)}]
@@ -194,11 +188,9 @@ def _result(record: TestRecord | FixtureRecord, found: Finding, prefix: str) -> 
 
 
 def _growth(found: Finding) -> str:
-    """A line on what a baseline has against a finding that it lists."""
-    standing = standing_of(found)
-    if standing is None or standing.state != "grown":
+    if found.baseline is None or found.baseline.state != "grown":
         return ""
-    return f"\ngrown since the baseline: {clean_text(standing.text, TEXT_LIMIT)}"
+    return f"\ngrown since the baseline: {clean_text(found.baseline.text, TEXT_LIMIT)}"
 
 
 def _stale_result(entry: KnownLeak, prefix: str) -> Json:
@@ -223,7 +215,7 @@ def _stale_result(entry: KnownLeak, prefix: str) -> Json:
 
 
 def _named(record: TestRecord | FixtureRecord) -> tuple[str, Json]:
-    """A record's name for a reader, and as a logical location."""
+    """Return a record's name, as text and as a logical location."""
     if isinstance(record, TestRecord):
         name = clean_text(record.nodeid, ID_LIMIT)
         return name, {"fullyQualifiedName": name, "kind": "function"}
@@ -246,7 +238,7 @@ def _location(place: Place) -> Json:
 
 
 def _snippet(found: Finding, places: list[tuple[Role, Place]]) -> str:
-    """The source line at the first place, where the finding brings it."""
+    """Return the source line at the first place, where the finding has it."""
     if places[0][0] != "created":
         return ""
     for array in found.tensors:
@@ -256,12 +248,11 @@ def _snippet(found: Finding, places: list[tuple[Role, Place]]) -> str:
 
 
 def _graph(holder: Holder) -> Json:
-    """The way from the holder to the memory, step by step."""
     steps: Iterator[tuple[str, str]] = ((step.type, step.edge) for step in holder.path[:_STEPS_SHOWN])
     nodes = [{"id": "0", "label": {"text": _message(clean_text(holder.root, TEXT_LIMIT))}}]
     edges = []
     for index, (kind, edge) in enumerate(steps):
-        # A step names the type it leads from: the root's own stands with its name.
+        # A step names the type it leads from; the root has its own label.
         if index:
             nodes.append({"id": str(index), "label": {"text": _message(clean_text(kind, TEXT_LIMIT))}})
         edges.append(
@@ -278,10 +269,9 @@ def _graph(holder: Holder) -> Json:
 
 
 def _message(text: str) -> str:
-    """Text as a message string.
+    """Escape text for a message string.
 
-    Braces are doubled, since single ones mark placeholders (SARIF 2.1.0, 3.11.5), and what would read as an embedded
-    link (3.11.6) is none.
+    Braces are doubled, since single ones mark placeholders (SARIF 2.1.0, 3.11.5). Embedded links (3.11.6) are escaped.
     """
     return text.replace("{", "{{").replace("}", "}}").replace("](", "\\](")
 
@@ -295,12 +285,11 @@ def _digest(*parts: str) -> str:
 
 
 def _in_64_bits(number: int) -> int:
-    """Return a number as readers can keep it."""
     return max(-(2**63), min(number, 2**63 - 1))
 
 
 def _utc(created: str) -> str | None:
-    """An ISO 8601 time in UTC as SARIF writes it, or None where there is none."""
+    """Convert an ISO 8601 time to SARIF's UTC form; None where it is no time."""
     try:
         moment = datetime.datetime.fromisoformat(created)
         return moment.astimezone(datetime.timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
@@ -309,7 +298,7 @@ def _utc(created: str) -> str | None:
 
 
 def _plain_numbers(summary: Json) -> Json:
-    """The counts and sums of a summary: what is nested is the JSON report's."""
+    """Return the counts and sums of a summary."""
     return {
         clean_text(name, ID_LIMIT): _in_64_bits(value) if isinstance(value, int) else value
         for name, value in summary.items()

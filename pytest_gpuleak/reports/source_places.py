@@ -1,7 +1,7 @@
-"""Where a finding is shown: the file and line that code review, annotations and editors are pointed at.
+"""The file and line at which code review, annotations and editors show a finding.
 
-A place is always below the repository's root. What a report says of files is data: a path that is absolute, that climbs
-out with ``..`` or that belongs to an installed package is never made into a place in the repository.
+A place is always below the repository's root. Files named in a report are data: absolute paths, paths with ``..`` and
+paths of installed packages never become places.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ if TYPE_CHECKING:
     from pytest_gpuleak.model.records import RunReport
 
 ROOT_KEY = "root"
-"""Where `RunReport.environment` says how the rootdir is reached from the repository's root: ``""`` or ``services/ml``."""
+"""Key of `RunReport.environment`: path from the repository's root to the rootdir (``services/ml``, or empty)."""
 
 MAX_PATH = 1024
-"""Characters of the longest path that is taken for one."""
+"""Longest path that is accepted, in characters."""
 
 MAX_LINE = 2**31 - 1
-"""The highest line number: readers of these formats keep it in 32 bits."""
+"""Highest line number. Readers of these formats keep it in 32 bits."""
 
 Role = Literal["created", "held", "test", "fixture"]
 
@@ -48,25 +48,25 @@ class Place:
 
 
 LAST_RESORT = Place("conftest.py", 1)
-"""Shown for what lies outside the repository altogether, such as a plugin's fixture: where one would override it.
+"""Place of findings outside the repository, such as a plugin's fixture: the file where one would override it.
 
 GitHub refuses a whole SARIF file for one result without a place.
 """
 
 
 def place_at(file: str | None, line: int | None, prefix: str = "") -> Place | None:
-    """A place below the repository's root, or None where the path does not lie there.
+    """Return a place below the repository's root; None where the path does not lie there.
 
     Args:
         file: path relative to pytest's rootdir, with slashes of either kind.
-        line: line number; what is none is taken for 1.
-        prefix: the rootdir, relative to the repository's root, as `root_of` gives it.
+        line: line number; anything else counts as 1.
+        prefix: the rootdir relative to the repository's root, from `root_of`.
     """
     if not file or len(file) > MAX_PATH or not file.isprintable():
         return None
     path = file.replace("\\", "/")
     parts = path.split("/")
-    # Absolute, of another drive, a pseudo-file such as `<string>`, or on its way out.
+    # Absolute, on another drive, a pseudo-file such as `<string>`, or outside the root.
     if path.startswith(("/", "~", "<")) or re.match("[A-Za-z]:", path) or ".." in parts or _INSTALLED & set(parts):
         return None
     path = posixpath.normpath(posixpath.join(prefix, path))
@@ -76,12 +76,12 @@ def place_at(file: str | None, line: int | None, prefix: str = "") -> Place | No
 
 
 def name_of(record: TestRecord | FixtureRecord) -> str:
-    """Name a test or a fixture: the test's id, or ``fixture 'model'``."""
+    """Name a test by its id, a fixture as ``fixture 'model'``."""
     return record.nodeid if isinstance(record, TestRecord) else f"fixture '{record.name}'"
 
 
 def findings_of(report: RunReport) -> list[tuple[TestRecord | FixtureRecord, Finding]]:
-    """Every finding of a run with the test or fixture that it is of: the tests' in order, then the fixtures'."""
+    """Return every finding of a run with its test or fixture: the tests' in order, then the fixtures'."""
     records: list[TestRecord | FixtureRecord] = [*report.tests, *report.fixtures]
     return [(record, found) for record in records for found in record.findings]
 
@@ -89,10 +89,10 @@ def findings_of(report: RunReport) -> list[tuple[TestRecord | FixtureRecord, Fin
 def culprits_of(
     entries: list[tuple[TestRecord | FixtureRecord, Finding]], prefix: str = ""
 ) -> list[list[tuple[TestRecord | FixtureRecord, Finding]]]:
-    """Put findings together that one edit would remove, however many tests met them, in the order they were met.
+    """Group findings that one edit would remove, in the order in which they were met.
 
-    They have their kind, device, fingerprint, holder's root and place in common. A fingerprint has no digits, and
-    `app.layer1` is not `app.layer2`; two that nobody known holds are told apart by their places alone.
+    The key is kind, device, fingerprint, holder's root and place. The fingerprint alone has no digits and would merge
+    `app.layer1` and `app.layer2`. Findings without a holder are told apart by their places.
     """
     culprits: dict[tuple[object, ...], list[tuple[TestRecord | FixtureRecord, Finding]]] = {}
     for record, found in entries:
@@ -103,16 +103,16 @@ def culprits_of(
 
 
 def root_of(report: RunReport) -> str:
-    """How pytest's rootdir is reached from the repository's root; empty where they are the same or it is not known."""
+    """Return the path from the repository's root to pytest's rootdir; empty where equal or unknown."""
     root = report.environment.get(ROOT_KEY)
     place = place_at(root, 1) if isinstance(root, str) else None
     return "" if place is None else place.file
 
 
 def places_of(finding: Finding, record: TestRecord | FixtureRecord, prefix: str = "") -> list[tuple[Role, Place]]:
-    """All places of a finding and what they are, best first; never empty.
+    """Return all places of a finding with their roles, best first; never empty.
 
-    The line that creates the memory, the one that defines its holder, then the test or fixture itself.
+    The line that creates the memory comes first, then the definition of its holder, then the test or fixture.
     """
     found: list[tuple[Role, Place]] = []
     roles: set[str] = set()
@@ -125,7 +125,7 @@ def places_of(finding: Finding, record: TestRecord | FixtureRecord, prefix: str 
 
 
 def place_of_known(entry: KnownLeak, prefix: str = "") -> Place:
-    """The place of a baseline's entry: its test's file."""
+    """Return the place of a baseline's entry: its test's file."""
     return place_at(entry.test.split("::", 1)[0], 1, prefix) or LAST_RESORT
 
 
@@ -148,6 +148,6 @@ def _candidates(finding: Finding, record: TestRecord | FixtureRecord) -> Iterato
 
 
 def _file_of(nodeid: str) -> str | None:
-    """The file that a node's id begins with; a folder or a session has none."""
+    """Return the file at the start of a node's id; a folder or a session has none."""
     file = nodeid.split("::", 1)[0]
     return file if posixpath.splitext(file)[1] else None

@@ -1,4 +1,4 @@
-"""The line that stands in the place of a finding that a report fails to render."""
+"""The line in the place of a finding that a report fails to render."""
 
 from __future__ import annotations
 
@@ -16,18 +16,12 @@ _NAME_LIMIT = 300
 
 
 def describe_unshown(record: TestRecord | FixtureRecord, finding: Finding, why: str) -> str:
-    """Name a finding that could not be rendered, on one line: ``t.py::test_a: growing finding: could not be shown (...)``.
-
-    Args:
-        record: its test or fixture.
-        finding: the finding, of which its kind alone is read.
-        why: the error, as `model.isolation.describe_error` writes it.
-    """
+    """Name a finding that cannot be rendered: ``t.py::test_a: growing finding: could not be shown (...)``."""
     name = isolated(lambda: clean_text(name_of(record), _NAME_LIMIT), lambda _: "a test or fixture without a name")
     return f"{name}: {name_unshown(finding, why)}"
 
 
 def name_unshown(finding: Finding, why: str) -> str:
-    """As `describe_unshown`, for what names the test itself: ``growing finding: could not be shown (...)``."""
+    """Name such a finding without its test: ``growing finding: could not be shown (...)``."""
     what = isolated(lambda: f"{clean_text(finding.kind, _NAME_LIMIT)} finding", lambda _: "a finding")
     return f"{what}: could not be shown ({why})"

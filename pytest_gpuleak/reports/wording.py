@@ -1,4 +1,4 @@
-"""The words for what the findings' names stand for, in every report that a person reads."""
+"""Words for the kinds of findings and holders, in every report that a person reads."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 KIND_WORDS = {
     "growing": "each run leaves {per_run} more",
-    "retained": "left behind, not seen to grow",
+    "retained": "left behind, does not grow",
     "unconfirmed": "left behind, not confirmed",
     "cycle": "held until the garbage collector ran",
     "unattributed": "no tensor explains it",
@@ -27,24 +27,18 @@ HOLDER_WORDS = {
     "frame": "running frame",
     "thread": "thread",
     "traceback": "traceback",
-    "native": "native code",
+    "native": "no Python holder found",
     "unknown": "unknown holder",
 }
 
 
 def describe_amount(finding: Finding, limit: int) -> str:
-    """Write what was left behind: ``2 tensors, 8.0 MiB on cuda:0; each run leaves 8.0 MiB more``.
-
-    Args:
-        finding: the finding.
-        limit: characters of the longest name in it.
-    """
-    size = format_bytes(finding.bytes)
-    amount = f"{_count(finding)}, {size}" if finding.count else size
-    if finding.metric is not None and finding.kind != "process":
-        amount += f" {clean_text(finding.metric, limit)}"
+    """Write what was left behind: ``2 tensors, 8.0 MiB on cuda:0; each run leaves 8.0 MiB more``."""
+    amount = _size(finding, limit)
+    if finding.count:
+        amount = f"{_count(finding)}, {amount}"
     per_run = format_bytes(finding.bytes_per_run)
-    # A kind of a later release has no words here: its name stands alone.
+    # A kind of a later release has no words here.
     words = KIND_WORDS.get(finding.kind, "left behind").format(per_run=per_run)
     if finding.kind in ("unattributed", "host") and finding.bytes_per_run:
         words = f"each run leaves {per_run} more"
@@ -52,12 +46,22 @@ def describe_amount(finding: Finding, limit: int) -> str:
         words += ", one more each run"
     elif finding.kind == "process" and finding.why_unconfirmed:
         words += ", not confirmed"
-    return f"{amount} on {clean_text(finding.device, limit)}; {words}"
+    return f"{amount}; {words}"
 
 
 def describe_holder(holder: Holder) -> str:
     """Write what a holder's root is: ``module global``."""
     return HOLDER_WORDS.get(holder.kind) or clean_text(holder.kind, 40)
+
+
+def _size(finding: Finding, limit: int) -> str:
+    size = format_bytes(finding.bytes)
+    counter = "" if finding.metric is None else clean_text(finding.metric, limit)
+    if finding.kind in ("host", "process") and finding.device == "cpu":
+        return f"{size} of host memory" + (f" ({counter})" if finding.kind == "host" and counter else "")
+    if counter and finding.kind != "process":
+        size += f" {counter}"
+    return f"{size} on {clean_text(finding.device, limit)}"
 
 
 def _count(finding: Finding) -> str:

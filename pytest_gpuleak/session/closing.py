@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from pytest_gpuleak.session.leak_check import LeakCheck
     from pytest_gpuleak.session.records.completeness import Completeness
     from pytest_gpuleak.session.records.recorder import Recorder
-    from pytest_gpuleak.session.records.run_records import Ledger
+    from pytest_gpuleak.session.records.run_records import RunRecords
 
 _T = TypeVar("_T")
 
@@ -55,7 +55,7 @@ class Run:
     config: pytest.Config
     settings: Settings
     check: LeakCheck
-    ledger: Ledger
+    ledger: RunRecords
     recorder: Recorder
     completeness: Completeness
     baseline: BaselineRun | None

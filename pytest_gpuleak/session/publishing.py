@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from pytest_gpuleak.model.isolation import isolated
 from pytest_gpuleak.model.text import clean_text
 from pytest_gpuleak.reports import gitlab
+from pytest_gpuleak.reports.atomic_write import write_text
 from pytest_gpuleak.reports.github import render_annotations
 from pytest_gpuleak.reports.markdown import MAX_BYTES, MIN_BYTES, encode_report
 from pytest_gpuleak.reports.source_places import ROOT_KEY, findings_of
@@ -131,7 +132,7 @@ def _open_without_waiting(path: str, flags: int) -> int:
 def _write_code_quality(report: RunReport, path: Path) -> list[str]:
     """Write the code quality report, empty where nothing leaked: without one GitLab cannot tell what was fixed."""
     try:
-        gitlab.write(report, path)
+        write_text(gitlab.encode_report(report), path)
     except (OSError, ValueError) as error:
         return [f"gpu-leak: {path.name} could not be written: {_reason(error)}"]
     if not any(found.failed or found.known for _, found in findings_of(report)):

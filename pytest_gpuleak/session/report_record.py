@@ -27,14 +27,14 @@ def encode_safely(record: TestRecord | FixtureRecord) -> dict[str, Any]:
     if isinstance(record, TestRecord) and not record.findings:
         return encode_test(record)  # a run without a leak loads no more than this module for it
     from pytest_gpuleak.model.isolation import isolated
-    from pytest_gpuleak.model.records import encode_record
+    from pytest_gpuleak.model.records import encode
 
     def salvaged(_: str) -> dict[str, Any]:
         from pytest_gpuleak.reports.json.salvage import salvage_record
 
         return salvage_record(record)
 
-    return isolated(lambda: encode_record(record), salvaged)
+    return isolated(lambda: encode(record), salvaged)
 
 
 def attach(report: pytest.TestReport, record: TestRecord) -> None:

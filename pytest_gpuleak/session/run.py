@@ -15,7 +15,7 @@ from pytest_gpuleak.engine.detect.epochs import EpochDetector
 from pytest_gpuleak.engine.run_tracker import RunTracker
 from pytest_gpuleak.engine.session_knowledge import SessionKnowledge
 from pytest_gpuleak.heap.collector import epochs_supported, installed
-from pytest_gpuleak.model.text import clean_text, format_bytes
+from pytest_gpuleak.model.text import clean_text, count_of, format_bytes
 from pytest_gpuleak.session.attempt import AttemptLog
 from pytest_gpuleak.session.ci import read_surroundings
 from pytest_gpuleak.session.closing import CHECK_FAULTS_KEY, FAULTS_KEY, WORKER_KEY, Run, close_run, nothing
@@ -27,13 +27,13 @@ from pytest_gpuleak.session.peak_hooks import shared_probe, take_over_meter
 from pytest_gpuleak.session.ranks import path_of_rank, rank_of
 from pytest_gpuleak.session.records.completeness import Completeness
 from pytest_gpuleak.session.records.recorder import JournalHooks, Recorder, Sender
-from pytest_gpuleak.session.records.run_records import Ledger
+from pytest_gpuleak.session.records.run_records import RunRecords
 from pytest_gpuleak.session.safeguards import RunSafeguards
 from pytest_gpuleak.session.showing import show_run
 
 if TYPE_CHECKING:
     from pytest_gpuleak.adapters.protocol import ArrayFramework
-    from pytest_gpuleak.model.policy import Settings
+    from pytest_gpuleak.model.policy import Policy, Settings
     from pytest_gpuleak.session.features.baseline import BaselineRun
 
 _DETECTOR: pytest.StashKey[EpochDetector] = pytest.StashKey()
@@ -73,6 +73,17 @@ def begin_session(config: pytest.Config) -> None:
     config.pluginmanager.register(Session(config, read_settings(config)), "gpuleak-session")
 
 
+def _growth_that_fails(policy: Policy) -> str:
+    limits = []
+    if policy.growing_tensors is not None:
+        limits.append(count_of(policy.growing_tensors, "tensor"))
+    if policy.growing_bytes is not None:
+        limits.append(format_bytes(policy.growing_bytes))
+    if not (policy.growing_tensors or policy.growing_bytes):
+        return "any growth"
+    return f"growth over {' or over '.join(limits)}"
+
+
 class Session:
     """One pytest session with the plugin switched on.
 
@@ -101,7 +112,7 @@ class Session:
         baseline = _open_baseline(config, settings)
         # On a developer's machine most runs have no reader of what a clean test's record says.
         self._detailed = bool(self._is_worker or settings.report_paths or settings.top or surroundings or baseline)
-        ledger = Ledger(detailed=self._detailed)
+        ledger = RunRecords(detailed=self._detailed)
         attempts = AttemptLog(config, settings, name, lines)
         self._safeguards = RunSafeguards(attempts)
         knowledge = SessionKnowledge(str(config.rootpath), self._safeguards, name, settings.snapshots)
@@ -130,18 +141,10 @@ class Session:
     def pytest_report_header(self) -> list[str]:
         """One line: how tests are judged."""
         policy = self._settings.policy
-        growth = " or ".join(
-            part
-            for part in (
-                "" if policy.growing_tensors is None else f"over {policy.growing_tensors} tensors",
-                "" if policy.growing_bytes is None else f"over {format_bytes(policy.growing_bytes)}",
-            )
-            if part
-        )
         return [
             (
-                f"gpu-leak: {self._run.check.mode}; fails growth {growth}, residue from {format_bytes(policy.retained_bytes)}; "
-                f"re-runs a suspect {policy.confirm} x"
+                f"gpu-leak: {self._run.check.mode}; fails on {_growth_that_fails(policy)}, "
+                f"fails on {format_bytes(policy.retained_bytes)} or more left behind; re-runs a suspect {policy.confirm} x"
             ),
             *self._describe_rank(),
         ]

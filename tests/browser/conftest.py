@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pytest_gpuleak.reports.html.page import write
+from pytest_gpuleak.reports.formats import write_report
 from tests.reports.conftest import make
 
 if TYPE_CHECKING:
@@ -84,7 +84,7 @@ def visit(browser: Any, context: Any, tmp_path: Path) -> Iterator[Opener]:
 
         page.on("dialog", dismiss)
         if report is not None:
-            write(report, tmp_path / "report.html")
+            write_report(report, tmp_path / "report.html")
         page.goto((address or (tmp_path / "report.html").as_uri()) + anchor)
         return visited
 

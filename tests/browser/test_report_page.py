@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pytest_gpuleak.model.findings import Holder, PathStep
-from pytest_gpuleak.reports.html.page import write
+from pytest_gpuleak.reports.formats import write_report
 from tests.reports.test_html import HOSTILE, full_report
 
 if TYPE_CHECKING:
@@ -236,7 +236,7 @@ def test_another_script_or_style_does_not_run(visit: Opener, leaks: RunReport) -
 def test_every_finding_can_be_read_without_script(
     how: str, visit: Opener, leaks: RunReport, serve: Callable[[str], str], tmp_path: Path
 ) -> None:
-    write(leaks, tmp_path / "report.html")
+    write_report(leaks, tmp_path / "report.html")
     off = how == "scripts off"
     visited = visit(None, "", java_script_enabled=False) if off else visit(None, serve(STRICT))
     page = visited.page

@@ -8,7 +8,7 @@ import pytest
 from click.testing import CliRunner
 
 from pytest_gpuleak.cli import main
-from pytest_gpuleak.reports.json.write import write
+from pytest_gpuleak.reports.formats import write_report
 from tests.reports.conftest import Make
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ def save(folder: Path) -> Save:
 
     def one(name: str, report: RunReport) -> Path:
         path = folder / name
-        write(report, path)
+        write_report(report, path)
         return path
 
     return one

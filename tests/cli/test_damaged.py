@@ -16,7 +16,16 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from pytest_gpuleak.model.findings import Autograd, Contribution, FixtureRecord, Holder, KnownLeak, Origin, PathStep
+from pytest_gpuleak.model.findings import (
+    Autograd,
+    BaselineStatus,
+    Contribution,
+    FixtureRecord,
+    Holder,
+    KnownLeak,
+    Origin,
+    PathStep,
+)
 from pytest_gpuleak.model.records import encode
 from pytest_gpuleak.reports.json.journal import Journal
 from pytest_gpuleak.reports.json.read import UnusableReport, read_report
@@ -55,7 +64,7 @@ FULL = Make.finding(
     why_unconfirmed="it took too long",
     metric="heap",
     contributions=(Contribution("bytearray", 4, 1, ORIGIN, Holder("module", "app.B", "app.B")),),
-    evidence=("grown (baseline): 4 bytes",),
+    baseline=BaselineStatus("grown", "4 bytes"),
 )
 SHORT = Make.finding(tensors=(), holder=None)
 REPORT = Make.report(

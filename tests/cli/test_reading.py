@@ -10,7 +10,14 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pytest_gpuleak.model.findings import Autograd, FixtureRecord, KnownLeak
+from pytest_gpuleak.model.findings import (
+    Autograd,
+    BaselineStatus,
+    FixtureRecord,
+    KnownLeak,
+    decode_finding,
+    encode_finding,
+)
 from pytest_gpuleak.reports.json import read as reading
 from pytest_gpuleak.reports.json.journal import Journal
 from pytest_gpuleak.reports.json.read import ACCEPTED, UnusableReport, read_report
@@ -56,6 +63,19 @@ def refusal(tmp_path: Path, content: object) -> str:
     assert line.startswith(str(tmp_path))
     assert line.endswith(ACCEPTED)
     return line
+
+
+@pytest.mark.parametrize("state", ["known", "grown", "new"])
+def test_the_baselines_line_of_the_evidence_is_read_as_a_field(tmp_path: Path, make: type[Make], state: Any) -> None:
+    status = BaselineStatus(state, "waits for 2.1")
+    finding = make.finding(evidence=("+4 MiB",), baseline=status)
+    text = encode_report(make.report(make.test("t.py::test_a", finding)))
+    (written,) = json.loads(text)["tests"][0]["findings"]
+    assert written["evidence"] == [f"{state} (baseline): waits for 2.1", "+4 MiB"]
+    assert "baseline" not in written
+    (found,) = read(tmp_path, text).tests[0].findings
+    assert (found.baseline, found.evidence) == (status, ("+4 MiB",))
+    assert decode_finding(encode_finding(finding)) == finding
 
 
 def test_what_is_written_is_read(make: type[Make], tmp_path: Path) -> None:

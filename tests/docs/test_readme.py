@@ -95,7 +95,7 @@ def test_the_markers_the_ini_and_the_hook_are_accepted(pytester: pytest.Pytester
     result.assert_outcomes(passed=3)
     result.stdout.fnmatch_lines(
         [
-            "gpu-leak: *from 4.0 MiB*",
+            "gpu-leak: *fails on 4.0 MiB or more left behind*",
             "gpu-leak: 1 budget was not checked: no device was used",
             "gpu-leak: 0 leaked, 3 clean*",
         ]

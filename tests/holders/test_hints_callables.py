@@ -79,7 +79,7 @@ def test_a_closure_without_a_container_or_a_name_is_no_cache(finding: Finding) -
         leak("app.table", MEMO, ("[6]", "dict")),  # defined there: taking it out is no remedy
         leak("app.X", (".__dict__['f']", "app.X"), CLOSURE),
         leak("app.X", (".__closure__[0]", "function f"), (".cell_contents", "cell")),
-        leak("native code", ("[0]", "list"), CLOSURE, kind="native", text="native code -> list[0]"),
+        leak("C++", ("[0]", "list"), CLOSURE, kind="native", text="C++ -> list[0]"),
     ],
 )
 def test_a_function_that_nobody_stored_is_not_to_be_taken_out(finding: Finding) -> None:

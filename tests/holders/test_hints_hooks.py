@@ -61,7 +61,7 @@ def test_what_has_no_handles_is_no_hook_of_torchs(steps: list[tuple[str, str]]) 
 
 
 def test_a_hook_on_something_that_nobody_can_name_gets_no_hint() -> None:
-    finding = leak("native code", FORWARD, HANDLE, CLOSURE, kind="native", text="native code -> torch.nn.Linear")
+    finding = leak("C++", FORWARD, HANDLE, CLOSURE, kind="native", text="C++ -> torch.nn.Linear")
     assert hint_for(finding) is None
 
 
@@ -72,7 +72,7 @@ def test_a_ring_through_a_hook_on_a_graph_is_told_from_other_rings() -> None:
     assert "`handle.remove()`" in hint
     assert "`weakref.ref`" in hint
     assert hint_for(leak(RING_ROOT, (".grad_fn._saved_self", "torch.Tensor"), kind="native")) is None
-    assert hooks.ring_through_graph(trail(leak("native code", *edges, kind="native"))) is None
+    assert hooks.ring_through_graph(trail(leak("C++", *edges, kind="native"))) is None
 
 
 GRADIENT = ".grad.grad_fn.next_functions[0][0].variable"

@@ -33,7 +33,7 @@ TYPES = [
 ROOTS = [
     LONG, "app.X", "app.Net.cached", "torch._dynamo.x", "torch.nn.modules.module._global_forward_hooks", "sys.gettrace()",
     f"{LONG}.get()", f"fixture '{LONG}'", f"pytest item '{LONG}'", f"user_properties of {LONG}", f"{LONG} instance kept by pytest",
-    f"thread '{LONG}' in {LONG}: local '{LONG.replace('.', '_')}'", f"asyncio task '{LONG}' in {LONG}", "native code", "",
+    f"thread '{LONG}' in {LONG}: local '{LONG.replace('.', '_')}'", f"asyncio task '{LONG}' in {LONG}", "C++", "",
     f"weakref.finalize callback {LONG} of {LONG}", f"unittest.mock.patch of '{LONG}', not stopped",
 ]  # fmt: skip
 

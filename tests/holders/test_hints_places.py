@@ -50,7 +50,7 @@ def test_records_with_a_loss_are_to_be_stored_without_its_graph() -> None:
         leak("torch.cuda._lazy_calls", ("[0]", "list")),  # no user's
         leak("threading._shutdown_locks", ("[0]", "list")),
         leak("frame of app.main: local 'xs'", ("[0]", "list"), kind="frame"),
-        leak("native code", ("[0]", "list"), kind="native", text="native code -> list[0]"),
+        leak("C++", ("[0]", "list"), kind="native", text="C++ -> list[0]"),
     ],
 )
 def test_what_does_not_grow_or_is_nobodys_to_edit_is_not_called_a_growing_container(finding: Finding) -> None:

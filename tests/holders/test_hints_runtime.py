@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 IN_FRAME = (".f_locals['x']", "frame of f")
 TRACEBACK = [(".__traceback__", "ValueError"), (".tb_next", "traceback"), (".tb_frame", "traceback"), IN_FRAME]
-AT_EXIT = "native code (atexit, or another list of callbacks) -> function "
+AT_EXIT = "C++ (atexit, or another list of callbacks) -> function "
 
 
 @pytest.mark.parametrize(
@@ -77,7 +77,7 @@ AT_EXIT = "native code (atexit, or another list of callbacks) -> function "
         ),
         (
             leak(
-                "native code",
+                "C++",
                 CLOSURE,
                 kind="native",
                 text=f"{AT_EXIT}app.make.<locals>.save.__closure__[0].cell_contents",
@@ -151,5 +151,5 @@ def test_a_dict_with_a_key_like_a_context_variable_is_no_context() -> None:
 
 
 def test_native_code_that_keeps_an_object_is_not_atexit() -> None:
-    finding = leak("native code", kind="native", text="native code -> torch.Tensor")
+    finding = leak("C++", kind="native", text="C++ -> torch.Tensor")
     assert hint_for(finding) is None

@@ -147,9 +147,7 @@ def test_the_task_that_a_coroutine_awaits_is_not_the_one_that_has_not_ended() ->
 
 
 def test_a_generator_that_native_code_keeps_cannot_be_closed_by_the_reader() -> None:
-    finding = leak(
-        "native code", (".gi_frame.f_locals['x']", "frame of f"), kind="native", text="native code -> generator"
-    )
+    finding = leak("C++", (".gi_frame.f_locals['x']", "frame of f"), kind="native", text="C++ -> generator")
     assert hint_for(finding) is None
 
 

@@ -48,7 +48,7 @@ def test_a_result_is_to_be_kept_without_its_graph(finding: Finding, place: str) 
         leak("app.HISTORY", (".grad_fnord", "app.Log")),
         leak("app.TRAINERS", ("[3]", "list"), (".last", "app.Trainer"), nodes=4),  # the trainers pile up
         leak("app.CALLBACKS", ("[3]", "list"), CLOSURE, nodes=4),  # the callback is the culprit
-        leak("native code", kind="native", nodes=4, text="native code -> torch.Tensor"),
+        leak("C++", kind="native", nodes=4, text="C++ -> torch.Tensor"),
         leak("frame of f: local 'loss'", kind="frame", nodes=4),
     ],
 )
@@ -82,7 +82,7 @@ def test_a_small_view_is_to_be_copied(finding: Finding, place: str) -> None:
         leak("app.LAST", ("[0]", "list"), shape=(), storage=512),  # too little to be worth a word
         leak("app.CALLBACKS", ("[0]", "list"), CLOSURE, shape=(), storage=2**22),
         leak("app.NODE", ("._base", "app.Node"), (".x", "app.Base")),
-        leak("native code", kind="native", shape=(), storage=2**22, text="native code -> torch.Tensor"),
+        leak("C++", kind="native", shape=(), storage=2**22, text="C++ -> torch.Tensor"),
     ],
 )
 def test_what_is_no_view_or_a_large_one_needs_no_copy(finding: Finding) -> None:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pytest_gpuleak.explain.edge_to_edit import MAX_PATH, deciding_edge, shown_parts
+from pytest_gpuleak.explain.edge_to_edit import MAX_PATH, deciding_edge
 from pytest_gpuleak.explain.paths import Writer
 from pytest_gpuleak.explain.roots.roots import EDITABLE, Root
 from pytest_gpuleak.model.findings import Holder, PathStep
@@ -61,7 +61,7 @@ def test_the_edge_to_edit_stays_in_sight() -> None:
     holder = holder_of(*chain)
     assert holder.text == "leaky_app.HELD" + "['a']" * 4 + " … 4 more … [0] … 4 more … " + "['a']" * 4
     assert deciding_edge(holder) == 8
-    assert shown_parts(holder)[1] == "[0]"
+    assert holder.path[8].edge == "[0]"
 
 
 def test_very_long_paths_lose_their_middle() -> None:
@@ -111,20 +111,15 @@ ADAM = "torch.optim.adam.Adam"
 )
 def test_the_edge_to_edit(holder: Holder, expected: int | None) -> None:
     assert deciding_edge(holder) == expected
-    before, marked, after = shown_parts(holder)
-    assert before + marked + after == holder.text
-    assert marked == ("app.X" if expected is None else holder.path[expected].edge)
 
 
 @pytest.mark.parametrize("count", [0, 1, 5, 9, 30, 300])
-def test_the_parts_make_up_the_text(count: int) -> None:
+def test_the_edge_to_edit_is_in_the_text(count: int) -> None:
     model = Model()
     chain = nested(["a", "tuple", "list"] * count)
     model.content = chain[0]
     holder = holder_of(model, *chain)
-    before, marked, after = shown_parts(holder)
-    assert before + marked + after == holder.text
     decided = deciding_edge(holder)
     assert decided is not None
-    assert marked == holder.path[decided].edge
-    assert marked == ("[0]" if count else ".content")
+    assert holder.path[decided].edge == ("[0]" if count else ".content")
+    assert holder.path[decided].edge in holder.text

@@ -145,7 +145,7 @@ def test_ignored_frames_do_not_count() -> None:
     frame = sys._getframe()
     holder = explain(holders, ignore={id(frame)})[0].holder
     assert holder.kind == "native"
-    assert holder.text == f"native code -> {__name__}.Thing"
+    assert holder.text == f"C++ -> {__name__}.Thing"
 
 
 def test_local_of_another_thread() -> None:

@@ -270,7 +270,7 @@ def test_freed_storages_and_failing_reads_give_an_answer(app: Any, torch: Any, m
     assert texts(box) == ["leaky_app.VIEW._base"]
     monkeypatch.setattr(TorchAccess, "read", lambda *_: None)
     monkeypatch.setattr(TorchAccess, "read_node", lambda *_: None)
-    assert texts(box) == ["native code -> torch.Tensor"]
+    assert texts(box) == ["C++ -> torch.Tensor"]
 
 
 def test_a_dlpack_capsule_can_not_be_looked_into(app: Any, torch: Any) -> None:
@@ -279,7 +279,7 @@ def test_a_dlpack_capsule_can_not_be_looked_into(app: Any, torch: Any) -> None:
     app.ARRAY = numpy.from_dlpack(tensor)
     box = [tensor]
     del tensor
-    assert texts(box) == ["native code -> torch.Tensor"]
+    assert texts(box) == ["C++ -> torch.Tensor"]
 
 
 def test_an_array_that_a_memoryview_looks_into(app: Any, torch: Any) -> None:

@@ -97,7 +97,7 @@ def test_a_suite_with_leaks_of_host_memory(run: Runner) -> None:
     found.result.stdout.fnmatch_lines(
         [
             "LEAKED test_it.py::test_bytearrays",
-            "  host: 12.0 MiB heap on cpu; each run leaves 12.0 MiB more",
+            "  host: 12.0 MiB of host memory (heap); each run leaves 12.0 MiB more",
             "*KEPT[[]*",
         ]
     )

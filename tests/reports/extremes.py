@@ -64,7 +64,8 @@ FINDINGS = st.builds(
     other_holders=some(HOLDERS),
     metric=st.none() | TEXTS,
     contributions=some(PARTS),
-    evidence=some(TEXTS | TEXTS.map("grown (baseline): {}".format)),
+    evidence=some(TEXTS),
+    baseline=st.none() | st.builds(findings.BaselineStatus, st.sampled_from(["known", "grown", "new"]), TEXTS),
 )
 TESTS = st.builds(
     records.TestRecord,

@@ -83,7 +83,7 @@ def valid_json_text(report: RunReport) -> str:
 
 def html_text(report: RunReport) -> str:
     """The HTML report: each element is closed, in order, and the data for the script is JSON."""
-    text = html.render_html(report)
+    text = html.encode_report(report)
     text.encode("utf-8")
     page = Page(text)
     assert page.open == []

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from pytest_gpuleak.model.findings import (
     ArrayInfo,
+    BaselineStatus,
     Contribution,
     Finding,
     FixtureRecord,
@@ -61,9 +62,9 @@ def hostile_finding(make: Any, text: str, **changes: Any) -> Finding:
 
 def hostile_report(make: Any, text: str) -> RunReport:
     """A report whose every text is one: a leak, a known one, a note, what was allowed, a fixture and a stale entry."""
-    known = hostile_finding(make, text, failed=False, known=True, evidence=(f"known (baseline): {text}",))
+    known = hostile_finding(make, text, failed=False, known=True, baseline=BaselineStatus("known", text))
     note = hostile_finding(make, text, failed=False)
-    grown = hostile_finding(make, text, evidence=(f"grown (baseline): {text}",))
+    grown = hostile_finding(make, text, baseline=BaselineStatus("grown", text))
     fixture = FixtureRecord(text, text, text, (hostile_finding(make, text),), text, 5, text, None)
     report: RunReport = make.report(
         make.test(text, hostile_finding(make, text), grown, file=text, line=9, worker=text),

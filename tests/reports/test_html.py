@@ -27,7 +27,7 @@ from pytest_gpuleak.model.findings import (
 )
 from pytest_gpuleak.reports import formats
 from pytest_gpuleak.reports.html.chart import build_charts, draw_chart
-from pytest_gpuleak.reports.html.page import render_html
+from pytest_gpuleak.reports.html.page import encode_report
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -100,7 +100,7 @@ class Page(HTMLParser):
 
 
 def page_of(report: RunReport) -> Page:
-    page = Page(render_html(report))
+    page = Page(encode_report(report))
     assert page.open == []
     return page
 
@@ -148,7 +148,7 @@ def test_hostile_text_is_shown_as_it_is_written(make: type[Make]) -> None:
 
 
 def test_nothing_invisible_or_unencodable_is_in_the_file(make: type[Make]) -> None:
-    written = render_html(full_report(make, HOSTILE[7]))
+    written = encode_report(full_report(make, HOSTILE[7]))
     written.encode()
     assert "\\x1b[31mred\\x00\\u202egpj.exe\\u2066\\ud800" in written
     assert not [character for character in written if not character.isprintable() and character != "\n"]
@@ -197,7 +197,7 @@ def test_what_is_no_tensor_is_not_called_one(make: type[Make]) -> None:
     part = Contribution("bytearray", 30 * MIB, 2)
     finding = make.finding(kind="host", count=0, metric="heap", tensors=(), contributions=(part,), device="cpu")
     text = page_of(make.report(make.test("t", finding))).text
-    assert "4.0 MiB heap on cpu; each run leaves 4.0 MiB more" in text
+    assert "4.0 MiB of host memory (heap); each run leaves 4.0 MiB more" in text
     assert "[0] to bytearray" in text
     assert "30.0 MiB: bytearray (2 x)" in text
     assert "tensor" not in text.partition("link to this finding")[0]
@@ -205,7 +205,7 @@ def test_what_is_no_tensor_is_not_called_one(make: type[Make]) -> None:
 
 def test_the_deciding_edge_is_the_one_emphasised(make: type[Make]) -> None:
     holder = Holder("module", "app.A", "app.A.b[0]", (PathStep(".b", "A"), PathStep("[0]", "list")), deciding=1)
-    written = render_html(make.report(make.test("t", make.finding(holder=holder))))
+    written = encode_report(make.report(make.test("t", make.finding(holder=holder))))
     assert re.findall(r'<li class="deciding"><strong><code>(.*?)</code></strong> <em>edit here</em>', written) == [
         "[0]"
     ]
@@ -320,9 +320,9 @@ def test_a_tenth_of_a_large_run_is_within_a_tenth_of_the_limit(make: type[Make])
     tests = [
         make.test(name.format(at % 40, at), *([leak] if at % 10 == 0 else []), memory=memory) for at in range(1000)
     ]
-    fixed = len(render_html(make.report()))
+    fixed = len(encode_report(make.report()))
     assert fixed < 150_000
-    assert len(render_html(make.report(*tests))) - fixed < 480_000
+    assert len(encode_report(make.report(*tests))) - fixed < 480_000
 
 
 def test_a_report_is_written_by_its_suffix_and_replaces_the_old_one(make: type[Make], tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pytest_gpuleak.model.findings import FixtureRecord, KnownLeak
+from pytest_gpuleak.model.findings import BaselineStatus, FixtureRecord, KnownLeak
 from pytest_gpuleak.reports import formats
 from pytest_gpuleak.reports.markdown import MAX_BYTES, MIN_BYTES, encode_report
 from tests.reports.hostile import TEXTS, hostile_report
@@ -99,7 +99,7 @@ def test_notes_are_counted_and_not_explained(make: Any) -> None:
 
 
 def test_known_and_stale_leaks_are_counted_and_listed(make: Any) -> None:
-    known = make.finding(failed=False, known=True, evidence=("known (baseline): the vendor's cache",))
+    known = make.finding(failed=False, known=True, baseline=BaselineStatus("known", "the vendor's cache"))
     entry = KnownLeak("t.py::test_b", "model", "growing", "cuda", 4096, "00", "app.H[0]")
     page = encode_report(make.report(make.test("t.py::test_a", known), stale=(entry,)))
     reader = read(page)

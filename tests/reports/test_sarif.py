@@ -9,8 +9,7 @@ from urllib.parse import unquote
 import jsonschema
 import pytest
 
-from pytest_gpuleak.model import baseline_status
-from pytest_gpuleak.model.findings import FindingKind, FixtureRecord, Holder, KnownLeak, Origin
+from pytest_gpuleak.model.findings import BaselineStatus, FindingKind, FixtureRecord, Holder, KnownLeak, Origin
 from pytest_gpuleak.reports import formats, sarif
 from pytest_gpuleak.reports.rules import RULES, rule_id
 from pytest_gpuleak.reports.terminal.findings import render_short
@@ -105,15 +104,17 @@ def test_what_is_allowed_is_suppressed_in_source(make: Any, run_of: Any) -> None
 
 
 @pytest.mark.parametrize(
-    ("line", "known", "state"),
+    ("status", "known", "state"),
     [
-        (baseline_status.KNOWN + "the vendor's cache", True, "unchanged"),
-        (baseline_status.GROWN + "8.0 MiB", False, "updated"),
-        (baseline_status.NEW + "not listed", False, "new"),
+        (BaselineStatus("known", "the vendor's cache"), True, "unchanged"),
+        (BaselineStatus("grown", "8.0 MiB"), False, "updated"),
+        (BaselineStatus("new", "not listed"), False, "new"),
     ],
 )
-def test_how_a_finding_stands_to_the_baseline(make: Any, run_of: Any, line: str, known: bool, state: str) -> None:
-    finding = make.finding(known=known, failed=not known, evidence=("figures", line))
+def test_how_a_finding_compares_with_the_baseline(
+    make: Any, run_of: Any, status: BaselineStatus, known: bool, state: str
+) -> None:
+    finding = make.finding(known=known, failed=not known, evidence=("figures",), baseline=status)
     (result,) = run_of(make.report(make.test("t.py::test_a", finding)))["results"]
     assert result["baselineState"] == state
     assert result["level"] == ("note" if known else "error")

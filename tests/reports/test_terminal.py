@@ -76,10 +76,9 @@ class TestFinding:
 
     def test_nothing_known(self, make: Any) -> None:
         assert terminal.render_finding(make.finding(kind="retained", failed=False, tensors=(), holder=None)) == [
-            "  retained, not failed: 1 tensor, 4.0 MiB on cuda:0; left behind, not seen to",
-            "    grow",
+            "  retained, not failed: 1 tensor, 4.0 MiB on cuda:0; left behind, does not grow",
             "  held by  unknown (not searched)",
-            "  created  unknown (lines are noted while a test runs again)",
+            "  created  unknown (recorded only during a re-run)",
         ]
 
     def test_a_long_chain_is_shortened_between_its_root_and_its_end(self, make: Any) -> None:

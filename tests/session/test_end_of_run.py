@@ -46,7 +46,7 @@ def spoil(monkeypatch: pytest.MonkeyPatch, module: str, name: str) -> None:
 def test_of_three_reports_of_which_one_fails_two_are_written(
     run: Runner, pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    spoil(monkeypatch, "reports.html.page", "render_html")
+    spoil(monkeypatch, "reports.html.page", "encode_report")
     found = run(SUITE, "--gpu-leak-report=broken.html", "--gpu-leak-report=other.sarif")
     assert found.result.ret == 1
     found.result.stdout.fnmatch_lines(
@@ -59,7 +59,7 @@ def test_of_three_reports_of_which_one_fails_two_are_written(
 
 
 def test_a_report_that_fails_fails_a_run_that_was_clean(run: Runner, monkeypatch: pytest.MonkeyPatch) -> None:
-    spoil(monkeypatch, "reports.html.page", "render_html")
+    spoil(monkeypatch, "reports.html.page", "encode_report")
     assert run(CLEAN, "--gpu-leak-report=broken.html").result.ret == 1
 
 

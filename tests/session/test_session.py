@@ -31,6 +31,23 @@ SUITE = """
 """
 
 
+@pytest.mark.parametrize(
+    ("options", "limit"),
+    [
+        ((), "any growth"),
+        (("--gpu-leak-mb=0",), "any growth"),
+        (("--gpu-leak-tensors=1", "--gpu-leak-mb=0.5"), "growth over 1 tensor or over 512.0 KiB"),
+        (("--gpu-leak-tensors=2",), "growth over 2 tensors"),
+        (("--gpu-leak-mb=2",), "growth over 2.0 MiB"),
+    ],
+)
+def test_the_header_says_what_fails(run: Runner, options: tuple[str, ...], limit: str) -> None:
+    found = run("def test_one(): pass", *options)
+    found.result.stdout.fnmatch_lines(
+        [f"gpu-leak: *; fails on {limit}, fails on 1.0 MiB or more left behind; re-runs a suspect 1 x"]
+    )
+
+
 def test_what_is_printed(run: Runner) -> None:
     found = run(SUITE)
     found.result.stdout.fnmatch_lines(

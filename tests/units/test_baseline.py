@@ -90,7 +90,7 @@ def test_a_known_leak_passes_and_gives_its_reason() -> None:
     baseline = Baseline((dataclasses.replace(baseline.entries[0], reason="waits for 2.1"),))
     judged = apply_baseline(ONE, baseline)
     (found,) = judged.tests[0].findings
-    assert (found.known, found.failed, found.evidence[0]) == (True, False, "known (baseline): waits for 2.1")
+    assert (found.known, found.failed, found.evidence_lines[0]) == (True, False, "known (baseline): waits for 2.1")
     assert verdicts(judged) == ["noted", "clean"]
     assert {key: judged.summary[key] for key in ("leaked", "noted", "clean", "known", "stale")} == {
         "leaked": 0,
@@ -104,7 +104,11 @@ def test_a_known_leak_passes_and_gives_its_reason() -> None:
 def test_a_new_leak_of_a_listed_test_fails() -> None:
     report = run_of(("test_a.py::test_x[1]", (leak(), leak(root="app.OTHER"))))
     old, new = apply_baseline(report, adopted(ONE)).tests[0].findings
-    assert (old.known, new.failed, new.evidence[0]) == (True, True, "new (baseline): the baseline does not list it")
+    assert (old.known, new.failed, new.evidence_lines[0]) == (
+        True,
+        True,
+        "new (baseline): the baseline does not list it",
+    )
 
 
 @pytest.mark.parametrize(
@@ -116,7 +120,9 @@ def test_growth_passes_up_to_the_tolerance(tolerance: float, size: int, passes: 
     (found,) = apply_baseline(run_of(("test_a.py::test_x", (leak(size=size),))), baseline).tests[0].findings
     assert (found.known, found.failed) == (passes, not passes)
     if not passes:
-        assert found.evidence[0].startswith(f"grown (baseline): {size} bytes, {size - 100} % more than the 100 bytes")
+        assert found.evidence_lines[0].startswith(
+            f"grown (baseline): {size} bytes, {size - 100} % more than the 100 bytes"
+        )
 
 
 @pytest.mark.parametrize(
@@ -223,7 +229,7 @@ def test_a_fixture_is_stale_only_if_it_was_set_up() -> None:
 def test_what_another_baseline_set_known_fails_without_it() -> None:
     judged = apply_baseline(apply_baseline(ONE, adopted(ONE)), Baseline(()))
     (found,) = judged.tests[0].findings
-    assert (found.known, found.failed, len(found.evidence), judged.summary["known"]) == (False, True, 1, 0)
+    assert (found.known, found.failed, len(found.evidence_lines), judged.summary["known"]) == (False, True, 1, 0)
     assert verdicts(judged) == ["leaked", "clean"]
 
 

@@ -1,1 +1,1 @@
-"""How one writes, in Python, the way from an object to one that it refers to."""
+"""How Python writes the reference from one object to another."""

@@ -1,4 +1,4 @@
-"""The piece of a path that an edge is named by: objects, each of which refers to the next."""
+"""The part of a path that names a reference: objects, each of which refers to the next."""
 
 from __future__ import annotations
 
@@ -11,36 +11,38 @@ if TYPE_CHECKING:
 
 
 class Edge(NamedTuple):
-    """One named edge.
+    """One named reference.
 
     Attributes:
         text: how it is written: ``[0]``, ``.loss``, `` (item of set)`` where Python has no words.
-        label: what it leads from, for people: a type, ``closure variable 'x' of <lambda>``.
-        length: how many references of the chain it takes in.
+        label: what it leads from, in words: a type, ``closure variable 'x' of <lambda>``.
+        length: number of the chain's references that it covers.
+        cached: whether it leads into an `lru_cache`, by a key or a result.
     """
 
     text: str
     label: str
     length: int = 1
+    cached: bool = False
 
 
 class Step(NamedTuple):
-    """One edge, and the position in the path of the object that it leads from."""
+    """One reference, and the position in the path of the object that it leads from."""
 
     text: str
     label: str
     position: int
+    cached: bool = False
 
 
 class Chain:
-    """Objects, each of which refers to the next: a whole path or a part of one.
+    """Objects, each of which refers to the next: a path or a part of one.
 
     Args:
-        objects: the chain, the object whose edge is to be named first.
         lookups: shared by all chains of one search.
 
     Attributes:
-        looked_beyond: whether an object beyond the end was asked for: a longer chain may have another name.
+        looked_beyond: whether an object beyond the end was requested. A longer chain may then have another name.
     """
 
     __slots__ = ("looked_beyond", "lookups", "objects")
@@ -51,30 +53,29 @@ class Chain:
         self.looked_beyond = False
 
     def at(self, position: int) -> Any:
-        """The object at `position`, or None beyond the end."""
+        """Return the object at `position`, or None beyond the end."""
         return self.objects[position] if self.reaches(position) else None
 
     def reaches(self, position: int) -> bool:
-        """Whether there is an object at `position`."""
+        """Tell whether there is an object at `position`."""
         if position < len(self.objects):
             return True
         self.looked_beyond = True
         return False
 
     def label(self, position: int) -> str:
-        """The type of the object at `position`, as a path shows it."""
+        """Return the type of the object at `position`, as a path shows it."""
         return self.lookups.label(type(self.objects[position]))
 
 
 class Met(NamedTuple):
-    """What matters for the root's name of the objects between it and some object, each with its position.
+    """Objects on a path that matter for the root's name, by position.
 
     Attributes:
-        error: the first exception.
-        pinned: the exception whose traceback is passed through, or the traceback itself.
+        pinned: the exception whose traceback the path goes through, or the traceback itself.
         loop: the position of an event loop.
-        task: the last task below it that nothing but parts of asyncio lie before.
-        left: whether something else was met below the loop.
+        task: the last task below it with only parts of asyncio in between.
+        left: whether the path left asyncio's parts below the loop.
     """
 
     error: tuple[int, Any] | None = None
@@ -88,13 +89,11 @@ NOTHING_MET: Final = Met()
 
 
 class Line(NamedTuple):
-    """A path as its root's name is made from it.
+    """A path, as input for its root's name.
 
     Attributes:
-        steps: the edges; of a long path some in the middle may be left out.
-        objects: by their positions, those that the edges lead from, and the last.
-        end: the position of the last.
-        met: what was met.
+        steps: the references; a long path may lack some in the middle.
+        objects: by position, the objects that the references lead from, and the last.
     """
 
     steps: list[Step]

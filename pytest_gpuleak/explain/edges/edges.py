@@ -1,8 +1,8 @@
-"""How one writes, in Python, the way from an object to one that it refers to.
+"""Write, in Python, the reference from one object to the next.
 
-One small function a type, found by the method resolution order, as in torch's ``utils/viz/_cycles.py``. Each is given
-the chain of objects and a position in it, and names the edge that leads on from there. An edge may take in several
-objects of the chain: from a function over its closure's tuple and a cell to the variable is one edge to a reader.
+Each type has a small function, found by the method resolution order, as in torch's ``utils/viz/_cycles.py``. It gets
+the chain of objects and a position, and names the reference that leads on from there. That may cover several objects:
+from a function over its closure's tuple and a cell to the variable is one reference to a reader.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 def name_edge(chain: Chain, position: int) -> Edge:
-    """The edge that leads on from the object at `position`; never fails, at worst says inside what it goes on."""
+    """Name the reference from the object at `position`. Never fails; at worst it says inside what the path goes on."""
     kind = type(chain.objects[position])
     for namer in chain.lookups.once("namers", kind, lambda: _namers_of(kind)):
         edge = namer(chain, position)
@@ -33,7 +33,6 @@ def name_edge(chain: Chain, position: int) -> Edge:
 
 
 def _namers_of(kind: type) -> list[Callable[[Chain, int], Edge | None]]:
-    """The functions that name edges of objects of a type, in the order of its bases."""
     found: list[Callable[[Chain, int], Edge | None]] = []
     for cls in safe_access.mro(kind):
         for namers in (_NAMERS, interpreter_edges.NAMERS):
@@ -44,13 +43,13 @@ def _namers_of(kind: type) -> list[Callable[[Chain, int], Edge | None]]:
 
 
 def attribute_text(cls: type, name: object) -> str:
-    """``.name``, or by way of ``__dict__`` where the name cannot be written or a descriptor of `cls` is before it."""
+    """Write ``.name``, or by ``__dict__`` where the name cannot be written or a descriptor of `cls` hides it."""
     if not safe_access.is_attribute_name(name):
         return f".__dict__[{safe_access.key_text(name)}]"
     for base in safe_access.mro(cls):
         found = safe_access.class_dict(base).get(name)  # type: ignore[call-overload]  # a str, as was just checked
         if found is not None:
-            # A property, say: the language reference, "Invoking Descriptors", lets it win over the instance's dict.
+            # A property, say, which wins over the instance's dict (language reference, "Invoking Descriptors").
             namespaces = [safe_access.class_dict(kind) for kind in safe_access.mro(type(found))]
             for namespace in namespaces:
                 if "__set__" in namespace or "__delete__" in namespace:
@@ -60,7 +59,7 @@ def attribute_text(cls: type, name: object) -> str:
 
 
 def _text_of(chain: Chain, cls: type, name: object) -> str:
-    """`attribute_text`, asked once for each class and name."""
+    """Cache `attribute_text` by class and name."""
     texts: dict[str, str] = chain.lookups.once("attributes", cls, dict)
     if type(name) is not str:
         return attribute_text(cls, name)
@@ -70,7 +69,7 @@ def _text_of(chain: Chain, cls: type, name: object) -> str:
 
 
 def name_attribute(chain: Chain, position: int) -> Edge | None:
-    """An instance's attribute: in its ``__dict__`` (a link of the chain or not), in a slot, in a C member."""
+    """Name an instance's attribute: in its ``__dict__`` (a link of the chain or not), a slot, a C member."""
     parent, child = chain.objects[position], chain.at(position + 1)
     label = chain.label(position)
     namespace = safe_access.instance_dict(parent)
@@ -93,7 +92,7 @@ def name_attribute(chain: Chain, position: int) -> Edge | None:
 
 
 def name_item_of_dict(chain: Chain, position: int) -> Edge | None:
-    """A dict's value by its key, or one of its keys."""
+    """Name a dict's value by its key, or a key."""
     parent, child = chain.objects[position], chain.at(position + 1)
     key = chain.lookups.key(parent, child)
     if key is not None:
@@ -102,12 +101,12 @@ def name_item_of_dict(chain: Chain, position: int) -> Edge | None:
 
 
 def _sequence(base: Any) -> Callable[[Chain, int], Edge | None]:
-    """A namer for items of a sequence type, read by the built-in type's own iterator."""
+    """Return a namer for items of a sequence type, read by the built-in type's own iterator."""
 
     def name_item(chain: Chain, position: int) -> Edge | None:
         try:
             index = chain.lookups.index(chain.objects[position], chain.at(position + 1), base)
-        except RuntimeError:  # a deque that another thread has changed meanwhile
+        except RuntimeError:  # another thread changed the deque
             return None
         return None if index is None else Edge(f"[{index}]", chain.label(position))
 
@@ -118,7 +117,7 @@ _name_item_of_tuple: Final = _sequence(tuple)
 
 
 def name_item_of_tuple(chain: Chain, position: int) -> Edge | None:
-    """A tuple's item: by its field in a named tuple, by its index elsewhere."""
+    """Name a tuple's item: by field in a named tuple, else by index."""
     edge = _name_item_of_tuple(chain, position)
     if edge is None or type(chain.objects[position]) is tuple:
         return edge
@@ -127,8 +126,6 @@ def name_item_of_tuple(chain: Chain, position: int) -> Edge | None:
 
 
 def _unordered(base: Any) -> Callable[[Chain, int], Edge | None]:
-    """A namer for items of a set type."""
-
     def name_item(chain: Chain, position: int) -> Edge | None:
         found = chain.lookups.contains(chain.objects[position], chain.at(position + 1), base)
         return Edge(" (item of set)", chain.label(position)) if found else None
@@ -137,7 +134,7 @@ def _unordered(base: Any) -> Callable[[Chain, int], Edge | None]:
 
 
 def name_in_class(chain: Chain, position: int) -> Edge | None:
-    """An attribute of a class; its namespace's dict is a link of the chain."""
+    """Name an attribute of a class, whose namespace's dict is a link of the chain."""
     cls, namespace = chain.objects[position], chain.at(position + 1)
     if type(namespace) is not dict or not chain.reaches(position + 2):
         return None
@@ -159,14 +156,14 @@ def name_in_class(chain: Chain, position: int) -> Edge | None:
 
 
 def _shows_itself(value: object) -> bool:
-    """Whether ``cls.name`` gives the very object that the class's namespace holds."""
+    """Tell whether ``cls.name`` returns the very object in the class's namespace."""
     if type(value) in (types.FunctionType, property, safe_access.LRU_WRAPPER):
         return True
     return all("__get__" not in safe_access.class_dict(base) for base in safe_access.mro(type(value)))
 
 
 def name_in_module(chain: Chain, position: int) -> Edge | None:
-    """A global of a module that `sys.modules` no longer holds, or something in an extension module's state."""
+    """Name a global of a module that is gone from `sys.modules`, or part of an extension module's state."""
     namespace = chain.at(position + 1)
     if safe_access.module_dict(chain.objects[position]) is namespace and chain.reaches(position + 2):
         key = chain.lookups.key(namespace, chain.at(position + 2))
@@ -176,13 +173,12 @@ def name_in_module(chain: Chain, position: int) -> Edge | None:
 
 
 def name_behind_proxy(chain: Chain, position: int) -> Edge | None:
-    """An item of the dict behind a `types.MappingProxyType`."""
+    """Name an item of the dict behind a `types.MappingProxyType`."""
     key = chain.lookups.key(chain.at(position + 1), chain.at(position + 2)) if _dict_follows(chain, position) else None
     return None if key is None else Edge(f"[{safe_access.key_text(key[0])}]", "mappingproxy", 2)
 
 
 def _dict_follows(chain: Chain, position: int) -> bool:
-    """Whether the next link of the chain is a dict and there is one beyond."""
     return chain.reaches(position + 2) and safe_access.is_a(chain.at(position + 1), dict)
 
 
@@ -197,4 +193,4 @@ _NAMERS: Final[dict[int, Callable[[Chain, int], Edge | None]]] = {
     id(types.ModuleType): name_in_module,
     id(types.MappingProxyType): name_behind_proxy,
 }
-"""By the id of a built-in type: comparing or hashing a stranger's type would ask its metaclass."""
+"""Namers by the id of a built-in type: comparing or hashing a user's type would run its metaclass."""

@@ -1,6 +1,6 @@
-"""Edges of what the interpreter itself is made of: functions, frames, generators, tracebacks, caches, threads' locals.
+"""Name references in objects of the interpreter: functions, frames, generators, tracebacks, caches, thread-locals.
 
-Their names are those that the interpreter gives them, so that a path can be pasted into a debugger.
+The names are the interpreter's own, so that a path can be pasted into a debugger.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ if TYPE_CHECKING:
 
 
 _MAX_CONTEXT_LINKS: Final = 12
-"""References between a context and a variable's value: a tree is eight nodes deep at most (Python/hamt.c)."""
+"""References between a context and a variable's value: the tree is at most eight nodes deep (Python/hamt.c)."""
 
 
 def name_in_function(chain: Chain, position: int) -> Edge | None:
-    """A closure's variable, a default, a global of a module that is gone, or an attribute of a function."""
+    """Name a closure's variable, a default, a global of a module that is gone, or a function's attribute."""
     function: types.FunctionType = chain.objects[position]
     first, second, third = chain.at(position + 1), chain.at(position + 2), chain.at(position + 3)
     name = _name_of(function)
@@ -58,12 +58,11 @@ def name_in_function(chain: Chain, position: int) -> Edge | None:
 
 
 def _name_of(function: types.FunctionType) -> str:
-    """A function's qualified name, as a path shows it."""
     return without_comprehensions(safe_access.cut_name(function.__qualname__))
 
 
 def _global_of_lost_module(chain: Chain, position: int, function: str) -> Edge:
-    """A global by way of a function whose namespace is that of no module in `sys.modules`."""
+    """Name a global through a function whose namespace belongs to no module in `sys.modules`."""
     namespace = chain.at(position + 1)
     label = f"function {function} of {lost_namespace(namespace)}"
     key = chain.lookups.key(namespace, chain.at(position + 2)) if chain.reaches(position + 2) else None
@@ -73,7 +72,7 @@ def _global_of_lost_module(chain: Chain, position: int, function: str) -> Edge:
 
 
 def lost_namespace(namespace: dict[str, Any]) -> str:
-    """What a dict of globals is that no module in `sys.modules` has, for people."""
+    """Describe a dict of globals that belongs to no module in `sys.modules`."""
     module = safe_access.plain_text(dict.get(namespace, "__name__"))
     if module is None or module == "builtins":
         return "an exec'd namespace"
@@ -83,7 +82,7 @@ def lost_namespace(namespace: dict[str, Any]) -> str:
 
 
 def cell_contents(cell: types.CellType) -> Any:
-    """What a closure's cell holds, or None where it is empty."""
+    """Return a closure cell's content, or None where it is empty."""
     try:
         return cell.cell_contents
     except ValueError:
@@ -91,20 +90,20 @@ def cell_contents(cell: types.CellType) -> Any:
 
 
 def name_in_cell(chain: Chain, position: int) -> Edge | None:
-    """The one thing that a cell holds."""
+    """Name the content of a cell."""
     return Edge(".cell_contents", chain.label(position))
 
 
 def name_in_frame(chain: Chain, position: int) -> Edge | None:
-    """A local variable of a frame that has ended but that a traceback or a generator keeps."""
+    """Name a local variable of an ended frame that a traceback or a generator keeps."""
     frame: types.FrameType = chain.objects[position]
     return _local(chain, position, frame, "") or _trusted(chain, position)
 
 
 def name_in_generator(chain: Chain, position: int) -> Edge | None:
-    """A local variable of a suspended generator or coroutine, or what it waits for."""
+    """Name a local variable of a suspended generator or coroutine, or what it waits for."""
     attribute = _FRAME_OF[id(type(chain.objects[position]))]
-    # The descriptor makes the frame object, which the generator keeps from then on (Objects/genobject.c).
+    # The descriptor creates the frame object, which the generator then keeps (Objects/genobject.c).
     frame = safe_access.slot(chain.objects[position], type(chain.objects[position]), attribute)
     if frame is None:
         return _trusted(chain, position)
@@ -116,12 +115,12 @@ def name_in_generator(chain: Chain, position: int) -> Edge | None:
 
 
 def _local(chain: Chain, position: int, frame: types.FrameType, prefix: str, skip: int = 0) -> Edge | None:
-    """A local variable by its name, also one that lies in a cell; `skip` links lie between."""
+    """Name a local variable, also one in a cell; `skip` links lie between."""
     child, beyond = chain.at(position + skip + 1), chain.at(position + skip + 2)
     # A generator knows its qualified name in all versions, its code object since 3.11.
     owner = chain.objects[position]
     name_of_owner = safe_access.plain_text(safe_access.slot(owner, type(owner), "__qualname__")) if prefix else None
-    # Python 3.10 knows the qualified name by a walk over the heap alone.
+    # Python 3.10 would need a walk over the heap for the qualified name.
     name = name_of_owner or chain.lookups.once("function", frame.f_code, lambda: function_name(frame.f_code))
     label = f"frame of {without_comprehensions(safe_access.cut_name(name))}"
     places = chain.lookups.once("locals", frame, lambda: _places_of_locals(frame))
@@ -135,7 +134,7 @@ def _local(chain: Chain, position: int, frame: types.FrameType, prefix: str, ski
 
 
 def _places_of_locals(frame: types.FrameType) -> dict[int, tuple[int, str]]:
-    """The position and the name of the first local variable that holds an object, by the object's id."""
+    """Return, by the object's id, the position and name of the first local variable that holds it."""
     places: dict[int, tuple[int, str]] = {}
     for index, (name, value) in enumerate(local_variables(frame)):
         places.setdefault(id(value), (index, name))
@@ -143,7 +142,7 @@ def _places_of_locals(frame: types.FrameType) -> dict[int, tuple[int, str]]:
 
 
 def _trusted(chain: Chain, position: int) -> Edge | None:
-    """An attribute of a built-in type, read by that type's own descriptor."""
+    """Return an attribute of a built-in type, read by that type's own descriptor."""
     parent, child = chain.objects[position], chain.at(position + 1)
     for cls in safe_access.mro(type(parent)):
         for name in _ATTRIBUTES.get(id(cls), ()):
@@ -153,10 +152,10 @@ def _trusted(chain: Chain, position: int) -> Edge | None:
 
 
 def name_in_cache(chain: Chain, position: int) -> Edge | None:
-    """What an `lru_cache` keeps: arguments in its keys, results in its values.
+    """Name what an `lru_cache` keeps: arguments in its keys, results in its values.
 
     A bounded cache refers to keys and results itself, an unbounded one through its dict (Modules/_functoolsmodule.c,
-    lru_cache_tp_traverse). Python has no words for either.
+    lru_cache_tp_traverse). Python has no syntax for either.
     """
     wrapper, child, beyond = chain.objects[position], chain.at(position + 1), chain.at(position + 2)
     namespace = safe_access.instance_dict(wrapper)
@@ -172,14 +171,13 @@ def name_in_cache(chain: Chain, position: int) -> Edge | None:
     contents = chain.lookups.once("contents", wrapper, lambda: _contents_of_cache(wrapper, namespace))
     if child is contents and beyond is not None:
         kept = chain.lookups.key(contents, beyond) is not None
-        return Edge(" (cached result)" if kept else " (cache key)", label, 2)
+        return Edge(" (cached result)" if kept else " (cache key)", label, 2, cached=True)
     if contents is not None and chain.lookups.is_key(contents, child):
-        return Edge(" (cache key)", label)
-    return Edge(" (cached result)", label)
+        return Edge(" (cache key)", label, cached=True)
+    return Edge(" (cached result)", label, cached=True)
 
 
 def _contents_of_cache(wrapper: object, namespace: object) -> dict[Any, Any] | None:
-    """The dict of an `lru_cache`'s entries."""
     contents: dict[Any, Any] | None = None
     for referent in get_referents(wrapper):
         if type(referent) is dict and referent is not namespace:
@@ -188,7 +186,7 @@ def _contents_of_cache(wrapper: object, namespace: object) -> dict[Any, Any] | N
 
 
 def name_in_thread_local(chain: Chain, position: int) -> Edge | None:
-    """An attribute of a `threading.local`, as the thread that set it writes it.
+    """Name an attribute of a `threading.local`, as the thread that set it writes it.
 
     The object keeps a dict of dicts, one a thread (Modules/_threadmodule.c, local_traverse).
     """
@@ -201,7 +199,7 @@ def name_in_thread_local(chain: Chain, position: int) -> Edge | None:
 
 
 def name_in_context(chain: Chain, position: int) -> Edge | None:
-    """The value of a context variable; between it and the context lie the nodes of a tree (Python/hamt.c)."""
+    """Name the value of a context variable. Between it and the context lie nodes of a tree (Python/hamt.c)."""
     context: contextvars.Context = chain.objects[position]
     names = chain.lookups.once("variables", context, lambda: _names_in_context(context))
     for length in range(1, _MAX_CONTEXT_LINKS + 1):
@@ -214,7 +212,6 @@ def name_in_context(chain: Chain, position: int) -> Edge | None:
 
 
 def _names_in_context(context: contextvars.Context) -> dict[int, str]:
-    """The names of a context's variables by the ids of their values."""
     names: dict[int, str] = {}
     for variable, value in contextvars.Context.items(context):
         names.setdefault(id(value), safe_access.cut_name(variable.name))
@@ -222,7 +219,7 @@ def _names_in_context(context: contextvars.Context) -> dict[int, str]:
 
 
 def name_in_exception(chain: Chain, position: int) -> Edge | None:
-    """An exception's traceback, context, cause or argument."""
+    """Name an exception's traceback, context, cause or argument."""
     error = chain.objects[position]
     found = _trusted(chain, position)
     if found is not None and found.text == ".args" and chain.reaches(position + 2):
@@ -233,7 +230,7 @@ def name_in_exception(chain: Chain, position: int) -> Edge | None:
 
 
 def name_in_view(chain: Chain, position: int) -> Edge | None:
-    """The dict behind a view of it."""
+    """Name the dict behind a dict view."""
     return Edge(".mapping", chain.label(position)) if safe_access.is_a(chain.at(position + 1), dict) else None
 
 
@@ -274,4 +271,4 @@ NAMERS: Final[dict[int, Callable[[Chain, int], Edge | None]]] = {
     id(type({}.values())): name_in_view,
     id(type({}.items())): name_in_view,
 }
-"""By the id of a built-in type; the order of a class's bases decides, `edges` asks."""
+"""Namers by the id of a built-in type. `edges` asks them in the order of a class's bases."""

@@ -1,8 +1,7 @@
-"""Edges of the standard library's own types, by the names that their users know.
+"""Name references in objects of the standard library, by the names that their users know.
 
-Modules are looked up, never imported, and a type is recognised by identity. Where a type is written in C in one Python
-version and in Python in another, or keeps the same thing in other fields, the edge is written alike: what a finding is
-recognised by across machines is made of edges.
+Modules are looked up, never imported, and a type is recognised by identity. A type that is written in C in one Python
+version and in Python in another gets the same names in both: fingerprints are made of them.
 """
 
 from __future__ import annotations
@@ -21,11 +20,11 @@ if TYPE_CHECKING:
     from pytest_gpuleak.explain.edges.chain import Chain
 
 _MAX_ENUM_LINKS: Final = 5
-"""References between an enum class and a member's value, by way of the class's own maps (Lib/enum.py)."""
+"""References between an enum class and a member's value, through the class's own maps (Lib/enum.py)."""
 
 
 def name_edge(chain: Chain, position: int) -> Edge | None:
-    """The edge that leads on from an object of a type that is known here; None for any other type."""
+    """Name the reference from an object of a type that is known here; None for any other type."""
     kind = type(chain.objects[position])
     for namer, cls in chain.lookups.once("library", kind, lambda: _namers_of(kind)):
         edge = namer(chain, position, cls)
@@ -35,7 +34,6 @@ def name_edge(chain: Chain, position: int) -> Edge | None:
 
 
 def _namers_of(kind: type) -> list[tuple[Callable[[Chain, int, Any], Edge | None], type]]:
-    """The functions that name edges of objects of a type, each with the class that it is for."""
     found: list[tuple[Callable[[Chain, int, Any], Edge | None], type]] = []
     for (module, name), namer in _NAMERS.items():
         cls = safe_access.loaded_class(module, name)
@@ -45,13 +43,7 @@ def _namers_of(kind: type) -> list[tuple[Callable[[Chain, int, Any], Edge | None
 
 
 def name_in_enum(chain: Chain, position: int, label: str) -> Edge | None:
-    """A member of an enum class or its value, by whichever of the class's own maps the chain passes.
-
-    Args:
-        chain: the chain.
-        position: where the class stands in it; its namespace and what that holds follow.
-        label: the edge's label.
-    """
+    """Name a member of an enum class or its value, through whichever of the class's maps the chain passes."""
     cls = chain.objects[position]
     enum = safe_access.loaded_class("enum", "Enum")
     members = safe_access.class_dict(cls).get("_member_map_")
@@ -70,7 +62,6 @@ def name_in_enum(chain: Chain, position: int, label: str) -> Edge | None:
 
 
 def _texts_of_members(members: dict[Any, Any], value_text: str) -> dict[int, str]:
-    """How an enum's members and their values are read, by the ids of both."""
     texts: dict[int, str] = {}
     for name, member in list(dict.items(members)):
         if safe_access.is_attribute_name(name):
@@ -82,14 +73,13 @@ def _texts_of_members(members: dict[Any, Any], value_text: str) -> dict[int, str
 
 
 def _value_text(cls: type, enum: type) -> str:
-    """How a member's value is read: ``.value``, unless the class has something of its own under that name."""
+    """Write how a member's value is read: ``.value``, unless the class overrides that name."""
     return (
         ".value" if safe_access.find_in_class(cls, "value") is safe_access.class_dict(enum).get("value") else "._value_"
     )
 
 
 def _name_in_enum_member(chain: Chain, position: int, cls: type) -> Edge | None:
-    """The value of an enum's member."""
     namespace = safe_access.instance_dict(chain.objects[position])
     for length in (1, 2):
         beyond = chain.at(position + length)
@@ -99,12 +89,12 @@ def _name_in_enum_member(chain: Chain, position: int, cls: type) -> Edge | None:
 
 
 def _name_in_future(chain: Chain, position: int, cls: type) -> Edge | None:
-    """The result, the error, a callback, the coroutine or the context of an asyncio future or task written in C."""
+    """Name the result, error, callback, coroutine or context of an asyncio future or task written in C."""
     future, child, label = chain.objects[position], chain.at(position + 1), chain.label(position)
     for attribute, text in _FUTURE_ATTRIBUTES.items():
         if safe_access.slot(future, cls, attribute) is child:
             return Edge(text, label)
-    # Made anew each time it is read; the first callback is kept apart from the list of the others.
+    # Built at each reading; the first callback is kept apart from the others.
     texts = chain.lookups.once(
         "callbacks", future, lambda: _texts_of_callbacks(safe_access.slot(future, cls, "_callbacks"))
     )
@@ -116,7 +106,6 @@ def _name_in_future(chain: Chain, position: int, cls: type) -> Edge | None:
 
 
 def _texts_of_callbacks(callbacks: object) -> dict[int, str]:
-    """How the callbacks of a future and their contexts are read, by the ids of both."""
     texts: dict[int, str] = {}
     for index, pair in enumerate(callbacks if type(callbacks) is list else ()):
         for item, value in enumerate(pair if type(pair) is tuple else ()):
@@ -132,23 +121,22 @@ _FUTURE_ATTRIBUTES: Final = {
     "_loop": ".get_loop()",
     "_fut_waiter": "._fut_waiter",
 }
-"""Fields of ``_asyncio.Future`` and ``_asyncio.Task`` by how one reads them (Modules/_asynciomodule.c)."""
+"""Fields of ``_asyncio.Future`` and ``_asyncio.Task`` by how they are read (Modules/_asynciomodule.c)."""
 
 
 def _name_in_queue(chain: Chain, position: int, _: type) -> Edge | None:
-    """An item of a `queue.SimpleQueue`, which keeps a list up to Python 3.12 and an array from 3.13 on."""
+    """Name an item of a `queue.SimpleQueue`: a list up to Python 3.12, an array from 3.13 on."""
     own_list = sys.version_info < (3, 13) and chain.at(position + 2) is not None
     return Edge(" (item of queue)", chain.label(position), 2 if own_list else 1)
 
 
 def _name_in_context_variable(chain: Chain, position: int, cls: type) -> Edge | None:
-    """The default of a context variable."""
     name = safe_access.plain_text(safe_access.slot(chain.objects[position], cls, "name"))
     return Edge(" (default)", f"context variable {None if name is None else safe_access.cut_name(name)!r}")
 
 
 def _name_in_token(chain: Chain, position: int, cls: type) -> Edge | None:
-    """The value that a context variable had before, or the context in which it was set."""
+    """Name the value that a context variable had before, or the context in which it was set."""
     token, child, label = chain.objects[position], chain.at(position + 1), chain.label(position)
     for name in ("old_value", "var"):
         if safe_access.slot(token, cls, name) is child:
@@ -165,4 +153,3 @@ _NAMERS: Final[dict[tuple[str, str], Callable[[Chain, int, Any], Edge | None]]] 
     ("enum", "Enum"): _name_in_enum_member,
     ("weakref", "WeakKeyDictionary"): name_in_weak_keys,
 }
-"""By the module and the name of a type that may not be loaded."""

@@ -1,8 +1,4 @@
-"""What naming the edges of many paths looks up more than once: one pass over a container, however many targets it has.
-
-To name the edge from a list of 100,000 arrays to one of them takes a pass over the list; to name all of them must not
-take 100,000.
-"""
+"""Shared lookups for naming the references of many paths: one pass over a container, however many targets it has."""
 
 from __future__ import annotations
 
@@ -17,10 +13,10 @@ if TYPE_CHECKING:
     Found = TypeVar("Found")
 
 SMALL: Final = 16
-"""Items up to which a container is read for each question, rather than indexed."""
+"""Items up to which a container is searched for each question instead of indexed."""
 
 _PASSES: Final = 2
-"""Passes over a large container for children that were not announced; then all its items are indexed."""
+"""Passes over a large container for items that were not announced, after which all its items are indexed."""
 
 
 class _Index:
@@ -28,9 +24,9 @@ class _Index:
 
     Attributes:
         places: key or position by the id of an item; the first of several.
-        passes: times that the container was read for an item that was not announced.
-        announced: whether the items that were announced are among `places`.
-        whole: whether all items are.
+        passes: how often the container was read for an item that was not announced.
+        announced: whether `places` has the announced items.
+        whole: whether `places` has all items.
     """
 
     __slots__ = ("announced", "passes", "places", "whole")
@@ -43,7 +39,7 @@ class _Index:
 
 
 class Lookups:
-    """Shared by all paths of one search. It refers to objects of the heap: drop it after the search."""
+    """Lookups shared by all paths of one search. It refers to objects of the heap: drop it after the search."""
 
     def __init__(self) -> None:
         self._wanted: dict[int, set[int]] = {}
@@ -51,11 +47,11 @@ class Lookups:
         self._once: dict[tuple[str, int], Any] = {}
 
     def announce(self, parent: int, child: int) -> None:
-        """Note the ids of two objects whose edge will be asked for."""
+        """Announce that the reference between two objects, by their ids, will be named."""
         self._wanted.setdefault(parent, set()).add(child)
 
     def index(self, parent: Any, child: object, base: Any) -> int | None:
-        """The position of `child` in a sequence of the built-in type `base`; None where it is not there."""
+        """Return the position of `child` in a sequence of the built-in type `base`, or None."""
         if base.__len__(parent) <= SMALL:
             try:
                 return indexOf(map(id, base.__iter__(parent)), id(child))
@@ -65,11 +61,11 @@ class Lookups:
         return None if found is None else found[0]
 
     def contains(self, parent: Any, child: object, base: Any) -> bool:
-        """Whether a set of the built-in type `base` holds `child`."""
+        """Tell whether a set of the built-in type `base` holds `child`."""
         return self._find("item", parent, child, lambda: enumerate(_items(base, parent))) is not None
 
     def key(self, mapping: Any, child: object) -> tuple[Any] | None:
-        """The key under which a dict holds `child`, in a tuple; None where it holds it under none."""
+        """Return the key under which a dict holds `child`, in a tuple; None where there is none."""
         if dict.__len__(mapping) <= SMALL:
             for key, value in list(dict.items(mapping)):
                 if value is child:
@@ -78,11 +74,11 @@ class Lookups:
         return self._find("key", mapping, child, lambda: iter(list(dict.items(mapping))))
 
     def is_key(self, mapping: Any, child: object) -> bool:
-        """Whether `child` is one of a dict's keys."""
+        """Tell whether `child` is a key of a dict."""
         return self._find("keys", mapping, child, lambda: enumerate(_items(dict, mapping))) is not None
 
     def once(self, what: str, value: object, build: Callable[[], Found]) -> Found:
-        """What `build` returns, called once for each `what` and object; the object must live as long as the search."""
+        """Return the result of `build`, called once for each `what` and object. The object must outlive the search."""
         place = (what, id(value))
         if place not in self._once:
             self._once[place] = build()
@@ -90,18 +86,17 @@ class Lookups:
         return found
 
     def label(self, cls: type) -> str:
-        """The type as a path shows it."""
+        """Return a type as a path shows it."""
         return self.once("label", cls, lambda: safe_access.public_label(cls))
 
     def members(self, value: object) -> list[tuple[str, Any]]:
-        """Names and values of the slots and C members that are set on an object."""
+        """Return names and values of the slots and C members that are set on an object."""
         cls = type(value)
         return safe_access.members(value, self.once("members", cls, lambda: safe_access.member_descriptors(cls)))
 
     def _find(
         self, kind: str, parent: object, child: object, pairs: Callable[[], Iterator[tuple[Any, object]]]
     ) -> tuple[Any] | None:
-        """The place of `child` among `pairs` of places and items, in a tuple; None where it is not there."""
         index = self._indices.get((kind, id(parent)))
         if index is None:
             index = self._indices[kind, id(parent)] = _Index()
@@ -118,7 +113,7 @@ class Lookups:
 
 
 def _items(base: Any, parent: Any) -> list[Any]:
-    """The items of a built-in container, copied in one go: another thread may change it meanwhile."""
+    """Return the items of a built-in container, copied in one call, since another thread may change it."""
     try:
         return list(base.__iter__(parent))
     except RuntimeError:
@@ -126,7 +121,6 @@ def _items(base: Any, parent: Any) -> list[Any]:
 
 
 def _note(index: _Index, pairs: Iterable[tuple[Any, object]], wanted: Iterable[int] | None) -> None:
-    """Add the places of the items whose ids are wanted, or of all."""
     places = index.places
     for place, item in pairs:
         if wanted is None or id(item) in wanted:

@@ -1,4 +1,4 @@
-"""Whether an object leads to another one: a value to its weak key, a finaliser to what it waits for."""
+"""Tell whether an object leads to another one: a value to its weak key, a finaliser to what it waits for."""
 
 from __future__ import annotations
 
@@ -13,13 +13,12 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 MAX_WALKED: Final = 2_000
-"""References that are followed, nearest first."""
 
 
 def reaches(starts: Iterable[object], end: object) -> bool:
-    """Return whether `end` can be reached from one of `starts`; False where that takes more than `MAX_WALKED` references.
+    """Tell whether `end` can be reached from one of `starts`; False where that takes more than `MAX_WALKED` references.
 
-    Classes, modules and their namespaces are not walked through: most of a process can be reached from them.
+    Classes, modules and their namespaces are not entered: most of a process can be reached from them.
     """
     pending: deque[object] = deque(starts)
     met: set[int] = set()
@@ -29,7 +28,7 @@ def reaches(starts: Iterable[object], end: object) -> bool:
         value = pending.popleft()
         if value is end:
             return True
-        if id(value) in met or id(value) in untouchable or _leads_everywhere(value):
+        if id(value) in met or id(value) in untouchable or _reaches_everything(value):
             continue
         met.add(id(value))
         for child in get_referents(value):
@@ -40,8 +39,7 @@ def reaches(starts: Iterable[object], end: object) -> bool:
     return False
 
 
-def _leads_everywhere(value: object) -> bool:
-    """Whether most of the process can be reached from an object."""
+def _reaches_everything(value: object) -> bool:
     kind = type(value)
     if (
         safe_access.is_subclass(kind, type)

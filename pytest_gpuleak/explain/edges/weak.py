@@ -1,4 +1,4 @@
-"""The entries of a `weakref.WeakKeyDictionary`, as its users write them."""
+"""Name the entries of a `weakref.WeakKeyDictionary`."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ if TYPE_CHECKING:
     from pytest_gpuleak.explain.edges.chain import Chain
 
 KEEPS_KEY: Final = ", whose value refers to its key"
-"""Ends the label of an entry that stays for ever: the value keeps the key alive, and that the entry."""
+"""End of the label of an entry that stays forever: its value keeps its key alive."""
 
 
 def name_in_weak_keys(chain: Chain, position: int, _: type) -> Edge | None:
-    """A value by its key: not by the dict of weak references behind it (Lib/weakref.py, WeakKeyDictionary.data)."""
+    """Name a value by its key, not by the dict of weak references (Lib/weakref.py, WeakKeyDictionary.data)."""
     namespace = safe_access.instance_dict(chain.objects[position])
     data = None if namespace is None else dict.get(namespace, "data")
     length = next((number for number in (1, 2) if chain.at(position + number) is data), None)

@@ -1,4 +1,4 @@
-"""Caches: `functools.lru_cache` on methods and functions, `functools.cached_property`, those of torch.compile."""
+"""Hints on caches: `functools.lru_cache` on methods and functions, `functools.cached_property`, torch.compile's."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ _CLASS_NAME: Final = re.compile(r"_*[A-Z]\w*[a-z]\w*")
 """CapWords, as PEP 8 names classes; a constant has no lower case letter."""
 
 _WEAK_KEYS: Final = "weakref.WeakKeyDictionary"
-"""The type that an entry leads from; more follows where the value refers to its key (`explain.edges.weak`)."""
+"""Label of a weak dict's entry; more follows where the value refers to its key (`explain.edges.weak`)."""
 
 _COMPILER: Final = re.compile(r"torch\._dynamo(\..*)?")
 
 
 def compile_cache(trail: Trail) -> str | None:
-    """What torch.compile keeps for the code that it has compiled."""
+    """Recognise what torch.compile keeps for compiled code."""
     if trail.kind not in ("module", "class", "cache") or not _COMPILER.fullmatch(trail.root):
         return None
     return (
@@ -33,7 +33,7 @@ def compile_cache(trail: Trail) -> str | None:
 
 
 def weak_key(trail: Trail) -> str | None:
-    """An entry of a `weakref.WeakKeyDictionary`, which stays as long as its key lives."""
+    """Recognise an entry of a `weakref.WeakKeyDictionary`, which stays as long as its key lives."""
     for index, step in enumerate(trail.steps):
         if not step.type.startswith(_WEAK_KEYS) or not step.edge.startswith("[") or not trail.named:
             continue
@@ -50,10 +50,10 @@ def weak_key(trail: Trail) -> str | None:
 
 
 def cached_method(trail: Trail) -> str | None:
-    """A cache on a method: `self` is part of each key, and stays as long as the cache.
+    """Recognise a cache on a method: `self` is part of each key, and stays as long as the cache.
 
-    A function's first argument is no `self`: where the key's first item has attributes, it is one only if the function
-    is found in that object's class, or in one that is named as classes are (a base class).
+    The first argument of a function is no `self`. It counts as one only if the key's first item has attributes and the
+    function is found in that object's class, or in a class by its name (a base class).
     """
     index = _cache(trail, _KEY)
     if index is None or trail.edge(index + 1) != "[0]" or trail.type(index + 1) != "tuple":
@@ -69,7 +69,7 @@ def cached_method(trail: Trail) -> str | None:
 
 
 def cached_arguments(trail: Trail) -> str | None:
-    """A cached function that is called with arrays: the cache keeps the arguments, as its keys."""
+    """Recognise a cached function that was called with arrays: its keys keep the arguments."""
     index = _cache(trail, _KEY)
     if index is None:
         return None
@@ -86,7 +86,7 @@ def cached_arguments(trail: Trail) -> str | None:
 
 
 def cached_results(trail: Trail) -> str | None:
-    """A cached function that returns arrays."""
+    """Recognise a cached function that returns arrays."""
     index = _cache(trail, _RESULT)
     if index is None:
         return None
@@ -99,7 +99,7 @@ def cached_results(trail: Trail) -> str | None:
 
 
 def cached_property(trail: Trail) -> str | None:
-    """An attribute by the name of the function that made its value, as `functools.cached_property` leaves it.
+    """Recognise an attribute named like the function that made its value, as `functools.cached_property` does.
 
     An attribute that was assigned from a function of the same name looks alike, so the hint says "if".
     """
@@ -117,6 +117,6 @@ def cached_property(trail: Trail) -> str | None:
 
 
 def _cache(trail: Trail, edge: str) -> int | None:
-    """Position of the step that leads into a cache by its keys or its results."""
+    """Return the position of the step that leads into a cache by its keys or its results."""
     index = trail.find(edge)
     return index if index is not None and trail.named and trail.type(index) == _LRU else None

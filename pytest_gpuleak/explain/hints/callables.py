@@ -1,4 +1,4 @@
-"""Functions and methods that are kept somewhere, with what they refer to: closures, defaults, bound methods, partials."""
+"""Hints on stored functions and methods: closures, defaults, bound methods, partials."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _VARIABLE: Final = re.compile(r"closure variable '(?P<name>\w+)' of .*")
 
 
 def mutable_default(trail: Trail) -> str | None:
-    """A container that is a default argument: made once, when the function is defined."""
+    """Recognise a container that is a default argument: created once, when the function is defined."""
     found = trail.match(_DEFAULT)
     if found is None or not trail.named or not trail.is_item(found[0] + 1) or trail.piles_up_before(found[0]):
         return None
@@ -29,7 +29,7 @@ def mutable_default(trail: Trail) -> str | None:
 
 
 def memo_in_closure(trail: Trail) -> str | None:
-    """A function that can be named and keeps what it is given in a container of its closure: a cache made by hand."""
+    """Recognise a named function with a container in its closure that keeps its arguments: a cache made by hand."""
     variable = _variable(trail, 0)
     if variable is None or trail.kind not in ("module", "class") or not trail.is_item(1):
         return None
@@ -40,30 +40,30 @@ def memo_in_closure(trail: Trail) -> str | None:
 
 
 def closure(trail: Trail) -> str | None:
-    """A function that was stored somewhere and closes over an array, or over what holds one."""
+    """Recognise a stored function that closes over an array, or over its holder."""
     index = _stored(trail, lambda position: _variable(trail, position) is not None)
     if index is None:
         return None
     variable = _variable(trail, index) or ""
     return (
-        f"A function kept in {trail.place_of(index)} closes over {code(variable)}: take the function out in teardown, or "
+        f"A function kept in {trail.container_of(index)} closes over {code(variable)}: take the function out in teardown, or "
         "let it refer to plain values."
     )
 
 
 def bound_method(trail: Trail) -> str | None:
-    """A bound method that was stored somewhere: it keeps its object."""
+    """Recognise a stored bound method, which keeps its object."""
     index = _stored(trail, lambda position: trail.edge(position) == ".__self__" and trail.type(position) == "method")
     if index is None:
         return None
     return (
-        f"A bound method kept in {trail.place_of(index)} keeps its object: take it out in teardown, or store a "
+        f"A bound method kept in {trail.container_of(index)} keeps its object: take it out in teardown, or store a "
         "`weakref.WeakMethod`."
     )
 
 
 def partial(trail: Trail) -> str | None:
-    """A `functools.partial` that was stored somewhere: it keeps its arguments."""
+    """Recognise a stored `functools.partial`, which keeps its arguments."""
     arguments = (".args", ".keywords")
     index = _stored(
         trail, lambda position: trail.type(position) == "functools.partial" and trail.edge(position) in arguments
@@ -71,19 +71,18 @@ def partial(trail: Trail) -> str | None:
     if index is None:
         return None
     return (
-        f"A `functools.partial` kept in {trail.place_of(index)} keeps its arguments: take it out in teardown, or give it "
+        f"A `functools.partial` kept in {trail.container_of(index)} keeps its arguments: take it out in teardown, or give it "
         "plain values."
     )
 
 
 def _variable(trail: Trail, index: int) -> str | None:
-    """The variable that a step leads to, where it is one of a function's closure."""
     found = _VARIABLE.fullmatch(trail.type(index)) if _CLOSURE.fullmatch(trail.edge(index)) else None
     return None if found is None else found["name"]
 
 
 def _stored(trail: Trail, is_edge: Callable[[int], bool]) -> int | None:
-    """Position of the first step that `is_edge` knows, where the way to it is one of attributes and items.
+    """Return the position of the first step that `is_edge` accepts, where attributes and items alone lead there.
 
     A function that is itself the root was not stored but defined: taking it out is no remedy.
     """

@@ -1,4 +1,4 @@
-"""Hooks that were registered and never removed: of modules, optimizers and tensors, and those for all modules."""
+"""Hints on hooks that were never removed: of modules, optimizers, tensors, and for all modules."""
 
 from __future__ import annotations
 
@@ -12,8 +12,9 @@ if TYPE_CHECKING:
     from pytest_gpuleak.explain.hints.trail import Trail
 
 _HOOKS: Final = re.compile(r"\._\w*hooks")
-"""Where torch keeps hooks: ``Module._forward_hooks`` (torch/nn/modules/module.py), ``Optimizer._optimizer_step_*_hooks``
-(torch/optim/optimizer.py), ``Tensor._backward_hooks`` (torch/_tensor.py)."""
+"""Where torch keeps hooks: ``Module._forward_hooks`` (torch/nn/modules/module.py),
+``Optimizer._optimizer_step_*_hooks`` (torch/optim/optimizer.py), ``Tensor._backward_hooks`` (torch/_tensor.py).
+"""
 
 _GLOBAL_HOOKS: Final = re.compile(r"torch\.[\w.]+\._global_\w*hooks")
 _INSIDE_TENSOR: Final = re.compile(r" \(inside (torch\.[\w.]+)\)")
@@ -21,11 +22,11 @@ _ATTRIBUTE: Final = re.compile(r"\.[^\W\d]\w*")
 _OWN: Final = (".grad", ".grad_fn", "._base", ".variable")
 _TENSORS: Final = ("torch.Tensor", "torch.nn.parameter.Parameter")
 _BY_HANDLE: Final = "collections.OrderedDict"
-"""Each of these dicts has handles' numbers for keys (torch/utils/hooks.py, RemovableHandle)."""
+"""Dicts of hooks whose keys are the numbers of handles (torch/utils/hooks.py, RemovableHandle)."""
 
 
 def hook_not_removed(trail: Trail) -> str | None:
-    """A hook in one of torch's dicts of hooks, whatever the array hangs on below it."""
+    """Recognise a hook in one of torch's dicts of hooks, whatever follows below it."""
     if _GLOBAL_HOOKS.fullmatch(trail.root) and _is_handle(trail, 0):
         return _hint(f"for all, in {code(trail.root)},")
     for index, step in enumerate(trail.steps):
@@ -37,9 +38,9 @@ def hook_not_removed(trail: Trail) -> str | None:
 
 
 def ring_through_graph(trail: Trail) -> str | None:
-    """A ring through an autograd graph, closed by a hook, by a gradient that has a graph, or by an attribute.
+    """Recognise a ring through an autograd graph, closed by a hook, by a gradient with a graph, or by an attribute.
 
-    C++ holds one side of each, and no collector looks there (pytorch/pytorch#7343).
+    C++ holds one side of each, where no collector looks (pytorch/pytorch#7343).
     """
     if trail.root != RING_ROOT:
         return None

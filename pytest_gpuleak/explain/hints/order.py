@@ -1,8 +1,7 @@
-"""One or two sentences on the edit that frees what a holder keeps. No hint is better than a wrong one.
+"""The hint of a finding: one or two sentences on the edit that frees what a holder keeps.
 
-An inspector recognises one way to leak from a finding's plain data: kind, root, edges, types and sizes. The first that
-answers wins, so `ORDER` goes from the specific to the general: what only one mistake can look like before what says no
-more than that a container grows.
+An inspector recognises one way to leak from a finding's plain data: kind, root, references, types and sizes. The first
+answer wins, so `ORDER` goes from specific patterns to general ones. No hint is better than a wrong one.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ if TYPE_CHECKING:
     from pytest_gpuleak.model.findings import Finding
 
 ORDER: Final[tuple[Inspector, ...]] = (
-    # Something still runs: whatever it holds is gone once it has ended.
+    # Something still runs, and frees its memory when it ends.
     tasks.running_thread,
     tasks.asyncio_task,
     tasks.coroutine,
@@ -25,7 +24,7 @@ ORDER: Final[tuple[Inspector, ...]] = (
     tasks.generator,
     tasks.scheduled_call,
     tasks.finished_future,
-    # An object that records what it was given: its type names the mistake.
+    # An object that records its inputs: its type names the mistake.
     pytest_objects.kept_instance,
     pytest_objects.recorded_property,
     runtime.mock_calls,
@@ -40,17 +39,17 @@ ORDER: Final[tuple[Inspector, ...]] = (
     runtime.profiler,
     hooks.hook_not_removed,
     hooks.ring_through_graph,
-    # Before the caches of functions: torch.compile has such caches too.
+    # Before the caches of functions, which torch.compile has too.
     caches.weak_key,
     caches.compile_cache,
     caches.cached_method,
     caches.cached_arguments,
-    # What the array itself is, wherever it is kept.
+    # What the array is, wherever it is kept.
     values.optimizer_state,
     values.gradient,
     values.autograd_graph,
     values.view_of_large_storage,
-    # How a place came to keep it.
+    # How it came to be kept.
     caches.cached_results,
     caches.cached_property,
     callables.mutable_default,
@@ -59,7 +58,7 @@ ORDER: Final[tuple[Inspector, ...]] = (
     callables.bound_method,
     callables.partial,
     places.registered_class,
-    # That a place keeps it, with nothing more to say.
+    # That a place keeps it.
     pytest_objects.session_object,
     pytest_objects.shared_fixture,
     places.made_in_setup,
@@ -67,11 +66,10 @@ ORDER: Final[tuple[Inspector, ...]] = (
     places.class_attribute,
     places.module_global,
 )
-"""The inspectors, in the order in which they are asked."""
 
 
 def hint_for(finding: Finding) -> str | None:
-    """The hint for a finding, or None where no pattern is recognised or no holder was looked for."""
+    """Return the hint for a finding; None where no pattern is recognised or no holder was searched."""
     if finding.holder is None:
         return None
     trail = Trail(finding, finding.holder)

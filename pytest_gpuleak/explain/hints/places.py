@@ -1,4 +1,4 @@
-"""Places that outlive a test by their nature: globals, class attributes, registries. The last resort, after all else."""
+"""Hints on places that outlive a test: globals, class attributes, registries. Asked after all other hints."""
 
 from __future__ import annotations
 
@@ -20,26 +20,26 @@ _TEARDOWN: Final = {
     "setup_function": "teardown_function",
     "setup_module": "teardown_module",
 }
-"""What undoes what, by unittest's and pytest's names."""
+"""Teardown functions by their setup functions, in unittest's and pytest's names."""
 
 _LIBRARIES: Final = frozenset({"torch", "torchvision", "torchaudio", "numpy", "jax", "tensorflow", "cupy", "_pytest"})
-"""Packages whose globals no user edits, beside the standard library."""
+"""Packages, beside the standard library, whose globals no user edits."""
 
 
 def registered_class(trail: Trail) -> str | None:
-    """A class defined in a function, which a registry of classes keeps."""
+    """Recognise a class defined in a function that a registry of classes keeps."""
     for index, step in enumerate(trail.steps):
         if trail.named and step.type.startswith("class ") and "<locals>" in step.type and trail.is_item(index - 1):
             name = step.type.removeprefix("class ").rpartition(".")[2]
             return (
-                f"The class {code(name)}, defined in a function, stays registered in {trail.place_of(index)}: define "
+                f"The class {code(name)}, defined in a function, stays registered in {trail.container_of(index)}: define "
                 "it once in a module, or take it out of the registry in teardown."
             )
     return None
 
 
 def made_in_setup(trail: Trail) -> str | None:
-    """What an xunit-style setup made and its teardown did not undo."""
+    """Recognise what an xunit-style setup created and its teardown did not remove."""
     origin = trail.finding.tensors[0].created if trail.finding.tensors else None
     setup = "" if origin is None else origin.function.rpartition(".")[2]
     if setup not in _TEARDOWN or not _is_users_place(trail):
@@ -48,7 +48,7 @@ def made_in_setup(trail: Trail) -> str | None:
 
 
 def growing_container(trail: Trail) -> str | None:
-    """A list, dict, set or deque below a global or a class attribute, to which each run adds."""
+    """Recognise a list, dict, set or deque below a global or class attribute to which each run adds."""
     index = trail.container()
     if not trail.growing or index is None or not _is_users_place(trail, index + 1):
         return None
@@ -65,7 +65,7 @@ def growing_container(trail: Trail) -> str | None:
 
 
 def class_attribute(trail: Trail) -> str | None:
-    """A class attribute that was set and not deleted."""
+    """Recognise a class attribute that was set and not deleted."""
     if trail.growing or trail.kind != "class" or not _is_users_place(trail):
         return None
     return (
@@ -75,7 +75,7 @@ def class_attribute(trail: Trail) -> str | None:
 
 
 def module_global(trail: Trail) -> str | None:
-    """A global that was set, or filled, and stays."""
+    """Recognise a global that was set, or filled, and stays."""
     if trail.growing or trail.kind != "module" or not _is_users_place(trail):
         return None
     return (
@@ -85,7 +85,7 @@ def module_global(trail: Trail) -> str | None:
 
 
 def _is_users_place(trail: Trail, length: int | None = None) -> bool:
-    """Whether the root is one that the user edits, and the steps from it (`length` of them) are attributes and items."""
+    """Tell whether the user edits the root, and the first `length` steps are attributes and items."""
     package = trail.root.partition(".")[0]
     if trail.kind not in ("module", "class") or package in _LIBRARIES or package in sys.stdlib_module_names:
         return False

@@ -1,4 +1,4 @@
-"""What an inspector is: a pure function from a finding, read along its holder's path, to a hint or None."""
+"""The protocol of an inspector: a pure function from a finding, read along its holder's path, to a hint or None."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ if TYPE_CHECKING:
     from pytest_gpuleak.explain.hints.trail import Trail
 
 MAX_HINT_LENGTH: Final = 220
-"""Characters of a hint, whatever the names in it."""
+"""Longest hint, in characters, whatever the names in it."""
 
 
 class Inspector(Protocol):
-    """Recognises one way to leak. It reads plain data alone and stays silent when in doubt."""
+    """Recognises one way to leak from plain data, and returns None in doubt."""
 
     def __call__(self, trail: Trail) -> str | None:
-        """The hint: what holds, why that keeps memory, and the edit that frees it; None for any other finding."""
+        """Return the hint (what holds, why it keeps memory, which edit frees it), or None for any other finding."""

@@ -1,4 +1,4 @@
-"""What pytest keeps: test instances, recorded properties, its own session and config, the values of wider fixtures."""
+"""Hints on what pytest keeps: test instances, recorded properties, session and config, values of wider fixtures."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from pytest_gpuleak.explain.hints.trail import Trail
 
 KEPT_INSTANCE: Final = "kept by pytest"
-"""Part of the root's text of a test class instance (`explain.paths`)."""
+"""Part of the root's text of a test class's instance (`explain.paths`)."""
 
 _RECORDED: Final = "user_properties of "
 _OWN: Final = {
@@ -24,11 +24,10 @@ _OWN: Final = {
     "_pytest.python.Package": "package's node",
 }
 _BORROWED: Final = (".config", ".session", ".parent", ".cls", ".obj", ".module", ".instance", ".funcargs")
-"""Attributes that pytest itself sets."""
 
 
 def kept_instance(trail: Trail) -> str | None:
-    """An attribute of a test class's instance (pytest-dev/pytest, Function._instance)."""
+    """Recognise an attribute of a test class's instance (pytest-dev/pytest, Function._instance)."""
     if trail.kind != "fixture" or KEPT_INSTANCE not in trail.root:
         return None
     return (
@@ -38,7 +37,7 @@ def kept_instance(trail: Trail) -> str | None:
 
 
 def recorded_property(trail: Trail) -> str | None:
-    """An array given to `record_property`: the item and its reports keep it."""
+    """Recognise an array given to `record_property`: the item and its reports keep it."""
     if trail.kind != "fixture" or not trail.root.startswith(_RECORDED):
         return None
     return (
@@ -48,7 +47,7 @@ def recorded_property(trail: Trail) -> str | None:
 
 
 def session_object(trail: Trail) -> str | None:
-    """An attribute, or a stash's item, of pytest's config, session or nodes."""
+    """Recognise an attribute or stash item of pytest's config, session or nodes."""
     if trail.kind != "fixture":
         return None
     own = [index for index, step in enumerate(trail.steps) if step.type in _OWN]
@@ -65,7 +64,7 @@ def session_object(trail: Trail) -> str | None:
 
 
 def shared_fixture(trail: Trail) -> str | None:
-    """What a test put into the value of a fixture that lives on."""
+    """Recognise what a test put into the value of a wider fixture."""
     if trail.kind != "fixture" or not trail.root.startswith("fixture ") or not trail.steps:
         return None
     if trail.type(0).startswith("_pytest.") or not trail.is_plain_until(len(trail.steps)):

@@ -1,4 +1,4 @@
-"""Objects of the standard library that record what they were given: exceptions, mocks, log records, context variables."""
+"""Hints on standard library objects that record their inputs: exceptions, mocks, log records, context variables."""
 
 from __future__ import annotations
 
@@ -11,22 +11,22 @@ if TYPE_CHECKING:
     from pytest_gpuleak.explain.hints.trail import Trail
 
 _EXCEPTION_ARGUMENT: Final = re.compile(r"\.args\[\d+\]")
-"""One edge of an exception; a partial's or a record's ``.args`` and the item are two (`explain.edges.interpreter`)."""
+"""Reference to an exception's argument. A partial's or record's ``.args`` and its item are two references."""
 
 _CONTEXT_VARIABLE: Final = re.compile(r"\[<ContextVar (?P<name>'.*')>\]")
 _CURRENT_VALUE: Final = ".get()"
-"""Ends the root of what a context variable has now (`explain.roots.interpreter`)."""
+"""End of the root of a context variable's current value (`explain.roots.interpreter`)."""
 
 _EXIT_CALLBACK: Final = "atexit callback "
-"""Begins the root of a function that `atexit` was seen to keep (`explain.roots.library_names`)."""
+"""Beginning of the root of a function that `atexit` keeps (`explain.roots.library_names`)."""
 
 _AT_EXIT: Final = " (atexit, or "
 _FUNCTION: Final = re.compile(r"[^-]* -> function (?P<name>[\w.<>]+?)(?:\.__\w+__\b.*|[ (\[].*)?", re.DOTALL)
-"""How a path begins that leads from native code through a function (`explain.paths`)."""
+"""Beginning of a path that leads from C++ through a function (`explain.paths`)."""
 
 _FINALIZER: Final = "weakref.finalize callback "
 _KEEPS_AWAITED: Final = ", which it refers to"
-"""Ends the root of a finaliser that keeps alive what it waits for (`explain.roots.library_names`)."""
+"""End of the root of a finaliser that keeps alive what it waits for (`explain.roots.library_names`)."""
 
 _PATCH: Final = re.compile(r"unittest\.mock\.patch of (?P<name>'.*'), not stopped")
 _SIGNAL: Final = re.compile(r"signal\.getsignal\(signal\.(?P<name>SIG\w+)\)")
@@ -36,7 +36,7 @@ _CALL_TYPES: Final = {"unittest.mock._CallList", "unittest.mock._Call"}
 
 
 def mock_calls(trail: Trail) -> str | None:
-    """A mock keeps the arguments of each call (Lib/unittest/mock.py, _increment_mock_call)."""
+    """Recognise a mock, which keeps the arguments of each call (Lib/unittest/mock.py, _increment_mock_call)."""
     for index, step in enumerate(trail.steps):
         if trail.named and step.edge in _CALLS and trail.type(index + 1) in _CALL_TYPES:
             mock = trail.owner(index)
@@ -48,37 +48,37 @@ def mock_calls(trail: Trail) -> str | None:
 
 
 def log_record(trail: Trail) -> str | None:
-    """A handler that keeps records keeps what was logged: arguments are formatted only when a record is written."""
+    """Recognise a handler that keeps records: arguments are formatted only when a record is written."""
     for index, step in enumerate(trail.steps):
         if step.type != "logging.LogRecord" or not trail.named:
             continue
         if step.edge in (".args", ".msg"):
             return (
-                f"A log record kept in {trail.place_of(index)} keeps what was logged: log plain values "
+                f"A log record kept in {trail.container_of(index)} keeps what was logged: log plain values "
                 "(`loss.item()`, a shape), or empty the handler in teardown."
             )
         if step.edge == ".exc_info":
             return (
-                f"A log record kept in {trail.place_of(index)} keeps an exception, and by its traceback the locals of "
+                f"A log record kept in {trail.container_of(index)} keeps an exception, and by its traceback the locals of "
                 "each frame: empty the handler in teardown, or log `str(error)`."
             )
     return None
 
 
 def stored_traceback(trail: Trail) -> str | None:
-    """An exception, or pytest's ExceptionInfo, that is kept: its traceback keeps the locals of every frame."""
+    """Recognise a stored exception or ExceptionInfo: its traceback keeps the locals of every frame."""
     if not trail.named:
-        return None  # of a traceback that is a root by itself nobody knows who keeps it
+        return None  # who keeps a bare traceback is unknown
     types = [step.type for step in trail.steps]
     index = trail.find(".__traceback__", ".__context__", ".__cause__", "._excinfo")
     if index is None and "traceback" in types:
         return (
-            f"The traceback kept in {trail.place_of(types.index('traceback'))} keeps the locals of each frame: keep "
+            f"The traceback kept in {trail.container_of(types.index('traceback'))} keeps the locals of each frame: keep "
             "`traceback.format_exc()` instead, or drop it in teardown."
         )
     if index is None or "traceback" not in types[index + 1 :]:
         return None
-    place = trail.place_of(index)
+    place = trail.container_of(index)
     if trail.edge(index) == "._excinfo":
         return (
             f"What `pytest.raises` gave is kept in {place}, with the traceback and the locals of each frame: keep "
@@ -96,18 +96,18 @@ def stored_traceback(trail: Trail) -> str | None:
 
 
 def exception_argument(trail: Trail) -> str | None:
-    """An array among the arguments of an exception that is kept."""
+    """Recognise an array among the arguments of a stored exception."""
     found = trail.match(_EXCEPTION_ARGUMENT)
     if found is None or not trail.named:
         return None
     return (
-        f"The exception kept in {trail.place_of(found[0])} was raised with an array as an argument: raise it with plain "
+        f"The exception kept in {trail.container_of(found[0])} was raised with an array as an argument: raise it with plain "
         "values, or keep `str(error)`."
     )
 
 
 def context_variable(trail: Trail) -> str | None:
-    """A context variable that still has the value set in the test."""
+    """Recognise a context variable that still has the value set in the test."""
     found = trail.match(_CONTEXT_VARIABLE)
     if trail.kind == "module" and trail.root.endswith(_CURRENT_VALUE):
         name = code(trail.root.removesuffix(_CURRENT_VALUE))
@@ -122,7 +122,7 @@ def context_variable(trail: Trail) -> str | None:
 
 
 def finalizer(trail: Trail) -> str | None:
-    """The function and arguments of a `weakref.finalize`, kept until its object dies (Lib/weakref.py)."""
+    """Recognise function and arguments of a `weakref.finalize`, kept until its object dies (Lib/weakref.py)."""
     if not trail.root.startswith(_FINALIZER):
         return None
     if trail.root.endswith(_KEEPS_AWAITED):
@@ -137,7 +137,7 @@ def finalizer(trail: Trail) -> str | None:
 
 
 def at_exit(trail: Trail) -> str | None:
-    """A function that a list of native code's keeps, most likely the one of `atexit` (Modules/atexitmodule.c)."""
+    """Recognise a function that a list in C keeps, most likely `atexit`'s (Modules/atexitmodule.c)."""
     if trail.kind == "native" and trail.root.startswith(_EXIT_CALLBACK):
         return (
             f"{code(trail.root.removeprefix(_EXIT_CALLBACK))} was given to `atexit.register()` and stays, with what it "
@@ -153,7 +153,7 @@ def at_exit(trail: Trail) -> str | None:
 
 
 def patch_not_stopped(trail: Trail) -> str | None:
-    """A patch that was started by hand: it keeps what it replaced and what it put there."""
+    """Recognise a patch that was started by hand: it keeps the old value and the new one."""
     found = _PATCH.fullmatch(trail.root)
     if found is None:
         return None
@@ -164,7 +164,7 @@ def patch_not_stopped(trail: Trail) -> str | None:
 
 
 def signal_handler(trail: Trail) -> str | None:
-    """A signal handler that was set in the test."""
+    """Recognise a signal handler that was set in the test."""
     found = _SIGNAL.fullmatch(trail.root)
     if found is None:
         return None
@@ -175,7 +175,7 @@ def signal_handler(trail: Trail) -> str | None:
 
 
 def profiler(trail: Trail) -> str | None:
-    """A profile or trace function that was set in the test."""
+    """Recognise a profile or trace function that was set in the test."""
     if trail.root not in _PROFILERS:
         return None
     return f"A function that is still set keeps what it refers to: call `{_PROFILERS[trail.root]}` in teardown."

@@ -1,4 +1,4 @@
-"""What still runs, or waits to be resumed: threads, asyncio tasks, coroutines, generators; and futures with a result."""
+"""Hints on what still runs or waits: threads, asyncio tasks, coroutines, generators, and futures with a result."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ if TYPE_CHECKING:
     from pytest_gpuleak.explain.hints.trail import Trail
 
 _THREAD: Final = re.compile(r"thread (?P<name>.+?)(?: in (?P<function>\S+): local '(?P<local>\w+)')?")
-"""A thread's root: `heap.frames.RunningFrame.describe` and `explain.roots.roots`."""
+"""Root of a thread (`heap.frames.RunningFrame.describe`, `explain.roots.roots`)."""
 
 _POOL: Final = re.compile(r"'ThreadPoolExecutor-\d+_\d+'")
-"""The names that an executor gives its threads (Lib/concurrent/futures/thread.py, ThreadPoolExecutor.__init__)."""
+"""Names that an executor gives its threads (Lib/concurrent/futures/thread.py, ThreadPoolExecutor.__init__)."""
 
 _SUSPENDED: Final = re.compile(r"\.(?P<kind>gi|cr|ag)_frame(?:\.f_locals\['(?P<local>\w+)'\])?")
 _TASK: Final = re.compile(r"asyncio task(?: '.*?')? in (?P<function>[^\s,]+)(?:, thread (?P<thread>.+))?")
-"""The root of a task that its event loop alone holds (`explain.roots.library_names`)."""
+"""Root of a task that its event loop alone holds (`explain.roots.library_names`)."""
 
 _HANDLES: Final = ("asyncio.events.Handle", "asyncio.events.TimerHandle", "asyncio.Handle", "asyncio.TimerHandle")
 _SCHEDULES: Final = ("._scheduled", "._ready")
-"""Where an event loop keeps the calls to come (Lib/asyncio/base_events.py)."""
+"""Attributes in which an event loop keeps scheduled calls (Lib/asyncio/base_events.py)."""
 
 _WORK_ITEM: Final = "concurrent.futures.thread._WorkItem"
 _QUEUES: Final = ("._work_queue",)
@@ -32,7 +32,7 @@ _ERRORS: Final = ("._exception", ".exception()")
 
 
 def running_thread(trail: Trail) -> str | None:
-    """A thread that was not joined, a timer that was not cancelled, an executor that was not shut down."""
+    """Recognise a thread that was not joined, a timer not cancelled, an executor not shut down."""
     found = _THREAD.fullmatch(trail.root) if trail.kind == "thread" else None
     if found is None or found["name"] == "'MainThread'":
         return None
@@ -54,7 +54,7 @@ def running_thread(trail: Trail) -> str | None:
 
 
 def asyncio_task(trail: Trail) -> str | None:
-    """An asyncio task that has not ended: the event loop, or whoever keeps it, keeps its coroutine's locals."""
+    """Recognise an asyncio task that has not ended: its loop or its owner keeps the coroutine's locals."""
     running = _TASK.fullmatch(trail.root) if trail.kind == "thread" else None
     function = "" if running is None else code(running["function"])
     task = trail.find(".get_coro()", "._coro")
@@ -75,28 +75,28 @@ def asyncio_task(trail: Trail) -> str | None:
 
 
 def coroutine(trail: Trail) -> str | None:
-    """A coroutine that was started and neither awaited to its end nor closed."""
+    """Recognise a coroutine that was started and neither awaited to its end nor closed."""
     return _suspended(trail, "cr", "coroutine", "await it to its end or call its `close()`")
 
 
 def async_generator(trail: Trail) -> str | None:
-    """An asynchronous generator that was not read to its end."""
+    """Recognise an asynchronous generator that was not read to its end."""
     return _suspended(trail, "ag", "asynchronous generator", "read it to its end or await its `aclose()`")
 
 
 def generator(trail: Trail) -> str | None:
-    """A generator that waits at a `yield`: of a context manager that was not left, or on its own."""
+    """Recognise a generator that waits at a `yield`: of a context manager that was not left, or on its own."""
     found = trail.match(_SUSPENDED)
     if found is not None and trail.named and trail.type(found[0] - 1) == "contextlib._GeneratorContextManager":
         return (
-            f"The context manager in {trail.place_of(found[0] - 1)} was entered and not left, and keeps the locals of "
+            f"The context manager in {trail.container_of(found[0] - 1)} was entered and not left, and keeps the locals of "
             f"{_function(trail, found[0])}: use it by `with`, or an ExitStack closed in teardown."
         )
     return _suspended(trail, "gi", "generator", "read it to its end or call its `close()` in teardown")
 
 
 def scheduled_call(trail: Trail) -> str | None:
-    """A call that an event loop or an executor still has to make."""
+    """Recognise a call that an event loop or an executor still has to make."""
     for index, step in enumerate(trail.steps):
         if step.type in _HANDLES and trail.named:
             return (
@@ -112,20 +112,20 @@ def scheduled_call(trail: Trail) -> str | None:
 
 
 def _before(trail: Trail, index: int, edges: tuple[str, ...], noun: str) -> str:
-    """The owner of the last of these edges before a step, with what it is; the noun alone where it has no name."""
+    """Name the owner of the last of these references before a step, with the noun; the noun alone without a name."""
     found = [position for position in range(index) if trail.edge(position) in edges]
     return f"the {noun} {trail.owner(found[-1])}" if found else f"an {noun}"
 
 
 def finished_future(trail: Trail) -> str | None:
-    """A future, or a task, that is done: it keeps its result, or its exception, as long as it lives itself."""
+    """Recognise a finished future or task: it keeps its result or exception as long as it lives."""
     for index, step in enumerate(trail.steps):
         if trail.named and step.type in _FUTURES and step.edge in _RESULTS + _ERRORS:
             kept = "exception, and by its traceback the locals of its function"
             if step.edge in _RESULTS:
                 kept = "result"
             return (
-                f"A finished future kept in {trail.place_of(index)} keeps its {kept}: take what is needed from it and "
+                f"A finished future kept in {trail.container_of(index)} keeps its {kept}: take what is needed from it and "
                 "drop the future."
             )
     return None
@@ -137,9 +137,8 @@ def _suspended(trail: Trail, kind: str, noun: str, remedy: str) -> str | None:
         return None
     index, match = found
     local = f" {code(match['local'])}" if match["local"] else "s"
-    return f"A suspended {noun} kept in {trail.place_of(index)} keeps its local{local}: {remedy}."
+    return f"A suspended {noun} kept in {trail.container_of(index)} keeps its local{local}: {remedy}."
 
 
 def _function(trail: Trail, index: int) -> str:
-    """The function that a frame runs, as the step that leads from the frame names it."""
     return code(trail.type(index).removeprefix("frame of "))

@@ -1,4 +1,4 @@
-"""What the array itself is: a loss with its graph, a gradient, an optimizer's state, a view of something larger."""
+"""Hints on what the array is: a loss with its graph, a gradient, an optimizer's state, a view of a larger storage."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ _STATE_NAME: Final = re.compile(r"\['(?P<name>\w+)'\]")
 _GRAPH: Final = re.compile(r"\.grad_fn\b.*")
 _RESULT: Final = " (cached result)"
 _LEAST_SHARE: Final = 2
-"""A view is worth a copy where the storage is this many times as large ..."""
+"""Smallest ratio of storage to view that is worth a copy."""
 
 _LEAST_STORAGE: Final = 4096
-"""... and has this many bytes."""
+"""Smallest storage that is worth a copy, in bytes."""
 
 
 def optimizer_state(trail: Trail) -> str | None:
-    """The moments that an optimizer keeps for each parameter from its first step on."""
+    """Recognise the moments that an optimizer keeps for each parameter from its first step on."""
     index = trail.find(".state")
     if index is None or trail.type(index + 1) != "collections.defaultdict" or trail.piles_up_before(index):
         return None
@@ -39,7 +39,7 @@ def optimizer_state(trail: Trail) -> str | None:
 
 
 def gradient(trail: Trail) -> str | None:
-    """Gradients left on parameters that outlive the test."""
+    """Recognise gradients left on parameters that outlive the test."""
     with_graph = _gradient_with_graph(trail)
     if with_graph is not None:
         return (
@@ -58,7 +58,7 @@ def gradient(trail: Trail) -> str | None:
 
 
 def _gradient_with_graph(trail: Trail) -> int | None:
-    """Position of the step to a gradient that the array is part of the graph of."""
+    """Return the position of the step to a gradient whose graph the array is part of."""
     for index, step in enumerate(trail.steps):
         if (step.edge + trail.edge(index + 1)).startswith(".grad.grad_fn") and step.type.startswith("torch."):
             return index if trail.named and not trail.piles_up_before(index) else None
@@ -66,7 +66,7 @@ def _gradient_with_graph(trail: Trail) -> int | None:
 
 
 def autograd_graph(trail: Trail) -> str | None:
-    """A result that is kept with the graph that computed it, and so with all that the graph saved."""
+    """Recognise a result that is kept with the graph that computed it, and all that the graph saved."""
     in_graph = trail.match(_GRAPH)
     has_graph = trail.finding.autograd is not None and trail.finding.autograd.nodes > 0
     if not (in_graph or has_graph):
@@ -82,7 +82,7 @@ def autograd_graph(trail: Trail) -> str | None:
 
 
 def view_of_large_storage(trail: Trail) -> str | None:
-    """A small view that keeps the whole storage behind it."""
+    """Recognise a small view that keeps the whole storage behind it."""
     behind = trail.edge(len(trail.steps) - 1) == "._base"
     array = trail.finding.tensors[0] if trail.finding.tensors else None
     is_small = (
@@ -102,9 +102,9 @@ def view_of_large_storage(trail: Trail) -> str | None:
 
 
 def _place(trail: Trail, end: int) -> str | None:
-    """Where the array is kept that `end` steps lead to, for the start of a sentence; None where others know better.
+    """Write where the array is kept that `end` steps lead to; None where other hints know better.
 
-    Of several arrays each may be kept in a place of its own below the root; what holds for one need not for the other.
+    Each of several arrays may be kept in a place of its own below the root, so for several the root is written.
     """
     in_cache = trail.edge(end - 1) == _RESULT
     start = end - in_cache
@@ -112,5 +112,7 @@ def _place(trail: Trail, end: int) -> str | None:
         start -= 1
     if not trail.named or not trail.is_plain_until(start) or trail.piles_up_before(start):
         return None
-    place = trail.owner(0) if trail.finding.count > 1 else trail.place_of(end) if not in_cache else trail.owner(end - 1)
+    place = (
+        trail.owner(0) if trail.finding.count > 1 else trail.container_of(end) if not in_cache else trail.owner(end - 1)
+    )
     return place[:1].upper() + place[1:]

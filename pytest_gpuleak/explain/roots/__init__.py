@@ -1,1 +1,1 @@
-"""Where a path may end: the places that a person can act on."""
+"""The places where a path may end, on which a person can act."""

@@ -1,9 +1,9 @@
 """Read which functions `atexit` keeps.
 
-They lie in an array of the interpreter's that nothing hands out (Modules/atexitmodule.c). But `atexit.unregister` compares
-each of them with what it is given: a probe that is equal to nothing gets to see them all, and none is taken out. A
-function's own ``__eq__`` would come before the probe's; it is user code and must not run, so a profile function ends the
-call before its first line, and the comparison with it.
+They lie in an array of the interpreter that no function returns (Modules/atexitmodule.c). But `atexit.unregister`
+compares each of them with its argument: a probe that is equal to nothing sees them all, and none is removed. A
+function's own ``__eq__`` would run before the probe's; it is user code, so a profile function ends the call before its
+first line, and the comparison with it.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class _UserCodeError(Exception):
 
 
 class _Probe:
-    """Is equal to nothing, and notes what it is compared with."""
+    """Is equal to nothing, and records what it is compared with."""
 
     __slots__ = ("met",)
     __hash__ = None  # type: ignore[assignment]  # never a key
@@ -42,7 +42,6 @@ class _Probe:
 
 
 def _guard(frame: types.FrameType, event: str, _: object) -> None:
-    """End a call of user code before its first line."""
     if event == "call" and frame.f_code is not _ALLOWED:
         raise _UserCodeError
 
@@ -53,13 +52,13 @@ _ALLOWED: Final = _Probe.__eq__.__code__
 def exit_callbacks() -> list[object]:
     """Return the functions that `atexit` keeps, as far as they can be read without running user code.
 
-    None can be read while a profiler runs, whose place the guard against user code needs.
+    Returns none while a profiler runs, whose place the guard against user code needs.
     """
     unregister = safe_access.loaded("atexit", "unregister")
     if type(unregister) is not types.BuiltinFunctionType or sys.getprofile() is not None:
         return []
     if sys.version_info[:2] == (3, 11):
-        take_back()  # with its mark, the probe's first call would never end
+        take_back()  # with the interpreter's mark set, the probe's first call would never end
     probe = _Probe()
     try:
         _compare(unregister, probe)
@@ -72,6 +71,5 @@ def exit_callbacks() -> list[object]:
 
 
 def _compare(unregister: Callable[[object], object], probe: _Probe) -> None:
-    """Let `atexit` compare its functions with the probe, and no Python code run but the probe's."""
     sys.setprofile(_guard)
     unregister(probe)

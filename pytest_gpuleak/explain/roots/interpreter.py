@@ -1,8 +1,8 @@
-"""Roots that no container shows to the collector, but that the interpreter hands out when it is asked.
+"""Roots that the interpreter returns on request, but that no container shows to the collector.
 
 Signal handlers lie in an array (Modules/signalmodule.c), profile and trace functions in the thread's state
-(Python/sysmodule.c), and so does the current context (Python/context.c). For what `atexit` keeps see `exit_callbacks`;
-audit hooks stay native.
+(Python/sysmodule.c), and so does the current context (Python/context.c). For `atexit` see `exit_callbacks`; audit hooks
+cannot be read.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _CODEC_ERRORS: Final = "strict"
 
 
 class HandedOut:
-    """What the interpreter keeps for itself and hands out when it is asked; asked once a search."""
+    """Objects that the interpreter keeps and returns on request; requested once a search."""
 
     def __init__(self) -> None:
         self._texts: dict[int, list[str]] = {}
@@ -33,13 +33,13 @@ class HandedOut:
             if value is not None:
                 self._texts.setdefault(id(value), []).append(text)
         self._exits = {id(function): f"{AT_EXIT}{callback_name(function)}" for function in exit_callbacks()}
-        self._variables: dict[int, list[tuple[int, str]]] = {}  # not the variables: this must hold none of the user's
+        self._variables: dict[int, list[tuple[int, str]]] = {}  # not the variables, to keep no user objects
         for variable, value in contextvars.copy_context().items():
             self._variables.setdefault(id(value), []).append((id(variable), variable.name))
         self._names: dict[int, str] | None = None
 
     def roots(self, wanted: set[int]) -> list[tuple[int, Root]]:
-        """The roots that the interpreter itself is to the objects whose ids are `wanted`: pairs of id and root."""
+        """Return the interpreter's roots of the objects whose ids are `wanted`: pairs of id and root."""
         found: list[tuple[int, Root]] = []
         for identity in self._texts.keys() & wanted:
             for text in self._texts[identity]:
@@ -58,7 +58,7 @@ class HandedOut:
 
 
 def registry_root(container: object) -> Root | None:
-    """The root that a registry of the interpreter's own is, recognised by what it always holds; else None."""
+    """Return the root of an interpreter's registry, recognised by its permanent entries; else None."""
     if type(container) is dict:
         for name, handler in dict.items(container):  # the first item alone
             if type(name) is str and name == _CODEC_ERRORS and handler is safe_access.loaded("codecs", "strict_errors"):
@@ -71,13 +71,13 @@ def registry_root(container: object) -> Root | None:
             text = "codec search functions (codecs.register)"
             return Root(EDITABLE, "module", text, hops=1, preference=(2, text))
     elif type(container) is contextvars.Context:
-        # Some thread's state, at worst: everything else that may hold a context is seen by the collector.
+        # At worst some thread's state: the collector sees all other holders of a context.
         return Root(EXCEPTION, "thread", "a thread's context", hops=2)
     return None
 
 
 def _handed_out() -> Iterator[tuple[object, str]]:
-    """Objects that the interpreter keeps where the collector does not look, by how one asks for them."""
+    """Return objects that the interpreter keeps where the collector does not look, by how they are requested."""
     namespace = safe_access.module_dict(safe_access.loaded_module("_signal"))
     read = None if namespace is None else namespace.get("getsignal")
     if namespace is not None and read is not None:
@@ -96,7 +96,7 @@ def _handed_out() -> Iterator[tuple[object, str]]:
 
 
 def _names_of_variables() -> dict[int, str]:
-    """The globals that hold context variables, by the ids of these; public modules before private ones."""
+    """Return the globals that hold context variables, by their ids, public modules first."""
     names: dict[int, str] = {}
     for private in (False, True):
         for module, namespace in safe_access.loaded_modules().items():

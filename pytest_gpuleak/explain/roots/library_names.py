@@ -1,7 +1,7 @@
-"""Roots by the names that a reader knows them under, where the global that holds them is a library's own book.
+"""Rename roots whose global is a library's own registry to the names that readers know.
 
-`logging.Logger.manager.loggerDict['app']` is ``logging.getLogger('app')`` to everyone; what `weakref.finalize` and
-asyncio keep is known by the callback and by the task. Nothing is rewritten that a user's own object stands in.
+`logging.Logger.manager.loggerDict['app']` becomes ``logging.getLogger('app')``; what `weakref.finalize` and asyncio
+keep is named by callback and task. A path with a user's own object in that place is left alone.
 """
 
 from __future__ import annotations
@@ -26,20 +26,20 @@ if TYPE_CHECKING:
 
 _LOCAL: Final = re.compile(r"\.cr_frame\.f_locals\[(.*)\]")
 AT_EXIT: Final = "atexit callback "
-"""How the root of a function given to `atexit.register` begins."""
+"""Beginning of the root of a function given to `atexit.register`."""
 
 _NUMBERED_TASK: Final = re.compile(r"Task-\d+")
-"""The name of a task that was given none: it differs from run to run (Lib/asyncio/tasks.py)."""
+"""Default name of a task, which differs from run to run (Lib/asyncio/tasks.py)."""
 
 KEEPS_AWAITED: Final = ", which it refers to"
-"""Ends the root of a finaliser whose function or arguments keep alive what it waits for."""
+"""End of the root of a finaliser whose function or arguments keep alive what it waits for."""
 
 _LOOP_MODULES: Final = ("asyncio", "_asyncio", "selectors", "uvloop", "functools", "collections")
-"""Modules whose objects may lie between an event loop and a task; a user's own object there is the better root."""
+"""Modules whose objects may lie between an event loop and a task. A user's object there is the better root."""
 
 
 class Renamed(NamedTuple):
-    """A root under its better name: kind, text, the steps from there on, and whose code it is, where that is known."""
+    """A root under its better name: kind, text, the steps from there, and the code that it runs, if known."""
 
     kind: HolderKind
     text: str
@@ -48,7 +48,7 @@ class Renamed(NamedTuple):
 
 
 def rename(line: Line, text: str) -> Renamed | None:
-    """The better name of the root `text` above a path, or None where it has none."""
+    """Return the better name of the root `text` above a path, or None."""
     if text.startswith(AT_EXIT):
         return Renamed("native", text, _with_colon(line.steps), line.objects.get(0))
     namer = _NAMERS.get(text)
@@ -56,7 +56,7 @@ def rename(line: Line, text: str) -> Renamed | None:
 
 
 def _logger(line: Line) -> Renamed | None:
-    """A logger by its name; ``Logger.manager`` keeps all of them (Lib/logging/__init__.py, Manager)."""
+    """Rename to a logger's name; ``Logger.manager`` keeps all of them (Lib/logging/__init__.py, Manager)."""
     steps = line.steps
     if len(steps) > 3 and [steps[0].text, steps[1].text] == [".manager", ".loggerDict"]:
         return Renamed("module", f"logging.getLogger({steps[2].text[1:-1]})", steps[3:])
@@ -64,7 +64,7 @@ def _logger(line: Line) -> Renamed | None:
 
 
 def _finalizer(line: Line) -> Renamed | None:
-    """A finaliser by its callback and by the type that it waits for (Lib/weakref.py, finalize._Info)."""
+    """Rename to a finaliser's callback and the type that it waits for (Lib/weakref.py, finalize._Info)."""
     steps = line.steps
     if len(steps) < 3 or steps[0].text != "._registry":
         return None
@@ -86,7 +86,7 @@ def _finalizer(line: Line) -> Renamed | None:
 
 
 def _patch(line: Line) -> Renamed | None:
-    """A patch that was started and never stopped (Lib/unittest/mock.py, _patch.start)."""
+    """Rename to a patch that was never stopped (Lib/unittest/mock.py, _patch.start)."""
     steps = line.steps
     if len(steps) < 3 or steps[0].text != "._active_patches":
         return None
@@ -97,7 +97,6 @@ def _patch(line: Line) -> Renamed | None:
 
 
 def _codec_error(line: Line) -> Renamed | None:
-    """An error handler, as `codecs` hands it out."""
     steps = line.steps
     if steps and steps[0].text.startswith("["):
         return Renamed("module", f"codecs.lookup_error({steps[0].text[1:-1]})", steps[1:], line.objects[1])
@@ -110,11 +109,10 @@ _NAMERS: Final[dict[str, Callable[[Line], Renamed | None]]] = {
     "unittest.mock._patch": _patch,
     "codecs.register_error": _codec_error,
 }
-"""By the text of the root that they rename."""
 
 
 def _task(line: Line) -> Renamed | None:
-    """A task that nothing but its event loop holds: by its name and its coroutine."""
+    """Rename to the name and coroutine of a task that only its event loop holds."""
     if line.met.task is None:
         return None
     found, task = line.met.task
@@ -128,7 +126,7 @@ def _task(line: Line) -> Renamed | None:
     text = (
         "asyncio task" if where and (name is None or _NUMBERED_TASK.fullmatch(name)) else _named("asyncio task", name)
     )
-    future = safe_access.loaded_class("_asyncio", "Future")  # which gives a task written in C its `get_loop`
+    future = safe_access.loaded_class("_asyncio", "Future")  # its `get_loop` serves tasks written in C
     thread = _thread_of_loop(_of_task(task, cls if future is None else future, "get_loop", "_loop"))
     if where is not None and rest and rest[0].text in (".get_coro()", "._coro"):
         inside = _LOCAL.fullmatch(rest[1].text) if len(rest) > 1 else None
@@ -142,12 +140,11 @@ def _task(line: Line) -> Renamed | None:
 
 
 def _named(what: str, name: str | None) -> str:
-    """A thing with its name in quotes."""
     return f"{what} {None if name is None else safe_access.cut_name(name)!r}"
 
 
 def _thread_of_loop(loop: object) -> str | None:
-    """The name of the thread that an event loop runs in; None where that is the main thread, or the loop stands still."""
+    """Return the name of an event loop's thread; None for the main thread or a loop that is not running."""
     namespace = safe_access.instance_dict(loop)
     ident = None if namespace is None else namespace.get("_thread_id")  # Lib/asyncio/base_events.py, run_forever
     if type(ident) is not int:
@@ -157,7 +154,7 @@ def _thread_of_loop(loop: object) -> str | None:
 
 
 def task_class(value: object) -> type | None:
-    """The class of asyncio's that makes `value` a task; None where it is none."""
+    """Return asyncio's class that makes `value` a task; None where it is no task."""
     for module, name in (("_asyncio", "Task"), ("asyncio.tasks", "_PyTask")):
         cls = safe_access.loaded_class(module, name)
         if cls is not None and safe_access.is_a(value, cls):
@@ -166,12 +163,13 @@ def task_class(value: object) -> type | None:
 
 
 _METHODS_IN_C: Final = (types.BuiltinFunctionType, type(re.compile("").match))
-"""The types of methods written in C: one that asks for its class has a type of its own (Objects/methodobject.c,
-PyCMethod_Type), as `get_loop` has it on Python 3.12."""
+"""Types of methods written in C. Those that receive their class have a type of their own (Objects/methodobject.c,
+PyCMethod_Type), such as `get_loop` on Python 3.12.
+"""
 
 
 def _of_task(task: object, cls: type, method: str, attribute: str) -> object:
-    """What a task tells about itself: by the method of the class written in C, by the attribute of the one that is not."""
+    """Return what a task tells about itself, through the C class's method or the Python class's attribute."""
     found = safe_access.slot(task, cls, method)
     if type(found) in _METHODS_IN_C:
         return found()
@@ -180,7 +178,7 @@ def _of_task(task: object, cls: type, method: str, attribute: str) -> object:
 
 
 def _coroutine_name(coroutine: object) -> str | None:
-    """Where a coroutine runs: ``app.load``; None for what is no plain coroutine."""
+    """Name the function of a coroutine: ``app.load``; None for other awaitables."""
     if type(coroutine) is not types.CoroutineType:
         return None
     frame = coroutine.cr_frame
@@ -190,7 +188,7 @@ def _coroutine_name(coroutine: object) -> str | None:
 
 
 def between_loop_and_task(value: object) -> bool:
-    """Whether `value` is part of how an event loop keeps its tasks: built in, or from asyncio."""
+    """Tell whether `value` is part of how an event loop keeps its tasks: a built-in, or asyncio's."""
     module = safe_access.class_module(type(value))
     if type(value) is types.FunctionType:  # a user's own closure
         module = safe_access.plain_text(value.__module__)
@@ -198,7 +196,7 @@ def between_loop_and_task(value: object) -> bool:
 
 
 def callback_name(function: object) -> str:
-    """A callable by the name that its user gave it, without asking it."""
+    """Return the name of a callable without calling its attributes."""
     before = ""
     for _ in range(MAX_WRAPPED):
         if type(function) is functools.partial:
@@ -212,7 +210,7 @@ def callback_name(function: object) -> str:
 
 
 def _with_colon(steps: list[Step]) -> list[Step]:
-    """Steps that go on from words: ``: args[0]`` for ``.args`` and ``[0]``."""
+    """Write steps after words: ``: args[0]`` for ``.args`` and ``[0]``."""
     if not steps:
         return []
     first = f": {steps[0].text.removeprefix('.')}"
@@ -222,13 +220,13 @@ def _with_colon(steps: list[Step]) -> list[Step]:
 
 
 def kept_by_pytest(line: Line, text: str) -> tuple[str, list[Step]]:
-    """Root and steps of something that pytest keeps, named as the author of a test knows it."""
+    """Return root and steps of something that pytest keeps, in the words of a test's author."""
     steps = line.steps
     edges = [step.text for step in steps[:2]]
     if edges == [".cached_result", "[0]"]:
         return text, steps[2:]
     if edges[:1] == [".config"]:
-        return "pytest config", steps[1:]  # every item has it: which one led there says nothing
+        return "pytest config", steps[1:]  # every item has it, so the item says nothing
     if edges[:1] == [".session"]:
         return "pytest session", steps[1:]
     if safe_access.class_label(type(line.objects.get(0))) == "_pytest.main.Session":

@@ -1,4 +1,4 @@
-"""What a root is: the vocabulary of `roots` and of what finds roots for it."""
+"""The data of a root."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ LAST_ERROR: Final = 3
 EXCEPTION: Final = 4
 RANKS: Final = (EDITABLE, RUNNING, LAST_ERROR, EXCEPTION)
 """Best first: what stays until someone edits it; what runs; what the last error pinned; any other exception, and what
-is known to be held though not by whom."""
+is held in an unknown way.
+"""
 
 
 @dataclass(frozen=True)
@@ -22,15 +23,12 @@ class Root:
     """A place where a path ends. It is attached to the path's first object.
 
     Attributes:
-        rank: one of `RANKS`.
-        kind: what it is.
         text: how one writes the path's first object in Python.
-        hops: references between the root and the path's first object that `text` has taken in: a module's dict.
+        hops: references that `text` covers between the root and the path's first object, such as a module's dict.
         module: the module whose source defines the root, where one does.
         name: the dotted name within that module.
-        preference: which of several roots at the same distance is shown: the lowest.
+        preference: of several roots at the same distance, the lowest is shown.
         file: the source file, where it is known without `module`.
-        line: the line in it, from 1.
     """
 
     rank: int

@@ -1,8 +1,8 @@
-"""Where a path may end: the places that a person can act on.
+"""Recognise roots.
 
 Ranks, best first: what stays until someone edits it (a module's global, a class attribute, a cache, a fixture); what
 runs (a thread, a frame); what the last error pinned; any other exception. The search uses a worse rank only where there
-is no better.
+is no better one.
 """
 
 from __future__ import annotations
@@ -37,28 +37,24 @@ _LAST_ERROR_NAMES: Final = ("last_exc", "last_value", "last_traceback", "last_ty
 """Globals of `sys` that pin the frames of the last failed test (pytest-dev/pytest#2798)."""
 
 _BOOKKEEPING: Final = (("threading", "_active"), ("threading", "_limbo"), ("sys", "modules"))
-"""Globals by which the interpreter finds live things: that a thread runs is the better answer."""
+"""Globals by which the interpreter finds live things. The running thread is the better answer."""
 
 
 MAX_NAMES: Final = 100
-"""Names of one module for the same object that are looked at."""
+"""Names of one module for the same object that are considered."""
 
 MAX_PLACES: Final = 16
-"""Running frames that are noted for one object: a recursion hands the same one to each of its frames."""
+"""Running frames that are recorded for one object. A recursion passes the same one to each of its frames."""
 
 _VIEWS: Final = ("_pytest._code.code.Traceback", "_pytest._code.code.TracebackEntry")
-"""Second views of a traceback that something else holds, and by which no reader would want to be led to it."""
+"""Types that show a traceback which another object holds. No reader wants to be led through them."""
 
 _PLAIN: Final = frozenset({id(dict), id(list), id(tuple), id(set), id(frozenset), id(types.CellType)})
-"""Most of a heap, told apart before anything dearer is asked: no roots, but for registries of the interpreter's own."""
+"""Types of most objects on a heap, tested first: they are no roots, except for the interpreter's registries."""
 
 
 class Roots:
-    """Recognises roots. It holds references to modules' namespaces and running frames: drop it after the search.
-
-    Args:
-        ignore: ids of objects that never count as holders; more may be added to it.
-    """
+    """Recognises roots. It refers to namespaces and running frames: drop it after the search."""
 
     def __init__(self, ignore: set[int]) -> None:
         self.ignored = ignore
@@ -88,14 +84,14 @@ class Roots:
         self._fixture = safe_access.loaded_class("_pytest.fixtures", "FixtureDef")
         self._node = safe_access.loaded_class("_pytest.nodes", "Node")
         self._thread = safe_access.loaded_class("threading", "Thread")
-        # By the ids of types, which the paused collector does not free.
+        # By the ids of types, which cannot be freed while the collector is paused.
         self._excluded_kinds: dict[int, bool] = {}
         self._special_kinds: dict[int, bool] = {}
 
     def excluded(self, container: object) -> bool:
-        """Whether `container` refers to the targets only because of this plugin, or is followed in another way.
+        """Tell whether `container` belongs to the plugin, or is followed in another way.
 
-        Frames on a stack are read by the names of their locals instead: see `local_roots`.
+        Frames on a stack are read by the names of their locals: see `local_roots`.
         """
         identity = id(container)
         if identity in self.ignored or identity in self._bookkeeping or identity in self._plugin:
@@ -107,7 +103,7 @@ class Roots:
             return identity in self._on_stack or belongs_to_plugin(container.f_globals)  # type: ignore[attr-defined]
         if kind is types.FunctionType:
             return belongs_to_plugin(container.__globals__)  # type: ignore[attr-defined]
-        if kind is types.GeneratorType:  # a hook wrapper of the plugin, waiting for the test to end
+        if kind is types.GeneratorType:  # the plugin's own hook wrapper
             frame = container.gi_frame  # type: ignore[attr-defined]
             return frame is not None and belongs_to_plugin(frame.f_globals)
         if kind is type:
@@ -119,15 +115,15 @@ class Roots:
         return self._excluded_kinds[id(kind)]
 
     def is_common(self, container: object) -> bool:
-        """Whether `container` is a plain built-in container, of which a heap has most, and no module's dict."""
+        """Tell whether `container` is a plain built-in container, of which a heap has most, and no module's dict."""
         return id(type(container)) in _PLAIN and id(container) not in self._modules
 
     def is_namespace(self, container: object) -> bool:
-        """Whether `container` is the dict of a module in `sys.modules`."""
+        """Tell whether `container` is the dict of a module in `sys.modules`."""
         return id(container) in self._modules
 
     def global_roots(self, namespace: Any, wanted: Collection[int]) -> Iterable[tuple[int, Root]]:
-        """The roots that a module's dict is to those of its values whose ids are `wanted`: pairs of id and root."""
+        """Return pairs of id and root for the values of a module's dict whose ids are `wanted`."""
         module = self._modules[id(namespace)]
         found: list[tuple[int, Root]] = []
         counts: dict[int, int] = {}
@@ -140,7 +136,7 @@ class Roots:
         return found
 
     def local_roots(self, wanted: set[int]) -> Iterable[tuple[int, Root]]:
-        """The roots that no container shows: running frames' locals and what the interpreter keeps for itself.
+        """Return roots that no container shows: locals of running frames, and objects that the interpreter keeps.
 
         Pairs of the id of an object, one of `wanted`, and the root.
         """
@@ -158,9 +154,9 @@ class Roots:
         return found
 
     def _places_of_locals(self) -> dict[int, list[tuple[RunningFrame, str]]]:
-        """The running frames and the names of their variables by the ids of what these hold, read once a search.
+        """Return running frames and variable names by the ids of the values, read once a search.
 
-        Read again on each level, a deep recursion of the user's would make every level dear.
+        Reading them on each level would be expensive in a deep recursion.
         """
         places: dict[int, list[tuple[RunningFrame, str]]] = {}
         for running in self.frames:
@@ -173,7 +169,7 @@ class Roots:
         return places
 
     def local_values(self) -> tuple[object, ...]:
-        """The values of all running frames' locals."""
+        """Return the values of all running frames' locals."""
         found: list[object] = []
         for running in self.frames:
             for _, value in local_variables(running.frame):
@@ -181,7 +177,7 @@ class Roots:
         return tuple(found)
 
     def root_of(self, value: object) -> Root | None:
-        """The root that `value` itself is, or None."""
+        """Return the root that `value` itself is, or None."""
         kind = type(value)
         if id(kind) in _PLAIN:
             return registry_root(value)
@@ -204,18 +200,17 @@ class Roots:
         if safe_access.is_subclass(kind, BaseException):
             return Root(EXCEPTION, "traceback", f"exception {safe_access.class_name(kind)}")
         if kind is types.TracebackType:
-            # Two hops too many: the exception that has it, where there is one, is the better answer.
+            # Two hops more, since the exception that has it is the better answer.
             return Root(EXCEPTION, "traceback", "traceback", hops=2)
         return self._stand_in(value) or registry_root(value)
 
     def _is_special(self, kind: type) -> bool:
-        """Whether objects of a type may be roots by themselves."""
         bases = (type, safe_access.LRU_WRAPPER, self._fixture, self._node, self._thread, types.ModuleType, BaseException,
                  types.TracebackType, contextvars.Context)  # fmt: skip
         return any(base is not None and safe_access.is_subclass(kind, base) for base in bases)
 
     def _stand_in(self, value: object) -> Root | None:
-        """The root that an object is which stands in `sys.modules` and is no module; else None."""
+        """Return the root for a non-module in `sys.modules`; else None."""
         name = self._stand_ins.get(id(value))
         if name is None:
             return None
@@ -223,9 +218,9 @@ class Roots:
         return Root(EDITABLE, "module", text, module=name, preference=(1, name))
 
     def _module_root(self, module: object) -> Root | None:
-        """A module in `sys.modules` that holds something beyond its namespace: an extension's state.
+        """Return the root for a module that holds something beyond its namespace: an extension's state.
 
-        As far away as a global, and less wanted: `_pickle` keeps what is `copyreg.dispatch_table` to a reader.
+        As near as a global, and less preferred: to a reader `_pickle`'s content is `copyreg.dispatch_table`.
         """
         namespace = safe_access.module_dict(module)
         name = None if namespace is None else self._modules.get(id(namespace))
@@ -233,7 +228,6 @@ class Roots:
 
 
 def _global(module: str, name: str) -> Root:
-    """The root for one global."""
     if module == "sys" and name in _LAST_ERROR_NAMES:
         return Root(LAST_ERROR, "traceback", f"sys.{name}", hops=1, preference=(_LAST_ERROR_NAMES.index(name), name))
     shown = safe_access.cut_name(module)
@@ -246,10 +240,10 @@ def _global(module: str, name: str) -> Root:
 
 
 def _remoteness(module: str, name: str) -> int:
-    """How far a global is from where a reader would look for it: 0 at best.
+    """Return how far a global is from where a reader would look for it, 0 at best.
 
-    A test that imported the name holds it too: the module that a library's user would edit is the better answer, and a
-    public name is better than the private one behind it (`warnings.filters` and `_warnings.filters`).
+    A test that imported the name holds it too, but the module that a user would edit is the better answer, and a public
+    name is better than the private one behind it (`warnings.filters`, `_warnings.filters`).
     """
     last = module.rpartition(".")[2]
     if last.startswith("test_") or last.endswith("_test") or last == "conftest" or module == "__main__":
@@ -258,7 +252,7 @@ def _remoteness(module: str, name: str) -> int:
 
 
 def _stand_ins() -> dict[int, str]:
-    """What stands in `sys.modules` and is no module: a lazy one, say. Names by ids."""
+    """Return the names of non-modules in `sys.modules` (lazy modules), by id."""
     found: dict[int, str] = {}
     modules: dict[Any, Any] = sys.modules
     for name, module in list(dict.items(modules)):
@@ -268,7 +262,6 @@ def _stand_ins() -> dict[int, str]:
 
 
 def _class_root(cls: type) -> Root | None:
-    """A class that its module and qualified name lead to."""
     module, qualname = safe_access.class_module(cls), safe_access.class_qualname(cls)
     if safe_access.resolve(module, qualname) is not cls:
         return None
@@ -279,7 +272,7 @@ def _class_root(cls: type) -> Root | None:
 
 
 def _cache_root(wrapper: object) -> Root | None:
-    """An `lru_cache` whose function's name leads to it, as a global or as an attribute of a class."""
+    """Return the root for an `lru_cache` that its function's name leads to, as a global or class attribute."""
     namespace = safe_access.instance_dict(wrapper)
     if namespace is None:
         return None
@@ -297,7 +290,7 @@ def _cache_root(wrapper: object) -> Root | None:
 
 
 def _attribute(value: object, name: str) -> str:
-    """A str attribute of an object of pytest's own, from its ``__dict__`` or its ``__slots__``."""
+    """Return a str attribute of a pytest object, from its ``__dict__`` or its ``__slots__``."""
     namespace = safe_access.instance_dict(value)
     found = None if namespace is None else safe_access.plain_text(namespace.get(name))
     if found is None:

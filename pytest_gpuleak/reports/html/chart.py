@@ -1,4 +1,4 @@
-"""Memory over the run: a chart for each device, one line a worker, as an SVG and as data for the interactive chart."""
+"""Charts of memory over the run: one a device with one line a worker, as SVG and as data for the script."""
 
 from __future__ import annotations
 
@@ -14,13 +14,12 @@ if TYPE_CHECKING:
     from pytest_gpuleak.model.records import TestRecord
 
 HOST = "host"
-"""What the records call the memory of the process, beside the devices."""
+"""Key of the process's memory in the records, beside the devices."""
 
 WIDTH, HEIGHT = 960, 220
-"""Size of an SVG in its own units."""
 
 _LEFT, _RIGHT, _TOP, _BOTTOM = 74, 14, 12, 24
-_BUCKETS = 300  # of the SVG's horizontal axis; each draws its lowest and its highest value
+_BUCKETS = 300  # of the horizontal axis; each draws its lowest and highest value
 _MARKS_DRAWN = 400
 _FIRST_METRICS = ("allocated", "heap", "reserved", "rss", "peak")
 _KIB = 1024
@@ -28,7 +27,7 @@ _KIB = 1024
 
 @dataclasses.dataclass(frozen=True)
 class Mark:
-    """A leaking test on a chart: its position in the run, the number of its finding's row, and its state."""
+    """A leaking test on a chart: its position in the run, its finding's row number, and its state."""
 
     position: int
     row: int
@@ -37,14 +36,7 @@ class Mark:
 
 @dataclasses.dataclass(frozen=True)
 class Chart:
-    """The memory of one device over the run.
-
-    Attributes:
-        device: ``cuda:0``, ..., or ``host``.
-        metrics: the counters that were read, the one to show first in front.
-        values: by metric and worker, one value a test of that worker, in bytes after the test; None where none was read.
-        marks: the tests with findings on the device.
-    """
+    """The memory of one device over the run: by metric and worker, bytes after each of the worker's tests."""
 
     device: str
     metrics: tuple[str, ...]
@@ -54,7 +46,7 @@ class Chart:
 
 @dataclasses.dataclass(frozen=True)
 class Line:
-    """One worker's line of an SVG: the worker, its index among all, and the points."""
+    """One worker's line of an SVG: the worker, its index, and the points."""
 
     worker: str
     index: int
@@ -63,7 +55,7 @@ class Line:
 
 @dataclasses.dataclass(frozen=True)
 class Drawing:
-    """The geometry of an SVG, ready to be written."""
+    """Geometry of an SVG."""
 
     device: str
     metric: str
@@ -82,13 +74,7 @@ class Drawing:
 def build_charts(
     tests: Sequence[TestRecord], workers: Sequence[str], marks: Mapping[str, Sequence[Mark]]
 ) -> list[Chart]:
-    """Build a chart for each device that any test has counters of; the devices first, then the host.
-
-    Args:
-        tests: the records, in the order they ended.
-        workers: their workers.
-        marks: by chart device, the tests to mark.
-    """
+    """Build a chart for each device that any test has counters of: devices first, then the host."""
     metrics: dict[str, dict[str, None]] = {}
     for test in tests:
         for device, counters in test.memory.items():
@@ -116,7 +102,7 @@ def _rank(metric: str) -> tuple[int, str]:
 
 
 def encode_chart(chart: Chart, workers: Sequence[str]) -> dict[str, Any]:
-    """Write a chart as plain values for the script: sizes in KiB, which is finer than a pixel and half as long."""
+    """Encode a chart as plain values for the script, sizes in KiB: finer than a pixel and half as long as bytes."""
     return {
         "device": clean_text(chart.device, 100),
         "metrics": [clean_text(metric, 100) for metric in chart.metrics],
@@ -134,12 +120,7 @@ def encode_chart(chart: Chart, workers: Sequence[str]) -> dict[str, Any]:
 
 
 def draw_chart(chart: Chart, positions: Mapping[str, Sequence[int]]) -> Drawing:
-    """Lay a chart out as an SVG, which shows its first metric.
-
-    Args:
-        chart: what to draw.
-        positions: by worker, the positions of its tests in the run, from 0.
-    """
+    """Lay out a chart's first metric as an SVG. `positions` are those of each worker's tests in the run, from 0."""
     metric = chart.metrics[0]
     series = {
         worker: [(at, size) for at, size in zip(positions[worker], sizes, strict=True) if size is not None]
@@ -168,7 +149,7 @@ def draw_chart(chart: Chart, positions: Mapping[str, Sequence[int]]) -> Drawing:
 
 
 def _summarise(metric: str, series: Mapping[str, Sequence[tuple[int, int]]]) -> str:
-    """Say in words what a chart shows: for whoever cannot see it, and above it for whoever can."""
+    """Describe a chart in words, for screen readers and for the line above the chart."""
     lines = [points for points in series.values() if points]
     if not lines:
         return f"{metric}: nothing was read"
@@ -179,14 +160,14 @@ def _summarise(metric: str, series: Mapping[str, Sequence[tuple[int, int]]]) -> 
 
 
 def _spread(marks: list[tuple[float, float, Mark]]) -> Iterable[tuple[float, float, Mark]]:
-    """Of marks that would cover each other, the first; a thousand dots on one line say no more than four hundred."""
+    """Of marks that would cover each other, keep the first."""
     if len(marks) <= _MARKS_DRAWN:
         return marks
     return {round(at * _MARKS_DRAWN / WIDTH): (at, size, mark) for at, size, mark in reversed(marks)}.values()
 
 
 def _thin(points: Sequence[tuple[int, int]]) -> Iterable[tuple[int, int]]:
-    """Keep of each bucket the lowest and the highest point, in their order: what a line of pixels would show."""
+    """Keep the lowest and highest point of each bucket, as a line of pixels would show."""
     length = math.ceil(len(points) / _BUCKETS)
     if length <= 2:
         return points
@@ -203,13 +184,13 @@ def _size(point: tuple[int, int]) -> int:
 
 
 def _scale(lowest: int, highest: int) -> tuple[int, int, int]:
-    """Choose the axis: its ends and the step between lines, a power of two as memory is counted.
+    """Choose the axis: its ends, and the step between lines as a power of two.
 
-    It starts at 0 unless all that happens would then be squeezed into the upper half.
+    The axis starts at 0 unless that would squeeze all points into the upper half.
     """
     if lowest <= highest / 2:
         lowest = min(0, lowest)
-    # What moves by less than a hundredth is shown as level.
+    # Changes below a hundredth are drawn as level.
     span = max(highest - lowest, highest // 100, _KIB)
     step = 1 << max(0, math.ceil(math.log2(span)) - 2)
     low = lowest // step * step
@@ -218,7 +199,7 @@ def _scale(lowest: int, highest: int) -> tuple[int, int, int]:
 
 
 def _write_tick(size: int, step: int, high: int) -> str:
-    """Write a size beside its line: in the unit of the highest, with the decimals that tell a step apart."""
+    """Write an axis label in the unit of the highest value, with the decimals that tell a step apart."""
     power = min(4, max(high, 1).bit_length() // 10)
     unit = 1024**power
     decimals = 0 if step >= unit else math.ceil(math.log10(unit / step))
@@ -226,7 +207,7 @@ def _write_tick(size: int, step: int, high: int) -> str:
 
 
 def _nice(width: float) -> int:
-    """The least of 1, 2, 5, 10, 20, ... that is no less than `width`."""
+    """Return the smallest of 1, 2, 5, 10, 20, ... that is at least `width`."""
     if width <= 1:
         return 1
     power: int = 10 ** math.floor(math.log10(width))

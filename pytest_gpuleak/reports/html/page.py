@@ -1,8 +1,8 @@
-"""The HTML report: one file that a reviewer opens from disk or from an artifact server.
+"""The HTML report: one file that opens from disk or from an artifact server.
 
-It needs nothing but itself and says so: its own content security policy forbids every request, and allows scripts and
-style by their hash. Where a server's stricter policy forbids both, all findings can still be read: they are plain HTML,
-and the chart is an inline SVG; the script only filters, sorts and draws the chart anew.
+Its content security policy forbids every request and allows scripts and styles by hash. Where a server's stricter
+policy forbids both, all findings can still be read: they are plain HTML and the chart is an inline SVG. The script only
+filters, sorts and redraws the chart.
 """
 
 from __future__ import annotations
@@ -16,14 +16,12 @@ from typing import TYPE_CHECKING, Any
 
 from pytest_gpuleak.model.isolation import isolated
 from pytest_gpuleak.model.text import clean_text, count_of, format_bytes, format_signed
-from pytest_gpuleak.reports.atomic_write import write_text
 from pytest_gpuleak.reports.html.rows import TEXT_LIMIT
 from pytest_gpuleak.reports.html.view import describe_run, no_data
 from pytest_gpuleak.reports.unshown import describe_unshown
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
-    from pathlib import Path
 
     import jinja2
 
@@ -31,12 +29,7 @@ if TYPE_CHECKING:
     from pytest_gpuleak.reports.html.rows import Row
 
 
-def write(report: RunReport, path: Path) -> None:
-    """Write a report to a file, in one step. Raises OSError, as `write_text` does."""
-    write_text(render_html(report), path)
-
-
-def render_html(report: RunReport) -> str:
+def encode_report(report: RunReport) -> str:
     """Render a report as one HTML document without outside references."""
     run = describe_run(report)
     styles = [_asset("uplot/uPlot.min.css") + "\n" + _asset("report.css")]
@@ -56,10 +49,10 @@ def render_html(report: RunReport) -> str:
 
 
 def content_security_policy(scripts: list[str], styles: list[str]) -> str:
-    """The policy of a document that holds these scripts and styles, and must neither run, apply nor load another.
+    """Return the policy of a document with these scripts and styles, which forbids any other.
 
-    A hash is that of the element's exact text (https://www.w3.org/TR/CSP3/#match-element-to-source-list). Trusted types
-    make the browser refuse every way to turn a string into an element.
+    Each hash is that of the element's exact text (https://www.w3.org/TR/CSP3/#match-element-to-source-list). Trusted
+    types make the browser refuse every way to turn a string into an element.
     """
     return "; ".join(
         [
@@ -81,26 +74,26 @@ def _source_hash(text: str) -> str:
 
 @functools.cache
 def _asset(name: str) -> str:
-    """Read a file of `templates`; with the line ends that a browser hashes, however it was checked out."""
+    """Read a file of `templates`, with the line ends that a browser hashes."""
     file = resources.files("pytest_gpuleak.reports").joinpath("templates", *name.split("/"))
     return file.read_text(encoding="utf-8").replace("\r\n", "\n")
 
 
 def _safe_json(value: object) -> Any:
-    """Write JSON that nothing inside can end early: HTML looks in a script element for ``</script`` and ``<!--``."""
+    """Encode JSON that cannot end a script element: HTML looks for ``</script`` and ``<!--`` in it."""
     text = json.dumps(value, ensure_ascii=True, allow_nan=False, separators=(",", ":"))
     return _trusted(text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026"))
 
 
 def _trusted(text: str) -> Any:
-    """Mark our own text as HTML that is not to be escaped."""
+    """Mark our own text as HTML that needs no escaping."""
     import markupsafe
 
     return markupsafe.Markup(text)
 
 
 def _breakable(nodeid: str) -> Any:
-    """Let a test's id wrap where its parts meet, rather than within a word."""
+    """Let a test's id wrap between its parts, not within a word."""
     import markupsafe
 
     name = str(markupsafe.escape(clean_text(nodeid, TEXT_LIMIT)))
@@ -108,12 +101,12 @@ def _breakable(nodeid: str) -> Any:
 
 
 def _part(name: str, caller: Callable[[], str]) -> Any:
-    """Render a section of the page; where that fails, a line in its place."""
+    """Render a section of the page; a line stands in for a section that fails."""
     return isolated(lambda: _trusted(caller()), lambda why: _note(f"{name} could not be shown ({why})"))
 
 
 def _row_part(row: Row, caller: Callable[[], str]) -> Any:
-    """Render a finding's rows; where that fails, a body of the same cells that says so."""
+    """Render a finding's rows. A body with the same cells stands in for rows that fail."""
 
     def unshown(why: str) -> Any:
         import markupsafe
@@ -141,19 +134,19 @@ _UNSHOWN = (
 
 
 def _points(points: Iterable[tuple[float, float]]) -> Any:
-    """Write the points of a line, which may be longer than a text: they are numbers, so nothing has to be escaped."""
+    """Write the points of a line. They are numbers, so nothing has to be escaped."""
     return _trusted(" ".join(f"{x:g},{y:g}" for x, y in points))
 
 
 def _clean(value: object) -> object:
-    """Free every string that a template prints of control and bidi characters, before it is escaped."""
+    """Remove control and bidi characters from every string that a template prints, before it is escaped."""
     if isinstance(value, str) and not hasattr(value, "__html__"):
         return clean_text(value, TEXT_LIMIT)
     return value
 
 
 def _template(name: str) -> str:
-    """Read a template; that of a finding without its line ends, which a browser would make a third of its nodes."""
+    """Read a template. The finding's loses its line ends, of which a browser would make a third of its nodes."""
     text = _asset(name)
     return text.replace("\n", "") if name == "finding.html" else text
 

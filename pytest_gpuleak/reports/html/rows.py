@@ -1,4 +1,4 @@
-"""The findings as the HTML report shows them: a row each, worded and cut, and the culprits that several have in common."""
+"""The findings as rows of the HTML report, worded and cut, and the culprits that several share."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ if TYPE_CHECKING:
     from pytest_gpuleak.model.records import RunReport, TestRecord
 
 TEXT_LIMIT = 1000
-"""Characters of any one text on the page."""
+"""Longest text on the page, in characters."""
 
 ID_LIMIT = 400
-"""Characters of a test id or a file name."""
+"""Longest test id or file name, in characters."""
 
 STATES = ("leaked", "known", "noted", "allowed")
-"""What a finding is to the reader, the worst first: it fails, a baseline lists it, it does not fail, a marker allows it."""
+"""States of a finding, worst first: it fails, a baseline lists it, it does not fail, a marker allows it."""
 
-_ARRAYS_SHOWN = 6  # after like ones were put together; the JSON report has more
+_ARRAYS_SHOWN = 6  # groups of similar arrays; the JSON report has more
 _ORIGINS_SHOWN = 4
 _PARTS_SHOWN = 6
 _HOLDERS_SHOWN = 4
@@ -38,11 +38,11 @@ _LINES_SHOWN = 12
 
 
 MAX_ROWS = 5_000
-"""Findings that the page shows, the largest of what fails first. A browser takes seconds for as many."""
+"""Findings on the page, the largest failing ones first. A browser takes seconds for this many."""
 
 
 class Found(NamedTuple):
-    """A finding with its test or fixture, its place in the order of the run, and what it is to the reader."""
+    """A finding with its test or fixture, its position in the run, and its state."""
 
     order: int
     record: TestRecord | FixtureRecord
@@ -52,7 +52,7 @@ class Found(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Step:
-    """One edge of a drawn path: how it is written, what it leads to, and whether it is the one to edit."""
+    """One reference of a drawn path: how it is written, what it leads to, and whether it is the one to edit."""
 
     edge: str
     target: str
@@ -61,29 +61,21 @@ class Step:
 
 @dataclasses.dataclass(frozen=True)
 class Row:
-    """One finding as the page shows it, with what its test or fixture adds.
+    """One finding as the page shows it, with the data of its test or fixture.
 
     Attributes:
         number: from 1, in the order of the page; the row's anchor is ``finding-<number>``.
-        name: the test's id, or the fixture's name.
-        about: where it stands, its worker, its scope: what follows the name.
-        state: one of `STATES`.
-        order: when it was found: the position of the test in the run; fixtures come last.
-        what: the finding in one sentence.
-        held: the holder's chain, or what is said in its place.
-        held_kind: the holder's kind in words.
+        about: place, worker and scope, shown after the name.
+        order: position of the test in the run; fixtures come last.
+        held: the holder's chain, or the text in its place.
         holder_kind: its key, for the filter.
-        place: file and line of the holder's root.
-        steps: its path.
-        steps_left: edges that are not shown.
-        others: who else holds it, as pairs of chain and kind, each once.
-        references: further references that read like the holder or one of the others.
-        origins: the lines that created the arrays.
-        arrays: like arrays put together, with how many there are.
-        arrays_left: arrays in the report that are not shown.
-        also: how many other findings have the same holder.
-        total: bytes of all findings of this holder.
-        fault: why the finding cannot be shown, as one line; empty where it can.
+        steps_left: number of references that are not shown.
+        others: further holders, as pairs of chain and kind, each once.
+        references: number of further references that read like one of the holders.
+        arrays: groups of similar arrays, with their numbers.
+        arrays_left: number of arrays in the report that are not shown.
+        also: number of other findings with the same holder.
+        fault: why the finding cannot be shown, as one line; else empty.
     """
 
     number: int
@@ -115,7 +107,7 @@ class Row:
 
 @dataclasses.dataclass(frozen=True)
 class Culprit:
-    """What several findings have in common: who holds the memory, on which device, and how much in all."""
+    """What several findings share: the holder, the device, and the total size."""
 
     held: str
     held_kind: str
@@ -129,7 +121,7 @@ class Culprit:
 
 
 def state_of(finding: Finding, record: TestRecord | FixtureRecord) -> str:
-    """Name what a finding is to the reader, as one of `STATES`."""
+    """Return a finding's state, one of `STATES`."""
     if finding.known:
         return "known"
     if finding.failed:
@@ -138,7 +130,7 @@ def state_of(finding: Finding, record: TestRecord | FixtureRecord) -> str:
 
 
 def find_all(report: RunReport) -> list[Found]:
-    """List the findings of all tests and fixtures: what fails first, within that the largest."""
+    """List the findings of all tests and fixtures: failing ones first, then by size."""
     records: tuple[TestRecord | FixtureRecord, ...] = (*report.tests, *report.fixtures)
     found = [
         Found(order, record, finding, state_of(finding, record))
@@ -154,7 +146,7 @@ def _rank(found: Found) -> tuple[int, int, int]:
 
 
 def build_rows(found: Sequence[Found]) -> list[Row]:
-    """Arrange the first `MAX_ROWS` findings, as `find_all` lists them. One that cannot be arranged says so."""
+    """Build rows for the first `MAX_ROWS` findings of `find_all`, also for those that cannot be shown."""
     groups: dict[object, list[int]] = {}
     for one in found:
         count_and_size = groups.setdefault(_key_safely(one.finding), [0, 0])
@@ -172,7 +164,6 @@ def build_rows(found: Sequence[Found]) -> list[Row]:
 
 
 def _unshown_row(number: int, found: Found, why: str) -> Row:
-    """Stand in for a finding that cannot be shown."""
     return Row(
         number=number,
         is_fixture=isinstance(found.record, FixtureRecord),
@@ -204,7 +195,7 @@ def _row(number: int, found: Found, also: int, total: int) -> Row:
         held=_chain(holder, finding),
         held_kind="" if holder is None else describe_holder(holder),
         holder_kind="unknown" if holder is None else holder.kind,
-        place=place_of(holder.file, holder.line) if holder is not None and holder.file else "",
+        place=write_place(holder.file, holder.line) if holder is not None and holder.file else "",
         steps=_steps(holder, finding),
         steps_left=max(0, len(path) - _STEPS_SHOWN),
         others=others[:_HOLDERS_SHOWN],
@@ -213,14 +204,14 @@ def _row(number: int, found: Found, also: int, total: int) -> Row:
         arrays=tuple((number, array) for array, number in arrays[:_ARRAYS_SHOWN]),
         arrays_left=sum(number for _, number in arrays[_ARRAYS_SHOWN:]),
         parts=finding.contributions[:_PARTS_SHOWN],
-        evidence=finding.evidence[:_LINES_SHOWN],
+        evidence=finding.evidence_lines[:_LINES_SHOWN],
         also=0 if holder_key(finding) is None else also,
         total=total,
     )
 
 
 def _others(finding: Finding) -> tuple[tuple[str, str], ...]:
-    """Write the further holders, each once: two entries of one cache read the same."""
+    """Write the further holders, each text once: two entries of one cache read the same."""
 
     def written(holder: Holder) -> tuple[str, str]:
         return clean_text(holder.text or holder.root, TEXT_LIMIT), describe_holder(holder)
@@ -234,7 +225,7 @@ def _others(finding: Finding) -> tuple[tuple[str, str], ...]:
 def _about(record: TestRecord | FixtureRecord) -> str:
     parts = [f"fixture, {record.scope} scope"] if isinstance(record, FixtureRecord) else []
     if record.file:
-        parts.append(place_of(record.file, record.line))
+        parts.append(write_place(record.file, record.line))
     elif isinstance(record, FixtureRecord) and record.baseid:
         parts.append(clean_text(record.baseid, ID_LIMIT))
     if record.worker != "main":
@@ -242,7 +233,7 @@ def _about(record: TestRecord | FixtureRecord) -> str:
     return ", ".join(parts)
 
 
-def place_of(file: str, line: int | None) -> str:
+def write_place(file: str, line: int | None) -> str:
     """Write a place as ``file:line``."""
     return clean_text(file, ID_LIMIT) + ("" if line is None else f":{line}")
 
@@ -256,7 +247,7 @@ def _chain(holder: Holder | None, finding: Finding) -> str:
 
 
 def _steps(holder: Holder | None, finding: Finding) -> tuple[Step, ...]:
-    if holder is None or not holder.path:  # a global may be the tensor itself
+    if holder is None or not holder.path:  # the root may be the tensor itself
         return ()
     last = finding.contributions[0].text if finding.contributions else ""
     if finding.tensors:
@@ -271,13 +262,13 @@ def _steps(holder: Holder | None, finding: Finding) -> tuple[Step, ...]:
 
 
 def _key_safely(finding: Finding) -> object:
-    """Return what the findings of one holder have in common; those that nobody known holds need not be the same."""
+    """Return the key that findings of one holder share. Findings without a holder get keys of their own."""
     key: object = isolated(lambda: holder_key(finding) or (finding.device,), lambda _: "")
     return isolated(lambda: (hash(key), key)[1], lambda _: "")
 
 
 def group_culprits(found: Sequence[Found]) -> list[Culprit]:
-    """Put the findings of one holder and device together; those that fail first, within that the largest."""
+    """Group the findings of one holder and device: failing groups first, then by size."""
     groups: dict[object, list[tuple[int, Found]]] = {}
     for number, one in enumerate(found, 1):
         groups.setdefault(_key_safely(one.finding), []).append((number, one))
@@ -294,7 +285,7 @@ def _culprit(members: Sequence[tuple[int, Found]]) -> Culprit:
     return Culprit(
         held=held or "holder not known",
         held_kind="" if holder is None else describe_holder(holder),
-        place=place_of(holder.file, holder.line) if holder is not None and holder.file else "",
+        place=write_place(holder.file, holder.line) if holder is not None and holder.file else "",
         state=min((one.state for _, one in members), key=STATES.index),
         device=one.finding.device,
         findings=len(members),

@@ -1,4 +1,4 @@
-"""What the HTML report shows around its findings: its sentence, figures, filters and facts, arranged and not judged."""
+"""What the HTML report shows around its findings: the headline, figures, filters and facts."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ _STALE_SHOWN = 500
 
 @dataclasses.dataclass(frozen=True)
 class View:
-    """All that the template needs beside the report itself."""
+    """Input of the template, beside the report itself."""
 
     title: str
     headline: str
@@ -72,7 +72,7 @@ class View:
 
 
 def describe_run(report: RunReport) -> View:
-    """Arrange a run for the page: what fails first, within that the largest. A part that fails is named in `faults`."""
+    """Arrange a run for the page. A part that fails is named in `faults`."""
     faults: list[str] = []
 
     def part(name: str, make: Callable[[], _T], otherwise: _T) -> _T:
@@ -124,14 +124,13 @@ def describe_run(report: RunReport) -> View:
 
 
 def _list_tests(tests: Sequence[TestRecord]) -> _Listed:
-    """List the workers, and write the tests for the script; the charts are added later."""
     workers = tuple(sorted({test.worker for test in tests}, key=lambda name: (len(name), name)))
     names = [clean_text(worker, ID_LIMIT) for worker in workers]
     return workers, {"tests": _encode_tests(tests, workers), "workers": names, "charts": []}
 
 
 def no_data() -> dict[str, Any]:
-    """Return what the script is given where there are no tests to list."""
+    """Return the script's data where there are no tests to list."""
     return {"tests": {"files": [], "words": [], "rows": []}, "workers": [], "charts": []}
 
 
@@ -160,7 +159,7 @@ def _all_choices(rows: Sequence[Row]) -> dict[str, tuple[tuple[str, str, int], .
 
 
 def _marks(rows: Sequence[Row]) -> dict[str, list[Mark]]:
-    """By chart device, the tests to mark there, each with the worst of its findings; tensors on the CPU are the host's."""
+    """Return, by chart device, the tests to mark with their worst finding. CPU tensors belong to the host."""
     marks: dict[str, dict[int, Mark]] = {}
     for row in rows:
         if not row.is_fixture and row.state in ("leaked", "known"):
@@ -170,7 +169,7 @@ def _marks(rows: Sequence[Row]) -> dict[str, list[Mark]]:
 
 
 def _headline(report: RunReport, found: Sequence[Found]) -> tuple[str, str]:
-    """Say the run's verdict in one sentence, and name the mood that colours it."""
+    """Return the run's verdict as one sentence, and the mood that colours it."""
     counts = report.summary
     leaked, fixtures = _count(counts.get("leaked")), _count(counts.get("fixtures_leaked"))
     known = sum(one.state == "known" for one in found)
@@ -194,7 +193,7 @@ def _headline(report: RunReport, found: Sequence[Found]) -> tuple[str, str]:
 
 
 def _tiles(report: RunReport, found: Sequence[Found]) -> Iterable[tuple[str, str, str]]:
-    """Pair the figures of the head with their labels, and with the state that colours them where it is not 0."""
+    """Pair the figures of the head with their labels, and with the state that colours figures above 0."""
     counts = report.summary
     states = Counter(one.state for one in found)
     yield f"{_count(counts.get('leaked')):,}", "leaked", "leaked" if counts.get("leaked") else ""
@@ -227,7 +226,7 @@ def _count(value: object) -> int:
 
 
 def _choices(values: Iterable[str], words: Mapping[str, str]) -> tuple[tuple[str, str, int], ...]:
-    """List what a filter can be set to: the value, its words, and how many rows have it."""
+    """List the choices of a filter: the value, its words, and the number of rows."""
     counts = Counter(values)
     return tuple((value, words.get(value, value), counts[value]) for value in sorted(counts, key=_state_rank))
 
@@ -256,7 +255,7 @@ def _facts(values: Mapping[str, Any]) -> Iterable[tuple[str, str]]:
 
 
 def _encode_tests(tests: Sequence[TestRecord], workers: Sequence[str]) -> dict[str, Any]:
-    """Write all tests as columns for the script, a file's name and each repeated word once."""
+    """Encode all tests as columns for the script, each file name and repeated word once."""
     files: dict[str, int] = {}
     words: dict[str, int] = {}
     place = {worker: index for index, worker in enumerate(workers)}

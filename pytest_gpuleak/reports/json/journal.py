@@ -1,19 +1,17 @@
-"""The journal: a report that is readable at any moment of the run, for a run that is killed before it can write one.
+"""The journal: a report that is readable at any moment of the run, in case the run is killed.
 
-A journal is a JSON report that says that it is incomplete. Its head stands on the first line, each test's record on a
-line of its own, and the rest, the tail, on the last:
+A journal is a JSON report that says that it is incomplete. Its first line is the head, each test's record has a line,
+and the last line is the tail:
 
     {"schema": ..., "incomplete": "the run has not ended ...", "created": ..., ..., "tests": [
     {"nodeid": ...}
     ,{"nodeid": ...}
     ], "fixtures": [], "stale": [], "summary": {..., "running": ["the test that runs now"]}}
 
-A test that ends costs one write at the tail's place: its record, and the tail again. While a test is run again, the
-record that it has should the process die stands before the tail, and the next write replaces both. Any other line is
-never touched again: a comma that a record needs stands before it. So a process that dies in the middle of a write, of which
-a kernel completes whole pages alone, costs at most the record that was being written, and `recover` reads the others.
-That the run has not ended stands in the head, which no write can spoil.
-What a process has written outlives it, but not the machine: nothing is flushed to the disk.
+One write a test replaces the tail by the test's record and a new tail. A test that is about to be run again gets a
+provisional record, which the next write replaces. No other line is touched again, so a process that dies during a
+write, of which the kernel completes whole pages, loses at most one record: `recover` reads the others. Writes survive
+the process but not the machine, since nothing is flushed to the disk.
 """
 
 from __future__ import annotations
@@ -25,17 +23,17 @@ import os
 from typing import TYPE_CHECKING, Any
 
 from pytest_gpuleak.model.records import SCHEMA, TestRecord
-from pytest_gpuleak.model.summary import VERDICTS
+from pytest_gpuleak.model.summary import Totals
 from pytest_gpuleak.model.text import clean_text
 from pytest_gpuleak.reports.atomic_write import write_text
-from pytest_gpuleak.reports.json.plain import MAX_TEXT, plain
+from pytest_gpuleak.reports.json.plain import MAX_TEXT, encode_line, plain
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
     from pathlib import Path
 
 NOT_ENDED = "the run has not ended (killed, crashed or still running)"
-"""What a journal says of itself."""
+"""Text of a journal's `incomplete`."""
 
 _HEAD_KEYS = ("schema", "incomplete", "created", "environment", "policy")
 _TEST_KEYS = frozenset(TestRecord._fields)
@@ -46,11 +44,7 @@ _FLAGS = os.O_RDWR | getattr(os, "O_BINARY", 0)
 
 
 def journal_path(report_paths: Sequence[Path]) -> Path:
-    """Tell where the journal of a run stands: at the first report that is JSON, else beside the first.
-
-    Args:
-        report_paths: the reports that the run is to write when it ends; at least one.
-    """
+    """Return the path of a run's journal: the first JSON report, else a file beside the first report."""
     for path in report_paths:
         if path.suffix.lower() == ".json":
             return path
@@ -58,16 +52,12 @@ def journal_path(report_paths: Sequence[Path]) -> Path:
 
 
 class Journal:
-    """Writes a journal. No method raises: a disk that is full costs the journal, and `fault` says so.
-
-    Args:
-        path: where it stands. A file there is replaced by `begin`.
-    """
+    """Write a journal. No method raises: errors (a full disk) end the journal and are stated in `fault`."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self.fault: str | None = None
-        """Why nothing more is written, as one line; None: all is well."""
+        """Why the journal broke off, as one line; None while it is written."""
         self._file: int | None = None
         self._identity: os.stat_result | None = None
         self._process = 0
@@ -79,11 +69,7 @@ class Journal:
         self._fixtures = "[]"
 
     def begin(self, head: Mapping[str, Any]) -> None:
-        """Put an empty journal in the place of an older report, in one step; a symbolic link is followed.
-
-        Args:
-            head: ``created``, ``environment`` and ``policy`` of the report.
-        """
+        """Replace an older report by an empty journal, in one step. A symbolic link is followed."""
         try:
             known = {"schema": SCHEMA, "incomplete": NOT_ENDED, **head}
             first = json.dumps(plain(known), allow_nan=False)[:-1] + ', "tests": [\n'
@@ -97,83 +83,76 @@ class Journal:
             self._break_off(error)
 
     def note_running(self, nodeids: Iterable[str]) -> None:
-        """Say which tests are running now: should the process die, that is the question."""
+        """Record which tests are running now."""
         running = tuple(nodeids)
         if running != self._running:
             self._running = running
             self._write("")
 
     def add_test(self, record: Mapping[str, Any], running: Iterable[str] = ()) -> None:
-        """A test has ended.
-
-        Args:
-            record: its record, as `model.records.encode` makes it.
-            running: the tests that are running still.
-        """
+        """Record an encoded test that has ended, and which tests still run."""
         self._running = tuple(running)
         try:
-            line = _encode(record) + "\n"
-            self._totals.add_test(record)
+            line = encode_line(record) + "\n"
+            _count_test(self._totals, record)
         except (*_ERRORS, LookupError) as error:
             self._break_off(error)
         else:
             self._write(line if self._first else "," + line)
 
     def note_rerun(self, record: Mapping[str, Any]) -> None:
-        """A test is about to be run again: write what is known of it, in case the process dies meanwhile.
-
-        Args:
-            record: the record that the test has then. The next write replaces it.
-        """
+        """Write the encoded record of a test that dies during its re-run. The next write replaces it."""
         totals = self._totals.copy()
-        totals.add_test(record)
         try:
-            line = _encode(record) + "\n"
-        except _ERRORS as error:
+            _count_test(totals, record)
+            line = encode_line(record) + "\n"
+        except (*_ERRORS, LookupError) as error:
             self._break_off(error)
         else:
             self._write(line if self._first else "," + line, totals)
 
     def set_fixtures(self, records: Sequence[Mapping[str, Any]]) -> None:
-        """Take the findings of wider fixtures, as far as they are known: written with the next test."""
+        """Set the findings of wider fixtures so far. They are written with the next test."""
         try:
             self._fixtures = json.dumps(plain(records), allow_nan=False)
-            self._totals.set_fixtures(records)
+            _count_fixtures(self._totals, records)
         except _ERRORS as error:
             self._break_off(error)
 
     def close(self) -> None:
-        """Write no more. The journal stays until the report is written over it."""
+        """Stop writing. The journal stays until the report is written over it."""
         file, self._file = self._file, None
         with contextlib.suppress(OSError):
             if file is not None and self._is_journal(os.fstat(file)):
                 os.close(file)
 
     def remove(self) -> None:
-        """Remove the journal, unless another run has put its own there meanwhile. The reports have been written."""
+        """Remove the journal, unless another run has replaced it."""
         with contextlib.suppress(OSError):
             if self._is_journal(self.path.stat()):
                 self.path.unlink()
 
     def _tail(self, totals: Totals | None = None) -> str:
         running = json.dumps([clean_text(nodeid, MAX_TEXT) for nodeid in self._running])
-        summary = (totals or self._totals).encode()
-        return f'], "fixtures": {self._fixtures}, "stale": [], "summary": {summary[:-1]}, "running": {running}}}}}\n'
+        counts = (totals or self._totals).summary()
+        # By hand: names that need no escape, and finite numbers, in a third of the time that json takes.
+        summary = ", ".join([f'"{name}": {value!r}' for name, value in counts.items()])
+        return f'], "fixtures": {self._fixtures}, "stale": [], "summary": {{{summary}, "running": {running}}}}}\n'
 
     def _write(self, line: str, provisional: Totals | None = None) -> None:
-        """Write a record's line, and the tail behind it.
+        """Write a record's line (empty: none) and the tail.
 
         Args:
-            line: empty: the tail alone.
-            provisional: what the summary counts with a record that is written over later; None: the record stays.
+            line: the record's line.
+            provisional: counts that include a provisional record; None: the record is final.
         """
-        # A process that was forked from this one shares the file's inode, but not what it knows of its content.
+        # A forked process shares the file, but its knowledge of the content is out of date.
         if self._file is None or os.getpid() != self._process:
             return
         try:
             file = self._still_open(self._file)
             data = (line + self._tail(provisional)).encode("ascii")
-            # What is shorter than what stood there is filled up with blanks, which may follow a JSON document.
+            # Overwrite a longer tail with blanks, which may follow a JSON document.
             data += b" " * (self._end - self._tail_at - len(data))
             _write_at(file, data, self._tail_at)
             self._end = self._tail_at + len(data)
@@ -184,7 +163,7 @@ class Journal:
             self._break_off(error)
 
     def _still_open(self, file: int) -> int:
-        """The journal's descriptor. A test may close what it did not open; then another file may have the number."""
+        """Return the journal's descriptor. User code may close it; then its number may belong to another file."""
         with contextlib.suppress(OSError):
             if self._is_journal(os.fstat(file)):
                 return file
@@ -205,60 +184,17 @@ class Journal:
         self.close()
 
 
-class Totals:
-    """The counts of a report's summary, kept up to date record by record."""
-
-    def __init__(self) -> None:
-        self._verdicts = dict.fromkeys(VERDICTS, 0)
-        self._tests = self._findings = self._fixtures_leaked = self._fixture_findings = 0
-        self._overhead_s = self._duration_s = 0.0
-
-    def copy(self) -> Totals:
-        """The same counts, to be counted further apart."""
-        other = Totals()
-        vars(other).update(vars(self))
-        other._verdicts = dict(self._verdicts)
-        return other
-
-    def add_test(self, record: Mapping[str, Any]) -> None:
-        """Count a test's record, as `model.records.encode` makes it. Raises KeyError or TypeError for anything else."""
-        self._tests += 1
-        self._verdicts[record["verdict"]] += 1
-        self._findings += len(record["findings"])
-        self._overhead_s += _finite(record["overhead_s"])
-        self._duration_s += _finite(record["duration_s"])
-
-    def set_fixtures(self, records: Sequence[Mapping[str, Any]]) -> None:
-        """Count the fixtures' records. Raises KeyError or TypeError for anything but such."""
-        self._fixtures_leaked = sum(any(found["failed"] for found in record["findings"]) for record in records)
-        self._fixture_findings = sum(len(record["findings"]) for record in records)
-
-    def summary(self) -> dict[str, Any]:
-        """The report's ``summary``, without what takes all records at once."""
-        return {
-            "tests": self._tests,
-            **self._verdicts,
-            "fixtures_leaked": self._fixtures_leaked,
-            "findings": self._findings + self._fixture_findings,
-            "overhead_s": self._overhead_s,
-            "duration_s": self._duration_s,
-        }
-
-    def encode(self) -> str:
-        """The summary as JSON text: names that need no escape, and finite numbers, so a third of what `json` takes."""
-        return "{" + ", ".join([f'"{name}": {value!r}' for name, value in self.summary().items()]) + "}"
-
-
 def recover(text: str) -> dict[str, Any] | None:
-    """Read a journal that was cut in the middle of a write, and is no JSON document.
+    """Read a journal that was cut in the middle of a write, so that it is no JSON document.
+
+    Records are checked for their keys and counts only; the caller validates the result like any report.
 
     Args:
         text: the file's content.
 
     Returns:
-        The report as a document with every whole record, `incomplete` set and the summary counted anew; None where the
-        text is no journal of this format. What fixtures left is lost where it stood in the part that was cut. Records
-        are checked for their keys and what is counted; whoever validates reports validates this one too.
+        The report with every whole record, `incomplete` set and the summary counted from the records; None where the
+            text is no journal. Findings of fixtures are lost if the cut is before them.
     """
     first, *lines = text.split("\n")
     document = _parse(first + "]}") if first.endswith('"tests": [') else None
@@ -274,29 +210,27 @@ def recover(text: str) -> dict[str, Any] | None:
                 fixtures = tail["fixtures"]
             break
         try:
-            totals.add_test(record)
+            _count_test(totals, record)
         except (KeyError, TypeError):
             break
         tests.append(record)
     try:
-        totals.set_fixtures(fixtures)
+        _count_fixtures(totals, fixtures)
     except (KeyError, TypeError):
         fixtures = []
     head = {key: document[key] for key in _HEAD_KEYS}
     return {**head, "summary": totals.summary(), "tests": tests, "fixtures": fixtures, "stale": []}
 
 
-def _encode(record: Mapping[str, Any]) -> str:
-    """Write a test's record as one line of ASCII, its strings cleaned and cut as in a report that is complete."""
-    with contextlib.suppress(ValueError):  # a number that is not finite
-        text = _FAST.encode(record)
-        # No escape in it, short and printable: no string in it is to be cleaned, which takes longer than all the rest.
-        if len(text) <= MAX_TEXT and "\\" not in text and text.isascii() and text.isprintable():
-            return text
-    return json.dumps(plain(record), allow_nan=False)
+def _count_test(totals: Totals, record: Mapping[str, Any]) -> None:
+    totals.add(record["verdict"], len(record["findings"]), _finite(record["overhead_s"]), _finite(record["duration_s"]))
 
 
-_FAST = json.JSONEncoder(ensure_ascii=False, allow_nan=False)
+def _count_fixtures(totals: Totals, records: Sequence[Mapping[str, Any]]) -> None:
+    totals.set_fixtures(
+        sum(any(found["failed"] for found in record["findings"]) for record in records),
+        sum(len(record["findings"]) for record in records),
+    )
 
 
 def _finite(seconds: float | None) -> float:
@@ -304,7 +238,6 @@ def _finite(seconds: float | None) -> float:
 
 
 def _parse(text: str) -> object:
-    """Parse JSON; None where it is none."""
     try:
         return json.loads(text, parse_constant=_refuse)
     except (ValueError, RecursionError):
@@ -316,7 +249,7 @@ def _refuse(constant: str) -> object:
 
 
 def _write_at(file: int, data: bytes, offset: int) -> None:
-    """Write at a place of a file, in one call where the system takes it all. Raises OSError."""
+    """Write at an offset of a file, in one call where the system takes it all."""
     while data:
         if hasattr(os, "pwrite"):
             written = os.pwrite(file, data, offset)

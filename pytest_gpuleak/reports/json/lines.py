@@ -1,4 +1,4 @@
-"""The JSON report piece by piece, a test's record a line: for a report that would not fit into memory as a whole."""
+"""The JSON report in pieces, one test's record a line, for reports that do not fit into memory."""
 
 from __future__ import annotations
 
@@ -6,34 +6,17 @@ import dataclasses
 import json
 from typing import TYPE_CHECKING
 
-from pytest_gpuleak.model.records import SCHEMA, encode
-from pytest_gpuleak.reports.json.plain import MAX_TEXT, plain
+from pytest_gpuleak.model.records import SCHEMA
 from pytest_gpuleak.reports.json.write import encode_report
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from pytest_gpuleak.model.records import RunReport, TestRecord
-
-
-def encode_line(record: TestRecord) -> str:
-    """Write a test's record as one line of JSON in ASCII, its strings cleaned and cut as in any report."""
-    encoded = encode(record)
-    text = json.dumps(encoded, ensure_ascii=False)
-    # Short, printable and without an escape: no string in it is to be cleaned, which takes longer than all the rest.
-    untouched = len(text) <= MAX_TEXT and "\\" not in text and text.isascii() and text.isprintable()
-    if untouched and "NaN" not in text and "Infinity" not in text:
-        return text
-    return json.dumps(plain(encoded), allow_nan=False)
+    from pytest_gpuleak.model.records import RunReport
 
 
 def encode_pieces(outline: RunReport, lines: Iterable[str]) -> Iterator[str]:
-    """Write a report as JSON text, piece by piece.
-
-    Args:
-        outline: all of the report but its tests.
-        lines: the tests' records, as `encode_line` writes them.
-    """
+    """Write a report as JSON text, piece by piece."""
     document = json.loads(encode_report(dataclasses.replace(outline, tests=())))
     del document["schema"], document["tests"]
     yield "{" + f'"schema": {json.dumps(SCHEMA)},\n'

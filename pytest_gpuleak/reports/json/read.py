@@ -1,7 +1,7 @@
-"""Reading a JSON report back: from a file or a stream, of any origin, with one clear line for what is none.
+"""Read a JSON report of any origin, from a file or a stream.
 
-Nothing that a report names is opened or run. Its counts are made anew from its records, so that they agree with them.
-Strings may hold control characters here; whoever renders them cleans them, as with any report.
+Nothing that a report names is opened or run. Its counts are recomputed from its records. Strings may hold control
+characters; renderers clean them, as with any report.
 """
 
 from __future__ import annotations
@@ -18,16 +18,23 @@ from pytest_gpuleak.model.records import SCHEMA, RunReport, TestRecord
 from pytest_gpuleak.model.summary import summarise
 from pytest_gpuleak.model.text import clean_text
 from pytest_gpuleak.reports.json.journal import recover
-from pytest_gpuleak.reports.json.validate import WrongValueError, check, check_plain, check_texts, check_usage, describe
+from pytest_gpuleak.reports.json.validate import (
+    WrongValueError,
+    check,
+    check_plain,
+    check_texts,
+    check_usage,
+    describe_value,
+)
 
 if TYPE_CHECKING:
     from typing import BinaryIO
 
 MAX_BYTES = 1024**3
-"""Bytes of the largest report that is read; reading one takes several times as much memory."""
+"""Largest report that is read, in bytes. Reading takes several times as much memory."""
 
 ACCEPTED = "accepted is a JSON report that pytest --gpu-leak-report wrote, version 1 of the format"
-"""How each line that refuses a report ends."""
+"""End of each line that refuses a report."""
 
 _VERSION = re.compile(r"pytest-gpuleak/report/([1-9][0-9]{0,8})", re.ASCII)
 _NAME_LIMIT = 300
@@ -36,20 +43,20 @@ _COUNTS = {"known", "stale", "rerun", "budgets_unchecked", "deselected"}
 
 
 class UnusableReport(ValueError):  # noqa: N818 - a user reads the message, and no name of an exception
-    """What was given is no report that can be read. The message is one line: what was given, what is wrong, what is accepted."""
+    """The input is no readable report. The message is one line: the input, what is wrong, what is accepted."""
 
 
 def read_report(source: Path | Literal["-"]) -> RunReport:
     """Read and check a JSON report.
 
-    Keys that version 1 of the format does not know are ignored, and what an earlier release did not write yet takes its
-    default. A journal that was cut in the middle of a write gives the tests that had ended, and is incomplete.
+    Unknown keys are ignored, and keys that an earlier release did not write take their defaults. A journal that was cut
+    in the middle of a write gives the tests that had ended, and is incomplete.
 
     Args:
         source: a file, or ``"-"`` for standard input.
 
     Raises:
-        UnusableReport: it is missing, no report, damaged, or of a newer version.
+        UnusableReport: the input is missing, no report, damaged, or of a newer version.
     """
     name = "standard input" if source == "-" else clean_text(str(source), _NAME_LIMIT)
     try:
@@ -66,7 +73,7 @@ def read_report(source: Path | Literal["-"]) -> RunReport:
 
 
 class _RefusedError(ValueError):
-    """The middle of the line: what is wrong."""
+    """The middle part of the message: what is wrong."""
 
 
 def _read(source: Path | Literal["-"]) -> str:
@@ -84,7 +91,7 @@ def _read(source: Path | Literal["-"]) -> str:
         raise _RefusedError("does not exist") from None
     except OSError as error:
         raise _RefusedError(f"cannot be read ({error.strerror or error})") from None
-    except ValueError as error:  # a NUL in the name
+    except ValueError as error:  # the name has a NUL
         if isinstance(error, _RefusedError):
             raise
         raise _RefusedError(f"cannot be read ({error})") from None
@@ -104,7 +111,6 @@ def _bounded(stream: BinaryIO) -> bytes:
 
 
 def _document(text: str) -> dict[str, Any]:
-    """Parse the text, or what is whole of a journal."""
     try:
         document = json.loads(text, object_pairs_hook=_object, parse_constant=_refuse_constant)
     except json.JSONDecodeError as error:
@@ -116,10 +122,10 @@ def _document(text: str) -> dict[str, Any]:
         document = rescued
     except _RefusedError:
         raise
-    except ValueError:  # Python reads no whole number of thousands of digits
+    except ValueError:  # Python limits the digits of integers
         raise _RefusedError("holds a number of more than 64 bits") from None
     if not isinstance(document, dict):
-        raise _RefusedError(f"is JSON, but no report: it is {describe(document)}")
+        raise _RefusedError(f"is JSON, but no report: it is {describe_value(document)}")
     schema = document.get("schema")
     if schema != SCHEMA:
         version = _VERSION.fullmatch(schema) if isinstance(schema, str) else None
@@ -127,7 +133,7 @@ def _document(text: str) -> dict[str, Any]:
             raise _RefusedError(
                 f"was written by a newer version of pytest-gpuleak (version {version[1]} of the format)"
             )
-        said = "no schema" if "schema" not in document else f"the schema {describe(schema)}"
+        said = "no schema" if "schema" not in document else f"the schema {describe_value(schema)}"
         raise _RefusedError(f"is JSON, but no report of pytest-gpuleak: it has {said}")
     return document
 
@@ -138,7 +144,7 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         seen: set[str] = set()
         for key, _ in pairs:
             if key in seen:
-                raise _RefusedError(f"has the key {describe(key)} twice in one object")
+                raise _RefusedError(f"has the key {describe_value(key)} twice in one object")
             seen.add(key)
     return found
 
@@ -158,14 +164,16 @@ def _report(document: dict[str, Any]) -> RunReport:
         raise error.at(".summary.memory") from None
     for key in _COUNTS & summary.keys():
         if type(summary[key]) is not int:
-            raise WrongValueError(f"is {describe(summary[key])}, which is not a whole number").at(f"summary.{key}")
+            raise WrongValueError(f"is {describe_value(summary[key])}, which is not a whole number").at(
+                f"summary.{key}"
+            )
     if "known" in summary:
         summary["known"] = sum(found.known for record in (*tests, *fixtures) for found in record.findings)
     if "stale" in summary:
         summary["stale"] = len(stale)
     incomplete = document.get("incomplete")
     if not (incomplete is None or isinstance(incomplete, str)):
-        raise WrongValueError(f"is {describe(incomplete)}, which is not text or null").at("incomplete")
+        raise WrongValueError(f"is {describe_value(incomplete)}, which is not text or null").at("incomplete")
     try:
         faults = check_texts(document.get("faults", []))
     except WrongValueError as error:
@@ -178,7 +186,7 @@ def _report(document: dict[str, Any]) -> RunReport:
         tests=tests,
         fixtures=fixtures,
         stale=stale,
-        # A reason that is empty is one: whoever wrote it meant to say that tests are missing.
+        # An empty reason counts: its writer said that tests are missing.
         incomplete=None if incomplete is None else incomplete or "no reason is given",
         faults=faults,
     )
@@ -191,7 +199,7 @@ def _records(kind: type[Any], document: dict[str, Any], key: str, *, missing_is_
         raise WrongValueError("is missing").at(key)
     values = document[key]
     if not isinstance(values, list):
-        raise WrongValueError(f"is {describe(values)}, which is not a list").at(key)
+        raise WrongValueError(f"is {describe_value(values)}, which is not a list").at(key)
     found = []
     for index, value in enumerate(values):
         try:
@@ -204,7 +212,7 @@ def _records(kind: type[Any], document: dict[str, Any], key: str, *, missing_is_
 def _mapping(document: dict[str, Any], key: str) -> dict[str, Any]:
     value = document.get(key, {})
     if not isinstance(value, dict):
-        raise WrongValueError(f"is {describe(value)}, which is not an object").at(key)
+        raise WrongValueError(f"is {describe_value(value)}, which is not an object").at(key)
     try:
         found: dict[str, Any] = check_plain(value)
     except WrongValueError as error:
@@ -215,11 +223,11 @@ def _mapping(document: dict[str, Any], key: str) -> dict[str, Any]:
 def _time(value: object) -> str:
     if isinstance(value, str):
         try:
-            # Python 3.10 does not know the Z that others write for UTC.
+            # Python 3.10 does not read the Z for UTC.
             moment = datetime.datetime.fromisoformat(re.sub("Z$", "+00:00", value))
         except ValueError:
             pass
         else:
             if moment.tzinfo is not None and "T" in value:
                 return value
-    raise WrongValueError(f"is {describe(value)}, which is not a time as 2026-11-20T19:17:00+00:00").at("created")
+    raise WrongValueError(f"is {describe_value(value)}, which is not a time as 2026-11-20T19:17:00+00:00").at("created")

@@ -1,7 +1,7 @@
-"""What can be written of a record that cannot be written as a whole: for the JSON report, when a fault has spoilt it.
+"""Write as much as possible of a record that cannot be encoded as a whole.
 
-Every field is tried alone. One that fails takes a plain default, and the record says which and why, so that a reader
-sees that something is missing, and the report keeps its format.
+Every field is encoded alone. A field that fails takes a default, and the record names the field and the error, so that
+the reader sees the gap and the report keeps its format.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
 UNKNOWN = "could not be written"
-"""What stands in the place of a text."""
+"""Text in the place of a text that cannot be written."""
 
 _TEST = TestRecord(UNKNOWN, "unchecked", None, "failed", UNKNOWN, 0.0, 0.0)
 _FIXTURE = FixtureRecord(UNKNOWN, "session", "", ())
@@ -28,12 +28,7 @@ _FINDING = Finding("unconfirmed", True, UNKNOWN, 0, 0, 0, "00")
 
 
 def salvage_mapping(values: Mapping[str, Any], why: str) -> dict[str, Any]:
-    """Return the values that can be written, by name.
-
-    Args:
-        values: the environment, the policy or the summary of a report.
-        why: the error of the whole, for what is no mapping at all.
-    """
+    """Return the values that can be written, by name."""
 
     def part() -> dict[str, Any]:
         return {str(name): _checked_or_named(value) for name, value in values.items()}
@@ -46,7 +41,7 @@ def _checked_or_named(value: Any) -> Any:
 
 
 def salvage_record(record: TestRecord | FixtureRecord | KnownLeak) -> dict[str, Any]:
-    """Return the record of a test, a fixture or a stale entry as plain values, as much of it as can be written."""
+    """Return as much as can be written of a test's, fixture's or stale entry's record, as plain values."""
     if isinstance(record, TestRecord):
         found, faults = _salvage(record, _TEST._asdict(), _as_it_is)
         if faults and found["verdict"] == "unchecked":
@@ -71,7 +66,12 @@ def _salvage_finding(finding: Finding) -> dict[str, Any]:
         plain_already = value is None or isinstance(value, (str, int))
         return value if plain_already else encode_finding(dataclasses.replace(_FINDING, **{name: value}))[name]
 
-    found, faults = _salvage(finding, vars(_FINDING), encode)
+    blank = dict(vars(_FINDING))
+    del blank["baseline"]  # a line of the evidence
+    found, faults = _salvage(finding, blank, encode)
+    if finding.baseline is not None:
+        status = finding.baseline
+        found["evidence"].insert(0, isolated(lambda: _checked(status.line), lambda why: f"baseline {UNKNOWN} ({why})"))
     found["evidence"] = [*found["evidence"], *faults]
     return found
 
@@ -79,10 +79,7 @@ def _salvage_finding(finding: Finding) -> dict[str, Any]:
 def _salvage(
     record: object, blank: Mapping[str, Any], encode: Callable[[str, Any], Any]
 ) -> tuple[dict[str, Any], list[str]]:
-    """Encode each field alone. Returns the fields, those of `blank` for what fails, and a line for each that does.
-
-    A record's findings are not encoded here: each is salvaged by itself.
-    """
+    """Encode each field of a record but `findings` alone. Returns the fields and a line for each failure."""
     found: dict[str, Any] = {}
     faults: list[str] = []
     for name, default in blank.items():
@@ -100,7 +97,6 @@ def _salvage(
 
 
 def _checked(value: Any) -> Any:
-    """Return a value as a report has it. Raises whatever keeps it from being written."""
     value = plain(value)
     json.dumps(value, allow_nan=False)
     return value

@@ -1,8 +1,8 @@
-"""Checks of plain values against the dataclasses of the vocabulary, driven by their type hints.
+"""Check plain values against the dataclasses of the model, driven by their type hints.
 
-What comes from a file is a stranger's: each value is either of the type that the dataclass states, or named in an error.
-Integers fit into 64 bits and floats are finite, so that no renderer meets a number it cannot write. Keys that a dataclass
-does not have are ignored: a later release may add some to the same version of the format.
+A file may come from anyone: each value either has the type that its dataclass states, or an error names it. Integers
+fit into 64 bits and floats are finite, so that every renderer can write them. Unknown keys are ignored: a later release
+may add some to this version of the format.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import types
 import typing
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, Union
 
-from pytest_gpuleak.model.findings import Contribution, Finding, FixtureRecord, KnownLeak
+from pytest_gpuleak.model.findings import Contribution, Finding, FixtureRecord, KnownLeak, with_baseline_status
 from pytest_gpuleak.model.text import clean_text, shorten_middle
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ _T = TypeVar("_T")
 _LARGEST = 2**63 - 1
 
 MAX_DEPTH = 50
-"""Levels of lists and objects in a value whose form is free."""
+"""Levels of lists and objects in a value of free form."""
 
 _FINGERPRINT = re.compile(r"[0-9a-f]{1,128}", re.ASCII)
 _SCOPES = Literal["function", "class", "module", "package", "session"]
@@ -38,7 +38,7 @@ _LEAST |= {"saved_tensors": 0, "saved_bytes": 0}
 
 
 class WrongValueError(ValueError):
-    """A value is not what the format says: where it stands, what it is, and what is accepted.
+    """A value is not what the format says. The message tells its place, the value, and what is accepted.
 
     Attributes:
         where: the place, as one writes it in Python (``tests[3].line``).
@@ -49,7 +49,7 @@ class WrongValueError(ValueError):
         self.where = ""
 
     def at(self, place: str) -> WrongValueError:
-        """The same error, one level further out: a place is `.key` or `[index]`."""
+        """Return the error with its place extended by an outer `.key` or `[index]`."""
         self.where = place + self.where
         return self
 
@@ -58,13 +58,13 @@ class WrongValueError(ValueError):
 
 
 def check(kind: type[_T], value: object) -> _T:
-    """Build an instance of a dataclass from plain values, with its defaults for what is missing. Raises WrongValueError."""
+    """Build an instance of a dataclass from plain values, with defaults for missing ones. Raises WrongValueError."""
     built: _T = _checker(kind)(value)  # type: ignore[arg-type]  # a class can be hashed
     return built
 
 
 def check_plain(value: object, depth: int = 0) -> Any:
-    """Return a value of JSON as it is, numbers and depth within bounds. Raises WrongValueError."""
+    """Return a JSON value unchanged if its numbers and depth are within bounds. Raises WrongValueError."""
     if depth > MAX_DEPTH:
         raise WrongValueError(f"is nested too deep: more than {MAX_DEPTH} levels")
     inner = functools.partial(check_plain, depth=depth + 1)
@@ -73,7 +73,7 @@ def check_plain(value: object, depth: int = 0) -> Any:
     elif isinstance(value, list):
         _list(inner)(value)
     elif isinstance(value, int):
-        _integer(int(value))  # true and false are integers too, and fine
+        _integer(int(value))  # true and false are accepted too
     elif isinstance(value, float):
         _number(value)
     return value
@@ -86,7 +86,7 @@ def check_texts(value: object) -> tuple[str, ...]:
 
 
 def check_usage(value: object) -> dict[str, Any]:
-    """Check a run's memory, as `model.memory_usage` describes it: what is there, has its type. Raises WrongValueError."""
+    """Check a run's memory, as `model.memory_usage` describes it. Missing keys pass. Raises WrongValueError."""
     found: dict[str, Any] = _mapping(check_plain)(value)
     for name, kind in _USAGE.items():
         if name in found:
@@ -112,26 +112,26 @@ class _Heavy:
 _USAGE: dict[str, Any] = {"drift": dict[str, dict[str, int]], "peaks": dict[str, int], "heaviest": tuple[_Heavy, ...]}
 
 
-def describe(value: object) -> str:
-    """Name a wrong value, short and free of control characters."""
+def describe_value(value: object) -> str:
+    """Describe a wrong value, short and without control characters."""
     if isinstance(value, dict):
         return "an object"
     if isinstance(value, list):
         return "a list"
     if isinstance(value, int) and not isinstance(value, bool) and abs(value) > _LARGEST:
-        return "a number of more than 64 bits"  # Python refuses to write the longest ones at all
+        return "a number of more than 64 bits"  # Python limits the digits it writes
     if value is None or isinstance(value, bool):
         return {None: "null", True: "true", False: "false"}[value]
     return clean_text(repr(value), _SHOWN)
 
 
 def _wrong(value: object, accepted: str) -> WrongValueError:
-    return WrongValueError(f"is {describe(value)}, which is not {accepted}")
+    return WrongValueError(f"is {describe_value(value)}, which is not {accepted}")
 
 
 @functools.cache
 def _checker(kind: Any) -> Check:
-    """The check of one type: a function that returns the value as the dataclasses want it, or raises WrongValueError."""
+    """Return the check of one type: a function that returns the value, or raises WrongValueError."""
     if kind is Any:
         return check_plain
     if kind in _SIMPLE:
@@ -153,11 +153,15 @@ def _checker(kind: Any) -> Check:
 
 
 def _record(kind: type[Any]) -> Check:
-    # The records know their findings by name alone, since most runs make none.
+    # The records name these types without importing them.
     hints = typing.get_type_hints(
         kind, localns={"Finding": Finding, "FixtureRecord": FixtureRecord, "KnownLeak": KnownLeak}
     )
-    fields = [(name, _limited(kind, name, hints[name]), required) for name, required in _fields(kind)]
+    fields = [
+        (name, _limited(kind, name, hints[name]), required)
+        for name, required in _fields(kind)
+        if (kind, name) != (Finding, "baseline")  # a line of the evidence
+    ]
 
     def one(value: object) -> Any:
         if not isinstance(value, dict):
@@ -171,13 +175,14 @@ def _record(kind: type[Any]) -> Check:
                     raise error.at("." + name) from None
             elif required:
                 raise WrongValueError("is missing").at("." + name)
-        return kind(**found)
+        built = kind(**found)
+        return with_baseline_status(built) if kind is Finding else built
 
     return one
 
 
 def _fields(kind: type[Any]) -> list[tuple[str, bool]]:
-    """The fields of a dataclass or a named tuple, and whether each must be there."""
+    """Return the fields of a dataclass or named tuple, and whether each is required."""
     if hasattr(kind, "_fields"):
         return [(name, name not in kind._field_defaults) for name in kind._fields]
     missing = dataclasses.MISSING
@@ -188,7 +193,7 @@ def _fields(kind: type[Any]) -> list[tuple[str, bool]]:
 
 
 def _limited(kind: type[Any], name: str, hint: Any) -> Check:
-    """The check of one field: what its type hint says, and what the format says beyond it."""
+    """Return the check of one field: its type hint, and what the format says beyond it."""
     if name == "fingerprint":
         return _fingerprint
     if (kind, name) == (FixtureRecord, "scope"):
@@ -219,7 +224,7 @@ def _fingerprint(value: object) -> str:
 def _choice(accepted: tuple[Any, ...]) -> Check:
     def one(value: object) -> Any:
         if isinstance(value, str) and value in accepted:
-            return accepted[accepted.index(value)]  # one string for all records, not one each
+            return accepted[accepted.index(value)]  # share one string among all records
         raise _wrong(value, "one of " + ", ".join(accepted))
 
     return one
@@ -274,7 +279,7 @@ def _integer(value: object) -> int:
 
 
 def _number(value: object) -> float:
-    """A number; null, which a report has where none could be measured, is 0."""
+    """Check a number. Null, which a report has where nothing was measured, is 0."""
     if value is None:
         return 0.0
     if isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) <= _LARGEST:

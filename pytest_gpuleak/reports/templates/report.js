@@ -1,4 +1,4 @@
-// Makes the report quicker to read: filters, sorts, opens findings by key, draws the charts anew and lists all tests.
+// Makes the report quicker to read: filters, sorts, opens findings by key, redraws the charts and lists all tests.
 // Everything that it shows is on the page without it, but for the clean tests. Text goes in as text alone.
 (function () {
   "use strict";
@@ -80,7 +80,7 @@
   let descending = false;
   let order = bodies;
 
-  function anew() {
+  function refresh() {
     limit = PAGE;
     filter();
   }
@@ -131,7 +131,7 @@
     order = keyed.map((entry) => entry[2]);
     table.append(...order);
     showSort();
-    anew();
+    refresh();
   }
 
   function showSort() {
@@ -210,18 +210,18 @@
     let waiting = 0;
     text.addEventListener("input", () => {
       clearTimeout(waiting);
-      waiting = setTimeout(anew, 60);
+      waiting = setTimeout(refresh, 60);
     });
     text.addEventListener("keydown", (event) => {
       if (event.key === "Escape") {
         text.value = "";
-        anew();
+        refresh();
       } else if (event.key === "ArrowDown" && visible().length) {
         event.preventDefault();
         button(visible()[0]).focus();
       } else if (event.key === "Enter") {
         event.preventDefault();
-        anew();
+        refresh();
       }
     });
     form.addEventListener("submit", (event) => event.preventDefault());
@@ -230,7 +230,7 @@
       limit += PAGE;
       filter();
     });
-    for (const select of selects) select.addEventListener("change", anew);
+    for (const select of selects) select.addEventListener("change", refresh);
     sortBy.addEventListener("change", () => {
       descending = sortBy.value === "bytes";
       sort();
@@ -247,7 +247,7 @@
         event.preventDefault();
         reset();
         text.value = link.dataset.search;
-        anew();
+        refresh();
         byId("findings").scrollIntoView();
         text.focus({ preventScroll: true });
       });

@@ -1,4 +1,4 @@
-"""What the end of a run says of its baseline: plain lines, for a log without colour."""
+"""Lines on the baseline at the end of a run."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ if TYPE_CHECKING:
     from pytest_gpuleak.model.findings import KnownLeak
 
 STALE_SHOWN = 20
-"""Stale entries that are named; the JSON report has all."""
+"""Number of stale entries that are listed. The JSON report has all."""
 
 CHANGES_SHOWN = 200
-"""Entries of an update that are listed of each sort; the file has all."""
+"""Number of entries of an update that are listed of each sort. The file has all."""
 
 _ID_LIMIT = 300
 
 
 class Change(Protocol):
-    """What an update has changed: entries, each as it is now."""
+    """What an update changed: entries as they are now."""
 
     @property
     def added(self) -> tuple[KnownLeak, ...]: ...  # noqa: D102 - the name says it
@@ -40,12 +40,7 @@ class Change(Protocol):
 
 
 def render_change(change: Change, file: str) -> list[str]:
-    """Write what an update has done: the counts, then each entry that was added, removed or changed.
-
-    Args:
-        change: what it has changed.
-        file: the baseline's path, free of control characters.
-    """
+    """Write what an update changed: the counts, then each entry that was added, removed or changed."""
     counts = f"{len(change.added)} added, {len(change.removed)} removed, {len(change.changed)} changed"
     lines = [f"gpu-leak: baseline {file}: {counts}, {len(change.kept)} kept"]
     lines += _cut([f"  + {render_entry(entry)}" for entry in change.added[: CHANGES_SHOWN + 1]], len(change.added))
@@ -61,19 +56,12 @@ def render_change(change: Change, file: str) -> list[str]:
 
 
 def _cut(lines: list[str], count: int) -> list[str]:
-    """Cut lines to as many as are worth reading, and say how many more there are of `count`."""
     more = count - CHANGES_SHOWN
     return lines if more <= 0 else [*lines[:CHANGES_SHOWN], f"    and {more} more, in the file"]
 
 
 def render_stale(stale: Sequence[KnownLeak], file: str, *, fails: bool) -> list[str]:
-    """Write which entries list a leak that is gone, and what to do; none where none does.
-
-    Args:
-        stale: those entries.
-        file: the baseline's path, free of control characters.
-        fails: whether they fail the run.
-    """
+    """Write which entries are stale and what to do; nothing where none is."""
     if not stale:
         return []
     noun = "entry of the baseline is" if len(stale) == 1 else "entries of the baseline are"
@@ -86,7 +74,7 @@ def render_stale(stale: Sequence[KnownLeak], file: str, *, fails: bool) -> list[
 
 
 def render_entry(entry: KnownLeak) -> str:
-    """Write an entry as one line: where, what and who holds it."""
+    """Write an entry as one line: test or fixture, size and holder."""
     where = clean_text(entry.test, _ID_LIMIT)
     if entry.fixture is not None:
         where = f"fixture '{clean_text(entry.fixture, _ID_LIMIT)}'{f' of {where}' if where else ''}"

@@ -1,8 +1,7 @@
-"""The terminal report: plain lines of text, read in an 80-column CI log without colour.
+"""Findings on the terminal: plain lines, readable in an 80-column CI log without colour.
 
-Each finding says in its first lines what leaked, who holds it and where it was created. Whatever comes from the user
-is cleaned and cut (`ID_LIMIT`, `TEXT_LIMIT`); a chain of holders is shortened in its middle to fit the width, while a
-place in a file is never cut by it.
+The first lines of a finding tell what leaked, who holds it and where it was created. User text is cleaned and cut
+(`ID_LIMIT`, `TEXT_LIMIT`). A chain of holders is shortened in its middle to fit the width; a place in a file never is.
 """
 
 from __future__ import annotations
@@ -11,7 +10,6 @@ import itertools
 import textwrap
 from typing import TYPE_CHECKING
 
-from pytest_gpuleak.model.baseline_status import is_standing
 from pytest_gpuleak.model.text import clean_text, count_of, format_bytes, shorten_middle
 from pytest_gpuleak.reports.terminal.summary import ID_LIMIT, INDENT, MIN_WIDTH, TEXT_LIMIT
 from pytest_gpuleak.reports.wording import describe_amount, describe_holder
@@ -21,17 +19,17 @@ if TYPE_CHECKING:
 
     from pytest_gpuleak.model.findings import ArrayInfo, Autograd, Contribution, Finding, Holder, Origin
 
-_SHORT_CHAIN = 120  # JUnit and longrepr have no columns; a line in them should still be one
+_SHORT_CHAIN = 120  # JUnit and longrepr have no width; keep a line readable
 _ARRAYS_SHOWN = 5  # with -v; the JSON report has more
 _STEPS_SHOWN = 30
 _PARTS_SHOWN = 3
-_MOST_SHOWN = 50  # of lines of creation, parts, figures and further holders, whatever is asked for
-_CHAIN_END = 12  # characters that the end of a chain takes to be worth showing beside its root
+_MOST_SHOWN = 50  # creation lines, parts, figures and further holders, even with -v
+_CHAIN_END = 12  # shortest end of a chain worth showing beside its root, in characters
 _LABEL_INDENT = " " * 11
 
 
 def render_finding(finding: Finding, *, verbosity: int = 0, width: int = 80) -> list[str]:
-    """Write one finding: what leaked, who holds it, where it was created, then what else is known, indented."""
+    """Write one finding, indented: what leaked, who holds it, where it was created, then all else that is known."""
     width = max(width, MIN_WIDTH)
     lines = _what_lines(finding, width) + _baseline_lines(finding, width)
     if finding.holder is not None or finding.metric is None:
@@ -45,13 +43,12 @@ def render_finding(finding: Finding, *, verbosity: int = 0, width: int = 80) -> 
         lines += _created(finding, width, every=verbosity > 0)
     lines += _parts(finding, width, every=verbosity > 0)
     for text in finding.evidence[:_MOST_SHOWN]:
-        if not is_standing(text):
-            lines += wrapped("figures", text, width)
+        lines += wrapped("figures", text, width)
     lines += [labelled("tensor", _array(array)) for array in finding.tensors[: _ARRAYS_SHOWN if verbosity > 0 else 1]]
     if finding.why_unconfirmed:
         lines += wrapped("because", finding.why_unconfirmed, width)
     lines += _graph(finding.autograd)
-    if finding.known and not any(map(is_standing, finding.evidence)):
+    if finding.known and finding.baseline is None:
         lines.append(labelled("known", "listed in the baseline"))
     return lines
 
@@ -68,7 +65,7 @@ def render_holders(holders: Sequence[Holder], autograd: Autograd | None, *, widt
 
 
 def render_short(finding: Finding) -> str:
-    """Write one finding for a test's own report (its longrepr, JUnit): what leaked, who holds it, where created."""
+    """Write one finding for a test's own report (longrepr, JUnit): what leaked, who holds it, where it was created."""
     origin = next((array.created for array in finding.tensors if array.created is not None), None)
     created = _place(origin) if origin else "unknown"
     fix = f"\nfix: {clean_text(finding.hint, TEXT_LIMIT)}" if finding.hint else ""
@@ -95,12 +92,10 @@ def _what_lines(finding: Finding, width: int) -> list[str]:
 
 
 def _baseline_lines(finding: Finding, width: int) -> list[str]:
-    """Write what a baseline says of a finding, above all else: whether it needs to be read."""
-    lines: list[str] = []
-    for text in filter(is_standing, finding.evidence):
-        line = INDENT + clean_text(text, TEXT_LIMIT)
-        lines += textwrap.wrap(line, width, subsequent_indent=_LABEL_INDENT, break_on_hyphens=False)
-    return lines
+    if finding.baseline is None:
+        return []
+    line = INDENT + clean_text(finding.baseline.line, TEXT_LIMIT)
+    return textwrap.wrap(line, width, subsequent_indent=_LABEL_INDENT, break_on_hyphens=False)
 
 
 def _held_lines(holder: Holder | None, width: int, label: str = "held by") -> list[str]:
@@ -114,14 +109,13 @@ def _held_lines(holder: Holder | None, width: int, label: str = "held by") -> li
 
 
 def _other_lines(finding: Finding, width: int) -> list[str]:
-    """Write the further holders."""
     first = [] if finding.holder is None else [_held_lines(finding.holder, width, label="and by")]
     others = [_held_lines(other, width, label="and by") for other in finding.other_holders[:_MOST_SHOWN]]
     return _without_repeats(first, others)
 
 
 def _without_repeats(first: Sequence[list[str]], others: Sequence[list[str]]) -> list[str]:
-    """Write each text once, and count the rest: two entries of one cache read the same, and tell a reader nothing."""
+    """Write each text once and count the rest: two entries of one cache read the same."""
     met = set(map(tuple, first))
     lines: list[str] = []
     repeated = 0
@@ -149,7 +143,7 @@ def _holder_kind(holder: Holder) -> str:
 
 
 def _chain(holder: Holder, width: int) -> str:
-    """Write the chain from the root to the array; the root, which is what one edits, is the last to be cut."""
+    """Write the chain from root to array. The root, which is what one edits, is cut last."""
     chain = clean_text(holder.text or holder.root or "nothing that the gc module shows", TEXT_LIMIT)
     root = clean_text(holder.root, TEXT_LIMIT)
     room = width - len(root)
@@ -172,7 +166,7 @@ def _path(holder: Holder, width: int) -> list[str]:
 def _created(finding: Finding, width: int, *, every: bool) -> list[str]:
     origins = list(dict.fromkeys(array.created for array in finding.tensors if array.created is not None))
     if not origins:
-        return [labelled("created", "unknown (lines are noted while a test runs again)")]
+        return [labelled("created", "unknown (recorded only during a re-run)")]
     lines: list[str] = []
     shown = origins[: _MOST_SHOWN if every else 1]
     for origin in shown:
@@ -188,7 +182,7 @@ def _created(finding: Finding, width: int, *, every: bool) -> list[str]:
 
 
 def _parts(finding: Finding, width: int, *, every: bool) -> list[str]:
-    """Write what memory consists of that is no tensor's: each part, the line that allocated it, and who holds it."""
+    """Write the parts of memory that no tensor explains: size, allocating line, holder."""
     lines: list[str] = []
     for part in finding.contributions[: _MOST_SHOWN if every else _PARTS_SHOWN]:
         lines += wrapped("of it", _part(part), width)
@@ -229,11 +223,11 @@ def _array(array: ArrayInfo) -> str:
 
 
 def wrapped(label: str, text: str, width: int) -> list[str]:
-    """Write a text behind its label, cleaned and cut, in as many lines as it takes."""
+    """Write cleaned and cut text behind its label, wrapped to the width."""
     line = labelled(label, clean_text(text, TEXT_LIMIT))
     return textwrap.wrap(line, width, subsequent_indent=_LABEL_INDENT, break_on_hyphens=False)
 
 
 def labelled(label: str, text: str) -> str:
-    """Write one line with its label; a line that continues another one has none."""
+    """Write one line with its label; a continuation line has none."""
     return f"{INDENT}{label:<7}  {text}"

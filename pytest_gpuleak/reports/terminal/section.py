@@ -1,4 +1,4 @@
-"""The section GPU LEAKS: each holder once, with its largest finding, and what else it keeps."""
+"""The section GPU LEAKS: each holder once, with its largest finding and its totals."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ if TYPE_CHECKING:
     from pytest_gpuleak.reports.grouping import Entry, Group
 
 MAX_EXPLAINED = 200
-"""Holders that are explained. A log of more is not read; the JSON report has all."""
+"""Number of holders that are explained. Longer logs are not read; the JSON report has all."""
 
 MAX_EXPLAINED_VERBOSE = 2_000
-"""As `MAX_EXPLAINED`, with ``-v``; also the lines with ``-q``, and the names of one holder's tests with ``-v``."""
+"""The same with ``-v``. Also the number of lines with ``-q``, and of one holder's tests with ``-v``."""
 
 _TESTS_SHOWN = 3
 _FIXTURES_SHOWN = 10
@@ -32,9 +32,9 @@ _FIXTURES_SHOWN = 10
 def render_leaks(report: RunReport, *, verbosity: int, width: int) -> list[str]:
     """Write the lines below the title ``GPU LEAKS``; none where there is nothing to show.
 
-    What failed is explained, the largest first; from verbosity 1 up (``-v``) also what was noted or allowed, and each
-    holder's path step by step. The findings of one holder are one entry. At -1 (``-q``) each failed finding takes one
-    line, below that none.
+    Failing findings are explained, largest first, one entry a holder. With ``-v`` (verbosity 1) noted and allowed
+    findings and each holder's path are shown too. With ``-q`` (-1) each failing finding takes one line; below that
+    nothing is shown.
     """
     if verbosity < 0:
         return _render_quietly(report) if verbosity == -1 else []
@@ -63,13 +63,7 @@ def render_leaks(report: RunReport, *, verbosity: int, width: int) -> list[str]:
 
 
 def render_totals(group: Group, *, width: int, every: bool = False) -> list[str]:
-    """Write what a holder keeps in all, and for whom; nothing where it keeps one finding alone.
-
-    Args:
-        group: the findings of the holder, the first of which is explained.
-        width: columns.
-        every: whether to name all tests, as far as `MAX_EXPLAINED_VERBOSE` goes.
-    """
+    """Write what a holder keeps in all, and for which tests; nothing for a single finding."""
     if len(group.entries) == 1:
         return []
     whose = [count_of(group.tests, "test")] if group.tests else []
@@ -82,7 +76,7 @@ def render_totals(group: Group, *, width: int, every: bool = False) -> list[str]
 
 
 def name_of_record(record: TestRecord | FixtureRecord) -> str:
-    """Name a test by its id, a fixture by its name, its scope and where it is defined."""
+    """Name a test by its id, a fixture by its name, scope and place."""
     if isinstance(record, TestRecord):
         return clean_text(record.nodeid, ID_LIMIT)
     place = clean_text(record.baseid if record.file is None else record.file, ID_LIMIT)
@@ -93,7 +87,7 @@ def name_of_record(record: TestRecord | FixtureRecord) -> str:
 
 
 def _also_in(group: Group, width: int, *, every: bool) -> list[str]:
-    """Write the other tests and fixtures of a holder, each with its bytes, the largest first."""
+    """Write the other tests and fixtures of a holder with their bytes, largest first."""
     sizes: dict[str, int] = {}
     for record, found in group.entries:
         name = name_of_record(record)
@@ -112,7 +106,6 @@ def _also_in(group: Group, width: int, *, every: bool) -> list[str]:
 
 
 def _render_safely(group: Group, verbosity: int, width: int) -> list[str]:
-    """Write an entry; where that fails, a line in its place."""
     record, found = group.entries[0]
 
     def part() -> list[str]:
@@ -139,7 +132,7 @@ def _line(record: TestRecord | FixtureRecord, found: Finding) -> str:
 
 
 def _sections(report: RunReport) -> Iterator[tuple[str, Sequence[Entry]]]:
-    """Yield the findings by the verdict of their test or fixture, what fails first."""
+    """Yield the findings by verdict of their test or fixture, leaked first."""
     sections: dict[str, list[Entry]] = {"leaked": [], "noted": [], "allowed": []}
     for test in report.tests:
         if test.verdict in sections:

@@ -1,4 +1,4 @@
-"""What every run says at its end: one line, and what the tests took. The rest of the terminal report is `findings`."""
+"""Lines at the end of every run: the summary, faults, and the heaviest tests."""
 
 from __future__ import annotations
 
@@ -13,25 +13,19 @@ if TYPE_CHECKING:
     from pytest_gpuleak.model.records import RunReport, TestRecord
 
 ID_LIMIT = 300
-"""Characters of a test id or a file name."""
+"""Longest test id or file name, in characters."""
 
 TEXT_LIMIT = 500
-"""Characters of a chain, a source line, a reason or a hint."""
+"""Longest chain, source line, reason or hint, in characters."""
 
 MIN_WIDTH = 60
-"""Columns that lines may take however narrow the terminal is: cut shorter, they say nothing."""
+"""Smallest width that lines are cut to, in columns, however narrow the terminal is."""
 
 INDENT = "  "
-"""What lines that belong to another one begin with."""
 
 
 def render_summary(counts: Mapping[str, Any]) -> str:
-    """Write the run's one line: ``gpu-leak: 2 leaked, 1 noted, 3 unchecked, 97 clean; 21 us a test``.
-
-    Args:
-        counts: a report's `summary`. Read are, each 0 or left out where missing: leaked, fixtures_leaked, noted,
-            allowed, unchecked, clean, known, stale and overhead_per_test_us.
-    """
+    """Write the summary line: ``gpu-leak: 2 leaked, 1 noted, 3 unchecked, 97 clean; 21 us a test``."""
     parts = [f"{counts.get('leaked', 0)} leaked"]
     if counts.get("fixtures_leaked"):
         parts.append(f"{count_of(counts['fixtures_leaked'], 'fixture')} leaked")
@@ -45,12 +39,7 @@ def render_summary(counts: Mapping[str, Any]) -> str:
 
 
 def render_faults(tests: Iterable[TestRecord], outside: Sequence[str]) -> str | None:
-    """Write in one line where the check itself, or a user's hook, has failed, and how first; None where it did not.
-
-    Args:
-        tests: the records of the run.
-        outside: what failed outside of tests.
-    """
+    """Write in one line where the check itself or a user's hook failed first; None where neither did."""
     faulty = [test for test in tests if test.faults]
     if not (faulty or outside):
         return None
@@ -65,7 +54,7 @@ def render_faults(tests: Iterable[TestRecord], outside: Sequence[str]) -> str | 
 
 
 def render_usage(report: RunReport, *, width: int) -> list[str]:
-    """Write what the tests took: the heaviest, then what the session added up to; none where nothing was measured.
+    """Write the heaviest tests and what the session added; nothing where no counter was read.
 
     Reads `summary["memory"]`.
     """

@@ -1,7 +1,7 @@
-"""A session under a baseline: read it once, hold each test to it where it runs, settle the rest when the run ends.
+"""A session under a baseline: each test is judged where it runs, the rest at the end of the run.
 
-The controller of pytest-xdist reads the file and sends its entries to the workers, which read and write no file. What
-a worker has seen of the collection comes back with its output.
+The controller of pytest-xdist reads the file and sends its entries to the workers, which read and write no file. What a
+worker saw of the collection comes back with its output.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pytest_gpuleak.baseline.matching import MAX_TEXT, Judge, is_recorded, place_of
+from pytest_gpuleak.baseline.matching import MAX_TEXT, Judge, entry_place, is_recorded
 from pytest_gpuleak.baseline.update import (
     Baseline,
     BaselineChange,
@@ -43,9 +43,9 @@ if TYPE_CHECKING:
     from pytest_gpuleak.model.records import RunReport
 
 BASELINE_KEY = "gpu_leak_baseline"
-"""Where the entries travel to a worker in xdist's ``workerinput``."""
+"""Key of the entries in xdist's ``workerinput``."""
 SEEN_KEY = "gpu_leak_seen"
-"""Where travels back what a worker has seen of the collection, in its ``workeroutput``."""
+"""Key of what a worker saw of the collection, in xdist's ``workeroutput``."""
 
 _PATH_LIMIT = 300
 
@@ -53,7 +53,7 @@ _PATH_LIMIT = 300
 def open_baseline(config: pytest.Config, settings: Settings) -> BaselineRun | None:
     """Read the run's baseline and register what follows the run; None where the run has none.
 
-    Raises pytest.UsageError for a file that cannot be used, and for options that need one and have none.
+    Raises pytest.UsageError for a file that cannot be used, and for options that need a baseline and have none.
     """
     worker: dict[str, Any] | None = getattr(config, "workerinput", None)
     if settings.baseline is None:
@@ -77,7 +77,7 @@ def _read(config: pytest.Config, path: Path, *, updating: bool) -> Baseline:
     place = place_of_option(config, "baseline")
     shown = clean_text(str(path), _PATH_LIMIT)
     try:
-        # What takes an hour is not begun if it cannot be written down in the end.
+        # Do not begin a long run whose result cannot be written.
         if updating and not os.access(path.parent, os.W_OK | os.X_OK):
             raise pytest.UsageError(
                 f"{place}: {shown} cannot be written: its folder is missing or may not be written to"
@@ -97,20 +97,13 @@ def _read(config: pytest.Config, path: Path, *, updating: bool) -> Baseline:
 
 
 class BaselineRun:
-    """Holds a session's tests and fixtures to a baseline.
-
-    Args:
-        config: pytest's config.
-        settings: what the run was asked for.
-        baseline: the leaks that are known.
-        path: the baseline's file.
-    """
+    """Judge a session's tests and fixtures by a baseline."""
 
     def __init__(self, config: pytest.Config, settings: Settings, baseline: Baseline, path: Path) -> None:
         self.baseline = baseline
         self.path = path
         self.change: BaselineChange | None = None
-        """What an update has changed; None where none was made."""
+        """What an update changed; None without an update."""
         self.failed = False
         """Whether stale entries fail the run."""
         self.notes: list[str] = []
@@ -122,13 +115,13 @@ class BaselineRun:
         self._of_workers: list[Seen] = []
 
     def settle(self, findings: tuple[Finding, ...], nodeid: str) -> tuple[Finding, ...]:
-        """The findings of one test, those that are known set so. While the baseline is updated, all are."""
+        """Return the findings of one test with `known` set. While the baseline is updated, all are known."""
         if self._settings.update_baseline:
             return tuple(_accepted(found) for found in findings)
         return self._judge.settle(findings, clean_text(function_of(nodeid), MAX_TEXT), None)
 
     def settle_fixtures(self, records: Iterable[FixtureRecord]) -> list[FixtureRecord]:
-        """As `settle`, for the fixtures of this process."""
+        """Do the same for the fixtures of this process."""
         settled = []
         for record in records:
             findings = record.findings
@@ -136,22 +129,22 @@ class BaselineRun:
                 if self._settings.update_baseline:
                     findings = tuple(_accepted(found) for found in findings)
                 else:
-                    findings = self._judge.settle(findings, *place_of(record))
+                    findings = self._judge.settle(findings, *entry_place(record))
             settled.append(dataclasses.replace(record, findings=findings))
         return settled
 
     def pytest_itemcollected(self, item: pytest.Item) -> None:
-        """A test was collected; it may be deselected yet."""
+        """Record a collected test; it may still be deselected."""
         self._watch.note_collected(item)
 
     @pytest.hookimpl(trylast=True)
     def pytest_collection_finish(self, session: pytest.Session) -> None:
-        """The tests to run are known."""
+        """Record the tests that will run."""
         self._watch.note_selected(session.items)
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_fixture_setup(self, fixturedef: Any, request: Any) -> None:
-        """A fixture is set up: should it leave nothing, its entry is stale."""
+        """Record a fixture's setup: its entry is stale if it leaves nothing."""
         self._watch.note_fixture(fixturedef, request)
 
     @pytest.hookimpl(optionalhook=True)
@@ -164,7 +157,7 @@ class BaselineRun:
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_testnodedown(self, node: Any) -> None:
-        """Take what a worker has seen; one that died says nothing."""
+        """Take what a worker saw. A worker that died sends nothing."""
         sent = (getattr(node, "workeroutput", None) or {}).get(SEEN_KEY)
         if sent is not None:
             gone, partial, fixtures = sent
@@ -172,18 +165,14 @@ class BaselineRun:
 
     @pytest.hookimpl(trylast=True)
     def pytest_sessionfinish(self) -> None:
-        """In a worker: hand over what was seen."""
+        """In a worker, send what was seen."""
         if hasattr(self._config, "workerinput"):
             self._config.workeroutput[SEEN_KEY] = [sorted(part) for part in self._watch.seen()]  # type: ignore[attr-defined]
 
     def finish(self, report: RunReport, session: pytest.Session) -> tuple[RunReport, str | None]:
-        """The run is over: update the baseline if asked to, and judge the run by it.
+        """Update the baseline if requested, and judge the run by it.
 
-        Returns the run as judged, and what went wrong, as one line, or None.
-
-        Args:
-            report: the run, fixtures included.
-            session: pytest's session, which knows how it ended.
+        Returns the judged run, and what went wrong as one line, or None.
         """
         seen = self._seen(report)
         error = None
@@ -199,7 +188,6 @@ class BaselineRun:
         return judged, error
 
     def _seen(self, report: RunReport) -> Seen:
-        """What this process or its workers have seen."""
         seen = self._watch.seen()
         if self._of_workers:
             seen = Seen(
@@ -208,12 +196,12 @@ class BaselineRun:
                 frozenset.union(*(one.fixtures for one in self._of_workers)),
             )
         if any(record.outcome in ("failed", "error") for record in report.tests):
-            # What a failed test's traceback holds is not blamed on a fixture: finding nothing says nothing.
+            # After a failed test a fixture without findings proves nothing: tracebacks are not blamed on fixtures.
             seen = seen._replace(fixtures=frozenset())
         return seen
 
     def _why_not(self, report: RunReport, session: pytest.Session) -> str | None:
-        """Why the baseline is not updated by this run, as one line; None if it is."""
+        """Return why this run does not update the baseline, as one line; None if it does."""
         status = session.exitstatus
         if report.incomplete is not None or status == pytest.ExitCode.INTERRUPTED:
             why = f"the run is incomplete: {report.incomplete or 'it was interrupted'}"
@@ -246,8 +234,8 @@ class BaselineRun:
         return None
 
     def _note_unseen(self, report: RunReport, seen: Seen, change: BaselineChange) -> None:
-        """Say that an update saw a part of the suite, if it did."""
-        ran = {place_of(record)[0] for record in report.tests if record.verdict != "unchecked"}
+        """Add a line if an update saw only a part of the suite."""
+        ran = {entry_place(record)[0] for record in report.tests if record.verdict != "unchecked"}
         unseen = sum(
             entry.test not in ran if entry.fixture is None else (entry.test, entry.fixture) not in seen.fixtures
             for entry in change.kept
@@ -261,7 +249,7 @@ class BaselineRun:
             )
 
     def render(self, report: RunReport, *, verbosity: int) -> list[str]:
-        """Write the lines for the end of the run: what an update has changed, what is stale, and what else to know."""
+        """Write the lines for the end of the run: what an update changed, what is stale, and notes."""
         lines = render_change(self.change, self._shown) if self.change is not None else []
         if verbosity >= 0 or self.failed:
             lines += render_stale(report.stale, self._shown, fails=self.failed)
@@ -273,7 +261,7 @@ class BaselineRun:
 
 
 class _Watch:
-    """Follows a collection: which tests of the baseline are there, and which of their parameters run."""
+    """Follow a collection: which tests of the baseline exist, and which of their parameters run."""
 
     def __init__(self, config: pytest.Config, baseline: Baseline) -> None:
         self._config = config
@@ -304,10 +292,9 @@ class _Watch:
             self._fixtures_seen.add((clean_text(place.baseid, MAX_TEXT), clean_text(place.name, MAX_TEXT)))
 
     def seen(self) -> Seen:
-        """What is known once the run is over."""
         arguments = [str(argument) for argument in self._config.args]
         if not self._began or self._config.getoption("lf", False):
-            # --lf leaves tests out while they are collected, and tells nobody.
+            # --lf drops tests during collection without a hook call.
             return Seen(partial=frozenset(self._tests), fixtures=frozenset(self._fixtures_seen))
         by_parameter = {function_of(text).rpartition("::")[2] for text in arguments if "::" in text and "[" in text}
         partial = {
@@ -322,7 +309,7 @@ class _Watch:
         return Seen(frozenset(gone), frozenset(partial), frozenset(self._fixtures_seen))
 
     def why_nothing_is_gone(self) -> str | None:
-        """A line where every file of the baseline is missing: it is another folder's, or the rootdir is another."""
+        """Return a line if every file of the baseline is missing: the baseline is another rootdir's."""
         if not self._files or any(self._path_of(file).exists() for file in self._files):
             return None
         return (
@@ -331,12 +318,9 @@ class _Watch:
         )
 
     def _is_whole(self, file: str, arguments: Iterable[Path], *, elsewhere: bool) -> bool:
-        """Whether the run was asked for all that a file holds, and has read it; or would have, were it there.
+        """Tell whether the run collected all of a file, or would have, were the file there.
 
-        Args:
-            file: the file, as the baseline names it.
-            arguments: the folders and files that the run was asked for.
-            elsewhere: whether every file of the baseline is missing.
+        `elsewhere` tells that every file of the baseline is missing.
         """
         path = self._path_of(file)
         read = file in self._files_seen
@@ -356,5 +340,5 @@ def _is_below(path: Path, folder: Path) -> bool:
 
 
 def _accepted(finding: Finding) -> Finding:
-    """A finding as it stands while the baseline is updated: whether it is recorded, the end of the run decides."""
+    """Return a finding as it is during an update. The end of the run decides whether it is recorded."""
     return dataclasses.replace(finding, failed=False, known=True) if is_recorded(finding) else finding

@@ -1,8 +1,8 @@
-"""`--gpu-leak-clean`: after a failed test its frames are cleared, and the device's cache is released.
+"""`--gpu-leak-clean`: clear a failed test's frames and release the device's cache.
 
-A failed test's traceback pins the locals of its frames: pytest keeps it in ``sys.last_value`` until the next call, and
-plugins keep it longer. What an error itself refers to (its arguments, ``AttributeError.obj``) is not touched, and goes with
-the error. By the time that anything is cleared the traceback has been written, and the debuggers are done.
+A failed test's traceback keeps the locals of its frames: pytest stores it in ``sys.last_value`` until the next call,
+plugins for longer. What an error itself refers to (its arguments, ``AttributeError.obj``) is freed with the error. When
+frames are cleared, the traceback has been written and debuggers have ended.
 """
 
 from __future__ import annotations
@@ -33,13 +33,7 @@ _traceback_of: Callable[[BaseException], types.TracebackType | None] = vars(Base
 
 
 class CleaningHooks:
-    """Cleans up after each failed attempt of a test.
-
-    Args:
-        config: pytest's config.
-        counters: reads the devices in use, by device and metric (`MemoryWatch.read`).
-        rerunning: whether a test is being run again by the plugin, whose errors are no failures.
-    """
+    """Clean up after each failed attempt of a test."""
 
     def __init__(
         self,
@@ -50,7 +44,7 @@ class CleaningHooks:
         self._config = config
         self._counters = counters
         self._rerunning = rerunning
-        # A debugger that pytest has started may be asked about the frames of any test later on.
+        # pytest's debugger may show the frames of any test later on.
         self._active = not (config.getoption("usepdb", False) or config.getoption("trace", False))
         self._failed: list[tuple[BaseException, types.TracebackType | None]] = []
         self._kept: dict[int, BaseException] = {}  # errors of wider fixtures' setups, by id of the FixtureDef
@@ -58,7 +52,7 @@ class CleaningHooks:
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtest_protocol(self, item: pytest.Item) -> Generator[None, object, object]:
-        """Clean once the test is over for everybody: reports are logged, re-runs of other plugins done."""
+        """Clean up after the test: reports are logged, re-runs of other plugins have ended."""
         try:
             result = yield
             self._clean(item)
@@ -68,7 +62,7 @@ class CleaningHooks:
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtest_setup(self, item: pytest.Item) -> Generator[None, object, object]:
-        """Another attempt begins (pytest-rerunfailures, flaky): the failed one before it is done with."""
+        """Clean up the failed attempt before another one begins (pytest-rerunfailures, flaky)."""
         __tracebackhide__ = True  # a failure's text shows only the user's frames, as without the plugin
         if not self._rerunning():
             self._clean(item)
@@ -78,7 +72,7 @@ class CleaningHooks:
     def pytest_runtest_makereport(
         self, call: pytest.CallInfo[None]
     ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-        """Note the error of a phase that has failed, or of a sub-test."""
+        """Record the error of a failed phase or sub-test."""
         report = yield
         if self._active and report.failed and call.excinfo is not None and not self._rerunning():
             self._failed.append((call.excinfo.value, call.excinfo.tb))
@@ -86,7 +80,7 @@ class CleaningHooks:
 
     @pytest.hookimpl(wrapper=True)
     def pytest_fixture_setup(self, fixturedef: Any) -> Generator[None, object, object]:
-        """Note the error of a wider fixture's setup: pytest raises it again in each test that asks for the fixture."""
+        """Record the error of a wider fixture's setup, which pytest raises again in each of its tests."""
         __tracebackhide__ = True
         try:
             return (yield)
@@ -96,7 +90,7 @@ class CleaningHooks:
             raise
 
     def pytest_fixture_post_finalizer(self, fixturedef: Any) -> None:
-        """The fixture is torn down, and its error forgotten."""
+        """Forget a torn-down fixture's error."""
         self._kept.pop(id(fixturedef), None)
 
     def _clean(self, item: pytest.Item) -> None:
@@ -108,7 +102,7 @@ class CleaningHooks:
                 self._failed.clear()
                 release_values(item, log_handlers(self._config))
                 if gc.isenabled():
-                    collect()  # a full one: failed tests are few, and in a scan there is no border to stop at
+                    collect()  # full: failed tests are few, and a scan has no freeze point
                 release_device_cache(self._counters())
         except Exception as error:  # noqa: BLE001 - a clean-up that fails changes no outcome
             self._failed.clear()
@@ -117,7 +111,7 @@ class CleaningHooks:
                 warn(self._config, f"could not clean up after a failed test: {type(error).__name__}", item.nodeid)
 
     def _errors(self) -> list[tuple[BaseException, types.TracebackType | None]]:
-        """What has failed, and what Python keeps for a debugger of its own."""
+        """Return what failed, and what Python keeps for its own debugger."""
         last = getattr(sys, "last_exc", None) or getattr(sys, "last_value", None)
         if last is None:
             return self._failed
@@ -127,17 +121,14 @@ class CleaningHooks:
 def clear_frames(
     errors: Iterable[tuple[BaseException, types.TracebackType | None]], kept: Iterable[BaseException] = ()
 ) -> int:
-    """Clear the locals of the functions that errors have ended, and of those in the errors behind them.
+    """Clear the locals of functions that errors have ended, and return the number of frames.
 
-    What still runs is left alone, and so is a generator or coroutine that is suspended: to clear its frame would close
-    it, and run the user's ``finally`` (`frame.clear`, up to Python 3.12).
+    Running frames are left alone, and so are suspended generators and coroutines: clearing would close them and run the
+    user's ``finally`` (`frame.clear`, up to Python 3.12).
 
     Args:
         errors: each with a traceback of its own, where it has one beside its ``__traceback__``.
-        kept: errors whose frames are left alone, since they are to be raised and shown again.
-
-    Returns:
-        How many frames were cleared.
+        kept: errors that will be raised and shown again, whose frames are left alone.
     """
     spared = set(map(id, _frames([(error, None) for error in kept])))
     frames = [frame for frame in _frames(errors) if id(frame) not in spared]
@@ -153,27 +144,24 @@ def clear_frames(
 
 
 def _forget_snapshot(frame: types.FrameType) -> None:
-    """Empty the dict that ``f_locals`` has left in a frame, as pytest does when it shows the locals.
+    """Empty the dict that ``f_locals`` leaves in a frame, for example when pytest shows the locals.
 
-    Up to Python 3.12 `frame.clear` does not (CPython's frame_tp_clear). One that the user keeps (``locals()``) is left.
+    Up to Python 3.12 `frame.clear` does not (CPython's frame_tp_clear). A dict that user code keeps (``locals()``) is
+    left.
     """
     if sys.version_info >= (3, 13) or not frame.f_code.co_flags & inspect.CO_OPTIMIZED:
         return
     others = (id(frame.f_globals), id(frame.f_builtins))
     for part in gc.get_referents(frame):
-        # Referred to by the frame, by the list of referents, by `part`, and by the call that counts.
+        # References: the frame, the list of referents, `part`, and the call that counts.
         if type(part) is dict and id(part) not in others and sys.getrefcount(part) <= 4:
             part.clear()
 
 
 def release_device_cache(counters: Mapping[tuple[str, str], int]) -> list[str]:
-    """Give what the allocators of torch's devices have cached back to the devices.
+    """Release the cached memory of torch's allocators, and return the kinds of devices (``cuda``).
 
-    Args:
-        counters: the devices in use, by device and metric. Where nothing is cached nothing is asked.
-
-    Returns:
-        The kinds of devices that were asked (``cuda``).
+    `counters` are the devices in use, by device and metric; devices without cached memory are left alone.
     """
     kinds = {
         device.partition(":")[0]
@@ -191,7 +179,7 @@ def release_device_cache(counters: Mapping[tuple[str, str], int]) -> list[str]:
 
 
 def _frames(errors: Iterable[tuple[BaseException, types.TracebackType | None]]) -> list[types.FrameType]:
-    """The frames of all tracebacks, each once, those of causes, contexts and groups included."""
+    """Return the frames of all tracebacks, each once, causes, contexts and groups included."""
     frames: dict[int, types.FrameType] = {}
     for error, own in errors:
         for top in (own, *map(_traceback_of, error_chain(error))):
@@ -203,14 +191,13 @@ def _frames(errors: Iterable[tuple[BaseException, types.TracebackType | None]]) 
 
 
 def _suspended(frames: list[types.FrameType]) -> set[int]:
-    """Ids of those frames of generators and coroutines that have not finished."""
+    """Return the ids of frames of unfinished generators and coroutines."""
     if sys.version_info >= (3, 11):
-        # The collector sees into a frame once it is on its own (CPython's frame_traverse, f_owns_frame or owner): until
-        # then its contents are the generator's, or the running thread's.
+        # The collector sees into a frame only once it owns its contents (CPython's frame_traverse).
         return {id(frame) for frame in frames if not any(part is frame.f_code for part in gc.get_referents(frame))}
     if not frames:
         return set()
-    # Before, a generator that has not finished refers to its frame, and one that has does not.
+    # Python 3.10: only an unfinished generator refers to its frame.
     with whole_heap():
         holders = get_referrers(*frames)
     kinds = (types.GeneratorType, types.CoroutineType, types.AsyncGeneratorType)
@@ -224,7 +211,7 @@ def _suspended(frames: list[types.FrameType]) -> set[int]:
 
 
 def _errors_of_collectors(item: pytest.Item) -> list[BaseException]:
-    """Errors of collectors' setups: pytest raises them again in each of their tests (runner.py, `SetupState.setup`)."""
+    """Return errors of collectors' setups, which pytest raises again in each of their tests (`SetupState.setup`)."""
     stack = getattr(getattr(item.session, "_setupstate", None), "stack", None)
     if type(stack) is not dict:
         return []

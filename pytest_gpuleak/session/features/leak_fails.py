@@ -1,7 +1,7 @@
-"""When a leak fails its test: as the report of the teardown is logged, and once a test.
+"""Fail a leaking test when the report of its teardown is logged, once a test.
 
-Not as soon as the report is made. Plugins that repeat failed tests (pytest-rerunfailures, flaky) look at it in between:
-they would repeat a leak that a re-run has confirmed, and a cache that was filled once would be clean the second time.
+Not when the report is made: plugins that repeat failed tests (pytest-rerunfailures, flaky) look at it in between. They
+would repeat a confirmed leak, and a filled cache would be clean the second time.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ if TYPE_CHECKING:
 
 
 class LeakFails:
-    """Fails the tests that leaked. Registered with the first one, after every other plugin: called outermost."""
+    """Fails the tests that leaked. Registered with the first leak, after every other plugin: called outermost."""
 
     def __init__(self) -> None:
         self._waiting: pytest.TestReport | None = None
         self._item = 0
 
     def note(self, item: pytest.Item, report: pytest.TestReport) -> None:
-        """A test has leaked: its report is to fail when it is logged.
+        """Fail a test's report when it is logged.
 
-        One that leaked in the attempt before, as flaky's `min_passes` brings about, has been counted. pytest keeps its
-        tests until the session ends, so that an id is a test's for good.
+        A test that already leaked in an earlier attempt (flaky's `min_passes`) was counted then. pytest keeps its tests
+        until the session ends, so an id always means the same test.
         """
         if id(item) == self._item:
             setattr(report, AGAIN_ATTRIBUTE, True)

@@ -1,1 +1,1 @@
-"""What a run notes of its tests, in this process and for xdist's controller."""
+"""Records of a run's tests, in this process and for xdist's controller."""

@@ -1,4 +1,4 @@
-"""Whether a run's report is complete: which tests were to run, which have ended, and what stopped the others.
+"""Tell whether a run's report is complete: which tests were to run, which have ended, what stopped the others.
 
 Registered where the records arrive: in the one process of a run, or in the controller of xdist's workers.
 """
@@ -19,18 +19,18 @@ if TYPE_CHECKING:
     from pytest_gpuleak.model.outcomes import Outcome, TestRecord
 
 DESELECTED_KEY = "gpu_leak_deselected"
-"""Where the number of tests that a worker has deselected travels in xdist's ``workeroutput``."""
+"""Key of the number of tests that a worker deselected, in xdist's ``workeroutput``."""
 
 _REASON_LIMIT = 300
 _GRAVITY: tuple[Outcome, ...] = ("passed", "xpassed", "xfailed", "skipped", "error", "failed")
 
 
 class Completeness:
-    """Follows which tests are to run, run and have ended."""
+    """Follow which tests are to run, run and have ended."""
 
     def __init__(self) -> None:
         self.deselected = 0
-        """Tests that were collected and deselected; in workers, which collect the same, the most of any."""
+        """Tests that were collected and deselected; of workers, which collect the same tests, the highest number."""
         self._expected: dict[str, None] = {}
         self._copies = 1
         self._running: dict[str, int] = {}
@@ -41,69 +41,69 @@ class Completeness:
 
     @property
     def running(self) -> tuple[str, ...]:
-        """The tests that have started and not ended, by nodeid."""
+        """Return the tests that have started and not ended, by nodeid."""
         return tuple(self._running)
 
     def pytest_collectreport(self, report: pytest.CollectReport) -> None:
-        """A file or class that could not be collected: its tests are missing."""
+        """Record a file or class that could not be collected: its tests are missing."""
         self._uncollected += report.failed
 
     def pytest_deselected(self, items: Sequence[pytest.Item]) -> None:
-        """Tests are not to run in this process."""
+        """Count tests that do not run in this process."""
         self.deselected += len(items)
 
     def pytest_collection_finish(self, session: pytest.Session) -> None:
-        """The tests to run are known."""
+        """Record the tests that will run."""
         self._expected = dict.fromkeys(item.nodeid for item in session.items)
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_xdist_setupnodes(self, config: pytest.Config, specs: Sequence[object]) -> None:
-        """With ``--dist=each`` every worker runs every test."""
+        """Note that with ``--dist=each`` every worker runs every test."""
         self._copies = len(specs) if config.getoption("dist", "no") == "each" else 1
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_xdist_node_collection_finished(self, ids: Iterable[str]) -> None:
-        """The tests to run are known, in a worker."""
+        """Record the tests that a worker will run."""
         self._expected.update(dict.fromkeys(ids))
 
     @pytest.hookimpl(optionalhook=True, tryfirst=True)
     def pytest_testnodedown(self, node: Any, error: object) -> None:
-        """A worker has ended, or died."""
+        """Record that a worker has ended or died."""
         output = getattr(node, "workeroutput", None) or {}
         self.deselected = max(self.deselected, output.get(DESELECTED_KEY, 0))
         if error:
             self._lost_workers.append(f"the worker {node.gateway.id} died: {error}")
 
     def pytest_keyboard_interrupt(self, excinfo: pytest.ExceptionInfo[BaseException]) -> None:
-        """The user, a plugin or `pytest.exit` has ended the run."""
+        """Record that the user, a plugin or `pytest.exit` ended the run."""
         error = excinfo.value
         if isinstance(error, pytest.exit.Exception):
             self._stopped = self._stopped or f"pytest.exit: {error.msg}"
-        else:  # `Session.Interrupted`, which has a text, is one too
+        else:  # also `Session.Interrupted`, which has a text
             self._stopped = self._stopped or str(error) or "interrupted (KeyboardInterrupt)"
 
     def pytest_internalerror(self, excrepr: object) -> None:
-        """Pytest or a plugin has failed."""
+        """Record that pytest or a plugin failed."""
         if not self._stopped:
             lines = [line.strip() for line in str(excrepr).splitlines() if line.strip()]
             self._stopped = f"internal error: {lines[-1] if lines else 'unknown'}"
 
     def note_started(self, nodeid: str) -> None:
-        """A test starts."""
+        """Record that a test starts."""
         self._running[nodeid] = self._running.get(nodeid, 0) + 1
 
     def note_report(self, report: pytest.TestReport) -> None:
-        """A report of a running test has arrived: for the outcome of one that brings no record."""
+        """Record a running test's report, for the outcome of a test that brings no record."""
         outcome, known = outcome_of(report), self.outcome_of_running(report.nodeid)
         if _GRAVITY.index(outcome) > _GRAVITY.index(known):
             self._outcomes[report.nodeid] = outcome
 
     def outcome_of_running(self, nodeid: str) -> Outcome:
-        """The outcome that a running test's reports have told so far."""
+        """Return the outcome of a running test, as its reports so far tell."""
         return self._outcomes.get(nodeid, "passed")
 
     def note_ended(self, nodeid: str) -> None:
-        """A test has ended: its record is there. With ``--dist=each`` another worker may be running it still."""
+        """Record that a test has ended. With ``--dist=each`` another worker may still run it."""
         if self._outcomes:
             self._outcomes.pop(nodeid, None)
         if self._running:
@@ -112,13 +112,9 @@ class Completeness:
                 self._running[nodeid] = left
 
     def why_incomplete(self, session: pytest.Session, records: Iterable[TestRecord]) -> str | None:
-        """Tell why tests are missing from the report, as one line; None where none is.
+        """Return why tests are missing from the report, as one line; None where none is.
 
-        A test whose process died while running it is not missing: it has a record that says so.
-
-        Args:
-            session: pytest's session, which knows why it has ended early.
-            records: of the tests that have ended.
+        A test whose process died is not missing: it has a record that says so.
         """
         ended = Counter(nodeid for nodeid, _ in {(record.nodeid, record.worker) for record in records})
         missing = sum(max(0, self._copies - ended[nodeid]) for nodeid in self._expected)

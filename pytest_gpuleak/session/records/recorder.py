@@ -1,7 +1,7 @@
-"""Takes the tests' records as they end: into the ledger, and into the journal. Nothing that was found gets lost.
+"""Take the tests' records as they end, into the run's records and the journal.
 
-A record comes with the report of a test's teardown, from this process or from one of xdist's workers. A test that
-brings none has one made for it: its process died, or a plugin runs it where this one does not see it.
+A record comes with the report of a test's teardown, from this process or from an xdist worker. A test without a record
+(its process died, or another plugin ran it) gets an `unchecked` record here.
 """
 
 from __future__ import annotations
@@ -23,25 +23,18 @@ if TYPE_CHECKING:
     from pytest_gpuleak.reports.json.journal import Journal
     from pytest_gpuleak.session.leak_check import LeakCheck
     from pytest_gpuleak.session.records.completeness import Completeness
-    from pytest_gpuleak.session.records.run_records import Ledger
+    from pytest_gpuleak.session.records.run_records import RunRecords
 
 FIXTURES_ATTRIBUTE = "gpu_leak_fixtures"
-"""The attribute of a report that carries a worker's findings on fixtures so far: should it die, these are known."""
+"""Attribute of a report with a worker's findings on fixtures so far, in case the worker dies."""
 
 _PHASES = ("setup", "call", "teardown")
 
 
 class Recorder:
-    """Takes the records, where they arrive: in the one process of a run, or in the controller of xdist's workers.
+    """Take the records where they arrive: in the one process of a run, or in the controller of xdist's workers."""
 
-    Args:
-        settings: what the run was asked for.
-        ledger: the session's account.
-        check: checks the tests of this process.
-        completeness: follows which tests run.
-    """
-
-    def __init__(self, settings: Settings, ledger: Ledger, check: LeakCheck, completeness: Completeness) -> None:
+    def __init__(self, settings: Settings, ledger: RunRecords, check: LeakCheck, completeness: Completeness) -> None:
         self._settings = settings
         self._ledger = ledger
         self._check = check
@@ -50,7 +43,7 @@ class Recorder:
         self._of_workers: dict[str, list[dict[str, Any]]] = {}
         self._written: tuple[list[FixtureRecord], list[dict[str, Any]]] = ([], [])
         self._without_record: dict[str, pytest.TestReport] = {}
-        self._hung: set[str] = set()  # tests whose worker has ended itself, after it sent their records
+        self._hung: set[str] = set()  # tests whose worker ended itself after it sent their records
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
@@ -100,14 +93,14 @@ class Recorder:
         if report.failed:
             self._check.attempts.note_failure(report.nodeid)
             if report.when not in _PHASES and report.nodeid not in self._hung:
-                # What xdist, pytest-forked and others make up for a test whose process died.
+                # The report that xdist, pytest-forked and others create for a test whose process died.
                 worker = _worker_of(report)
                 who = "its process" if worker is None else f"the worker {worker}"
                 name = self._check.attempts.worker if worker is None else worker
                 self._take_unchecked(report, f"{who} died while running it", name, "failed")
 
     def take_worker(self, worker: str, records: list[dict[str, Any]]) -> None:
-        """A worker has ended: these are its findings on fixtures. One that died sends none, and what is known stands."""
+        """Take an ended worker's findings on fixtures. For a worker that died, those sent before count."""
         self._of_workers.pop(worker, None)
         if not records:
             return
@@ -117,10 +110,9 @@ class Recorder:
             self._ledger.add_fixture(decode_fixture(record))
 
     def finish(self, *, stopped: bool) -> None:
-        """The session is over: take what is known of the fixtures of workers that died, and tests without a record.
+        """Complete the records: fixtures of workers that died, and tests without a record.
 
-        Args:
-            stopped: whether it has ended early. A test that was in its midst then has not run to its end.
+        `stopped` tells that the session ended early, so that a test that was running has not run to its end.
         """
         why = "no report of its teardown brought a verdict: a plugin runs it in a way of its own"
         # Some plugins add a report to a test that has ended.
@@ -133,19 +125,19 @@ class Recorder:
             self.take_worker(worker, self._of_workers[worker])
 
     def close_journal(self) -> str | None:
-        """Let the reports be written over the journal. Returns what was wrong with it, as one line, or None."""
+        """Close the journal, so that the reports can be written over it. Returns its fault as one line, or None."""
         if self._journal is None:
             return None
         self._journal.close()
         return self._journal.fault
 
     def remove_journal(self) -> None:
-        """Remove the journal where no report has been written over it. The reports have been written."""
+        """Remove a journal that no report was written over."""
         if self._journal is not None and self._journal.path not in self._settings.report_paths:
             self._journal.remove()
 
     def begin_journal(self) -> Journal:
-        """Let an older report give way to the journal of this run."""
+        """Replace an older report by the journal of this run."""
         from pytest_gpuleak.reports.json.journal import Journal, journal_path
 
         self._journal = Journal(journal_path(self._settings.report_paths))
@@ -166,7 +158,7 @@ class Recorder:
             return
         known = [*self._ledger.fixtures, *self._check.fixture_records]
         of_workers = [fixture for those in self._of_workers.values() for fixture in those]
-        # Compared before they are encoded: with hundreds of leaking fixtures, encoding them took 15 ms a test.
+        # Compare before encoding, which takes 15 ms for hundreds of fixtures.
         if (known, of_workers) != self._written:
             self._written = known, of_workers
             self._journal.set_fixtures([*map(encode_safely, known), *of_workers])
@@ -192,12 +184,7 @@ class Recorder:
 
 
 class JournalHooks:
-    """Tells the journal which tests are running. Registered where reports are written.
-
-    Args:
-        recorder: takes the records.
-        completeness: follows which tests run.
-    """
+    """Tell the journal which tests are running. Registered where reports are written."""
 
     def __init__(self, recorder: Recorder, completeness: Completeness) -> None:
         self._recorder = recorder
@@ -205,7 +192,7 @@ class JournalHooks:
         self._journal: Journal | None = None
 
     def pytest_runtest_logstart(self, nodeid: str) -> None:
-        """A test starts. With the first one, an older report gives way to the journal of this run."""
+        """Record that a test starts. The first test begins the journal."""
         self._completeness.note_started(nodeid)
         if self._journal is None:
             self._journal = self._recorder.begin_journal()
@@ -213,11 +200,7 @@ class JournalHooks:
 
 
 class Sender:
-    """Sends what an xdist worker knows of its fixtures to the controller, with the next test's report.
-
-    Args:
-        check: checks the tests of this process.
-    """
+    """Send what an xdist worker knows of its fixtures to the controller, with the next test's report."""
 
     def __init__(self, check: LeakCheck) -> None:
         self._check = check
@@ -225,7 +208,7 @@ class Sender:
 
     @pytest.hookimpl(tryfirst=True)  # before xdist sends the report
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        """Let the findings travel where they have changed."""
+        """Attach the findings where they changed."""
         if hasattr(report, RECORD_ATTRIBUTE):
             known = self._check.fixture_records
             if known != self._sent:
@@ -240,6 +223,5 @@ class Sender:
 
 
 def _worker_of(report: pytest.TestReport) -> str | None:
-    """The xdist worker that a report came from."""
     gateway = getattr(getattr(report, "node", None), "gateway", None)
     return None if gateway is None else str(gateway.id)

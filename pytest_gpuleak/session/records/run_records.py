@@ -1,4 +1,4 @@
-"""The session's account: what was found, test by test, in this process or in its xdist workers."""
+"""The records of a run, test by test, of this process or of its xdist workers."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ if TYPE_CHECKING:
     from pytest_gpuleak.model.findings import FixtureRecord, KnownLeak
 
 
-class Ledger:
-    """Collects records and renders nothing.
+class RunRecords:
+    """Collect records. It renders nothing.
 
     Args:
-        detailed: whether the records of clean tests are kept whole. Where nobody is to read them, what the run's last
-            line says of them is enough: a record takes 200 bytes, and with its counters 650.
+        detailed: whether clean tests' records are kept whole. If nothing reads them, counts are enough: a record with
+            counters takes 650 bytes.
     """
 
     def __init__(self, *, detailed: bool = True) -> None:
@@ -39,21 +39,21 @@ class Ledger:
         self.incomplete: str | None = None
         """Why tests are missing; None: none is."""
         self.deselected = 0
-        """Tests that were collected, and not to run."""
+        """Tests that were collected and do not run."""
         self.stale: tuple[KnownLeak, ...] = ()
         """Entries of the baseline whose leak is gone."""
         self.faults: list[str] = []
-        """What of the check itself, or of a user's hook, failed outside of tests: each once."""
+        """Failures of the check itself, or of a user's hook, outside of tests, each once."""
 
     def add_test(self, record: TestRecord) -> None:
-        """One attempt of one test has ended."""
+        """Add the record of one attempt of one test."""
         if self._clean is not None and record.verdict == "clean" and not record.faults:
             self._clean.add(record)
         else:
             self.tests.append(record)
 
     def forget_leaked(self, later: TestRecord) -> None:
-        """Forget the last leak of the same test in the same process: another attempt has left it again."""
+        """Forget the last leak of the same test in the same process: another attempt left it again."""
         for index in range(len(self.tests) - 1, -1, -1):
             record = self.tests[index]
             if (record.nodeid, record.worker, record.verdict) == (later.nodeid, later.worker, "leaked"):
@@ -61,7 +61,7 @@ class Ledger:
                 return
 
     def nodeids(self) -> set[str]:
-        """The tests that have ended."""
+        """Return the tests that have ended."""
         return {record.nodeid for record in self._all()}
 
     def _all(self) -> Iterator[TestRecord]:
@@ -70,35 +70,29 @@ class Ledger:
             yield from self._clean.records()
 
     def add_fixture(self, record: FixtureRecord) -> None:
-        """A fixture did not let go."""
+        """Add the record of a leaking fixture."""
         self.fixtures.append(record)
 
     def add_faults(self, faults: Iterable[str]) -> None:
-        """The check, or a user's hook, has failed outside of tests."""
+        """Add failures of the check, or of a user's hook, outside of tests."""
         self.faults += [fault for fault in dict.fromkeys(faults) if fault not in self.faults]
 
     @property
     def failed_to_check(self) -> bool:
-        """Whether the check itself, or a user's hook, failed anywhere in the run."""
+        """Tell whether the check itself, or a user's hook, failed anywhere in the run."""
         return bool(self.faults) or any(record.faults for record in self.tests)
 
     @property
     def fixture_leaked(self) -> bool:
-        """Whether a fixture's finding fails the run."""
+        """Tell whether a fixture's finding fails the run."""
         return any(found.failed for record in self.fixtures for found in record.findings)
 
     def take_over(self, report: RunReport) -> None:
-        """Take over the records of a report, and what is stale: it was judged by a baseline."""
+        """Take over the records and stale entries of a report that a baseline has judged."""
         self.tests, self.fixtures, self.stale = list(report.tests), list(report.fixtures), report.stale
 
     def report(self, settings: Settings, mode: str, *, on_file: bool) -> RunReport:
-        """The whole run, for the reports.
-
-        Args:
-            settings: what the run was asked for.
-            mode: the strategy, as the header states it.
-            on_file: whether it is to be kept: a terminal shows no environment, and asking for it takes milliseconds.
-        """
+        """Return the whole run. `on_file`: it is kept, so the environment is read too, which takes milliseconds."""
         return RunReport(
             created=now() if on_file else "",
             environment=environment() if on_file else {},
@@ -114,12 +108,7 @@ class Ledger:
         )
 
     def summary(self, top: int, *, on_file: bool) -> dict[str, Any]:
-        """What the run's report has as its summary.
-
-        Args:
-            top: how many of the heaviest tests are listed.
-            on_file: as in `report`.
-        """
+        """Return the summary of the run's report, with the `top` heaviest tests."""
         return {
             **summarise(self._all(), self.fixtures),
             "known": sum(
@@ -132,16 +121,16 @@ class Ledger:
 
     @property
     def found(self) -> bool:
-        """Whether there is any finding."""
+        """Tell whether there is any finding."""
         return any(one.findings for records in (self.tests, self.fixtures) for one in records)
 
     def _usage(self, top: int) -> dict[str, Any]:
-        """What the tests took; a terminal shows it where it was asked for."""
+        """Return what the tests took. A terminal shows it on request only."""
         return isolated(lambda: describe_usage(self.tests, top), lambda _: {})
 
 
 class _CleanTests:
-    """Clean tests, of which no more is kept than their ids and times."""
+    """Clean tests, with ids and times alone."""
 
     def __init__(self) -> None:
         self._nodeids: list[str] = []
@@ -154,18 +143,17 @@ class _CleanTests:
         self._durations_s.append(record.duration_s)
 
     def records(self) -> Iterator[TestRecord]:
-        """What is known of them, one by one."""
         for nodeid, overhead_s, duration_s in zip(self._nodeids, self._overheads_s, self._durations_s, strict=True):
             yield TestRecord(nodeid, "clean", None, "passed", "", duration_s, overhead_s)
 
 
 def now() -> str:
-    """The time, as ISO 8601 with its offset."""
+    """Return the time, as ISO 8601 with its offset."""
     return datetime.datetime.now().astimezone().isoformat(timespec="seconds")
 
 
 def environment() -> dict[str, Any]:
-    """What the figures were measured on; asks torch nothing unless the tests have imported it."""
+    """Return versions and devices of this process. Does not import torch."""
     torch = loaded_torch()
     return {
         "python": platform.python_version(),
@@ -173,13 +161,13 @@ def environment() -> dict[str, Any]:
         "platform": platform.platform(),
         "pytest": pytest.__version__,
         "torch": isolated(lambda: str(getattr(torch, "__version__", "")) or None, lambda why: f"unknown ({why})"),
-        # After a fault on the device, such as an assertion in a kernel, every question to it raises.
+        # After a fault on the device (a failed assertion in a kernel) every call raises.
         "devices": isolated(lambda: _devices(torch), lambda why: [f"unknown ({why})"]),
     }
 
 
 def _devices(torch: Any) -> list[str]:
-    """Names of the devices that this process has initialised; none is initialised for the asking."""
+    """Return the names of the devices that this process has initialised, without initialising any."""
     cuda = getattr(torch, "cuda", None)
     if cuda is None or not cuda.is_available() or not cuda.is_initialized():
         return []

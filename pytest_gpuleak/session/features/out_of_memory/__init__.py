@@ -1,1 +1,1 @@
-"""Who holds the memory when it has run out."""
+"""Tell who holds the memory when it has run out."""

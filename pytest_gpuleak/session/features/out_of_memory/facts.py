@@ -1,4 +1,4 @@
-"""Reading who holds the memory, at the moment that it has run out: nothing is allocated on a device."""
+"""Read who holds the memory when it has run out, without allocating on a device."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _Found = TypeVar("_Found")
 
 
 def read_facts(tracker: RunTracker, knowledge: SessionKnowledge, shortage: Shortage) -> OutOfMemory:
-    """Everything that can be said of who holds the memory, as plain data."""
+    """Return who holds the memory, as plain data."""
     readings: dict[int, ArrayReading] = {}
     own: set[int] = set()
     _tried(lambda: _read_arrays(tracker, readings, own), None)
@@ -56,12 +56,9 @@ def read_facts(tracker: RunTracker, knowledge: SessionKnowledge, shortage: Short
 
 
 def _read_arrays(tracker: RunTracker, readings: dict[int, ArrayReading], own: set[int]) -> None:
-    """Read every live array as plain data, as far as the memory that is left allows.
+    """Read every live array, as far as the remaining memory allows.
 
-    Args:
-        tracker: finds them.
-        readings: filled in, by the key of the storage. Of arrays that share one the largest speaks for it.
-        own: filled in, with the keys of what the running test has made.
+    `readings` is filled by storage with the largest array of each; `own` with the storages of the running test.
     """
     born = {id(array) for array in tracker.left_arrays()}
     for identity, reading in live_arrays(tracker.frameworks):
@@ -71,7 +68,7 @@ def _read_arrays(tracker: RunTracker, readings: dict[int, ArrayReading], own: se
 
 
 def _tried(read: Callable[[], _Found], otherwise: _Found) -> _Found:
-    """What can be read; with little memory left one part may fail and the others not."""
+    """Return a part of the facts; with little memory left, one part may fail and the others not."""
     try:
         return read()
     except Exception:  # noqa: BLE001 - the error at hand is the test's, and ours must not stand in its way
@@ -82,7 +79,7 @@ def _device_facts(counters: Mapping[tuple[str, str], int]) -> Iterator[DeviceFac
     unknown: tuple[int | None, int | None] = (None, None)
     for device in sorted({device for device, _ in counters if device != HOST}):
         kind, _, index = device.partition(":")
-        # Devices that have been read are in use: to ask for their free memory makes no context.
+        # Devices that were read are in use, so asking for free memory creates no context.
         module, number = torch_module(f"torch.{kind}"), int(index or 0)
         free, total = _tried(partial(_free_and_total, module, number), unknown)
         allocated, reserved = counters.get((device, "allocated")), counters.get((device, "reserved"))
@@ -97,7 +94,7 @@ def _free_and_total(module: Any, index: int) -> tuple[int | None, int | None]:
 
 
 def _largest_free(module: Any, index: int) -> int | None:
-    """The largest free block that the allocator has cached. Raises where the allocator has no such list."""
+    """Return the largest free block in the allocator's cache. Raises where the allocator has no such list."""
     segments = [segment for segment in module.memory_snapshot() if segment["device"] == index]
     return max(
         (int(block["size"]) for one in segments for block in one["blocks"] if block["state"] == "inactive"), default=0

@@ -1,4 +1,4 @@
-"""The section on who holds the memory, in the report of a test that ran out of it."""
+"""The report section of a test that ran out of memory."""
 
 from __future__ import annotations
 
@@ -23,12 +23,7 @@ if TYPE_CHECKING:
 
 
 class OutOfMemorySection:
-    """Tells in a failing test's report who holds the memory that has run out.
-
-    Args:
-        tracker: finds the live arrays, reads the counters, and knows what fixtures hold.
-        knowledge: knows what earlier tests have left.
-    """
+    """Tell in a failing test's report who holds the memory."""
 
     def __init__(self, tracker: RunTracker, knowledge: SessionKnowledge) -> None:
         self._tracker = tracker
@@ -36,7 +31,7 @@ class OutOfMemorySection:
         self._warned = False
 
     def add(self, item: pytest.Item, error: BaseException, report: pytest.TestReport) -> None:
-        """Add the section where memory ran out. Nothing is allocated on a device, and no traceback outlives the call."""
+        """Add the section where memory ran out. It allocates nothing on a device and keeps no traceback."""
         try:
             shortage = find_shortage(error)
             if shortage is not None:

@@ -1,6 +1,6 @@
-"""Who holds the memory when it has run out: recognised by the error, told in the failing test's own report.
+"""Who holds the memory when it has run out: recognise the error, and explain it in the failing test's report.
 
-The facts are read by `facts`; what is said of them is pure (`explain_out_of_memory`). All sizes are bytes.
+`facts` reads the facts; `explain_out_of_memory` is pure. All sizes are bytes.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from pytest_gpuleak.heap.classes import class_lines, is_kind_of
+from pytest_gpuleak.heap.safe_access import class_module, class_name, slot
 from pytest_gpuleak.model.readings import HOST
 from pytest_gpuleak.model.text import clean_text, count_of, format_bytes, shorten_middle
 
@@ -30,9 +31,9 @@ SECTION: Final = "GPU memory (who holds it)"
 HOST_SECTION: Final = "Memory (who holds it)"
 WIDTH: Final = 80
 MAX_ROWS: Final = 5
-"""Owners, groups of tensors and processes that are shown of each; the rest is summed."""
+"""Owners, groups of tensors and processes that are listed of each; the rest is summed."""
 MAX_ERRORS: Final = 100
-"""Errors of one chain that are looked at."""
+"""Errors of one chain that are read."""
 
 _ID_LIMIT = 300
 
@@ -41,17 +42,17 @@ _CLASSES: Final = {
     ("OutOfMemoryError", "cupy"),
     ("ResourceExhaustedError", "tensorflow"),
 }
-"""Errors that mean nothing else, by name and the package that they come from."""
+"""Errors that always mean out of memory, by name and package."""
 
 _TELLING_CLASSES: Final = {("CudaAPIError", "numba"), ("CUDARuntimeError", "cupy_backends")}
-"""Errors, beside RuntimeError, whose message is to be looked at."""
+"""Errors, beside RuntimeError, whose message decides."""
 
 _HOST_TEXTS = ("DefaultCPUAllocator: can't allocate memory", "DefaultCPUAllocator: not enough memory")
 _DEVICE_TEXTS = (
     "out of memory", "CUBLAS_STATUS_ALLOC_FAILED", "CUDNN_STATUS_ALLOC_FAILED", "RESOURCE_EXHAUSTED",
     "cudaErrorMemoryAllocation", "CUDA_ERROR_OUT_OF_MEMORY",
 )  # fmt: skip
-"""What a device's errors say whose class says less: RuntimeError of torch's other devices, jaxlib's XlaRuntimeError."""
+"""Messages of out-of-memory errors with general classes: RuntimeError of torch, jaxlib's XlaRuntimeError."""
 
 _SIZE = r"([\d.]+) ?(bytes|[KMGTPE]i?B)"
 _REQUESTED = re.compile(rf"(?:tr(?:ied|ying) to allocate|Unable to allocate) {_SIZE}", re.IGNORECASE)
@@ -62,22 +63,15 @@ _FREE = re.compile(rf"of which {_SIZE} is free")
 _KINDS = {"hip": "cuda"}  # ROCm's devices are torch.cuda's
 _POWERS = {"b": 0, "k": 1, "m": 2, "g": 3, "t": 4, "p": 5, "e": 6}
 
-_name_of = vars(type)["__name__"].__get__
-_module_of = vars(type)["__module__"].__get__
-_number_of = vars(OSError)["errno"].__get__
-_arguments_of = vars(BaseException)["args"].__get__
-_cause_of = vars(BaseException)["__cause__"].__get__
-_context_of = vars(BaseException)["__context__"].__get__
-
 
 class Shortage(NamedTuple):
-    """What an out-of-memory error says.
+    """The content of an out-of-memory error.
 
     Attributes:
         device: ``cuda:0``, or ``host``; None for a device that it does not name.
-        requested: bytes that were asked for, None where it does not say.
-        total: bytes of the device, likewise.
-        free: bytes free on the device, likewise.
+        requested: bytes that were requested; None: not stated.
+        total: bytes of the device; None: not stated.
+        free: free bytes of the device; None: not stated.
     """
 
     device: str | None
@@ -87,14 +81,10 @@ class Shortage(NamedTuple):
 
 
 class DeviceFacts(NamedTuple):
-    """One device. Each figure is None where it is not known.
+    """One device. A figure is None where it is unknown.
 
     Attributes:
-        device: ``cuda:0``, ...
-        total: its bytes.
-        free: those that nobody uses.
-        allocated: bytes handed out by this process's caching allocator.
-        reserved: bytes that the allocator has taken from the device.
+        free: bytes that no process uses.
         largest_free: bytes of the largest free block in the allocator's cache.
     """
 
@@ -107,7 +97,7 @@ class DeviceFacts(NamedTuple):
 
 
 class HostFacts(NamedTuple):
-    """The host: all its bytes, those available, those resident for this process, those that malloc has handed out."""
+    """Bytes of the host: all, available, resident for this process, allocated by malloc."""
 
     total: int
     available: int
@@ -117,7 +107,7 @@ class HostFacts(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Group:
-    """Live tensors of one kind: what they are, the bytes of their storages, each once, and how many these are."""
+    """Live tensors of one kind: text, device, bytes of their storages (each once), and number."""
 
     text: str
     device: str
@@ -127,7 +117,7 @@ class Group:
 
 @dataclasses.dataclass(frozen=True)
 class OutOfMemory:
-    """All that is known when memory has run out.
+    """Everything known when memory has run out.
 
     Attributes:
         shortage: what the error says.
@@ -151,9 +141,9 @@ class OutOfMemory:
 
 
 def find_shortage(error: BaseException) -> Shortage | None:
-    """The first out-of-memory error in an exception, what caused it, what it was raised in the midst of, or its group.
+    """Return the first out-of-memory error among an exception, its causes, contexts and groups.
 
-    Runs none of the user's code: classes are compared by name, messages taken from the arguments.
+    It runs no user code: classes are compared by name, and messages are read from the arguments.
     """
     for one in error_chain(error):
         found = _shortage_of(one)
@@ -163,12 +153,12 @@ def find_shortage(error: BaseException) -> Shortage | None:
 
 
 def explain_out_of_memory(facts: OutOfMemory) -> list[str]:
-    """The lines of the report's section: how much there is, who holds it, most bytes first."""
+    """Return the lines of the report's section: how much there is, and who holds it, most bytes first."""
     return list(_wrapped(_explain_host(facts) if facts.host is not None else _explain_devices(facts)))
 
 
 def group_readings(readings: Iterable[ArrayReading]) -> tuple[Group, ...]:
-    """Tensors by type and shape, most bytes first; each storage is to be given once."""
+    """Group tensors by type and shape, most bytes first. Each storage must be given once."""
     sizes: dict[tuple[str, str], list[int]] = defaultdict(list)
     for reading in readings:
         sizes[f"{reading.dtype} {list(reading.shape)}", reading.device].append(reading.storage_bytes)
@@ -177,9 +167,9 @@ def group_readings(readings: Iterable[ArrayReading]) -> tuple[Group, ...]:
 
 
 def error_chain(error: BaseException) -> Iterator[BaseException]:
-    """The error and those behind it (causes, contexts, a group's members), nearest first, each once.
+    """Return the error and those behind it (causes, contexts, members of groups), nearest first, each once.
 
-    At most `MAX_ERRORS`: a chain may be as long as a loop of the user's.
+    At most `MAX_ERRORS`: user code may build endless chains.
     """
     waiting: list[BaseException] = [error]
     met: set[int] = set()
@@ -189,11 +179,19 @@ def error_chain(error: BaseException) -> Iterator[BaseException]:
             continue
         met.add(id(one))
         yield one
-        waiting += [other for other in (_cause_of(one), _context_of(one), *_members(one)) if other is not None]
+        waiting += [
+            other
+            for other in (
+                slot(one, BaseException, "__cause__"),
+                slot(one, BaseException, "__context__"),
+                *_members(one),
+            )
+            if other is not None
+        ]
 
 
 def _members(error: BaseException) -> tuple[BaseException, ...]:
-    """The exceptions of a group, of Python 3.11's or of the backport that pytest brings before it."""
+    """Return the exceptions of a group, Python 3.11's or the backport's that pytest uses before."""
     backport = getattr(sys.modules.get("exceptiongroup"), "BaseExceptionGroup", None)
     group: type | None = getattr(builtins, "BaseExceptionGroup", backport)
     if group is None or not is_kind_of(type(error), group):
@@ -205,12 +203,12 @@ def _members(error: BaseException) -> tuple[BaseException, ...]:
 
 def _shortage_of(error: BaseException) -> Shortage | None:
     kind, text = type(error), _text_of(error)
-    classes = {(_name_of(line), str(_module_of(line)).partition(".")[0]) for line in class_lines(kind)}
+    classes = {(class_name(line), (class_module(line) or "").partition(".")[0]) for line in class_lines(kind)}
     if not classes.isdisjoint(_CLASSES):  # first: cupy's is a MemoryError
         return _read_shortage(text)
     if is_kind_of(kind, MemoryError):
         return _read_shortage(text)._replace(device=HOST)
-    if is_kind_of(kind, OSError) and _number_of(error) == errno.ENOMEM:  # a fork, or a mapping
+    if is_kind_of(kind, OSError) and slot(error, OSError, "errno") == errno.ENOMEM:  # a fork, or a mapping
         return Shortage(HOST)
     if is_kind_of(kind, RuntimeError) or not classes.isdisjoint(_TELLING_CLASSES):
         if any(known in text for known in _HOST_TEXTS):
@@ -221,10 +219,10 @@ def _shortage_of(error: BaseException) -> Shortage | None:
 
 
 def _text_of(error: BaseException) -> str:
-    """The error's message. numpy makes it when it is asked: its own class alone is."""
-    if is_kind_of(type(error), MemoryError) and str(_module_of(type(error))).startswith("numpy."):
+    """Return the error's message. numpy formats it on request, so its own class alone is called."""
+    if is_kind_of(type(error), MemoryError) and (class_module(type(error)) or "").startswith("numpy."):
         return str(error)
-    return " ".join(part for part in _arguments_of(error) if type(part) is str)
+    return " ".join(part for part in slot(error, BaseException, "args") if type(part) is str)
 
 
 def _read_shortage(text: str) -> Shortage:
@@ -247,7 +245,7 @@ def _size_in(pattern: re.Pattern[str], text: str) -> int | None:
 
 
 Line = tuple[int, str]
-"""A line, and how deep it is indented."""
+"""A line and its depth of indentation."""
 
 
 def _explain_devices(facts: OutOfMemory) -> Iterator[Line]:
@@ -262,7 +260,7 @@ def _explain_devices(facts: OutOfMemory) -> Iterator[Line]:
 
 
 def _completed(device: DeviceFacts, shortage: Shortage) -> DeviceFacts:
-    """The facts with what the error says where nothing better is known."""
+    """Return the facts, with the error's figures where no better ones are known."""
     return device._replace(
         total=shortage.total if device.total is None else device.total,
         free=shortage.free if device.free is None else device.free,
@@ -323,7 +321,7 @@ def _total(device: DeviceFacts, nvml: NvmlReading | None) -> int | None:
 
 
 def _of(part: int, whole: int) -> str:
-    """``79.1 of 80.0 GiB``."""
+    """Write ``79.1 of 80.0 GiB``."""
     left, right = format_bytes(part).split(" "), format_bytes(whole).split(" ")
     return f"{left[0] if left[1] == right[1] else ' '.join(left)} of {' '.join(right)}"
 
@@ -346,7 +344,7 @@ def _allocator(device: DeviceFacts, requested: int | None) -> Iterator[Line]:
 
 
 def _owners(facts: OutOfMemory, device: str) -> Generator[Line, None, int]:
-    """Who holds tensors there; returns their bytes in all."""
+    """Yield the holders of tensors there, and return their total bytes."""
     seen = 0
     for title, rows in (("tests that ended", facts.earlier), ("fixtures still set up", facts.fixtures)):
         here = [row for row in rows if row.device == device]

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from pytest_gpuleak.model.findings import Finding
 from pytest_gpuleak.model.outcomes import TestRecord, Verdict
-from pytest_gpuleak.session.records.run_records import Ledger
+from pytest_gpuleak.session.records.run_records import RunRecords
 
 SECONDS = st.floats(0, 100)
 FOUND = (Finding("cycle", False, "cpu", 1, 4, 0, ""),)
@@ -24,7 +24,7 @@ def records(draw: st.DrawFn) -> TestRecord:
 
 @given(st.lists(records()))
 def test_the_summary_is_the_same_without_the_records(tests: list[TestRecord]) -> None:
-    detailed, brief = Ledger(), Ledger(detailed=False)
+    detailed, brief = RunRecords(), RunRecords(detailed=False)
     for test in tests:
         detailed.add_test(test)
         brief.add_test(test)
