@@ -1,24 +1,26 @@
-"""One probe of the devices for a whole run, and one meter of peaks: a framework counts the peak since one moment alone."""
+"""The probes of the devices for a whole run, and one meter of peaks: a framework counts the peak since one moment alone."""
 
 from __future__ import annotations
 
+from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from pytest_gpuleak.session.fixtures import is_wider
+from pytest_gpuleak.session.frameworks import shared_frameworks
 from pytest_gpuleak.session.hooks import Hooks
 
 if TYPE_CHECKING:
-    from collections.abc import Generator
+    from collections.abc import Generator, Sequence
 
     from pytest_gpuleak.adapters.probe_protocol import DeviceProbe, DeviceReading
     from pytest_gpuleak.model.findings import Finding
     from pytest_gpuleak.model.peaks import DevicePeak
 
-DEVICE_PROBE: pytest.StashKey[DeviceProbe] = pytest.StashKey()
-"""Where the run's probe of the devices is kept, in the stash of pytest's config."""
+DEVICE_PROBES: pytest.StashKey[list[DeviceProbe]] = pytest.StashKey()
+"""Where the run's probes of the devices are kept, in the stash of pytest's config."""
 
 BUDGET_FINDING: pytest.StashKey[Finding] = pytest.StashKey()
 """The finding on a test's budget, in the item's stash, once its last attempt has exceeded it."""
@@ -28,22 +30,31 @@ _HOOKS = "gpuleak-peaks"
 _METER: pytest.StashKey[PeakMeter] = pytest.StashKey()
 
 
-def shared_probe(config: pytest.Config) -> DeviceProbe:
-    """The run's probe of the devices: made when it is first asked for, stopped when the run ends."""
-    probe = config.stash.get(DEVICE_PROBE, None)
-    if probe is None:
-        from pytest_gpuleak.adapters.torch.devices import TorchDevices
+def shared_probes(config: pytest.Config) -> list[DeviceProbe]:
+    """Return the run's probes of the devices: made when first asked for, stopped when the run ends; the same list always."""
+    probes = config.stash.get(DEVICE_PROBES, None)
+    if probes is None:
+        probes = config.stash[DEVICE_PROBES] = shared_frameworks(config).devices
+        config.add_cleanup(partial(_stop, probes))
+    return probes
 
-        probe = config.stash[DEVICE_PROBE] = TorchDevices()
-        config.add_cleanup(probe.stop)
-    return probe
+
+def _stop(probes: Sequence[DeviceProbe]) -> None:
+    for probe in probes:
+        with suppress(Exception):  # each of them leaves its framework as it was found
+            probe.stop()
+
+
+def shared_probe(config: pytest.Config) -> DeviceProbe:
+    """The first of them."""
+    return shared_probes(config)[0]
 
 
 def shared_meter(config: pytest.Config) -> PeakMeter:
     """The run's meter: made, and put between the phases of the tests, when it is first asked for."""
     meter = config.stash.get(_METER, None)
     if meter is None:
-        meter = config.stash[_METER] = PeakMeter(shared_probe(config))
+        meter = config.stash[_METER] = PeakMeter(shared_probes(config))
         config.pluginmanager.register(MeterHooks(meter), _HOOKS)
     return meter
 
@@ -59,7 +70,7 @@ def take_over_meter(config: pytest.Config, *, needed: bool) -> MeterBrackets | N
     if meter is None:
         if not needed:
             return None
-        meter = config.stash[_METER] = PeakMeter(shared_probe(config))
+        meter = config.stash[_METER] = PeakMeter(shared_probes(config))
     else:
         config.pluginmanager.unregister(name=_HOOKS)
     return MeterBrackets(meter)
@@ -75,18 +86,19 @@ class PeakMeter:
     peaks begin anew, and what it has left allocated counts as having been there before the test.
 
     Args:
-        probe: reads the devices.
+        probes: read the devices, a framework's each; probes may be added to the list. One that raises is not asked again.
 
     Attributes:
         active: whether a test is being measured.
-        fault: why nothing more is measured: the probe has raised. Empty while all is well.
+        fault: why nothing more is measured: each probe has raised. Empty while all is well.
     """
 
-    def __init__(self, probe: DeviceProbe) -> None:
-        self._probe = probe
+    def __init__(self, probes: Sequence[DeviceProbe]) -> None:
+        self._probes = probes
+        self._failed: list[DeviceProbe] = []
+        self._told: list[DeviceProbe] = []
         self._gauges: dict[tuple[str, str], _Gauge] = {}
         self._paused: list[dict[tuple[str, str], int]] = []
-        self._told = False
         self.active = False
         self.fault = ""
 
@@ -149,17 +161,27 @@ class PeakMeter:
 
     def _read(self, *, restart: bool = False) -> dict[tuple[str, str], tuple[int, int | None]]:
         """Each counter and its peak, by device and metric; nothing once the probe has failed."""
+        found: dict[tuple[str, str], tuple[int, int | None]] = {}
         if self.fault:
-            return {}
-        try:
-            readings = self._probe.read()
-            if restart and not (self._told and self._probe.idle):
-                self._probe.begin_peaks()
-                self._told = True
-        except Exception as error:  # noqa: BLE001 - a device may be lost in the midst of a run, which goes on
-            self.fault = " ".join(f"{type(error).__name__}: {error}".split())[:200]
-            return {}
-        return {key: value for device, reading in readings.items() for key, value in _counters(device, reading)}
+            return found
+        for probe in self._probes:
+            if probe in self._failed:
+                continue
+            try:
+                readings = probe.read()
+                if restart and not (probe.idle and probe in self._told):
+                    probe.begin_peaks()
+                    if probe not in self._told:
+                        self._told.append(probe)
+            except Exception as error:  # noqa: BLE001 - a device may be lost in the midst of a run, which goes on
+                self._failed.append(probe)
+                if len(self._failed) == len(self._probes):
+                    self.fault = " ".join(f"{type(error).__name__}: {error}".split())[:200]
+                continue
+            for device, reading in readings.items():
+                if (device, METRICS[0]) not in found:  # else another framework uses it too, and was asked first
+                    found.update(_counters(device, reading))
+        return found
 
 
 class _Gauge:

@@ -17,12 +17,12 @@ MIB = 1 << 20
 
 CONFTEST = """
     import pytest
-    from pytest_gpuleak.session.peak_hooks import DEVICE_PROBE
+    from pytest_gpuleak.session.peak_hooks import DEVICE_PROBES
     from tests.budget.fake_devices import PROBE
 
     def pytest_configure(config):
         PROBE.reset()
-        config.stash[DEVICE_PROBE] = PROBE
+        config.stash[DEVICE_PROBES] = [PROBE]
 """
 
 

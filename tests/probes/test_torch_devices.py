@@ -237,7 +237,7 @@ def test_the_meter_has_the_peaks_of_a_device_that_nothing_had_used_when_it_began
     vars(module).update(vars(torch.cuda), _initialized=False)
     monkeypatch.setattr(torch, "cuda", module)
     cuda.initialised = False
-    meter = PeakMeter(probe)
+    meter = PeakMeter([probe])
     meter.begin()
     cuda.initialised = module._initialized = True
     cuda.allocate(0, MIB)

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from pytest_gpuleak.adapters.arrays import array_types, framework_of, select_arrays
 from pytest_gpuleak.adapters.bulk import hold_arrays, read_arrays, storages_of
 from pytest_gpuleak.adapters.protocol import BACKWARD, ArrayFramework, OriginLog, Rung
-from pytest_gpuleak.adapters.torch.arrays import is_storage
-from pytest_gpuleak.adapters.torch.reading import SharedStorages
+from pytest_gpuleak.adapters.registry import own_frameworks
+from pytest_gpuleak.adapters.storages import SharedStorages, is_storage
 from pytest_gpuleak.engine.settle.steps import Settling, has_weak_references, rungs_for_held
 from pytest_gpuleak.engine.stages import EXPLAIN, GRAPHS, RECOGNISE
 from pytest_gpuleak.heap.collector import collect, get_objects
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
     from contextlib import AbstractContextManager
 
+    from pytest_gpuleak.adapters.frameworks import Frameworks
     from pytest_gpuleak.adapters.protocol import StorageHandle
     from pytest_gpuleak.engine.detect.detector import Detector
     from pytest_gpuleak.engine.stages import Guard, Stage
@@ -75,6 +76,7 @@ class Investigation:
         frameworks: read them.
         culprits: gives what held leaked arrays before; None to search the whole heap each time.
         guard: gives the context that a stage runs in which the verdict can do without; None lets its errors through.
+        natives: the frameworks, for what their native code holds; None: the plugin's own.
     """
 
     def __init__(
@@ -83,7 +85,9 @@ class Investigation:
         frameworks: Sequence[ArrayFramework],
         culprits: Callable[[], Culprits] | None = None,
         guard: Callable[[Stage], Guard] | None = None,
+        natives: Frameworks | None = None,
     ) -> None:
+        self._natives = own_frameworks() if natives is None else natives
         self._guard: Callable[[Stage], AbstractContextManager[Any]] = guard or (lambda _: nullcontext())
         self._detector = detector
         self._frameworks = frameworks
@@ -127,7 +131,7 @@ class Investigation:
             Whether anything stays.
         """
         readings = read_arrays(arrays, self._frameworks)
-        shared = SharedStorages(arrays)
+        shared = SharedStorages(arrays, self._natives.storages)
         arrays[:] = [array for array in arrays if id(array) in readings]
         # In most suites a young collection frees all: only what stays is held. What cannot be found again is held first.
         handles = hold_arrays([array for array in arrays if not has_weak_references(array)], self._frameworks)
@@ -347,7 +351,13 @@ class Investigation:
         remember = None if culprits is None else culprits.remember
         deadline = Deadline(self._explain_left_s)
         budget_s = min(BUDGET_S, self._explain_left_s)
-        explanations = explain_crowd(targets, ignore={id(targets)}, remember=remember, budget_s=budget_s)
+        explanations = explain_crowd(
+            targets,
+            ignore={id(targets)},
+            remember=remember,
+            budget_s=budget_s,
+            frameworks=self._natives.reference_finders(),
+        )
         self._explain_left_s = deadline.left()
         found = [(self._left[id(target)], why) for target, why in zip(targets, explanations, strict=True)]
         runs = [left.run for left, _ in found]
@@ -368,7 +378,6 @@ class Investigation:
         self, arrays: Sequence[object], explanations: Sequence[Explanation], readings: Sequence[ArrayReading | None]
     ) -> None:
         """Note what the autograd graphs behind the arrays of one run retain, finding by finding."""
-        from pytest_gpuleak.adapters.torch.graph_size import retained_by_graph
         from pytest_gpuleak.heap.referrers import Deadline
 
         groups: dict[Root, list[object]] = defaultdict(list)
@@ -379,7 +388,7 @@ class Investigation:
         for root, members in groups.items():
             if deadline.passed():
                 break  # each look waits for threads in a backward pass: with a root for each array, for good
-            retained = retained_by_graph(members, budget_s=deadline.left())
+            retained = self._natives.graph_size(members, deadline.left())
             if retained is not None:
                 self._graphs[root] = retained
 
@@ -404,20 +413,19 @@ class Investigation:
 
     def _find(self) -> tuple[list[object], set[int]]:
         """The arrays left that are alive, and the storages that other arrays use too."""
-        from pytest_gpuleak.adapters.torch.references import held_by_torch_alone
-
         arrays = select_arrays(get_objects(), array_types(self._frameworks))
         targets: list[object] = []
         others: list[object] = []
         array: object = None
+        storages = array_types(self._natives.storages)
         for array in arrays:
             if id(array) in self._left:
                 targets.append(array)
-            elif not is_storage(array):  # a tensor shares it, or it is no older owner of anything but itself
+            elif not is_storage(array, storages):  # an array shares it, or it is no older owner of anything but itself
                 others.append(array)
         del arrays, array
         # What a search has read of an autograd graph has a Python object since, and is no older array for that.
-        alone = held_by_torch_alone(others)
+        alone = {one for finder in self._natives.reference_finders() for one in finder.held_alone(others)}
         shared = storages_of((one for one in others if id(one) not in alone), self._frameworks)
         return targets, shared
 

@@ -23,6 +23,7 @@ from pytest_gpuleak.session.features.budgets.budget import (
     judge_budget,
     parse_budget,
 )
+from pytest_gpuleak.session.frameworks import shared_frameworks
 from pytest_gpuleak.session.hooks import Hooks
 from pytest_gpuleak.session.peak_hooks import BUDGET_FINDING, PeakMeter, shared_meter
 
@@ -187,23 +188,16 @@ def _alive_on(config: pytest.Config, device: str) -> tuple[Contribution, ...]:
     Searched on the whole heap, which takes tens of milliseconds, for a test that fails anyway. Nothing where a framework
     cannot be read: the budget was exceeded all the same.
     """
-    from pytest_gpuleak.adapters.arrays import array_types, framework_of, select_arrays
-    from pytest_gpuleak.adapters.registry import builtin_frameworks
-    from pytest_gpuleak.heap.collector import get_objects, whole_heap
+    from pytest_gpuleak.adapters.bulk import keep_largest, read_live_arrays
 
-    readings: dict[int, ArrayReading] = {}  # by storage: of the arrays that share one, that which shows most of it
+    readings: dict[int, ArrayReading] = {}
     try:
-        frameworks = builtin_frameworks()
+        frameworks = list(shared_frameworks(config).arrays)
         for more in config.hook.pytest_gpuleak_arrays(config=config):
             frameworks.extend(more)
-        with whole_heap():
-            arrays = select_arrays(get_objects(), array_types(frameworks))
-        for array in arrays:
-            reading = framework_of(array, frameworks).read(array)
-            if reading is not None and reading.device == device:
-                known = readings.get(reading.storage)
-                if known is None or known.bytes < reading.bytes:
-                    readings[reading.storage] = reading
+        for _, reading in read_live_arrays(frameworks):
+            if reading.device == device:
+                keep_largest(readings, reading)
     except (Exception, OutcomeException):  # noqa: BLE001 - as said above; a hook may call pytest.skip
         return ()
     sizes: dict[str, list[int]] = {}
