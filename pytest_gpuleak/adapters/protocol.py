@@ -150,6 +150,24 @@ class AllocationHistory(Protocol):
         """Write the recording for the framework's own viewer, where one was made. Raises OSError."""
 
 
+class PartsLayout(Protocol):
+    """How objects of a framework keep what they are made of: structure that a user does not take apart to free memory.
+
+    Attributes:
+        mark: ends the type's label of an edge from such an object to a part of it, as the user reads it.
+        names: the attributes that keep the parts, each a dict by the parts' names.
+    """
+
+    mark: str
+    names: Sequence[str]
+
+    def keeps_parts(self, owner: object) -> bool:
+        """Whether an object is of this kind. Told by the names of its classes: nothing is imported."""
+
+    def edge(self, owner: object, name: str) -> str | None:
+        """How a part is written that the object keeps under a name (``.weight``, ``[0]``); None: as it is kept."""
+
+
 class ProcessKinds(Protocol):
     """The child processes that a framework starts for itself."""
 
@@ -170,12 +188,14 @@ class Framework(Protocol):
 
     Attributes:
         name: as users know it; the key of its version in the report's environment.
+        package: the package that it is imported by: what lies there is no code of the user's.
         arrays: reads its arrays.
         storages: reads the objects that stand for the memory itself (``tensor.untyped_storage()``), which count only
             where no array shares it: `read` then returns None, and `storage_users` more than 1. None: there are none.
     """
 
     name: str
+    package: str = ""
     arrays: ArrayFramework
     storages: ArrayFramework | None = None
 
@@ -192,6 +212,10 @@ class Framework(Protocol):
     @property
     def processes(self) -> ProcessKinds | None:
         """The processes that it starts for itself; None: none."""
+        return None
+
+    def parts_layout(self) -> PartsLayout | None:
+        """How its objects keep what they are made of (layers, parameters); None where a holder's path shows all of it."""
         return None
 
     def version(self) -> str | None:

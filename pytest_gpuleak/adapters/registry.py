@@ -10,7 +10,7 @@ from pytest_gpuleak.adapters.torch.framework import TorchFramework
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from pytest_gpuleak.adapters.protocol import ArrayFramework, Framework, ReferenceFinder
+    from pytest_gpuleak.adapters.protocol import ArrayFramework, Framework, PartsLayout, ReferenceFinder
     from pytest_gpuleak.heap.hidden_references import NativeEdgeFinder
 
 FRAMEWORKS: Final[tuple[Callable[[], Framework], ...]] = (TorchFramework,)
@@ -30,6 +30,16 @@ def builtin_frameworks() -> list[ArrayFramework]:
 def own_reference_finders() -> list[ReferenceFinder]:
     """Make the finders of the plugin's own frameworks."""
     return own_frameworks().reference_finders()
+
+
+def own_layouts() -> list[PartsLayout]:
+    """Return how objects of the plugin's own frameworks keep what they are made of."""
+    return [layout for framework in own_frameworks().members if (layout := framework.parts_layout()) is not None]
+
+
+def own_packages() -> tuple[str, ...]:
+    """Return how the names of types begin that are the frameworks' own (``torch.``)."""
+    return tuple(f"{framework.package}." for framework in own_frameworks().members)
 
 
 def finders() -> list[NativeEdgeFinder]:

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
     from pytest_gpuleak.adapters.protocol import AllocationHistory, ReferenceFinder, Restore, Rung
     from pytest_gpuleak.adapters.torch.devices import TorchDevices
+    from pytest_gpuleak.adapters.torch.modules import TorchModules
     from pytest_gpuleak.adapters.torch.processes import TorchProcesses
     from pytest_gpuleak.model.findings import Autograd
     from pytest_gpuleak.model.readings import DeviceSpace
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 class TorchFramework(Framework):
     """The torch that the tests have imported."""
 
-    name = "torch"
+    name = package = "torch"
 
     def __init__(self) -> None:
         self.arrays = TorchArrays()
@@ -47,6 +48,12 @@ class TorchFramework(Framework):
         from pytest_gpuleak.adapters.torch.processes import TorchProcesses
 
         return TorchProcesses()
+
+    def parts_layout(self) -> TorchModules:
+        """See `Framework`: `torch.nn.Module`."""
+        from pytest_gpuleak.adapters.torch.modules import TorchModules
+
+        return TorchModules()
 
     def version(self) -> str | None:
         """See `Framework`."""
