@@ -4,34 +4,26 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import functools
 import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, overload
 
-from pytest_gpuleak.adapters.registry import builtin_frameworks
-from pytest_gpuleak.engine.confirm.array_evidence import Investigation
-from pytest_gpuleak.engine.confirm.tracing import traced
-from pytest_gpuleak.engine.detect.epochs import EpochDetector
-from pytest_gpuleak.engine.detect.heap_scan import ScanDetector
-from pytest_gpuleak.engine.judge.arrays import judge
-from pytest_gpuleak.engine.settle.steps import Collection, Waits
-from pytest_gpuleak.explain.annotate import for_the_reader
+from pytest_gpuleak.adapters.registry import own_frameworks
+from pytest_gpuleak.engine.check import SuspectCheck
+from pytest_gpuleak.engine.run_tracker import RunTracker
+from pytest_gpuleak.engine.session_knowledge import SessionKnowledge
+from pytest_gpuleak.engine.stages import Unguarded
+from pytest_gpuleak.engine.subject import FunctionSubject
 from pytest_gpuleak.explain.edge_to_edit import deciding_edge
-from pytest_gpuleak.heap.collector import epochs_supported, installed, whole_heap
+from pytest_gpuleak.heap.collector import whole_heap
 from pytest_gpuleak.heap.frames import belongs_to_plugin
-from pytest_gpuleak.heap.threads import running_threads
 from pytest_gpuleak.model.findings import Autograd, Finding, Holder
 from pytest_gpuleak.model.policy import Policy
 from pytest_gpuleak.model.sizes import parse_size
-from pytest_gpuleak.model.source_files import is_user_file
 
 if TYPE_CHECKING:
     import types
-
-    from pytest_gpuleak.adapters.protocol import ArrayFramework, OriginLog, Rung
-    from pytest_gpuleak.engine.detect.detector import Detector
 
 
 _RUNS = "the block has not ended"
@@ -106,18 +98,16 @@ def watch() -> Iterator[Leaks]:
     """
     findings: list[Finding] = []
     leaks = Leaks(findings)
-    with _detector() as (detector, frameworks):
-        threads = running_threads()
-        detector.open()
+    with _tracker() as (tracker, knowledge):
+        policy = Policy(confirm=0)
+        check = SuspectCheck(tracker, knowledge, FunctionSubject(), policy)
+        tracker.begin_run()
         try:
             yield leaks
         except BaseException as error:
             leaks.why_unchecked = f"the block raised {type(error).__name__}"
             raise
-        investigation = Investigation(detector, frameworks)
-        if investigation.add_run(detector.look(), _rungs(threads), threads):
-            investigation.look()
-        findings.extend(for_the_reader(found, "", _shorten) for found in judge(investigation.evidence(), Policy()))
+        findings.extend(_check(tracker, check))
     leaks.why_unchecked = None
 
 
@@ -160,8 +150,11 @@ def assert_no_leak(
         retained_bytes=_size("retained_mb", retained_mb),
         confirm=repeat,
     )
-    findings = _repeat(function, policy)
-    failed = [found for found in findings if found.failed]
+    with _tracker() as (tracker, knowledge):
+        check = SuspectCheck(tracker, knowledge, FunctionSubject(function), policy)
+        tracker.begin_run()
+        function()
+        failed = [found for found in _check(tracker, check) if found.failed]
     if failed:
         raise LeakError(failed)
 
@@ -174,30 +167,10 @@ def _size(name: str, given: float | str) -> int:
         raise ValueError(message) from None
 
 
-def _repeat(function: Callable[[], object], policy: Policy) -> tuple[Finding, ...]:
-    with _detector() as (detector, frameworks):
-        investigation = Investigation(detector, frameworks)
-        threads = running_threads()
-        rungs = _rungs(threads)
-        detector.open()
-        function()
-        stays = investigation.add_run(detector.look(), rungs, threads)
-        findings = judge(investigation.evidence(), policy)
-        for _ in range(policy.confirm if stays else 0):
-            logs: list[OriginLog] = []
-            detector.open()
-            with traced(frameworks, functools.partial(is_user_file, root=os.getcwd()), logs):  # noqa: PTH109 - as text
-                function()
-            investigation.add_run(detector.look(), rungs, threads)
-            investigation.look({key: origin for log in logs for key, origin in log.items()})
-            findings = judge(investigation.evidence(), policy)
-            if not any(found.kind == "growing" for found in findings):
-                break
-        return tuple(for_the_reader(found, "", _shorten) for found in findings)
-
-
-def _shorten(path: str) -> str:
-    return path.removeprefix(os.getcwd() + os.sep)  # noqa: PTH109 - as text
+def _check(tracker: RunTracker, check: SuspectCheck) -> tuple[Finding, ...]:
+    """Return the findings on the run that has just ended; none where it has left nothing."""
+    arrays = tracker.left_arrays()
+    return check.check(arrays, tracker.counters.end(), []) if arrays else ()
 
 
 def render(findings: Sequence[Finding]) -> str:
@@ -213,26 +186,23 @@ def _render_safely(finding: Finding) -> list[str]:
     return isolated(lambda: render_finding(finding), lambda why: [f"  {name_unshown(finding, why)}"])
 
 
-def _rungs(threads: frozenset[int]) -> list[Rung]:
-    return [Collection(1), Collection(2), Waits(threads)]
-
-
 @contextlib.contextmanager
-def _detector() -> Iterator[tuple[Detector, list[ArrayFramework]]]:
-    """A detector for this process: by epochs, or by a scan within another's epoch (a test that the plugin checks)."""
-    frameworks = builtin_frameworks()
-    detector: Detector = (
-        EpochDetector(frameworks) if epochs_supported() and not installed() else ScanDetector(frameworks)
-    )
-    detector.start()
+def _tracker() -> Iterator[tuple[RunTracker, SessionKnowledge]]:
+    """A tracker for this process, within another's epoch too (a test that the plugin checks), and what it is told."""
+    safeguards = Unguarded()
+    tracker = RunTracker(own_frameworks(), safeguards)
+    tracker.start(Policy())
     try:
-        yield detector, frameworks
+        yield tracker, SessionKnowledge(os.getcwd(), safeguards)  # noqa: PTH109 - as text
     finally:
-        detector.stop()
+        tracker.stop()
 
 
 BUDGET_S = 5.0
 """Seconds that a search may take unless the caller says otherwise."""
+
+GRAPH_BUDGET_S = 1.0
+"""Seconds that counting what a graph retains may take."""
 
 
 class Holders(Sequence[Holder]):
@@ -286,7 +256,6 @@ def holders(value: object, *, budget_s: float = BUDGET_S) -> Holders:
     Returns:
         One holder at least: of kind ``native`` or ``unknown`` where no root leads to the object.
     """
-    from pytest_gpuleak.adapters.torch.graph_size import retained_by_graph
     from pytest_gpuleak.explain.explain import explain
 
     targets = [value]
@@ -296,7 +265,7 @@ def holders(value: object, *, budget_s: float = BUDGET_S) -> Holders:
         (found,) = explain(targets, budget_s=budget_s, known=known)
         if known and not found.holder.path and found.holder.kind in ("native", "unknown"):  # nothing but that variable
             (found,) = explain(targets, budget_s=budget_s)
-    graph = retained_by_graph(targets)
+    graph = own_frameworks().graph_size(targets, GRAPH_BUDGET_S)
     return Holders([_marked(holder) for holder in (found.holder, *found.others)], graph)
 
 

@@ -186,6 +186,3 @@ def _checked(reading: Any, array: object) -> ArrayReading:
         storage=whole(reading.storage, "a number"),
         storage_bytes=whole(reading.storage_bytes, "a number of bytes, 0 or more", least=0),
     )
-
-
-GuardedFramework = GuardedArrays

@@ -86,7 +86,7 @@ class GuardedFramework(Framework):
                 missing = [one for one in DEVICE_MEMBERS if not callable(getattr(devices, one, None))]
                 if missing:
                     raise WrongAnswer(f"{type(devices).__name__} has no {' and no '.join(missing)}")
-                self._devices = GuardedDevices(devices, name)  # type: ignore[assignment]
+                self._devices = GuardedDevices(devices, name)
 
     @property
     def devices(self) -> DeviceProbe | None:
@@ -116,7 +116,7 @@ class GuardedFramework(Framework):
     def settle_steps(self) -> list[Rung]:
         """See `Framework`."""
         with self._guard("settle_steps"):
-            return [GuardedStep(step, self._guard) for step in self._framework.settle_steps()]
+            return [GuardedStep(step, self.name, self._guard) for step in self._framework.settle_steps()]
         return []
 
     def reference_finders(self) -> list[ReferenceFinder]:
@@ -181,6 +181,18 @@ class GuardedFramework(Framework):
         return False
 
 
+class ArraysAlone(Framework):
+    """A framework of which a conftest.py has brought the arrays alone.
+
+    Args:
+        arrays: read them.
+    """
+
+    def __init__(self, arrays: ArrayFramework) -> None:
+        self.name = arrays.name
+        self.arrays = arrays
+
+
 class GuardedDevices:
     """A framework's devices: what they raise is an ordinary error, and what they return is as it should be.
 
@@ -226,8 +238,9 @@ class GuardedDevices:
 class GuardedStep:
     """One way of a framework's to let memory go."""
 
-    def __init__(self, step: Rung, guard: GuardMaker) -> None:
+    def __init__(self, step: Rung, name: str, guard: GuardMaker) -> None:
         self.collects = bool(step.collects)
+        self.what = f"a settle step of the framework {name!r}"
         self._step = step
         self._guard = guard
 

@@ -5,9 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Mapping
 
-    from pytest_gpuleak.adapters.protocol import Rung
     from pytest_gpuleak.model.findings import Contribution
 
 
@@ -56,9 +55,6 @@ class DeviceProbe(Protocol):
 
     def begin_peaks(self) -> None:
         """From here on `DeviceReading.peak` is of what follows. What the user's own code sees stays as it is."""
-
-    def rungs(self) -> Sequence[Rung]:
-        """What lets memory go that is no leak: wait for the device, clear workspaces, ... cheapest first."""
 
     def stop(self) -> None:
         """Leave the framework as it was found. Safe to call twice."""

@@ -10,7 +10,7 @@ from pytest_gpuleak.adapters.torch.framework import TorchFramework
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from pytest_gpuleak.adapters.protocol import ArrayFramework, Framework, PartsLayout, ReferenceFinder
+    from pytest_gpuleak.adapters.protocol import Framework, PartsLayout, ReferenceFinder
     from pytest_gpuleak.heap.hidden_references import NativeEdgeFinder
 
 FRAMEWORKS: Final[tuple[Callable[[], Framework], ...]] = (TorchFramework,)
@@ -20,11 +20,6 @@ FRAMEWORKS: Final[tuple[Callable[[], Framework], ...]] = (TorchFramework,)
 def own_frameworks() -> Frameworks:
     """Make the frameworks that the plugin knows by itself; more come from the `pytest_gpuleak_arrays` hook."""
     return Frameworks([make() for make in FRAMEWORKS])
-
-
-def builtin_frameworks() -> list[ArrayFramework]:
-    """The arrays of the frameworks that the plugin knows by itself."""
-    return own_frameworks().arrays
 
 
 def own_reference_finders() -> list[ReferenceFinder]:

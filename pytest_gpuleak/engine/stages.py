@@ -1,11 +1,16 @@
-"""The stages of the check that may fail, each with what its failure means. See `session.faults`."""
+"""The stages of the check that may fail, each with what its failure means, and what keeps a failure from doing harm."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol, TypeVar
+
+from pytest_gpuleak.adapters.protocol import StoppedError
 
 if TYPE_CHECKING:
-    from types import TracebackType
+    from collections.abc import Callable
+    from types import CodeType, TracebackType
+
+_Answer = TypeVar("_Answer")
 
 
 class Stage(NamedTuple):
@@ -38,6 +43,77 @@ class Guard(Protocol):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> bool: ...
+
+
+CHECK_LIMIT_S = 60.0
+"""Seconds that one wait of the check's own may take: the user's settle hook, a device, its driver, processes."""
+
+
+class CheckTimeoutError(StoppedError):
+    """Raised in a part of the check that takes longer than `CHECK_LIMIT_S`.
+
+    Attributes:
+        limit_s: seconds after which it was stopped.
+    """
+
+    def __init__(self) -> None:
+        self.limit_s = CHECK_LIMIT_S
+        super().__init__(f"it took longer than {CHECK_LIMIT_S:g} s and was stopped")
+
+
+class Safeguards(Protocol):
+    """How the check is kept from harming the run: by noting the error of a stage, and by bounding each wait."""
+
+    def guard(self, stage: Stage, nodeid: str | None = None, code: CodeType | None = None) -> Guard:
+        """Return the context that a stage runs in.
+
+        Args:
+            stage: the step.
+            nodeid: the test, or for a fixture ``baseid::name``; None: the test that is being checked.
+            code: the user's code that is called, for an error that has no frame of it (a wrong signature).
+        """
+
+    def bounded(self, call: Callable[[], _Answer], what: str, advice: str) -> _Answer:
+        """Call a part of the check that may wait for something, and return what it returns.
+
+        Args:
+            call: the part.
+            what: what it is, in words.
+            advice: what the user can do if it hangs.
+
+        Raises:
+            CheckTimeoutError: it was stopped.
+        """
+
+    def tell(self, line: str) -> None:
+        """Add a line on what could not be done to the end of the run, once."""
+
+
+class _Passing:
+    """A guard that lets every error through."""
+
+    fault = ""
+
+    def __enter__(self) -> Guard:
+        return self
+
+    def __exit__(self, *_error: object) -> Literal[False]:
+        return False
+
+
+class Unguarded:
+    """The safeguards of a call outside of a test run: errors reach the caller, who also sees what hangs."""
+
+    def guard(self, stage: Stage, nodeid: str | None = None, code: CodeType | None = None) -> Guard:  # noqa: ARG002
+        """Return a context that changes nothing."""
+        return _Passing()
+
+    def bounded(self, call: Callable[[], _Answer], what: str, advice: str) -> _Answer:  # noqa: ARG002
+        """Call it."""
+        return call()
+
+    def tell(self, line: str) -> None:
+        """Drop the line."""
 
 
 SETTLE_HOOK = Stage("the hook pytest_gpuleak_settle", "tests are judged without it")

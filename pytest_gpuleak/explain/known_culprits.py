@@ -74,14 +74,9 @@ class _Known:
 
 
 class Culprits:
-    """What held leaked arrays so far in this session: names, depths and weak references, no object of the user's.
+    """What held leaked arrays so far in this session: names, depths and weak references, no object of the user's."""
 
-    Args:
-        frameworks: tell what their native code holds; None: the plugin's own.
-    """
-
-    def __init__(self, frameworks: Sequence[ReferenceFinder] | None = None) -> None:
-        self._frameworks = own_reference_finders() if frameworks is None else frameworks
+    def __init__(self) -> None:
         self._known: dict[str, _Known] = {}
         self._rings = False
 
@@ -113,7 +108,9 @@ class Culprits:
         """Note that a ring through native code was met: from then on, one is looked for among young objects alone."""
         self._rings = self._rings or explanation.holder.root == RING_ROOT
 
-    def recognise(self, targets: Sequence[object], ignore: Collection[int]) -> list[Explanation] | None:
+    def recognise(
+        self, targets: Sequence[object], ignore: Collection[int], frameworks: Sequence[ReferenceFinder] | None = None
+    ) -> list[Explanation] | None:
         """Who holds the targets, if known culprits alone do; None where the whole heap must be searched.
 
         To be called while the collector shows young objects alone, the targets among them.
@@ -121,6 +118,7 @@ class Culprits:
         Args:
             targets: the arrays.
             ignore: ids of the caller's containers that refer to them.
+            frameworks: tell what their native code holds; None: the plugin's own.
         """
         if not (self._known or self._rings):
             return None
@@ -128,14 +126,15 @@ class Culprits:
         from pytest_gpuleak.explain.rings import behind_rings
         from pytest_gpuleak.explain.search import OTHERS_BUDGET_S, Search
 
+        finders = own_reference_finders() if frameworks is None else frameworks
         with PausedCollector():
             young = set(map(id, get_objects()))
             older = self._older(young)
-            search = Search(targets, ignore, Deadline(BUDGET_S), older, frameworks=self._frameworks)
+            search = Search(targets, ignore, Deadline(BUDGET_S), older, frameworks=finders)
             search.run()
             if search.found((EDITABLE,)) < len(set(map(id, targets))):
                 return self._recognise_rings(search)
-            if not _accounted_for(search, targets, older, young, self._frameworks):
+            if not _accounted_for(search, targets, older, young, finders):
                 return None
 
             def again(some: Sequence[object], cuts: Collection[Cut]) -> Search:

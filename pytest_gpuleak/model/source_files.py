@@ -34,3 +34,8 @@ def is_user_file(path: str, root: str) -> bool:
     if f"{os.sep}site-packages{os.sep}" in searched or f"{os.sep}dist-packages{os.sep}" in searched:
         return False
     return below is not None or not path.startswith(_installed_folders())
+
+
+def shorten(path: str, root: str) -> str:
+    """Make a path relative to a folder where it lies below it."""
+    return path.removeprefix(root + os.sep)

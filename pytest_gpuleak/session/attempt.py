@@ -1,24 +1,32 @@
-"""One attempt of one test: what is noted while it runs, its outcome in the words of the report, and its record.
+"""The attempt of a test that is under way: times, outcome, and what goes wrong with its check. Plain data, no node."""
 
-The record holds plain data only, as `model.findings` do. It is all of a run's account that a run without a leak makes.
-"""
+from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+import os
+from time import perf_counter
+from typing import TYPE_CHECKING
 
-from pytest_gpuleak.model.outcomes import Outcome, TestRecord, encode_test
+from pytest_gpuleak.model.outcomes import CHECKED, Outcome, TestRecord
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+    from types import CodeType
+
     import pytest
 
-    from pytest_gpuleak.model.findings import FixtureRecord
-    from pytest_gpuleak.model.policy import Policy
+    from pytest_gpuleak.engine.stages import Guard, Stage
+    from pytest_gpuleak.model.findings import Finding
+    from pytest_gpuleak.model.outcomes import Verdict
+    from pytest_gpuleak.model.policy import Policy, Settings
+    from pytest_gpuleak.session.faults import Faults
 
-
-WORDS: dict[Outcome, str] = {"failed": "failed", "skipped": "was skipped", "xfailed": "xfailed", "error": "erred"}
+OUTCOME_WORDS: dict[Outcome, str] = {
+    "failed": "failed", "skipped": "was skipped", "xfailed": "xfailed", "error": "erred",
+}  # fmt: skip
 
 
 class Attempt:
-    """One attempt of one test, while it runs: times and outcome, no node and no report.
+    """One attempt of one test, while it runs.
 
     Args:
         nodeid: pytest's id of the test.
@@ -27,7 +35,7 @@ class Attempt:
 
     __slots__ = ("duration_s", "nodeid", "outcome", "overhead_s", "policy", "why")
 
-    def __init__(self, nodeid: str, policy: "Policy") -> None:
+    def __init__(self, nodeid: str, policy: Policy) -> None:
         self.nodeid = nodeid
         self.policy = policy
         self.outcome: Outcome = "passed"
@@ -36,8 +44,175 @@ class Attempt:
         self.overhead_s = 0.0
 
 
-def outcome_of(report: "pytest.TestReport") -> Outcome:
-    """A phase's outcome in the words of the report."""
+class AttemptLog:
+    """Follows the attempts of the tests of one process, and makes their records.
+
+    Args:
+        config: pytest's config.
+        settings: what the run was asked for.
+        worker: the xdist worker's id, or ``main``.
+        lines: where lines go on what could not be done, told at the end of the run.
+    """
+
+    def __init__(self, config: pytest.Config, settings: Settings, worker: str, lines: list[str]) -> None:
+        self.config = config
+        self.worker = worker
+        self.root = str(config.rootpath)
+        self.attempt: Attempt | None = None
+        """The attempt under way; None between two."""
+        self.rerunning = False
+        """Whether a test is being run again, to confirm a leak: no attempt of the user's."""
+        self.process = os.getpid()
+        self.hangs = False
+        """Whether the session is being ended while a test hangs: the heap is left alone."""
+        self.upcoming: tuple[str, ...] = ()
+        """The test that comes next, once one has been judged, by nodeid."""
+        self.note_rerun: Callable[[TestRecord], object] | None = None
+        """Takes the record that a test has if the process dies while it is run again; None: no report is written."""
+        self._default = settings.policy
+        self._lines = lines
+        self._faults: Faults | None = None
+
+    @property
+    def nodeid(self) -> str:
+        """The test under way; empty between two."""
+        return "" if self.attempt is None else self.attempt.nodeid
+
+    @property
+    def policy(self) -> Policy:
+        """What the test under way may leave behind."""
+        return self._default if self.attempt is None else self.attempt.policy
+
+    def begin(self, nodeid: str, policy: Policy) -> Attempt:
+        """Begin an attempt, with the test's setup."""
+        self.attempt = attempt = Attempt(nodeid, policy)
+        return attempt
+
+    def note_report(self, report: pytest.TestReport) -> None:
+        """Keep what a phase's report says of the test's own outcome."""
+        attempt = self.attempt
+        if attempt is None:
+            return
+        attempt.duration_s += report.duration
+        if report.outcome == "passed" and not hasattr(report, "wasxfail"):
+            return
+        outcome = outcome_of(report)
+        if attempt.outcome in CHECKED:
+            attempt.outcome = outcome
+            if outcome not in CHECKED:
+                attempt.why = f"it {OUTCOME_WORDS[outcome]} in {report.when}: its traceback may hold its locals"
+
+    def note_failure(self, nodeid: str) -> None:
+        """Note that a report of the running test was logged as failed beside those of its phases (a sub-test's)."""
+        attempt = self.attempt
+        if attempt is not None and attempt.nodeid == nodeid and attempt.outcome in CHECKED:
+            attempt.outcome, attempt.why = "failed", "a sub-test failed: its traceback may hold its locals"
+
+    def charge(self, began: float) -> None:
+        """Add the time since `began` (`time.perf_counter`) to what the check has cost the test."""
+        if self.attempt is not None:
+            self.attempt.overhead_s += perf_counter() - began
+
+    def end(
+        self,
+        item: pytest.Item,
+        verdict: Verdict,
+        findings: tuple[Finding, ...],
+        memory: dict[str, dict[str, int]],
+        began: float,
+    ) -> TestRecord:
+        """End the attempt and return its record.
+
+        Args:
+            item: the test.
+            verdict: the verdict. A fault for which something may be missed makes ``clean`` to ``unchecked``.
+            findings: what was found.
+            memory: the counters before and after, by device.
+            began: when the check of the attempt began (`time.perf_counter`).
+        """
+        attempt = self.attempt
+        assert attempt is not None
+        why, faults = attempt.why, self._faults
+        if faults is not None and verdict == "clean" and faults.blinding:
+            verdict, why = "unchecked", faults.blinding
+        attempt.overhead_s += perf_counter() - began
+        record = self._record(item, verdict, why)._replace(
+            memory=memory,
+            findings=findings,
+            allowed=attempt.policy.allowed if verdict == "allowed" else None,
+        )
+        self._forget()
+        return record
+
+    def give_up(self, item: pytest.Item, why: str) -> TestRecord:
+        """End an attempt that cannot be checked, and return its record."""
+        record = self.unchecked(item, why)
+        self._forget()
+        self.rerunning = False
+        return record
+
+    def unchecked(self, item: pytest.Item | None, why: str) -> TestRecord:
+        """Return the record of the attempt that is under way, without a verdict.
+
+        Args:
+            item: the test; None where it is not at hand.
+            why: the reason.
+        """
+        return self._record(item, "unchecked", why)
+
+    def _record(self, item: pytest.Item | None, verdict: Verdict, why: str | None) -> TestRecord:
+        attempt = self.attempt or Attempt("" if item is None else item.nodeid, self._default)
+        file, line, _ = (None, None, "") if item is None else item.location
+        return TestRecord(
+            nodeid=attempt.nodeid if item is None else item.nodeid,
+            verdict=verdict,
+            why_unchecked=why,
+            outcome=attempt.outcome,
+            worker=self.worker,
+            duration_s=attempt.duration_s,
+            overhead_s=attempt.overhead_s,
+            file=file,
+            line=None if line is None else line + 1,
+            faults=() if self._faults is None else self._faults.texts,
+        )
+
+    def _forget(self) -> None:
+        if self._faults is not None:
+            self._faults.take()
+        self.attempt = None
+
+    @property
+    def faults(self) -> Faults:
+        """What of the check itself has failed. Made for the first suspect or the first fault."""
+        if self._faults is None:
+            from pytest_gpuleak.model.source_files import shorten
+            from pytest_gpuleak.session.faults import Faults
+
+            self._faults = Faults(self.config, lambda path: shorten(path, self.root))
+        return self._faults
+
+    @property
+    def faults_of_session(self) -> list[str]:
+        """Faults outside of tests: of fixtures and of hooks that are called once."""
+        return [] if self._faults is None else self._faults.of_session
+
+    def leave_faults_to_session(self) -> None:
+        """Note that faults since the last test belong to no test."""
+        if self._faults is not None:
+            self._faults.leave_to_session()
+
+    def guard(self, stage: Stage, nodeid: str | None = None, code: CodeType | None = None) -> Guard:
+        """Return the context that a stage runs in. See `engine.stages.Safeguards`."""
+        return self.faults.guard(stage, self.nodeid if nodeid is None else nodeid, code)
+
+    def tell(self, line: str) -> None:
+        """Add a line on what could not be done to the end of the run, once."""
+        if line not in self._lines:
+            self._lines.append(line)
+
+
+def outcome_of(report: pytest.TestReport) -> Outcome:
+    """Return a phase's outcome in the words of the report."""
     if hasattr(report, "wasxfail"):
         return "xfailed" if report.skipped else "xpassed" if report.passed else "failed"
     if report.outcome == "passed":
@@ -45,18 +220,3 @@ def outcome_of(report: "pytest.TestReport") -> Outcome:
     if report.skipped:
         return "skipped"
     return "failed" if report.when == "call" else "error"
-
-
-def encode_safely(record: "TestRecord | FixtureRecord") -> dict[str, Any]:
-    """Encode a record; of one that a fault has spoilt, what can be written, and a line that says what cannot."""
-    if isinstance(record, TestRecord) and not record.findings:
-        return encode_test(record)  # a run without a leak loads no more than this module for it
-    from pytest_gpuleak.model.isolation import isolated
-    from pytest_gpuleak.model.records import encode_record
-
-    def salvaged(_: str) -> dict[str, Any]:
-        from pytest_gpuleak.reports.json.salvage import salvage_record
-
-        return salvage_record(record)
-
-    return isolated(lambda: encode_record(record), salvaged)

@@ -11,4 +11,4 @@ class Hooks:
     """
 
     def __dir__(self) -> list[str]:
-        return [name for name in vars(type(self)) if name.startswith("pytest_")]
+        return [name for name in dir(type(self)) if name.startswith("pytest_")]

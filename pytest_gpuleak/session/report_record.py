@@ -5,14 +5,12 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from pytest_gpuleak.model.outcomes import decode_test
-from pytest_gpuleak.session.attempt import encode_safely
+from pytest_gpuleak.model.outcomes import TestRecord, decode_test, encode_test
 
 if TYPE_CHECKING:
     import pytest
 
-    from pytest_gpuleak.model.findings import Finding
-    from pytest_gpuleak.model.outcomes import TestRecord
+    from pytest_gpuleak.model.findings import Finding, FixtureRecord
 
 RECORD_ATTRIBUTE = "gpu_leak"
 """The attribute of a teardown's report that carries the test's record; xdist sends it along."""
@@ -22,6 +20,21 @@ AGAIN_ATTRIBUTE = "gpu_leak_again"
 
 HUNG_ATTRIBUTE = "gpu_leak_hung"
 """The attribute of the report of a test whose check hung and ended its process: its record is in this report."""
+
+
+def encode_safely(record: TestRecord | FixtureRecord) -> dict[str, Any]:
+    """Encode a record; of one that a fault has spoilt, what can be written, and a line that says what cannot."""
+    if isinstance(record, TestRecord) and not record.findings:
+        return encode_test(record)  # a run without a leak loads no more than this module for it
+    from pytest_gpuleak.model.isolation import isolated
+    from pytest_gpuleak.model.records import encode_record
+
+    def salvaged(_: str) -> dict[str, Any]:
+        from pytest_gpuleak.reports.json.salvage import salvage_record
+
+        return salvage_record(record)
+
+    return isolated(lambda: encode_record(record), salvaged)
 
 
 def attach(report: pytest.TestReport, record: TestRecord) -> None:

@@ -9,27 +9,30 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import pytest
 
 from pytest_gpuleak.adapters.nvml.driver import Driver
-from pytest_gpuleak.adapters.registry import builtin_frameworks
 from pytest_gpuleak.engine.detect.counters import MemoryWatch
 from pytest_gpuleak.engine.detect.epochs import EpochDetector
-from pytest_gpuleak.engine.run_tracker import Monitor
+from pytest_gpuleak.engine.run_tracker import RunTracker
+from pytest_gpuleak.engine.session_knowledge import SessionKnowledge
 from pytest_gpuleak.heap.collector import epochs_supported, installed
 from pytest_gpuleak.model.policy import Policy, Settings
 from pytest_gpuleak.model.text import clean_text, format_bytes
 from pytest_gpuleak.reports.terminal.summary import TEXT_LIMIT, render_faults, render_summary
+from pytest_gpuleak.session.attempt import AttemptLog
 from pytest_gpuleak.session.config.markers import check_markers
 from pytest_gpuleak.session.config.options import USAGE_ERROR_KEY, is_enabled, is_given
+from pytest_gpuleak.session.frameworks import shared_frameworks
 from pytest_gpuleak.session.hooks import Hooks
 from pytest_gpuleak.session.item_hooks import RuntestHooks
-from pytest_gpuleak.session.peak_hooks import shared_probe, take_over_meter
+from pytest_gpuleak.session.leak_check import LeakCheck
+from pytest_gpuleak.session.peak_hooks import shared_probes, take_over_meter
 from pytest_gpuleak.session.records.completeness import DESELECTED_KEY, Completeness
 from pytest_gpuleak.session.records.recorder import JournalHooks, Recorder, Sender
 from pytest_gpuleak.session.records.run_records import Ledger
+from pytest_gpuleak.session.safeguards import RunSafeguards
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from pytest_gpuleak.adapters.protocol import ArrayFramework
     from pytest_gpuleak.model.findings import FixtureRecord
     from pytest_gpuleak.model.records import RunReport
     from pytest_gpuleak.session.ci import Surroundings
@@ -55,7 +58,7 @@ def watch_collector(early_config: pytest.Config) -> None:
     except (pytest.UsageError, AttributeError):
         return  # pytest_configure tells the user, in its turn
     if mode == "epoch" and epochs_supported() and not installed():
-        detector = EpochDetector(builtin_frameworks())
+        detector = EpochDetector(shared_frameworks(early_config).arrays)
         detector.start()
         early_config.stash[_DETECTOR] = detector
         early_config.add_cleanup(detector.stop)
@@ -74,7 +77,7 @@ def _watch_memory(config: pytest.Config, settings: Settings, driver: Driver, fau
     from pytest_gpuleak.adapters.host.modes import host_probes
 
     return MemoryWatch(
-        [shared_probe(config)], host_probes(settings.policy.host, str(config.rootpath)), driver.read, faults
+        shared_probes(config), host_probes(settings.policy.host, str(config.rootpath)), driver.read, faults
     )
 
 
@@ -145,7 +148,6 @@ class Session(Hooks):
         self._published: list[str] = []
         self._faults: list[str] = []
         detector = config.stash.get(_DETECTOR, None)
-        self._frameworks: list[ArrayFramework] = detector.frameworks if detector else builtin_frameworks()
         faults: list[str] = []
         driver = Driver(faults)
         self._memory = _watch_memory(config, settings, driver, faults)
@@ -155,16 +157,19 @@ class Session(Hooks):
             self._is_worker or settings.report_paths or settings.top or self._surroundings or self._baseline
         )
         self._ledger = Ledger(detailed=self._detailed)
-        self._monitor = Monitor(
-            config, settings, self._frameworks, name, detector, self._memory, driver, detailed=self._detailed
+        self._attempts = AttemptLog(config, settings, name, faults)
+        self._safeguards = RunSafeguards(self._attempts)
+        knowledge = SessionKnowledge(str(config.rootpath), self._safeguards, name, settings.snapshots)
+        tracker = RunTracker(shared_frameworks(config), self._safeguards, self._memory, driver, detector)
+        self._check = LeakCheck(
+            config, settings, tracker, knowledge, self._attempts, self._baseline, detailed=self._detailed
         )
-        self._monitor.baseline = self._baseline
-        config.add_cleanup(self._monitor.stop)
+        config.add_cleanup(self._check.stop)
         self._completeness = Completeness()
         if self._detailed:
             config.pluginmanager.register(self._completeness, "gpuleak-completeness")
-        self._recorder = Recorder(settings, self._ledger, self._monitor, self._completeness)
-        records = Sender(self._monitor) if self._is_worker else self._recorder
+        self._recorder = Recorder(settings, self._ledger, self._check, self._completeness)
+        records = Sender(self._check) if self._is_worker else self._recorder
         config.pluginmanager.register(records, "gpuleak-recorder")
         if settings.report_paths:
             config.pluginmanager.register(JournalHooks(self._recorder, self._completeness), "gpuleak-journal")
@@ -182,7 +187,7 @@ class Session(Hooks):
         )
         return [
             (
-                f"gpu-leak: {self._monitor.mode}; fails growth {growth}, residue from {format_bytes(policy.retained_bytes)}; "
+                f"gpu-leak: {self._check.mode}; fails growth {growth}, residue from {format_bytes(policy.retained_bytes)}; "
                 f"re-runs a suspect {policy.confirm} x"
             ),
             *self._describe_rank(),
@@ -210,22 +215,25 @@ class Session(Hooks):
     def pytest_collection_finish(self) -> None:
         """Take hold of the tests, after every conftest.py: what is registered last is called outermost."""
         if self._config.hook.pytest_gpuleak_arrays.get_hookimpls():
-            from pytest_gpuleak.session.user_hooks import user_frameworks
+            from pytest_gpuleak.session.user_hooks import bring_frameworks
 
-            self._frameworks.extend(user_frameworks(self._monitor))
+            for probe in bring_frameworks(self._config, self._attempts.faults, self._safeguards):
+                self._memory.add_devices(probe)
         if not self._config.option.collectonly:
-            self._monitor.start()
+            self._check.start()
             self._take_hold()
 
     def _take_hold(self) -> None:
-        manager, monitor = self._config.pluginmanager, self._monitor
-        brackets = take_over_meter(self._config, needed=self._detailed)
-        manager.register(RuntestHooks(monitor, brackets), "gpuleak-runtest")
+        manager = self._config.pluginmanager
+        meter = take_over_meter(self._config, needed=self._detailed)
+        manager.register(RuntestHooks(self._check, meter), "gpuleak-runtest")
         if self._settings.clean:
             from pytest_gpuleak.session.features.cleanup import CleaningHooks
 
             # The last, and so the outermost: a failed attempt is cleaned before the next one's counters are read.
-            manager.register(CleaningHooks(self._config, self._memory.read, monitor.is_rerunning), "gpuleak-cleaning")
+            manager.register(
+                CleaningHooks(self._config, self._memory.read, lambda: self._attempts.rerunning), "gpuleak-cleaning"
+            )
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_testnodedown(self, node: Any) -> None:
@@ -246,26 +254,26 @@ class Session(Hooks):
         A fault in one step costs this step: an exception from here would end pytest without its summary, and without
         the reports.
         """
-        self._attempt("judging what the fixtures left", self._monitor.finish, _nothing)
+        self._attempt("judging what the fixtures left", self._check.finish, _nothing)
         records: list[FixtureRecord] = self._attempt(
-            "listing what the fixtures left", lambda: self._monitor.fixture_records, list
+            "listing what the fixtures left", lambda: self._check.fixture_records, list
         )
         if self._is_worker:
-            from pytest_gpuleak.session.attempt import encode_safely
+            from pytest_gpuleak.session.report_record import encode_safely
 
             output: dict[str, Any] = self._config.workeroutput  # type: ignore[attr-defined]
             output[WORKER_KEY] = self._attempt(
                 "sending what the fixtures left", lambda: [encode_safely(record) for record in records], list
             )
             output[FAULTS_KEY] = self._memory.faults + self._faults
-            output[CHECK_FAULTS_KEY] = self._monitor.faults_of_session
+            output[CHECK_FAULTS_KEY] = self._check.faults_of_session
             output[DESELECTED_KEY] = self._completeness.deselected
             return
         stopped = bool(session.shouldstop or session.shouldfail or exitstatus >= pytest.ExitCode.INTERRUPTED)
         self._attempt("recording the last tests", lambda: self._recorder.finish(stopped=stopped), _nothing)
         for record in records:
             self._ledger.add_fixture(record)
-        self._ledger.add_faults(self._monitor.faults_of_session)
+        self._ledger.add_faults(self._check.faults_of_session)
         if self._detailed:
             self._ledger.deselected = self._completeness.deselected
             self._ledger.incomplete = self._attempt(
@@ -276,7 +284,7 @@ class Session(Hooks):
         if exitstatus != pytest.ExitCode.USAGE_ERROR and not self._config.option.collectonly:
             self._judge_by_baseline(session)
             if self._settings.report_paths or self._surroundings is not None:
-                plain = self._ledger.report(self._settings, self._monitor.mode, on_file=True)
+                plain = self._ledger.report(self._settings, self._check.mode, on_file=True)
                 report = self._attempt("finding the repository", lambda: self._locate(plain), lambda: plain)
                 self._attempt("writing the reports", lambda: self._write_reports(report), _nothing)
                 self._attempt("publishing", lambda: self._publish(report), _nothing)
@@ -304,7 +312,7 @@ class Session(Hooks):
         if self._config.option.collectonly:
             return
         if self._ledger.found or self._settings.top or self._baseline is not None:
-            report = self._ledger.report(self._settings, self._monitor.mode, on_file=False)
+            report = self._ledger.report(self._settings, self._check.mode, on_file=False)
             summary = report.summary
             self._attempt("showing the leaks", lambda: self._tell_findings(report, terminalreporter), _nothing)
         else:
@@ -381,7 +389,7 @@ class Session(Hooks):
             )
 
     def _take_over_baseline(self, baseline: BaselineRun, session: pytest.Session) -> None:
-        report = self._ledger.report(self._settings, self._monitor.mode, on_file=False)
+        report = self._ledger.report(self._settings, self._check.mode, on_file=False)
         report, error = baseline.finish(report, session)
         self._ledger.take_over(report)
         self._errors += [error] if error else []

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from pytest_gpuleak.engine.detect.peak_meter import PeakMeter
 from pytest_gpuleak.model.peaks import Peak
-from pytest_gpuleak.session.peak_hooks import PeakMeter
 from tests.budget.fake_devices import MIB, FakeDevices
 
 

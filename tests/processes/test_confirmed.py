@@ -316,16 +316,17 @@ def test_a_dataloaders_worker_beside_pytest_asyncio(run: Runner) -> None:
     assert (found.verdicts["test_it"], found.holder("test_it")) == ("leaked", "test_it.KEPT[0]._iterator._workers[0]")
 
 
-class FakeChildren:
+class FakeTracker:
     """Says what the re-runs leave."""
 
     def __init__(self, *runs: list[LeftProcess]) -> None:
         self._runs = list(runs)
+        self.processes = self.driver = self
 
-    def expect_run(self) -> None:
+    def begin_run(self) -> None:
         pass
 
-    def devices(self) -> dict[str, Any]:
+    def read(self) -> dict[str, Any]:
         return {}
 
     def left(self) -> list[LeftProcess]:
@@ -347,7 +348,7 @@ def running(monkeypatch: pytest.MonkeyPatch) -> set[int]:
 
 
 def judged(first: list[LeftProcess], *runs: list[LeftProcess]) -> list[tuple[str | None, bool]]:
-    trail = ProcessTrail(FakeChildren(*runs), Policy(), first, lambda _: True)  # type: ignore[arg-type]
+    trail = ProcessTrail(FakeTracker(*runs), Policy(), first, lambda _: True)  # type: ignore[arg-type]
     for _ in runs:
         trail.expect_run()
         trail.add_run()

@@ -66,7 +66,7 @@ def test_a_report_that_fails_fails_a_run_that_was_clean(run: Runner, monkeypatch
 @pytest.mark.parametrize(
     ("module", "name", "said"),
     [
-        ("engine.run_tracker", "Monitor.finish", "judging what the fixtures left"),
+        ("session.leak_check", "LeakCheck.finish", "judging what the fixtures left"),
         ("session.records.recorder", "Recorder.finish", "recording the last tests"),
         ("session.records.completeness", "Completeness.why_incomplete", "telling whether the run is complete"),
         ("session.ci", "locate", "finding the repository"),
@@ -118,7 +118,7 @@ def test_a_device_that_answers_no_more_is_unknown(run: Runner, monkeypatch: pyte
 
 
 def test_pytests_own_exit_status_stands(run: Runner, monkeypatch: pytest.MonkeyPatch) -> None:
-    spoil(monkeypatch, "engine.run_tracker", "Monitor.finish")
+    spoil(monkeypatch, "session.leak_check", "LeakCheck.finish")
     found = run("def test_exit():\n    import pytest\n    pytest.exit('enough', returncode=77)\n")
     assert found.result.ret == 77
     assert "enough" in found.report["incomplete"]

@@ -53,10 +53,10 @@ FAULTS = {
     "the counters": ("engine.confirm.counter_evidence.CounterTrail.add_run", "growing", "the reading of the counters"),
     "their judgement": ("engine.confirm.counter_evidence.CounterTrail.judge", "growing", "the reading of the counters"),
     "the figures": ("engine.detect.counters.MemoryWatch.record", "growing", "the reading of the test's figures"),
-    "the re-run": ("session.rerun.rerun.run_again", "unconfirmed", "the re-run"),
+    "the re-run": ("session.rerun.subject.run_again", "unconfirmed", "the re-run"),
     "what puts the process back": ("session.rerun.rerun.unseen", "unconfirmed", "the re-run"),
-    "the values of fixtures": ("engine.check.release_values", "unconfirmed", "the re-run"),
-    "the ranks": ("engine.check.is_one_of_several_ranks", "unconfirmed", "the re-run"),
+    "the values of fixtures": ("session.rerun.subject.release_values", "unconfirmed", "the re-run"),
+    "the ranks": ("session.rerun.subject.is_one_of_several_ranks", "unconfirmed", "the re-run"),
     "the comparison of runs": ("engine.judge.arrays.compare_runs", "unconfirmed", "the comparison of the runs"),
 }
 """What is broken, what is said of a test that leaves 2 MiB each time, and the stage that is named."""
@@ -107,7 +107,7 @@ def test_what_was_left_fails_all_the_same(
 def test_what_could_not_be_confirmed_is_judged_by_its_size(
     run: Runner, monkeypatch: pytest.MonkeyPatch, size: int, verdict: str
 ) -> None:
-    break_down(monkeypatch, "session.rerun.rerun.run_again")
+    break_down(monkeypatch, "session.rerun.subject.run_again")
     found = run(ONCE.replace("size", str(size)))
     assert found.verdicts["test_leaks"] == verdict
     finding = found.finding("test_leaks")
@@ -158,7 +158,7 @@ def test_the_baseline_is_left_out_where_it_fails(
 def test_a_fixture_that_cannot_be_checked_costs_no_test_its_verdict(
     run: Runner, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    break_down(monkeypatch, "engine.check.FixtureJudge._investigate")
+    break_down(monkeypatch, "engine.fixture_check.FixtureCheck._check_arrays")
     found = run(
         """
         import pytest

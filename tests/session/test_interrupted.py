@@ -10,12 +10,12 @@ if TYPE_CHECKING:
     from tests.conftest import Runner
 
 INTERRUPTED = """
-from pytest_gpuleak.engine.run_tracker import Monitor
+from pytest_gpuleak.session.leak_check import LeakCheck
 
 def deep_in_the_check(*arguments):
     raise KeyboardInterrupt
 
-Monitor.judge = deep_in_the_check
+LeakCheck.judge = deep_in_the_check
 """
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import pathlib
@@ -304,14 +305,23 @@ def test_scan_marker(run: Runner) -> None:
     assert list(found.verdicts.values()) == ["leaked", "leaked", "clean", "clean"]
 
 
-@pytest.mark.parametrize("method", ["begin", "born", "enter_fixture_setup", "leave_fixture_setup", "fixture_finalised"])
-def test_a_fault_of_ours_leaves_the_run_alone(run: Runner, monkeypatch: pytest.MonkeyPatch, method: str) -> None:
-    from pytest_gpuleak.engine.run_tracker import Monitor
-
+@pytest.mark.parametrize(
+    "target",
+    [
+        "session.leak_check:LeakCheck.begin",
+        "engine.run_tracker:RunTracker.left_arrays",
+        "session.leak_check:LeakCheck.setup_begins",
+        "session.leak_check:LeakCheck.setup_ends",
+        "session.leak_check:LeakCheck.teardown_ends",
+    ],
+)
+def test_a_fault_of_ours_leaves_the_run_alone(run: Runner, monkeypatch: pytest.MonkeyPatch, target: str) -> None:
     def broken(*_: object, **__: object) -> None:
         raise RuntimeError("a fault of ours")
 
-    monkeypatch.setattr(Monitor, method, broken)
+    module, _, name = target.partition(":")
+    owner, _, method = name.partition(".")
+    monkeypatch.setattr(getattr(importlib.import_module(f"pytest_gpuleak.{module}"), owner), method, broken)
     found = run(
         """
         import pytest
@@ -332,7 +342,7 @@ def test_a_fault_of_ours_leaves_the_run_alone(run: Runner, monkeypatch: pytest.M
     found.result.stdout.fnmatch_lines(["*failed: RuntimeError: a fault of ours*"])
     assert (
         "a fault of ours"
-        in [test["why_unchecked"] or "" for test in found.report["tests"]][-1 if "final" in method else 0]
+        in [test["why_unchecked"] or "" for test in found.report["tests"]][-1 if "teardown" in target else 0]
     )
     assert found.result.ret == 0 or found.verdicts["test_leaks"] == "leaked"
 
@@ -424,7 +434,7 @@ def test_what_is_registered_names_its_hooks_and_nothing_else(
         """
         def hooks_of(plugin):
             kind = type(plugin)
-            names = dir(plugin) if kind.__name__ == "module" else vars(kind)
+            names = dir(plugin) if kind.__name__ == "module" else dir(kind)
             return {name for name in names if name.startswith("pytest_")}
 
         def pytest_unconfigure(config):

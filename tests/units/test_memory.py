@@ -4,20 +4,18 @@ from __future__ import annotations
 
 import sys
 import types
-from typing import TYPE_CHECKING
 
 import pytest
 
 from pytest_gpuleak.adapters.probe_protocol import DeviceReading, HostGrowth
 from pytest_gpuleak.engine.detect.counters import MODULE_BYTES, NEARLY_NOTHING, MemoryWatch
 from pytest_gpuleak.model.memory_usage import describe_usage
+from pytest_gpuleak.model.outcomes import FixturePlace
+from pytest_gpuleak.model.policy import Policy
 from pytest_gpuleak.model.readings import HOST, ProbeUnavailable
 from pytest_gpuleak.model.records import TestRecord
 
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from pytest_gpuleak.adapters.protocol import Rung
+PLACE = FixturePlace("model", "module", "tests/test_it.py", None, None)
 
 
 class Devices:
@@ -42,9 +40,6 @@ class Devices:
 
     def begin_peaks(self) -> None:
         pass
-
-    def rungs(self) -> Sequence[Rung]:
-        return ()
 
     def stop(self) -> None:
         pass
@@ -85,9 +80,9 @@ def test_growth_is_what_the_test_itself_added() -> None:
     watch = MemoryWatch((), [heap])
     watch.begin()
     heap.size = 100
-    watch.enter_setup()
+    watch.setup_begins(0, PLACE, Policy())
     heap.size = 1100
-    watch.leave_setup(1)
+    watch.setup_ends(1, 0.0, failed=False)
     heap.size = 1150
     assert watch.end().bytes == {(HOST, "heap"): 150}
 
@@ -107,21 +102,21 @@ def test_a_fixture_set_up_within_another_one_counts_once() -> None:
     heap = Heap()
     watch = MemoryWatch((), [heap])
     watch.begin()
-    watch.enter_setup()
+    watch.setup_begins(0, PLACE, Policy())
     heap.size = 10
-    watch.enter_setup()
+    watch.setup_begins(0, PLACE, Policy())
     heap.size = 110
-    watch.leave_setup(2)
+    watch.setup_ends(2, 0.0, failed=False)
     heap.size = 111
-    watch.leave_setup(1)
+    watch.setup_ends(1, 0.0, failed=False)
     assert watch.end().bytes == {(HOST, "heap"): 0}
     watch.begin()
-    watch.enter_teardown()
+    watch.teardown_begins(0)
     heap.size = 100
-    watch.leave_teardown(1)
-    watch.enter_teardown()
+    watch.teardown_ends(1)
+    watch.teardown_begins(0)
     heap.size = 0
-    watch.leave_teardown(2)
+    watch.teardown_ends(2)
     assert watch.end().bytes == {(HOST, "heap"): 0}
 
 
@@ -129,14 +124,14 @@ def test_what_a_test_puts_into_a_fixture_that_dies_with_it_is_not_left() -> None
     heap = Heap()
     watch = MemoryWatch((), [heap])
     watch.begin()
-    watch.enter_setup()
+    watch.setup_begins(0, PLACE, Policy())
     heap.size = 10
-    watch.leave_setup(1)
+    watch.setup_ends(1, 0.0, failed=False)
     watch.begin()
     heap.size = 15  # the test adds to it
-    watch.enter_teardown()
+    watch.teardown_begins(0)
     heap.size = 0
-    watch.leave_teardown(1)
+    watch.teardown_ends(1)
     assert watch.end().bytes == {(HOST, "heap"): 0}
 
 
@@ -144,12 +139,12 @@ def test_a_fixture_that_does_not_let_go_is_not_the_last_test_s() -> None:
     heap = Heap()
     watch = MemoryWatch((), [heap])
     watch.begin()
-    watch.enter_setup()
+    watch.setup_begins(0, PLACE, Policy())
     heap.size = 10
-    watch.leave_setup(1)
+    watch.setup_ends(1, 0.0, failed=False)
     watch.begin()
-    watch.enter_teardown()
-    watch.leave_teardown(1)
+    watch.teardown_begins(0)
+    watch.teardown_ends(1)
     assert watch.end().bytes == {(HOST, "heap"): 0}
 
 
@@ -328,8 +323,8 @@ def test_what_a_fixture_adds_is_read_anew() -> None:
     heap = Stale()
     watch = MemoryWatch((), [heap])
     watch.begin()
-    watch.enter_setup()
+    watch.setup_begins(0, PLACE, Policy())
     heap.size = 5000
-    watch.leave_setup(1)
+    watch.setup_ends(1, 0.0, failed=False)
     assert watch.end(brief=True).bytes == {(HOST, "heap"): 0}
     assert watch.end().bytes == {(HOST, "heap"): 0}

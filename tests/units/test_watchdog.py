@@ -17,12 +17,17 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pytest_gpuleak.adapters.nvml.driver import Driver
+from pytest_gpuleak.engine import stages
+from pytest_gpuleak.engine.settle.steps import BoundedRung
+from pytest_gpuleak.engine.stages import CheckTimeoutError
 from pytest_gpuleak.model.outcomes import TestRecord, encode_test
+from pytest_gpuleak.model.policy import Policy, Settings
 from pytest_gpuleak.reports.json.journal import Journal, recover
 from pytest_gpuleak.reports.json.read import read_report
-from pytest_gpuleak.session.rerun import hanging, watchdog
-from pytest_gpuleak.session.rerun.hanging import BoundedRung, CheckTimeoutError
+from pytest_gpuleak.session.attempt import AttemptLog
+from pytest_gpuleak.session.rerun import watchdog
 from pytest_gpuleak.session.rerun.watchdog import CannotWatchError, describe_place, watch
+from pytest_gpuleak.session.safeguards import RunSafeguards
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -151,22 +156,14 @@ def test_where_something_is() -> None:
     assert describe_place(None, lambda path: True, str) == "an unknown place"
 
 
-class Memory:
-    """Takes what is told of a run."""
-
-    def __init__(self) -> None:
-        self.told: list[str] = []
-
-    def tell(self, line: str) -> None:
-        self.told.append(line)
-
-
 @pytest.fixture
-def monitor(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Any:
-    """As much of a monitor as a wait asks for, with short limits."""
-    monkeypatch.setattr(hanging, "CHECK_LIMIT_S", 0.1)
-    made: Any = type("Monitor", (), {"memory": Memory(), "config": request.config, "nodeid": "t.py::test"})()
-    return made
+def attempts(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> tuple[AttemptLog, list[str]]:
+    """An attempt that waits, with a short limit, and what is told of it."""
+    monkeypatch.setattr(stages, "CHECK_LIMIT_S", 0.1)
+    lines: list[str] = []
+    log = AttemptLog(request.config, Settings(True, Policy()), "main", lines)
+    log.begin("t.py::test", Policy())
+    return log, lines
 
 
 class Waits:
@@ -181,11 +178,12 @@ class Waits:
 
 
 @pytest.mark.skipif(not hasattr(signal, "pthread_kill"), reason="needs POSIX signals")
-def test_a_rung_that_waits_is_left(monitor: Any) -> None:
-    rung = BoundedRung(monitor, Waits(), "waiting for the device")
+def test_a_rung_that_waits_is_left(attempts: tuple[AttemptLog, list[str]]) -> None:
+    log, lines = attempts
+    rung = BoundedRung(RunSafeguards(log), Waits(), "waiting for the device")
     assert rung.collects
     assert list(rung.steps()) == [None]
-    assert monitor.memory.told == ["waiting for the device was stopped after 0.1 s"]
+    assert lines == ["waiting for the device was stopped after 0.1 s"]
 
 
 def test_a_driver_that_does_not_answer_is_not_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from pytest_gpuleak.adapters.arrays import select_arrays
 from pytest_gpuleak.adapters.torch import lookup as torch_lookup
 from pytest_gpuleak.heap.classes import class_lines
-from pytest_gpuleak.heap.collector import get_objects, whole_heap
 from pytest_gpuleak.model.readings import ArrayReading
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable
+    from collections.abc import Callable, Iterable
 
     from pytest_gpuleak.adapters.protocol import StorageHandle
 
@@ -165,16 +163,6 @@ def read_storage(storage: object) -> ArrayReading | None:
 def hold_storage(storage: object) -> StorageHandle:
     """Return a weak hold on a storage."""
     return StorageReference(torch_lookup.loaded_torch()._C.StorageBase, storage)
-
-
-def find_storages(keys: Collection[int]) -> list[object]:
-    """Return the storages alive anywhere on the heap that have these addresses, and that no tensor shares."""
-    base = torch_lookup.LOOKUP.storage_base
-    if base is None:
-        return []
-    with whole_heap():
-        found = select_arrays(get_objects(), [base])
-    return [storage for storage in found if owners_of_storage(storage) == 1 and storage_address(storage) in keys]
 
 
 def _wraps_other_arrays(torch: Any, array: object) -> bool:

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from pytest_gpuleak.adapters.arrays import array_types, framework_of, select_arrays
 from pytest_gpuleak.adapters.bulk import hold_arrays, read_arrays, storages_of
 from pytest_gpuleak.adapters.protocol import BACKWARD, ArrayFramework, OriginLog, Rung
-from pytest_gpuleak.adapters.registry import own_frameworks
 from pytest_gpuleak.adapters.storages import SharedStorages, is_storage
 from pytest_gpuleak.engine.settle.steps import Settling, has_weak_references, rungs_for_held
 from pytest_gpuleak.engine.stages import EXPLAIN, GRAPHS, RECOGNISE
@@ -73,24 +72,24 @@ class Investigation:
 
     Args:
         detector: finds the arrays.
-        frameworks: read them.
+        arrays: read them.
+        frameworks: tell what their native code holds.
         culprits: gives what held leaked arrays before; None to search the whole heap each time.
         guard: gives the context that a stage runs in which the verdict can do without; None lets its errors through.
-        natives: the frameworks, for what their native code holds; None: the plugin's own.
     """
 
     def __init__(
         self,
         detector: Detector,
-        frameworks: Sequence[ArrayFramework],
+        arrays: Sequence[ArrayFramework],
+        frameworks: Frameworks,
         culprits: Callable[[], Culprits] | None = None,
         guard: Callable[[Stage], Guard] | None = None,
-        natives: Frameworks | None = None,
     ) -> None:
-        self._natives = own_frameworks() if natives is None else natives
+        self._natives = frameworks
         self._guard: Callable[[Stage], AbstractContextManager[Any]] = guard or (lambda _: nullcontext())
         self._detector = detector
-        self._frameworks = frameworks
+        self._frameworks = arrays
         self._culprits = culprits
         self._recognised: dict[int, _Recognised] = {}
         self._left: dict[int, _Leftover] = {}  # by id: an array born later at the same address replaces a dead one
@@ -286,7 +285,7 @@ class Investigation:
         if self._culprits is None or not alive or not self._detector.isolates:
             return False
         arrays = [array for array in self._detector.look() if id(array) in alive]
-        found = self._culprits().recognise(arrays, {id(arrays)}) if len(arrays) == len(alive) else None
+        found = self._recognised_of(arrays) if len(arrays) == len(alive) else None
         if found is None:
             return False
         for array, explanation in zip(arrays, found, strict=True):
@@ -299,6 +298,10 @@ class Investigation:
                     arrays, found, [framework_of(array, self._frameworks).read(array) for array in arrays]
                 )
         return True
+
+    def _recognised_of(self, arrays: Sequence[object]) -> list[Explanation] | None:
+        assert self._culprits is not None
+        return self._culprits().recognise(arrays, {id(arrays)}, self._natives.reference_finders())
 
     def _one_place_holds_two_runs(self) -> bool:
         """Whether arrays of two runs are alive that were found at the same place, such as one attribute.

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from pytest_gpuleak.adapters.processes.facts import LeftProcess
-    from pytest_gpuleak.engine.detect.processes import Children
+    from pytest_gpuleak.engine.run_tracker import RunTracker
     from pytest_gpuleak.engine.stages import Guard, Stage
     from pytest_gpuleak.model.findings import Finding, Holder, Origin
     from pytest_gpuleak.model.policy import Policy
@@ -22,16 +22,16 @@ class ProcessTrail:
     """What each run of a suspect left running. Where the first run left nothing, the re-runs are not looked at.
 
     Args:
-        children: knows whose a process is.
+        tracker: watches the runs.
         policy: what the test may leave behind.
         first: the processes that the first run has left.
         is_user_file: whether a source file is the user's own.
     """
 
     def __init__(
-        self, children: Children, policy: Policy, first: Sequence[LeftProcess], is_user_file: Callable[[str], bool]
+        self, tracker: RunTracker, policy: Policy, first: Sequence[LeftProcess], is_user_file: Callable[[str], bool]
     ) -> None:
-        self._children = children
+        self._tracker = tracker
         self._policy = policy
         self._is_user_file = is_user_file
         self._first = list(first)
@@ -52,9 +52,9 @@ class ProcessTrail:
         return bool(self._added) and all(self._added)
 
     def expect_run(self) -> None:
-        """The test is about to be run again: what runs now is not the re-run's."""
+        """Note before a re-run what runs now: that is not the re-run's."""
         if self._first:
-            self._children.expect_run()
+            self._tracker.processes.begin_run()
 
     def add_run(self) -> None:
         """Note what a re-run has left running beyond what has ended meanwhile."""
@@ -62,7 +62,7 @@ class ProcessTrail:
             return
         from pytest_gpuleak.adapters.processes.facts import is_running
 
-        left = self._children.left()
+        left = self._tracker.processes.left()
         before, self._running = self._running, [process for process in self._running if is_running(process)]
         ended = [process for process in before if process not in self._running]
         # A pool starts workers when it needs them, up to its size: another worker of the same pool is no growth.
@@ -110,7 +110,7 @@ class ProcessTrail:
             return ()
         from pytest_gpuleak.engine.judge.processes import judge_processes, judge_unconfirmed
 
-        readings = self._children.devices()
+        readings = self._tracker.driver.read()
         if not self._added:
             return judge_unconfirmed(self._first, self._policy, readings, self._holders, why)
         grown = _most_similar(self._first, self._added[0]) if self.grows else {}

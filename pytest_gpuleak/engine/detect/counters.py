@@ -17,8 +17,10 @@ if TYPE_CHECKING:
 
     from pytest_gpuleak.adapters.nvml.readings import NvmlReading
     from pytest_gpuleak.adapters.probe_protocol import DeviceProbe, DeviceReading, HostGrowth, HostProbe, Recorder
-    from pytest_gpuleak.adapters.protocol import Rung
+    from pytest_gpuleak.engine.detect.fixture_events import FixtureKey
     from pytest_gpuleak.engine.detect.outside_torch import Outside
+    from pytest_gpuleak.model.outcomes import FixturePlace
+    from pytest_gpuleak.model.policy import Policy
 
 
 COUNTED = ("allocated", "requested", "reserved")
@@ -76,7 +78,7 @@ class MemoryWatch:
         self._after: dict[Key, int] = {}
         self._others: dict[Key, int] = {}
         self._levels: list[_Level] = []
-        self._owned: dict[int, dict[Key, int]] = {}
+        self._owned: dict[FixtureKey, dict[Key, int]] = {}
         self._standing: dict[Key, int] | None = None
         self._standing_host: dict[Key, int] = {}
         self._recording: list[tuple[HostProbe, Recorder]] = []
@@ -111,7 +113,7 @@ class MemoryWatch:
         return tuple(self._host)
 
     def begin(self) -> None:
-        """A run of a test begins."""
+        """Begin a run of a test."""
         if self._others:
             self._others = {}
         self._levels.clear()
@@ -140,40 +142,33 @@ class MemoryWatch:
         if all(abs(size - self._before.get(key, 0)) < NEARLY_NOTHING for key, size in host.items()):
             self._standing_host = host
 
-    def enter_setup(self) -> None:
-        """A wider fixture is being set up: what is added from here on is no test's."""
-        # What a brief look has missed before is then the fixture's, where it is not judged.
+    def setup_begins(self, fixture: FixtureKey, place: FixturePlace, policy: Policy) -> None:  # noqa: ARG002
+        """See `FixtureEvents`: what is added from here on is no test's."""
+        # A reused reading may lag; the error then lands on the fixture, which is not judged by counters.
         self._levels.append(_Level(self.read(brief=True)))
 
-    def leave_setup(self, owner: int) -> None:
-        """It is done.
-
-        Args:
-            owner: the id of pytest's FixtureDef.
-        """
+    def setup_ends(self, fixture: FixtureKey, duration_s: float, *, failed: bool) -> None:  # noqa: ARG002
+        """See `FixtureEvents`: book what the setup added to the fixture."""
         if not self._levels:
-            return  # its setup began before anybody looked
+            return  # its setup began before the counters were watched
         level = self._levels.pop()
         # Not briefly: what was missed of the fixture's would be taken for the test's.
         added = _less(self.read(), level.before)
-        self._owned[owner] = _less(added, level.inner)
+        self._owned[fixture] = _less(added, level.inner)
         inner = self._levels[-1].inner if self._levels else self._others
         for key, size in added.items():
             inner[key] = inner.get(key, 0) + size
 
-    def enter_teardown(self) -> None:
-        """A wider fixture is being torn down."""
+    def teardown_begins(self, fixture: FixtureKey) -> None:  # noqa: ARG002
+        """See `FixtureEvents`."""
         self._levels.append(_Level(self.read(brief=True)))
 
-    def leave_teardown(self, owner: int) -> None:
-        """It is done. Its own memory, as far as it is gone, is left out of the test's account.
+    def teardown_ends(self, fixture: FixtureKey) -> None:
+        """See `FixtureEvents`: leave the fixture's own memory, as far as it is gone, out of the test's account.
 
         What the test has put into the fixture, and dies with it, is the test's.
-
-        Args:
-            owner: the id of pytest's FixtureDef.
         """
-        owned = self._owned.pop(owner, {})
+        owned = self._owned.pop(fixture, {})
         if not self._levels:
             return
         freed = _less(self._levels.pop().before, self.read(brief=True))
@@ -225,16 +220,6 @@ class MemoryWatch:
             if device in found:
                 found[device]["peak"] = peak
         return found
-
-    def rungs(self) -> list[Rung]:
-        """What lets memory of the devices go that is no leak, cheapest first."""
-        rungs: list[Rung] = []
-        for probe in list(self._devices):
-            try:
-                rungs += probe.rungs()
-            except Exception as error:  # noqa: BLE001 - as in `read`
-                self._drop(probe, f"cannot be settled: {type(error).__name__}: {error}")
-        return rungs
 
     def begin_record(self) -> None:
         """A re-run is about to begin that is to be explained. To be called with the whole heap in view."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from pytest_gpuleak.adapters.arrays import framework_of
 
@@ -11,6 +11,7 @@ if TYPE_CHECKING:
 
     from pytest_gpuleak.adapters.protocol import ArrayFramework, StorageHandle
     from pytest_gpuleak.engine.detect.detector import Detector
+    from pytest_gpuleak.engine.detect.fixture_events import FixtureKey
     from pytest_gpuleak.model.outcomes import FixturePlace
     from pytest_gpuleak.model.policy import Policy
 
@@ -50,7 +51,7 @@ class Scopes:
     def __init__(self, detector: Detector, frameworks: Sequence[ArrayFramework]) -> None:
         self.detector = detector
         self._frameworks = frameworks
-        self._active: dict[int, FixtureSetup] = {}  # by id of pytest's FixtureDef, which outlives the set-up
+        self._active: dict[FixtureKey, FixtureSetup] = {}
         self._owners: list[FixtureSetup] = []  # being set up or torn down, outermost first
         self._released: list[FixtureSetup] = []
         self._own: set[int] = set()
@@ -81,36 +82,36 @@ class Scopes:
         """The wider fixtures that are set up now."""
         return list(self._active.values())
 
-    def enter_setup(self, fixture: Any, place: FixturePlace, policy: Policy) -> None:
-        """A wider fixture's setup begins."""
+    def setup_begins(self, fixture: FixtureKey, place: FixturePlace, policy: Policy) -> None:
+        """See `FixtureEvents`."""
         self._give()
         setup = FixtureSetup(place, policy)
-        self._active[id(fixture)] = setup
+        self._active[fixture] = setup
         self._owners.append(setup)
 
-    def leave_setup(self, fixture: Any, duration_s: float, *, failed: bool = False) -> None:
-        """A wider fixture's setup has ended, in `duration_s` seconds; `failed`: with an error."""
-        setup = self._active.get(id(fixture))
+    def setup_ends(self, fixture: FixtureKey, duration_s: float, *, failed: bool) -> None:
+        """See `FixtureEvents`."""
+        setup = self._active.get(fixture)
         if setup is not None and setup in self._owners:
             self._give()
             self._owners.remove(setup)
             setup.setup_s = duration_s
             setup.failed = failed
 
-    def setup_after_failure(self, fixture: Any) -> FixtureSetup | None:
+    def setup_after_failure(self, fixture: FixtureKey) -> FixtureSetup | None:
         """The set-up of a fixture whose memory the garbage of a test that did not pass may hold, if that is so."""
-        setup = self._active.get(id(fixture))
+        setup = self._active.get(fixture)
         return setup if setup is not None and setup.outlived_failure and setup.holds_memory() else None
 
-    def enter_teardown(self, fixture: Any) -> None:
-        """A wider fixture's own finalizers are about to run: what is there now is not theirs."""
-        if id(fixture) in self._active:
-            # Looked at, and the border left where it is: garbage made old would take a full collection to free.
+    def teardown_begins(self, fixture: FixtureKey) -> None:
+        """See `FixtureEvents`."""
+        if fixture in self._active:
+            # Do not move the border here: garbage behind it would only go in a full collection.
             self._before.append({id(array) for array in self.detector.look()})
 
-    def leave_teardown(self, fixture: Any) -> None:
-        """A wider fixture has been finalised: what was born in it must be gone by the end of the teardown."""
-        setup = self._active.pop(id(fixture), None)
+    def teardown_ends(self, fixture: FixtureKey) -> None:
+        """See `FixtureEvents`."""
+        setup = self._active.pop(fixture, None)
         if setup is None:
             return
         if setup in self._owners:  # its setup has failed
@@ -137,7 +138,7 @@ class Scopes:
             setup.outlived_failure = True
 
     def disown(self, identities: set[int]) -> None:
-        """These arrays are known to be others': an id of a fixture's that died may have been given to one of them."""
+        """Remove these ids from all fixtures: a new array may have reused the id of a fixture's array that died."""
         for setup in self._active.values():
             setup.identities -= identities
 

@@ -9,21 +9,29 @@ from __future__ import annotations
 import dataclasses
 import weakref
 from time import sleep
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from pytest_gpuleak.engine.stages import CheckTimeoutError
 from pytest_gpuleak.heap.collector import collect, collect_young
 from pytest_gpuleak.heap.threads import running_threads
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
+    from pytest_gpuleak.adapters.frameworks import Frameworks
     from pytest_gpuleak.adapters.protocol import Rung
+    from pytest_gpuleak.engine.stages import Safeguards
+
+_END: Any = object()
 
 FIRST_WAIT_S = 1e-6
 LONGEST_WAIT_S = 0.1
 ALL_WAITS_S = 0.45
 """Waits double from a microsecond to a tenth of a second, under half a second in all (goleak's options.go)."""
 KNOWN_THREADS_WAIT_S = 0.02
+
+DEVICE_WAIT = "waiting for the device"
+"""What a rung of a framework's is bounded as, unless it says so itself."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -100,6 +108,74 @@ class Waits:
             waited += wait
             wait = min(wait * 2, LONGEST_WAIT_S)
             yield
+
+
+class BoundedRung:
+    """A rung whose steps may wait for something: each is stopped after a while, and is then the last one.
+
+    Args:
+        safeguards: bound each step, and take a line where one was stopped.
+        rung: climbed as it is.
+        what: what it waits for, in words.
+    """
+
+    def __init__(self, safeguards: Safeguards, rung: Rung, what: str) -> None:
+        self._safeguards = safeguards
+        self._rung = rung
+        self._what = what
+
+    @property
+    def collects(self) -> bool:
+        """See `Rung`."""
+        return self._rung.collects
+
+    def steps(self) -> Iterator[None]:
+        """See `Rung`."""
+        steps = self._rung.steps()
+        advice = "look at what it waits for"
+        try:
+            while self._safeguards.bounded(lambda: next(steps, _END), self._what, advice) is not _END:
+                yield
+        except CheckTimeoutError as error:
+            self._safeguards.tell(f"{self._what} was stopped after {error.limit_s:g} s")
+
+
+def full_collection(safeguards: Safeguards) -> Rung:
+    """Return the rung of a full collection: a ``__del__`` that it calls may wait for ever."""
+    return BoundedRung(safeguards, Collection(2), "a finalizer that a garbage collection called")
+
+
+def device_rungs(safeguards: Safeguards, frameworks: Frameworks) -> list[Rung]:
+    """Return the rungs that let memory of the devices go, bounded: a device may never be done."""
+    found: list[Rung] = []
+    for framework in frameworks.members:
+        try:
+            rungs = framework.settle_steps()
+        except Exception as error:  # noqa: BLE001 - a device may be lost during a run, which goes on
+            safeguards.tell(f"{framework.name} cannot be settled: {type(error).__name__}: {error}")
+        else:
+            found += [BoundedRung(safeguards, rung, getattr(rung, "what", DEVICE_WAIT)) for rung in rungs]
+    return found
+
+
+def settle_rungs(
+    safeguards: Safeguards,
+    frameworks: Frameworks,
+    own: Callable[[], Iterable[Rung]],
+    known: frozenset[int],
+) -> Iterator[Rung]:
+    """Yield the ladder for a suspect; each rung is made when the one below has not been enough.
+
+    Args:
+        safeguards: bound what may wait.
+        frameworks: let memory of their devices go.
+        own: gives the user's own ways to let memory go.
+        known: threads that ran before the test.
+    """
+    yield full_collection(safeguards)
+    yield from device_rungs(safeguards, frameworks)
+    yield from own()
+    yield Waits(known)
 
 
 def rungs_for_held(rungs: Iterable[Rung], known: frozenset[int]) -> list[Rung]:

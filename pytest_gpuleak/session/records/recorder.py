@@ -12,18 +12,17 @@ import pytest
 
 from pytest_gpuleak.model.outcomes import TestRecord, decode_test
 from pytest_gpuleak.model.policy import describe
-from pytest_gpuleak.session.attempt import encode_safely
 from pytest_gpuleak.session.hooks import Hooks
 from pytest_gpuleak.session.item_hooks import TAKEN
 from pytest_gpuleak.session.records.run_records import environment, now
-from pytest_gpuleak.session.report_record import AGAIN_ATTRIBUTE, HUNG_ATTRIBUTE, RECORD_ATTRIBUTE
+from pytest_gpuleak.session.report_record import AGAIN_ATTRIBUTE, HUNG_ATTRIBUTE, RECORD_ATTRIBUTE, encode_safely
 
 if TYPE_CHECKING:
-    from pytest_gpuleak.engine.run_tracker import Monitor
     from pytest_gpuleak.model.findings import FixtureRecord
     from pytest_gpuleak.model.outcomes import Outcome
     from pytest_gpuleak.model.policy import Settings
     from pytest_gpuleak.reports.json.journal import Journal
+    from pytest_gpuleak.session.leak_check import LeakCheck
     from pytest_gpuleak.session.records.completeness import Completeness
     from pytest_gpuleak.session.records.run_records import Ledger
 
@@ -39,14 +38,14 @@ class Recorder(Hooks):
     Args:
         settings: what the run was asked for.
         ledger: the session's account.
-        monitor: watches this process.
+        check: checks the tests of this process.
         completeness: follows which tests run.
     """
 
-    def __init__(self, settings: Settings, ledger: Ledger, monitor: Monitor, completeness: Completeness) -> None:
+    def __init__(self, settings: Settings, ledger: Ledger, check: LeakCheck, completeness: Completeness) -> None:
         self._settings = settings
         self._ledger = ledger
-        self._monitor = monitor
+        self._check = check
         self._completeness = completeness
         self._journal: Journal | None = None
         self._status: LeakedStatus | None = None
@@ -77,12 +76,12 @@ class Recorder(Hooks):
 
                 why = f"the record of its worker could not be read: {describe_error(error)}"
                 outcome = self._completeness.outcome_of_running(report.nodeid)
-                self._take_unchecked(report, why, _worker_of(report) or self._monitor.worker, outcome)
+                self._take_unchecked(report, why, _worker_of(report) or self._check.attempts.worker, outcome)
                 delattr(report, RECORD_ATTRIBUTE)
                 return
             if record.verdict == "leaked" and self._status is None:
                 self._status = LeakedStatus()
-                self._monitor.config.pluginmanager.register(self._status, "gpuleak-status")
+                self._check.config.pluginmanager.register(self._status, "gpuleak-status")
         else:
             record = cast("TestRecord", found)
         if record.verdict in TAKEN:
@@ -94,12 +93,12 @@ class Recorder(Hooks):
     def _note_outcome(self, report: pytest.TestReport) -> None:
         self._completeness.note_report(report)
         if report.failed:
-            self._monitor.note_failure(report.nodeid)
+            self._check.attempts.note_failure(report.nodeid)
             if report.when not in _PHASES and report.nodeid not in self._hung:
                 # What xdist, pytest-forked and others make up for a test whose process died.
                 worker = _worker_of(report)
                 who = "its process" if worker is None else f"the worker {worker}"
-                name = self._monitor.worker if worker is None else worker
+                name = self._check.attempts.worker if worker is None else worker
                 self._take_unchecked(report, f"{who} died while running it", name, "failed")
 
     def take_worker(self, worker: str, records: list[dict[str, Any]]) -> None:
@@ -124,7 +123,7 @@ class Recorder(Hooks):
         for report in list(self._without_record.values()):
             if report.nodeid not in known and (report.when == "teardown" or not stopped):
                 outcome = self._completeness.outcome_of_running(report.nodeid)
-                self._take_unchecked(report, why, self._monitor.worker, outcome)
+                self._take_unchecked(report, why, self._check.attempts.worker, outcome)
         for worker in list(self._of_workers):
             self.take_worker(worker, self._of_workers[worker])
 
@@ -145,9 +144,9 @@ class Recorder(Hooks):
         from pytest_gpuleak.reports.json.journal import Journal, journal_path
 
         self._journal = Journal(journal_path(self._settings.report_paths))
-        policy = {**describe(self._settings), "strategy": self._monitor.mode}
+        policy = {**describe(self._settings), "strategy": self._check.mode}
         self._journal.begin({"created": now(), "environment": environment(), "policy": policy})
-        self._monitor.note_rerun = self._note_rerun
+        self._check.attempts.note_rerun = self._note_rerun
         return self._journal
 
     def _note_rerun(self, record: TestRecord) -> None:
@@ -160,13 +159,15 @@ class Recorder(Hooks):
         self._completeness.note_ended(record.nodeid)
         if self._journal is None:
             return
-        known = [*self._ledger.fixtures, *self._monitor.fixture_records]
+        known = [*self._ledger.fixtures, *self._check.fixture_records]
         of_workers = [fixture for those in self._of_workers.values() for fixture in those]
         # Compared before they are encoded: with hundreds of leaking fixtures, encoding them took 15 ms a test.
         if (known, of_workers) != self._written:
             self._written = known, of_workers
             self._journal.set_fixtures([*map(encode_safely, known), *of_workers])
-        self._journal.add_test(encoded or encode_safely(record), self._completeness.running or self._monitor.upcoming)
+        self._journal.add_test(
+            encoded or encode_safely(record), self._completeness.running or self._check.attempts.upcoming
+        )
 
     def _take_unchecked(self, report: pytest.TestReport, why: str, worker: str, outcome: Outcome) -> None:
         file, line, _ = report.location
@@ -224,23 +225,27 @@ class Sender(Hooks):
     """Sends what an xdist worker knows of its fixtures to the controller, with the next test's report.
 
     Args:
-        monitor: watches this process.
+        check: checks the tests of this process.
     """
 
-    def __init__(self, monitor: Monitor) -> None:
-        self._monitor = monitor
+    def __init__(self, check: LeakCheck) -> None:
+        self._check = check
         self._sent: list[FixtureRecord] = []
 
     @pytest.hookimpl(tryfirst=True)  # before xdist sends the report
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Let the findings travel where they have changed."""
         if hasattr(report, RECORD_ATTRIBUTE):
-            known = self._monitor.fixture_records
+            known = self._check.fixture_records
             if known != self._sent:
                 self._sent = known
-                setattr(report, FIXTURES_ATTRIBUTE, {self._monitor.worker: [encode_safely(record) for record in known]})
+                setattr(
+                    report,
+                    FIXTURES_ATTRIBUTE,
+                    {self._check.attempts.worker: [encode_safely(record) for record in known]},
+                )
         elif report.failed:
-            self._monitor.note_failure(report.nodeid)
+            self._check.attempts.note_failure(report.nodeid)
 
 
 def _worker_of(report: pytest.TestReport) -> str | None:

@@ -9,46 +9,37 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import pytest
 
+from pytest_gpuleak.engine import stages
 from pytest_gpuleak.engine.judge.arrays import conclude
-from pytest_gpuleak.engine.settle.steps import Collection
+from pytest_gpuleak.engine.stages import CheckTimeoutError
+from pytest_gpuleak.model.source_files import is_user_file, shorten
 from pytest_gpuleak.model.text import clean_text
 from pytest_gpuleak.session.pytest_internals import warn
 from pytest_gpuleak.session.report_record import HUNG_ATTRIBUTE, attach
 from pytest_gpuleak.session.rerun.watchdog import CannotWatchError, describe_place, watch
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
     from types import FrameType
 
-    from pytest_gpuleak.adapters.protocol import Rung
-    from pytest_gpuleak.engine.run_tracker import Monitor
     from pytest_gpuleak.model.findings import Finding
     from pytest_gpuleak.model.outcomes import TestRecord
+    from pytest_gpuleak.session.attempt import AttemptLog
 
-CHECK_LIMIT_S = 60.0
-"""Seconds that one wait of the check's own may take: the user's settle hook, a device, its driver, processes."""
+_Answer = TypeVar("_Answer")
 
 NAME_LIMIT = 200
-
-_END: Any = object()
-
-
-class CheckTimeoutError(TimeoutError):
-    """Raised in a part of the check that takes too long."""
-
-    def __init__(self) -> None:
-        super().__init__(f"it took longer than {CHECK_LIMIT_S:g} s and was stopped")
 
 
 class Hang:
     """Tells of a part of the check that hangs, and writes what is known.
 
     Args:
-        monitor: watches the process.
+        attempts: knows the test under way.
         what: the part, as in "hangs in ...".
         advice: what the user can do.
         item: the test; None where only its id is known.
@@ -58,14 +49,14 @@ class Hang:
 
     def __init__(
         self,
-        monitor: Monitor,
+        attempts: AttemptLog,
         what: str,
         advice: str,
         item: pytest.Item | None = None,
         findings: Callable[[str], tuple[Finding, ...]] | None = None,
         before: Callable[[], object] = int,
     ) -> None:
-        self._monitor = monitor
+        self._attempts = attempts
         self._what = what
         self._advice = advice
         self._item = item
@@ -84,26 +75,26 @@ class Hang:
             frame: the innermost one of the thread that hangs.
             stderr: a descriptor of the process's stderr.
         """
-        monitor = self._monitor
-        place = describe_place(frame, monitor.is_user_file, monitor.shorten)
+        root = self._attempts.root
+        place = describe_place(frame, lambda path: is_user_file(path, root), lambda path: shorten(path, root))
         why = f"{self._what} hung at {place}"
         line = (
             f"gpu-leak: {self._name()} hangs in {self._what} at {place} and cannot be stopped; "
             f"the session ends here with exit status 1. To avoid it: {self._advice}"
         )
         os.write(stderr, f"\n{line}\n".encode("ascii", "backslashreplace"))
-        _end_session(monitor, self._report(why), line, self.before)
+        _end_session(self._attempts, self._report(why), line, self.before)
 
     def record(self, why: str) -> TestRecord:
         """The test's record, should the process end now."""
-        record = self._monitor.unchecked(self._item, why)
+        record = self._attempts.unchecked(self._item, why)
         findings: tuple[Finding, ...] = ()
         if self._findings is not None:
             with contextlib.suppress(Exception):  # the reason stands without them
                 findings = self._findings(why)
         if not findings:
             return record
-        policy = self._monitor.policy
+        policy = self._attempts.policy
         verdict, findings = conclude(findings, policy)
         return record._replace(
             verdict=verdict,
@@ -123,80 +114,40 @@ class Hang:
         return report
 
     def _name(self) -> str:
-        nodeid = self._monitor.nodeid if self._item is None else self._item.nodeid
+        nodeid = self._attempts.nodeid if self._item is None else self._item.nodeid
         return clean_text(nodeid or "the session", NAME_LIMIT)
 
 
-def run_bounded(monitor: Monitor, call: Callable[[], Any], what: str, advice: str) -> Any:
+def run_bounded(attempts: AttemptLog, call: Callable[[], _Answer], what: str, advice: str) -> _Answer:
     """Call a part of the check that may wait for something, and return what it returns.
 
     Args:
-        monitor: watches the process.
+        attempts: knows the test under way.
         call: the part.
         what: what it is, in words.
         advice: what the user can do if it hangs.
 
     Raises:
-        CheckTimeoutError: it was stopped after `CHECK_LIMIT_S`. Where it cannot be stopped, the session is ended.
+        CheckTimeoutError: it was stopped after `stages.CHECK_LIMIT_S`. Where it cannot be stopped, the session is ended.
     """
-    results: list[Any] = []
-    hang = Hang(monitor, what, advice)
+    results: list[_Answer] = []
+    hang = Hang(attempts, what, advice)
     try:
         stopped = watch(
             lambda: results.append(call()),
-            CHECK_LIMIT_S,
+            stages.CHECK_LIMIT_S,
             CheckTimeoutError,
             hang.tell,
             hang.text,
-            lambda: rearm_faulthandler(monitor.config),
+            lambda: rearm_faulthandler(attempts.config),
         )
     except CannotWatchError:
         return call()
     if not results:
         raise CheckTimeoutError
     if stopped:
-        monitor.memory.tell(f"{what} took longer than {CHECK_LIMIT_S:g} s")
+        attempts.tell(f"{what} took longer than {stages.CHECK_LIMIT_S:g} s")
     return results.pop()
-
-
-class BoundedRung:
-    """A rung of the settle ladder whose steps may take `CHECK_LIMIT_S` each.
-
-    Args:
-        monitor: watches the process.
-        rung: climbed as it is.
-        what: what it waits for, in words.
-    """
-
-    def __init__(self, monitor: Monitor, rung: Rung, what: str) -> None:
-        self._monitor = monitor
-        self._rung = rung
-        self._what = what
-
-    @property
-    def collects(self) -> bool:
-        """See `Rung`."""
-        return self._rung.collects
-
-    def steps(self) -> Iterator[None]:
-        """Act; a step that takes too long is the last one."""
-        steps = self._rung.steps()
-        advice = "look at what it waits for"
-        try:
-            while run_bounded(self._monitor, lambda: next(steps, _END), self._what, advice) is not _END:
-                yield
-        except CheckTimeoutError:
-            self._monitor.memory.tell(f"{self._what} was stopped after {CHECK_LIMIT_S:g} s")
-
-
-def full_collection(monitor: Monitor) -> Rung:
-    """Return the rung of a full collection: a ``__del__`` that it calls may wait for ever."""
-    return BoundedRung(monitor, Collection(2), "a finalizer that a garbage collection called")
-
-
-def device_rungs(monitor: Monitor) -> list[Rung]:
-    """Return the rungs that let memory of the devices go: a device may never be done."""
-    return [BoundedRung(monitor, rung, "waiting for the device") for rung in monitor.memory.rungs()]
 
 
 def rearm_faulthandler(config: pytest.Config) -> None:
@@ -215,9 +166,9 @@ def rearm_faulthandler(config: pytest.Config) -> None:
             faulthandler.dump_traceback_later(timeout, file=stderr, exit=leave(config))
 
 
-def _end_session(monitor: Monitor, report: pytest.TestReport, line: str, before: Callable[[], object]) -> None:
-    config = monitor.config
-    if os.getpid() != monitor.process:
+def _end_session(attempts: AttemptLog, report: pytest.TestReport, line: str, before: Callable[[], object]) -> None:
+    config = attempts.config
+    if os.getpid() != attempts.process:
         return  # a fork, whose parent writes the reports
     steps: list[Callable[[], object]] = [before, lambda: _suspend_capture(config)]
     if hasattr(config, "workerinput"):
@@ -229,7 +180,7 @@ def _end_session(monitor: Monitor, report: pytest.TestReport, line: str, before:
     else:
         steps += [
             lambda: config.hook.pytest_runtest_logreport(report=report),
-            lambda: _finish(monitor, line),
+            lambda: _finish(attempts, line),
         ]
     for step in (*steps, _end_children, sys.stdout.flush, sys.stderr.flush):
         try:
@@ -239,12 +190,12 @@ def _end_session(monitor: Monitor, report: pytest.TestReport, line: str, before:
             os.write(2, f"{text}\n".encode("ascii", "backslashreplace"))
 
 
-def _finish(monitor: Monitor, line: str) -> None:
+def _finish(attempts: AttemptLog, line: str) -> None:
     """Let the plugins write what they have, without what tears fixtures down: they are in use by the thread that hangs."""
-    config = monitor.config
+    config = attempts.config
     own: Any = config.pluginmanager.get_plugin("gpuleak-session")
     session: Any = config.pluginmanager.get_plugin("session")
-    monitor.hangs = True
+    attempts.hangs = True
     session.shouldstop = line.removeprefix("gpu-leak: ")
     session.exitstatus = pytest.ExitCode.TESTS_FAILED
     # Ours first: another plugin's may fail.

@@ -7,16 +7,15 @@ changes beside the test's own doing is put back, and kept from what records runs
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import signal
 import threading
 import types
-from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from _pytest.outcomes import Failed, OutcomeException
 
+from pytest_gpuleak.engine.subject import RerunResult
 from pytest_gpuleak.session.pytest_internals import stop_timer
 from pytest_gpuleak.session.rerun.hanging import Hang, rearm_faulthandler
 from pytest_gpuleak.session.rerun.unseen.unseen import NotHiddenError, unseen
@@ -61,23 +60,6 @@ def limit_of(expected_s: float, limit_s: float) -> float:
     return min(limit_s, BASE_LIMIT_S + FACTOR * expected_s)
 
 
-@dataclasses.dataclass(frozen=True)
-class RerunResult:
-    """How a re-run went.
-
-    Attributes:
-        passed: whether setup, call and teardown passed, as they did the first time.
-        why: in a few words, what went otherwise; empty if passed.
-        duration_s: seconds it took.
-        timed_out: whether it was stopped for taking too long.
-    """
-
-    passed: bool
-    why: str
-    duration_s: float
-    timed_out: bool = False
-
-
 def run_again(item: pytest.Item, nextitem: pytest.Item | None, limit_s: float, tracing: Any, hang: Hang) -> RerunResult:
     """Run setup, call and teardown of a test once more; nothing is logged.
 
@@ -94,13 +76,12 @@ def run_again(item: pytest.Item, nextitem: pytest.Item | None, limit_s: float, t
     try:
         return _run_unseen(item, nextitem, limit_s, tracing, hang)
     except NotHiddenError as error:
-        return RerunResult(passed=False, why=str(error), duration_s=0.0)
+        return RerunResult(passed=False, why=str(error))
 
 
 def _run_unseen(
     item: pytest.Item, nextitem: pytest.Item | None, limit_s: float, tracing: Any, hang: Hang
 ) -> RerunResult:
-    started = perf_counter()
     # pytest-timeout's timer covers the whole protocol, so a re-run on the same budget would run it out, and its thread
     # method ends the process. It is cancelled through its own hook; the test as such has ended in time.
     stop_timer(item)
@@ -122,7 +103,7 @@ def _run_unseen(
             try:
                 outcome.timed_out = timed(outcome.run, RerunTimeout)
             except CannotWatchError as error:
-                return RerunResult(False, str(error), perf_counter() - started)
+                return RerunResult(passed=False, why=str(error))
             except KeyboardInterrupt:
                 if interrupt.came:
                     raise
@@ -138,7 +119,7 @@ def _run_unseen(
             outcome.why = "a sub-test of the re-run failed"
     if outcome.timed_out:
         outcome.why = f"the re-run took longer than {limit_s:.3g} s and was stopped"
-    return RerunResult(not outcome.why, outcome.why, perf_counter() - started, outcome.timed_out)
+    return RerunResult(not outcome.why, outcome.why, outcome.timed_out)
 
 
 class _Phases:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from _pytest.outcomes import OutcomeException
 
 from pytest_gpuleak.model.findings import Contribution
 from pytest_gpuleak.model.text import clean_text
@@ -25,11 +24,12 @@ from pytest_gpuleak.session.features.budgets.budget import (
 )
 from pytest_gpuleak.session.frameworks import shared_frameworks
 from pytest_gpuleak.session.hooks import Hooks
-from pytest_gpuleak.session.peak_hooks import BUDGET_FINDING, PeakMeter, shared_meter
+from pytest_gpuleak.session.peak_hooks import BUDGET_FINDING, shared_meter
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterable
 
+    from pytest_gpuleak.engine.detect.peak_meter import PeakMeter
     from pytest_gpuleak.model.readings import ArrayReading
 
 BLOCKS_SHOWN = 5
@@ -89,6 +89,18 @@ class BudgetHooks(Hooks):
         self._meter = meter
         self._default = default
         self._unchecked: dict[str, str] = {}  # by nodeid: of several attempts of a test the last one counts
+
+    def pytest_collection_finish(self, session: pytest.Session) -> None:
+        """Ask a conftest.py for frameworks where the leak check, which does it otherwise, is off."""
+        config = session.config
+        if config.hook.pytest_gpuleak_arrays.get_hookimpls() and not config.pluginmanager.hasplugin("gpuleak-session"):
+            from pytest_gpuleak.model.policy import Policy, Settings
+            from pytest_gpuleak.session.attempt import AttemptLog
+            from pytest_gpuleak.session.safeguards import RunSafeguards
+            from pytest_gpuleak.session.user_hooks import bring_frameworks
+
+            attempts = AttemptLog(config, Settings(enabled=False, policy=Policy()), "main", [])
+            bring_frameworks(config, attempts.faults, RunSafeguards(attempts))
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_setup(self, item: pytest.Item) -> None:
@@ -192,13 +204,10 @@ def _alive_on(config: pytest.Config, device: str) -> tuple[Contribution, ...]:
 
     readings: dict[int, ArrayReading] = {}
     try:
-        frameworks = list(shared_frameworks(config).arrays)
-        for more in config.hook.pytest_gpuleak_arrays(config=config):
-            frameworks.extend(more)
-        for _, reading in read_live_arrays(frameworks):
+        for _, reading in read_live_arrays(shared_frameworks(config).arrays):
             if reading.device == device:
                 keep_largest(readings, reading)
-    except (Exception, OutcomeException):  # noqa: BLE001 - as said above; a hook may call pytest.skip
+    except Exception:  # noqa: BLE001 - as said above
         return ()
     sizes: dict[str, list[int]] = {}
     for reading in readings.values():

@@ -11,18 +11,21 @@ from pytest_gpuleak.session.pytest_internals import warn
 if TYPE_CHECKING:
     import pytest
 
-    from pytest_gpuleak.engine.run_tracker import Monitor
+    from pytest_gpuleak.engine.run_tracker import RunTracker
+    from pytest_gpuleak.engine.session_knowledge import SessionKnowledge
 
 
 class OutOfMemorySection:
     """Tells in a failing test's report who holds the memory that has run out.
 
     Args:
-        monitor: finds the live arrays, reads the counters, and knows what tests and fixtures hold.
+        tracker: finds the live arrays, reads the counters, and knows what fixtures hold.
+        knowledge: knows what earlier tests have left.
     """
 
-    def __init__(self, monitor: Monitor) -> None:
-        self._monitor = monitor
+    def __init__(self, tracker: RunTracker, knowledge: SessionKnowledge) -> None:
+        self._tracker = tracker
+        self._knowledge = knowledge
         self._warned = False
 
     def add(self, item: pytest.Item, error: BaseException, report: pytest.TestReport) -> None:
@@ -38,7 +41,7 @@ class OutOfMemorySection:
         try:
             shortage = find_shortage(error)
             if shortage is not None:
-                lines = explain_out_of_memory(read_facts(self._monitor, shortage))
+                lines = explain_out_of_memory(read_facts(self._tracker, self._knowledge, shortage))
                 title = HOST_SECTION if shortage.device == HOST else SECTION
                 report.sections.append((title, "\n".join(lines)))
         except Exception as failure:  # noqa: BLE001 - there may be no memory left to say it with

@@ -1,0 +1,43 @@
+"""The last step before a finding is reported: places, hints and words for the reader."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING
+
+from pytest_gpuleak.engine.stages import DESCRIBE
+
+if TYPE_CHECKING:
+    from pytest_gpuleak.engine.session_knowledge import SessionKnowledge
+    from pytest_gpuleak.model.evidence import Evidence
+    from pytest_gpuleak.model.findings import Finding
+
+
+def described(found: Finding, why: str, knowledge: SessionKnowledge, nodeid: str) -> Finding:
+    """Return the finding as it is reported; as the verdict left it where it cannot be described.
+
+    Args:
+        found: what was found.
+        why: why the subject was not run again to the end; empty where it was.
+        knowledge: shortens paths, and takes what goes wrong.
+        nodeid: the test, or for a fixture ``baseid::name``.
+    """
+    from pytest_gpuleak.explain.annotate import for_the_reader
+
+    with knowledge.safeguards.guard(DESCRIBE, nodeid):
+        return for_the_reader(found, why, knowledge.shorten)
+    return dataclasses.replace(found, why_unconfirmed=why or None) if found.kind == "unconfirmed" else found
+
+
+def without_running_frames(evidence: Evidence) -> Evidence:
+    """Return the evidence without what a frame that is running holds.
+
+    The test is over: the frames that run are pytest's and its plugins', and what they hold (pytest-flaky the instance
+    of a TestCase) goes when they return.
+    """
+    gone = {
+        index
+        for index, survivor in enumerate(evidence.survivors)
+        if survivor.holder is not None and survivor.holder.kind == "frame"
+    }
+    return dataclasses.replace(evidence, alive=tuple(alive - gone for alive in evidence.alive)) if gone else evidence

@@ -1,0 +1,160 @@
+"""How far a test raises the counters of the devices: a framework counts the peak since one moment alone."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from pytest_gpuleak.adapters.probe_protocol import DeviceProbe, DeviceReading
+    from pytest_gpuleak.engine.detect.fixture_events import FixtureKey
+    from pytest_gpuleak.model.outcomes import FixturePlace
+    from pytest_gpuleak.model.peaks import DevicePeak
+    from pytest_gpuleak.model.policy import Policy
+
+METRICS = ("allocated", "reserved")
+
+
+class PeakMeter:
+    """Measures how far a test raised the devices' counters, without what higher-scoped fixtures do meanwhile.
+
+    A higher-scoped fixture is set up within the first test that asks for it. Before that the peak so far is kept, after it
+    peaks begin anew, and what it has left allocated counts as having been there before the test.
+
+    Args:
+        probes: read the devices, a framework's each; probes may be added to the list. One that raises is not asked again.
+
+    Attributes:
+        active: whether a test is being measured.
+        fault: why nothing more is measured: each probe has raised. Empty while all is well.
+    """
+
+    def __init__(self, probes: Sequence[DeviceProbe]) -> None:
+        self._probes = probes
+        self._failed: list[DeviceProbe] = []
+        self._told: list[DeviceProbe] = []  # where peaks begin
+        self._gauges: dict[tuple[str, str], _Gauge] = {}
+        self._paused: list[dict[tuple[str, str], int]] = []
+        self._torn_down: set[FixtureKey] = set()  # higher-scoped fixtures whose finalizers run
+        self.active = False
+        self.fault = ""
+
+    def begin(self) -> None:
+        """Begin to measure an attempt of a test: what is allocated now is not its own."""
+        self._gauges.clear()
+        self._paused.clear()
+        self._torn_down.clear()
+        self.active = True
+        for key, (now, _) in self._read(restart=True).items():
+            self._gauges[key] = _Gauge(now, now)
+
+    def setup_begins(self, fixture: FixtureKey, place: FixturePlace, policy: Policy) -> None:  # noqa: ARG002
+        """See `FixtureEvents`."""
+        self.pause()
+
+    def setup_ends(self, fixture: FixtureKey, duration_s: float, *, failed: bool) -> None:  # noqa: ARG002
+        """See `FixtureEvents`."""
+        self.resume()
+
+    def teardown_begins(self, fixture: FixtureKey) -> None:
+        """See `FixtureEvents`."""
+        if self.active and fixture not in self._torn_down:
+            self._torn_down.add(fixture)
+            self.pause()
+
+    def teardown_ends(self, fixture: FixtureKey) -> None:
+        """See `FixtureEvents`. It may come within a test's setup: the next test asks for another parameter of it."""
+        if fixture in self._torn_down:
+            self._torn_down.discard(fixture)
+            self.resume()
+
+    def pause(self) -> None:
+        """Measure up to here: what a higher-scoped fixture does from here on is not the test's. May be nested."""
+        if self.active:
+            readings = {} if self._paused else self._read()
+            if not self._paused:
+                self._observe(readings, own=True)
+            self._paused.append({key: now for key, (now, _) in readings.items()})
+
+    def resume(self) -> None:
+        """Measure again; what the fixture has left allocated was there before the test."""
+        if not self.active or not self._paused:
+            return
+        before = self._paused.pop()
+        if self._paused:
+            return  # within another one
+        readings = self._read(restart=True)
+        self._observe(readings, own=False)
+        for key, (now, _) in readings.items():
+            self._gauges[key].before += now - before.get(key, 0)
+
+    def end(self) -> None:
+        """End the measurement, after the teardown: `peaks` keeps what was measured, whatever happens next."""
+        self._measure()
+        self.active = False
+
+    def peaks(self) -> dict[str, DevicePeak]:
+        """Return the peaks of the attempt that began last, up to now or its end, by device. Empty after a fault."""
+        self._measure()
+        if self.fault or not self._gauges:
+            return {}
+        from pytest_gpuleak.model.peaks import DevicePeak, Peak
+
+        found = {key: Peak(gauge.before, gauge.own, gauge.total, gauge.exact) for key, gauge in self._gauges.items()}
+        devices = [device for device, metric in found if metric == METRICS[0]]
+        return {device: DevicePeak(*(found.get((device, metric)) for metric in METRICS)) for device in devices}  # type: ignore[arg-type]
+
+    def _measure(self) -> None:
+        if self.active and not self._paused:
+            self._observe(self._read(), own=True)
+
+    def _observe(self, readings: dict[tuple[str, str], tuple[int, int | None]], *, own: bool) -> None:
+        for key, (now, peak) in readings.items():
+            gauge = self._gauges.setdefault(key, _Gauge(0, 0))
+            top = now if peak is None else max(now, peak)
+            gauge.exact = gauge.exact and peak is not None
+            gauge.total = max(gauge.total, top)
+            if own:
+                gauge.own = max(gauge.own, top - gauge.before)
+
+    def _read(self, *, restart: bool = False) -> dict[tuple[str, str], tuple[int, int | None]]:
+        """Each counter and its peak, by device and metric; nothing of a probe that has failed."""
+        found: dict[tuple[str, str], tuple[int, int | None]] = {}
+        for probe in self._probes:
+            if probe in self._failed:
+                continue
+            try:
+                readings = probe.read()
+                if restart and not (probe.idle and probe in self._told):
+                    probe.begin_peaks()
+                    if probe not in self._told:
+                        self._told.append(probe)
+            except Exception as error:  # noqa: BLE001 - a device may be lost during a run, which goes on
+                self._failed.append(probe)
+                if len(self._failed) == len(self._probes):
+                    self.fault = " ".join(f"{type(error).__name__}: {error}".split())[:200]
+                continue
+            for device, reading in readings.items():
+                if (device, METRICS[0]) not in found:  # else another framework uses it too, and was asked first
+                    found.update(_counters(device, reading))
+        return found
+
+
+class _Gauge:
+    """One counter of one device during a test."""
+
+    __slots__ = ("before", "exact", "own", "total")
+
+    def __init__(self, before: int, total: int) -> None:
+        self.before = before
+        self.own = 0
+        self.total = total
+        self.exact = True
+
+
+def _counters(device: str, reading: DeviceReading) -> list[tuple[tuple[str, str], tuple[int, int | None]]]:
+    counters = [((device, METRICS[0]), (reading.allocated, reading.peak))]
+    if reading.reserved is not None:
+        counters.append(((device, METRICS[1]), (reading.reserved, reading.reserved_peak)))
+    return counters

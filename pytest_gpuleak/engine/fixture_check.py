@@ -1,0 +1,203 @@
+"""Judges higher-scoped fixtures by what is left of each set-up after its teardown. Loaded with the first suspect."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING, Any
+
+from pytest_gpuleak.adapters.arrays import framework_of
+from pytest_gpuleak.adapters.bulk import storages_of
+from pytest_gpuleak.adapters.storages import find_storages
+from pytest_gpuleak.engine.confirm.array_evidence import Investigation
+from pytest_gpuleak.engine.describe import described
+from pytest_gpuleak.engine.judge.arrays import conclude, judge
+from pytest_gpuleak.engine.judge.processes import KEPT_BY, judge_processes
+from pytest_gpuleak.engine.left_behind import owner_of
+from pytest_gpuleak.engine.settle.steps import settle_rungs
+from pytest_gpuleak.engine.stages import ACCOUNT, EXPLAIN, FIXTURES
+from pytest_gpuleak.model.evidence import Evidence, Survivor
+from pytest_gpuleak.model.findings import FixtureRecord
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from pytest_gpuleak.adapters.protocol import Rung, StorageHandle
+    from pytest_gpuleak.engine.detect.fixture_ownership import FixtureSetup
+    from pytest_gpuleak.engine.detect.processes import LeftByFixture
+    from pytest_gpuleak.engine.run_tracker import RunTracker
+    from pytest_gpuleak.engine.session_knowledge import SessionKnowledge
+    from pytest_gpuleak.engine.stages import Guard, Stage
+    from pytest_gpuleak.model.findings import Finding, Holder
+    from pytest_gpuleak.model.outcomes import FixturePlace
+    from pytest_gpuleak.model.policy import Policy
+
+
+class FixtureCheck:
+    """The check of the fixtures of one process. No fixture is run again to confirm what it leaves.
+
+    Args:
+        tracker: finds what is left.
+        knowledge: what is known of the session.
+        settle_steps: gives the user's own ways to let memory go, for a fixture's id (``baseid::name``).
+    """
+
+    def __init__(
+        self, tracker: RunTracker, knowledge: SessionKnowledge, settle_steps: Callable[[str], Sequence[Rung]]
+    ) -> None:
+        self._tracker = tracker
+        self._knowledge = knowledge
+        self._settle_steps = settle_steps
+        self._histories: dict[FixturePlace, _History] = {}
+        self._by_place: dict[FixturePlace, FixtureRecord] = {}
+        self._left_before: set[tuple[FixturePlace, str]] = set()
+        self._of_processes: list[FixtureRecord] = []
+
+    @property
+    def records(self) -> list[FixtureRecord]:
+        """The fixtures that did not let go, each once."""
+        return _merged([*self._by_place.values(), *self._of_processes])
+
+    def check(self, setups: list[FixtureSetup]) -> None:
+        """Judge the set-ups that were torn down; those whose memory is gone cost no look at the heap."""
+        for setup in setups:
+            with self._guard(FIXTURES, setup.place):
+                history = self._histories.get(setup.place)
+                if setup.holds_memory():
+                    self._check_arrays(setup)
+                elif history is not None:
+                    history.add_run([], [])
+                    self._judge_arrays(setup, history)
+
+    def check_processes(self, left: LeftByFixture) -> None:
+        """Judge the processes that a fixture has left. To be called at once: pytest forgets the fixture's value soon."""
+        with self._guard(FIXTURES, left.place):
+            self._judge_processes(*left)
+
+    def _guard(self, stage: Stage, place: FixturePlace) -> Guard:
+        return self._knowledge.safeguards.guard(stage, _nodeid_of(place))
+
+    def _check_arrays(self, setup: FixtureSetup) -> None:
+        tracker, place = self._tracker, setup.place
+        nodeid = _nodeid_of(place)
+        kept = {handle.storage: handle for handle in setup.handles if handle.alive()}
+        arrays = [
+            array
+            for array in tracker.detector.find(setup.identities)
+            if framework_of(array, tracker.frameworks.arrays).storage(array) in kept
+        ]
+        outlived = kept.keys() - storages_of(arrays, tracker.frameworks.arrays)
+        if outlived:
+            arrays += find_storages(outlived, tracker.frameworks.storages)
+        investigation = Investigation(
+            tracker.detector, tracker.guarded_arrays, tracker.frameworks, guard=lambda stage: self._guard(stage, place)
+        )
+        ladder = settle_rungs(
+            self._knowledge.safeguards, tracker.frameworks, lambda: self._settle_steps(nodeid), tracker.threads
+        )
+        if investigation.add_run(arrays, ladder, tracker.threads):
+            investigation.look()
+        evidence = investigation.evidence()
+        survivors = [
+            evidence.survivors[index]
+            for index in sorted(evidence.alive[0])
+            if not _is_held_by_traceback(evidence.survivors[index])
+        ]
+        with self._guard(ACCOUNT, place):
+            for survivor in survivors:
+                reading, holder = survivor.reading, survivor.holder
+                text = "" if holder is None else holder.text
+                self._knowledge.left_behind.note(
+                    owner_of(place), reading.device, reading.storage_bytes, kept[reading.storage], text
+                )
+        history = self._histories.setdefault(place, _History())
+        history.add_run(survivors, [kept[survivor.reading.storage] for survivor in survivors])
+        # An error and the frames of its traceback are a cycle, which may have held what was here.
+        history.cycles = () if setup.failed or setup.outlived_failure else evidence.cycles
+        self._judge_arrays(setup, history)
+
+    def _judge_arrays(self, setup: FixtureSetup, history: _History) -> None:
+        findings = judge(history.evidence(), setup.policy)
+        # A fixture is never run again on purpose: what it leaves once is judged as retained.
+        named = [
+            dataclasses.replace(found, kind="retained") if found.kind == "unconfirmed" else found for found in findings
+        ]
+        nodeid = _nodeid_of(setup.place)
+        record = self._record(
+            setup.place, setup.policy, [described(found, "", self._knowledge, nodeid) for found in named]
+        )
+        if record.findings:
+            self._by_place[setup.place] = record
+
+    def _judge_processes(self, place: FixturePlace, policy: Policy, left: Sequence[Any]) -> None:
+        """Judge what a set-up has left running.
+
+        A process whose handle a module or class keeps is one that a library starts once and uses again; any other was
+        not ended by the fixture, and nothing else will do it. One more of a program that an earlier set-up of the
+        fixture has left is growth.
+        """
+        from pytest_gpuleak.explain.process_handles import holders_of
+
+        holders: Mapping[int, Holder | None] = {}
+        with self._guard(EXPLAIN, place):
+            holders = holders_of({process.pid for process in left}, but=("fixture",))
+        findings: list[Finding] = []
+        for process in left:
+            holder, key = holders.get(process.pid), (place, process.program)
+            kept = holder is not None and holder.kind in KEPT_BY and key not in self._left_before
+            self._left_before.add(key)
+            fails_from = policy.process_bytes if kept else 0
+            findings += judge_processes([process], self._tracker.driver.read(), holders, fails_from=fails_from)
+        record = self._record(place, policy, findings)
+        if record.findings:
+            self._of_processes.append(record)
+
+    def _record(self, place: FixturePlace, policy: Policy, findings: Sequence[Finding]) -> FixtureRecord:
+        verdict, reported = conclude(findings, policy)
+        return FixtureRecord(
+            name=place.name,
+            scope=place.scope,
+            baseid=place.baseid,
+            findings=reported,
+            file=place.file,
+            line=place.line,
+            worker=self._knowledge.worker,
+            allowed=policy.allowed if verdict == "allowed" else None,
+        )
+
+
+class _History:
+    """The set-ups of one fixture that were torn down, as the runs of a test would be."""
+
+    def __init__(self) -> None:
+        self._survivors: list[Survivor] = []
+        self._handles: list[StorageHandle] = []
+        self._alive: list[frozenset[int]] = []
+        self.cycles: tuple[Any, ...] = ()
+
+    def add_run(self, survivors: list[Survivor], handles: list[StorageHandle]) -> None:
+        run = len(self._alive)
+        self._survivors += [survivor._replace(run=run) for survivor in survivors]
+        self._handles += handles
+        self._alive.append(frozenset(index for index, handle in enumerate(self._handles) if handle.alive()))
+
+    def evidence(self) -> Evidence:
+        return Evidence(tuple(self._survivors), tuple(self._alive), self.cycles)
+
+
+def _merged(records: list[FixtureRecord]) -> list[FixtureRecord]:
+    """Put together what the records of one fixture say."""
+    merged: dict[tuple[str, str, str], FixtureRecord] = {}
+    for record in records:
+        key = (record.name, record.scope, record.baseid)
+        known = merged.get(key)
+        merged[key] = record if known is None else dataclasses.replace(known, findings=known.findings + record.findings)
+    return list(merged.values())
+
+
+def _nodeid_of(place: FixturePlace) -> str:
+    return f"{place.baseid}::{place.name}"
+
+
+def _is_held_by_traceback(survivor: Survivor) -> bool:
+    """Tell whether a failed test's traceback holds it, until pytest drops that: no fault of the fixture's."""
+    return survivor.holder is not None and survivor.holder.kind == "traceback"

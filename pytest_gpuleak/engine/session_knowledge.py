@@ -1,0 +1,56 @@
+"""What outlives a test, and what the engine is told of the process that it works in."""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from pytest_gpuleak.engine.left_behind import Account
+    from pytest_gpuleak.engine.stages import Safeguards
+    from pytest_gpuleak.explain.known_culprits import Culprits
+
+
+class SessionKnowledge:
+    """What is known of a session beyond one test. What only a suspect needs is made for the first one.
+
+    Args:
+        root: the folder that paths are told relative to: pytest's rootdir.
+        safeguards: keep the check from harming the run.
+        worker: the xdist worker's id, or ``main``.
+        snapshots: the folder that snapshots of the allocator are written to; None: none are.
+    """
+
+    def __init__(self, root: str, safeguards: Safeguards, worker: str = "main", snapshots: Path | None = None) -> None:
+        self._root = root
+        self.safeguards = safeguards
+        self.worker = worker
+        self.snapshots = snapshots
+
+    @cached_property
+    def culprits(self) -> Culprits:
+        """What held leaked arrays so far in this session."""
+        from pytest_gpuleak.explain.known_culprits import Culprits
+
+        return Culprits()
+
+    @cached_property
+    def left_behind(self) -> Account:
+        """Who left what."""
+        from pytest_gpuleak.engine.left_behind import Account
+
+        return Account()
+
+    def shorten(self, path: str) -> str:
+        """Make a path relative to the root where it lies below it."""
+        from pytest_gpuleak.model.source_files import shorten
+
+        return shorten(path, self._root)
+
+    def is_user_file(self, path: str) -> bool:
+        """Tell whether a source file is the user's own: neither installed, nor the plugin's, nor Python's."""
+        from pytest_gpuleak.model.source_files import is_user_file
+
+        return is_user_file(path, self._root)

@@ -1,0 +1,94 @@
+"""What can be under suspicion, and run again: a test of pytest's, or a function. Loaded with the first suspect."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import TYPE_CHECKING, NamedTuple, Protocol
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from contextlib import AbstractContextManager
+
+    from pytest_gpuleak.adapters.protocol import Rung
+    from pytest_gpuleak.model.findings import Finding
+
+    FindingsSoFar = Callable[[str], tuple[Finding, ...]]
+    """Tells what is known of the leaks, given why the check ends early."""
+
+
+class RerunResult(NamedTuple):
+    """How a re-run went.
+
+    Attributes:
+        passed: whether it passed, as it did the first time.
+        why: in a few words, what went otherwise; empty if passed.
+        timed_out: whether it was stopped for taking too long.
+    """
+
+    passed: bool
+    why: str = ""
+    timed_out: bool = False
+
+
+class Subject(Protocol):
+    """A test or a function that has left something behind.
+
+    Attributes:
+        nodeid: pytest's id of the test, or the function's name.
+    """
+
+    nodeid: str
+
+    def why_not_again(self) -> str:
+        """Tell why it is not run again; empty if it is."""
+
+    def run_again(self, tracing: AbstractContextManager[object], known: FindingsSoFar) -> RerunResult:
+        """Run it once more.
+
+        Args:
+            tracing: entered around what the user wrote.
+            known: tells what has been found so far, should the run end here.
+        """
+
+    def confirming(self) -> AbstractContextManager[object]:
+        """Return a context from before the first re-run to after the verdict."""
+
+    def release(self) -> None:
+        """Let go of what its runner lets go of anyway, a moment later."""
+
+    def settle_steps(self) -> Sequence[Rung]:
+        """Return the user's own ways to let memory go."""
+
+
+class FunctionSubject:
+    """A function, called without arguments: its errors reach the caller.
+
+    Args:
+        function: what is called again; None for a block of code, which runs once.
+    """
+
+    def __init__(self, function: Callable[[], object] | None = None) -> None:
+        self._function = function
+        self.nodeid = getattr(function, "__name__", "block")
+
+    def why_not_again(self) -> str:
+        """See `Subject`."""
+        return "" if self._function is not None else "a block runs once"
+
+    def run_again(self, tracing: AbstractContextManager[object], known: FindingsSoFar) -> RerunResult:  # noqa: ARG002
+        """See `Subject`."""
+        if self._function is not None:
+            with tracing:
+                self._function()
+        return RerunResult(passed=True)
+
+    def confirming(self) -> AbstractContextManager[object]:
+        """See `Subject`."""
+        return contextlib.nullcontext()
+
+    def release(self) -> None:
+        """See `Subject`."""
+
+    def settle_steps(self) -> Sequence[Rung]:
+        """See `Subject`."""
+        return ()

@@ -1,0 +1,100 @@
+"""The hooks around the fixtures that outlive a test, for whatever keeps their memory apart from the test's."""
+
+from __future__ import annotations
+
+from functools import partial
+from time import perf_counter
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from _pytest.outcomes import OutcomeException
+
+from pytest_gpuleak.session.fixtures import is_wider, place_of
+from pytest_gpuleak.session.hooks import Hooks
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Generator, Sequence
+
+    from pytest_gpuleak.engine.detect.fixture_events import FixtureEvents
+    from pytest_gpuleak.model.policy import Policy
+
+FAULTS = (Exception, OutcomeException)
+"""Errors of the plugin itself: they change no outcome. A timeout plugin's `Failed` is no Exception."""
+
+
+class FixtureHooks(Hooks):
+    """Tells of the set-ups and tear-downs of higher-scoped fixtures.
+
+    Args:
+        events: what is told, outermost first.
+        policy_of: what a fixture may leave behind, by the request that it is set up for.
+        shorten: makes a path relative to the rootdir.
+    """
+
+    def __init__(
+        self,
+        events: Sequence[FixtureEvents],
+        policy_of: Callable[[Any], Policy],
+        shorten: Callable[[str], str],
+    ) -> None:
+        self._events = events
+        self._policy_of = policy_of
+        self._shorten = shorten
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_fixture_setup(self, fixturedef: Any, request: Any) -> Generator[None, object, object]:
+        """Tell that a higher-scoped fixture is set up, and see to it that its teardown is told of."""
+        __tracebackhide__ = True  # a failure's text shows only the user's frames, as without the plugin
+        if not is_wider(fixturedef):
+            return (yield)
+        self._begin(fixturedef, request)
+        started = perf_counter()
+        failed = True
+        try:
+            result = yield
+            failed = False
+            return result
+        finally:
+            self._end(fixturedef, request.node, perf_counter() - started, failed=failed)
+
+    def note_fault(self, stage: str, node: Any, error: BaseException) -> None:
+        """Take a fault of the plugin's.
+
+        Args:
+            stage: the name of the stage in `engine.stages`.
+            node: the test, or the node that a fixture is set up for.
+            error: what was raised.
+        """
+
+    def _begin(self, fixturedef: Any, request: Any) -> None:
+        fixture = id(fixturedef)
+        try:
+            place, policy = place_of(fixturedef, request, self._shorten), self._policy_of(request)
+        except FAULTS as error:
+            self.note_fault("BORDER", request.node, error)
+            return
+        self._tell(request.node, self._events, lambda each: each.setup_begins(fixture, place, policy))
+
+    def _end(self, fixturedef: Any, node: Any, duration_s: float, *, failed: bool) -> None:
+        fixture, inner_first = id(fixturedef), self._events[::-1]
+        try:
+            # Finalizers are called last in, first out: this one once all is torn down. Added now, past plugins that
+            # list the finalizers of a setup (allure-pytest).
+            torn_down = partial(self._tell, node, inner_first, lambda each: each.teardown_ends(fixture))
+            finalizers = getattr(fixturedef, "_finalizers", None)
+            if type(finalizers) is list:
+                finalizers.insert(0, torn_down)
+            else:
+                fixturedef.addfinalizer(torn_down)
+            self._tell(node, inner_first, lambda each: each.setup_ends(fixture, duration_s, failed=failed))
+            # From this one on the fixture's own run.
+            fixturedef.addfinalizer(partial(self._tell, node, self._events, lambda each: each.teardown_begins(fixture)))
+        except FAULTS as error:
+            self.note_fault("BORDER", node, error)
+
+    def _tell(self, node: Any, listeners: Sequence[FixtureEvents], event: Callable[[FixtureEvents], None]) -> None:
+        for each in listeners:
+            try:
+                event(each)
+            except FAULTS as error:
+                self.note_fault("BORDER", node, error)

@@ -1,0 +1,313 @@
+"""The leak check of one process: begins and ends the runs of the tests, and hands suspects to the engine."""
+
+from __future__ import annotations
+
+from time import perf_counter
+from typing import TYPE_CHECKING, Any
+
+from pytest_gpuleak.engine.run_tracker import may_have_grown
+from pytest_gpuleak.heap.threads import running_threads
+from pytest_gpuleak.model.outcomes import CHECKED
+from pytest_gpuleak.session.config.markers import policy_of
+from pytest_gpuleak.session.own_modules import OwnModules
+from pytest_gpuleak.session.peak_hooks import BUDGET_FINDING, shared_meter
+from pytest_gpuleak.session.pytest_internals import DeferredFinalizerErrors, log_handlers, release_values, stop_timer
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import pytest
+
+    from pytest_gpuleak.adapters.processes.facts import LeftProcess
+    from pytest_gpuleak.adapters.protocol import Rung
+    from pytest_gpuleak.engine.detect.fixture_events import FixtureKey
+    from pytest_gpuleak.engine.detect.fixture_ownership import FixtureSetup
+    from pytest_gpuleak.engine.detect.peak_meter import PeakMeter
+    from pytest_gpuleak.engine.fixture_check import FixtureCheck
+    from pytest_gpuleak.engine.run_tracker import RunTracker
+    from pytest_gpuleak.engine.session_knowledge import SessionKnowledge
+    from pytest_gpuleak.model.findings import Finding, FixtureRecord
+    from pytest_gpuleak.model.outcomes import FixturePlace, TestRecord, Verdict
+    from pytest_gpuleak.model.policy import Policy, Settings
+    from pytest_gpuleak.model.readings import Growth
+    from pytest_gpuleak.session.attempt import AttemptLog
+    from pytest_gpuleak.session.features.baseline import BaselineRun
+
+
+class LeakCheck:
+    """Checks the tests of one process. It follows fixtures as `FixtureEvents` does.
+
+    Args:
+        config: pytest's config.
+        settings: what the run was asked for.
+        tracker: watches the runs.
+        knowledge: what outlives a test.
+        attempts: follows the attempts.
+        baseline: the leaks that are known, where the run has a list of them.
+        detailed: whether the counters and peaks of a test are to be recorded.
+    """
+
+    def __init__(
+        self,
+        config: pytest.Config,
+        settings: Settings,
+        tracker: RunTracker,
+        knowledge: SessionKnowledge,
+        attempts: AttemptLog,
+        baseline: BaselineRun | None,
+        *,
+        detailed: bool,
+    ) -> None:
+        self.config = config
+        self.settings = settings
+        self.tracker = tracker
+        self.knowledge = knowledge
+        self.attempts = attempts
+        self.mode = tracker.mode(settings.policy.scan)
+        """The strategy for tests without a marker, as the header states it."""
+        self._baseline = baseline
+        self._detailed = detailed
+        self._log_handlers: tuple[Any, ...] = ()
+        self._finalizers = DeferredFinalizerErrors(config)
+        self._own_modules = OwnModules()
+        self._fixtures: FixtureCheck | None = None
+        self._meter: PeakMeter | None = None
+
+    def start(self) -> None:
+        """Begin to watch the process."""
+        self._own_modules.keep()
+        self._log_handlers = log_handlers(self.config)
+        self.tracker.start(self.settings.policy)
+
+    def stop(self) -> None:
+        """Leave the process as it was found. Safe to call twice."""
+        self.tracker.stop()
+
+    def finish(self) -> None:
+        """Judge what is left to judge at the end of the session, after the last teardown."""
+        self._own_modules.keep()
+        if self.attempts.hangs or self.tracker.why_blind("the end of the session"):
+            return
+        self.attempts.leave_faults_to_session()
+        self._check_fixtures(self.tracker.take_released())
+        self.attempts.leave_faults_to_session()
+
+    @property
+    def fixture_records(self) -> list[FixtureRecord]:
+        """The fixtures that did not let go."""
+        records = [] if self._fixtures is None else self._fixtures.records
+        return records if self._baseline is None else self._baseline.settle_fixtures(records)
+
+    @property
+    def faults_of_session(self) -> list[str]:
+        """Faults outside of tests: of fixtures, of counters that were given up, of hooks that are called once."""
+        return [*self.attempts.faults_of_session, *self.tracker.counters.failures]
+
+    def begin(self, item: pytest.Item) -> None:
+        """Begin an attempt of a test, with its setup."""
+        began = perf_counter()
+        policy = policy_of(item, self.settings)
+        self.tracker.use(policy)
+        attempt = self.attempts.begin(item.nodeid, policy)
+        self.tracker.processes.begin_run()
+        self.tracker.begin_run()
+        attempt.overhead_s = perf_counter() - began
+
+    def setup_begins(self, fixture: FixtureKey, place: FixturePlace, policy: Policy) -> None:
+        """See `FixtureEvents`."""
+        began = perf_counter()
+        self.tracker.setup_begins(fixture, place, policy)
+        self.attempts.charge(began)
+
+    def setup_ends(self, fixture: FixtureKey, duration_s: float, *, failed: bool) -> None:
+        """See `FixtureEvents`."""
+        began = perf_counter()
+        self.tracker.setup_ends(fixture, duration_s, failed=failed)
+        self.attempts.charge(began)
+
+    def teardown_begins(self, fixture: FixtureKey) -> None:
+        """See `FixtureEvents`."""
+        began = perf_counter()
+        setup = self.tracker.ownership.setup_after_failure(fixture)
+        if setup is not None:
+            self._free_failures()
+            setup.outlived_failure = False
+        self.tracker.teardown_begins(fixture)
+        self.attempts.charge(began)
+
+    def teardown_ends(self, fixture: FixtureKey) -> None:
+        """See `FixtureEvents`."""
+        began = perf_counter()
+        self.tracker.teardown_ends(fixture)
+        for left in self.tracker.processes.take_left_by_fixtures():
+            self._fixture_check().check_processes(left)
+        self.attempts.charge(began)
+
+    def judge(self, item: pytest.Item, nextitem: pytest.Item | None) -> TestRecord | None:
+        """Return the record of the attempt that has just ended, teardown included; None where none had begun.
+
+        Args:
+            item: the test.
+            nextitem: what its teardown was given.
+        """
+        attempt, tracker = self.attempts.attempt, self.tracker
+        if attempt is None:
+            return None
+        began = perf_counter()
+        if self._detailed:
+            self.attempts.upcoming = () if nextitem is None else (nextitem.nodeid,)
+        release_values(item, self._log_handlers)
+        growth = tracker.counters.end(brief=True)
+        memory = self._record_memory(attempt.nodeid) if self._detailed else {}
+        self._finalizers.nodeid = attempt.nodeid
+        with self._finalizers:
+            judged = self._check(item, nextitem, growth) if attempt.outcome in CHECKED else self._postpone(item)
+            if isinstance(judged, str):
+                return self.attempts.give_up(item, judged)
+            tracker.end_test()
+        verdict, findings = judged
+        return self.attempts.end(item, verdict, findings, memory, began)
+
+    def _postpone(self, item: pytest.Item) -> tuple[Verdict, tuple[Finding, ...]]:
+        """Leave a test that has failed unchecked: its traceback holds its locals, and the values of its fixtures."""
+        tracker = self.tracker
+        tracker.ownership.note_failure()
+        released = tracker.take_released()
+        if any(setup.holds_memory() for setup in released):
+            stop_timer(item)
+        tracker.ownership.postpone(released)
+        tracker.counters.carry_over_host()
+        over_budget = item.stash.get(BUDGET_FINDING, None)
+        return "unchecked", () if over_budget is None else (over_budget,)
+
+    def _check(
+        self, item: pytest.Item, nextitem: pytest.Item | None, growth: Growth
+    ) -> tuple[Verdict, tuple[Finding, ...]] | str:
+        """Return the verdict and the findings; as text, why nothing can be checked any more."""
+        tracker, nodeid, policy = self.tracker, self.attempts.nodeid, self.attempts.policy
+        # The fixtures first: the test's arrays, held here, would be found again as holders of theirs.
+        released = tracker.take_released()
+        if released and any(setup.holds_memory() for setup in released):
+            stop_timer(item)
+        blind = tracker.why_blind(nodeid, look=bool(released))
+        if blind:
+            return blind
+        if released:
+            self._check_fixtures(released)
+        processes = self._left_processes(nodeid)
+        # A scan of the heap takes long enough for a thread to end meanwhile.
+        before = frozenset() if tracker.detector.isolates else running_threads()
+        arrays = tracker.left_arrays()
+        # Asked at once: a thread that ends while the modules for suspects are loaded lets go of what it held.
+        threaded = bool(arrays) and not (before | running_threads()) <= tracker.threads
+        blind = tracker.why_blind(nodeid)
+        if blind:
+            return blind
+        findings: tuple[Finding, ...] = ()
+        suspected = bool(arrays or processes) or may_have_grown(growth, policy)
+        if suspected:
+            stop_timer(item)
+            rebuilt_s = sum(setup.setup_s for setup in released)
+            findings = self._check_suspect(item, nextitem, rebuilt_s, arrays, growth, processes, threaded=threaded)
+        if suspected or released:
+            tracker.counters.carry_over_host()
+        else:
+            tracker.counters.carry_over()
+        return self._conclude(findings, nodeid, policy) if findings else ("clean", ())
+
+    def _check_suspect(
+        self,
+        item: pytest.Item,
+        nextitem: pytest.Item | None,
+        rebuilt_s: float,
+        arrays: list[object],
+        growth: Growth,
+        processes: list[LeftProcess],
+        *,
+        threaded: bool,
+    ) -> tuple[Finding, ...]:
+        attempt = self.attempts.attempt
+        assert attempt is not None
+        self._own_modules.keep()
+        from pytest_gpuleak.engine.check import SuspectCheck
+        from pytest_gpuleak.session.rerun.subject import ItemSubject
+
+        subject = ItemSubject(
+            item, nextitem, attempt.duration_s + rebuilt_s, self.attempts, self._log_handlers, self._settle_steps
+        )
+        check = SuspectCheck(self.tracker, self.knowledge, subject, attempt.policy, self._check_fixtures)
+        findings = check.check(arrays, growth, processes, threaded=threaded)
+        self._own_modules.keep()
+        return findings
+
+    def _conclude(
+        self, findings: tuple[Finding, ...], nodeid: str, policy: Policy
+    ) -> tuple[Verdict, tuple[Finding, ...]]:
+        from pytest_gpuleak.engine.judge.arrays import conclude
+        from pytest_gpuleak.engine.stages import BASELINE
+
+        if self._baseline is not None and policy.allowed is None:
+            with self.attempts.guard(BASELINE, nodeid):
+                findings = self._baseline.settle(findings, nodeid)
+        return conclude(findings, policy)
+
+    def _check_fixtures(self, setups: list[FixtureSetup]) -> None:
+        """Judge fixtures that were torn down."""
+        if self._fixtures is not None or any(setup.holds_memory() for setup in setups):
+            self._fixture_check().check(setups)
+
+    def _fixture_check(self) -> FixtureCheck:
+        if self._fixtures is None:
+            self._own_modules.keep()
+            from pytest_gpuleak.engine.fixture_check import FixtureCheck
+
+            self._fixtures = FixtureCheck(self.tracker, self.knowledge, self._settle_steps)
+        return self._fixtures
+
+    def _settle_steps(self, nodeid: str) -> Sequence[Rung]:
+        """Return the user's own way to let memory go, where there is one.
+
+        Args:
+            nodeid: whom the hook is told of.
+        """
+        if not self.config.hook.pytest_gpuleak_settle.get_hookimpls():
+            return ()
+        from pytest_gpuleak.engine.settle.steps import Call
+        from pytest_gpuleak.session.user_hooks import call_settle_hook
+
+        return (Call(lambda: call_settle_hook(self.config, self.knowledge.safeguards, nodeid)),)
+
+    def _free_failures(self) -> None:
+        """Collect the garbage of earlier failures now: once the fixture has let go, its own garbage cannot be told apart."""
+        from pytest_gpuleak.engine.settle.steps import full_collection
+
+        self._finalizers.nodeid = self.attempts.nodeid
+        with self._finalizers:
+            for _ in full_collection(self.knowledge.safeguards).steps():
+                pass
+
+    def _record_memory(self, nodeid: str) -> dict[str, dict[str, int]]:
+        try:
+            return self.tracker.counters.record(self._peaks())
+        except Exception as error:  # noqa: BLE001 - figures for a reader: the verdict stands without them
+            from pytest_gpuleak.engine.stages import FIGURES
+
+            self.attempts.faults.note(FIGURES, error, nodeid)
+            return {}
+
+    def _peaks(self) -> dict[str, int]:
+        """Return by device the most bytes allocated at once during the attempt."""
+        if self._meter is None:
+            self._meter = shared_meter(self.config)
+        return {device: peak.allocated.total for device, peak in self._meter.peaks().items()}
+
+    def _left_processes(self, nodeid: str) -> list[LeftProcess]:
+        """Return the processes that the test has left running. Costs microseconds where it left none."""
+        processes = self.tracker.processes
+        try:
+            return processes.left() if processes.suspects() else []
+        except Exception as error:  # noqa: BLE001 - what the operating system says costs no verdict on memory
+            from pytest_gpuleak.engine.stages import PROCESSES
+
+            self.attempts.faults.note(PROCESSES, error, nodeid)
+            return []

@@ -1,0 +1,103 @@
+"""A test of pytest's as the engine's subject. Loaded with the first suspect."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from typing import TYPE_CHECKING, Any
+
+from pytest_gpuleak.session.frameworks import shared_frameworks
+from pytest_gpuleak.session.pytest_internals import release_values
+from pytest_gpuleak.session.rerun.hanging import Hang
+from pytest_gpuleak.session.rerun.rerun import limit_of, run_again
+from pytest_gpuleak.session.rerun.unseen.lists import keep_lists
+from pytest_gpuleak.session.rerun.unseen.unseen import why_not_again
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+    from contextlib import AbstractContextManager
+
+    import pytest
+
+    from pytest_gpuleak.adapters.protocol import Rung
+    from pytest_gpuleak.engine.subject import FindingsSoFar, RerunResult
+    from pytest_gpuleak.session.attempt import AttemptLog
+
+RERUN_ADVICE = "mark the test with @pytest.mark.gpu_leak(confirm=0), and it is not run again"
+"""What the user can do about a re-run that hangs."""
+
+
+class ItemSubject:
+    """A test that is under suspicion. See `engine.subject.Subject`.
+
+    Args:
+        item: the test; its teardown is over.
+        nextitem: what its teardown was given.
+        expected_s: seconds that a re-run will take: its own, and those of the fixtures to be built again.
+        attempts: follows the attempt under way.
+        log_handlers: those of pytest's that keep records.
+        settle_steps: gives the user's own ways to let memory go, by nodeid.
+    """
+
+    def __init__(
+        self,
+        item: pytest.Item,
+        nextitem: pytest.Item | None,
+        expected_s: float,
+        attempts: AttemptLog,
+        log_handlers: Sequence[Any],
+        settle_steps: Callable[[str], Sequence[Rung]],
+    ) -> None:
+        self.nodeid = item.nodeid
+        self._item = item
+        self._nextitem = nextitem
+        self._expected_s = expected_s
+        self._attempts = attempts
+        self._limit_s = attempts.policy.confirm_limit_s
+        self._log_handlers = log_handlers
+        self._settle_steps = settle_steps
+
+    def why_not_again(self) -> str:
+        """See `Subject`."""
+        if self._expected_s > self._limit_s:
+            return f"a re-run would take {self._expected_s:.0f} s, over the limit of {self._limit_s:g} s"
+        if is_one_of_several_ranks(self._item.config):
+            return "it is one rank of several, which would wait for each other"
+        return why_not_again(self._item)
+
+    def run_again(self, tracing: AbstractContextManager[object], known: FindingsSoFar) -> RerunResult:
+        """See `Subject`. Should it hang, the session ends with what is known."""
+        attempts = self._attempts
+        hang = Hang(attempts, "its re-run", RERUN_ADVICE, self._item, known)
+        if attempts.note_rerun is not None:
+            attempts.note_rerun(hang.record("the process died while the test was run again"))
+        attempts.rerunning = True
+        try:
+            return run_again(self._item, self._nextitem, limit_of(self._expected_s, self._limit_s), tracing, hang)
+        finally:
+            attempts.rerunning = False
+
+    @contextlib.contextmanager
+    def confirming(self) -> Iterator[None]:
+        """See `Subject`."""
+        restore = keep_lists()
+        try:
+            yield
+        finally:
+            restore()  # not before the verdict: what the re-run has added may hold what leaked
+
+    def release(self) -> None:
+        """See `Subject`."""
+        release_values(self._item, self._log_handlers)
+
+    def settle_steps(self) -> Sequence[Rung]:
+        """See `Subject`."""
+        return self._settle_steps(self.nodeid)
+
+
+def is_one_of_several_ranks(config: pytest.Config) -> bool:
+    """Tell whether this process is one rank of a distributed job: ranks run in step, and one alone would hang them."""
+    world = os.environ.get("WORLD_SIZE", "")
+    if world.isdigit() and int(world) > 1:
+        return True
+    return shared_frameworks(config).is_distributed()

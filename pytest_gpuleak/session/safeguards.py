@@ -1,0 +1,39 @@
+"""What keeps the check from harming a run of pytest's: errors are noted, waits are bounded."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, TypeVar
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from types import CodeType
+
+    from pytest_gpuleak.engine.stages import Guard, Stage
+    from pytest_gpuleak.session.attempt import AttemptLog
+
+_Answer = TypeVar("_Answer")
+
+
+class RunSafeguards:
+    """The `engine.stages.Safeguards` of a run.
+
+    Args:
+        attempts: knows the test under way, and takes what goes wrong.
+    """
+
+    def __init__(self, attempts: AttemptLog) -> None:
+        self._attempts = attempts
+
+    def guard(self, stage: Stage, nodeid: str | None = None, code: CodeType | None = None) -> Guard:
+        """See `Safeguards`."""
+        return self._attempts.guard(stage, nodeid, code)
+
+    def bounded(self, call: Callable[[], _Answer], what: str, advice: str) -> _Answer:
+        """See `Safeguards`. Where the call cannot be stopped, the session is ended."""
+        from pytest_gpuleak.session.rerun.hanging import run_bounded  # a run without suspects does not load it
+
+        return run_bounded(self._attempts, call, what, advice)
+
+    def tell(self, line: str) -> None:
+        """See `Safeguards`."""
+        self._attempts.tell(line)
