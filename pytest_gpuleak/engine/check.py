@@ -142,8 +142,7 @@ class SuspectCheck:
             with self._guard(READ):
                 found = self._judge_arrays()
         with self._guard(COUNTERS):
-            evidence = without_running_frames(investigation.evidence())
-            found = (*(found or ()), *self._counters.judge(evidence))
+            found = (*(found or ()), *self._counters.judge(self._evidence()))
         with self._guard(PROCESSES):
             found = (*self._processes.judge(why), *(found or ()))
         return found or ()
@@ -152,8 +151,12 @@ class SuspectCheck:
         """Judge what is known of the arrays; the same evidence once, since 100,000 arrays take a second."""
         evidence = self._arrays.evidence()
         if self._judged is None or self._judged[0] is not evidence:
-            self._judged = evidence, judge(without_running_frames(evidence), self._policy)
+            self._judged = evidence, judge(self._evidence(), self._policy)
         return self._judged[1]
+
+    def _evidence(self) -> Evidence:
+        evidence = self._arrays.evidence()
+        return evidence if self._subject.counts_running_frames else without_running_frames(evidence)
 
     def _why_not_again(self) -> str:
         return "no re-run was asked for" if self._policy.confirm == 0 else self._subject.why_not_again()

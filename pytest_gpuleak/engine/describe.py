@@ -30,11 +30,7 @@ def described(found: Finding, why: str, knowledge: SessionKnowledge, nodeid: str
 
 
 def without_running_frames(evidence: Evidence) -> Evidence:
-    """Return the evidence without what a frame that is running holds.
-
-    The test is over: the frames that run are pytest's and its plugins', and what they hold (pytest-flaky the instance
-    of a TestCase) goes when they return.
-    """
+    """Return the evidence without what a frame that is running holds. See `Subject.counts_running_frames`."""
     gone = {
         index
         for index, survivor in enumerate(evidence.survivors)

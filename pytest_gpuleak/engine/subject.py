@@ -35,9 +35,13 @@ class Subject(Protocol):
 
     Attributes:
         nodeid: pytest's id of the test, or the function's name.
+        counts_running_frames: whether what a running frame holds was left behind. A local variable of a function's
+            caller was; what a frame of pytest's or a plugin's holds (pytest-flaky the instance of a TestCase) goes when
+            that frame returns.
     """
 
     nodeid: str
+    counts_running_frames: bool
 
     def why_not_again(self) -> str:
         """Tell why it is not run again; empty if it is."""
@@ -66,6 +70,8 @@ class FunctionSubject:
     Args:
         function: what is called again; None for a block of code, which runs once.
     """
+
+    counts_running_frames = True
 
     def __init__(self, function: Callable[[], object] | None = None) -> None:
         self._function = function

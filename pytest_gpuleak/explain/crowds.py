@@ -99,11 +99,14 @@ class _Crowd:
         self._deadline = deadline
         self._remember = remember
         self._found: dict[int, Explanation] = {}
+        self._wanted: set[int] = set()
+        self._untouchable = untouchable_modules()
         self._patterns: dict[str, str] = {}
 
     def explained(self) -> list[Explanation]:
         """Explain sample after sample, until all targets are found or the time is up."""
         left = [id(target) for target in self._targets]
+        self._wanted.update(left)
         by_id = dict(zip(left, self._targets, strict=True))
         own = {id(by_id), id(self._targets), *self._ignore}
         for _ in range(MAX_ROUNDS):
@@ -143,6 +146,7 @@ class _Crowd:
             for target, explanation in zip(sample, alike, strict=True):
                 if wanted is (explanation.holder.root in editable):
                     self._found.setdefault(id(target), explanation)
+                    self._wanted.discard(id(target))
             for root, value in tops:
                 if wanted is (root.text in editable) and root.text in example:
                     self._walk(value, example[root.text])
@@ -151,9 +155,8 @@ class _Crowd:
 
     def _walk(self, top: object, explanation: Explanation) -> None:
         """Give an explanation to the targets without one that can be reached from an object."""
-        wanted = set(map(id, self._targets)).difference(self._found)
+        wanted, untouchable = self._wanted, self._untouchable
         room = OBJECTS_A_TARGET * len(self._targets)
-        untouchable = untouchable_modules()
         met = {id(top)}
         pending: deque[object] = deque([top])
         while pending and wanted and room > 0:

@@ -1,10 +1,9 @@
-"""The session's hooks: header, status letter, summary, reports, and the way from xdist's workers to the controller."""
+"""One pytest session with the plugin switched on: its parts are made here, and told when tests are known and ended."""
 
 from __future__ import annotations
 
 import os
-import sys
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -16,8 +15,8 @@ from pytest_gpuleak.engine.session_knowledge import SessionKnowledge
 from pytest_gpuleak.heap.collector import epochs_supported, installed
 from pytest_gpuleak.model.policy import Policy, Settings
 from pytest_gpuleak.model.text import clean_text, format_bytes
-from pytest_gpuleak.reports.terminal.summary import TEXT_LIMIT, render_faults, render_summary
 from pytest_gpuleak.session.attempt import AttemptLog
+from pytest_gpuleak.session.closing import CHECK_FAULTS_KEY, FAULTS_KEY, WORKER_KEY, Run, close_run, nothing
 from pytest_gpuleak.session.config.markers import check_markers
 from pytest_gpuleak.session.config.options import USAGE_ERROR_KEY, is_enabled, is_given
 from pytest_gpuleak.session.frameworks import shared_frameworks
@@ -25,30 +24,20 @@ from pytest_gpuleak.session.hooks import Hooks
 from pytest_gpuleak.session.item_hooks import RuntestHooks
 from pytest_gpuleak.session.leak_check import LeakCheck
 from pytest_gpuleak.session.peak_hooks import shared_probes, take_over_meter
-from pytest_gpuleak.session.records.completeness import DESELECTED_KEY, Completeness
+from pytest_gpuleak.session.records.completeness import Completeness
 from pytest_gpuleak.session.records.recorder import JournalHooks, Recorder, Sender
 from pytest_gpuleak.session.records.run_records import Ledger
 from pytest_gpuleak.session.safeguards import RunSafeguards
+from pytest_gpuleak.session.showing import show_run
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from pytest_gpuleak.model.findings import FixtureRecord
-    from pytest_gpuleak.model.records import RunReport
     from pytest_gpuleak.session.ci import Surroundings
     from pytest_gpuleak.session.features.baseline import BaselineRun
     from pytest_gpuleak.session.ranks import Rank
 
-_T = TypeVar("_T")
 _DETECTOR: pytest.StashKey[EpochDetector] = pytest.StashKey()
-FAULTS_KEY = "gpu_leak_faults"
-"""Where a worker's lines on what could not be read travel in xdist's ``workeroutput``."""
 CI_VARIABLES = ("GITHUB_ACTIONS", "GITHUB_STEP_SUMMARY", "GITLAB_CI")
 """Without any of these nothing is published."""
-CHECK_FAULTS_KEY = "gpu_leak_check_faults"
-"""Where a worker's faults outside of tests travel in xdist's ``workeroutput``."""
-WORKER_KEY = "gpu_leak"
-"""Where a worker's findings travel in xdist's ``workeroutput``."""
 
 
 def watch_collector(early_config: pytest.Config) -> None:
@@ -118,10 +107,6 @@ def settings_of(config: pytest.Config) -> Settings:
     return read_settings(config)
 
 
-def _nothing() -> None:
-    """Stand in for a step that returns nothing."""
-
-
 class Session(Hooks):
     """One pytest session with the plugin switched on.
 
@@ -143,36 +128,39 @@ class Session(Hooks):
         self._settings = settings
         self._is_worker = worker is not None
         name = str(worker["workerid"]) if worker is not None else self._rank.name if self._rank else "main"
-        self._errors: list[str] = []
-        self._surroundings = _surroundings()
-        self._published: list[str] = []
-        self._faults: list[str] = []
+        surroundings = _surroundings()
         detector = config.stash.get(_DETECTOR, None)
-        faults: list[str] = []
-        driver = Driver(faults)
-        self._memory = _watch_memory(config, settings, driver, faults)
-        self._baseline = _open_baseline(config, settings)
-        # Most runs on a developer's machine have nobody who reads what a clean test's record says.
-        self._detailed = bool(
-            self._is_worker or settings.report_paths or settings.top or self._surroundings or self._baseline
-        )
-        self._ledger = Ledger(detailed=self._detailed)
-        self._attempts = AttemptLog(config, settings, name, faults)
-        self._safeguards = RunSafeguards(self._attempts)
+        lines: list[str] = []
+        driver = Driver(lines)
+        counters = _watch_memory(config, settings, driver, lines)
+        baseline = _open_baseline(config, settings)
+        # On a developer's machine most runs have no reader of what a clean test's record says.
+        self._detailed = bool(self._is_worker or settings.report_paths or settings.top or surroundings or baseline)
+        ledger = Ledger(detailed=self._detailed)
+        attempts = AttemptLog(config, settings, name, lines)
+        self._safeguards = RunSafeguards(attempts)
         knowledge = SessionKnowledge(str(config.rootpath), self._safeguards, name, settings.snapshots)
-        tracker = RunTracker(shared_frameworks(config), self._safeguards, self._memory, driver, detector)
-        self._check = LeakCheck(
-            config, settings, tracker, knowledge, self._attempts, self._baseline, detailed=self._detailed
-        )
-        config.add_cleanup(self._check.stop)
-        self._completeness = Completeness()
+        tracker = RunTracker(shared_frameworks(config), self._safeguards, counters, driver, detector)
+        check = LeakCheck(config, settings, tracker, knowledge, attempts, baseline, detailed=self._detailed)
+        config.add_cleanup(check.stop)
+        completeness = Completeness()
         if self._detailed:
-            config.pluginmanager.register(self._completeness, "gpuleak-completeness")
-        self._recorder = Recorder(settings, self._ledger, self._check, self._completeness)
-        records = Sender(self._check) if self._is_worker else self._recorder
-        config.pluginmanager.register(records, "gpuleak-recorder")
+            config.pluginmanager.register(completeness, "gpuleak-completeness")
+        recorder = Recorder(settings, ledger, check, completeness)
+        config.pluginmanager.register(Sender(check) if self._is_worker else recorder, "gpuleak-recorder")
         if settings.report_paths:
-            config.pluginmanager.register(JournalHooks(self._recorder, self._completeness), "gpuleak-journal")
+            config.pluginmanager.register(JournalHooks(recorder, completeness), "gpuleak-journal")
+        self._run = Run(
+            config=config,
+            settings=settings,
+            check=check,
+            ledger=ledger,
+            recorder=recorder,
+            completeness=completeness,
+            baseline=baseline,
+            surroundings=surroundings,
+            lines=lines,
+        )
 
     def pytest_report_header(self) -> list[str]:
         """One line: how tests are judged."""
@@ -187,7 +175,7 @@ class Session(Hooks):
         )
         return [
             (
-                f"gpu-leak: {self._check.mode}; fails growth {growth}, residue from {format_bytes(policy.retained_bytes)}; "
+                f"gpu-leak: {self._run.check.mode}; fails growth {growth}, residue from {format_bytes(policy.retained_bytes)}; "
                 f"re-runs a suspect {policy.confirm} x"
             ),
             *self._describe_rank(),
@@ -217,22 +205,24 @@ class Session(Hooks):
         if self._config.hook.pytest_gpuleak_arrays.get_hookimpls():
             from pytest_gpuleak.session.user_hooks import bring_frameworks
 
-            for probe in bring_frameworks(self._config, self._attempts.faults, self._safeguards):
-                self._memory.add_devices(probe)
+            check = self._run.check
+            for probe in bring_frameworks(self._config, check.attempts.faults, self._safeguards):
+                check.tracker.counters.add_devices(probe)
         if not self._config.option.collectonly:
-            self._check.start()
+            self._run.check.start()
             self._take_hold()
 
     def _take_hold(self) -> None:
-        manager = self._config.pluginmanager
+        manager, check = self._config.pluginmanager, self._run.check
         meter = take_over_meter(self._config, needed=self._detailed)
-        manager.register(RuntestHooks(self._check, meter), "gpuleak-runtest")
+        manager.register(RuntestHooks(check, meter), "gpuleak-runtest")
         if self._settings.clean:
             from pytest_gpuleak.session.features.cleanup import CleaningHooks
 
             # The last, and so the outermost: a failed attempt is cleaned before the next one's counters are read.
             manager.register(
-                CleaningHooks(self._config, self._memory.read, lambda: self._attempts.rerunning), "gpuleak-cleaning"
+                CleaningHooks(self._config, check.tracker.counters.read, lambda: check.attempts.rerunning),
+                "gpuleak-cleaning",
             )
 
     @pytest.hookimpl(optionalhook=True)
@@ -243,174 +233,17 @@ class Session(Hooks):
             raise pytest.UsageError(output[USAGE_ERROR_KEY])
         if WORKER_KEY in output:  # a worker that died sends none: what is known stands
             what = f"taking over what the fixtures of the worker {node.gateway.id} left"
-            self._attempt(what, lambda: self._recorder.take_worker(node.gateway.id, output[WORKER_KEY]), _nothing)
-        self._ledger.add_faults(output.get(CHECK_FAULTS_KEY, ()))
-        self._faults += [fault for fault in output.get(FAULTS_KEY, []) if fault not in self._faults]
+            take = self._run.recorder.take_worker
+            self._run.attempt(what, lambda: take(node.gateway.id, output[WORKER_KEY]), nothing)
+        self._run.ledger.add_faults(output.get(CHECK_FAULTS_KEY, ()))
+        self._run.faults += [fault for fault in output.get(FAULTS_KEY, []) if fault not in self._run.faults]
 
     @pytest.hookimpl(trylast=True)
     def pytest_sessionfinish(self, session: pytest.Session, exitstatus: int) -> None:
-        """After the last fixtures are torn down: judge them, write the reports, set the exit status.
-
-        A fault in one step costs this step: an exception from here would end pytest without its summary, and without
-        the reports.
-        """
-        self._attempt("judging what the fixtures left", self._check.finish, _nothing)
-        records: list[FixtureRecord] = self._attempt(
-            "listing what the fixtures left", lambda: self._check.fixture_records, list
-        )
-        if self._is_worker:
-            from pytest_gpuleak.session.report_record import encode_safely
-
-            output: dict[str, Any] = self._config.workeroutput  # type: ignore[attr-defined]
-            output[WORKER_KEY] = self._attempt(
-                "sending what the fixtures left", lambda: [encode_safely(record) for record in records], list
-            )
-            output[FAULTS_KEY] = self._memory.faults + self._faults
-            output[CHECK_FAULTS_KEY] = self._check.faults_of_session
-            output[DESELECTED_KEY] = self._completeness.deselected
-            return
-        stopped = bool(session.shouldstop or session.shouldfail or exitstatus >= pytest.ExitCode.INTERRUPTED)
-        self._attempt("recording the last tests", lambda: self._recorder.finish(stopped=stopped), _nothing)
-        for record in records:
-            self._ledger.add_fixture(record)
-        self._ledger.add_faults(self._check.faults_of_session)
-        if self._detailed:
-            self._ledger.deselected = self._completeness.deselected
-            self._ledger.incomplete = self._attempt(
-                "telling whether the run is complete",
-                lambda: self._completeness.why_incomplete(session, self._ledger.tests),
-                lambda: "whether tests are missing could not be told",
-            )
-        if exitstatus != pytest.ExitCode.USAGE_ERROR and not self._config.option.collectonly:
-            self._judge_by_baseline(session)
-            if self._settings.report_paths or self._surroundings is not None:
-                plain = self._ledger.report(self._settings, self._check.mode, on_file=True)
-                report = self._attempt("finding the repository", lambda: self._locate(plain), lambda: plain)
-                self._attempt("writing the reports", lambda: self._write_reports(report), _nothing)
-                self._attempt("publishing", lambda: self._publish(report), _nothing)
-        fails = (
-            self._ledger.fixture_leaked
-            or self._errors
-            or (self._baseline is not None and self._baseline.failed)
-            or (self._settings.strict and self._ledger.failed_to_check)
-        )
-        if fails and session.exitstatus == pytest.ExitCode.OK:
-            session.exitstatus = pytest.ExitCode.TESTS_FAILED
-
-    def _attempt(self, what: str, part: Callable[[], _T], otherwise: Callable[[], _T]) -> _T:
-        """Run a step of the end of the run; where it fails, note a line for the summary, and return what stands in."""
-        from pytest_gpuleak.model.isolation import isolated
-
-        def note(why: str) -> _T:
-            self._faults.append(f"{what} failed: {why}")
-            return otherwise()
-
-        return isolated(part, note)
+        """After the last fixtures are torn down: judge them, write the reports, set the exit status."""
+        close_run(self._run, session, exitstatus)
 
     def pytest_terminal_summary(self, terminalreporter: Any) -> None:
-        """The section GPU LEAKS, the summary line, and what went wrong with a report."""
-        if self._config.option.collectonly:
-            return
-        if self._ledger.found or self._settings.top or self._baseline is not None:
-            report = self._ledger.report(self._settings, self._check.mode, on_file=False)
-            summary = report.summary
-            self._attempt("showing the leaks", lambda: self._tell_findings(report, terminalreporter), _nothing)
-        else:
-            summary = self._ledger.summary(self._settings.top, on_file=False)
-        last = self._attempt("counting the tests", lambda: render_summary(summary), lambda: "gpu-leak: no counts")
-        for fault in dict.fromkeys([*self._memory.faults, *self._faults]):
-            terminalreporter.line(f"gpu-leak: {clean_text(fault, TEXT_LIMIT)}")
-        terminalreporter.line(last)
-        if self._ledger.failed_to_check:
-            self._tell_faults(terminalreporter)
-        if self._ledger.incomplete is not None and self._settings.report_paths:
-            terminalreporter.line(f"gpu-leak: THE REPORT IS INCOMPLETE: {self._ledger.incomplete}", red=True, bold=True)
-        for error in self._errors:
-            terminalreporter.line(error, red=True)
-        for line in self._published:
-            terminalreporter.line(line)
-
-    def _tell_findings(self, report: RunReport, terminalreporter: Any) -> None:
-        """Render the section GPU LEAKS."""
-        verbosity, width = int(self._config.option.verbose), terminalreporter._tw.fullwidth
-        lines: list[str] = self._attempt("showing the leaks", lambda: self._leak_lines(report, verbosity, width), list)
-        if lines and verbosity >= 0:
-            terminalreporter.section("GPU LEAKS", red=report.summary["leaked"] > 0 or self._ledger.fixture_leaked)
-        if verbosity >= 0:
-            lines += self._attempt("showing the heaviest tests", lambda: self._usage_lines(report, width), list)
-        baseline = self._baseline
-        if baseline is not None:
-            lines += self._attempt("showing the baseline", lambda: baseline.render(report, verbosity=verbosity), list)
-        for line in lines:
-            terminalreporter.line(line)
-
-    @staticmethod
-    def _leak_lines(report: RunReport, verbosity: int, width: int) -> list[str]:
-        from pytest_gpuleak.reports.terminal.section import render_leaks
-
-        return render_leaks(report, verbosity=verbosity, width=width)
-
-    @staticmethod
-    def _usage_lines(report: RunReport, width: int) -> list[str]:
-        from pytest_gpuleak.reports.terminal.summary import render_usage
-
-        return render_usage(report, width=width)
-
-    def _locate(self, report: RunReport) -> RunReport:
-        from pytest_gpuleak.session.ci import locate
-
-        return locate(report, self._config.rootpath, self._surroundings)
-
-    def _tell_faults(self, terminalreporter: Any) -> None:
-        strict = self._settings.strict
-        line = render_faults(self._ledger.tests, self._ledger.faults)
-        if line is not None:
-            colour = {"red": True} if strict else {"yellow": True}
-            terminalreporter.line(f"{line}{'; the run fails (--gpu-leak-strict)' if strict else ''}", **colour)
-
-    def _publish(self, report: RunReport) -> None:
-        """Tell the CI service that this run takes place in, if any; what it reads from the output is printed last."""
-        if self._surroundings is None:
-            return
-        from pytest_gpuleak.session.ci import print_lines, publish
-
-        self._published = publish(report, self._config.rootpath, self._surroundings)
-        if self._published and not self._config.pluginmanager.hasplugin("terminalreporter"):
-            print_lines(self._published)
-
-    def _judge_by_baseline(self, session: pytest.Session) -> None:
-        baseline = self._baseline
-        if baseline is not None:
-            from pytest_gpuleak.model.isolation import isolated
-
-            isolated(
-                lambda: self._take_over_baseline(baseline, session),
-                lambda why: self._errors.append(f"gpu-leak: the run could not be held to the baseline: {why}"),
-            )
-
-    def _take_over_baseline(self, baseline: BaselineRun, session: pytest.Session) -> None:
-        report = self._ledger.report(self._settings, self._check.mode, on_file=False)
-        report, error = baseline.finish(report, session)
-        self._ledger.take_over(report)
-        self._errors += [error] if error else []
-
-    def _write_reports(self, report: RunReport) -> None:
-        if not self._settings.report_paths:
-            return
-        from pytest_gpuleak.model.isolation import describe_error
-        from pytest_gpuleak.reports.formats import write_report
-
-        fault = self._recorder.close_journal()
-        if fault is not None:
-            self._faults.append(fault)
-        before = len(self._errors)
-        for path in self._settings.report_paths:
-            try:
-                write_report(report, path)
-            except Exception as error:  # noqa: BLE001 - a fault of a report's is no reason to end a run whose tests are done
-                why = getattr(error, "strerror", None) or describe_error(error)
-                self._errors.append(f"gpu-leak: the report {path} could not be written: {why}")
-        if len(self._errors) == before:
-            self._recorder.remove_journal()
-        if self._errors and not self._config.pluginmanager.hasplugin("terminalreporter"):
-            print("\n".join(self._errors), file=sys.stderr)  # noqa: T201 - no reporter is there to say it
+        """Show the section GPU LEAKS, the summary line, and what went wrong with a report."""
+        if not self._config.option.collectonly:
+            show_run(self._run, terminalreporter)

@@ -72,8 +72,8 @@ def test_a_report_that_fails_fails_a_run_that_was_clean(run: Runner, monkeypatch
         ("session.ci", "locate", "finding the repository"),
         ("reports.terminal.section", "render_leaks", "showing the leaks"),
         ("reports.terminal.summary", "render_usage", "showing the heaviest tests"),
-        ("session.run", "Session._tell_findings", "showing the leaks"),
-        ("session.run", "render_summary", "counting the tests"),
+        ("session.showing", "_show_findings", "showing the leaks"),
+        ("session.showing", "render_summary", "counting the tests"),
         ("session.records.recorder", "Recorder.close_journal", "writing the reports"),
     ],
 )

@@ -207,7 +207,7 @@ def _compare_verdicts(suite: Suite, bare: Outcome, checked: Outcome, run: str) -
 def _compare_fixtures(suite: Suite, bare: Outcome, report: dict[str, Any], run: str) -> Iterable[Difference]:
     found: dict[str, bool] = {}
     for fixture in report["fixtures"]:
-        failed = any(finding["failed"] for finding in fixture["findings"])
+        failed = any(finding["failed"] for finding in fixture["findings"] if not _is_in_kept_frame(finding))
         found[fixture["name"]] = found.get(fixture["name"], False) or failed
     expected = suite.expected_fixtures()
     # A fixture is judged once it is torn down, which a process that ends before, or pytest-rerunfailures, may leave out.
@@ -232,6 +232,12 @@ def _compare_fixtures(suite: Suite, bare: Outcome, report: dict[str, Any], run: 
             yield Difference(
                 "missed", f"fixture {name}", f"{run}: {'not named' if name not in found else 'not failed'}"
             )
+
+
+def _is_in_kept_frame(finding: dict[str, Any]) -> bool:
+    """Whether a test keeps its frame by the traceback of an error, and so the value of a fixture that it uses."""
+    text = (finding["holder"] or {"text": ""})["text"]
+    return "__traceback__" in text and ".f_locals['shared_" in text
 
 
 def _brief(finding: dict[str, Any]) -> str:

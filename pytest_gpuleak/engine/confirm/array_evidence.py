@@ -5,16 +5,16 @@ from __future__ import annotations
 import dataclasses
 from collections import Counter, defaultdict
 from contextlib import nullcontext
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from pytest_gpuleak.adapters.arrays import array_types, framework_of, select_arrays
 from pytest_gpuleak.adapters.bulk import hold_arrays, read_arrays, storages_of
-from pytest_gpuleak.adapters.protocol import BACKWARD, ArrayFramework, OriginLog, Rung
 from pytest_gpuleak.adapters.storages import SharedStorages, is_storage
+from pytest_gpuleak.engine.confirm.survivors import Leftover, Survivors
 from pytest_gpuleak.engine.settle.steps import Settling, has_weak_references, rungs_for_held
 from pytest_gpuleak.engine.stages import EXPLAIN, GRAPHS, RECOGNISE
 from pytest_gpuleak.heap.collector import collect, get_objects
-from pytest_gpuleak.model.evidence import Evidence, Root, Survivor, root_of
+from pytest_gpuleak.model.evidence import Evidence, Root, root_of
 from pytest_gpuleak.model.findings import Holder
 
 if TYPE_CHECKING:
@@ -22,18 +22,13 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
     from pytest_gpuleak.adapters.frameworks import Frameworks
-    from pytest_gpuleak.adapters.protocol import StorageHandle
+    from pytest_gpuleak.adapters.protocol import ArrayFramework, OriginLog, Rung, StorageHandle
     from pytest_gpuleak.engine.detect.detector import Detector
     from pytest_gpuleak.engine.stages import Guard, Stage
     from pytest_gpuleak.explain.explanation import Explanation
     from pytest_gpuleak.explain.known_culprits import Culprits
-    from pytest_gpuleak.model.findings import Autograd, HolderKind, Origin
+    from pytest_gpuleak.model.findings import Autograd
     from pytest_gpuleak.model.readings import ArrayReading
-
-HOLDER_RANK: dict[HolderKind, int] = {
-    "module": 0, "class": 0, "cache": 0, "fixture": 0, "thread": 1, "frame": 1, "traceback": 2, "native": 3, "unknown": 4,
-}  # fmt: skip
-"""Of several arrays that share a storage, the one with the most actionable holder speaks for it."""
 
 EXPLAIN_BUDGET_S = 8.0
 """Seconds that the searches for the holders of one test's arrays may take, all its re-runs together."""
@@ -43,13 +38,6 @@ MANY_ARRAYS = 10_000
 
 GRAPHS_BUDGET_S = 1.0
 """Seconds that counting what the autograd graphs of one test retain may take; graphs beyond that are counted in part."""
-
-
-class _Leftover(NamedTuple):
-    """One array that a run left, as plain data."""
-
-    run: int
-    reading: ArrayReading
 
 
 @dataclasses.dataclass(frozen=True)
@@ -92,11 +80,10 @@ class Investigation:
         self._frameworks = arrays
         self._culprits = culprits
         self._recognised: dict[int, _Recognised] = {}
-        self._left: dict[int, _Leftover] = {}  # by id: an array born later at the same address replaces a dead one
+        self._left: dict[int, Leftover] = {}  # by id: an array born later at the same address replaces a dead one
         self._cycles: tuple[ArrayReading, ...] = ()
-        self._survivors: list[Survivor] = []
+        self._survivors = Survivors()
         self._graphs: dict[Root, Autograd] = {}
-        self._index: dict[tuple[int, int], int] = {}  # by run and storage
         self._alive: list[frozenset[int]] = []
         self._handles: dict[int, StorageHandle] = {}
         self._standing: set[int] = set()  # ids of those that were there when the last run began
@@ -152,8 +139,8 @@ class Investigation:
             self._cycles = tuple(reading for reading in cycles if reading.storage not in kept)
         readings |= outlived
         settled.alive |= outlived.keys()
-        left = {identity: _Leftover(self._runs, readings[identity]) for identity in settled.alive}
-        indices = frozenset(map(self._index_of, left.values()))
+        left = {identity: Leftover(self._runs, readings[identity]) for identity in settled.alive}
+        indices = frozenset(map(self._survivors.index_of, left.values()))
         if self._runs == 0:
             self._first = indices
         self._take_in(left, handles)
@@ -167,10 +154,10 @@ class Investigation:
             arrays: strong references to them; emptied here.
         """
         readings = read_arrays(arrays, self._frameworks)
-        left = {identity: _Leftover(self._runs - 1, reading) for identity, reading in readings.items()}
+        left = {identity: Leftover(self._runs - 1, reading) for identity, reading in readings.items()}
         self._take_in(left, hold_arrays(arrays, self._frameworks))
         arrays.clear()
-        indices = frozenset(map(self._index_of, left.values()))
+        indices = frozenset(map(self._survivors.index_of, left.values()))
         if self._runs == 1:
             self._first |= indices
 
@@ -208,7 +195,7 @@ class Investigation:
         for identity, left in self._left.items():
             handle, reading = self._handles[identity], left.reading
             if handle.alive():
-                holder = self._survivors[self._index_of(left)].holder
+                holder = self._survivors.of(left).holder
                 found[reading.storage] = (
                     reading.device, reading.storage_bytes, handle, "" if holder is None else holder.text
                 )  # fmt: skip
@@ -255,7 +242,7 @@ class Investigation:
         """All that was found, for `engine.judge.arrays.judge`: the same object until more is found."""
         if self._evidence is None:
             alive = [self._first, *self._alive] if self._runs > 1 else [self._first]
-            self._evidence = Evidence(tuple(self._survivors), tuple(alive), self._cycles, dict(self._graphs))
+            self._evidence = Evidence(self._survivors.all(), tuple(alive), self._cycles, dict(self._graphs))
         return self._evidence
 
     @property
@@ -268,17 +255,10 @@ class Investigation:
         """Ids of the arrays left behind so far."""
         return set(self._left)
 
-    def _take_in(self, left: Mapping[int, _Leftover], handles: Mapping[int, StorageHandle]) -> None:
+    def _take_in(self, left: Mapping[int, Leftover], handles: Mapping[int, StorageHandle]) -> None:
         self._added = self._evidence = None
         self._left.update(left)
         self._handles.update({identity: handles[identity] for identity in left})
-
-    def _index_of(self, left: _Leftover) -> int:
-        key = (left.run, left.reading.storage)
-        if key not in self._index:
-            self._index[key] = len(self._survivors)
-            self._survivors.append(Survivor(left.run, left.reading))
-        return self._index[key]
 
     def _recognise(self, alive: set[int]) -> bool:
         """Whether known culprits alone hold all that is alive."""
@@ -288,15 +268,14 @@ class Investigation:
         found = self._recognised_of(arrays) if len(arrays) == len(alive) else None
         if found is None:
             return False
+        handles = hold_arrays(arrays, self._frameworks)
         for array, explanation in zip(arrays, found, strict=True):
-            framework = framework_of(array, self._frameworks)
-            users = framework.storage_users(array)
-            self._recognised[id(array)] = _Recognised(explanation, framework.hold(array), users)
+            users = framework_of(array, self._frameworks).storage_users(array)
+            self._recognised[id(array)] = _Recognised(explanation, handles[id(array)], users)
         if not self._graphs:
             with self._guard(GRAPHS):
-                self._note_graphs(
-                    arrays, found, [framework_of(array, self._frameworks).read(array) for array in arrays]
-                )
+                readings = read_arrays(arrays, self._frameworks)
+                self._note_graphs(arrays, found, [readings.get(id(array)) for array in arrays])
         return True
 
     def _recognised_of(self, arrays: Sequence[object]) -> list[Explanation] | None:
@@ -330,17 +309,8 @@ class Investigation:
     def _look_at_handles(self, fault: str, origins: OriginLog) -> None:
         """Note what the weak handles say is alive, without holders: the search for them has failed with `fault`."""
         unknown = Holder("unknown", "", f"unknown: the search failed: {fault}")
-        alive = set()
-        for identity, left in self._left.items():
-            if self._handles[identity].alive():
-                index = self._index_of(left)
-                alive.add(index)
-                survivor = self._survivors[index]
-                created = origins.get(left.reading.storage) if left.run == self._runs - 1 else None
-                self._survivors[index] = survivor._replace(
-                    holder=survivor.holder or unknown, created=survivor.created or created
-                )
-        self._alive.append(frozenset(alive))
+        alive = (left for identity, left in self._left.items() if self._handles[identity].alive())
+        self._alive.append(self._survivors.note_unexplained(alive, unknown, origins, self._runs - 1))
 
     def _look(self, origins: OriginLog) -> None:
         from pytest_gpuleak.explain.crowds import explain_crowd
@@ -395,24 +365,8 @@ class Investigation:
             if retained is not None:
                 self._graphs[root] = retained
 
-    def _note(self, found: Sequence[tuple[_Leftover, Explanation]], shared: set[int], origins: OriginLog) -> None:
-        """Note what is alive after a run, who holds it, and where it was made.
-
-        Args:
-            found: each array that is alive, and who holds it.
-            shared: storages that older arrays use too.
-            origins: the creating lines noted during the last run.
-        """
-        sharing: dict[int, list[tuple[_Leftover, Explanation]]] = defaultdict(list)
-        for left, explanation in found:
-            sharing[self._index_of(left)].append((left, explanation))
-        for index, arrays in sharing.items():
-            self._survivors[index] = _with_holder(self._survivors[index], arrays, shared)
-            left = arrays[0][0]
-            created = _line_of(left, arrays, origins, new=left.run == self._runs - 1)
-            if created is not None:
-                self._survivors[index] = self._survivors[index]._replace(created=created)
-        self._alive.append(frozenset(sharing))
+    def _note(self, found: Sequence[tuple[Leftover, Explanation]], shared: set[int], origins: OriginLog) -> None:
+        self._alive.append(self._survivors.note(found, shared, origins, self._runs - 1))
 
     def _find(self) -> tuple[list[object], set[int]]:
         """The arrays left that are alive, and the storages that other arrays use too."""
@@ -431,52 +385,3 @@ class Investigation:
         alone = {one for finder in self._natives.reference_finders() for one in finder.held_alone(others)}
         shared = storages_of((one for one in others if id(one) not in alone), self._frameworks)
         return targets, shared
-
-
-def _with_holder(survivor: Survivor, arrays: list[tuple[_Leftover, Explanation]], shared: set[int]) -> Survivor:
-    """The survivor with who holds it, as told by the arrays that share its storage.
-
-    The one with the most actionable holder speaks for them, and the largest of those that somebody holds for itself
-    says how much of the storage is wanted: not the base that a view alone keeps alive.
-    """
-    if len(arrays) == 1:
-        (left, explanation) = arrays[0]
-        return Survivor(
-            survivor.run, left.reading, left.reading.storage not in shared, explanation.holder, explanation.others,
-            explanation.pattern, survivor.created,
-        )  # fmt: skip
-    best = min(arrays, key=lambda array: (HOLDER_RANK[array[1].holder.kind], len(array[1].holder.path)))[1]
-    held = [left for left, explanation in arrays if _is_held_for_itself(explanation.holder)]
-    largest = max(held or [left for left, _ in arrays], key=lambda left: left.reading.bytes)
-    return survivor._replace(
-        reading=largest.reading,
-        owned=largest.reading.storage not in shared,
-        holder=best.holder,
-        others=best.others,
-        pattern=best.pattern,
-    )
-
-
-def _line_of(
-    left: _Leftover, arrays: list[tuple[_Leftover, Explanation]], origins: OriginLog, *, new: bool
-) -> Origin | None:
-    """The line that created a storage; for a gradient the one that ran the backward pass.
-
-    A storage made before the last run (not `new`) was noted at most where it was written to; a gradient that an earlier
-    run left behind is made by the same line as what the last run has added to it.
-    """
-    created = origins.get(left.reading.storage) if new else None
-    if created is None and any(_is_gradient(explanation.holder) for _, explanation in arrays):
-        created = origins.get(BACKWARD)
-    return created
-
-
-def _is_gradient(holder: Holder) -> bool:
-    """Whether the holder's path ends at a tensor's gradient."""
-    return bool(holder.path) and holder.path[-1].edge.endswith(".grad")
-
-
-def _is_held_for_itself(holder: Holder) -> bool:
-    if holder.kind in ("native", "unknown"):
-        return False
-    return not (holder.path and holder.path[-1].edge.endswith("._base"))

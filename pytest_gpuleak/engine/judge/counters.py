@@ -119,15 +119,20 @@ def judge_counters(
 
 def explained(evidence: Evidence, device: str, run: int) -> int:
     """Bytes that a run's arrays added to a device: those it left, less those of earlier runs that went meanwhile."""
-    added, gone = _moved(evidence, run)
-    on_device = [sum(survivor.size for survivor in part if survivor.reading.device == device) for part in (added, gone)]
-    return on_device[0] - on_device[1]
+    return _bytes_on(device, *_moved(evidence, run))
 
 
 def explained_of_host(evidence: Evidence, run: int) -> int:
     """Bytes that a run's arrays added to the host's counters: the data of those on the CPU, and the objects of all."""
     added, gone = _moved(evidence, run)
-    return explained(evidence, "cpu", run) + ARRAY_OBJECTS * (len(added) - len(gone))
+    return _bytes_on("cpu", added, gone) + ARRAY_OBJECTS * (len(added) - len(gone))
+
+
+def _bytes_on(device: str, added: list[Survivor], gone: list[Survivor]) -> int:
+    more, less = (
+        sum(survivor.size for survivor in part if survivor.reading.device == device) for part in (added, gone)
+    )
+    return more - less
 
 
 def _moved(evidence: Evidence, run: int) -> tuple[list[Survivor], list[Survivor]]:

@@ -29,6 +29,7 @@ class Ledger:
     def __init__(self, *, detailed: bool = True) -> None:
         self.tests: list[TestRecord] = []
         """The tests whose records are kept."""
+        self.detailed = detailed
         self._clean: _CleanTests | None = None if detailed else _CleanTests()
         self.fixtures: list[FixtureRecord] = []
         self.incomplete: str | None = None

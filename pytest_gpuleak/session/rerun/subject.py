@@ -39,6 +39,8 @@ class ItemSubject:
         settle_steps: gives the user's own ways to let memory go, by nodeid.
     """
 
+    counts_running_frames = False
+
     def __init__(
         self,
         item: pytest.Item,

@@ -1,0 +1,143 @@
+"""The storages that the runs of a suspect left behind: who holds each, and which line has created it. Plain data."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from typing import TYPE_CHECKING, NamedTuple
+
+from pytest_gpuleak.adapters.protocol import BACKWARD
+from pytest_gpuleak.model.evidence import Survivor
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from pytest_gpuleak.adapters.protocol import OriginLog
+    from pytest_gpuleak.explain.explanation import Explanation
+    from pytest_gpuleak.model.findings import Holder, HolderKind, Origin
+    from pytest_gpuleak.model.readings import ArrayReading
+
+HOLDER_RANK: dict[HolderKind, int] = {
+    "module": 0, "class": 0, "cache": 0, "fixture": 0, "thread": 1, "frame": 1, "traceback": 2, "native": 3, "unknown": 4,
+}  # fmt: skip
+"""Of several arrays that share a storage, the one with the most actionable holder speaks for it."""
+
+
+class Leftover(NamedTuple):
+    """One array that a run left."""
+
+    run: int
+    reading: ArrayReading
+
+
+class Survivors:
+    """The storages left so far, in the order in which they were met. Arrays of one run that share a storage are one."""
+
+    def __init__(self) -> None:
+        self._all: list[Survivor] = []
+        self._index: dict[tuple[int, int], int] = {}  # by run and storage
+
+    def all(self) -> tuple[Survivor, ...]:
+        """Return them."""
+        return tuple(self._all)
+
+    def index_of(self, left: Leftover) -> int:
+        """Return the index of an array's storage; noted first where it is new."""
+        key = (left.run, left.reading.storage)
+        if key not in self._index:
+            self._index[key] = len(self._all)
+            self._all.append(Survivor(left.run, left.reading))
+        return self._index[key]
+
+    def of(self, left: Leftover) -> Survivor:
+        """Return what is known of an array's storage."""
+        return self._all[self.index_of(left)]
+
+    def note(
+        self, found: Sequence[tuple[Leftover, Explanation]], shared: set[int], origins: OriginLog, newest: int
+    ) -> frozenset[int]:
+        """Note who holds the arrays that are alive and where they were made; return the indices of their storages.
+
+        Args:
+            found: each array that is alive, and who holds it.
+            shared: storages that older arrays use too.
+            origins: the creating lines noted during the newest run.
+            newest: the number of that run.
+        """
+        sharing: dict[int, list[tuple[Leftover, Explanation]]] = defaultdict(list)
+        for left, explanation in found:
+            sharing[self.index_of(left)].append((left, explanation))
+        for index, arrays in sharing.items():
+            survivor = _with_holder(self._all[index], arrays, shared)
+            left = arrays[0][0]
+            created = _line_of(left, arrays, origins, new=left.run == newest)
+            self._all[index] = survivor if created is None else survivor._replace(created=created)
+        return frozenset(sharing)
+
+    def note_unexplained(
+        self, alive: Iterable[Leftover], unknown: Holder, origins: OriginLog, newest: int
+    ) -> frozenset[int]:
+        """Like `note`, for arrays whose holders could not be searched for.
+
+        Args:
+            alive: the arrays.
+            unknown: stands for the holder where no earlier run has told of one.
+            origins: as in `note`.
+            newest: as in `note`.
+        """
+        indices = set()
+        for left in alive:
+            index = self.index_of(left)
+            indices.add(index)
+            survivor = self._all[index]
+            created = origins.get(left.reading.storage) if left.run == newest else None
+            self._all[index] = survivor._replace(holder=survivor.holder or unknown, created=survivor.created or created)
+        return frozenset(indices)
+
+
+def _with_holder(survivor: Survivor, arrays: list[tuple[Leftover, Explanation]], shared: set[int]) -> Survivor:
+    """The survivor with who holds it, as told by the arrays that share its storage.
+
+    The one with the most actionable holder speaks for them, and the largest of those that somebody holds for itself
+    says how much of the storage is wanted: not the base that a view alone keeps alive.
+    """
+    if len(arrays) == 1:
+        (left, explanation) = arrays[0]
+        return Survivor(
+            survivor.run, left.reading, left.reading.storage not in shared, explanation.holder, explanation.others,
+            explanation.pattern, survivor.created,
+        )  # fmt: skip
+    best = min(arrays, key=lambda array: (HOLDER_RANK[array[1].holder.kind], len(array[1].holder.path)))[1]
+    held = [left for left, explanation in arrays if _is_held_for_itself(explanation.holder)]
+    largest = max(held or [left for left, _ in arrays], key=lambda left: left.reading.bytes)
+    return survivor._replace(
+        reading=largest.reading,
+        owned=largest.reading.storage not in shared,
+        holder=best.holder,
+        others=best.others,
+        pattern=best.pattern,
+    )
+
+
+def _line_of(
+    left: Leftover, arrays: list[tuple[Leftover, Explanation]], origins: OriginLog, *, new: bool
+) -> Origin | None:
+    """The line that created a storage; for a gradient the one that ran the backward pass.
+
+    A storage made before the last run (not `new`) was noted at most where it was written to; a gradient that an earlier
+    run left behind is made by the same line as what the last run has added to it.
+    """
+    created = origins.get(left.reading.storage) if new else None
+    if created is None and any(_is_gradient(explanation.holder) for _, explanation in arrays):
+        created = origins.get(BACKWARD)
+    return created
+
+
+def _is_gradient(holder: Holder) -> bool:
+    """Whether the holder's path ends at a tensor's gradient."""
+    return bool(holder.path) and holder.path[-1].edge.endswith(".grad")
+
+
+def _is_held_for_itself(holder: Holder) -> bool:
+    if holder.kind in ("native", "unknown"):
+        return False
+    return not (holder.path and holder.path[-1].edge.endswith("._base"))

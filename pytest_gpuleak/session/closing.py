@@ -1,0 +1,195 @@
+"""The end of a run: what is left is judged, reports are written, the CI service is told, the exit status is set."""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import pytest
+
+from pytest_gpuleak.session.records.completeness import DESELECTED_KEY
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from pytest_gpuleak.model.findings import FixtureRecord
+    from pytest_gpuleak.model.policy import Settings
+    from pytest_gpuleak.model.records import RunReport
+    from pytest_gpuleak.session.ci import Surroundings
+    from pytest_gpuleak.session.features.baseline import BaselineRun
+    from pytest_gpuleak.session.leak_check import LeakCheck
+    from pytest_gpuleak.session.records.completeness import Completeness
+    from pytest_gpuleak.session.records.recorder import Recorder
+    from pytest_gpuleak.session.records.run_records import Ledger
+
+_T = TypeVar("_T")
+
+WORKER_KEY = "gpu_leak"
+"""Where a worker's findings travel in xdist's ``workeroutput``."""
+FAULTS_KEY = "gpu_leak_faults"
+"""Where a worker's lines on what could not be read travel in xdist's ``workeroutput``."""
+CHECK_FAULTS_KEY = "gpu_leak_check_faults"
+"""Where a worker's faults outside of tests travel in xdist's ``workeroutput``."""
+
+
+@dataclasses.dataclass
+class Run:
+    """The parts of a run that its end asks.
+
+    Attributes:
+        config: pytest's config.
+        settings: what the run was asked for.
+        check: the leak check of this process.
+        ledger: the tests' records.
+        recorder: takes the records, and has the journal.
+        completeness: tells which tests did not run.
+        baseline: the leaks that are known, where the run has a list of them.
+        surroundings: the CI service that is told of the run; None: none is.
+        lines: what could not be watched, a line each.
+        faults: steps of the end of the run that failed, a line each.
+        errors: reports that could not be written, a line each.
+        published: lines for the CI service to read.
+    """
+
+    config: pytest.Config
+    settings: Settings
+    check: LeakCheck
+    ledger: Ledger
+    recorder: Recorder
+    completeness: Completeness
+    baseline: BaselineRun | None
+    surroundings: Surroundings | None
+    lines: list[str]
+    faults: list[str] = dataclasses.field(default_factory=list)
+    errors: list[str] = dataclasses.field(default_factory=list)
+    published: list[str] = dataclasses.field(default_factory=list)
+
+    def attempt(self, what: str, part: Callable[[], _T], otherwise: Callable[[], _T]) -> _T:
+        """Run a step of the end of the run; where it fails, note a line for the summary, and return what stands in.
+
+        Args:
+            what: the step, in words.
+            part: does it.
+            otherwise: gives what stands in for its result.
+        """
+        from pytest_gpuleak.model.isolation import isolated
+
+        def note(why: str) -> _T:
+            self.faults.append(f"{what} failed: {why}")
+            return otherwise()
+
+        return isolated(part, note)
+
+
+def nothing() -> None:
+    """Stand in for a step that returns nothing."""
+
+
+def close_run(run: Run, session: pytest.Session, exitstatus: int) -> None:
+    """Judge what the last fixtures left, write the reports and set the exit status.
+
+    A fault in one step costs this step: an exception from here would end pytest without its summary, and without the
+    reports.
+    """
+    run.attempt("judging what the fixtures left", run.check.finish, nothing)
+    records: list[FixtureRecord] = run.attempt(
+        "listing what the fixtures left", lambda: run.check.fixture_records, list
+    )
+    output: dict[str, Any] | None = getattr(run.config, "workeroutput", None)
+    if output is not None:
+        _send(run, records, output)
+        return
+    stopped = bool(session.shouldstop or session.shouldfail or exitstatus >= pytest.ExitCode.INTERRUPTED)
+    run.attempt("recording the last tests", lambda: run.recorder.finish(stopped=stopped), nothing)
+    for record in records:
+        run.ledger.add_fixture(record)
+    run.ledger.add_faults(run.check.faults_of_session)
+    if run.ledger.detailed:
+        run.ledger.deselected = run.completeness.deselected
+        run.ledger.incomplete = run.attempt(
+            "telling whether the run is complete",
+            lambda: run.completeness.why_incomplete(session, run.ledger.tests),
+            lambda: "whether tests are missing could not be told",
+        )
+    if exitstatus != pytest.ExitCode.USAGE_ERROR and not run.config.option.collectonly:
+        _judge_by_baseline(run, session)
+        if run.settings.report_paths or run.surroundings is not None:
+            plain = run.ledger.report(run.settings, run.check.mode, on_file=True)
+            report = run.attempt("finding the repository", lambda: _locate(run, plain), lambda: plain)
+            run.attempt("writing the reports", lambda: _write_reports(run, report), nothing)
+            run.attempt("publishing", lambda: _publish(run, report), nothing)
+    fails = (
+        run.ledger.fixture_leaked
+        or run.errors
+        or (run.baseline is not None and run.baseline.failed)
+        or (run.settings.strict and run.ledger.failed_to_check)
+    )
+    if fails and session.exitstatus == pytest.ExitCode.OK:
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+
+def _send(run: Run, records: list[FixtureRecord], output: dict[str, Any]) -> None:
+    """Send what an xdist worker knows to the controller."""
+    from pytest_gpuleak.session.report_record import encode_safely
+
+    output[WORKER_KEY] = run.attempt(
+        "sending what the fixtures left", lambda: [encode_safely(record) for record in records], list
+    )
+    output[FAULTS_KEY] = run.lines + run.faults
+    output[CHECK_FAULTS_KEY] = run.check.faults_of_session
+    output[DESELECTED_KEY] = run.completeness.deselected
+
+
+def _locate(run: Run, report: RunReport) -> RunReport:
+    from pytest_gpuleak.session.ci import locate
+
+    return locate(report, run.config.rootpath, run.surroundings)
+
+
+def _publish(run: Run, report: RunReport) -> None:
+    """Tell the CI service that this run takes place in, if any; what it reads from the output is printed last."""
+    if run.surroundings is None:
+        return
+    from pytest_gpuleak.session.ci import print_lines, publish
+
+    run.published = publish(report, run.config.rootpath, run.surroundings)
+    if run.published and not run.config.pluginmanager.hasplugin("terminalreporter"):
+        print_lines(run.published)
+
+
+def _judge_by_baseline(run: Run, session: pytest.Session) -> None:
+    baseline = run.baseline
+    if baseline is None:
+        return
+    from pytest_gpuleak.model.isolation import isolated
+
+    def judge() -> None:
+        report = run.ledger.report(run.settings, run.check.mode, on_file=False)
+        report, error = baseline.finish(report, session)
+        run.ledger.take_over(report)
+        run.errors += [error] if error else []
+
+    isolated(judge, lambda why: run.errors.append(f"gpu-leak: the run could not be held to the baseline: {why}"))
+
+
+def _write_reports(run: Run, report: RunReport) -> None:
+    if not run.settings.report_paths:
+        return
+    from pytest_gpuleak.model.isolation import describe_error
+    from pytest_gpuleak.reports.formats import write_report
+
+    fault = run.recorder.close_journal()
+    if fault is not None:
+        run.faults.append(fault)
+    before = len(run.errors)
+    for path in run.settings.report_paths:
+        try:
+            write_report(report, path)
+        except Exception as error:  # noqa: BLE001 - a fault of a report's is no reason to end a run whose tests are done
+            why = getattr(error, "strerror", None) or describe_error(error)
+            run.errors.append(f"gpu-leak: the report {path} could not be written: {why}")
+    if len(run.errors) == before:
+        run.recorder.remove_journal()
+    if run.errors and not run.config.pluginmanager.hasplugin("terminalreporter"):
+        print("\n".join(run.errors), file=sys.stderr)  # noqa: T201 - no reporter is there to say it

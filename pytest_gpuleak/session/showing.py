@@ -1,0 +1,75 @@
+"""What the terminal shows at the end of a run: the section GPU LEAKS, the summary line, and what went wrong."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from pytest_gpuleak.model.text import clean_text
+from pytest_gpuleak.reports.terminal.summary import TEXT_LIMIT, render_faults, render_summary
+from pytest_gpuleak.session.closing import nothing
+
+if TYPE_CHECKING:
+    from pytest_gpuleak.model.records import RunReport
+    from pytest_gpuleak.session.closing import Run
+
+
+def show_run(run: Run, terminalreporter: Any) -> None:
+    """Show the leaks, the summary line, and what went wrong with a report.
+
+    Args:
+        run: the run, which has been closed.
+        terminalreporter: pytest's.
+    """
+    ledger = run.ledger
+    if ledger.found or run.settings.top or run.baseline is not None:
+        report = ledger.report(run.settings, run.check.mode, on_file=False)
+        summary = report.summary
+        run.attempt("showing the leaks", lambda: _show_findings(run, report, terminalreporter), nothing)
+    else:
+        summary = ledger.summary(run.settings.top, on_file=False)
+    last = run.attempt("counting the tests", lambda: render_summary(summary), lambda: "gpu-leak: no counts")
+    for fault in dict.fromkeys([*run.lines, *run.faults]):
+        terminalreporter.line(f"gpu-leak: {clean_text(fault, TEXT_LIMIT)}")
+    terminalreporter.line(last)
+    if ledger.failed_to_check:
+        _show_faults(run, terminalreporter)
+    if ledger.incomplete is not None and run.settings.report_paths:
+        terminalreporter.line(f"gpu-leak: THE REPORT IS INCOMPLETE: {ledger.incomplete}", red=True, bold=True)
+    for error in run.errors:
+        terminalreporter.line(error, red=True)
+    for line in run.published:
+        terminalreporter.line(line)
+
+
+def _show_findings(run: Run, report: RunReport, terminalreporter: Any) -> None:
+    verbosity, width = int(run.config.option.verbose), terminalreporter._tw.fullwidth
+    lines: list[str] = run.attempt("showing the leaks", lambda: _leak_lines(report, verbosity, width), list)
+    if lines and verbosity >= 0:
+        terminalreporter.section("GPU LEAKS", red=report.summary["leaked"] > 0 or run.ledger.fixture_leaked)
+    if verbosity >= 0:
+        lines += run.attempt("showing the heaviest tests", lambda: _usage_lines(report, width), list)
+    baseline = run.baseline
+    if baseline is not None:
+        lines += run.attempt("showing the baseline", lambda: baseline.render(report, verbosity=verbosity), list)
+    for line in lines:
+        terminalreporter.line(line)
+
+
+def _leak_lines(report: RunReport, verbosity: int, width: int) -> list[str]:
+    from pytest_gpuleak.reports.terminal.section import render_leaks
+
+    return render_leaks(report, verbosity=verbosity, width=width)
+
+
+def _usage_lines(report: RunReport, width: int) -> list[str]:
+    from pytest_gpuleak.reports.terminal.summary import render_usage
+
+    return render_usage(report, width=width)
+
+
+def _show_faults(run: Run, terminalreporter: Any) -> None:
+    strict = run.settings.strict
+    line = render_faults(run.ledger.tests, run.ledger.faults)
+    if line is not None:
+        colour = {"red": True} if strict else {"yellow": True}
+        terminalreporter.line(f"{line}{'; the run fails (--gpu-leak-strict)' if strict else ''}", **colour)
