@@ -359,3 +359,20 @@ def test_one_whose_arrays_are_none_is_not_watched(run: Runner, pytester: pytest.
     assert set(found.verdicts.values()) == {"clean", "unchecked"}
     (fault,) = found.report["faults"]
     assert fault.startswith("the hook pytest_gpuleak_arrays failed: ")
+
+
+def test_one_that_says_it_is_broken_leaves_the_rest_unchecked(run: Runner, pytester: pytest.Pytester) -> None:
+    write(pytester, "@property\ndef broken(self): return 'its library was loaded twice'")
+    found = run(SHORT)
+    found.result.assert_outcomes(passed=2)
+    assert set(found.verdicts.values()) == {"unchecked"}
+    (line,) = lines_on(found, "nothing was checked")
+    assert line.startswith("gpu-leak: toy: its library was loaded twice: nothing was checked from ")
+
+
+def test_arrays_alone_may_have_an_attribute_of_that_name(run: Runner, pytester: pytest.Pytester) -> None:
+    conftest = "from tests.standin import StandInArrays\n\nclass Arrays(StandInArrays):\n    arrays = ()\n\n"
+    (pytester.path / "conftest.py").write_text(f"{conftest}def pytest_gpuleak_arrays(config): return [Arrays()]\n")
+    found = run("KEPT = []\n\ndef test_array():\n    KEPT.append(Buffer(2**21))\n")
+    assert found.verdicts == {"test_array": "leaked"}
+    assert found.report["faults"] == []
