@@ -1,11 +1,11 @@
 """References that the collector cannot see, because C or C++ objects hold them.
 
-torch is asked first, in rounds (`adapters.torch.references`). Finders walk the whole heap: they are asked once in a
-search, for objects with unexplained references, if torch has no answer. The search goes on from the containers that
-they name.
+The frameworks are asked first, in rounds (`ReferenceFinder`). Finders walk over the whole heap: they are asked once in a
+search, for objects with references that nothing visible accounts for, and only when the frameworks have no answer. The search
+then goes on from the containers that a finder names.
 
-Some references cannot be found: a DLPack capsule (``numpy.from_dlpack(tensor)``) holds a tensor in a C structure; for
-hooks of a freed tensor see `adapters.torch.node_hooks`.
+Some references no one can see: a DLPack capsule (``numpy.from_dlpack(tensor)``) holds a tensor in a C structure that has
+no way in.
 """
 
 from __future__ import annotations

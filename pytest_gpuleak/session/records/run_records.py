@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pytest_gpuleak.adapters.torch.lookup import loaded_torch
+from pytest_gpuleak.adapters.registry import own_frameworks
 from pytest_gpuleak.model.isolation import isolated
 from pytest_gpuleak.model.memory_usage import describe_usage
 from pytest_gpuleak.model.outcomes import TestRecord
@@ -153,22 +153,16 @@ def now() -> str:
 
 
 def environment() -> dict[str, Any]:
-    """Return versions and devices of this process. Does not import torch."""
-    torch = loaded_torch()
+    """Return versions and devices of this process. Imports no framework."""
+    frameworks = own_frameworks().members
     return {
         "python": platform.python_version(),
         "implementation": platform.python_implementation(),
         "platform": platform.platform(),
         "pytest": pytest.__version__,
-        "torch": isolated(lambda: str(getattr(torch, "__version__", "")) or None, lambda why: f"unknown ({why})"),
-        # After a fault on the device (a failed assertion in a kernel) every call raises.
-        "devices": isolated(lambda: _devices(torch), lambda why: [f"unknown ({why})"]),
+        **{one.name: isolated(one.version, lambda why: f"unknown ({why})") for one in frameworks},
+        # After a fault on the device, such as an assertion in a kernel, every question to it raises.
+        "devices": [
+            name for one in frameworks for name in isolated(one.device_names, lambda why: [f"unknown ({why})"])
+        ],
     }
-
-
-def _devices(torch: Any) -> list[str]:
-    """Return the names of the devices that this process has initialised, without initialising any."""
-    cuda = getattr(torch, "cuda", None)
-    if cuda is None or not cuda.is_available() or not cuda.is_initialized():
-        return []
-    return [f"cuda:{index} {cuda.get_device_name(index)}" for index in range(cuda.device_count())]

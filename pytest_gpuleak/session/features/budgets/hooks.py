@@ -5,9 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from _pytest.outcomes import OutcomeException
 
-from pytest_gpuleak.adapters.registry import builtin_frameworks
 from pytest_gpuleak.model.findings import Contribution
 from pytest_gpuleak.model.text import clean_text
 from pytest_gpuleak.session.config.markers import check_each, closest_first
@@ -23,7 +21,7 @@ from pytest_gpuleak.session.features.budgets.budget import (
     parse_budget,
     why_not_accepted,
 )
-from pytest_gpuleak.session.features.live_arrays import keep_largest, live_arrays
+from pytest_gpuleak.session.frameworks import shared_frameworks
 from pytest_gpuleak.session.peak_hooks import BUDGET_FINDING, shared_meter
 from pytest_gpuleak.session.tracebacks import drop_own_frames
 from pytest_gpuleak.session.xdist_keys import UNCHECKED_BUDGETS_KEY
@@ -67,6 +65,18 @@ class BudgetHooks:
         self._meter = meter
         self._default = default
         self._unchecked: dict[str, str] = {}  # by nodeid: of several attempts of a test the last one counts
+
+    def pytest_collection_finish(self, session: pytest.Session) -> None:
+        """Ask a conftest.py for frameworks where the leak check, which does it otherwise, is off."""
+        config = session.config
+        if config.hook.pytest_gpuleak_arrays.get_hookimpls() and not config.pluginmanager.hasplugin("gpuleak-session"):
+            from pytest_gpuleak.model.policy import Policy, Settings
+            from pytest_gpuleak.session.attempt import AttemptLog
+            from pytest_gpuleak.session.safeguards import RunSafeguards
+            from pytest_gpuleak.session.user_hooks import bring_frameworks
+
+            attempts = AttemptLog(config, Settings(enabled=False, policy=Policy()), "main", [])
+            bring_frameworks(config, attempts.faults, RunSafeguards(attempts))
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_setup(self, item: pytest.Item) -> None:
@@ -159,16 +169,19 @@ def _tell(terminalreporter: Any, reasons: Iterable[str]) -> None:
 
 
 def _alive_on(config: pytest.Config, device: str) -> tuple[Contribution, ...]:
-    """List the largest arrays on a device, alike ones together; nothing where a framework cannot be read."""
+    """The largest arrays on a device, alike ones together; those that share memory are counted once.
+
+    Searched on the whole heap, which takes tens of milliseconds, for a test that fails anyway. Nothing where a framework
+    cannot be read: the budget was exceeded all the same.
+    """
+    from pytest_gpuleak.adapters.bulk import keep_largest, read_live_arrays
+
     readings: dict[int, ArrayReading] = {}
     try:
-        frameworks = builtin_frameworks()
-        for more in config.hook.pytest_gpuleak_arrays(config=config):
-            frameworks.extend(more)
-        for _, reading in live_arrays(frameworks):
+        for _, reading in read_live_arrays(shared_frameworks(config).arrays):
             if reading.device == device:
                 keep_largest(readings, reading)
-    except (Exception, OutcomeException):  # noqa: BLE001 - the budget was exceeded all the same; a hook may call pytest.skip
+    except Exception:  # noqa: BLE001 - as said above
         return ()
     sizes: dict[str, list[int]] = {}
     for reading in readings.values():

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
+from pytest_gpuleak.adapters.bulk import keep_largest, read_live_arrays
 from pytest_gpuleak.adapters.dependencies import dependency_in_place, import_dependency
-from pytest_gpuleak.adapters.torch.lookup import torch_module
 from pytest_gpuleak.engine.left_behind import active_fixtures
-from pytest_gpuleak.model.readings import HOST
-from pytest_gpuleak.session.features.live_arrays import keep_largest, live_arrays
+from pytest_gpuleak.model.readings import HOST, DeviceSpace
 from pytest_gpuleak.session.features.out_of_memory.text import (
     DeviceFacts,
     HostFacts,
@@ -21,6 +20,7 @@ from pytest_gpuleak.session.features.out_of_memory.text import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
+    from pytest_gpuleak.adapters.frameworks import Frameworks
     from pytest_gpuleak.engine.run_tracker import RunTracker
     from pytest_gpuleak.engine.session_knowledge import SessionKnowledge
     from pytest_gpuleak.model.readings import ArrayReading
@@ -45,7 +45,7 @@ def read_facts(tracker: RunTracker, knowledge: SessionKnowledge, shortage: Short
     on_host = shortage.device == HOST
     return OutOfMemory(
         shortage=shortage,
-        devices=() if on_host else tuple(_device_facts(counters)),
+        devices=() if on_host else tuple(_device_facts(counters, tracker.frameworks)),
         host=_tried(lambda: _host_facts(counters), None) if on_host else None,
         earlier=tuple(earlier),
         fixtures=tuple(active_fixtures(setups, readings)),
@@ -61,7 +61,7 @@ def _read_arrays(tracker: RunTracker, readings: dict[int, ArrayReading], own: se
     `readings` is filled by storage with the largest array of each; `own` with the storages of the running test.
     """
     born = {id(array) for array in tracker.left_arrays()}
-    for identity, reading in live_arrays(tracker.frameworks):
+    for identity, reading in read_live_arrays(tracker.frameworks.arrays):
         keep_largest(readings, reading)
         if identity in born:
             own.add(reading.storage)
@@ -75,30 +75,12 @@ def _tried(read: Callable[[], _Found], otherwise: _Found) -> _Found:
         return otherwise
 
 
-def _device_facts(counters: Mapping[tuple[str, str], int]) -> Iterator[DeviceFacts]:
-    unknown: tuple[int | None, int | None] = (None, None)
+def _device_facts(counters: Mapping[tuple[str, str], int], frameworks: Frameworks) -> Iterator[DeviceFacts]:
     for device in sorted({device for device, _ in counters if device != HOST}):
-        kind, _, index = device.partition(":")
-        # Devices that were read are in use, so asking for free memory creates no context.
-        module, number = torch_module(f"torch.{kind}"), int(index or 0)
-        free, total = _tried(partial(_free_and_total, module, number), unknown)
+        # Devices that have been read are in use: to ask for their free memory makes no context.
+        space = _tried(partial(frameworks.device_space, device), None) or DeviceSpace(None, None, None)
         allocated, reserved = counters.get((device, "allocated")), counters.get((device, "reserved"))
-        yield DeviceFacts(
-            device, total, free, allocated, reserved, _tried(partial(_largest_free, module, number), None)
-        )
-
-
-def _free_and_total(module: Any, index: int) -> tuple[int | None, int | None]:
-    free, total = module.mem_get_info(index)
-    return int(free), int(total)
-
-
-def _largest_free(module: Any, index: int) -> int | None:
-    """Return the largest free block in the allocator's cache. Raises where the allocator has no such list."""
-    segments = [segment for segment in module.memory_snapshot() if segment["device"] == index]
-    return max(
-        (int(block["size"]) for one in segments for block in one["blocks"] if block["state"] == "inactive"), default=0
-    )
+        yield DeviceFacts(device, space.total, space.free, allocated, reserved, space.largest_free)
 
 
 def _host_facts(counters: Mapping[tuple[str, str], int]) -> HostFacts:
