@@ -121,7 +121,7 @@ def test_a_hook_on_a_tensor_that_is_gone_is_called_one(app: Any, torch: Any) -> 
     app.LOSS = hidden + 1  # which does not save it
     del hidden
     holder = holder_of(box)
-    assert (holder.kind, holder.root) == ("native", "native code (hooks of an autograd graph)")
+    assert (holder.kind, holder.root) == ("native", "C++ (hooks of an autograd graph)")
 
 
 @pytest.mark.usefixtures("break_rings")
