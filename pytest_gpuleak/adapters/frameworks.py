@@ -15,7 +15,7 @@ if TYPE_CHECKING:
         Framework,
         ReferenceFinder,
         Restore,
-        Rung,
+        SettleStep,
     )
     from pytest_gpuleak.model.findings import Autograd
     from pytest_gpuleak.model.readings import DeviceSpace
@@ -72,7 +72,7 @@ class Frameworks:
         """See `Framework`."""
         return [kind for framework in self.members for kind in framework.release_cache(kinds)]
 
-    def settle_steps(self) -> list[Rung]:
+    def settle_steps(self) -> list[SettleStep]:
         """See `Framework`."""
         return [step for framework in self.members for step in framework.settle_steps()]
 

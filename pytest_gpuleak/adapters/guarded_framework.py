@@ -31,7 +31,7 @@ if TYPE_CHECKING:
         ArrayFramework,
         ReferenceFinder,
         Restore,
-        Rung,
+        SettleStep,
     )
 
 
@@ -39,7 +39,7 @@ MEMBERS: Final = tuple(name for name in vars(Framework) if not name.startswith("
 DEVICE_MEMBERS: Final = ("read", "used", "begin_peaks", "stop")
 
 MAX_STEPS: Final = 100
-"""Steps of one rung: a generator that never ends would be climbed for ever."""
+"""Yields of one step: a generator that never ends would be followed for ever."""
 
 _END: Any = object()
 
@@ -115,7 +115,7 @@ class GuardedFramework(Framework):
             return [text_of(kind) for kind in self._framework.release_cache(kinds)]
         return []
 
-    def settle_steps(self) -> list[Rung]:
+    def settle_steps(self) -> list[SettleStep]:
         """See `Framework`."""
         with self._guard("settle_steps"):
             return [GuardedStep(step, self.name, self._guard) for step in self._framework.settle_steps()]
@@ -240,14 +240,14 @@ class GuardedDevices:
 class GuardedStep:
     """One way of a framework's to let memory go."""
 
-    def __init__(self, step: Rung, name: str, guard: GuardMaker) -> None:
+    def __init__(self, step: SettleStep, name: str, guard: GuardMaker) -> None:
         self.collects = bool(step.collects)
         self.what = f"a settle step of the framework {name!r}"
         self._step = step
         self._guard = guard
 
     def steps(self) -> Iterator[None]:
-        """See `Rung`. Raises StoppedError where the caller's limit ended a step."""
+        """See `SettleStep`. Raises StoppedError where the caller's limit ended a step."""
         steps: Iterator[None] | None = None
         with self._guard("settle_steps"):
             steps = iter(self._step.steps())

@@ -70,7 +70,7 @@ class ArrayFramework(Protocol):
         """While it is entered, note the first user's line on the stack that creates each storage."""
 
 
-class Rung(Protocol):
+class SettleStep(Protocol):
     """One way to let memory go."""
 
     @property
@@ -242,7 +242,7 @@ class Framework(Protocol):
         del kinds
         return []
 
-    def settle_steps(self) -> Sequence[Rung]:
+    def settle_steps(self) -> Sequence[SettleStep]:
         """What lets device memory go that is no leak: wait for the device, clear workspaces, ... cheapest first."""
         return ()
 

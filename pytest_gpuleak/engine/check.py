@@ -5,13 +5,13 @@ from __future__ import annotations
 import contextlib
 from typing import TYPE_CHECKING
 
-from pytest_gpuleak.engine.confirm.array_evidence import Investigation
-from pytest_gpuleak.engine.confirm.counter_evidence import CounterTrail
-from pytest_gpuleak.engine.confirm.process_evidence import ProcessTrail
+from pytest_gpuleak.engine.confirm.array_evidence import ArrayEvidence
+from pytest_gpuleak.engine.confirm.counter_evidence import CounterEvidence
+from pytest_gpuleak.engine.confirm.process_evidence import ProcessEvidence
 from pytest_gpuleak.engine.confirm.tracing import traced
 from pytest_gpuleak.engine.describe import described, without_running_frames
 from pytest_gpuleak.engine.judge.arrays import judge
-from pytest_gpuleak.engine.settle.steps import Collection, YoungCollection, settle_rungs
+from pytest_gpuleak.engine.settle.steps import Collection, YoungCollection, settle_steps_of
 from pytest_gpuleak.engine.stages import ACCOUNT, CONFIRM, COUNTERS, PROCESSES, READ, VERDICT
 from pytest_gpuleak.heap.threads import running_threads
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from pytest_gpuleak.adapters.processes.facts import LeftProcess
     from pytest_gpuleak.adapters.protocol import OriginLog
-    from pytest_gpuleak.engine.detect.fixture_ownership import FixtureSetup
+    from pytest_gpuleak.engine.detect.fixture_ownership import OwnedSetup
     from pytest_gpuleak.engine.run_tracker import RunTracker
     from pytest_gpuleak.engine.session_knowledge import SessionKnowledge
     from pytest_gpuleak.engine.stages import Guard, Stage
@@ -30,11 +30,11 @@ if TYPE_CHECKING:
     from pytest_gpuleak.model.policy import Policy
     from pytest_gpuleak.model.readings import Growth
 
-YOUNG_RUNGS = (Collection(1), YoungCollection())
+CHEAP_STEPS = (Collection(1), YoungCollection())
 """What is tried before anything that walks the whole heap."""
 
 
-def _drop(_setups: list[FixtureSetup]) -> None:
+def _drop(_setups: list[OwnedSetup]) -> None:
     """Judge no fixture."""
 
 
@@ -55,7 +55,7 @@ class SuspectCheck:
         knowledge: SessionKnowledge,
         subject: Subject,
         policy: Policy,
-        check_fixtures: Callable[[list[FixtureSetup]], None] = _drop,
+        check_fixtures: Callable[[list[OwnedSetup]], None] = _drop,
     ) -> None:
         self._tracker = tracker
         self._knowledge = knowledge
@@ -64,10 +64,10 @@ class SuspectCheck:
         self._policy = policy
         self._check_fixtures = check_fixtures
         self._judged: tuple[Evidence, tuple[Finding, ...]] | None = None
-        self._arrays = Investigation(
+        self._arrays = ArrayEvidence(
             tracker.detector, tracker.guarded_arrays, tracker.frameworks, lambda: knowledge.culprits, self._guard
         )
-        self._counters = CounterTrail(tracker, knowledge, subject, policy)
+        self._counters = CounterEvidence(tracker, knowledge, subject, policy)
 
     def check(
         self,
@@ -86,7 +86,7 @@ class SuspectCheck:
             threaded: whether a thread that it has started ran when the arrays were looked for.
         """
         tracker, investigation = self._tracker, self._arrays
-        self._processes = ProcessTrail(tracker, self._policy, processes, self._knowledge.is_user_file)
+        self._processes = ProcessEvidence(tracker, self._policy, processes, self._knowledge.is_user_file)
         stays = False
         with self._guard(READ):
             stays = self._take_in(arrays, growth, threaded=threaded)
@@ -122,8 +122,8 @@ class SuspectCheck:
     def _take_in(self, arrays: list[object], growth: Growth, *, threaded: bool) -> bool:
         """Settle what a run left and note what stays; return whether anything does."""
         tracker, investigation = self._tracker, self._arrays
-        ladder = settle_rungs(self._safeguards, tracker.frameworks, self._subject.settle_steps, tracker.threads)
-        stays = investigation.add_run(arrays, ladder, tracker.threads, YOUNG_RUNGS, threaded=threaded)
+        steps = settle_steps_of(self._safeguards, tracker.frameworks, self._subject.settle_steps, tracker.threads)
+        stays = investigation.add_run(arrays, steps, tracker.threads, CHEAP_STEPS, threaded=threaded)
         grown = False
         with self._guard(COUNTERS):
             grown = self._counters.add_run(investigation, growth)

@@ -22,10 +22,10 @@ def described(found: Finding, why: str, knowledge: SessionKnowledge, nodeid: str
         knowledge: shortens paths, and takes what goes wrong.
         nodeid: the test, or for a fixture ``baseid::name``.
     """
-    from pytest_gpuleak.explain.annotate import for_the_reader
+    from pytest_gpuleak.explain.annotate import annotate
 
     with knowledge.safeguards.guard(DESCRIBE, nodeid):
-        return for_the_reader(found, why, knowledge.shorten)
+        return annotate(found, why, knowledge.shorten)
     return dataclasses.replace(found, why_unconfirmed=why or None) if found.kind == "unconfirmed" else found
 
 

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any
 from pytest_gpuleak.adapters.arrays import framework_of
 from pytest_gpuleak.adapters.bulk import storages_of
 from pytest_gpuleak.adapters.storages import find_storages
-from pytest_gpuleak.engine.confirm.array_evidence import Investigation
+from pytest_gpuleak.engine.confirm.array_evidence import ArrayEvidence
 from pytest_gpuleak.engine.describe import described
 from pytest_gpuleak.engine.judge.arrays import conclude, judge
 from pytest_gpuleak.engine.judge.processes import KEPT_BY, judge_processes
 from pytest_gpuleak.engine.left_behind import owner_of
-from pytest_gpuleak.engine.settle.steps import settle_rungs
+from pytest_gpuleak.engine.settle.steps import settle_steps_of
 from pytest_gpuleak.engine.stages import ACCOUNT, EXPLAIN, FIXTURES
 from pytest_gpuleak.model.evidence import Evidence, Survivor
 from pytest_gpuleak.model.findings import FixtureRecord
@@ -21,8 +21,8 @@ from pytest_gpuleak.model.findings import FixtureRecord
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from pytest_gpuleak.adapters.protocol import Rung, StorageHandle
-    from pytest_gpuleak.engine.detect.fixture_ownership import FixtureSetup
+    from pytest_gpuleak.adapters.protocol import SettleStep, StorageHandle
+    from pytest_gpuleak.engine.detect.fixture_ownership import OwnedSetup
     from pytest_gpuleak.engine.detect.processes import LeftByFixture
     from pytest_gpuleak.engine.run_tracker import RunTracker
     from pytest_gpuleak.engine.session_knowledge import SessionKnowledge
@@ -42,7 +42,7 @@ class FixtureCheck:
     """
 
     def __init__(
-        self, tracker: RunTracker, knowledge: SessionKnowledge, settle_steps: Callable[[str], Sequence[Rung]]
+        self, tracker: RunTracker, knowledge: SessionKnowledge, settle_steps: Callable[[str], Sequence[SettleStep]]
     ) -> None:
         self._tracker = tracker
         self._knowledge = knowledge
@@ -57,7 +57,7 @@ class FixtureCheck:
         """The fixtures that did not let go, each once."""
         return _merged([*self._by_place.values(), *self._of_processes])
 
-    def check(self, setups: list[FixtureSetup]) -> None:
+    def check(self, setups: list[OwnedSetup]) -> None:
         """Judge the set-ups that were torn down; those whose memory is gone cost no look at the heap."""
         for setup in setups:
             with self._guard(FIXTURES, setup.place):
@@ -76,7 +76,7 @@ class FixtureCheck:
     def _guard(self, stage: Stage, place: FixturePlace) -> Guard:
         return self._knowledge.safeguards.guard(stage, _nodeid_of(place))
 
-    def _check_arrays(self, setup: FixtureSetup) -> None:
+    def _check_arrays(self, setup: OwnedSetup) -> None:
         tracker, place = self._tracker, setup.place
         nodeid = _nodeid_of(place)
         kept = {handle.storage: handle for handle in setup.handles if handle.alive()}
@@ -88,13 +88,13 @@ class FixtureCheck:
         outlived = kept.keys() - storages_of(arrays, tracker.frameworks.arrays)
         if outlived:
             arrays += find_storages(outlived, tracker.frameworks.storages)
-        investigation = Investigation(
+        investigation = ArrayEvidence(
             tracker.detector, tracker.guarded_arrays, tracker.frameworks, guard=lambda stage: self._guard(stage, place)
         )
-        ladder = settle_rungs(
+        steps = settle_steps_of(
             self._knowledge.safeguards, tracker.frameworks, lambda: self._settle_steps(nodeid), tracker.threads
         )
-        if investigation.add_run(arrays, ladder, tracker.threads):
+        if investigation.add_run(arrays, steps, tracker.threads):
             investigation.look()
         evidence = investigation.evidence()
         survivors = [
@@ -115,7 +115,7 @@ class FixtureCheck:
         history.cycles = () if setup.failed or setup.outlived_failure else evidence.cycles
         self._judge_arrays(setup, history)
 
-    def _judge_arrays(self, setup: FixtureSetup, history: _History) -> None:
+    def _judge_arrays(self, setup: OwnedSetup, history: _History) -> None:
         findings = judge(history.evidence(), setup.policy)
         # A fixture is never run again on purpose: what it leaves once is judged as retained.
         named = [

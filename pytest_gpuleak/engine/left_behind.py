@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping
 
     from pytest_gpuleak.adapters.protocol import StorageHandle
-    from pytest_gpuleak.engine.detect.fixture_ownership import FixtureSetup
+    from pytest_gpuleak.engine.detect.fixture_ownership import OwnedSetup
     from pytest_gpuleak.model.outcomes import FixturePlace
     from pytest_gpuleak.model.readings import ArrayReading
 
@@ -55,7 +55,7 @@ class _Entry:
         self.holder = holder
 
 
-class Account:
+class LeftBehind:
     """Who left what in one process. A storage belongs to the first who left it, for as long as it lives."""
 
     def __init__(self) -> None:
@@ -112,8 +112,8 @@ class Account:
         return _summed((entry.owner, key[0], entry.bytes, entry.holder) for key, entry in self._entries.items())
 
 
-def active_fixtures(setups: Iterable[FixtureSetup], readings: Mapping[int, ArrayReading]) -> list[Left]:
-    """What wider fixtures that are still set up hold, in the rows of `Account.alive`.
+def active_fixtures(setups: Iterable[OwnedSetup], readings: Mapping[int, ArrayReading]) -> list[Left]:
+    """What wider fixtures that are still set up hold, in the rows of `LeftBehind.alive`.
 
     Args:
         setups: the set-ups that have not been finalised.

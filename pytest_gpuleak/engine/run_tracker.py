@@ -6,11 +6,11 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from pytest_gpuleak.adapters.arrays import array_types
-from pytest_gpuleak.adapters.nvml.driver import Driver
+from pytest_gpuleak.adapters.nvml.driver import LazyNvml
 from pytest_gpuleak.adapters.storages import are_shared_storages
-from pytest_gpuleak.engine.detect.counters import MemoryWatch
+from pytest_gpuleak.engine.detect.counters import CounterWatch
 from pytest_gpuleak.engine.detect.epochs import EpochDetector
-from pytest_gpuleak.engine.detect.fixture_ownership import FixtureSetup, Scopes
+from pytest_gpuleak.engine.detect.fixture_ownership import FixtureOwnership, OwnedSetup
 from pytest_gpuleak.engine.detect.processes import Children
 from pytest_gpuleak.heap.collector import epochs_supported, installed
 from pytest_gpuleak.heap.threads import running_threads
@@ -42,13 +42,13 @@ class RunTracker:
         self,
         frameworks: Frameworks,
         safeguards: Safeguards,
-        counters: MemoryWatch | None = None,
-        driver: Driver | None = None,
+        counters: CounterWatch | None = None,
+        driver: LazyNvml | None = None,
         epoch: EpochDetector | None = None,
     ) -> None:
         self.frameworks = frameworks
-        self.counters = MemoryWatch((), ()) if counters is None else counters
-        self.driver = Driver(self.counters.faults) if driver is None else driver
+        self.counters = CounterWatch((), ()) if counters is None else counters
+        self.driver = LazyNvml(self.counters.faults) if driver is None else driver
         self.driver.bound = lambda read: safeguards.bounded(
             read, "a call of the NVIDIA driver", "run without the GPU, or restart its driver"
         )
@@ -56,7 +56,7 @@ class RunTracker:
         self._nested = epoch is None and installed()
         self._epoch = epoch if epoch is not None else EpochDetector(frameworks.arrays)
         self.detector: Detector = _scan(frameworks.arrays) if self._nested else self._epoch
-        self.ownership = Scopes(self.detector, frameworks.arrays)
+        self.ownership = FixtureOwnership(self.detector, frameworks.arrays)
         self.processes = Children()
         # In this order a setup or teardown begins for them; it ends in the reverse one.
         self._listeners: tuple[FixtureEvents, ...] = (self.ownership, self.processes, self.counters)
@@ -128,7 +128,7 @@ class RunTracker:
                 arrays += self.detector.find(older)
         return [] if arrays and are_shared_storages(arrays, self.frameworks.storages) else arrays
 
-    def take_released(self) -> list[FixtureSetup]:
+    def take_released(self) -> list[OwnedSetup]:
         """Return the set-ups of fixtures that were torn down since the last call."""
         return self.ownership.released()
 

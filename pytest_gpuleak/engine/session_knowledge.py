@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from pytest_gpuleak.engine.left_behind import Account
+    from pytest_gpuleak.engine.left_behind import LeftBehind
     from pytest_gpuleak.engine.stages import Safeguards
     from pytest_gpuleak.explain.known_culprits import Culprits
 
@@ -37,11 +37,11 @@ class SessionKnowledge:
         return Culprits()
 
     @cached_property
-    def left_behind(self) -> Account:
+    def left_behind(self) -> LeftBehind:
         """Who left what."""
-        from pytest_gpuleak.engine.left_behind import Account
+        from pytest_gpuleak.engine.left_behind import LeftBehind
 
-        return Account()
+        return LeftBehind()
 
     def shorten(self, path: str) -> str:
         """Make a path relative to the root where it lies below it."""

@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from contextlib import AbstractContextManager
 
-    from pytest_gpuleak.adapters.protocol import Rung
+    from pytest_gpuleak.adapters.protocol import SettleStep
     from pytest_gpuleak.model.findings import Finding
 
     FindingsSoFar = Callable[[str], tuple[Finding, ...]]
@@ -60,7 +60,7 @@ class Subject(Protocol):
     def release(self) -> None:
         """Let go of what its runner lets go of anyway, a moment later."""
 
-    def settle_steps(self) -> Sequence[Rung]:
+    def settle_steps(self) -> Sequence[SettleStep]:
         """Return the user's own ways to let memory go."""
 
 
@@ -95,6 +95,6 @@ class FunctionSubject:
     def release(self) -> None:
         """See `Subject`."""
 
-    def settle_steps(self) -> Sequence[Rung]:
+    def settle_steps(self) -> Sequence[SettleStep]:
         """See `Subject`."""
         return ()

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from pytest_gpuleak.model.findings import ArrayInfo, Contribution, Finding, Holder
 
 
-def for_the_reader(finding: Finding, why_unconfirmed: str, shorten: Callable[[str], str]) -> Finding:
+def annotate(finding: Finding, why_unconfirmed: str, shorten: Callable[[str], str]) -> Finding:
     """Return the finding as it is reported."""
     if finding.kind == "cycle" and finding.holder is None:
         return finding  # it has no place and no line

@@ -27,7 +27,7 @@ MAX_RING_LINKS: Final = 32
 """Native links from which a ring is looked for."""
 
 
-class NativeStage:
+class NativeReferences:
     """Asks for hidden referrers, in rounds, the cheap ones first. One a search.
 
     Args:

@@ -13,7 +13,7 @@ from pytest_gpuleak.heap.hidden_references import RING_ROOT
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from pytest_gpuleak.explain.native_references import NativeStage
+    from pytest_gpuleak.explain.native_references import NativeReferences
     from pytest_gpuleak.explain.paths import Writer
     from pytest_gpuleak.explain.reference_graph import Forest, Graph
     from pytest_gpuleak.heap.referrers import Deadline
@@ -43,7 +43,14 @@ class Rootless:
     """
 
     def __init__(
-        self, graph: Graph, native: NativeStage, writer: Writer, deadline: Deadline, *, exhausted: bool, exact: bool
+        self,
+        graph: Graph,
+        native: NativeReferences,
+        writer: Writer,
+        deadline: Deadline,
+        *,
+        exhausted: bool,
+        exact: bool,
     ) -> None:
         self._graph = graph
         self._native = native

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 from pytest_gpuleak.adapters.registry import own_reference_finders
 from pytest_gpuleak.explain.answers import Answers
 from pytest_gpuleak.explain.explanation import Explanation
-from pytest_gpuleak.explain.native_references import NativeStage
+from pytest_gpuleak.explain.native_references import NativeReferences
 from pytest_gpuleak.explain.paths import Writer, pattern_of
 from pytest_gpuleak.explain.reference_graph import Graph
 from pytest_gpuleak.explain.rootless import CROWD_ROOT, CYCLE_ROOT, NATIVE_ROOT, TIMEOUT_ROOT, Rootless
@@ -113,7 +113,7 @@ class Search:
         self._changed = False
         self._due: int | None = None
         self._all_seen = False
-        self._native = NativeStage(self._graph, self._roots, targets, deadline, self._own, cuts, self._frameworks)
+        self._native = NativeReferences(self._graph, self._roots, targets, deadline, self._own, cuts, self._frameworks)
         self._exhausted = False
         self._answers: Answers | None = None
 

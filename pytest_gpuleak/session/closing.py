@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from pytest_gpuleak.session.ci import Surroundings
     from pytest_gpuleak.session.features.baseline import BaselineRun
     from pytest_gpuleak.session.leak_check import LeakCheck
-    from pytest_gpuleak.session.records.completeness import Completeness
+    from pytest_gpuleak.session.records.completeness import RunProgress
     from pytest_gpuleak.session.records.recorder import Recorder
     from pytest_gpuleak.session.records.run_records import RunRecords
 
@@ -57,7 +57,7 @@ class Run:
     check: LeakCheck
     ledger: RunRecords
     recorder: Recorder
-    completeness: Completeness
+    completeness: RunProgress
     baseline: BaselineRun | None
     surroundings: Surroundings | None
     lines: list[str]

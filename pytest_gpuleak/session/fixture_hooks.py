@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from pytest_gpuleak.engine.detect.fixture_events import FixtureEvents
     from pytest_gpuleak.model.policy import Policy
 
-FAULTS = (Exception, OutcomeException)
+PLUGIN_ERRORS = (Exception, OutcomeException)
 """Errors of the plugin itself: they change no outcome. A timeout plugin's `Failed` is no Exception."""
 
 
@@ -69,7 +69,7 @@ class FixtureHooks:
         fixture = id(fixturedef)
         try:
             place, policy = place_of(fixturedef, request, self._shorten), self._policy_of(request)
-        except FAULTS as error:
+        except PLUGIN_ERRORS as error:
             self.note_fault("BORDER", request.node, error)
             return
         self._tell(request.node, self._events, lambda each: each.setup_begins(fixture, place, policy))
@@ -88,12 +88,12 @@ class FixtureHooks:
             self._tell(node, inner_first, lambda each: each.setup_ends(fixture, duration_s, failed=failed))
             # From this one on the fixture's own run.
             fixturedef.addfinalizer(partial(self._tell, node, self._events, lambda each: each.teardown_begins(fixture)))
-        except FAULTS as error:
+        except PLUGIN_ERRORS as error:
             self.note_fault("BORDER", node, error)
 
     def _tell(self, node: Any, listeners: Sequence[FixtureEvents], event: Callable[[FixtureEvents], None]) -> None:
         for each in listeners:
             try:
                 event(each)
-            except FAULTS as error:
+            except PLUGIN_ERRORS as error:
                 self.note_fault("BORDER", node, error)

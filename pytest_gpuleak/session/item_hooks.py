@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pytest_gpuleak.session.config.markers import policy_of
-from pytest_gpuleak.session.fixture_hooks import FAULTS, FixtureHooks
+from pytest_gpuleak.session.fixture_hooks import PLUGIN_ERRORS, FixtureHooks
 from pytest_gpuleak.session.fixtures import node_of
 from pytest_gpuleak.session.report_record import RECORD_ATTRIBUTE, attach, fail, note_properties
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from pytest_gpuleak.session.features.out_of_memory.section import OutOfMemorySection
     from pytest_gpuleak.session.leak_check import LeakCheck
 
-TAKEN = ("clean", "noted")
+QUIET_VERDICTS = ("clean", "noted")
 """Verdicts that nobody asks a report for once it is recorded: they change neither its outcome nor its letter."""
 
 
@@ -56,7 +56,7 @@ class RuntestHooks(FixtureHooks):
             self._fault = ""
             try:
                 self._check.begin(item)
-            except FAULTS as error:
+            except PLUGIN_ERRORS as error:
                 self.note_fault("BEGIN", item, error)
             if self._meter is not None:
                 self._meter.begin()
@@ -100,13 +100,13 @@ class RuntestHooks(FixtureHooks):
         if not self._fault:  # else whose an array is cannot be told
             try:
                 record = self._check.judge(item, nextitem)
-            except FAULTS as error:
+            except PLUGIN_ERRORS as error:
                 self.note_fault("JUDGE", item, error)
         if self._fault:
             record = self._attempts.give_up(item, self._fault)
         if record is None:
             return
-        if record.verdict in TAKEN and not self._sends and os.getpid() == self._process:
+        if record.verdict in QUIET_VERDICTS and not self._sends and os.getpid() == self._process:
             # It goes no further than to the recorder of this process, which takes it off the report.
             setattr(report, RECORD_ATTRIBUTE, record)
             note_properties(report, record)

@@ -19,9 +19,9 @@ if TYPE_CHECKING:
     import pytest
 
     from pytest_gpuleak.adapters.processes.facts import LeftProcess
-    from pytest_gpuleak.adapters.protocol import Rung
+    from pytest_gpuleak.adapters.protocol import SettleStep
     from pytest_gpuleak.engine.detect.fixture_events import FixtureKey
-    from pytest_gpuleak.engine.detect.fixture_ownership import FixtureSetup
+    from pytest_gpuleak.engine.detect.fixture_ownership import OwnedSetup
     from pytest_gpuleak.engine.detect.peak_meter import PeakMeter
     from pytest_gpuleak.engine.fixture_check import FixtureCheck
     from pytest_gpuleak.engine.run_tracker import RunTracker
@@ -196,7 +196,7 @@ class LeakCheck:
             self._check_fixtures(released)
         processes = self._left_processes(nodeid)
         # A scan of the heap takes long enough for a thread to end meanwhile.
-        before = frozenset() if tracker.detector.isolates else running_threads()
+        before = frozenset() if tracker.detector.sees_only_young else running_threads()
         arrays = tracker.left_arrays()
         # Asked at once: a thread that ends while the modules for suspects are loaded lets go of what it held.
         threaded = bool(arrays) and not (before | running_threads()) <= tracker.threads
@@ -251,7 +251,7 @@ class LeakCheck:
                 findings = self._baseline.settle(findings, nodeid)
         return conclude(findings, policy)
 
-    def _check_fixtures(self, setups: list[FixtureSetup]) -> None:
+    def _check_fixtures(self, setups: list[OwnedSetup]) -> None:
         """Judge fixtures that were torn down."""
         if self._fixtures is not None or any(setup.holds_memory() for setup in setups):
             self._fixture_check().check(setups)
@@ -264,7 +264,7 @@ class LeakCheck:
             self._fixtures = FixtureCheck(self.tracker, self.knowledge, self._settle_steps)
         return self._fixtures
 
-    def _settle_steps(self, nodeid: str) -> Sequence[Rung]:
+    def _settle_steps(self, nodeid: str) -> Sequence[SettleStep]:
         """Return the user's own way to let memory go, where there is one.
 
         Args:

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pytest_gpuleak.adapters.host.modes import host_probes
-from pytest_gpuleak.adapters.nvml.driver import Driver
-from pytest_gpuleak.engine.detect.counters import MemoryWatch
+from pytest_gpuleak.adapters.nvml.driver import LazyNvml
+from pytest_gpuleak.engine.detect.counters import CounterWatch
 from pytest_gpuleak.engine.detect.epochs import EpochDetector
 from pytest_gpuleak.engine.run_tracker import RunTracker
 from pytest_gpuleak.engine.session_knowledge import SessionKnowledge
@@ -25,7 +25,7 @@ from pytest_gpuleak.session.item_hooks import RuntestHooks
 from pytest_gpuleak.session.leak_check import LeakCheck
 from pytest_gpuleak.session.peak_hooks import shared_probes, take_over_meter
 from pytest_gpuleak.session.ranks import path_of_rank, rank_of
-from pytest_gpuleak.session.records.completeness import Completeness
+from pytest_gpuleak.session.records.completeness import RunProgress
 from pytest_gpuleak.session.records.recorder import JournalHooks, Recorder, Sender
 from pytest_gpuleak.session.records.run_records import RunRecords
 from pytest_gpuleak.session.safeguards import RunSafeguards
@@ -51,9 +51,9 @@ def watch_collector(early_config: pytest.Config) -> None:
         early_config.add_cleanup(detector.stop)
 
 
-def _watch_memory(config: pytest.Config, settings: Settings, driver: Driver, faults: list[str]) -> MemoryWatch:
+def _watch_memory(config: pytest.Config, settings: Settings, driver: LazyNvml, faults: list[str]) -> CounterWatch:
     """The counters of this process. An xdist controller, which runs no test, reads none."""
-    return MemoryWatch(
+    return CounterWatch(
         shared_probes(config), host_probes(settings.policy.host, str(config.rootpath)), driver.read, faults
     )
 
@@ -105,7 +105,7 @@ class Session:
         surroundings = read_surroundings(os.environ)
         detector = config.stash.get(_DETECTOR, None)
         lines: list[str] = []
-        driver = Driver(lines)
+        driver = LazyNvml(lines)
         counters = _watch_memory(config, settings, driver, lines)
         baseline = _open_baseline(config, settings)
         # On a developer's machine most runs have no reader of what a clean test's record says.
@@ -117,7 +117,7 @@ class Session:
         tracker = RunTracker(shared_frameworks(config), self._safeguards, counters, driver, detector)
         check = LeakCheck(config, settings, tracker, knowledge, attempts, baseline, detailed=self._detailed)
         config.add_cleanup(check.stop)
-        completeness = Completeness()
+        completeness = RunProgress()
         if self._detailed:
             config.pluginmanager.register(completeness, "gpuleak-completeness")
         recorder = Recorder(settings, ledger, check, completeness)

@@ -39,7 +39,7 @@ def test_a_thread_that_ends_while_the_modules_for_suspects_are_loaded(run: Runne
 
 
 class EndsBetween:
-    """A rung after which the thread ends, before the next one begins."""
+    """A step after which the thread ends, before the next one begins."""
 
     collects = True
 
@@ -48,7 +48,7 @@ class EndsBetween:
 
     def steps(self) -> Iterator[None]:
         yield
-        # The rung is over: what has gone was looked at.
+        # The step is over: what has gone was looked at.
         self._stop.set()
         self._thread.join()
         while not running_threads() <= self._known:
@@ -56,7 +56,7 @@ class EndsBetween:
 
 
 @pytest.mark.parametrize("cyclic", [False, True])
-def test_what_went_between_two_rungs_is_no_cycle(*, cyclic: bool) -> None:
+def test_what_went_between_two_settle_steps_is_no_cycle(*, cyclic: bool) -> None:
     known = running_threads()
     stop = threading.Event()
     held: list[object] = [Buffer()]
@@ -74,6 +74,6 @@ def test_what_went_between_two_rungs_is_no_cycle(*, cyclic: bool) -> None:
     thread = threading.Thread(target=work, args=(held.pop(),))
     thread.start()
     settling = Settling(suspects, known, threaded=True)
-    settling.climb([EndsBetween(stop, thread, known), Collection(2)])
+    settling.run([EndsBetween(stop, thread, known), Collection(2)])
     assert not settling.alive
     assert len(settling.cycles) == int(cyclic)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pytest_gpuleak.adapters.torch.devices import TorchDevices
-from pytest_gpuleak.adapters.torch.settle_steps import device_rungs
+from pytest_gpuleak.adapters.torch.settle_steps import device_steps
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -112,7 +112,7 @@ def test_peaks_of_ours_and_of_the_users(cuda: Any, probe: TorchDevices) -> None:
     assert probe.read()["cuda:0"].peak == base + 32 * MIB
 
 
-def test_the_rungs_give_a_first_products_workspace_back(cuda: Any, probe: TorchDevices) -> None:
+def test_the_settle_steps_give_a_first_products_workspace_back(cuda: Any, probe: TorchDevices) -> None:
     linear = cuda.nn.Linear(64, 64, device="cuda:0")
     argument = cuda.ones(8, 64, device="cuda:0")
     cuda.fft.fft(argument)
@@ -122,8 +122,8 @@ def test_the_rungs_give_a_first_products_workspace_back(cuda: Any, probe: TorchD
     with cuda.no_grad():
         linear(argument)
     assert probe.read()["cuda:0"].allocated > base
-    for rung in device_rungs():
-        list(rung.steps())
+    for step in device_steps():
+        list(step.steps())
     assert probe.read()["cuda:0"].allocated == base
     assert cuda.backends.cuda.cufft_plan_cache[0].size == 0
     assert cuda.cuda.memory_reserved(0) >= before  # the cache is the user's

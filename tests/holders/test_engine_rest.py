@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pytest_gpuleak.adapters.torch import backward_pass
-from pytest_gpuleak.adapters.torch.backward_pass import engine_at_rest
+from pytest_gpuleak.adapters.torch.backward_pass import no_backward_running
 from pytest_gpuleak.adapters.torch.graph_size import retained_by_graph
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ def test_a_backward_pass_that_goes_on_forbids_it(
 ) -> None:
     monkeypatch.setattr(backward_pass, "WAIT_S", 0.1)
     before = sys.getswitchinterval()
-    with engine_at_rest(1.0) as resting:
+    with no_backward_running(1.0) as resting:
         assert not resting
     loss = torch.ones(2, requires_grad=True).exp()
     assert retained_by_graph([loss]) is None
@@ -64,7 +64,7 @@ def test_a_clock_that_stands_does_not_hold_it_up(backward: threading.Event, monk
     monkeypatch.setattr(backward_pass, "_MOST_LOOKS", 3)
     monkeypatch.setattr(backward_pass, "_MOST_SPINS", 1000)
     before = sys.getswitchinterval()
-    with engine_at_rest(1.0) as resting:
+    with no_backward_running(1.0) as resting:
         assert not resting
     assert sys.getswitchinterval() == before
 
@@ -84,7 +84,7 @@ def test_a_hook_of_a_backward_pass_may_not_read_its_graph(torch: Any) -> None:
     asked: list[bool] = []
 
     def hook(gradient: Any) -> None:
-        with engine_at_rest(1.0) as resting:
+        with no_backward_running(1.0) as resting:
             asked.append(resting)
 
     leaf = torch.zeros(2, requires_grad=True)
@@ -105,7 +105,7 @@ def test_other_threads_wait_until_the_reading_is_done() -> None:
     went_on = []
     try:
         for _ in range(3):  # a thread that the system woke late has its turn in the first of them
-            with engine_at_rest(1.0) as resting:
+            with no_backward_running(1.0) as resting:
                 assert resting
                 before, end = counted[0], perf_counter() + 0.1
                 while perf_counter() < end:
@@ -132,7 +132,7 @@ def test_the_interval_comes_back_after_an_error() -> None:
 
 def _interval_at_an_error() -> float:
     during = 0.0
-    with contextlib.suppress(KeyError), engine_at_rest(1.0):
+    with contextlib.suppress(KeyError), no_backward_running(1.0):
         during = sys.getswitchinterval()
         raise KeyError
     return during

@@ -6,8 +6,8 @@ import gc
 import weakref
 from typing import TYPE_CHECKING
 
-from pytest_gpuleak.engine.detect.fixture_ownership import FixtureSetup
-from pytest_gpuleak.engine.left_behind import LEAST_SWEPT, MAX_HOLDERS, Account, Left, active_fixtures, owner_of
+from pytest_gpuleak.engine.detect.fixture_ownership import OwnedSetup
+from pytest_gpuleak.engine.left_behind import LEAST_SWEPT, MAX_HOLDERS, Left, LeftBehind, active_fixtures, owner_of
 from pytest_gpuleak.model.outcomes import FixturePlace
 from pytest_gpuleak.model.policy import Policy
 from tests.standin import Buffer, StandInArrays
@@ -19,12 +19,12 @@ ARRAYS = StandInArrays()
 PLACE = FixturePlace("model", "module", "tests/test_model.py", "tests/test_model.py", 3)
 
 
-def note(account: Account, owner: str, buffer: Buffer, holder: str = "") -> None:
+def note(account: LeftBehind, owner: str, buffer: Buffer, holder: str = "") -> None:
     account.note(owner, buffer.device, buffer.memory.size, ARRAYS.hold(buffer), holder)
 
 
 def test_what_is_left_is_summed_by_owner_and_device_with_the_most_bytes_first() -> None:
-    account = Account()
+    account = LeftBehind()
     kept = [Buffer(100), Buffer(50), Buffer(500, "cuda:0"), Buffer(120)]
     for buffer, owner in zip(kept, ("a", "a", "a", "b"), strict=True):
         note(account, owner, buffer)
@@ -37,7 +37,7 @@ def test_what_is_left_is_summed_by_owner_and_device_with_the_most_bytes_first() 
 
 
 def test_what_dies_is_dropped_and_the_account_keeps_nothing_alive() -> None:
-    account = Account()
+    account = LeftBehind()
     kept, dying = Buffer(100), Buffer(50)
     note(account, "a", kept)
     note(account, "a", dying)
@@ -51,7 +51,7 @@ def test_what_dies_is_dropped_and_the_account_keeps_nothing_alive() -> None:
 
 
 def test_a_storage_belongs_to_the_first_who_left_it_until_it_dies() -> None:
-    account = Account()
+    account = LeftBehind()
     buffer = Buffer(100)
     note(account, "first", buffer)
     note(account, "second", buffer.view(), "app.CACHE[0]")
@@ -60,7 +60,7 @@ def test_a_storage_belongs_to_the_first_who_left_it_until_it_dies() -> None:
 
 
 def test_a_key_that_is_used_again_belongs_to_whoever_left_the_new_storage() -> None:
-    account = Account()
+    account = LeftBehind()
     gone, new = Buffer(100), Buffer(60)
     new.memory.address = gone.memory.address
     note(account, "first", gone)
@@ -72,7 +72,7 @@ def test_a_key_that_is_used_again_belongs_to_whoever_left_the_new_storage() -> N
 
 
 def test_the_account_does_not_grow_with_what_has_died() -> None:
-    account = Account()
+    account = LeftBehind()
     kept = [Buffer(1) for _ in range(10)]
     for buffer in kept:
         note(account, "kept", buffer)
@@ -86,7 +86,7 @@ def test_the_account_does_not_grow_with_what_has_died() -> None:
 
 
 def test_holders_come_by_their_bytes_and_only_the_largest_are_named() -> None:
-    account = Account()
+    account = LeftBehind()
     kept = [Buffer(size) for size in (1, 2, 3, 4, 4)]
     for number, buffer in enumerate(kept):
         note(account, "a", buffer, f"holder {min(number, 3)}")
@@ -98,7 +98,7 @@ def test_holders_come_by_their_bytes_and_only_the_largest_are_named() -> None:
 
 
 def test_a_holder_found_later_is_added_to_what_has_none_or_to_the_storages_named() -> None:
-    account = Account()
+    account = LeftBehind()
     first, second, other = Buffer(10), Buffer(20), Buffer(5)
     note(account, "a", first, "known")
     note(account, "a", second)
@@ -111,7 +111,7 @@ def test_a_holder_found_later_is_added_to_what_has_none_or_to_the_storages_named
 
 
 def test_a_fixture_still_set_up_has_the_bytes_of_what_is_alive_of_it() -> None:
-    setup = FixtureSetup(PLACE, Policy())
+    setup = OwnedSetup(PLACE, Policy())
     model, view, gone = Buffer(64), Buffer(64), Buffer(1000)
     view = model.view()
     setup.handles += [ARRAYS.hold(buffer) for buffer in (model, view, gone)]

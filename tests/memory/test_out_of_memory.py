@@ -347,7 +347,7 @@ def test_an_account_that_cannot_be_read_costs_one_warning_and_no_outcome(
     def fail(*arguments: object) -> object:
         raise MemoryError
 
-    monkeypatch.setattr("pytest_gpuleak.engine.left_behind.Account.alive", fail)
+    monkeypatch.setattr("pytest_gpuleak.engine.left_behind.LeftBehind.alive", fail)
     result = run_wired(
         """
         def test_one():

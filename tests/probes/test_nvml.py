@@ -48,7 +48,7 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
     return target
 
 
-class Driver:
+class LazyNvml:
     """The stand-in's state."""
 
     def __init__(self, path: pathlib.Path, loaded: ctypes.CDLL) -> None:
@@ -64,7 +64,7 @@ class Driver:
 
 
 @pytest.fixture
-def driver(library: pathlib.Path, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> Driver:
+def driver(library: pathlib.Path, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> LazyNvml:
     """The binding, with the stand-in loaded in place of the driver's library."""
     pynvml = pytest.importorskip("pynvml")
     loaded = ctypes.CDLL(str(library))
@@ -78,13 +78,13 @@ def driver(library: pathlib.Path, tmp_path: pathlib.Path, monkeypatch: pytest.Mo
     monkeypatch.delenv("CUDA_DEVICE_ORDER", raising=False)
     monkeypatch.setattr(nvml, "framework_uuids", lambda: None)
     monkeypatch.setattr(nvml, "own_identity", lambda: Identity((os.getpid(),), True))
-    state = Driver(tmp_path / "state", loaded)
+    state = LazyNvml(tmp_path / "state", loaded)
     state.say(a_device())
     return state
 
 
 @pytest.fixture
-def probe(driver: Driver) -> Iterator[Callable[..., Nvml]]:
+def probe(driver: LazyNvml) -> Iterator[Callable[..., Nvml]]:
     """Starts a probe on a machine."""
     started: list[Nvml] = []
 
@@ -101,7 +101,7 @@ def probe(driver: Driver) -> Iterator[Callable[..., Nvml]]:
         one.stop()
 
 
-def test_this_process_its_children_and_others_are_told_apart(driver: Driver, probe: Callable[..., Nvml]) -> None:
+def test_this_process_its_children_and_others_are_told_apart(driver: LazyNvml, probe: Callable[..., Nvml]) -> None:
     child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
     try:
         reading = probe(
@@ -122,7 +122,7 @@ def test_this_process_its_children_and_others_are_told_apart(driver: Driver, pro
     assert outside(reading, 100 * MIB) == 200 * MIB
 
 
-def test_figures_follow_the_driver_while_it_runs(driver: Driver, probe: Callable[..., Nvml]) -> None:
+def test_figures_follow_the_driver_while_it_runs(driver: LazyNvml, probe: Callable[..., Nvml]) -> None:
     running = probe()
     assert running.read()["cuda:0"].own == 0
     driver.say(a_device(used=3 * GIB), f"process {A} compute {os.getpid()} {2 * GIB}")
@@ -223,14 +223,14 @@ def test_more_than_torch_reserved_is_outside_and_less_is_no_figure() -> None:
         ([a_device(), "error nvmlDeviceGetCount 15"], "the GPU is lost"),
     ],
 )
-def test_why_nothing_can_be_read(driver: Driver, probe: Callable[..., Nvml], lines: list[str], reason: str) -> None:
+def test_why_nothing_can_be_read(driver: LazyNvml, probe: Callable[..., Nvml], lines: list[str], reason: str) -> None:
     with pytest.raises(ProbeUnavailable, match="^" + reason.replace("(", r"\(").replace(")", r"\)") + "$"):
         probe(*lines)
     assert driver.opened == 0
 
 
 def test_no_binding_and_no_visible_device(
-    driver: Driver, probe: Callable[..., Nvml], monkeypatch: pytest.MonkeyPatch
+    driver: LazyNvml, probe: Callable[..., Nvml], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "-1")
     with pytest.raises(ProbeUnavailable, match=r"no device is visible \(CUDA_VISIBLE_DEVICES is '-1'\)"):
@@ -243,7 +243,7 @@ def test_no_binding_and_no_visible_device(
 
 @pytest.mark.parametrize("code", [15, 9, 16, 999])
 def test_a_driver_that_fails_in_mid_run_ends_the_probe_once(
-    driver: Driver, probe: Callable[..., Nvml], code: int
+    driver: LazyNvml, probe: Callable[..., Nvml], code: int
 ) -> None:
     running = probe()
     driver.say(a_device(), f"error nvmlDeviceGetMemoryInfo {code}")
@@ -255,7 +255,7 @@ def test_a_driver_that_fails_in_mid_run_ends_the_probe_once(
     assert (running.fault, driver.opened) == (fault, 0)
 
 
-def test_a_device_that_disappears_ends_the_probe(driver: Driver, probe: Callable[..., Nvml]) -> None:
+def test_a_device_that_disappears_ends_the_probe(driver: LazyNvml, probe: Callable[..., Nvml]) -> None:
     running = probe(a_device(), a_device(B, "00000000:02:00.0"))
     assert list(running.read()) == ["cuda:0", "cuda:1"]
     driver.say(a_device())
@@ -263,7 +263,7 @@ def test_a_device_that_disappears_ends_the_probe(driver: Driver, probe: Callable
     assert running.fault.endswith("the GPU is lost")
 
 
-def test_a_library_that_somebody_closed_is_opened_again(driver: Driver, probe: Callable[..., Nvml]) -> None:
+def test_a_library_that_somebody_closed_is_opened_again(driver: LazyNvml, probe: Callable[..., Nvml]) -> None:
     running = probe()
     import pynvml
 
@@ -275,7 +275,7 @@ def test_a_library_that_somebody_closed_is_opened_again(driver: Driver, probe: C
     assert driver.opened == 0
 
 
-def test_a_users_own_use_of_the_library_stays_open(driver: Driver, probe: Callable[..., Nvml]) -> None:
+def test_a_users_own_use_of_the_library_stays_open(driver: LazyNvml, probe: Callable[..., Nvml]) -> None:
     import pynvml
 
     pynvml.nvmlInit()

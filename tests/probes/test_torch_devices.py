@@ -16,7 +16,7 @@ import pytest
 
 from pytest_gpuleak.adapters.probe_protocol import DeviceReading
 from pytest_gpuleak.adapters.torch.devices import TorchDevices, checked
-from pytest_gpuleak.adapters.torch.settle_steps import device_rungs
+from pytest_gpuleak.adapters.torch.settle_steps import device_steps
 from pytest_gpuleak.engine.detect.peak_meter import PeakMeter
 from pytest_gpuleak.model.peaks import Peak
 from tests import simgpu
@@ -132,7 +132,7 @@ def torch() -> Iterator[Any]:
 def test_without_torch_there_is_nothing_to_read(monkeypatch: pytest.MonkeyPatch, probe: TorchDevices) -> None:
     forget_torch(monkeypatch)
     probe.begin_peaks()
-    assert (probe.read(), probe.first_used, probe.absent, device_rungs()) == ({}, frozenset(), {}, [])
+    assert (probe.read(), probe.first_used, probe.absent, device_steps()) == ({}, frozenset(), {}, [])
     assert "torch" not in sys.modules
 
 
@@ -143,19 +143,19 @@ def test_what_a_test_puts_in_torchs_place_is_not_asked(monkeypatch: pytest.Monke
 
     forget_torch(monkeypatch)
     monkeypatch.setitem(sys.modules, "torch", Hostile())
-    assert (probe.read(), device_rungs()) == ({}, [])
+    assert (probe.read(), device_steps()) == ({}, [])
 
 
 def test_a_device_that_the_process_has_not_used_is_not_touched(cuda: StandInCuda, probe: TorchDevices) -> None:
     cuda.initialised = False
     probe.begin_peaks()
-    assert (probe.read(), list(device_rungs())) == ({}, [])
+    assert (probe.read(), list(device_steps())) == ({}, [])
     cuda.initialised = True
     cuda.allocate(0, 512)
     probe.begin_peaks()
     assert set(probe.read()) == {"cuda:0"}
-    for rung in device_rungs():
-        list(rung.steps())
+    for step in device_steps():
+        list(step.steps())
     assert not [call for call in cuda.calls if call[0] == "touched" or call == ("synchronize", 1)]
 
 
@@ -298,18 +298,18 @@ def test_figures_that_cannot_be_are_absent(figures: dict[str, Any], reading: Dev
     assert checked(figures) == reading
 
 
-def test_rungs_wait_then_clear_what_the_libraries_keep(cuda: StandInCuda, probe: TorchDevices) -> None:
+def test_settle_steps_wait_then_clear_what_the_libraries_keep(cuda: StandInCuda, probe: TorchDevices) -> None:
     cuda.allocate(0, 512)
-    for rung in device_rungs():
-        assert not rung.collects
-        assert list(rung.steps()) == [None]
+    for step in device_steps():
+        assert not step.collects
+        assert list(step.steps()) == [None]
     assert cuda.calls == [("synchronize", 0), "workspaces", ("synchronize", 0), ("plans", 0), "pinned"]
 
 
-def test_rungs_leave_a_capture_alone_and_a_failing_device_to_the_reading(cuda: StandInCuda) -> None:
+def test_settle_steps_leave_a_capture_alone_and_a_failing_device_to_the_reading(cuda: StandInCuda) -> None:
     cuda.capturing = True
-    rungs = device_rungs()
-    assert [list(rung.steps()) for rung in rungs] == [[], [], [], []]
+    settle_steps = device_steps()
+    assert [list(step.steps()) for step in settle_steps] == [[], [], [], []]
     assert cuda.calls == []
     cuda.capturing = False
 
@@ -317,7 +317,7 @@ def test_rungs_leave_a_capture_alone_and_a_failing_device_to_the_reading(cuda: S
         raise RuntimeError("CUDA error: device-side assert triggered")
 
     cuda.torch.cuda.synchronize = fail
-    assert list(rungs[0].steps()) == []
+    assert list(settle_steps[0].steps()) == []
 
 
 def test_xpu_by_the_functions_below_its_module(cuda: StandInCuda, probe: TorchDevices) -> None:
@@ -439,11 +439,11 @@ def test_bad_counters_are_absent_and_a_broken_device_raises(torch: Any, probe: T
 
 
 @pytest.mark.torch
-def test_the_backends_own_workspaces_are_a_rung(torch: Any, probe: TorchDevices) -> None:
+def test_the_backends_own_workspaces_are_a_settle_step(torch: Any, probe: TorchDevices) -> None:
     linear = torch.nn.Linear(4, 4, device="simgpu:0")
     linear(torch.ones(1, 4, device="simgpu:0"))
     assert probe.read()["simgpu:0"].allocated == simgpu.WORKSPACE_BYTES + 1024
-    for rung in device_rungs():
-        list(rung.steps())
+    for step in device_steps():
+        list(step.steps())
     assert probe.read()["simgpu:0"].allocated == 1024
     assert torch.simgpu.memory_reserved(0) == 22 * MIB  # the cache is the user's

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pytest_gpuleak.adapters.processes.facts import LeftProcess
-from pytest_gpuleak.engine.confirm.process_evidence import ProcessTrail
+from pytest_gpuleak.engine.confirm.process_evidence import ProcessEvidence
 from pytest_gpuleak.model.policy import Policy
 
 if TYPE_CHECKING:
@@ -348,7 +348,7 @@ def running(monkeypatch: pytest.MonkeyPatch) -> set[int]:
 
 
 def judged(first: list[LeftProcess], *runs: list[LeftProcess]) -> list[tuple[str | None, bool]]:
-    trail = ProcessTrail(FakeTracker(*runs), Policy(), first, lambda _: True)  # type: ignore[arg-type]
+    trail = ProcessEvidence(FakeTracker(*runs), Policy(), first, lambda _: True)  # type: ignore[arg-type]
     for _ in runs:
         trail.expect_run()
         trail.add_run()

@@ -38,21 +38,29 @@ ONCE = """
 FAULTS = {
     "the hint": ("explain.hints.order.hint_for", "growing", "the description of a finding"),
     "the search for holders": ("explain.explain.explain", "growing", "the search for holders"),
-    "the look at the heap": ("engine.confirm.array_evidence.Investigation._find", "growing", "the search for holders"),
+    "the look at the heap": ("engine.confirm.array_evidence.ArrayEvidence._find", "growing", "the search for holders"),
     "the graphs": (
-        "engine.confirm.array_evidence.Investigation._note_graphs",
+        "engine.confirm.array_evidence.ArrayEvidence._note_graphs",
         "growing",
         "the walk over autograd graphs",
     ),
     "the known culprits": (
-        "engine.confirm.array_evidence.Investigation._recognise",
+        "engine.confirm.array_evidence.ArrayEvidence._recognise",
         "growing",
         "the look at known culprits",
     ),
-    "the account": ("engine.left_behind.Account.note", "growing", "the account of what was left"),
-    "the counters": ("engine.confirm.counter_evidence.CounterTrail.add_run", "growing", "the reading of the counters"),
-    "their judgement": ("engine.confirm.counter_evidence.CounterTrail.judge", "growing", "the reading of the counters"),
-    "the figures": ("engine.detect.counters.MemoryWatch.record", "growing", "the reading of the test's figures"),
+    "the account": ("engine.left_behind.LeftBehind.note", "growing", "the account of what was left"),
+    "the counters": (
+        "engine.confirm.counter_evidence.CounterEvidence.add_run",
+        "growing",
+        "the reading of the counters",
+    ),
+    "their judgement": (
+        "engine.confirm.counter_evidence.CounterEvidence.judge",
+        "growing",
+        "the reading of the counters",
+    ),
+    "the figures": ("engine.detect.counters.CounterWatch.record", "growing", "the reading of the test's figures"),
     "the re-run": ("session.rerun.subject.run_again", "unconfirmed", "the re-run"),
     "what puts the process back": ("session.rerun.rerun.unseen", "unconfirmed", "the re-run"),
     "the values of fixtures": ("session.rerun.subject.release_values", "unconfirmed", "the re-run"),
@@ -136,7 +144,7 @@ def test_a_cache_filled_once_does_not_grow_where_its_holder_is_unknown(
 
 
 def test_what_cannot_be_read_is_unchecked_and_no_later_test_is(run: Runner, monkeypatch: pytest.MonkeyPatch) -> None:
-    break_down(monkeypatch, "engine.confirm.array_evidence.Investigation.add_run")
+    break_down(monkeypatch, "engine.confirm.array_evidence.ArrayEvidence.add_run")
     found = run(GROWS)
     assert found.verdicts == {"test_leaks": "unchecked", "test_next": "clean"}
     assert found.tests["test_leaks"]["why_unchecked"].startswith("the reading of what was left failed: TypeError")

@@ -8,14 +8,14 @@ from typing import Any
 import pytest
 
 from pytest_gpuleak.model.outcomes import TestRecord
-from pytest_gpuleak.session.records.completeness import DESELECTED_KEY, Completeness
+from pytest_gpuleak.session.records.completeness import DESELECTED_KEY, RunProgress
 
 SESSION: Any = SimpleNamespace(shouldfail=False, shouldstop=False)
 IDS = ["t.py::test_one", "t.py::test_two"]
 
 
-def distributed(mode: str) -> Completeness:
-    found = Completeness()
+def distributed(mode: str) -> RunProgress:
+    found = RunProgress()
     config: Any = SimpleNamespace(getoption=lambda name, default: mode)
     found.pytest_xdist_setupnodes(config, [object(), object()])
     for _ in range(2):
@@ -55,7 +55,7 @@ def test_a_test_that_another_worker_runs_still_is_running() -> None:
 
 
 def test_the_gravest_report_tells_the_outcome_and_is_forgotten_with_the_record() -> None:
-    found = Completeness()
+    found = RunProgress()
     for outcome in ("failed", "skipped"):
         report: Any = SimpleNamespace(
             nodeid=IDS[0], outcome=outcome, skipped=outcome == "skipped", passed=False, when="call"

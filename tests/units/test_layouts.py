@@ -79,7 +79,7 @@ def test_how_many_references_counting_adds() -> None:
 
 
 def test_an_object_is_made_young() -> None:
-    move = young_arrays.mover()
+    move = young_arrays.make_young()
     assert move is not None
     value: list[object] = [[]]
     gc.collect()

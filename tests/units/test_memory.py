@@ -8,7 +8,7 @@ import types
 import pytest
 
 from pytest_gpuleak.adapters.probe_protocol import DeviceReading, HostGrowth
-from pytest_gpuleak.engine.detect.counters import MODULE_BYTES, NEARLY_NOTHING, MemoryWatch
+from pytest_gpuleak.engine.detect.counters import MAX_UNSEEN_HOST_GROWTH, MODULE_BYTES, CounterWatch
 from pytest_gpuleak.model.memory_usage import describe_usage
 from pytest_gpuleak.model.outcomes import FixturePlace
 from pytest_gpuleak.model.policy import Policy
@@ -77,7 +77,7 @@ class Heap:
 
 def test_growth_is_what_the_test_itself_added() -> None:
     heap = Heap()
-    watch = MemoryWatch((), [heap])
+    watch = CounterWatch((), [heap])
     watch.begin()
     heap.size = 100
     watch.setup_begins(0, PLACE, Policy())
@@ -88,7 +88,7 @@ def test_growth_is_what_the_test_itself_added() -> None:
 
 
 def test_modules_that_a_run_imports_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
-    watch = MemoryWatch((), [Heap()])
+    watch = CounterWatch((), [Heap()])
     watch.begin()
     for number in range(3):
         monkeypatch.setitem(sys.modules, f"imported_by_a_test_{number}", types.ModuleType("imported"))
@@ -100,7 +100,7 @@ def test_modules_that_a_run_imports_are_counted(monkeypatch: pytest.MonkeyPatch)
 
 def test_a_fixture_set_up_within_another_one_counts_once() -> None:
     heap = Heap()
-    watch = MemoryWatch((), [heap])
+    watch = CounterWatch((), [heap])
     watch.begin()
     watch.setup_begins(0, PLACE, Policy())
     heap.size = 10
@@ -122,7 +122,7 @@ def test_a_fixture_set_up_within_another_one_counts_once() -> None:
 
 def test_what_a_test_puts_into_a_fixture_that_dies_with_it_is_not_left() -> None:
     heap = Heap()
-    watch = MemoryWatch((), [heap])
+    watch = CounterWatch((), [heap])
     watch.begin()
     watch.setup_begins(0, PLACE, Policy())
     heap.size = 10
@@ -137,7 +137,7 @@ def test_what_a_test_puts_into_a_fixture_that_dies_with_it_is_not_left() -> None
 
 def test_a_fixture_that_does_not_let_go_is_not_the_last_test_s() -> None:
     heap = Heap()
-    watch = MemoryWatch((), [heap])
+    watch = CounterWatch((), [heap])
     watch.begin()
     watch.setup_begins(0, PLACE, Policy())
     heap.size = 10
@@ -150,7 +150,7 @@ def test_a_fixture_that_does_not_let_go_is_not_the_last_test_s() -> None:
 
 def test_a_device_used_for_the_first_time_is_told_apart() -> None:
     devices = Devices()
-    watch = MemoryWatch([devices], ())
+    watch = CounterWatch([devices], ())
     watch.begin()
     devices.readings = {"cuda:0": DeviceReading(512, 300, 2048)}
     growth = watch.end()
@@ -164,7 +164,7 @@ def test_a_device_used_for_the_first_time_is_told_apart() -> None:
 def test_a_probe_that_fails_in_mid_run_is_not_asked_again() -> None:
     devices = Devices()
     heap = Heap()
-    watch = MemoryWatch([devices], [heap])
+    watch = CounterWatch([devices], [heap])
     watch.begin()
     devices.readings = {"cuda:0": DeviceReading(1)}
     devices.error = RuntimeError("CUDA error: device lost\nand more")
@@ -177,7 +177,7 @@ def test_a_probe_that_fails_in_mid_run_is_not_asked_again() -> None:
 
 def test_a_probe_that_is_not_available_is_told() -> None:
     heap = Heap("no heap_info on this system")
-    watch = MemoryWatch((), [heap])
+    watch = CounterWatch((), [heap])
     watch.start()
     watch.begin()
     assert watch.end().bytes == {}
@@ -192,7 +192,7 @@ def test_a_counter_that_turns_up_late_is_no_growth() -> None:
                 raise OSError("not yet")
             return self.size
 
-    first, watch = Heap(), MemoryWatch((), [])
+    first, watch = Heap(), CounterWatch((), [])
     watch.begin()
     watch._host.append(first)
     first.size = 100
@@ -202,7 +202,7 @@ def test_a_counter_that_turns_up_late_is_no_growth() -> None:
 def test_the_record_has_what_was_before_and_after() -> None:
     devices, heap = Devices(), Heap()
     devices.readings = {"cuda:0": DeviceReading(1024, 1000, 4096)}
-    watch = MemoryWatch([devices], [heap])
+    watch = CounterWatch([devices], [heap])
     watch.begin()
     devices.readings = {"cuda:0": DeviceReading(2048, 2000, 4096)}
     heap.size = 5
@@ -274,7 +274,7 @@ def test_no_more_than_asked(count: int) -> None:
 def test_a_host_that_has_hardly_moved_is_not_read_again(left: int) -> None:
     devices, heap = Devices(), Heap()
     devices.readings = {"cuda:0": DeviceReading(1024, 1024, 4096)}
-    watch = MemoryWatch([devices], [heap])
+    watch = CounterWatch([devices], [heap])
     watch.begin()
     heap.size = left
     watch.end()
@@ -293,10 +293,10 @@ def test_a_host_that_has_hardly_moved_is_not_read_again(left: int) -> None:
     assert watch.end().bytes[HOST, "heap"] == 0  # once
 
 
-@pytest.mark.parametrize("left", [NEARLY_NOTHING, -NEARLY_NOTHING])
+@pytest.mark.parametrize("left", [MAX_UNSEEN_HOST_GROWTH, -MAX_UNSEEN_HOST_GROWTH])
 def test_what_a_test_has_left_may_go_later_and_hides_nothing_of_the_next_one(left: int) -> None:
     heap = Heap()
-    watch = MemoryWatch((), [heap])
+    watch = CounterWatch((), [heap])
     watch.begin()
     heap.size = left
     watch.end()
@@ -321,7 +321,7 @@ def test_what_a_fixture_adds_is_read_anew() -> None:
             return self.last
 
     heap = Stale()
-    watch = MemoryWatch((), [heap])
+    watch = CounterWatch((), [heap])
     watch.begin()
     watch.setup_begins(0, PLACE, Policy())
     heap.size = 5000

@@ -49,7 +49,7 @@ def test_those_that_stay_are_found_and_others_only_known() -> None:
         settling = Settling(suspects, running_threads())
         assert suspects == []
         del circle
-        settling.climb([Collection(1)])
+        settling.run([Collection(1)])
     finally:
         gc.enable()
     assert settling.cycles == {gone}

@@ -13,7 +13,13 @@ from typing import TYPE_CHECKING
 import pytest
 
 from pytest_gpuleak.adapters.host.glibc import mallinfo
-from pytest_gpuleak.adapters.host.throttled_reader import DEAR_S, NEGLIGIBLE, STEP_PAGES, AddressSpace, ThriftyReader
+from pytest_gpuleak.adapters.host.throttled_reader import (
+    ALWAYS_READ_BELOW_S,
+    NEGLIGIBLE,
+    STEP_PAGES,
+    AddressSpace,
+    ThrottledReader,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -39,8 +45,8 @@ class Process:
         self.now += self.cost_s
         return self.counter
 
-    def reader(self) -> ThriftyReader:
-        reader = ThriftyReader(self.read, lambda: self.room, lambda: self.now, lambda: self.space)
+    def reader(self) -> ThrottledReader:
+        reader = ThrottledReader(self.read, lambda: self.room, lambda: self.now, lambda: self.space)
         for _ in range(2):
             reader.read()
         self.readings = 0
@@ -48,7 +54,7 @@ class Process:
 
 
 def test_a_cheap_counter_is_read_each_time() -> None:
-    process = Process(DEAR_S / 2)
+    process = Process(ALWAYS_READ_BELOW_S / 2)
     reader = process.reader()
     for size in range(5):
         process.counter = size
@@ -100,7 +106,7 @@ def test_room_says_nothing_where_the_address_space_is_not_told() -> None:
 
 
 def test_one_slow_reading_makes_no_counter_dear() -> None:
-    process = Process(DEAR_S / 10)
+    process = Process(ALWAYS_READ_BELOW_S / 10)
     reader = process.reader()
     process.cost_s = 1.0
     reader.read()

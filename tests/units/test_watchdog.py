@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pytest_gpuleak.adapters.nvml.driver import Driver
+from pytest_gpuleak.adapters.nvml.driver import LazyNvml
 from pytest_gpuleak.engine import stages
-from pytest_gpuleak.engine.settle.steps import BoundedRung
+from pytest_gpuleak.engine.settle.steps import BoundedStep
 from pytest_gpuleak.engine.stages import CheckTimeoutError
 from pytest_gpuleak.model.outcomes import TestRecord, encode_test
 from pytest_gpuleak.model.policy import Policy, Settings
@@ -167,7 +167,7 @@ def attempts(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) ->
 
 
 class Waits:
-    """A rung that waits in its second step, as a device may."""
+    """A step that waits in its second step, as a device may."""
 
     collects = True
 
@@ -178,11 +178,11 @@ class Waits:
 
 
 @pytest.mark.skipif(not hasattr(signal, "pthread_kill"), reason="needs POSIX signals")
-def test_a_rung_that_waits_is_left(attempts: tuple[AttemptLog, list[str]]) -> None:
+def test_a_settle_step_that_waits_is_left(attempts: tuple[AttemptLog, list[str]]) -> None:
     log, lines = attempts
-    rung = BoundedRung(RunSafeguards(log), Waits(), "waiting for the device")
-    assert rung.collects
-    assert list(rung.steps()) == [None]
+    step = BoundedStep(RunSafeguards(log), Waits(), "waiting for the device")
+    assert step.collects
+    assert list(step.steps()) == [None]
     assert lines == ["waiting for the device was stopped after 0.1 s"]
 
 
@@ -203,7 +203,7 @@ def test_a_driver_that_does_not_answer_is_not_asked_again(monkeypatch: pytest.Mo
 
     monkeypatch.setattr("pytest_gpuleak.adapters.nvml.readings.Nvml", Nvml)
     faults: list[str] = []
-    driver = Driver(faults)
+    driver = LazyNvml(faults)
     assert driver.read() == {"cuda:0": None}
     driver.bound = bound
     assert (driver.read(), driver.read()) == ({}, {})

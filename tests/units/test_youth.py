@@ -8,13 +8,15 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pytest_gpuleak.engine.detect.epochs import EpochDetector
-from pytest_gpuleak.engine.detect.young_arrays import Youth, mover
+from pytest_gpuleak.engine.detect.young_arrays import KeepYoung, make_young
 from tests.standin import Buffer, StandInArrays
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-pytestmark = pytest.mark.skipif(mover() is None, reason="this interpreter's collector cannot be told what is young")
+pytestmark = pytest.mark.skipif(
+    make_young() is None, reason="this interpreter's collector cannot be told what is young"
+)
 
 
 class Walks(EpochDetector):
@@ -46,9 +48,9 @@ def test_what_survives_is_found_among_the_young_without_a_look_at_the_heap(detec
     born = detector.look()
     assert {id(array) for array in born} == {id(array) for array in kept}
     assert detector.walks == 0
-    assert not detector.isolates
+    assert not detector.sees_only_young
     detector.open()
-    assert detector.isolates
+    assert detector.sees_only_young
     assert detector.look() == []
 
 
@@ -78,8 +80,8 @@ def test_nothing_is_kept_alive_or_left_referred_to(detector: Walks) -> None:
 
 def test_a_type_without_weak_references_is_known_by_its_id() -> None:
     array = [1]
-    youth = Youth([array])
-    assert youth.renew() == {id(array)}
+    youth = KeepYoung([array])
+    assert youth.restore() == {id(array)}
 
 
 @pytest.mark.torch

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from pytest_gpuleak.adapters.host.counter_probe import CounterProbe
 from pytest_gpuleak.adapters.host.glibc import mallinfo
-from pytest_gpuleak.adapters.host.throttled_reader import ThriftyReader
+from pytest_gpuleak.adapters.host.throttled_reader import ThrottledReader
 from pytest_gpuleak.model.readings import ProbeUnavailable
 
 if TYPE_CHECKING:
@@ -88,12 +88,12 @@ class HeapProbe(CounterProbe):
 
     def __init__(self) -> None:
         super().__init__(maps=False)
-        self._thrifty = ThriftyReader(lambda: 0)
+        self._thrifty = ThrottledReader(lambda: 0)
 
     def start(self) -> None:
         """See `HostProbe.start`."""
         heap = heap_reader()
-        self._thrifty = ThriftyReader(heap.read, lambda: heap.free)
+        self._thrifty = ThrottledReader(heap.read, lambda: heap.free)
         self._read = self._thrifty.read
 
     def stop(self) -> None:

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-DEAR_S = 10e-6
+ALWAYS_READ_BELOW_S = 10e-6
 """Seconds that a reading may take without more ado."""
 SHARE = 0.005
 """Of the time between two readings, what a dear one may take."""
-RARE_SHARE = 0.001
+TIME_SHARE_IDLE = 0.001
 """The same where next to nothing can have been missed."""
 NEGLIGIBLE = 768 * 1024
 """Bytes that may be missed: with `STEP_PAGES` a MiB, from which on growth is looked into at all."""
@@ -24,7 +24,7 @@ STEP_PAGES = 64
 _ERRORS = (OSError, ValueError, IndexError, AttributeError)
 
 
-class ThriftyReader:
+class ThrottledReader:
     """Reads a counter anew, or says what it read last, where a reading is dear and nothing seems to have changed.
 
     glibc's ``mallinfo2`` walks every free chunk (`int_mallinfo`, malloc/malloc.c), and a session leaves some three a
@@ -65,7 +65,7 @@ class ThriftyReader:
         cost = self._at - began
         self._cost = min(cost, self._previous)  # one reading alone may have been interrupted
         self._previous = cost
-        if self._cost > DEAR_S:
+        if self._cost > ALWAYS_READ_BELOW_S:
             self._space = self._pages()
         return self._last
 
@@ -75,9 +75,9 @@ class ThriftyReader:
 
     def read_briefly(self) -> int:
         """The counter, as of now or of a moment ago."""
-        if self._cost <= DEAR_S:
+        if self._cost <= ALWAYS_READ_BELOW_S:
             return self.read()
-        share = RARE_SHARE if self._space and self._room() < NEGLIGIBLE else SHARE
+        share = TIME_SHARE_IDLE if self._space and self._room() < NEGLIGIBLE else SHARE
         if self._clock() - self._at >= self._cost / share:
             return self.read()
         return self._last if abs(self._pages() - self._space) <= STEP_PAGES else self.read()

@@ -24,7 +24,7 @@ def _call(function: Callable[[], Any]) -> Any:
     return function()
 
 
-class Driver:
+class LazyNvml:
     """NVML, started when it is first asked.
 
     Args:

@@ -43,7 +43,7 @@ _HALF_A_TICK_S: Final = 5e-7
 
 
 @contextlib.contextmanager
-def engine_at_rest(budget_s: float) -> Iterator[bool]:
+def no_backward_running(budget_s: float) -> Iterator[bool]:
     """Context in which no other thread begins a backward pass; it yields whether none is running one.
 
     Where it yields False, no graph may be read. A thread can begin one only when it gets the interpreter's lock. Where

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
     from contextlib import AbstractContextManager
 
-    from pytest_gpuleak.adapters.protocol import AllocationHistory, ReferenceFinder, Restore, Rung
+    from pytest_gpuleak.adapters.protocol import AllocationHistory, ReferenceFinder, Restore, SettleStep
     from pytest_gpuleak.adapters.torch.devices import TorchDevices
     from pytest_gpuleak.adapters.torch.modules import TorchModules
     from pytest_gpuleak.adapters.torch.processes import TorchProcesses
@@ -83,11 +83,11 @@ class TorchFramework(Framework):
 
         return release_cache(kinds)
 
-    def settle_steps(self) -> Sequence[Rung]:
+    def settle_steps(self) -> Sequence[SettleStep]:
         """See `Framework`: none of them empties the allocator's cache or initialises anything."""
-        from pytest_gpuleak.adapters.torch.settle_steps import device_rungs
+        from pytest_gpuleak.adapters.torch.settle_steps import device_steps
 
-        return device_rungs()
+        return device_steps()
 
     def reference_finders(self) -> Sequence[ReferenceFinder]:
         """See `Framework`."""

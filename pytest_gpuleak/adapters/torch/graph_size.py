@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pytest_gpuleak.adapters.torch.autograd_access import TorchAccess
 from pytest_gpuleak.adapters.torch.autograd_walk import MAX_NODES, GraphWalk
-from pytest_gpuleak.adapters.torch.backward_pass import engine_at_rest
+from pytest_gpuleak.adapters.torch.backward_pass import no_backward_running
 from pytest_gpuleak.heap import safe_access
 from pytest_gpuleak.heap.referrers import Deadline, PausedCollector
 from pytest_gpuleak.model.findings import Autograd
@@ -49,7 +49,7 @@ def retained_by_graph(
     access = TorchAccess.of_loaded()
     if access is None:
         return None
-    with access.quiet(), PausedCollector(), engine_at_rest(budget_s) as resting:
+    with access.quiet(), PausedCollector(), no_backward_running(budget_s) as resting:
         if not resting:
             return None
         return _count(access, [tensor for tensor in tensors if access.is_tensor(tensor)], Deadline(budget_s), max_nodes)

@@ -63,11 +63,11 @@ class DeviceCounters(Protocol):
     def peaks(self, index: int) -> dict[Any, Any]:
         """All of its peaks: `answers` are merged with them."""
 
-    def doors(self) -> list[Door]:
+    def accessors(self) -> list[PeakAccessor]:
         """The functions by which users ask for peaks and reset them."""
 
 
-class Door:
+class PeakAccessor:
     """A function by which users reach a device's peaks.
 
     Args:
@@ -128,18 +128,18 @@ class CudaCounters:
         """All peaks of the statistics."""
         return peaks_of(self._statistics(index))
 
-    def doors(self) -> list[Door]:
+    def accessors(self) -> list[PeakAccessor]:
         """The functions of `torch._C` that `torch.cuda`'s and `torch.accelerator`'s call by name at each call."""
         native = self._torch._C
-        doors = [
-            Door(native, "_cuda_memoryStats", index=first),
-            Door(native, "_cuda_resetPeakMemoryStats", resets=True, index=first),
+        accessors = [
+            PeakAccessor(native, "_cuda_memoryStats", index=first),
+            PeakAccessor(native, "_cuda_resetPeakMemoryStats", resets=True, index=first),
         ]
         # Where CUDA is there, it is the accelerator of `torch.accelerator`.
         if hasattr(native, "_accelerator_getDeviceStats"):
-            doors.append(Door(native, "_accelerator_getDeviceStats", index=first))
-            doors.append(Door(native, "_accelerator_resetPeakStats", resets=True, index=first))
-        return doors
+            accessors.append(PeakAccessor(native, "_accelerator_getDeviceStats", index=first))
+            accessors.append(PeakAccessor(native, "_accelerator_resetPeakStats", resets=True, index=first))
+        return accessors
 
 
 class ModuleCounters:
@@ -190,25 +190,25 @@ class ModuleCounters:
                 found[name] = function(index)
         return found
 
-    def doors(self) -> list[Door]:
+    def accessors(self) -> list[PeakAccessor]:
         """The module's own functions, and for a device of torch's the function of `torch._C` below them."""
-        doors = []
+        accessors = []
         native = self._torch._C
         below = (f"_{self.type}_memoryStats", f"_{self.type}_resetPeakMemoryStats")
         if hasattr(native, below[0]):
-            doors.append(Door(native, below[0], index=first))
+            accessors.append(PeakAccessor(native, below[0], index=first))
             if hasattr(native, below[1]):
-                doors.append(Door(native, below[1], resets=True, index=first))
-            return doors
+                accessors.append(PeakAccessor(native, below[1], resets=True, index=first))
+            return accessors
         for name in STATISTICS:
             if hasattr(self._module, name):
-                doors.append(Door(self._module, name, index=self._index))
+                accessors.append(PeakAccessor(self._module, name, index=self._index))
         for figure in ("peak", "reserved_peak"):
             if hasattr(self._module, FUNCTIONS[figure]):
-                doors.append(Door(self._module, FUNCTIONS[figure], figure=figure, index=self._index))
+                accessors.append(PeakAccessor(self._module, FUNCTIONS[figure], figure=figure, index=self._index))
         if self.resets:
-            doors.append(Door(self._module, "reset_peak_memory_stats", resets=True, index=self._index))
-        return doors
+            accessors.append(PeakAccessor(self._module, "reset_peak_memory_stats", resets=True, index=self._index))
+        return accessors
 
     def _index(self, arguments: tuple[Any, ...], named: dict[str, Any]) -> int | None:
         """The index of the device that a call names: by number, by name, as `torch.device`, or the current one."""
@@ -233,7 +233,7 @@ class PeakView:
         self._counters = counters
         self._kept: dict[int, dict[Any, Any]] = {}
         self._noted: dict[int, Figures] = {}
-        self._doors: list[tuple[Door, Any]] = []
+        self._doors: list[tuple[PeakAccessor, Any]] = []
         self._active = False
         self._asking: int | None = None
 
@@ -243,7 +243,7 @@ class PeakView:
             return
         self._active = True
         if self._counters.resets:
-            for door in self._counters.doors():
+            for door in self._counters.accessors():
                 wrapper = self._wrapper(door)
                 setattr(door.owner, door.name, wrapper)
                 self._doors.append((door, wrapper))
@@ -285,7 +285,7 @@ class PeakView:
         finally:
             self._asking = before
 
-    def _wrapper(self, door: Door) -> Any:
+    def _wrapper(self, door: PeakAccessor) -> Any:
         function, kept = door.real, self._kept
 
         @functools.wraps(function)
@@ -307,7 +307,7 @@ class PeakView:
 
         return peaks
 
-    def _note(self, door: Door, arguments: tuple[Any, ...], named: dict[str, Any]) -> None:
+    def _note(self, door: PeakAccessor, arguments: tuple[Any, ...], named: dict[str, Any]) -> None:
         """A user is about to reset a device's peaks: note them for us, and forget what was kept for him."""
         index = self._index(door, arguments, named)
         if index is None:
@@ -322,7 +322,7 @@ class PeakView:
         self._kept.pop(index, None)
 
     @staticmethod
-    def _index(door: Door, arguments: tuple[Any, ...], named: dict[str, Any]) -> int | None:
+    def _index(door: PeakAccessor, arguments: tuple[Any, ...], named: dict[str, Any]) -> int | None:
         try:
             return door.index(arguments, named)
         except Exception:  # noqa: BLE001 - what is no device is for the real function to refuse

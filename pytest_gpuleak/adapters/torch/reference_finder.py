@@ -8,7 +8,7 @@ from pytest_gpuleak.adapters.protocol import UNTOLD
 from pytest_gpuleak.adapters.torch.autograd_access import TorchAccess
 from pytest_gpuleak.adapters.torch.lookup import torch_class
 from pytest_gpuleak.adapters.torch.node_hooks import is_hook_dict
-from pytest_gpuleak.adapters.torch.references import Census, held_by_torch_alone
+from pytest_gpuleak.adapters.torch.references import LiveTorchObjects, held_by_torch_alone
 from pytest_gpuleak.heap import safe_access
 
 if TYPE_CHECKING:
@@ -42,10 +42,10 @@ class TorchReferences:
 
         return owners
 
-    def take_census(self, deadline: Deadline) -> Census | None:
+    def take_census(self, deadline: Deadline) -> LiveTorchObjects | None:
         """See `ReferenceFinder`."""
         access = TorchAccess.of_loaded()
-        return None if access is None else Census(access, deadline)
+        return None if access is None else LiveTorchObjects(access, deadline)
 
     def held_alone(self, arrays: list[Any]) -> set[int]:
         """See `ReferenceFinder`."""

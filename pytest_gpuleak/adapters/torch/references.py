@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pytest_gpuleak.adapters.torch.autograd_access import TorchAccess
 from pytest_gpuleak.adapters.torch.autograd_walk import GraphWalk
-from pytest_gpuleak.adapters.torch.backward_pass import engine_at_rest
+from pytest_gpuleak.adapters.torch.backward_pass import no_backward_running
 from pytest_gpuleak.adapters.torch.lookup import torch_class
 from pytest_gpuleak.adapters.torch.node_hooks import NodeHooks, is_hook_dict
 from pytest_gpuleak.heap import safe_access
@@ -55,7 +55,7 @@ def held_by_torch_alone(tensors: list[Any]) -> set[int]:
     return found
 
 
-class Census:
+class LiveTorchObjects:
     """The live tensors, nodes and scripted modules that the collector tracks, newest first.
 
     It walks the whole heap: one a search. It refers to each of them, which whoever counts references must know.
@@ -107,7 +107,7 @@ class Census:
         """
         if not wanted:
             return []
-        with self.access.quiet(), engine_at_rest(deadline.left()) as resting:
+        with self.access.quiet(), no_backward_running(deadline.left()) as resting:
             if not resting:
                 return []
             return _Finder(self, wanted, unheld, known, deadline).links()
@@ -118,7 +118,7 @@ class _Finder:
 
     def __init__(
         self,
-        census: Census,
+        census: LiveTorchObjects,
         wanted: Mapping[int, object],
         unheld: Collection[int],
         known: Collection[tuple[int, int]],
@@ -156,7 +156,7 @@ class _Finder:
     def _is_tensor(self, value: object) -> bool:
         return self._access.is_tensor(value)
 
-    def _held(self, census: Census) -> list[Any]:
+    def _held(self, census: LiveTorchObjects) -> list[Any]:
         """The tensors that something in Python refers to: not those whose object torch alone keeps."""
         held: list[Any] = []
         for tensor in census.tensors:

@@ -1,11 +1,11 @@
-"""Rungs of the settle ladder for torch's devices: what holds device memory and is no leak.
+"""Settle steps for torch's devices: what holds device memory and is no leak.
 
 None initialises anything: a device that the process has not used is left alone. None empties the caching allocator:
 that costs milliseconds, and what is reserved is the user's. Two things that keep memory are not touched either, since
 to drop them costs the next test seconds: what `torch.compile` keeps (`torch.compiler.reset()`) and the pools of CUDA
 graphs. A project that wants them dropped does so in the hook `pytest_gpuleak_settle`.
 
-A device that fails says so at its next reading. So a rung gives up in silence.
+A device that fails says so at its next reading. So a step gives up in silence.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from pytest_gpuleak.adapters.torch.module import accelerator_names
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from pytest_gpuleak.adapters.protocol import Rung
+    from pytest_gpuleak.adapters.protocol import SettleStep
 
 
 @dataclasses.dataclass(frozen=True)
-class DeviceRung:
+class DeviceStep:
     """One step for the devices that are initialised.
 
     Attributes:
@@ -51,19 +51,19 @@ class DeviceRung:
         yield
 
 
-def device_rungs() -> list[Rung]:
-    """The rungs for the devices that the process has initialised, cheapest first; none without torch."""
+def device_steps() -> list[SettleStep]:
+    """The steps for the devices that the process has initialised, cheapest first; none without torch."""
     torch = loaded_torch()
     if torch is None or not (cuda_initialised(torch) or initialised_modules(torch) or has_mps(torch)):
         return []
-    rungs: list[Rung] = [
-        DeviceRung("wait for the device", synchronize),
-        DeviceRung("workspaces", clear_workspaces),
+    settle_steps: list[SettleStep] = [
+        DeviceStep("wait for the device", synchronize),
+        DeviceStep("workspaces", clear_workspaces),
     ]
     if cuda_initialised(torch):
-        rungs.append(DeviceRung("cuFFT plans", clear_plans))
-        rungs.append(DeviceRung("pinned host memory that is cached", empty_host_cache))
-    return rungs
+        settle_steps.append(DeviceStep("cuFFT plans", clear_plans))
+        settle_steps.append(DeviceStep("pinned host memory that is cached", empty_host_cache))
+    return settle_steps
 
 
 def synchronize(torch: Any) -> None:

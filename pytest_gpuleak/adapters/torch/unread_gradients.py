@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pytest_gpuleak.adapters.arrays import select_arrays
 from pytest_gpuleak.adapters.torch.autograd_access import TorchAccess
-from pytest_gpuleak.adapters.torch.backward_pass import engine_at_rest
+from pytest_gpuleak.adapters.torch.backward_pass import no_backward_running
 from pytest_gpuleak.heap.collector import get_objects, whole_heap
 from pytest_gpuleak.heap.referrers import Deadline, PausedCollector
 
@@ -39,7 +39,7 @@ def reveal(devices: set[str]) -> dict[str, list[object]]:
     if access is None:
         return {}
     revealed: dict[str, list[object]] = {device: [] for device in devices}
-    with whole_heap(), access.quiet(), PausedCollector(), engine_at_rest(READING_S) as resting:
+    with whole_heap(), access.quiet(), PausedCollector(), no_backward_running(READING_S) as resting:
         if not resting:
             return revealed
         tensors: list[Any] = select_arrays(get_objects(), [access.tensor_class])

@@ -11,7 +11,7 @@ from pytest_gpuleak.adapters.arrays import array_types, framework_of, select_arr
 from pytest_gpuleak.adapters.bulk import hold_arrays, read_arrays, storages_of
 from pytest_gpuleak.adapters.storages import SharedStorages, is_storage
 from pytest_gpuleak.engine.confirm.survivors import Leftover, Survivors
-from pytest_gpuleak.engine.settle.steps import Settling, has_weak_references, rungs_for_held
+from pytest_gpuleak.engine.settle.steps import Settling, has_weak_references, steps_that_can_release
 from pytest_gpuleak.engine.stages import EXPLAIN, GRAPHS, RECOGNISE
 from pytest_gpuleak.heap.collector import collect, get_objects
 from pytest_gpuleak.model.evidence import Evidence, Root, root_of
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
     from pytest_gpuleak.adapters.frameworks import Frameworks
-    from pytest_gpuleak.adapters.protocol import ArrayFramework, OriginLog, Rung, StorageHandle
+    from pytest_gpuleak.adapters.protocol import ArrayFramework, OriginLog, SettleStep, StorageHandle
     from pytest_gpuleak.engine.detect.detector import Detector
     from pytest_gpuleak.engine.stages import Guard, Stage
     from pytest_gpuleak.explain.explanation import Explanation
@@ -55,7 +55,7 @@ class _Recognised:
     users: int | None
 
 
-class Investigation:
+class ArrayEvidence:
     """Collects the runs of one suspect. Between calls it holds ids, plain data and weak handles, no array.
 
     Args:
@@ -96,9 +96,9 @@ class Investigation:
     def add_run(
         self,
         arrays: list[object],
-        rungs: Iterable[Rung],
+        settle_steps: Iterable[SettleStep],
         threads: frozenset[int],
-        young: Sequence[Rung] = (),
+        young: Sequence[SettleStep] = (),
         *,
         threaded: bool = False,
     ) -> bool:
@@ -106,11 +106,11 @@ class Investigation:
 
         Args:
             arrays: strong references to the arrays that it left; emptied here.
-            rungs: the ladder to climb.
+            settle_steps: the steps to take.
             threads: those that ran before the run.
-            young: the rungs below it, which cost little. What stays after them and is held by a culprit that was
-                found before cannot go by collecting the whole heap: of the ladder only what could make the culprit
-                let go of it is climbed.
+            young: the steps before these, which cost little. What stays after them and is held by a culprit that was
+                found before cannot go by collecting the whole heap: of the steps only what could make the culprit
+                let go of it is taken.
             threaded: whether another thread ran when the arrays were looked for.
 
         Returns:
@@ -122,13 +122,13 @@ class Investigation:
         # In most suites a young collection frees all: only what stays is held. What cannot be found again is held first.
         handles = hold_arrays([array for array in arrays if not has_weak_references(array)], self._frameworks)
         settled = Settling(arrays, threads, threaded=threaded)
-        settled.climb(young)
+        settled.run(young)
         handles |= hold_arrays(settled.found(), self._frameworks)
         settled.alive &= handles.keys()
         recognised = False
         with self._guard(RECOGNISE):
             recognised = self._recognise(settled.alive)
-        settled.climb(rungs_for_held(rungs, threads) if recognised else rungs)
+        settled.run(steps_that_can_release(settle_steps, threads) if recognised else settle_steps)
         late = list(shared.left())
         outlived = read_arrays(late, self._frameworks)
         handles |= hold_arrays(late, self._frameworks)
@@ -262,7 +262,7 @@ class Investigation:
 
     def _recognise(self, alive: set[int]) -> bool:
         """Whether known culprits alone hold all that is alive."""
-        if self._culprits is None or not alive or not self._detector.isolates:
+        if self._culprits is None or not alive or not self._detector.sees_only_young:
             return False
         arrays = [array for array in self._detector.look() if id(array) in alive]
         found = self._recognised_of(arrays) if len(arrays) == len(alive) else None

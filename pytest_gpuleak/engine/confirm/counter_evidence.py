@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from pytest_gpuleak.adapters.bulk import read_arrays
 from pytest_gpuleak.engine.judge.counters import ARRAY_OBJECTS, CounterRun, HostLimits, judge_counters, suspects
-from pytest_gpuleak.engine.settle.steps import Collection, Waits, YoungCollection, device_rungs, full_collection
+from pytest_gpuleak.engine.settle.steps import Collection, Waits, YoungCollection, device_steps, full_collection
 from pytest_gpuleak.model.readings import HOST, Growth
 
 if TYPE_CHECKING:
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from pytest_gpuleak.adapters.probe_protocol import HostGrowth
     from pytest_gpuleak.adapters.protocol import AllocationHistory, ArrayFramework
-    from pytest_gpuleak.engine.confirm.array_evidence import Investigation
+    from pytest_gpuleak.engine.confirm.array_evidence import ArrayEvidence
     from pytest_gpuleak.engine.run_tracker import RunTracker
     from pytest_gpuleak.engine.session_knowledge import SessionKnowledge
     from pytest_gpuleak.engine.subject import Subject
@@ -32,7 +32,7 @@ FIRST_RE_RUN = 2
 """Runs that there are once a test was run again."""
 
 
-class CounterTrail:
+class CounterEvidence:
     """What each run of a suspect added to the counters.
 
     Args:
@@ -54,7 +54,7 @@ class CounterTrail:
         self._histories: list[AllocationHistory] = []
         self._limits = {probe.name: HostLimits(probe.judges, probe.floor) for probe in tracker.counters.host_probes}
 
-    def add_run(self, investigation: Investigation, growth: Growth) -> bool:
+    def add_run(self, investigation: ArrayEvidence, growth: Growth) -> bool:
         """Settle the counters after a run, and note what they say; whether they tell of memory that no array explains.
 
         Args:
@@ -133,36 +133,36 @@ class CounterTrail:
         """The findings on what no array explains."""
         return judge_counters(self._runs, evidence, self._policy, self._limits) if self._runs else ()
 
-    def _unexplained(self, investigation: Investigation, growth: Growth) -> set[str]:
+    def _unexplained(self, investigation: ArrayEvidence, growth: Growth) -> set[str]:
         return suspects(growth, self._known(investigation), self._policy, self._limits)
 
-    def _known(self, investigation: Investigation) -> dict[str, int]:
+    def _known(self, investigation: ArrayEvidence) -> dict[str, int]:
         """What the arrays explain that the last run left, by device, and of the host's counters."""
         sizes, arrays = investigation.added()
         return {**sizes, HOST: sizes.get("cpu", 0) + ARRAY_OBJECTS * arrays}
 
-    def _settled(self, investigation: Investigation, growth: Growth) -> Growth:
+    def _settled(self, investigation: ArrayEvidence, growth: Growth) -> Growth:
         """The growth once what was on its way out has gone; never more than at first: what grew since is ours."""
         tracker, counters, safeguards = self._tracker, self._tracker.counters, self._knowledge.safeguards
         # What would be revealed is looked for on the whole heap: not for what a young collection frees.
         if not (self._unexplained(investigation, growth) or self._room(investigation, growth)):
             return growth
         # The devices first: clearing a workspace takes microseconds, a collection of the whole heap a tenth of a second.
-        for rung in (*device_rungs(safeguards, tracker.frameworks), Collection(1), YoungCollection()):
-            for _ in rung.steps():
+        for step in (*device_steps(safeguards, tracker.frameworks), Collection(1), YoungCollection()):
+            for _ in step.steps():
                 growth = _lower(growth, counters.end())
             if not (self._unexplained(investigation, growth) or self._room(investigation, growth)):
                 return growth
-        for rung in (full_collection(safeguards), *self._subject.settle_steps(), Waits(tracker.threads)):
+        for step in (full_collection(safeguards), *self._subject.settle_steps(), Waits(tracker.threads)):
             if not self._unexplained(investigation, growth):
                 return growth
-            for _ in rung.steps():
+            for _ in step.steps():
                 growth = _lower(growth, counters.end())
                 if not self._unexplained(investigation, growth):
                     return growth
         return growth
 
-    def _reveal(self, investigation: Investigation, growth: Growth) -> None:
+    def _reveal(self, investigation: ArrayEvidence, growth: Growth) -> None:
         """Give arrays that C++ alone knows to the investigation, where the counters have room for them."""
         room = self._room(investigation, growth)
         if not room:
@@ -172,7 +172,7 @@ class CounterTrail:
         for device, arrays in frameworks.unread_arrays(set(room)).items():
             investigation.add_hidden(share_of(arrays, room[device], frameworks.arrays))
 
-    def _room(self, investigation: Investigation, growth: Growth) -> dict[str, int]:
+    def _room(self, investigation: ArrayEvidence, growth: Growth) -> dict[str, int]:
         """By device, bytes that no array explains and that arrays may hold which C++ alone knows."""
         known = self._known(investigation)
         room = {device: growth.of(device) - known.get(device, 0) for device in growth.devices}

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from pytest_gpuleak.model.policy import Policy
 
 
-class ProcessTrail:
+class ProcessEvidence:
     """What each run of a suspect left running. Where the first run left nothing, the re-runs are not looked at.
 
     Args:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from pytest_gpuleak.adapters.nvml.readings import NvmlReading
     from pytest_gpuleak.adapters.probe_protocol import DeviceProbe, DeviceReading, HostGrowth, HostProbe, Recorder
     from pytest_gpuleak.engine.detect.fixture_events import FixtureKey
-    from pytest_gpuleak.engine.detect.outside_torch import Outside
+    from pytest_gpuleak.engine.detect.outside_torch import OutsideTorch
     from pytest_gpuleak.model.outcomes import FixturePlace
     from pytest_gpuleak.model.policy import Policy
 
@@ -33,12 +33,12 @@ UNACCOUNTED = "unaccounted"
 UNRECORDED = ("requested", UNACCOUNTED)
 """What is compared, but does not stand in the report."""
 
-TRIED_CALLS = 8
-DEAR_CALL_S = 100e-6
-"""Seconds that asking the driver for a device's free memory may take, at its quickest of the first `TRIED_CALLS`."""
+DRIVER_CALLS_SAMPLED = 8
+MAX_DRIVER_CALL_S = 100e-6
+"""Seconds that asking the driver for a device's free memory may take, at its quickest of the first `DRIVER_CALLS_SAMPLED`."""
 
 
-NEARLY_NOTHING = 256 * 1024
+MAX_UNSEEN_HOST_GROWTH = 256 * 1024
 """Bytes of the host's memory that may be missed: a quarter of what growth is looked into from."""
 
 NOTHING: Mapping[Key, int] = MappingProxyType({})
@@ -48,7 +48,7 @@ MODULE_BYTES = 48 * 1024
 accelerate and torch._dynamo (Python 3.11; 60 to 1,300 modules each), 82 KiB of torch with its libraries."""
 
 
-class MemoryWatch:
+class CounterWatch:
     """Reads the counters. A probe that fails is not asked again, and the run goes on.
 
     Args:
@@ -73,7 +73,7 @@ class MemoryWatch:
         self.failures: list[str] = []
         """Of these, counters that failed: no fault of the machine's, which has them, but of the check."""
         self._processes = processes
-        self._outside: Outside | None = None
+        self._outside: OutsideTorch | None = None
         self._before: dict[Key, int] = {}
         self._after: dict[Key, int] = {}
         self._others: dict[Key, int] = {}
@@ -139,7 +139,7 @@ class MemoryWatch:
         Not after one that has moved them far: what it left may go before the next one ends, and would hide what that adds.
         """
         host = {key: size for key, size in self._after.items() if key[0] == HOST}
-        if all(abs(size - self._before.get(key, 0)) < NEARLY_NOTHING for key, size in host.items()):
+        if all(abs(size - self._before.get(key, 0)) < MAX_UNSEEN_HOST_GROWTH for key, size in host.items()):
             self._standing_host = host
 
     def setup_begins(self, fixture: FixtureKey, place: FixturePlace, policy: Policy) -> None:  # noqa: ARG002
@@ -195,9 +195,9 @@ class MemoryWatch:
         reserved = {device: size for (device, metric), size in self._after.items() if metric == "reserved"}
         in_use = {device: size for (device, metric), size in growth.items() if metric == UNACCOUNTED}
         if self._outside is None:
-            from pytest_gpuleak.engine.detect.outside_torch import Outside  # most runs use no device
+            from pytest_gpuleak.engine.detect.outside_torch import OutsideTorch  # most runs use no device
 
-            self._outside = Outside(self._processes)
+            self._outside = OutsideTorch(self._processes)
         for device, size in self._outside.growth(in_use, reserved, first_used).items():
             growth[device, OUTSIDE] = size
         return Growth(growth, first_used, imported)
@@ -287,7 +287,7 @@ class MemoryWatch:
                 found[device, UNACCOUNTED] = used - reading.reserved
         self._use_s = min(self._use_s, perf_counter() - began)
         self._use_calls += 1
-        if self._use_calls >= TRIED_CALLS and self._use_s > DEAR_CALL_S:
+        if self._use_calls >= DRIVER_CALLS_SAMPLED and self._use_s > MAX_DRIVER_CALL_S:
             self._use_calls = -1
             self.tell(f"memory outside of torch is not watched: asking the driver takes {self._use_s * 1e6:.0f} us")
 

@@ -18,7 +18,7 @@ class Detector(Protocol):
     mode: Literal["epoch", "scan"]
 
     @property
-    def isolates(self) -> bool:
+    def sees_only_young(self) -> bool:
         """Whether the functions of `heap.collector` see what was born since `open` or `cut` and nothing else."""
 
     def start(self) -> None:
@@ -30,7 +30,7 @@ class Detector(Protocol):
     def open(self) -> None:
         """Everything alive now is old."""
 
-    def cut(self) -> list[object]:
+    def take_and_age(self) -> list[object]:
         """The arrays born since the last `open` or `cut` and alive; from here on they too are old."""
 
     def look(self) -> list[object]:

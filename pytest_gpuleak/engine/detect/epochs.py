@@ -10,7 +10,7 @@ import gc
 from typing import TYPE_CHECKING, Literal
 
 from pytest_gpuleak.adapters.arrays import array_types, find_arrays, select_arrays
-from pytest_gpuleak.engine.detect.young_arrays import Youth
+from pytest_gpuleak.engine.detect.young_arrays import KeepYoung
 from pytest_gpuleak.heap.collector import GcView, collect, get_freeze_count, get_objects, whole_heap
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ class EpochDetector:
         self.frameworks = frameworks
         self._scanner: ScanDetector | None = None
         self._noted: set[int] = set()
-        self._youth: Youth | None = None
+        self._youth: KeepYoung | None = None
         self._collected_in_epoch = False
         self._open = False
         self._started = False
@@ -72,8 +72,8 @@ class EpochDetector:
         return self._scanner
 
     @property
-    def isolates(self) -> bool:
-        """See `Detector.isolates`. Not after a full collection in the epoch: what was born before it is hidden too."""
+    def sees_only_young(self) -> bool:
+        """See `Detector.sees_only_young`. Not after a full collection in the epoch: what was born before it is hidden too."""
         return self._open and not (self.scanning or self._noted or self._collected_in_epoch or self._view.border_lost)
 
     def start(self) -> None:
@@ -123,7 +123,7 @@ class EpochDetector:
                 born += self.find(older)
         return born
 
-    def cut(self) -> list[object]:
+    def take_and_age(self) -> list[object]:
         """As `look`, and everything is old from now on."""
         born = self.look()
         self._forget()
@@ -177,13 +177,13 @@ class EpochDetector:
             self.note()
             return
         self._collected_in_epoch = True
-        self._youth = Youth(select_arrays(get_objects(), bases))
+        self._youth = KeepYoung(select_arrays(get_objects(), bases))
 
     def end_collection(self) -> None:
         """Those that are alive are young again; of others that may be alive the ids are kept."""
         youth, self._youth = self._youth, None
         if youth is not None:
-            self._noted |= youth.renew()
+            self._noted |= youth.restore()
         self.moved()
 
     def _forget(self) -> None:

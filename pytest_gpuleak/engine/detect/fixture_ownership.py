@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from pytest_gpuleak.model.policy import Policy
 
 
-class FixtureSetup:
+class OwnedSetup:
     """One set-up of a wider fixture: what was born in it, by id, and weak handles on the memory.
 
     Args:
@@ -40,7 +40,7 @@ class FixtureSetup:
         return any(handle.alive() for handle in self.handles)
 
 
-class Scopes:
+class FixtureOwnership:
     """Keeps the border between a test's arrays and those of the wider fixtures it uses.
 
     Args:
@@ -51,9 +51,9 @@ class Scopes:
     def __init__(self, detector: Detector, frameworks: Sequence[ArrayFramework]) -> None:
         self.detector = detector
         self._frameworks = frameworks
-        self._active: dict[FixtureKey, FixtureSetup] = {}
-        self._owners: list[FixtureSetup] = []  # being set up or torn down, outermost first
-        self._released: list[FixtureSetup] = []
+        self._active: dict[FixtureKey, OwnedSetup] = {}
+        self._owners: list[OwnedSetup] = []  # being set up or torn down, outermost first
+        self._released: list[OwnedSetup] = []
         self._own: set[int] = set()
         self._before: list[set[int]] = []  # what was there when a teardown under way began, outermost first
         self.others: set[int] = set()
@@ -78,14 +78,14 @@ class Scopes:
         return self._own
 
     @property
-    def active(self) -> list[FixtureSetup]:
+    def active(self) -> list[OwnedSetup]:
         """The wider fixtures that are set up now."""
         return list(self._active.values())
 
     def setup_begins(self, fixture: FixtureKey, place: FixturePlace, policy: Policy) -> None:
         """See `FixtureEvents`."""
         self._give()
-        setup = FixtureSetup(place, policy)
+        setup = OwnedSetup(place, policy)
         self._active[fixture] = setup
         self._owners.append(setup)
 
@@ -98,7 +98,7 @@ class Scopes:
             setup.setup_s = duration_s
             setup.failed = failed
 
-    def setup_after_failure(self, fixture: FixtureKey) -> FixtureSetup | None:
+    def setup_after_failure(self, fixture: FixtureKey) -> OwnedSetup | None:
         """The set-up of a fixture whose memory the garbage of a test that did not pass may hold, if that is so."""
         setup = self._active.get(fixture)
         return setup if setup is not None and setup.outlived_failure and setup.holds_memory() else None
@@ -123,12 +123,12 @@ class Scopes:
             self.others.update(map(id, born))
         self._released.append(setup)
 
-    def released(self) -> list[FixtureSetup]:
+    def released(self) -> list[OwnedSetup]:
         """The fixtures finalised since the last call."""
         released, self._released = self._released, []
         return released
 
-    def postpone(self, setups: list[FixtureSetup]) -> None:
+    def postpone(self, setups: list[OwnedSetup]) -> None:
         """Ask about these fixtures again later: something that pytest drops soon may hold their values."""
         self._released = setups + self._released
 
@@ -144,7 +144,7 @@ class Scopes:
 
     def _give(self) -> None:
         """Give what was born since the border last moved to whoever made it."""
-        born = self.detector.cut()
+        born = self.detector.take_and_age()
         if not born:
             return
         identities = {id(array) for array in born}
@@ -155,7 +155,7 @@ class Scopes:
             return
         self._add(self._owners[-1], born)
 
-    def _add(self, owner: FixtureSetup, born: list[object]) -> None:
+    def _add(self, owner: OwnedSetup, born: list[object]) -> None:
         owner.identities.update(map(id, born))
         for array in born:
             framework = framework_of(array, self._frameworks)

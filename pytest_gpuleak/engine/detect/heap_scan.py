@@ -40,8 +40,8 @@ class ScanDetector:
         self._old: set[tuple[int, int]] = set()
 
     @property
-    def isolates(self) -> bool:
-        """See `Detector.isolates`: the heap is as it always was."""
+    def sees_only_young(self) -> bool:
+        """See `Detector.sees_only_young`: the heap is as it always was."""
         return False
 
     def start(self) -> None:
@@ -59,7 +59,7 @@ class ScanDetector:
         """The arrays that were not there at `open`."""
         return [array for array in self._all() if self._key(array) not in self._old]
 
-    def cut(self) -> list[object]:
+    def take_and_age(self) -> list[object]:
         """As `look`; the arrays found are old from now on."""
         born = self.look()
         self._old.update(map(self._key, born))

@@ -15,7 +15,7 @@ KINDS = ("cuda",)
 """The types of devices that the driver can be asked about."""
 
 
-class Outside:
+class OutsideTorch:
     """Tells whether what is in use on a device, and not torch's, is this process's own.
 
     How much of a device is free is quickly asked, but other processes move it. Where that grows, the driver is asked

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 
-class Youth:
+class KeepYoung:
     """The epoch's arrays while a full collection is under way.
 
     They are held by weak references, which exist for the length of the collection alone: `torch.utils.swap_tensors`
@@ -41,14 +41,14 @@ class Youth:
             except TypeError:  # a type without weak references
                 self.lost.add(id(array))
 
-    def renew(self) -> set[int]:
+    def restore(self) -> set[int]:
         """Make those that are alive young again. The collection is over, and everything is frozen.
 
         Returns:
             ids of arrays that may be alive and are old. Whose reference is dead is one of them: torch brings an array back
             that C++ still holds, and its references stay dead.
         """
-        move = mover()
+        move = make_young()
         left = self.lost
         for identity, reference in self._followed:
             array = reference()
@@ -71,7 +71,7 @@ def _moves(untrack: Callable[[object], None], track: Callable[[object], None]) -
 
 
 @functools.cache
-def mover() -> Callable[[object], None] | None:
+def make_young() -> Callable[[object], None] | None:
     """A function that moves an object to the collector's youngest; None where the interpreter has none."""
     try:
         import ctypes

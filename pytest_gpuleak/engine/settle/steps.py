@@ -1,6 +1,6 @@
-"""Settling: give memory that is on its way out the chance to go, cheapest rung first.
+"""Settling: give memory that is on its way out the chance to go, cheapest step first.
 
-Each rung is one object behind `Rung`; the ladder stops at the first after which nothing is left. Rungs for devices
+Each step is one object behind `SettleStep`; settling ends with the first after which nothing is left. Steps for devices
 (synchronise, clear workspaces) take their place between the collections and the hook.
 """
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
     from pytest_gpuleak.adapters.frameworks import Frameworks
-    from pytest_gpuleak.adapters.protocol import Rung
+    from pytest_gpuleak.adapters.protocol import SettleStep
     from pytest_gpuleak.engine.stages import Safeguards
 
 _END: Any = object()
@@ -31,7 +31,7 @@ ALL_WAITS_S = 0.45
 KNOWN_THREADS_WAIT_S = 0.02
 
 DEVICE_WAIT = "waiting for the device"
-"""What a rung of a framework's is bounded as, unless it says so itself."""
+"""What a step of a framework's is bounded as, unless it says so itself."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -110,28 +110,28 @@ class Waits:
             yield
 
 
-class BoundedRung:
-    """A rung whose steps may wait for something: each is stopped after a while, and is then the last one.
+class BoundedStep:
+    """A step that may wait for something: each is stopped after a while, and is then the last one.
 
     Args:
         safeguards: bound each step, and take a line where one was stopped.
-        rung: climbed as it is.
+        step: taken as it is.
         what: what it waits for, in words.
     """
 
-    def __init__(self, safeguards: Safeguards, rung: Rung, what: str) -> None:
+    def __init__(self, safeguards: Safeguards, step: SettleStep, what: str) -> None:
         self._safeguards = safeguards
-        self._rung = rung
+        self._step = step
         self._what = what
 
     @property
     def collects(self) -> bool:
-        """See `Rung`."""
-        return self._rung.collects
+        """See `SettleStep`."""
+        return self._step.collects
 
     def steps(self) -> Iterator[None]:
-        """See `Rung`."""
-        steps = self._rung.steps()
+        """See `SettleStep`."""
+        steps = self._step.steps()
         advice = "look at what it waits for"
         try:
             while self._safeguards.bounded(lambda: next(steps, _END), self._what, advice) is not _END:
@@ -140,31 +140,31 @@ class BoundedRung:
             self._safeguards.tell(f"{self._what} was stopped after {error.limit_s:g} s")
 
 
-def full_collection(safeguards: Safeguards) -> Rung:
-    """Return the rung of a full collection: a ``__del__`` that it calls may wait for ever."""
-    return BoundedRung(safeguards, Collection(2), "a finalizer that a garbage collection called")
+def full_collection(safeguards: Safeguards) -> SettleStep:
+    """Return the step of a full collection: a ``__del__`` that it calls may wait for ever."""
+    return BoundedStep(safeguards, Collection(2), "a finalizer that a garbage collection called")
 
 
-def device_rungs(safeguards: Safeguards, frameworks: Frameworks) -> list[Rung]:
-    """Return the rungs that let memory of the devices go, bounded: a device may never be done."""
-    found: list[Rung] = []
+def device_steps(safeguards: Safeguards, frameworks: Frameworks) -> list[SettleStep]:
+    """Return the steps that let memory of the devices go, bounded: a device may never be done."""
+    found: list[SettleStep] = []
     for framework in frameworks.members:
         try:
-            rungs = framework.settle_steps()
+            settle_steps = framework.settle_steps()
         except Exception as error:  # noqa: BLE001 - a device may be lost during a run, which goes on
             safeguards.tell(f"{framework.name} cannot be settled: {type(error).__name__}: {error}")
         else:
-            found += [BoundedRung(safeguards, rung, getattr(rung, "what", DEVICE_WAIT)) for rung in rungs]
+            found += [BoundedStep(safeguards, step, getattr(step, "what", DEVICE_WAIT)) for step in settle_steps]
     return found
 
 
-def settle_rungs(
+def settle_steps_of(
     safeguards: Safeguards,
     frameworks: Frameworks,
-    own: Callable[[], Iterable[Rung]],
+    own: Callable[[], Iterable[SettleStep]],
     known: frozenset[int],
-) -> Iterator[Rung]:
-    """Yield the ladder for a suspect; each rung is made when the one below has not been enough.
+) -> Iterator[SettleStep]:
+    """Yield the steps for a suspect; each is made when the one before has not been enough.
 
     Args:
         safeguards: bound what may wait.
@@ -173,27 +173,27 @@ def settle_rungs(
         known: threads that ran before the test.
     """
     yield full_collection(safeguards)
-    yield from device_rungs(safeguards, frameworks)
+    yield from device_steps(safeguards, frameworks)
     yield from own()
     yield Waits(known)
 
 
-def rungs_for_held(rungs: Iterable[Rung], known: frozenset[int]) -> list[Rung]:
-    """Those of the rungs that may free what a root holds: calls, and waits while a thread of the test's own runs.
+def steps_that_can_release(settle_steps: Iterable[SettleStep], known: frozenset[int]) -> list[SettleStep]:
+    """Return those of the steps that may free what a root holds: calls, and waits while a thread of the test's own runs.
 
     A collection frees nothing that can be reached, and threads that ran before the test are rarely worth a wait where
     the root has leaked before.
 
     Args:
-        rungs: the ladder.
+        settle_steps: the steps for a suspect.
         known: threads that ran before the test.
     """
     own_threads = bool(running_threads() - known)
-    return [rung for rung in rungs if isinstance(rung, Call) or (own_threads and isinstance(rung, Waits))]
+    return [step for step in settle_steps if isinstance(step, Call) or (own_threads and isinstance(step, Waits))]
 
 
 class Settling:
-    """Climbs rungs until none of the suspects is alive.
+    """Takes settle steps until none of the suspects is alive.
 
     Args:
         suspects: strong references to the arrays; **emptied** here, since a reference left in the caller's list would
@@ -216,11 +216,11 @@ class Settling:
         self.alive = self._still_alive()
         self.cycles = set() if threaded else set(self._references) - self.alive
 
-    def climb(self, rungs: Iterable[Rung]) -> None:
-        """Climb these rungs, in their order."""
+    def run(self, settle_steps: Iterable[SettleStep]) -> None:
+        """Take these steps, in their order."""
         if not self.alive:
             return
-        for rung in rungs:
+        for step in settle_steps:
             alone = self._no_thread_runs()
             if alone and self._threaded:
                 # The thread has ended since the last look, and what it held went with it, not with what comes now.
@@ -228,9 +228,9 @@ class Settling:
                 if not self.alive:
                     return
             self._threaded = not alone
-            for _ in rung.steps():
+            for _ in step.steps():
                 left = self._still_alive()
-                if rung.collects and alone:
+                if step.collects and alone:
                     self.cycles |= self.alive - left
                 self.alive = left
                 if not self.alive:

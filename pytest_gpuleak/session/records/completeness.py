@@ -25,7 +25,7 @@ _REASON_LIMIT = 300
 _GRAVITY: tuple[Outcome, ...] = ("passed", "xpassed", "xfailed", "skipped", "error", "failed")
 
 
-class Completeness:
+class RunProgress:
     """Follow which tests are to run, run and have ended."""
 
     def __init__(self) -> None:

@@ -12,7 +12,7 @@ import pytest
 
 from pytest_gpuleak.model.outcomes import TestRecord, decode_test
 from pytest_gpuleak.model.policy import describe
-from pytest_gpuleak.session.item_hooks import TAKEN
+from pytest_gpuleak.session.item_hooks import QUIET_VERDICTS
 from pytest_gpuleak.session.records.run_records import environment, now
 from pytest_gpuleak.session.report_record import AGAIN_ATTRIBUTE, HUNG_ATTRIBUTE, RECORD_ATTRIBUTE, encode_safely
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from pytest_gpuleak.model.policy import Settings
     from pytest_gpuleak.reports.json.journal import Journal
     from pytest_gpuleak.session.leak_check import LeakCheck
-    from pytest_gpuleak.session.records.completeness import Completeness
+    from pytest_gpuleak.session.records.completeness import RunProgress
     from pytest_gpuleak.session.records.run_records import RunRecords
 
 FIXTURES_ATTRIBUTE = "gpu_leak_fixtures"
@@ -34,7 +34,7 @@ _PHASES = ("setup", "call", "teardown")
 class Recorder:
     """Take the records where they arrive: in the one process of a run, or in the controller of xdist's workers."""
 
-    def __init__(self, settings: Settings, ledger: RunRecords, check: LeakCheck, completeness: Completeness) -> None:
+    def __init__(self, settings: Settings, ledger: RunRecords, check: LeakCheck, completeness: RunProgress) -> None:
         self._settings = settings
         self._ledger = ledger
         self._check = check
@@ -72,7 +72,7 @@ class Recorder:
                 return
         else:
             record = cast("TestRecord", found)
-        if record.verdict in TAKEN:
+        if record.verdict in QUIET_VERDICTS:
             delattr(report, RECORD_ATTRIBUTE)  # pytest keeps every report until the session ends
         elif hasattr(report, AGAIN_ATTRIBUTE):
             self._ledger.forget_leaked(record)
@@ -186,7 +186,7 @@ class Recorder:
 class JournalHooks:
     """Tell the journal which tests are running. Registered where reports are written."""
 
-    def __init__(self, recorder: Recorder, completeness: Completeness) -> None:
+    def __init__(self, recorder: Recorder, completeness: RunProgress) -> None:
         self._recorder = recorder
         self._completeness = completeness
         self._journal: Journal | None = None

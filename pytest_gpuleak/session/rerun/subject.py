@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     import pytest
 
-    from pytest_gpuleak.adapters.protocol import Rung
+    from pytest_gpuleak.adapters.protocol import SettleStep
     from pytest_gpuleak.engine.subject import FindingsSoFar, RerunResult
     from pytest_gpuleak.session.attempt import AttemptLog
 
@@ -48,7 +48,7 @@ class ItemSubject:
         expected_s: float,
         attempts: AttemptLog,
         log_handlers: Sequence[Any],
-        settle_steps: Callable[[str], Sequence[Rung]],
+        settle_steps: Callable[[str], Sequence[SettleStep]],
     ) -> None:
         self.nodeid = item.nodeid
         self._item = item
@@ -92,7 +92,7 @@ class ItemSubject:
         """See `Subject`."""
         release_values(self._item, self._log_handlers)
 
-    def settle_steps(self) -> Sequence[Rung]:
+    def settle_steps(self) -> Sequence[SettleStep]:
         """See `Subject`."""
         return self._settle_steps(self.nodeid)
 
