@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import sys
 from typing import TYPE_CHECKING
 
@@ -49,7 +50,8 @@ def _load_session() -> ModuleType:
     for place, _ in reversed(hooks):
         del sys.meta_path[place]
     try:
-        from pytest_gpuleak.session import run
+        # By its full name: the attribute of the package may be a copy that an earlier run in this process has loaded.
+        run = importlib.import_module("pytest_gpuleak.session.run")
     finally:
         for place, hook in hooks:
             sys.meta_path.insert(place, hook)
