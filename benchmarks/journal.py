@@ -92,7 +92,7 @@ def measure_writes(root: pathlib.Path, count: int) -> None:
 def kill_runs(count: int) -> int:
     """The acceptance test, with more kills. Returns pytest's exit status."""
     environment = {**os.environ, "GPULEAK_TEST_KILLS": str(count)}
-    command = [sys.executable, "-m", "pytest", "-q", "tests/journal/test_killed.py"]
+    command = [sys.executable, "-m", "pytest", "-q", "tests/acceptance/journal/test_killed.py"]
     return subprocess.run(command, cwd=ROOT, check=False, env=environment).returncode
 
 

@@ -6,7 +6,7 @@
 kill -9, SIGINT, SIGTERM, a disk that is full, a folder that becomes read-only or goes, an output that is closed or whose
 reader is gone, `os._exit`, a stack overflow, a segmentation fault, a worker of xdist's that is killed. Some ways need
 root, to mount a small file system, and are left out without. Prints one line a fault and a summary line a way; the exit
-status is 1 where there is a fault. tests/journal/ends.py has the ways.
+status is 1 where there is a fault. tests/acceptance/journal/ends.py has the ways.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from tests.journal.ends import MOUNTS, WAYS, End, can_mount, end_runs
+from tests.acceptance.journal.ends import MOUNTS, WAYS, End, can_mount, end_runs
 
 
 def main() -> int:

@@ -18,37 +18,16 @@ from pytest_gpuleak.adapters.torch import lookup as torch_lookup
 
 STAND_IN = """
     import pytest
-    from tests.standin import Buffer, StandInArrays
+    from tests.support.standin import Buffer, StandInArrays
 
     def pytest_gpuleak_arrays(config):
         return [StandInArrays()]
 """
 
-SLOW = (
-    "browser/test_report_page.py",
-    "confirm/test_repeated_culprits.py",
-    "docs/test_readme.py",
-    "holders/test_culprits_random.py",
-    "holders/test_holders_scale.py",
-    "holders/test_many_targets.py",
-    "memory/test_host_counters.py",
-    "policy/test_usage_errors.py",
-    "probes/test_host_modes.py",
-    "session/test_session.py",
-)
-"""Files that take many seconds and say little about the Python that they run on: all their tests are marked `slow`."""
-
 OFF = [option for name in ("benchmark", "pytest_cov", "flaky", "syrupy") for option in ("-p", f"no:{name}")]
 """Keeps out plugins that are installed to be tested with: a test names the module of the one that it needs."""
 
 Json = dict[str, Any]
-
-
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark the tests of slow files."""
-    for item in items:
-        if item.path.as_posix().endswith(SLOW):
-            item.add_marker(pytest.mark.slow)
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -62,7 +41,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
     if item.get_closest_marker("torch") is not None:
         with contextlib.suppress(ImportError):
             importlib.import_module("torch")
-            importlib.import_module("tests.simgpu").install()
+            importlib.import_module("tests.support.simgpu").install()
 
 
 @pytest.fixture(autouse=True)
@@ -133,7 +112,7 @@ def run(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> Runner:
 
     def start(source: str, *arguments: str, apart: bool = False, plugin: str = "--gpu-leak") -> Run:
         if source:
-            pytester.makepyfile(test_it="from tests.standin import Buffer\n" + textwrap.dedent(source))
+            pytester.makepyfile(test_it="from tests.support.standin import Buffer\n" + textwrap.dedent(source))
         # Without hypothesis's plugin, which takes two seconds to load its strategies in each new process.
         plugins = ["-p", "no:cacheprovider", "-p", "no:randomly", "-p", "no:hypothesispytest", *OFF]
         options = [*plugins, plugin, "--gpu-leak-report=report.json", *arguments]

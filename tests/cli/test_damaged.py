@@ -31,7 +31,7 @@ from pytest_gpuleak.reports.json.journal import Journal
 from pytest_gpuleak.reports.json.read import UnusableReport, read_report
 from pytest_gpuleak.reports.json.write import encode_report
 from tests.reports.conftest import Make
-from tests.reports.extremes import REPORTS
+from tests.support.extremes import REPORTS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

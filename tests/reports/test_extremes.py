@@ -20,9 +20,9 @@ from pytest_gpuleak.reports.json import lines as json_lines
 from pytest_gpuleak.reports.json import write as json_report
 from pytest_gpuleak.reports.json.plain import encode_line
 from tests.reports.conftest import Make
-from tests.reports.extremes import LONGEST, REPORTS
-from tests.reports.formats import FORMATS, baseline_text, junit_text
-from tests.reports.hostile import TEXTS, hostile_report
+from tests.support.extremes import LONGEST, REPORTS
+from tests.support.formats import FORMATS, baseline_text, junit_text
+from tests.support.hostile import TEXTS, hostile_report
 
 if TYPE_CHECKING:
     from collections.abc import Callable

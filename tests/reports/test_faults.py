@@ -11,7 +11,7 @@ import pytest
 from pytest_gpuleak.model.findings import Finding, FixtureRecord, Holder
 from pytest_gpuleak.model.isolation import describe_error, isolated
 from pytest_gpuleak.reports.json.read import read_report
-from tests.reports.formats import FORMATS, html_text, json_text, terminal_text, valid_json_text
+from tests.support.formats import FORMATS, html_text, json_text, terminal_text, valid_json_text
 
 if TYPE_CHECKING:
     from pathlib import Path

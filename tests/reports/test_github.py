@@ -7,7 +7,7 @@ import pytest
 
 from pytest_gpuleak.model.findings import KnownLeak
 from pytest_gpuleak.reports.github import MAX_ANNOTATIONS, escape_property, render_annotations
-from tests.reports.hostile import TEXTS, hostile_report
+from tests.support.hostile import TEXTS, hostile_report
 
 ERROR = re.compile(r"::error file=([^,:]+),line=(\d+),title=([^,:]+)::(.*)")
 

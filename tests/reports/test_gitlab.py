@@ -7,7 +7,7 @@ import pytest
 
 from pytest_gpuleak.model.findings import FixtureRecord
 from pytest_gpuleak.reports import gitlab
-from tests.reports.hostile import TEXTS, hostile_report
+from tests.support.hostile import TEXTS, hostile_report
 
 if TYPE_CHECKING:
     from pytest_gpuleak.model.records import RunReport

@@ -10,7 +10,7 @@ import pytest
 from pytest_gpuleak.model.findings import Holder
 from pytest_gpuleak.reports.junit import MAX_LISTED, properties_of
 from pytest_gpuleak.session.report_record import attach
-from tests.reports.hostile import TEXTS, hostile_finding
+from tests.support.hostile import TEXTS, hostile_finding
 
 if TYPE_CHECKING:
     import pathlib

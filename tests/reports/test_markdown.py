@@ -9,7 +9,7 @@ import pytest
 from pytest_gpuleak.model.findings import BaselineStatus, FixtureRecord, KnownLeak
 from pytest_gpuleak.reports import formats
 from pytest_gpuleak.reports.markdown import MAX_BYTES, MIN_BYTES, encode_report
-from tests.reports.hostile import TEXTS, hostile_report
+from tests.support.hostile import TEXTS, hostile_report
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -13,7 +13,7 @@ from pytest_gpuleak.model.findings import BaselineStatus, FindingKind, FixtureRe
 from pytest_gpuleak.reports import formats, sarif
 from pytest_gpuleak.reports.rules import RULES, rule_id
 from pytest_gpuleak.reports.terminal.findings import render_short
-from tests.reports.hostile import TEXTS, hostile_report
+from tests.support.hostile import TEXTS, hostile_report
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -26,7 +26,7 @@ Json = dict[str, Any]
 @pytest.fixture(scope="module")
 def validator() -> jsonschema.Draft4Validator:
     """The schema as its authors publish it, from the npm package @microsoft/jest-sarif (MIT)."""
-    file = pathlib.Path(__file__).with_name("sarif-schema-2.1.0.json")
+    file = pathlib.Path(__file__).parents[1] / "support" / "sarif-schema-2.1.0.json"
     return jsonschema.Draft4Validator(json.loads(file.read_text(encoding="utf-8")))
 
 

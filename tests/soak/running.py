@@ -12,8 +12,8 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tests.process_groups import end_group
 from tests.soak.support import RECORDER
+from tests.support.process_groups import end_group
 
 if TYPE_CHECKING:
     from tests.soak.suites import Suite

@@ -24,7 +24,7 @@ if TORCH:
     def make(size):
         return torch.zeros(size, dtype=torch.uint8)
 else:
-    from tests.standin import Buffer as make
+    from tests.support.standin import Buffer as make
 
 
 def say(*words):
@@ -43,7 +43,7 @@ if "torch" in sys.modules:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_gpuleak_arrays(config):
-    from tests.standin import StandInArrays
+    from tests.support.standin import StandInArrays
 
     return [StandInArrays()]
 

@@ -1,0 +1,425 @@
+"""A suspect is run again: what grows, what stays, and what cannot be told."""
+
+from __future__ import annotations
+
+import random
+import signal
+from typing import TYPE_CHECKING
+
+import pytest
+
+from pytest_gpuleak.session.rerun.rerun import _interrupts
+
+if TYPE_CHECKING:
+    from tests.conftest import Runner
+
+pytestmark = pytest.mark.interpreter
+
+
+def test_growth_fails_however_small(run: Runner) -> None:
+    found = run(
+        """
+        KEPT = []
+
+        def test_it():
+            KEPT.append(Buffer(1))
+        """
+    )
+    assert (found.finding("test_it")["kind"], found.verdicts) == ("growing", {"test_it": "leaked"})
+
+
+@pytest.mark.parametrize(("size", "verdict"), [(1000, "noted"), (2**20, "leaked")])
+def test_a_slot_that_is_overwritten_is_retained(run: Runner, size: int, verdict: str) -> None:
+    found = run(
+        f"""
+        SLOT = {{}}
+
+        def test_it():
+            SLOT["model"] = Buffer({size})
+        """
+    )
+    finding = found.finding("test_it")
+    assert found.verdicts == {"test_it": verdict}
+    assert (finding["kind"], finding["count"], finding["bytes"], finding["bytes_per_run"]) == ("retained", 1, size, 0)
+    assert finding["tensors"][0]["created"]["code"].startswith("SLOT")
+
+
+def test_a_cache_filled_once_is_retained(run: Runner) -> None:
+    found = run(
+        """
+        CACHE = {}
+
+        def lookup():
+            if "x" not in CACHE:
+                CACHE["x"] = Buffer(100)
+            return CACHE["x"]
+
+        def test_first():
+            assert lookup()
+
+        def test_second():
+            assert lookup()
+        """
+    )
+    assert found.verdicts == {"test_first": "noted", "test_second": "clean"}
+    assert found.finding("test_first")["kind"] == "retained"
+
+
+def test_data_of_another_size_may_take_the_slot(run: Runner) -> None:
+    found = run(
+        """
+        import random
+        SLOT = {}
+
+        def test_it():
+            SLOT["last"] = Buffer(random.randrange(1, 10_000))
+        """
+    )
+    assert found.finding("test_it")["kind"] == "retained"
+
+
+def test_a_slot_and_a_list_are_told_apart(run: Runner) -> None:
+    found = run(
+        """
+        SLOT, LIST = {}, []
+
+        def test_it():
+            SLOT["x"] = Buffer(64)
+            LIST.append(Buffer(64))
+        """
+    )
+    kinds = {finding["holder"]["root"]: finding["kind"] for finding in found.tests["test_it"]["findings"]}
+    assert kinds == {"test_it.SLOT": "retained", "test_it.LIST": "growing"}
+
+
+def test_a_slot_and_a_list_under_one_root(run: Runner) -> None:
+    found = run(
+        """
+        STATE = {"log": [], "best": None}
+
+        def test_it():
+            STATE["best"] = STATE["best"] or Buffer(10)
+            STATE["log"].append(Buffer(20))
+        """
+    )
+    kinds = {finding["kind"]: finding["bytes"] for finding in found.tests["test_it"]["findings"]}
+    assert kinds == {"retained": 10, "growing": 20}
+
+
+@pytest.mark.parametrize(("confirm", "kind"), [("1", "growing"), ("3", "retained")])
+def test_a_bounded_cache_takes_more_than_one_re_run(run: Runner, confirm: str, kind: str) -> None:
+    found = run(
+        """
+        from collections import deque
+        LAST = deque(maxlen=2)
+
+        def test_it():
+            LAST.append(Buffer())
+        """,
+        f"--gpu-leak-confirm={confirm}",
+    )
+    assert found.finding("test_it")["kind"] == kind
+
+
+@pytest.mark.parametrize("confirm", [1, 3])
+def test_growth_on_every_re_run(run: Runner, confirm: int) -> None:
+    found = run(
+        """
+        KEPT, RUNS = [], []
+
+        def test_it():
+            RUNS.append(1)
+            KEPT.append(Buffer(100))
+
+        def test_runs():
+            print("runs:", len(RUNS))
+        """,
+        f"--gpu-leak-confirm={confirm}",
+        "-s",
+    )
+    finding = found.finding("test_it")
+    assert (finding["kind"], finding["count"], finding["bytes"], finding["bytes_per_run"]) == ("growing", 1, 100, 100)
+    found.result.stdout.fnmatch_lines([f"*runs: {confirm + 1}*"])
+
+
+def test_without_confirmation_any_survivor_fails(run: Runner) -> None:
+    found = run(
+        """
+        SLOT = {}
+
+        def test_it():
+            SLOT["x"] = Buffer(1)
+        """,
+        "--gpu-leak-confirm=0",
+    )
+    assert (found.finding("test_it")["kind"], found.verdicts) == ("unconfirmed", {"test_it": "leaked"})
+
+
+@pytest.mark.parametrize(
+    ("second", "why"),
+    [
+        ("raise ValueError('again')", "failed in call"),
+        ("pytest.skip('again')", "was skipped in call"),
+        ("pytest.xfail('again')", "was skipped in call"),
+        ("pytest.exit('again')", "failed in call"),
+        ("sys.exit(3)", "failed in call"),
+        ("raise BaseException('again')", "failed in call"),
+        ("time.sleep(30)", "took longer"),
+        ("wait_for_ever()", "took longer"),
+    ],
+)
+def test_a_re_run_that_goes_otherwise(run: Runner, second: str, why: str) -> None:
+    found = run(
+        f"""
+        import pytest, sys, time
+        KEPT, BUILT = [], []
+
+        def wait_for_ever():
+            while True:
+                try:
+                    time.sleep(10)
+                except Exception:
+                    pass
+
+        @pytest.fixture(scope="module")
+        def shared():
+            BUILT.append(1)
+            yield BUILT
+            BUILT.append("down")
+
+        def test_it(shared):
+            if KEPT:
+                {second}
+            KEPT.append(Buffer(2**21))
+
+        def test_next(shared):
+            assert shared == [1]
+            assert len(KEPT) == 1
+        """,
+        "--gpu-leak-confirm-limit=1",
+        apart=True,
+    )
+    assert found.verdicts == {"test_it": "leaked", "test_next": "clean"}
+    assert found.finding("test_it")["kind"] == "unconfirmed"
+    assert why in found.finding("test_it")["why_unconfirmed"]
+    assert found.result.ret == 1
+    found.result.assert_outcomes(passed=2)
+
+
+def test_a_small_unconfirmed_residue_is_a_note(run: Runner) -> None:
+    found = run(
+        """
+        KEPT = []
+
+        def test_it():
+            assert not KEPT
+            KEPT.append(Buffer(100))
+        """
+    )
+    assert found.verdicts == {"test_it": "noted"}
+    assert found.result.ret == 0
+
+
+def test_a_slow_test_is_not_run_again(run: Runner) -> None:
+    found = run(
+        """
+        import time
+        KEPT = []
+
+        def test_it():
+            time.sleep(0.05)
+            KEPT.append(Buffer(100))
+        """,
+        "--gpu-leak-confirm-limit=0.01",
+    )
+    assert "over the limit" in found.finding("test_it")["why_unconfirmed"]
+
+
+def test_wider_fixtures_to_be_built_again_count_against_the_limit(run: Runner) -> None:
+    found = run(
+        """
+        import time, pytest
+        KEPT = []
+
+        @pytest.fixture(scope="module")
+        def slow():
+            time.sleep(0.3)
+
+        def test_first(slow):
+            KEPT.append(Buffer(100))
+
+        def test_last(slow):
+            KEPT.append(Buffer(100))
+        """,
+        "--gpu-leak-confirm-limit=0.2",
+    )
+    assert found.finding("test_last")["kind"] == "unconfirmed"
+
+
+def test_one_rank_of_several_is_not_run_again(run: Runner, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    found = run(
+        """
+        KEPT = []
+
+        def test_it():
+            KEPT.append(Buffer(100))
+        """
+    )
+    assert "rank" in found.finding("test_it")["why_unconfirmed"]
+
+
+def test_a_re_run_leaves_the_process_as_it_was(run: Runner, pytester: pytest.Pytester) -> None:
+    source = """
+        import os, random, warnings, pytest
+        KEPT = []
+
+        def test_it(record_property, tmp_path):
+            record_property("loss", len(KEPT))
+            print("spoken once")
+            warnings.warn("warned once")
+            os.environ["COUNT"] = os.environ.get("COUNT", "") + "x"
+            os.chdir(tmp_path)
+            random.random()
+            KEPT.append(Buffer(100))
+
+        def test_next():
+            print("drawn", random.random(), os.environ["COUNT"], os.path.basename(os.getcwd()))
+
+        @pytest.fixture(autouse=True, scope="session")
+        def seed():
+            random.seed(1)
+    """
+    pytester.makeini("[pytest]\njunit_family = xunit1\n")
+    drawn, warned = [], []
+    for plugin in ("--no-gpu-leak", "--gpu-leak"):
+        found = run(source, "-rA", "--junitxml=junit.xml", plugin=plugin, apart=True)
+        text = found.result.stdout.str()
+        assert text.count("spoken once") == 1
+        assert (pytester.path / "junit.xml").read_text().count('name="loss"') == 1
+        drawn += [line for line in found.result.stdout.lines if line.startswith("drawn")]
+        warned += [line for line in found.result.stdout.lines if "passed" in line and "warning" in line]
+    assert drawn[0] == drawn[1]
+    assert all("1 warning" in line for line in warned)
+    assert len(warned) == 2
+
+
+def test_a_re_run_gets_a_new_instance_of_the_test_class(run: Runner) -> None:
+    found = run(
+        """
+        class TestModel:
+            def setup_method(self):
+                assert not hasattr(self, "model")
+
+            def test_it(self):
+                self.model = Buffer(2**21)
+        """
+    )
+    finding = found.finding("TestModel::test_it")
+    assert (finding["kind"], finding["count"], finding["bytes"]) == ("retained", 1, 2**21)
+    assert "TestModel" in finding["holder"]["root"]
+    assert "until the session ends" in finding["hint"]
+
+
+def test_sub_tests_are_not_logged_twice(run: Runner) -> None:
+    found = run(
+        """
+        import unittest
+        KEPT = []
+
+        class TestCase(unittest.TestCase):
+            def test_it(self):
+                for i in range(2):
+                    with self.subTest(i=i):
+                        KEPT.append(Buffer(100))
+        """,
+        "-v",
+    )
+    assert found.verdicts == {"TestCase::test_it": "leaked"}
+    assert found.finding("TestCase::test_it")["count"] == 2
+    assert found.result.stdout.str().count("SUBPASS") <= 2
+
+
+def test_a_unittest_that_fails_the_second_time(run: Runner) -> None:
+    found = run(
+        """
+        import unittest
+        KEPT = []
+
+        class TestCase(unittest.TestCase):
+            def test_it(self):
+                self.assertEqual(KEPT, [])
+                KEPT.append(Buffer(2**21))
+
+            def test_next(self):
+                pass
+        """
+    )
+    assert found.finding("TestCase::test_it")["kind"] == "unconfirmed"
+    assert found.verdicts["TestCase::test_next"] == "clean"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("method", "only"), [("signal", "false"), ("thread", "true")])
+def test_under_a_timeout_plugin(run: Runner, pytester: pytest.Pytester, method: str, only: str) -> None:
+    pytest.importorskip("pytest_timeout")
+    pytester.makeini(f"[pytest]\ntimeout = 2\ntimeout_method = {method}\ntimeout_func_only = {only}\n")
+    found = run(
+        """
+        import time
+        KEPT = []
+
+        def test_hangs_again():
+            if KEPT:
+                time.sleep(60)
+            KEPT.append(Buffer(2**21))
+
+        def test_slow_but_in_time():
+            time.sleep(1.2)
+            KEPT.append(Buffer(100))
+
+        def test_next():
+            pass
+        """,
+        "--gpu-leak-confirm-limit=4",
+        apart=True,
+    )
+    assert found.verdicts == {"test_hangs_again": "leaked", "test_slow_but_in_time": "leaked", "test_next": "clean"}
+    assert found.finding("test_hangs_again")["kind"] == "unconfirmed"
+    assert found.finding("test_slow_but_in_time")["kind"] == "growing"
+
+
+def test_where_no_interrupt_can_come_one_that_is_raised_is_the_tests() -> None:
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        with _interrupts() as interrupt:
+            assert not interrupt.came
+        assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def test_a_random_module_that_a_test_has_loaded_again_draws_on(run: Runner) -> None:
+    found = run(
+        """
+        import importlib, random
+        KEPT = []
+
+        def test_reloads():
+            importlib.reload(random)
+            random.seed(1)
+
+        def test_leaks():
+            random.random()
+            KEPT.append(Buffer(100))
+
+        def test_draws():
+            print("drawn", random.random())
+            assert False
+        """,
+        apart=True,
+    )
+    assert found.verdicts["test_leaks"] == "leaked"
+    expected = random.Random(1)
+    expected.random()
+    found.result.stdout.fnmatch_lines([f"drawn {expected.random()}"])

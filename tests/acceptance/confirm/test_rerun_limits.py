@@ -1,0 +1,448 @@
+"""A re-run that hangs is stopped, and where nothing stops it the session ends, with its reports."""
+
+from __future__ import annotations
+
+import functools
+import sys
+import textwrap
+from typing import TYPE_CHECKING
+
+import pytest
+
+from pytest_gpuleak.session.rerun.rerun import BASE_LIMIT_S, limit_of
+
+if TYPE_CHECKING:
+    from tests.conftest import Json, Run, Runner
+
+pytestmark = pytest.mark.interpreter
+
+LIMITS = """
+    import pytest_gpuleak.engine.stages, pytest_gpuleak.session.rerun.rerun, pytest_gpuleak.session.rerun.watchdog
+
+    pytest_gpuleak.session.rerun.rerun.BASE_LIMIT_S = pytest_gpuleak.engine.stages.CHECK_LIMIT_S = 0.6
+    pytest_gpuleak.session.rerun.watchdog.GRACE_S = 1.0
+    pytest_gpuleak.session.rerun.watchdog.LOCK_GRACE_S = 0.5
+"""
+LONGEST_S = 100.0
+"""Seconds that a run inside a test may take: one that hangs after all fails its own test alone."""
+
+LOCKED = """
+        import ctypes
+
+        def lock_twice(library):
+            mutex = ctypes.create_string_buffer(64)
+            library.pthread_mutex_lock(mutex)
+            library.pthread_mutex_lock(mutex)
+"""
+"""Blocks in C for ever, where no signal ends it."""
+
+needs_mutex = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="needs a zeroed mutex to be a good one")
+needs_signals = pytest.mark.skipif(not hasattr(__import__("signal"), "pthread_kill"), reason="needs POSIX signals")
+
+
+@pytest.fixture
+def limited(run: Runner, pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> Runner:
+    """As `run`, in a process of its own, with short limits, and for a limited time itself."""
+    launch = functools.partial(pytester.runpytest_subprocess, timeout=LONGEST_S)
+    monkeypatch.setattr(pytester, "runpytest_subprocess", launch)
+    add_to_conftest(pytester, LIMITS)
+    return functools.partial(run, apart=True)
+
+
+def add_to_conftest(pytester: pytest.Pytester, source: str) -> None:
+    path = pytester.path / "conftest.py"
+    path.write_text(path.read_text() + textwrap.dedent(source))
+
+
+def suite(second: str, size: int = 100, rest: str = "", after: str = "pass") -> str:
+    """A suite whose second test hangs when it is run again, between one before and one after it."""
+    return f"""
+        import queue, signal, threading, time, pytest
+        KEPT, JOBS = [], queue.Queue()
+        JOBS.put("the only one")
+        {rest}
+        def test_before():
+            KEPT.append(Buffer(7))
+
+        def test_hangs(request):
+            if len(KEPT) >= 3:
+                {second}
+            KEPT.append(Buffer({size}))
+
+        def test_after(tmp_path, capsys):
+            print("heard")
+            assert capsys.readouterr().out == "heard\\n"
+            {after}
+            KEPT.append(Buffer(9))
+    """
+
+
+def stopped(found: Run) -> None:
+    """The re-run was stopped, and the next test was run and judged as ever."""
+    assert found.verdicts == {"test_before": "leaked", "test_hangs": "noted", "test_after": "leaked"}
+    finding = found.finding("test_hangs")
+    assert (finding["kind"], finding["why_unconfirmed"][:28]) == ("unconfirmed", "the re-run took longer than ")
+    assert found.report["incomplete"] is None
+    assert found.result.ret == 1
+    found.result.assert_outcomes(passed=3)
+
+
+def record_of_ended(found: Run, why: str = "its re-run hung at test_it.py:") -> Json:
+    """The session was ended: returns the record of the test that hung."""
+    assert found.result.ret == 1
+    assert "test_after" not in found.tests
+    assert found.tests["test_before"]["verdict"] == "leaked"
+    assert "1 of 3 tests did not run to the end" in found.report["incomplete"]
+    line = next(line for line in found.result.errlines if line.startswith("gpu-leak: test_it.py::test_hangs hangs in"))
+    assert "@pytest.mark.gpu_leak(confirm=0)" in line
+    assert "ends here with exit status 1" in line
+    record = found.tests["test_hangs"]
+    (finding,) = record["findings"]
+    assert finding["kind"] == "unconfirmed"
+    assert finding["why_unconfirmed"].startswith(why)
+    return record
+
+
+def test_the_limit_fits_the_test() -> None:
+    assert limit_of(0.001, 60) < BASE_LIMIT_S + 0.1
+    assert limit_of(1, 60) > 20
+    assert limit_of(100, 60) == 60
+    assert limit_of(0.001, 0.5) == 0.5
+
+
+@needs_signals
+@pytest.mark.parametrize(
+    "second",
+    [
+        "JOBS.get(); JOBS.get()",
+        "thread = threading.Thread(target=time.sleep, args=(60,), daemon=True); thread.start(); thread.join()",
+        "signal.setitimer(signal.ITIMER_REAL, 90); time.sleep(60)",
+        "signal.signal(signal.SIGALRM, lambda *_: None); signal.alarm(90); time.sleep(60)",
+        "signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGALRM, signal.SIGINT}); time.sleep(60)",
+        "signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())\n                while True: pass",
+        "[signal.signal(number, signal.SIG_DFL) for number in range(34, 64)]\n                while True: pass",
+        "request.getfixturevalue('capfd')\n                while True: print('more')",
+    ],
+    ids=["queue", "join", "itimer", "alarm", "mask", "all-masked", "handlers-reset", "captured"],
+)
+def test_a_re_run_that_waits_is_stopped(limited: Runner, second: str) -> None:
+    stopped(limited(suite(second)))
+
+
+@pytest.mark.parametrize("where", ["setup", "teardown", "both"])
+def test_fixtures_that_wait_in_the_re_run(limited: Runner, where: str) -> None:
+    fixtures = f"""
+        @pytest.fixture(scope="module")
+        def shared():
+            yield ["shared"]
+
+        @pytest.fixture(autouse=True)
+        def waits(request, shared):
+            again = len(KEPT) >= 3 and request.node.name == "test_hangs"
+            if again and "{where}" != "teardown":
+                time.sleep(60)
+            yield
+            if again:
+                time.sleep(60)
+
+        @pytest.fixture(autouse=True)
+        def counted(request):
+            request.addfinalizer(lambda: TORN_DOWN.append(request.node.name))
+
+        TORN_DOWN = []
+
+        def test_zero(shared):
+            assert shared == ["shared"]
+    """
+    found = limited(suite("pass", rest=fixtures, after="assert TORN_DOWN.count('test_hangs') == 2"))
+    assert found.tests.pop("test_zero")["verdict"] == "clean"
+    assert found.finding("test_hangs")["kind"] == "unconfirmed"
+    assert "took longer" in found.finding("test_hangs")["why_unconfirmed"]
+    assert (found.verdicts["test_after"], found.report["incomplete"]) == ("leaked", None)
+    found.result.assert_outcomes(passed=4)
+
+
+@pytest.mark.parametrize("error", ["SystemExit", "GeneratorExit", "BaseException", "ValueError"])
+def test_a_fixture_that_raises_in_the_re_run_is_set_up_for_the_next_test(limited: Runner, error: str) -> None:
+    found = limited(
+        f"""
+        import pytest
+        KEPT, TORN_DOWN = [], []
+
+        @pytest.fixture(autouse=True)
+        def once(request):
+            request.addfinalizer(lambda: TORN_DOWN.append(request.node.name))
+            if KEPT and request.node.name == "test_it":
+                raise {error}
+
+        def test_it():
+            KEPT.append(Buffer(100))
+
+        def test_next():
+            assert TORN_DOWN.count("test_it") == 3  # run again with tracing, and without
+            KEPT.append(Buffer(100))
+        """
+    )
+    assert found.verdicts == {"test_it": "noted", "test_next": "leaked"}
+    assert found.finding("test_it")["why_unconfirmed"] == "the re-run failed in setup"
+    found.result.assert_outcomes(passed=2)
+
+
+@needs_mutex
+@pytest.mark.parametrize(("size", "verdict"), [(100, "noted"), (2**21, "leaked")])
+def test_a_re_run_that_blocks_in_c_ends_the_session(
+    limited: Runner, pytester: pytest.Pytester, size: int, verdict: str
+) -> None:
+    source = suite("lock_twice(ctypes.CDLL(None))", size, LOCKED)
+    found = limited(source, "--junitxml=junit.xml", "--gpu-leak-report=leaks.md", "-rA")
+    record = record_of_ended(found)
+    assert (record["verdict"], record["outcome"]) == (verdict, "passed")
+    assert record["findings"][0]["bytes"] == size
+    text = found.result.stdout.str()
+    assert "GPU LEAKS" in text
+    assert "2 passed" in text
+    assert "test_hangs" in (pytester.path / "junit.xml").read_text()
+    assert "test_before" in (pytester.path / "leaks.md").read_text()
+    assert text.count("THE REPORT IS INCOMPLETE") == 1
+
+
+@needs_signals
+@pytest.mark.parametrize(
+    "second",
+    [
+        "while True:\n                    try: time.sleep(60)\n                    except: pass",
+        "signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals()); time.sleep(60)",
+    ],
+    ids=["bare-except", "all-masked"],
+)
+def test_a_re_run_that_lets_no_exception_through_ends_the_session(limited: Runner, second: str) -> None:
+    record_of_ended(limited(suite(second)))
+
+
+@needs_mutex
+def test_a_teardown_that_blocks_in_c_ends_the_session(limited: Runner) -> None:
+    rest = LOCKED + "\n        def finalize(): lock_twice(ctypes.CDLL(None))\n"
+    record_of_ended(limited(suite("request.addfinalizer(finalize)", rest=rest)))
+
+
+@needs_mutex
+def test_a_re_run_that_keeps_the_interpreters_lock_ends_the_process(limited: Runner) -> None:
+    found = limited(suite("lock_twice(ctypes.PyDLL(None))", 2**21, LOCKED))
+    assert found.result.ret == 1
+    text = found.result.stderr.str()
+    assert "<gpu-leak: test_it.py::test_hangs hangs in its re-run: mark the test with" in text
+    assert "in lock_twice" in text
+    # What was written before is there to read: the journal names the test, and what it has left.
+    assert found.report["incomplete"].startswith("the run has not ended")
+    assert found.report["summary"]["running"] == ["test_it.py::test_hangs"]
+    assert found.verdicts == {"test_before": "leaked", "test_hangs": "leaked"}
+    assert found.report["summary"]["leaked"] == 2
+    finding = found.finding("test_hangs")
+    assert (finding["kind"], finding["bytes"]) == ("unconfirmed", 2**21)
+    assert finding["why_unconfirmed"] == "the process died while the test was run again"
+
+
+def test_without_a_thread_to_watch_it_a_test_is_not_run_again_but_torn_down(limited: Runner) -> None:
+    found = limited(
+        """
+        import _thread, pytest
+        KEPT, TORN_DOWN = [], []
+
+        def refuse(*arguments):
+            raise RuntimeError("can't start new thread")
+
+        @pytest.fixture
+        def counted():
+            yield
+            TORN_DOWN.append(1)
+
+        def test_it(counted):
+            if KEPT:
+                _thread.start_new_thread = refuse
+            KEPT.append(Buffer(100))
+
+        def test_next():
+            KEPT.append(Buffer(100))
+
+        def test_torn_down():
+            assert (len(TORN_DOWN), len(KEPT)) == (2, 3)
+        """
+    )
+    assert found.verdicts == {"test_it": "leaked", "test_next": "noted", "test_torn_down": "clean"}
+    assert found.finding("test_next")["why_unconfirmed"] == "no thread could be started to watch it"
+    found.result.assert_outcomes(passed=3)
+
+
+def test_without_signals_an_exception_is_raised_in_the_thread(limited: Runner, pytester: pytest.Pytester) -> None:
+    add_to_conftest(pytester, "\npytest_gpuleak.session.rerun.watchdog._free_signal = lambda blocked: None\n")
+    stopped(limited(suite("while True: pass")))
+
+
+IN_A_THREAD = """
+import sys, threading, pytest
+
+codes = []
+thread = threading.Thread(target=lambda: codes.append(pytest.main(sys.argv[1:])))
+thread.start()
+thread.join()
+sys.exit(codes[0])
+"""
+
+
+@pytest.mark.parametrize("second", ["while True: pass", "time.sleep(60)"])
+def test_a_runner_in_another_thread(
+    limited: Runner, pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, second: str
+) -> None:
+    script = pytester.makepyfile(in_a_thread=IN_A_THREAD)
+
+    def launch(*arguments: str) -> pytest.RunResult:
+        return pytester.run(sys.executable, script, *arguments, timeout=LONGEST_S)
+
+    monkeypatch.setattr(pytester, "runpytest_subprocess", launch)
+    found = limited(suite(second))
+    if "sleep" in second:
+        record_of_ended(found)
+    else:
+        stopped(found)
+
+
+@needs_mutex
+@pytest.mark.slow
+def test_a_worker_of_xdist_ends_and_the_others_go_on(limited: Runner) -> None:
+    pytest.importorskip("xdist")
+    found = limited(suite("lock_twice(ctypes.CDLL(None))", 2**21, LOCKED), "-n1", "--dist=load", "-p", "xdist")
+    assert found.verdicts == {"test_before": "leaked", "test_hangs": "leaked", "test_after": "leaked"}
+    assert len(found.report["tests"]) == 3
+    assert found.finding("test_hangs")["why_unconfirmed"].startswith("its re-run hung at test_it.py:")
+    assert (found.report["incomplete"], found.result.ret) == (None, 1)
+    assert "hangs in its re-run at" in found.result.stdout.str()
+
+
+@needs_signals
+def test_a_re_run_leaves_no_thread_timer_handler_or_file(limited: Runner) -> None:
+    found = limited(
+        """
+        import gc, os, signal, sys, threading, time, pytest
+        KEPT = []
+
+        def state():
+            handlers = [signal.getsignal(number) for number in signal.valid_signals()]
+            files = sorted(os.listdir("/proc/self/fd")) if os.path.isdir("/proc/self/fd") else []
+            threads = len(os.listdir("/proc/self/task")) if os.path.isdir("/proc/self/task") else 0
+            timers = [signal.getitimer(which) for which in range(3)]
+            mask = signal.pthread_sigmask(signal.SIG_BLOCK, ())
+            return handlers, len(files), threads, timers, mask, len(sys._current_frames()), threading.enumerate()
+
+        def test_warm():  # a counter of the plugin's opens a file for good
+            KEPT.append(Buffer(100))
+
+        def test_waits():
+            if len(KEPT) >= 3:
+                signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGALRM})
+                time.sleep(60)
+            KEPT.append((Buffer(100), state()))
+
+        def test_leaks():
+            KEPT.append((Buffer(100), state()))
+
+        def test_state():
+            waits, leaks, again = KEPT[2:]
+            assert waits[1] == leaks[1] == state()
+        """
+    )
+    found.result.assert_outcomes(passed=4)
+    assert (found.verdicts["test_waits"], found.verdicts["test_leaks"]) == ("noted", "leaked")
+
+
+def test_the_timer_of_pytests_faulthandler_is_set_again(limited: Runner, pytester: pytest.Pytester) -> None:
+    pytester.makeini("[pytest]\nfaulthandler_timeout = 1.5\n")
+    add_to_conftest(
+        pytester,
+        """
+        import time
+
+        def pytest_runtest_logfinish(nodeid):
+            if "leaks" in nodeid:
+                time.sleep(3)
+        """,
+    )
+    found = limited("KEPT = []\n\ndef test_leaks():\n    KEPT.append(Buffer())\n")
+    assert found.verdicts == {"test_leaks": "leaked"}
+    assert "Timeout (0:00:01.500000)!" in found.result.stderr.str()
+    assert "in pytest_runtest_logfinish" in found.result.stderr.str()
+
+
+def test_a_clean_run_loads_no_watchdog(run: Runner) -> None:
+    found = run(
+        """
+        import sys
+
+        def test_it():
+            pass
+
+        def test_loaded():
+            assert not {"pytest_gpuleak.session.rerun.watchdog", "pytest_gpuleak.session.rerun.hanging"} & set(sys.modules)
+        """,
+        apart=True,
+    )
+    found.result.assert_outcomes(passed=2)
+
+
+HOOK = """
+    import ctypes, time
+
+    def pytest_gpuleak_settle(config, nodeid):
+        if "hangs" in nodeid:
+            {wait}
+"""
+
+
+@needs_signals
+def test_a_settle_hook_that_waits_is_stopped_and_the_verdict_stands(limited: Runner, pytester: pytest.Pytester) -> None:
+    add_to_conftest(pytester, HOOK.format(wait="time.sleep(60)"))
+    found = limited(suite("pass"))
+    assert found.verdicts == {"test_before": "leaked", "test_hangs": "leaked", "test_after": "leaked"}
+    assert found.finding("test_hangs")["kind"] == "growing"
+    found.result.stdout.fnmatch_lines(
+        ["*the hook pytest_gpuleak_settle failed: *took longer than 0.6 s and was stopped*"]
+    )
+
+
+@needs_mutex
+def test_a_settle_hook_that_blocks_in_c_ends_the_session(limited: Runner, pytester: pytest.Pytester) -> None:
+    add_to_conftest(
+        pytester, textwrap.dedent(LOCKED) + textwrap.dedent(HOOK).format(wait="lock_twice(ctypes.CDLL(None))")
+    )
+    found = limited(suite("pass"))
+    assert found.result.ret == 1
+    assert found.verdicts == {"test_before": "leaked", "test_hangs": "unchecked"}
+    assert found.tests["test_hangs"]["why_unchecked"].startswith("the hook pytest_gpuleak_settle hung at conftest.py:")
+    assert "hangs in the hook pytest_gpuleak_settle at conftest.py:" in found.result.stderr.str()
+
+
+def test_a_finalizer_that_waits_when_the_check_collects_it(limited: Runner) -> None:
+    found = limited(
+        """
+        import gc, time
+        KEPT = []
+
+        class Old:
+            def __del__(self):
+                if KEPT:
+                    time.sleep(60)
+
+        old = Old()
+        old.itself = old
+        gc.collect()
+
+        def test_it():
+            global old
+            old = None
+            KEPT.append(Buffer(100))
+
+        def test_next():
+            pass
+        """
+    )
+    assert found.verdicts == {"test_it": "leaked", "test_next": "clean"}
+    found.result.assert_outcomes(passed=2)

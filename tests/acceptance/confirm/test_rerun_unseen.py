@@ -1,0 +1,342 @@
+"""What a re-run does is not seen by pytest's own records, by a doctest's runner, or by the next test."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+if TYPE_CHECKING:
+    from tests.conftest import Run, Runner
+
+pytestmark = pytest.mark.interpreter
+
+STATE = """
+    import asyncio, contextvars, decimal, faulthandler, gc, locale, logging, os, random, signal, socket, sys, tracemalloc
+    import pytest
+
+    KEPT, RUNS = [], []
+    VARIABLE = contextvars.ContextVar("variable", default=0)
+    LOGGER = logging.getLogger("user")
+
+    class Finder:
+        def find_spec(*arguments):
+            return None
+
+    def test_it(tmp_path, pytestconfig):
+        RUNS.append(1)
+        number = len(RUNS)
+        KEPT.append(Buffer(100))
+        sys.path.append(f"/added/{number}")
+        sys.argv.append(f"added-{number}")
+        sys.setrecursionlimit(2000 + number)
+        sys.meta_path.append(Finder())
+        sys.modules["replaced"] = type(sys)(f"replaced-{number}")
+        LOGGER.addHandler(logging.NullHandler())
+        LOGGER.setLevel(number)
+        decimal.getcontext().prec = 10 + number
+        signal.signal(signal.SIGTERM, lambda *arguments: number)
+        os.umask(number)
+        os.environ["NUMBER"] = str(number)
+        os.chdir(tmp_path)
+        gc.set_threshold(700 + number)
+        VARIABLE.set(number)
+        socket.setdefaulttimeout(number)
+        asyncio.set_event_loop_policy(None) if sys.version_info < (3, 12) else None
+        pytestconfig.cache.set("user/number", number)
+        random.seed(number)
+        locale.setlocale(locale.LC_ALL, "C" if number == 1 else "C.UTF-8")
+        if number > 1:
+            gc.disable()
+            tracemalloc.start()
+            faulthandler.disable()
+
+    def test_next(tmp_path, pytestconfig):
+        mask = os.umask(0)
+        os.umask(mask)
+        state = {
+            "sys": [sys.path[-1], sys.argv[-1], sys.getrecursionlimit(), sys.modules["replaced"].__name__],
+            "finders": sum(type(finder) is Finder for finder in sys.meta_path),
+            "logging": [len(LOGGER.handlers), LOGGER.level],
+            "decimal": decimal.getcontext().prec,
+            "signal": signal.getsignal(signal.SIGTERM)(),
+            "files": [mask, os.environ["NUMBER"], os.path.basename(os.getcwd()), tmp_path.name],
+            "folders": sorted(os.listdir(tmp_path.parent)),
+            "gc": [gc.get_threshold()[0], gc.isenabled(), tracemalloc.is_tracing(), faulthandler.is_enabled()],
+            "others": [VARIABLE.get(), socket.getdefaulttimeout(), locale.setlocale(locale.LC_ALL)],
+            "cache": pytestconfig.cache.get("user/number", 0),
+            "random": random.random(),
+        }
+        print("STATE", state)
+
+    def test_it_0(tmp_path):  # its folder's name begins as the first one's
+        print("STATE", tmp_path.name)
+"""
+
+
+def both(run: Runner, source: str, *arguments: str) -> tuple[Run, Run]:
+    """A run without the plugin and one with it, each in a process of its own."""
+    without = run(source, *arguments, apart=True, plugin="--no-gpu-leak")
+    return without, run(source, *arguments, apart=True)
+
+
+def lines(found: Run, start: str) -> list[str]:
+    return [line for line in found.result.stdout.lines if line.startswith(start)]
+
+
+def test_the_next_test_finds_the_process_as_the_first_run_left_it(run: Runner, pytester: pytest.Pytester) -> None:
+    temporary = f"--basetemp={pytester.path / 'base'}"
+    without, with_plugin = both(run, STATE, "-rA", temporary, "-p", "cacheprovider")
+    assert with_plugin.verdicts["test_it"] == "leaked"
+    assert with_plugin.finding("test_it")["kind"] == "growing"
+    assert lines(without, "STATE") == lines(with_plugin, "STATE")
+    assert len(lines(without, "STATE")) == 2
+
+
+RECORDING = """
+    import logging, os, warnings
+    import pytest
+
+    KEPT = []
+
+    @pytest.fixture(autouse=True)
+    def follow(request):
+        yield
+        assert request.node.rep_call.passed
+
+    def test_it(record_property, record_xml_attribute, record_testsuite_property, capsys, caplog, subtests):
+        KEPT.append(Buffer(100))
+        record_property("runs", len(KEPT))
+        record_xml_attribute("runs", str(len(KEPT)))
+        record_testsuite_property("suite", len(KEPT))
+        logging.warning("logged once")
+        warnings.warn("warned once")
+        with capsys.disabled():
+            print("shown once")
+        with subtests.test("sub"):
+            pass
+        assert "logged once" in caplog.text
+"""
+
+CONFTEST = """
+    import pytest
+
+    RESULTS = []
+
+    @pytest.hookimpl(hookwrapper=True)
+    def pytest_runtest_makereport(item, call):
+        report = (yield).get_result()
+        setattr(item, "rep_" + report.when, report)
+        RESULTS.append((report.when, report.outcome))
+
+    KEY = pytest.StashKey()
+
+    def pytest_runtest_call(item):
+        item.calls = getattr(item, "calls", 0) + 1
+        item.stash[KEY] = item.stash.get(KEY, 0) + 1
+
+    @pytest.hookimpl(hookwrapper=True)
+    def pytest_runtest_protocol(item):
+        yield
+        sections = [content for _, _, content in item._report_sections if "SETUP" not in content]
+        RESULTS.append((item.calls, item.stash[KEY], item.user_properties, sections))
+
+    def pytest_terminal_summary(terminalreporter):
+        terminalreporter.line(f"RESULTS {RESULTS}")
+"""
+
+
+@pytest.mark.parametrize("capture", ["fd", "no"])
+def test_pytests_own_records_have_one_run(run: Runner, pytester: pytest.Pytester, capture: str) -> None:
+    pytester.mkdir("inner")
+    pytester.makeini("[pytest]\njunit_family = xunit1\nlog_cli = true\n")
+    inner = pytester.path / "conftest.py"
+    inner.write_text(inner.read_text() + "\n" + "\n".join(line[4:] for line in CONFTEST.splitlines()))
+    source = (
+        RECORDING
+        if hasattr(pytest, "Subtests")
+        else RECORDING.replace(", subtests", "").replace('with subtests.test("sub"):', "if True:")
+    )
+    options = ("--junitxml=junit.xml", "--log-file=log.txt", "--setup-show", f"--capture={capture}", "-v")
+    texts: list[dict[str, Any]] = []
+    for found in both(run, source, *options):
+        junit = (pytester.path / "junit.xml").read_text()
+        texts.append(
+            {
+                "results": lines(found, "RESULTS"),
+                "log": (pytester.path / "log.txt").read_text().count("logged once"),
+                "shown": [found.result.stdout.str().count(text) for text in ("logged once", "shown once", "SETUP ")],
+                "junit": re.findall(r'runs="1"|name="runs" value="1"|name="suite" value="1"', junit),
+                "second": '="2"' in junit,
+                "warnings": re.findall(r"\d+ warnings?", found.result.stdout.lines[-1]),
+                "sub-tests": re.findall(r"\d+ subtests passed", found.result.stdout.lines[-1]),
+            }
+        )
+    assert found.finding("test_it")["kind"] == "growing"
+    assert texts[0] == texts[1]
+    assert (texts[0]["log"], len(texts[0]["junit"]), texts[0]["warnings"]) == (1, 3, ["2 warnings"])
+
+
+def test_a_doctest_is_run_again_as_it_was(run: Runner, pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(
+        leaky='''
+        from tests.support.standin import Buffer
+
+        KEPT = []
+
+        def leak():
+            """Keeps a buffer.
+
+            >>> number = 1
+            >>> leak()
+            >>> number + len(KEPT) > 1
+            True
+            """
+            KEPT.append(Buffer(100))
+        '''
+    )
+    pytester.maketxtfile(test_text=">>> import leaky\n>>> text = 1\n>>> leaky.leak()\n")
+    found = run(
+        """
+        import gc
+
+        def test_next():
+            items = [o for o in gc.get_objects() if type(o).__name__ == "DocTest" and "leak" in o.name]
+            assert items and not any(o.globs for o in items)
+        """,
+        "--doctest-modules",
+        "--doctest-glob=test_*.txt",
+    )
+    assert found.tests["leaky.leak"]["findings"][0]["kind"] == "growing"
+    assert found.tests["test_text.txt"]["findings"][0]["kind"] == "growing"
+    assert found.tests["test_next"]["outcome"] == "passed"
+    assert found.result.ret == 1
+
+
+def test_calls_of_a_mock_in_the_module_are_counted_once(run: Runner) -> None:
+    found = run(
+        """
+        from unittest import mock
+
+        CALLED, HELD, KEPT = mock.MagicMock(), mock.Mock(), []
+
+        def test_it():
+            CALLED(1)
+            CALLED.child(len(KEPT))
+            KEPT.append(Buffer(100))
+
+        def test_a_leak_in_a_mock():
+            HELD(Buffer(100))
+
+        def test_next():
+            assert (CALLED.call_count, CALLED.child.call_args) == (1, mock.call(0))
+            assert CALLED.mock_calls == [mock.call(1), mock.call.child(0)]
+            assert HELD.call_count == 1
+        """
+    )
+    assert found.tests["test_next"]["outcome"] == "passed"
+    assert [found.finding(name)["kind"] for name in ("test_it", "test_a_leak_in_a_mock")] == ["growing", "growing"]
+
+
+def test_a_leak_in_a_log_handler_grows_though_it_is_cut_back(run: Runner) -> None:
+    found = run(
+        """
+        import logging
+
+        class Holding(logging.Handler):
+            def __init__(self):
+                super().__init__()
+                self.batch = Buffer(100)
+
+            def emit(self, record):
+                pass
+
+        def test_it():
+            logging.getLogger("user").addHandler(Holding())
+
+        def test_next():
+            assert len(logging.getLogger("user").handlers) == 1
+        """
+    )
+    assert found.finding("test_it")["kind"] == "growing"
+    assert found.tests["test_next"]["outcome"] == "passed"
+
+
+def test_a_sub_test_that_fails_again_fails_nothing(run: Runner) -> None:
+    if not hasattr(pytest, "Subtests"):
+        pytest.skip("pytest has sub-tests from 9.0 on")
+    found = run(
+        """
+        KEPT = []
+
+        def test_it(subtests):
+            KEPT.append(Buffer(2**21))
+            with subtests.test():
+                assert len(KEPT) == 1
+        """
+    )
+    found.result.assert_outcomes(passed=1)
+    assert "sub-test" in found.finding("test_it")["why_unconfirmed"]
+    assert found.finding("test_it")["kind"] == "unconfirmed"
+
+
+def test_a_breakpoint_stops_once(run: Runner) -> None:
+    found = run(
+        """
+        import pdb, sys
+        KEPT = []
+
+        def test_it(monkeypatch):
+            KEPT.append(Buffer(100))
+            if len(KEPT) == 2:
+                breakpoint()
+                pdb.set_trace()
+        """
+    )
+    assert found.finding("test_it")["kind"] == "growing"
+
+
+def test_under_the_debugger_a_test_is_not_run_again(run: Runner, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = run(
+        """
+        import pdb
+        KEPT = []
+        pdb.Pdb.cmdloop = lambda self, intro=None: self.do_continue("")
+
+        def test_it():
+            KEPT.append(Buffer(2**21))
+        """,
+        "--trace",
+        apart=True,
+    )
+    assert "--trace" in found.finding("test_it")["why_unconfirmed"]
+
+
+def test_tracing_sees_one_run(run: Runner) -> None:
+    found = run(
+        """
+        import sys, threading
+        CALLS, KEPT = [], []
+
+        def trace(frame, event, argument):
+            if frame.f_code.co_name == "traced":
+                CALLS.append(event)
+
+        def traced():
+            KEPT.append(Buffer(100))
+
+        def test_start():
+            sys.settrace(trace)
+
+        def test_it():
+            traced()
+
+        def test_next():
+            assert sys.gettrace() is trace
+            sys.settrace(None)
+            assert CALLS == ["call"]
+        """
+    )
+    assert found.finding("test_it")["kind"] == "growing"
+    assert found.tests["test_next"]["outcome"] == "passed"

@@ -1,0 +1,203 @@
+"""Re-runs of tests that use torch itself."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from tests.conftest import Runner
+
+pytestmark = [pytest.mark.torch, pytest.mark.interpreter]
+
+
+@pytest.fixture(autouse=True)
+def torch() -> None:
+    pytest.importorskip("torch")
+
+
+def test_private_generators_are_put_back(run: Runner) -> None:
+    source = """
+        import random
+        import numpy, torch
+        KEPT = []
+        TORCH, PYTHON = torch.Generator().manual_seed(5), random.Random(3)
+        NUMPY, LEGACY = numpy.random.default_rng(4), numpy.random.RandomState(4)
+
+        def draw():
+            return [
+                torch.rand(1, generator=TORCH).item(), PYTHON.random(), NUMPY.random(), LEGACY.rand(),
+                torch.rand(1).item(), random.random(), numpy.random.rand(),
+            ]
+
+        def test_leaks():
+            torch.manual_seed(1), random.seed(1), numpy.random.seed(1)
+            draw()
+            KEPT.append(torch.ones(10))
+
+        def test_next():
+            print("drawn", draw())
+    """
+    pytest.importorskip("numpy")
+    drawn = []
+    for plugin in ("--no-gpu-leak", "--gpu-leak"):
+        found = run(source, "-s", plugin=plugin, apart=True)
+        drawn += [line.split("drawn")[1] for line in found.result.stdout.lines if "drawn" in line]
+    assert drawn[0] == drawn[1]
+    assert found.verdicts == {"test_leaks": "leaked", "test_next": "clean"}
+
+
+def test_nothing_is_imported_into_the_test(run: Runner) -> None:
+    found = run(
+        """
+        import sys, torch
+        KEPT, BEFORE = [], set()
+
+        def test_leaks():
+            KEPT.append(torch.ones(10) * 2)
+            BEFORE.update(sys.modules)
+
+        def test_next():
+            added = {name for name in set(sys.modules) - BEFORE if name.startswith("torch")}
+            assert added <= {"torch.utils._python_dispatch"}, added
+        """,
+        apart=True,
+    )
+    assert found.verdicts == {"test_leaks": "leaked", "test_next": "clean"}
+
+
+def test_a_mock_in_the_place_of_torch(run: Runner) -> None:
+    found = run(
+        """
+        import sys, torch
+        from unittest import mock
+        KEPT = []
+
+        def test_mocked(monkeypatch):
+            monkeypatch.setitem(sys.modules, "torch", mock.MagicMock())
+            KEPT.append(torch.ones(10))
+
+        def test_absent():
+            with mock.patch.dict(sys.modules, {"torch": None}):
+                KEPT.append(torch.ones(10) + 1)
+
+        def test_clean():
+            assert torch.ones(10).sum() == 10
+        """,
+        apart=True,
+    )
+    assert found.verdicts == {"test_mocked": "leaked", "test_absent": "leaked", "test_clean": "clean"}
+
+
+def test_gradients_of_a_shared_model_do_not_look_like_growth(run: Runner) -> None:
+    found = run(
+        """
+        import pytest, torch
+        KEPT = []
+
+        @pytest.fixture(scope="session")
+        def model():
+            return torch.nn.Linear(8, 8)
+
+        def test_trains(model):
+            model(torch.ones(4, 8)).sum().backward()
+            KEPT.append(torch.ones(3))
+
+        def test_next(model):
+            pass
+        """,
+        apart=True,
+    )
+    finding = found.finding("test_trains")
+    assert (finding["kind"], finding["count"], finding["bytes_per_run"]) == ("growing", 1, 12)
+    assert finding["tensors"][0]["created"]["code"] == "KEPT.append(torch.ones(3))"
+
+
+def test_a_default_device_and_a_mode_of_the_users(run: Runner) -> None:
+    found = run(
+        """
+        import torch
+        from torch.overrides import TorchFunctionMode
+        KEPT = []
+
+        class Mine(TorchFunctionMode):
+            def __torch_function__(self, func, types, args=(), kwargs=None):
+                return func(*args, **(kwargs or {}))
+
+        def test_device():
+            torch.set_default_device("cpu")
+            try:
+                KEPT.append(torch.ones(3))
+            finally:
+                torch.set_default_device(None)
+
+        def test_mode():
+            with Mine():
+                KEPT.append(torch.ones(3))
+
+        def test_clean():
+            with Mine(), torch.inference_mode():
+                torch.ones(3)
+        """,
+        apart=True,
+    )
+    assert found.verdicts == {"test_device": "leaked", "test_mode": "leaked", "test_clean": "clean"}
+
+
+def test_a_view_names_the_line_of_its_storage(run: Runner) -> None:
+    found = run(
+        """
+        import torch
+        LAST = []
+
+        def test_it():
+            logits = torch.ones(256, 256)
+            LAST.append(logits[0, 0])
+        """,
+        apart=True,
+    )
+    finding = found.finding("test_it")
+    assert (finding["count"], finding["bytes"]) == (1, 256 * 256 * 4)
+    assert finding["tensors"][0]["created"]["code"] == "logits = torch.ones(256, 256)"
+
+
+def test_a_timer_that_would_run_out_in_our_own_work(run: Runner) -> None:
+    pytest.importorskip("pytest_timeout")
+    found = run(
+        """
+        import time, torch
+        KEPT = []
+
+        def test_slow():
+            time.sleep(2.5)
+            KEPT.append(torch.ones(10))
+
+        def test_next():
+            pass
+        """,
+        "--timeout=4",
+        "--timeout-method=thread",
+        apart=True,
+    )
+    assert found.verdicts == {"test_slow": "leaked", "test_next": "clean"}
+
+
+def test_a_keyboard_interrupt_of_the_tests_own(run: Runner) -> None:
+    found = run(
+        """
+        import torch
+        KEPT = []
+
+        def test_it():
+            if KEPT:
+                raise KeyboardInterrupt
+            KEPT.append(torch.ones(2**19))
+
+        def test_next():
+            pass
+        """,
+        apart=True,
+    )
+    assert found.verdicts == {"test_it": "leaked", "test_next": "clean"}
+    assert "KeyboardInterrupt" in found.finding("test_it")["why_unconfirmed"]

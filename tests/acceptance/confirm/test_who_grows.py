@@ -1,0 +1,79 @@
+"""Who is named where one holder keeps the latest only and another one keeps all."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from tests.conftest import Runner
+
+pytestmark = pytest.mark.interpreter
+
+SERVICE = """
+    import pytest
+
+    class Service:
+        current = None
+
+    class Engine:
+        def __init__(self):
+            self.weights = Buffer(64)
+
+    @pytest.fixture(scope="module")
+    def service():
+        return Service()
+"""
+
+
+def test_a_fixture_that_refers_to_its_latest_user_is_not_blamed(run: Runner) -> None:
+    found = run(
+        SERVICE
+        + """
+    KEPT = []
+
+    def test_fit(service):
+        engine = Engine()
+        service.current = engine
+        KEPT.append({"a": {"b": {"c": engine}}})
+
+    def test_service_is_there(service):
+        assert service is not None
+    """
+    )
+    finding = found.finding("test_fit")
+    assert (finding["kind"], finding["holder"]["text"]) == (
+        "growing",
+        "test_it.KEPT[0]['a']['b']['c'].weights",
+    )
+
+
+def test_a_fixture_that_keeps_its_latest_user_alone_adds_nothing(run: Runner) -> None:
+    found = run(
+        SERVICE
+        + """
+    def test_fit(service):
+        service.current = Engine()
+
+    def test_service_is_there(service):
+        assert service is not None
+    """
+    )
+    assert found.verdicts == {"test_fit": "noted", "test_service_is_there": "clean"}
+
+
+def test_a_small_cache_beside_a_large_leak_is_a_note(run: Runner) -> None:
+    found = run(
+        """
+    MODEL, WINDOWS = [], []
+
+    def test_big():
+        if not MODEL:
+            MODEL.append(Buffer(4 * 2**20))
+            WINDOWS.append(Buffer(4096))
+    """
+    )
+    failed = {one["holder"]["root"].rpartition(".")[2]: one["failed"] for one in found.tests["test_big"]["findings"]}
+    assert failed == {"MODEL": True, "WINDOWS": False}
+    found.result.stdout.no_fnmatch_line("*WINDOWS*")

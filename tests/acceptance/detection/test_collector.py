@@ -1,0 +1,246 @@
+"""A test's own use of the collector behaves as without the plugin."""
+
+from __future__ import annotations
+
+import textwrap
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from tests.conftest import Runner
+
+pytestmark = pytest.mark.interpreter
+
+SOURCE = """
+    import gc, weakref
+    import pytest
+
+    class Node:
+        pass
+
+    def cycle():
+        node = Node()
+        node.itself = node
+        return weakref.ref(node)
+
+    OLD = []
+    KEPT = []
+
+    def test_collect_is_full():
+        '''Garbage made by an earlier test, frozen since, is found.'''
+        gc.disable()
+        try:
+            OLD.append(cycle())
+        finally:
+            gc.enable()
+
+    def test_collect_reaches_old_garbage():
+        node = Node()
+        node.itself, reference = node, weakref.ref(node)
+        KEPT.append(node)
+        del node
+        gc.collect()
+        KEPT.clear()
+        assert reference() is not None
+        assert gc.collect() >= 1
+        assert reference() is None
+
+    def test_count_objects():
+        gc.collect()
+        before = len(gc.get_objects())
+        assert before > 10_000
+        kept = [[] for _ in range(100)]
+        gc.collect()
+        assert 100 <= len(gc.get_objects()) - before <= 110
+
+    def test_count_objects_with_arrays():
+        buffers = [Buffer() for _ in range(10)]
+        gc.collect()
+        before = len(gc.get_objects())
+        gc.collect()
+        assert len(gc.get_objects()) - before <= 2
+
+    def test_young_collection_after_a_look():
+        reference = cycle()
+        assert gc.get_objects()
+        gc.collect(1)
+        assert reference() is None
+
+    def test_referrers_of_old_objects():
+        assert [holder for holder in gc.get_referrers(KEPT) if holder is globals()]
+        assert gc.get_referrers(object()) == []
+
+    def test_generations():
+        assert gc.get_objects(generation=2)
+        assert any(o is KEPT for o in gc.get_objects(generation=2))
+
+    def test_nothing_is_frozen():
+        assert gc.get_freeze_count() < 5000  # Python 3.12 freezes a few hundred as it starts
+
+    def test_freeze_and_unfreeze():
+        reference = cycle()
+        buffer = Buffer()
+        gc.freeze()
+        assert gc.get_freeze_count() > 10_000
+        gc.collect()
+        assert reference() is not None
+        gc.unfreeze()
+        assert gc.get_freeze_count() == 0
+        gc.collect()
+        assert reference() is None
+
+    def test_disable():
+        gc.disable()
+        try:
+            reference = cycle()
+            junk = [[] for _ in range(5000)]
+            assert reference() is not None
+            assert not gc.isenabled()
+        finally:
+            gc.enable()
+
+    def test_weak_references():
+        buffer = Buffer()
+        gc.collect()
+        assert weakref.getweakrefcount(buffer) == 0
+        gc.get_objects()
+        assert weakref.getweakrefs(buffer) == []
+
+    def test_finalizers_run():
+        called = []
+        node = Node()
+        node.itself = node
+        weakref.finalize(node, called.append, 1)
+        del node
+        gc.collect()
+        assert called == [1]
+"""
+
+
+def test_as_without_the_plugin(run: Runner, pytester: pytest.Pytester) -> None:
+    # In a process of its own: what an outer run holds would be counted too.
+    without = run(SOURCE, plugin="--no-gpu-leak", apart=True)
+    without.result.assert_outcomes(passed=12)
+    with_it = run("", apart=True)
+    with_it.result.assert_outcomes(passed=12)
+    assert set(with_it.verdicts.values()) == {"clean"}
+
+
+@pytest.mark.parametrize("call", ["gc.collect()", "gc.get_objects()", "gc.get_referrers(KEPT)", "gc.freeze()"])
+def test_a_leak_around_a_look_at_the_heap_is_found(run: Runner, call: str) -> None:
+    found = run(
+        f"""
+        import gc
+        KEPT = []
+
+        def test_before():
+            KEPT.append(Buffer(100))
+            {call}
+
+        def test_after():
+            {call}
+            KEPT.append(Buffer(200))
+
+        def test_clean():
+            buffer = Buffer(300)
+            {call}
+        """,
+        apart=True,
+    )
+    assert found.verdicts == {"test_before": "leaked", "test_after": "leaked", "test_clean": "clean"}
+    assert found.finding("test_before")["bytes"] == 100
+    assert found.finding("test_after")["bytes"] == 200
+
+
+def test_a_fixture_that_freezes_for_good(run: Runner) -> None:
+    found = run(
+        """
+        import gc, pytest
+        KEPT, OLD = [], [Buffer() for _ in range(10)]
+
+        @pytest.fixture(scope="module", autouse=True)
+        def frozen():
+            gc.freeze()
+            yield
+            gc.unfreeze()
+
+        def test_clean():
+            Buffer()
+            assert gc.get_freeze_count() > 10_000
+
+        def test_leak():
+            KEPT.append(Buffer(7))
+
+        def test_thaws():
+            gc.unfreeze()
+            Buffer()
+
+        def test_last():
+            pass
+        """,
+        apart=True,
+    )
+    assert found.verdicts == {"test_clean": "clean", "test_leak": "leaked", "test_thaws": "clean", "test_last": "clean"}
+    assert found.finding("test_leak")["bytes"] == 7
+
+
+def test_a_conftest_that_binds_the_functions(run: Runner, pytester: pytest.Pytester) -> None:
+    conftest = pytester.path / "conftest.py"
+    conftest.write_text("from gc import get_objects, collect\n" + conftest.read_text())
+    found = run(
+        """
+        import conftest
+        KEPT = ["marker"]
+
+        def test_sees_everything():
+            assert any(o is KEPT for o in conftest.get_objects())
+        """,
+        apart=True,
+    )
+    assert found.verdicts == {"test_sees_everything": "clean"}
+    found.result.assert_outcomes(passed=1)
+
+
+def test_errors_in_finalizers_that_we_bring_forward_fail_nobody(run: Runner, pytester: pytest.Pytester) -> None:
+    source = """
+        class Rude:
+            def __del__(self):
+                raise ValueError("going")
+
+        def test_makes_rude_garbage():
+            rude = Rude()
+            rude.itself = rude
+
+        def test_next():
+            pass
+    """
+    found = run(source, "-W", "error")
+    found.result.assert_outcomes(passed=2, warnings=1)
+    found.result.stdout.fnmatch_lines(["*ValueError ignored in a finalizer*test_makes_rude_garbage*"])
+
+
+def test_garbage_does_not_pile_up(run: Runner) -> None:
+    """Frozen garbage would be freed by nobody: the heap stays small over many tests that make cycles."""
+    source = textwrap.dedent(
+        """
+        import gc, pytest
+
+        class Node:
+            alive = 0
+
+            def __init__(self):
+                Node.alive += 1
+                self.itself = self
+
+            def __del__(self):
+                Node.alive -= 1
+
+        @pytest.mark.parametrize("i", range(300))
+        def test_cycles(i):
+            for _ in range(5):
+                Node()
+            assert Node.alive < 500
+        """
+    )
+    run(source).result.assert_outcomes(passed=300)

@@ -1,0 +1,275 @@
+"""What is found, and what is not."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from tests.conftest import Runner
+
+pytestmark = pytest.mark.interpreter
+
+MODES = ["epoch", "scan"]
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_an_array_kept_in_a_list_is_a_leak(run: Runner, mode: str) -> None:
+    found = run(
+        """
+        KEPT = []
+
+        def test_leaks():
+            KEPT.append(Buffer(4096))
+
+        def test_clean():
+            assert Buffer(10).memory.size == 10
+        """,
+        f"--gpu-leak-scan={mode}",
+    )
+    assert found.verdicts == {"test_leaks": "leaked", "test_clean": "clean"}
+    finding = found.finding("test_leaks")
+    assert (finding["kind"], finding["failed"], finding["count"], finding["bytes"]) == ("growing", True, 1, 4096)
+    assert finding["bytes_per_run"] == 4096
+    assert found.holder("test_leaks").startswith("test_it.KEPT[")
+    assert finding["tensors"][0]["created"]["code"] == "KEPT.append(Buffer(4096))"
+    assert found.result.ret == 1
+
+
+def test_what_other_tests_left_is_not_found_again(run: Runner) -> None:
+    found = run(
+        """
+        KEPT = []
+
+        def test_leaks():
+            KEPT.append(Buffer())
+
+        def test_uses_it():
+            assert KEPT[0].memory.size
+
+        def test_drops_it():
+            KEPT.clear()
+        """
+    )
+    assert found.verdicts == {"test_leaks": "leaked", "test_uses_it": "clean", "test_drops_it": "clean"}
+
+
+def test_arrays_that_share_memory_are_counted_once(run: Runner) -> None:
+    found = run(
+        """
+        KEPT = []
+
+        def test_views():
+            whole = Buffer(1000)
+            KEPT.extend([whole, whole.view(), whole.view()])
+        """
+    )
+    finding = found.finding("test_views")
+    assert (finding["count"], finding["bytes"]) == (1, 1000)
+
+
+def test_a_view_of_older_memory_leaves_no_bytes(run: Runner) -> None:
+    found = run(
+        """
+        OLD, KEPT = Buffer(5000), []
+
+        def test_view():
+            KEPT.append(OLD.view())
+        """
+    )
+    finding = found.finding("test_view")
+    assert (finding["kind"], finding["count"], finding["bytes"]) == ("growing", 1, 0)
+    assert finding["tensors"][0]["storage_bytes"] == 5000
+
+
+def test_devices_are_told_apart(run: Runner) -> None:
+    found = run(
+        """
+        KEPT = []
+
+        def test_two():
+            KEPT.extend([Buffer(10, "gpu:0"), Buffer(20, "gpu:1")])
+        """
+    )
+    findings = found.tests["test_two"]["findings"]
+    assert {(finding["device"], finding["bytes"]) for finding in findings} == {("gpu:0", 10), ("gpu:1", 20)}
+
+
+def test_one_finding_for_each_root(run: Runner) -> None:
+    found = run(
+        """
+        LEFT, RIGHT = [], {}
+
+        def test_both():
+            LEFT.extend([Buffer(1), Buffer(2)])
+            RIGHT[len(RIGHT)] = Buffer(3)
+        """
+    )
+    findings = found.tests["test_both"]["findings"]
+    roots = {finding["holder"]["root"]: (finding["count"], finding["bytes"]) for finding in findings}
+    assert roots == {"test_it.LEFT": (2, 3), "test_it.RIGHT": (1, 3)}
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_cycles_are_noted_and_fail_nothing(run: Runner, mode: str) -> None:
+    found = run(
+        """
+        class Node:
+            pass
+
+        def test_cycle():
+            node = Node()
+            node.itself, node.data = node, Buffer(2**22)
+
+        def test_after():
+            pass
+        """,
+        f"--gpu-leak-scan={mode}",
+        apart=True,  # pytester's own records of hook calls would bring an automatic collection about
+    )
+    assert found.verdicts == {"test_cycle": "noted", "test_after": "clean"}
+    finding = found.finding("test_cycle")
+    assert (finding["kind"], finding["count"], finding["bytes"], finding["failed"]) == ("cycle", 1, 2**22, False)
+    assert found.result.ret == 0
+
+
+@pytest.mark.parametrize(("policy", "verdict"), [("ignore", "clean"), ("note", "noted"), ("fail", "leaked")])
+def test_the_policy_on_cycles(run: Runner, policy: str, verdict: str) -> None:
+    found = run(
+        """
+        def test_cycle():
+            loop = [Buffer()]
+            loop.append(loop)
+        """,
+        f"--gpu-leak-cycles={policy}",
+        apart=True,
+    )
+    assert found.verdicts == {"test_cycle": verdict}
+
+
+@pytest.mark.parametrize("outcome", ["failed", "skipped", "xfailed", "error"])
+@pytest.mark.parametrize("mode", MODES)
+def test_a_test_that_does_not_pass_is_not_checked(run: Runner, outcome: str, mode: str) -> None:
+    ending = {
+        "failed": "assert not big",
+        "skipped": "pytest.skip('no')",
+        "xfailed": "pytest.xfail('known')",
+        "error": "",
+    }[outcome]
+    found = run(
+        f"""
+        import pytest
+
+        @pytest.fixture
+        def broken():
+            held = Buffer(2**22)
+            if {outcome == "error"}:
+                raise ValueError
+
+        def test_it(broken):
+            big = Buffer(2**22)
+            {ending}
+
+        def test_next():
+            pass
+        """,
+        f"--gpu-leak-scan={mode}",
+    )
+    assert found.verdicts == {"test_it": "unchecked", "test_next": "clean"}
+    assert found.tests["test_it"]["outcome"] == outcome
+    assert found.tests["test_it"]["why_unchecked"]
+
+
+def test_an_unexpected_pass_is_checked(run: Runner) -> None:
+    found = run(
+        """
+        import pytest
+        KEPT = []
+
+        @pytest.mark.xfail(strict=False)
+        def test_it():
+            KEPT.append(Buffer())
+        """
+    )
+    assert found.tests["test_it"]["outcome"] == "xpassed"
+    assert found.verdicts == {"test_it": "leaked"}
+
+
+def test_function_fixtures_and_their_values(run: Runner) -> None:
+    found = run(
+        """
+        import pytest
+        KEPT = []
+
+        @pytest.fixture
+        def clean():
+            yield Buffer()
+
+        @pytest.fixture
+        def leaky():
+            KEPT.append(Buffer())
+            return KEPT[-1]
+
+        def test_clean(clean):
+            assert clean
+
+        def test_leaky(clean, leaky):
+            assert leaky
+        """
+    )
+    assert found.verdicts == {"test_clean": "clean", "test_leaky": "leaked"}
+    assert found.finding("test_leaky")["count"] == 1
+
+
+def test_log_records_with_arrays_are_no_leak(run: Runner) -> None:
+    found = run(
+        """
+        import logging, pytest
+
+        @pytest.fixture
+        def noisy():
+            yield
+            logging.getLogger().warning("down %s", Buffer(2**22))
+
+        def test_logs(noisy, caplog):
+            logging.getLogger().warning("up %s", Buffer(2**22))
+            assert len(caplog.records) == 1
+        """,
+        apart=True,  # an outer run's handlers would keep the records too
+    )
+    assert found.verdicts == {"test_logs": "clean"}
+
+
+def test_settle_hook_may_clear_a_cache_on_purpose(run: Runner, pytester: pytest.Pytester) -> None:
+    with (pytester.path / "conftest.py").open("a") as conftest:
+        conftest.write(
+            "\ndef pytest_gpuleak_settle(config, nodeid):\n"
+            "    import test_it\n"
+            "    assert nodeid.endswith('test_cached')\n"
+            "    test_it.CACHE.clear()\n"
+        )
+    found = run(
+        """
+        CACHE = {}
+
+        def test_cached():
+            CACHE[len(CACHE)] = Buffer(2**22)
+        """
+    )
+    assert found.verdicts == {"test_cached": "clean"}
+
+
+def test_a_thread_that_ends_late_is_waited_for(run: Runner) -> None:
+    found = run(
+        """
+        import threading, time
+
+        def work(buffer):
+            time.sleep(0.1)
+
+        def test_thread():
+            threading.Thread(target=work, args=(Buffer(2**22),)).start()
+        """
+    )
+    assert found.verdicts == {"test_thread": "clean"}

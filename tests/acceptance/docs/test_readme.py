@@ -1,0 +1,132 @@
+"""The README's code runs, and what it says that the examples and the code print is what they print."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from pytest_gpuleak.session.config.options import OPTIONS
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from pytest_gpuleak.session.config.options import Option
+
+pytestmark = pytest.mark.slow
+
+
+ROOT = Path(__file__).resolve().parents[3]
+README = ROOT / "README.md"
+BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
+
+
+def blocks() -> list[tuple[str, str]]:
+    """The README's fenced blocks, each with its language."""
+    return BLOCK.findall(README.read_text(encoding="utf-8"))
+
+
+def programs() -> list[tuple[str, str]]:
+    """The programs that the README shows, each with the output that it shows next."""
+    found = blocks()
+    return [
+        (code, shown) for (lang, code), (then, shown) in itertools.pairwise(found) if (lang, then) == ("python", "text")
+    ]
+
+
+def run(command: Sequence[str | Path], folder: Path) -> str:
+    """Run a command as a user would, at 80 columns and on the CPU; what it printed."""
+    # Not what the outer pytest, and those who run it, have set for themselves.
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(("PYTEST", "COV_"))}
+    env = {**kept, "COLUMNS": "80", "CUDA_VISIBLE_DEVICES": "", "PYTHONDONTWRITEBYTECODE": "1"}
+    done = subprocess.run(command, cwd=folder, env=env, text=True, capture_output=True, check=False)
+    assert done.returncode in (0, 1), done.stdout + done.stderr
+    return done.stdout
+
+
+def comparable(output: str) -> str:
+    """Output without what differs between two runs, or two checkouts.
+
+    That is: times, the folder, which of a list's elements was shown, and where lines are broken, since that depends
+    on the length of the folder's name.
+    """
+    text = re.sub(r"[^\s(]*/(examples/trainer|predict\.py)", r"\1", output)
+    text = re.sub(r"\[\d+\](?=\.\w+\n|\s+\()", "[N]", text)
+    text = re.sub(r"; \d+ us a test|; [\d.]+ ms a test", "; TIME a test", text)
+    text = re.sub(r"=* (.*) in [\d.]+s(?: \([\d:]+\))? =*", r"\1 in TIME", text)
+    return re.sub(r"[\s:]+", " ", text).strip()
+
+
+@pytest.mark.torch
+def test_the_examples_print_what_the_readme_shows(tmp_path: Path) -> None:
+    options = ["-p", "no:cacheprovider", "-p", "no:randomly", "-o", "addopts="]
+    output = run([sys.executable, "-m", "pytest", *options, "--gpu-leak", "examples"], ROOT)
+    shown = next(text for lang, text in blocks() if lang == "text").partition("\ndemo: ")[0]
+    assert comparable(output[output.index("examples/tests/") :]) == comparable(shown)
+
+
+def test_the_demo_says_what_the_readme_shows() -> None:
+    last = next(text for lang, text in blocks() if lang == "text").rstrip().splitlines()[-1]
+    assert last in (ROOT / "scripts" / "demo").read_text(encoding="utf-8")
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize("number", range(len(programs())))
+def test_a_program_prints_what_the_readme_shows(number: int, tmp_path: Path) -> None:
+    code, shown = programs()[number]
+    (tmp_path / "predict.py").write_text(code, encoding="utf-8")
+    assert comparable(run([sys.executable, "predict.py"], tmp_path)) == comparable(shown)
+
+
+def test_there_are_programs_to_run() -> None:
+    assert len(programs()) == 3
+
+
+def test_the_markers_the_ini_and_the_hook_are_accepted(pytester: pytest.Pytester) -> None:
+    pytester.makepyprojecttoml("".join(code for lang, code in blocks() if lang == "toml"))
+    snippets = [code for lang, code in blocks() if lang == "python" and code not in dict(programs())]
+    pytester.makeconftest("".join(code for code in snippets if "def pytest_" in code))
+    pytester.makepyfile("".join(code for code in snippets if "def test_" in code))
+    result = pytester.runpytest_subprocess("--strict-markers", "-p", "no:randomly")
+    result.assert_outcomes(passed=3)
+    result.stdout.fnmatch_lines(
+        [
+            "gpu-leak: *fails on 4.0 MiB or more left behind*",
+            "gpu-leak: 1 budget was not checked: no device was used",
+            "gpu-leak: 0 leaked, 3 clean*",
+        ]
+    )
+
+
+def readme_row(option: Option) -> str:
+    """The row of the README's table that an option has, without what is markup."""
+    flag = f"{option.flag} / --no-gpu-leak" if option.target == "enabled" else option.flag
+    cells = (f"{flag} {option.kind.metavar}".strip(), option.default, option.help)
+    return re.sub(" +", " ", f"| {' | '.join(cells)} |")
+
+
+def test_the_readme_s_table_is_the_table_of_options() -> None:
+    rows = re.findall(r"^\| `--.* \|$", README.read_text(encoding="utf-8"), re.MULTILINE)
+    plain = [re.sub(r" \(\[.*?\]\(.*?\)\)", "", row).replace("`", "") for row in rows]
+    assert plain == [readme_row(option) for option in OPTIONS]
+
+
+def test_every_option_in_the_readme_is_one_of_the_command_line_s(pytester: pytest.Pytester) -> None:
+    text = pytester.runpytest_subprocess("--help").stdout.str()
+    options = set(re.findall(r"--(?:no-)?gpu-leak[\w-]*", text))
+    assert options == set(re.findall(r"--(?:no-)?gpu-leak[\w-]*", README.read_text(encoding="utf-8")))
+
+
+@pytest.mark.parametrize(
+    "page", ["README.md", "CHANGELOG.md", *(f"docs/{path.name}" for path in ROOT.glob("docs/*.md"))]
+)
+def test_links_lead_somewhere(page: str) -> None:
+    links = re.findall(r"\]\(([^)#]+)", (ROOT / page).read_text(encoding="utf-8"))
+    local = [link for link in links if not link.startswith("https://")]
+    assert [link for link in local if not (ROOT / page).parent.joinpath(link).exists()] == []

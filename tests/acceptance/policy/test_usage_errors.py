@@ -1,0 +1,236 @@
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+pytestmark = pytest.mark.slow
+
+RunPolicy = Callable[..., Any]
+native_toml = pytest.mark.skipif(pytest.version_tuple < (9,), reason="pytest 9 brought [tool.pytest]")
+
+SIZES = "only a number of MiB from 0, or a size in B, KiB, MiB, GiB or TiB such as '512KiB'"
+COUNTS = "only a whole number from 0 to 9223372036854775807"
+LIMITS = SIZES.replace("only ", "only 'off', or ")
+MODES = "only 'off', or of 'heap', 'tracemalloc', 'pympler', 'rss' one or, with commas, several"
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "accepted"),
+    [
+        ("tensors", "few", COUNTS),
+        ("tensors", "-1", COUNTS),
+        ("tensors", "1.5", COUNTS),
+        ("tensors", "9223372036854775808", COUNTS),
+        ("tensors", "9" * 70, COUNTS),
+        ("mb", "nan", SIZES),
+        ("mb", "3 parsec", SIZES),
+        ("retained-mb", "-3", SIZES),
+        ("reserved-mb", "-1", LIMITS),
+        ("host", "heap,stack", MODES),
+        ("host", "off,heap", MODES),
+        ("host", "heap,,rss", MODES),
+        ("host-mb", "off", SIZES),
+        ("max-mb", "-1", LIMITS),
+        ("max-mb", "nan", LIMITS),
+        ("max-mb", "inf", LIMITS),
+        ("top", "all", COUNTS),
+        ("confirm", "true", COUNTS),
+        ("confirm-limit", "1 min", "only a number of seconds from 0"),
+        ("cycles", "warn", "only one of 'ignore', 'note', 'fail'"),
+        ("scan", "Epoch", "only one of 'epoch', 'scan'"),
+    ],
+)
+def test_command_line_and_ini(
+    run_policy: RunPolicy, pytester: pytest.Pytester, name: str, value: str, accepted: str
+) -> None:
+    said = f"{value!r} is not accepted, {accepted}"
+    assert run_policy(f"--gpu-leak-{name}={value}").error == f"--gpu-leak-{name}: {said}"
+
+    ini_name = f"gpu_leak_{name.replace('-', '_')}"
+    assert run_policy("-o", f"{ini_name}={value}").error == f"ini value {ini_name}, given with -o: {said}"
+
+    ini = pytester.makeini(f"[pytest]\n{ini_name} = {value}\n")
+    assert run_policy().error == f"ini value {ini_name} in {ini}: {said}"
+
+
+def test_a_switch_of_the_run_is_true_or_false(run_policy: RunPolicy, pytester: pytest.Pytester) -> None:
+    ini = pytester.makeini("[pytest]\ngpu_leak_clean = after\n")
+    assert run_policy().error == f"ini value gpu_leak_clean in {ini}: 'after' is not accepted, only true or false"
+
+
+def test_a_bad_switch(run_policy: RunPolicy, pytester: pytest.Pytester) -> None:
+    ini = pytester.makeini("[pytest]\ngpu_leak = maybe\n")
+    # In a process of its own, since pytest 7.4 itself warns of an error that early, and warnings are errors here.
+    run = run_policy(subprocess=True)
+    assert run.error == f"ini value gpu_leak in {ini}: 'maybe' is not accepted, only true or false"
+
+
+@native_toml
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("gpu_leak_mb = true", "True is not accepted"),
+        ("gpu_leak_mb = nan", "nan is not accepted"),
+        ("gpu_leak_mb = inf", "inf is not accepted"),
+        ("gpu_leak_confirm = 1.0", "1.0 is not accepted"),
+        ("gpu_leak_confirm = -1", "-1 is not accepted"),
+        ("gpu_leak_confirm = [1]", "[1] is not accepted"),
+        ("gpu_leak_confirm = [[1]]", "a list is not accepted"),
+        ("gpu_leak_scan = 3", "3 is not accepted"),
+        ("gpu_leak_report = 3", "3 is not accepted, only a path, or a list of paths"),
+        ("gpu_leak_report = [3]", "[3] is not accepted, only a path, or a list of paths"),
+        ('gpu_leak_host = ["heap", "stack"]', f"['heap', 'stack'] is not accepted, {MODES}"),
+        ("gpu_leak_host = []", f"a list is not accepted, {MODES}"),
+        ('gpu_leak_host = ["off", "heap"]', f"['off', 'heap'] is not accepted, {MODES}"),
+        ("gpu_leak_host = 1", f"1 is not accepted, {MODES}"),
+        ("gpu_leak_host_mb = -0.5", f"-0.5 is not accepted, {SIZES}"),
+        ("gpu_leak_reserved_mb = true", f"True is not accepted, {LIMITS}"),
+        ("gpu_leak_max_mb = inf", f"inf is not accepted, {LIMITS}"),
+        ("gpu_leak_clean = 2", "2 is not accepted, only true or false"),
+        ("gpu_leak_top = 1.5", f"1.5 is not accepted, {COUNTS}"),
+        ("gpu_leak_snapshots = 3", "3 is not accepted, only 'off', or the path of a folder"),
+        ("gpu_leak = 2", "2 is not accepted"),
+    ],
+)
+def test_native_toml(run_policy: RunPolicy, pytester: pytest.Pytester, line: str, said: str) -> None:
+    switch = "" if line.startswith("gpu_leak =") else "gpu_leak = true\n"
+    file = pytester.makepyprojecttoml(f"[tool.pytest]\n{switch}{line}\n")
+    assert run_policy().error.startswith(f"ini value {line.split(' =', maxsplit=1)[0]} in {file}: {said}")
+
+
+@pytest.mark.parametrize(
+    ("mark", "said"),
+    [
+        ("gpu_leak(3)", "positional argument 3 is not accepted, only keyword arguments: tensors, mb, retained_mb, "),
+        (
+            "gpu_leak(host='rss')",
+            "unknown argument host='rss', accepted are: tensors, mb, retained_mb, host_mb, confirm, cycles, ",
+        ),
+        ("gpu_leak(reserved_mb=3)", "unknown argument reserved_mb=3, accepted are: tensors, "),
+        ("gpu_leak(host_mb='lots')", f"host_mb='lots' is not accepted, {SIZES}"),
+        ("gpu_leak(confirm_limit=3)", "unknown argument confirm_limit=3, accepted are: tensors, "),
+        ("gpu_leak(mb='lots')", f"mb='lots' is not accepted, {SIZES}"),
+        ("gpu_leak(tensors=True)", f"tensors=True is not accepted, {COUNTS}"),
+        ("gpu_leak(tensors=1.0)", f"tensors=1.0 is not accepted, {COUNTS}"),
+        ("gpu_leak(tensors=None)", f"tensors=None is not accepted, {COUNTS}"),
+        ("gpu_leak(cycles=print)", "cycles=a builtin_function_or_method is not accepted, only one of 'ignore', "),
+        ("gpu_leak(scan=Hostile())", "scan=a Hostile is not accepted, only one of 'epoch', 'scan'"),
+        ("gpu_leak(scan='x' * 1000)", f"scan='{'x' * 79}... is not accepted"),
+        (r"gpu_leak(scan='\x1b[31m')", r"scan='\x1b[31m' is not accepted"),
+        ("allow_gpu_leak()", 'reason=None is not accepted, only a text that is not empty: reason="..."'),
+        ("allow_gpu_leak", "reason=None is not accepted"),
+        ("allow_gpu_leak(reason=' ')", "reason=' ' is not accepted"),
+        ("allow_gpu_leak(reason=3)", "reason=3 is not accepted"),
+        ("allow_gpu_leak('known')", "positional argument 'known' is not accepted, only keyword arguments: reason"),
+        ("allow_gpu_leak(reason='known', until=3)", "unknown argument until=3, accepted are: reason"),
+    ],
+)
+def test_markers(run_policy: RunPolicy, pytester: pytest.Pytester, mark: str, said: str) -> None:
+    pytester.makepyfile(
+        test_marked=f"""
+        import pytest
+
+        class Hostile:
+            @property
+            def __class__(self): raise RuntimeError
+            def __repr__(self): raise RuntimeError
+            def __eq__(self, other): raise RuntimeError
+
+        def test_before(): raise RuntimeError("no test may run")
+
+        @pytest.mark.{mark}
+        def test_one(): pass
+        """
+    )
+    run = run_policy("--gpu-leak")
+    assert run.error.startswith(f"pytest.mark.{mark.split('(', maxsplit=1)[0]}: {said}")
+    assert run.error.endswith("; on test_marked.py::test_one (test_marked.py:11)")
+    run.result.stdout.no_fnmatch_line("*RuntimeError*")
+
+
+def test_a_module_s_marker_is_named_with_its_first_test(run_policy: RunPolicy, pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(
+        test_marked="import pytest\npytestmark = pytest.mark.gpu_leak(MB=1)\ndef test_one(): pass\ndef test_two(): pass"
+    )
+    assert run_policy("--gpu-leak").error.endswith("on test_marked.py::test_one (test_marked.py:3)")
+
+
+def test_markers_are_not_judged_while_off(run_policy: RunPolicy, pytester: pytest.Pytester) -> None:
+    pytester.makepyfile("import pytest\ndef test_one(): pass")
+    run_policy().result.assert_outcomes(passed=1)
+
+
+def test_a_worker_s_usage_error_is_the_run_s(run_policy: RunPolicy, pytester: pytest.Pytester) -> None:
+    pytest.importorskip("xdist")
+    pytester.makepyfile(
+        test_marked="""
+        import pytest
+
+        @pytest.mark.gpu_leak(mb="lots")
+        def test_one(): print("ran")
+        def test_two(): print("ran")
+        """
+    )
+    run = run_policy("-n2", "--gpu-leak", "-s", subprocess=True)
+    assert run.error.startswith("pytest.mark.gpu_leak: mb='lots' is not accepted")
+
+
+class TestReportPaths:
+    ACCEPTED = "accepted is a file (.json, .html, .sarif or .md) in a folder that exists and may be written to"
+
+    def error(self, run: RunPolicy, path: str) -> str:
+        text: str = run("--gpu-leak", f"--gpu-leak-report={path}").error
+        assert text.endswith(self.ACCEPTED)
+        return text
+
+    def test_unknown_suffix(self, run_policy: RunPolicy) -> None:
+        assert self.error(run_policy, "leaks.xml").startswith("--gpu-leak-report: 'leaks.xml' names no known format;")
+        assert self.error(run_policy, "leaks").startswith("--gpu-leak-report: 'leaks' names no known format;")
+
+    def test_missing_folder(self, run_policy: RunPolicy) -> None:
+        assert "'no/leaks.json' lies in a folder that does not exist;" in self.error(run_policy, "no/leaks.json")
+
+    def test_folder(self, run_policy: RunPolicy, pytester: pytest.Pytester) -> None:
+        pytester.mkdir("leaks.json")
+        assert "'leaks.json' is a folder;" in self.error(run_policy, "leaks.json")
+        assert "'' is a folder;" in self.error(run_policy, "")
+
+    def test_name_too_long(self, run_policy: RunPolicy) -> None:
+        assert "cannot be used (" in self.error(run_policy, "x" * 5000 + ".json")
+
+    @pytest.mark.parametrize("denied", ["folder", "file"])
+    def test_no_permission(
+        self, run_policy: RunPolicy, pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, denied: str
+    ) -> None:
+        # Not by chmod: root may write everywhere.
+        pytester.path.joinpath("leaks.json").write_text("{}", encoding="utf-8")
+        path = pytester.path if denied == "folder" else pytester.path / "leaks.json"
+        access = os.access
+        monkeypatch.setattr(os, "access", lambda asked, mode: asked != path and access(asked, mode))
+        assert "'leaks.json' may not be written (permission denied);" in self.error(run_policy, "leaks.json")
+
+    def test_ini_names_its_file(self, run_policy: RunPolicy, pytester: pytest.Pytester) -> None:
+        ini = pytester.makeini("[pytest]\ngpu_leak = true\ngpu_leak_report = leaks.txt\n")
+        assert run_policy().error.startswith(f"ini value gpu_leak_report in {ini}: 'leaks.txt' names no known format;")
+
+    def test_not_checked_while_off(self, run_policy: RunPolicy) -> None:
+        assert run_policy("--gpu-leak-report=no/leaks.json").settings["reports"] == []
+
+    def test_relative_to_where_it_is_said(
+        self, run_policy: RunPolicy, pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        pytester.makeini("[pytest]\ngpu_leak = true\ngpu_leak_report =\n    a.json\n    my reports/b.json\n")
+        pytester.mkdir("my reports")
+        below = pytester.mkdir("below")
+        monkeypatch.chdir(below)
+        by_ini = run_policy().settings["reports"]
+        assert by_ini == [str(pytester.path / "a.json"), str(pytester.path / "my reports" / "b.json")]
+        by_command_line = run_policy("--gpu-leak-report", "c.json", "--gpu-leak-report=d.JSON").settings["reports"]
+        assert by_command_line == [str(below / "c.json"), str(below / "d.JSON")]
+
+    def test_toml_list(self, run_policy: RunPolicy, pytester: pytest.Pytester) -> None:
+        pytester.makepyprojecttoml('[tool.pytest.ini_options]\ngpu_leak = true\ngpu_leak_report = ["a.json"]\n')
+        assert run_policy().settings["reports"] == [str(pytester.path / "a.json")]

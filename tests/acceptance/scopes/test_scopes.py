@@ -1,0 +1,536 @@
+"""Whose memory it is: the test's, or that of a fixture wider than it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from tests.conftest import Runner
+
+pytestmark = pytest.mark.interpreter
+
+SCOPES = ["class", "module", "package", "session"]
+
+
+@pytest.mark.parametrize("scope", SCOPES)
+@pytest.mark.parametrize("mode", ["epoch", "scan"])
+def test_wider_fixtures_are_not_the_tests(run: Runner, scope: str, mode: str) -> None:
+    found = run(
+        f"""
+        import pytest
+
+        @pytest.fixture(scope="{scope}")
+        def model():
+            yield [Buffer(2**21)]
+
+        @pytest.fixture(scope="{scope}")
+        def late(model):
+            return Buffer(2**21)
+
+        class TestIt:
+            def test_one(self, model):
+                assert model
+
+            def test_two(self, request):
+                assert request.getfixturevalue("late")
+
+            def test_three(self, model, late):
+                pass
+        """,
+        f"--gpu-leak-scan={mode}",
+    )
+    assert set(found.verdicts.values()) == {"clean"}
+    assert found.report["fixtures"] == []
+    assert found.result.ret == 0
+
+
+@pytest.mark.parametrize("scope", SCOPES)
+def test_a_fixture_that_does_not_let_go(run: Runner, scope: str) -> None:
+    found = run(
+        f"""
+        import pytest
+        REGISTRY = {{}}
+
+        @pytest.fixture(scope="{scope}")
+        def model():
+            REGISTRY["model"] = Buffer(2**21)
+            yield REGISTRY["model"]
+
+        class TestIt:
+            def test_one(self, model):
+                pass
+
+            def test_two(self, model):
+                pass
+        """
+    )
+    assert set(found.verdicts.values()) == {"clean"}
+    record = found.fixtures["model"]
+    (finding,) = record["findings"]
+    assert (record["scope"], finding["kind"], finding["failed"], finding["bytes"]) == (scope, "retained", True, 2**21)
+    assert finding["holder"]["text"] == "test_it.REGISTRY['model']"
+    assert (record["file"], record["line"]) == ("test_it.py", 6)
+    assert found.result.ret == 1
+    found.result.assert_outcomes(passed=2)
+    found.result.stdout.fnmatch_lines(["*LEAKED fixture*model*", "*1 fixture leaked*"])
+
+
+def test_a_small_residue_of_a_fixture_is_a_note(run: Runner) -> None:
+    found = run(
+        """
+        import pytest
+        REGISTRY = {}
+
+        @pytest.fixture(scope="module")
+        def model():
+            REGISTRY["model"] = Buffer(100)
+
+        def test_one(model):
+            pass
+        """
+    )
+    assert found.fixtures["model"]["findings"][0]["failed"] is False
+    assert found.result.ret == 0
+
+
+def test_a_fixture_that_leaves_more_each_time_grows(run: Runner) -> None:
+    found = run(
+        """
+        import pytest
+        KEPT = []
+
+        @pytest.fixture(scope="class")
+        def model():
+            KEPT.append(Buffer(100))
+
+        class TestOne:
+            def test_it(self, model):
+                pass
+
+        class TestTwo:
+            def test_it(self, model):
+                pass
+        """
+    )
+    (finding,) = found.fixtures["model"]["findings"]
+    assert (finding["kind"], finding["failed"], finding["count"], finding["bytes"]) == ("growing", True, 1, 100)
+    assert found.result.ret == 1
+
+
+def test_parametrised_wider_fixture(run: Runner) -> None:
+    found = run(
+        """
+        import pytest
+        SLOT = {}
+
+        @pytest.fixture(scope="module", params=[1, 2, 3])
+        def model(request):
+            SLOT["x"] = Buffer(2**20 * request.param)
+            yield SLOT["x"]
+
+        def test_it(model):
+            pass
+        """
+    )
+    (finding,) = found.fixtures["model"]["findings"]
+    assert finding["kind"] == "retained"
+    assert set(found.verdicts.values()) == {"clean"}
+
+
+def test_what_a_test_adds_to_a_fixture_is_the_tests(run: Runner) -> None:
+    found = run(
+        """
+        import pytest
+
+        @pytest.fixture(scope="module")
+        def store():
+            return {"own": Buffer(10)}
+
+        def test_adds(store):
+            store["big"] = Buffer(2**21)
+
+        def test_reads(store):
+            assert store["big"]
+        """
+    )
+    assert found.verdicts == {"test_adds": "leaked", "test_reads": "clean"}
+    assert found.finding("test_adds")["kind"] == "retained"
+    assert found.finding("test_adds")["holder"]["kind"] == "fixture"
+    assert "store" in found.holder("test_adds")
+    assert found.report["fixtures"] == []
+
+
+def test_state_that_dies_with_the_fixture_is_not_left_behind(run: Runner) -> None:
+    found = run(
+        """
+        import pytest
+
+        @pytest.fixture(scope="module")
+        def store():
+            return {}
+
+        def test_adds(store):
+            store["big"] = Buffer(2**21)
+        """
+    )
+    assert found.verdicts == {"test_adds": "clean"}
+
+
+def test_the_last_test_of_a_module_is_run_again_with_its_fixtures(run: Runner) -> None:
+    found = run(
+        """
+        import pytest
+        KEPT = []
+
+        @pytest.fixture(scope="module")
+        def model():
+            yield Buffer(2**21)
+
+        def test_first(model):
+            pass
+
+        def test_last(model):
+            KEPT.append(Buffer(100))
+        """
+    )
+    assert found.verdicts == {"test_first": "clean", "test_last": "leaked"}
+    assert found.finding("test_last")["kind"] == "growing"
+    assert found.report["fixtures"] == []
+
+
+def test_a_fixtures_teardown_is_the_fixtures(run: Runner) -> None:
+    found = run(
+        """
+        import pytest
+        SAVED = {}
+
+        @pytest.fixture(scope="module")
+        def model():
+            yield Buffer(10)
+            SAVED["checkpoint"] = Buffer(2**21)
+
+        def test_it(model):
+            pass
+        """
+    )
+    assert found.verdicts == {"test_it": "clean"}
+    assert found.fixtures["model"]["findings"][0]["bytes"] == 2**21
+
+
+def test_a_failed_test_does_not_blame_its_fixture(run: Runner) -> None:
+    source = """
+        import pytest
+
+        @pytest.fixture(scope="module")
+        def model():
+            yield Buffer(2**21)
+
+        def test_it(model):
+            assert not model
+    """
+    found = run(source)
+    assert (found.verdicts, found.report["fixtures"]) == ({"test_it": "unchecked"}, [])
+    found.result.assert_outcomes(failed=1)
+
+
+@pytest.mark.parametrize("scope", ["class", "module", "session"])
+@pytest.mark.parametrize("option", ["--gpu-leak-cycles=note", "--gpu-leak-cycles=fail"])
+def test_the_garbage_of_a_failure_is_not_the_fixtures(run: Runner, scope: str, option: str) -> None:
+    source = f"""
+        import gc, pytest
+
+        gc.disable()  # garbage stays until the plugin asks for it
+        KEPT = []
+
+        @pytest.fixture(scope="{scope}")
+        def broken():
+            value = Buffer(2**21)
+            try:
+                raise RuntimeError("no model")
+            except RuntimeError as error:
+                kept = error  # a cycle: the error, its traceback, this frame
+                raise
+
+        @pytest.fixture(scope="{scope}")
+        def model():
+            yield Buffer(2**21)
+
+        class TestIt:
+            def test_broken(self, broken):
+                pass
+
+            def test_failing(self, model):
+                try:
+                    assert not model
+                except AssertionError as error:
+                    kept = error
+                    raise
+
+            def test_skipped(self, model):
+                pytest.skip(str(len(model.__class__.__name__)))
+
+            def test_passing(self, model):
+                pass
+
+        def test_next():
+            pass
+    """
+    found = run(source, option, apart=True)
+    assert found.report["fixtures"] == []
+    assert found.verdicts["TestIt::test_passing"] == found.verdicts["test_next"] == "clean"
+
+
+@pytest.mark.parametrize("ending", ["pytest.skip()", "assert not model"])
+def test_a_failure_does_not_hide_a_fixtures_own_garbage(run: Runner, ending: str) -> None:
+    source = f"""
+        import gc, pytest
+
+        gc.disable()
+
+        @pytest.fixture(scope="module")
+        def model():
+            kept = [Buffer(2**21)]
+            kept.append(kept)
+            yield kept
+
+        def test_first(model):
+            {ending}
+
+        def test_next(model):
+            pass
+    """
+    found = run(source, apart=True)
+    assert found.fixtures["model"]["findings"][0]["kind"] == "cycle"
+
+
+def test_a_failed_test_does_not_hide_its_fixture(run: Runner) -> None:
+    found = run(
+        """
+        import pytest
+        KEPT = []
+
+        @pytest.fixture(scope="class")
+        def model():
+            KEPT.append(Buffer(2**21))
+            yield KEPT[-1]
+
+        class TestIt:
+            def test_it(self, model):
+                assert not model
+
+        def test_next():
+            pass
+        """
+    )
+    assert found.verdicts == {"TestIt::test_it": "unchecked", "test_next": "clean"}
+    assert found.fixtures["model"]["findings"][0]["failed"] is True
+
+
+@pytest.mark.parametrize(
+    ("setup", "name", "scope"),
+    [
+        ("def setup_module():\n    KEPT.append(Buffer(2**21))", "test_it.setup_module", "module"),
+        ("def setUpModule():\n    KEPT.append(Buffer(2**21))", "test_it.setUpModule", "module"),
+    ],
+)
+def test_module_setup_as_the_user_wrote_it(run: Runner, setup: str, name: str, scope: str) -> None:
+    found = run(f"KEPT = []\n{setup}\n\ndef test_it():\n    pass\n")
+    assert found.verdicts == {"test_it": "clean"}
+    assert found.fixtures[name]["scope"] == scope
+    assert found.fixtures[name]["file"] == "test_it.py"
+
+
+def test_class_setup_as_the_user_wrote_it(run: Runner) -> None:
+    found = run(
+        """
+        import unittest
+        KEPT = []
+
+        class TestModel:
+            @classmethod
+            def setup_class(cls):
+                KEPT.append(Buffer(2**21))
+
+            def test_it(self):
+                pass
+
+        class TestCase(unittest.TestCase):
+            @classmethod
+            def setUpClass(cls):
+                KEPT.append(Buffer(2**21))
+
+            def test_it(self):
+                pass
+        """
+    )
+    assert set(found.verdicts.values()) == {"clean"}
+    assert set(found.fixtures) == {"TestModel.setup_class", "TestCase.setUpClass"}
+
+
+def test_setup_that_lets_go(run: Runner) -> None:
+    found = run(
+        """
+        import unittest
+        STATE = {}
+
+        def setup_module():
+            STATE["module"] = Buffer(2**21)
+
+        def teardown_module():
+            STATE.clear()
+
+        def setup_function():
+            STATE["function"] = Buffer(2**21)
+
+        def teardown_function():
+            del STATE["function"]
+
+        class TestModel:
+            def setup_class(cls):
+                cls.model = Buffer(2**21)
+
+            def teardown_class(cls):
+                del cls.model
+
+            def setup_method(self):
+                STATE["method"] = Buffer(2**21)
+
+            def teardown_method(self):
+                del STATE["method"]
+
+            def test_it(self):
+                pass
+
+        class TestCase(unittest.TestCase):
+            @classmethod
+            def setUpClass(cls):
+                cls.model = Buffer(2**21)
+
+            @classmethod
+            def tearDownClass(cls):
+                del cls.model
+
+            def setUp(self):
+                self.own = Buffer(2**21)
+                STATE["x"] = Buffer(2**21)
+                self.addCleanup(STATE.pop, "x")
+
+            def tearDown(self):
+                del self.own  # before 8.2 pytest keeps the instance until the class is done
+
+            def test_it(self):
+                assert self.own
+
+            def test_again(self):
+                assert self.model
+
+        def test_it():
+            pass
+        """
+    )
+    assert set(found.verdicts.values()) == {"clean"}
+    assert found.report["fixtures"] == []
+
+
+def test_fixtures_finalised_at_the_end_of_the_session(run: Runner) -> None:
+    """With -x the last fixtures are torn down outside any test."""
+    found = run(
+        """
+        import pytest
+        KEPT = []
+
+        @pytest.fixture(scope="session")
+        def model():
+            KEPT.append(Buffer(2**21))
+
+        def test_leaks(model):
+            KEPT.append(Buffer(1))
+
+        def test_never_run(model):
+            pass
+        """,
+        "-x",
+    )
+    assert found.verdicts == {"test_leaks": "leaked"}
+    assert found.fixtures["model"]["findings"][0]["failed"] is True
+
+
+def test_order_does_not_change_a_growing_verdict(run: Runner, pytester: pytest.Pytester) -> None:
+    for order in ("", "::-1"):
+        conftest = pytester.path / "conftest.py"
+        text = conftest.read_text().split("\ndef pytest_collection_modifyitems")[0]
+        conftest.write_text(
+            text + f"\ndef pytest_collection_modifyitems(items):\n    items[:] = items[::{order[2:] or 1}]\n"
+        )
+        found = run(
+            """
+            import pytest
+            KEPT = []
+
+            @pytest.fixture(scope="module")
+            def shared():
+                return Buffer(10)
+
+            def test_a(shared):
+                pass
+
+            def test_b(shared):
+                KEPT.append(Buffer(100))
+
+            def test_c(shared):
+                pass
+            """
+        )
+        assert found.verdicts == {"test_a": "clean", "test_b": "leaked", "test_c": "clean"}
+        assert found.finding("test_b")["kind"] == "growing"
+
+
+def test_what_a_harness_frame_holds_is_not_left_behind(run: Runner, pytester: pytest.Pytester) -> None:
+    """pytest-flaky keeps a TestCase's instance in a local variable of its hook until the test has been reported."""
+    with (pytester.path / "conftest.py").open("a") as conftest:
+        conftest.write(
+            "\n\n@pytest.hookimpl(hookwrapper=True)\n"
+            "def pytest_runtest_protocol(item):\n"
+            "    import builtins\n"
+            "    held = []\n"
+            "    builtins.keep_in_a_frame = held.append\n"
+            "    yield\n"
+            "    assert held\n"
+        )
+    found = run(
+        """
+        import builtins
+
+        def test_it():
+            keep = vars(builtins).pop("keep_in_a_frame", [].append)
+            keep(Buffer(2**21))
+
+        def test_next():
+            vars(builtins).pop("keep_in_a_frame")(1)
+        """,
+        apart=True,
+    )
+    assert found.verdicts == {"test_it": "clean", "test_next": "clean"}
+
+
+def test_cycles_of_the_last_test_of_a_class_are_freed_young(run: Runner) -> None:
+    found = run(
+        """
+        import pytest
+
+        @pytest.fixture(scope="class")
+        def shared():
+            yield Buffer(10)
+
+        class TestIt:
+            def test_last(self, shared):
+                loop = [Buffer(2**21)]
+                loop.append(loop)
+        """,
+        apart=True,
+    )
+    finding = found.finding("TestIt::test_last")
+    assert (finding["kind"], finding["count"]) == ("cycle", 1)
+    assert found.report["fixtures"] == []

@@ -1,0 +1,131 @@
+"""Who left what: the session's account."""
+
+from __future__ import annotations
+
+import gc
+import weakref
+from typing import TYPE_CHECKING
+
+from pytest_gpuleak.engine.detect.fixture_ownership import OwnedSetup
+from pytest_gpuleak.engine.left_behind import LEAST_SWEPT, MAX_HOLDERS, Left, LeftBehind, active_fixtures, owner_of
+from pytest_gpuleak.model.outcomes import FixturePlace
+from pytest_gpuleak.model.policy import Policy
+from tests.support.standin import Buffer, StandInArrays
+
+if TYPE_CHECKING:
+    from pytest_gpuleak.model.readings import ArrayReading
+
+ARRAYS = StandInArrays()
+PLACE = FixturePlace("model", "module", "tests/test_model.py", "tests/test_model.py", 3)
+
+
+def note(account: LeftBehind, owner: str, buffer: Buffer, holder: str = "") -> None:
+    account.note(owner, buffer.device, buffer.memory.size, ARRAYS.hold(buffer), holder)
+
+
+def test_what_is_left_is_summed_by_owner_and_device_with_the_most_bytes_first() -> None:
+    account = LeftBehind()
+    kept = [Buffer(100), Buffer(50), Buffer(500, "cuda:0"), Buffer(120)]
+    for buffer, owner in zip(kept, ("a", "a", "a", "b"), strict=True):
+        note(account, owner, buffer)
+
+    assert account.alive() == [
+        Left("a", "cuda:0", 500, 1),
+        Left("a", "cpu", 150, 2),
+        Left("b", "cpu", 120, 1),
+    ]
+
+
+def test_what_dies_is_dropped_and_the_account_keeps_nothing_alive() -> None:
+    account = LeftBehind()
+    kept, dying = Buffer(100), Buffer(50)
+    note(account, "a", kept)
+    note(account, "a", dying)
+    witness = weakref.ref(dying)
+
+    del dying
+
+    assert witness() is None
+    assert account.alive() == [Left("a", "cpu", 100, 1)]
+    assert len(account) == 1
+
+
+def test_a_storage_belongs_to_the_first_who_left_it_until_it_dies() -> None:
+    account = LeftBehind()
+    buffer = Buffer(100)
+    note(account, "first", buffer)
+    note(account, "second", buffer.view(), "app.CACHE[0]")
+
+    assert account.alive() == [Left("first", "cpu", 100, 1, ("app.CACHE[0]",))]
+
+
+def test_a_key_that_is_used_again_belongs_to_whoever_left_the_new_storage() -> None:
+    account = LeftBehind()
+    gone, new = Buffer(100), Buffer(60)
+    new.memory.address = gone.memory.address
+    note(account, "first", gone)
+    del gone
+
+    note(account, "second", new)
+
+    assert account.alive() == [Left("second", "cpu", 60, 1)]
+
+
+def test_the_account_does_not_grow_with_what_has_died() -> None:
+    account = LeftBehind()
+    kept = [Buffer(1) for _ in range(10)]
+    for buffer in kept:
+        note(account, "kept", buffer)
+
+    for number in range(20 * LEAST_SWEPT):
+        note(account, f"test {number}", Buffer(1))
+
+    assert len(account) <= LEAST_SWEPT
+    gc.collect()
+    assert account.alive() == [Left("kept", "cpu", 10, 10)]
+
+
+def test_holders_come_by_their_bytes_and_only_the_largest_are_named() -> None:
+    account = LeftBehind()
+    kept = [Buffer(size) for size in (1, 2, 3, 4, 4)]
+    for number, buffer in enumerate(kept):
+        note(account, "a", buffer, f"holder {min(number, 3)}")
+
+    (left,) = account.alive()
+
+    assert left.holders == ("holder 3", "holder 2", "holder 1")
+    assert len(left.holders) == MAX_HOLDERS
+
+
+def test_a_holder_found_later_is_added_to_what_has_none_or_to_the_storages_named() -> None:
+    account = LeftBehind()
+    first, second, other = Buffer(10), Buffer(20), Buffer(5)
+    note(account, "a", first, "known")
+    note(account, "a", second)
+    note(account, "b", other)
+
+    account.update_holder("a", "found")
+    account.update_holder("a", "corrected", {first.memory.address})
+
+    assert account.alive() == [Left("a", "cpu", 30, 2, ("found", "corrected")), Left("b", "cpu", 5, 1)]
+
+
+def test_a_fixture_still_set_up_has_the_bytes_of_what_is_alive_of_it() -> None:
+    setup = OwnedSetup(PLACE, Policy())
+    model, view, gone = Buffer(64), Buffer(64), Buffer(1000)
+    view = model.view()
+    setup.handles += [ARRAYS.hold(buffer) for buffer in (model, view, gone)]
+    readings: dict[int, ArrayReading] = {}
+    for buffer in (model, gone):
+        reading = ARRAYS.read(buffer)
+        assert reading is not None
+        readings[reading.storage] = reading
+    del gone, buffer
+
+    assert active_fixtures([setup], readings) == [
+        Left("fixture 'model' (module scope, tests/test_model.py)", "cpu", 64, 1)
+    ]
+
+
+def test_a_fixture_without_a_place_is_named_by_its_scope_alone() -> None:
+    assert owner_of(FixturePlace("model", "session", "", None, None)) == "fixture 'model' (session scope)"

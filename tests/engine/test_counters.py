@@ -1,0 +1,207 @@
+"""Verdicts on counters, from readings fed in."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pytest_gpuleak.adapters.probe_protocol import HostGrowth
+from pytest_gpuleak.engine.judge.counters import (
+    ARRAY_OBJECTS,
+    CounterRun,
+    HostLimits,
+    explained,
+    judge_counters,
+    suspects,
+)
+from pytest_gpuleak.model.evidence import Evidence, Survivor
+from pytest_gpuleak.model.findings import Autograd, Contribution, Finding, Origin
+from pytest_gpuleak.model.policy import Policy
+from pytest_gpuleak.model.readings import HOST, ArrayReading, Growth
+
+pytestmark = pytest.mark.interpreter
+
+MIB = 2**20
+HEAP = {"heap": HostLimits(judges=True, floor=0)}
+NOTHING = Evidence((), (frozenset(),))
+
+
+def device_runs(*sizes: int, first_used: bool = False, metric: str = "requested") -> list[CounterRun]:
+    used = frozenset({"cuda:0"}) if first_used else frozenset()
+    return [CounterRun(Growth({("cuda:0", "allocated"): size, ("cuda:0", metric): size}, used)) for size in sizes]
+
+
+def host_runs(*sizes: int, name: str = "heap") -> list[CounterRun]:
+    runs = [CounterRun(Growth({(HOST, name): sizes[0]}))]
+    return runs + [CounterRun(Growth({(HOST, name): size}), {name: HostGrowth(size)}) for size in sizes[1:]]
+
+
+def survivors(device: str, *runs: int, size: int = MIB) -> tuple[Survivor, ...]:
+    return tuple(
+        Survivor(run, ArrayReading(index, (size,), "uint8", device, size, 100 + index, size))
+        for index, run in enumerate(runs)
+    )
+
+
+def judge(runs: list[CounterRun], evidence: Evidence = NOTHING, policy: Policy = Policy()) -> tuple[Finding, ...]:  # noqa: B008 - frozen
+    return judge_counters(runs, evidence, policy, HEAP)
+
+
+def test_what_a_run_imported_is_no_reason_to_run_it_again_but_excuses_nothing_that_grows() -> None:
+    first, again = host_runs(30 * MIB, 30 * MIB)
+    imported = first.growth._replace(imported=25 * MIB)
+    assert suspects(first.growth, {}, Policy(), HEAP) == {HOST}
+    assert suspects(imported, {}, Policy(), HEAP) == set()
+    assert suspects(imported, {}, Policy(host_bytes=4 * MIB), HEAP) == {HOST}
+    (found,) = judge([dataclasses.replace(first, growth=imported), again])
+    assert found.failed
+    assert found.bytes == 30 * MIB
+
+
+def test_the_objects_of_very_many_arrays_are_no_growth_of_their_own() -> None:
+    count = 100_000
+    arrays = survivors("cuda:0", *[0] * count, *[1] * count, size=8)
+    both = Evidence(arrays, (frozenset(range(count)), frozenset(range(2 * count))))
+    assert judge(host_runs(38 * MIB, 41 * MIB), both) == ()
+    (found,) = judge(host_runs(150 * MIB, 150 * MIB), both)
+    assert found.bytes == 150 * MIB - ARRAY_OBJECTS * count
+    first, _ = host_runs(38 * MIB, 41 * MIB)
+    assert suspects(first.growth, {HOST: ARRAY_OBJECTS * count}, Policy(), HEAP) == set()
+
+
+@pytest.mark.parametrize("sizes", [(512, 512), (512, 700, 512), (40 * MIB, 40 * MIB)])
+def test_bytes_that_grow_on_every_run_fail_however_few(sizes: tuple[int, ...]) -> None:
+    (found,) = judge(device_runs(*sizes))
+    assert (found.kind, found.failed, found.bytes, found.metric) == ("unattributed", True, sizes[0], "allocated")
+    assert found.bytes_per_run == round(sum(sizes[1:]) / len(sizes[1:]))
+
+
+@pytest.mark.parametrize(
+    ("sizes", "failed"), [((16 * MIB, 0), True), ((MIB, -MIB), True), ((MIB - 1, 0), None), ((3 * MIB, MIB, 0), True)]
+)
+def test_what_was_left_once_fails_from_the_retained_limit_up(sizes: tuple[int, ...], failed: bool | None) -> None:
+    found = judge(device_runs(*sizes))
+    assert [one.failed for one in found] == ([] if failed is None else [failed])
+    assert all(one.bytes_per_run == 0 for one in found)
+
+
+def test_the_first_use_of_a_device_is_no_leak_unless_it_grows() -> None:
+    (noted,) = judge(device_runs(8 * MIB, 0, first_used=True))
+    assert not noted.failed
+    assert "first to use cuda:0" in noted.evidence[-1]
+    (grown,) = judge(device_runs(8 * MIB, MIB, first_used=True))
+    assert grown.failed
+
+
+def test_bytes_are_not_judged_where_tensors_alone_are_named() -> None:
+    (found,) = judge(device_runs(MIB, MIB), policy=Policy(growing_bytes=None))
+    assert not found.failed
+
+
+def test_a_limit_in_bytes() -> None:
+    (under,) = judge(device_runs(MIB, MIB), policy=Policy(growing_bytes=MIB))
+    (over,) = judge(device_runs(MIB + 1, MIB + 1), policy=Policy(growing_bytes=MIB))
+    assert (under.failed, over.failed) == (False, True)
+
+
+def test_without_a_re_run_it_is_judged_as_retained_or_strictly_if_asked() -> None:
+    assert judge(device_runs(512)) == ()
+    assert judge(device_runs(2 * MIB))[0].failed
+    assert judge(device_runs(512), policy=Policy(confirm=0))[0].failed
+
+
+def test_tensors_account_for_their_part() -> None:
+    evidence = Evidence(survivors("cuda:0", 0, 1), (frozenset({0}), frozenset({0, 1})))
+    assert judge(device_runs(MIB, MIB), evidence) == ()
+    (found,) = judge(device_runs(MIB + 512, MIB + 512), evidence)
+    assert found.bytes == 512
+    assert "tensors that Python sees hold 1.0 MiB" in found.evidence[-1]
+
+
+def test_a_tensor_that_took_another_s_place_adds_nothing() -> None:
+    evidence = Evidence(survivors("cuda:0", 0, 1), (frozenset({0}), frozenset({1})))
+    assert [explained(evidence, "cuda:0", run) for run in (0, 1, 2)] == [MIB, 0, 0]
+    assert judge(device_runs(MIB, 0), evidence) == ()
+
+
+def test_what_a_graph_retains_is_its_own_finding_s() -> None:
+    evidence = Evidence(survivors("cuda:0", 0, 1, size=4), (frozenset({0}), frozenset({0, 1})))
+    evidence = dataclasses.replace(evidence, graphs={("cuda:0", "", ""): Autograd(3, 2, MIB)})
+    assert judge(device_runs(MIB + 4, MIB + 4), evidence) == ()
+
+
+def test_rounding_is_allowed_for_where_requests_are_not_counted() -> None:
+    evidence = Evidence(survivors("cuda:0", 0, 1, size=4), (frozenset({0}), frozenset({0, 1})))
+    assert judge(device_runs(512, 512, metric="reserved"), evidence) == ()
+    assert suspects(device_runs(512, metric="reserved")[0].growth, {"cuda:0": 4}, Policy(), {}) == set()
+
+
+def test_the_blocks_of_the_last_run_are_told_with_their_line() -> None:
+    runs = device_runs(MIB, MIB)
+    line = Origin("tests/test_x.py", 3, "test_leak", "pool = raw_alloc(2**20)")
+    runs[1] = dataclasses.replace(runs[1], blocks={"cuda:0": (Contribution("blocks", MIB, 1, line),)})
+    (found,) = judge(runs)
+    assert found.contributions[0].created == line
+    (other,) = judge(device_runs(MIB, MIB))
+    assert found.fingerprint != other.fingerprint
+
+
+def test_reserved_memory_is_judged_only_if_asked() -> None:
+    run = CounterRun(Growth({("cuda:0", "allocated"): 0, ("cuda:0", "reserved"): 20 * MIB}))
+    assert judge([run]) == ()
+    (found,) = judge([run], policy=Policy(reserved_bytes=20 * MIB))
+    assert (found.failed, found.metric, found.bytes) == (True, "reserved", 20 * MIB)
+    assert judge([run], policy=Policy(reserved_bytes=20 * MIB + 1)) == ()
+
+
+@pytest.mark.parametrize(
+    ("sizes", "found"),
+    [
+        ((24 * MIB, 24 * MIB), True),
+        ((24 * MIB, 11 * MIB, 12 * MIB), True),
+        ((24 * MIB, 0), False),  # an import, a cache
+        ((24 * MIB, 24 * MIB, 0), False),
+        ((9 * MIB, 24 * MIB), False),
+        ((24 * MIB,), False),  # could not be run again
+    ],
+)
+def test_host_memory_fails_where_every_run_is_over_the_limit(sizes: tuple[int, ...], found: bool) -> None:
+    findings = judge(host_runs(*sizes))
+    assert [(one.kind, one.failed, one.metric) for one in findings] == ([("host", True, "heap")] if found else [])
+
+
+def test_a_probe_that_is_evidence_alone_gives_a_note() -> None:
+    (found,) = judge_counters(
+        host_runs(24 * MIB, 24 * MIB, name="rss"), NOTHING, Policy(), {"rss": HostLimits(judges=False, floor=0)}
+    )
+    assert not found.failed
+
+
+def test_the_floor_of_a_probe_counts_where_it_is_over_the_limit() -> None:
+    limits = {"heap": HostLimits(judges=True, floor=30 * MIB)}
+    assert judge_counters(host_runs(24 * MIB, 24 * MIB), NOTHING, Policy(), limits) == ()
+
+
+def test_tensors_on_the_cpu_are_no_host_finding() -> None:
+    evidence = Evidence(survivors("cpu", 0, 1, size=24 * MIB), (frozenset({0}), frozenset({0, 1})))
+    assert judge(host_runs(24 * MIB, 24 * MIB), evidence) == ()
+
+
+def test_the_host_s_parts_come_from_the_probe_that_can_tell() -> None:
+    parts = (Contribution("bytearray", 24 * MIB),)
+    growth = Growth({(HOST, "heap"): 24 * MIB, (HOST, "tracemalloc"): 24 * MIB})
+    again = CounterRun(growth, {"heap": HostGrowth(24 * MIB), "tracemalloc": HostGrowth(24 * MIB, parts)})
+    limits = {name: HostLimits(judges=True, floor=0) for name in ("heap", "tracemalloc")}
+    (found,) = judge_counters([CounterRun(growth), again], NOTHING, Policy(), limits)
+    assert (found.metric, found.contributions, len(found.evidence)) == ("heap", parts, 2)
+
+
+@given(st.lists(st.integers(-(2**62), 2**62), min_size=1, max_size=4), st.booleans())
+def test_any_readings_are_judged_without_an_error(sizes: list[int], host: bool) -> None:
+    runs = host_runs(*sizes) if host else device_runs(*sizes)
+    for found in judge(runs):
+        assert found.bytes > 0
+        assert found.bytes_per_run >= 0

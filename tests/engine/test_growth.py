@@ -1,0 +1,133 @@
+"""The runs of a suspect compared: who grows, who was replaced, and at what cost."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pytest_gpuleak.engine.judge.arrays import judge
+from pytest_gpuleak.engine.judge.growth import compare_runs, match_replacements
+from pytest_gpuleak.model.evidence import Evidence, Survivor
+from pytest_gpuleak.model.findings import Holder
+from pytest_gpuleak.model.policy import Policy
+from pytest_gpuleak.model.readings import ArrayReading
+from tests.support.calls import count_calls
+
+if TYPE_CHECKING:
+    from pytest_gpuleak.model.findings import HolderKind
+
+pytestmark = pytest.mark.interpreter
+
+MIB = 2**20
+
+
+def survivor(run: int, root: str | None, size: int = 100, kind: HolderKind = "module", device: str = "cpu") -> Survivor:
+    reading = ArrayReading(0, (size,), "uint8", device, size, 0, size)
+    if root is None:
+        return Survivor(run, reading)
+    return Survivor(run, reading, holder=Holder(kind, root, root + "[0]"), pattern=root + "[*]")
+
+
+def evidence(survivors: list[Survivor], *alive: set[int]) -> Evidence:
+    return Evidence(tuple(survivors), tuple(frozenset(indices) for indices in alive))
+
+
+def kinds(found: Evidence) -> dict[str, str]:
+    return {group.members[0].root[2]: group.kind for group in compare_runs(found)}
+
+
+def compared_pair_by_pair(
+    dead: list[int], new: list[int], survivors: list[Survivor], staying: set[int]
+) -> dict[int, int]:
+    """What `match_replacements` says, by comparing each survivor with each other."""
+
+    def similarity(one: Survivor, other: Survivor) -> int:
+        if one.reading.device != other.reading.device:
+            return 0
+        form = (one.reading.shape, one.reading.dtype) == (other.reading.shape, other.reading.dtype)
+        return 1 + 2 * form + (one.holder is not None and one.root == other.root)
+
+    crowd = Counter(survivors[index].root for index in staying)
+    matched: dict[int, int] = {}
+    free = set(new)
+    for least in (4, 3, 2, 1):
+        for index in dead:
+            candidates = [other for other in free if similarity(survivors[index], survivors[other]) >= least]
+            if index not in matched and candidates:
+                matched[index] = min(candidates, key=lambda other: (crowd[survivors[other].root], other))
+                free.remove(matched[index])
+    return matched
+
+
+@given(st.data())
+def test_matching_is_what_a_comparison_of_all_pairs_says(data: st.DataObject) -> None:
+    drawn = data.draw(
+        st.lists(
+            st.tuples(
+                st.sampled_from(["a", "b", None]),
+                st.sampled_from([1, 2]),
+                st.sampled_from(["cpu", "cuda:0"]),
+                st.sampled_from(["dead", "new", "staying"]),
+            ),
+            max_size=14,
+        )
+    )
+    survivors = [survivor(state == "new", root, size, device=device) for root, size, device, state in drawn]
+    by_state = {
+        wanted: [index for index, (*_, state) in enumerate(drawn) if state == wanted]
+        for wanted in ("dead", "new", "staying")
+    }
+    dead, new, staying = by_state["dead"], by_state["new"], set(by_state["staying"])
+    expected = compared_pair_by_pair(dead, new, survivors, staying)
+    assert match_replacements(dead, new, survivors, staying) == expected
+
+
+def test_the_holder_of_what_stays_is_named_and_not_that_of_the_latest() -> None:
+    # A wider fixture refers to its latest user: after the re-run it holds the new weights, the log those before.
+    members = [survivor(0, "LOG"), survivor(1, "service", kind="fixture")]
+    assert kinds(evidence(members, {0}, {0, 1})) == {"LOG": "growing"}
+
+
+def test_the_holder_of_what_stays_is_named_over_several_runs() -> None:
+    members = [survivor(0, "LOG"), survivor(1, "LOG"), survivor(2, "service", kind="fixture")]
+    assert kinds(evidence(members, {0}, {0, 1}, {0, 1, 2})) == {"LOG": "growing"}
+
+
+def test_a_cache_beside_a_list_that_grows_unevenly_is_not_named() -> None:
+    members = [survivor(0, "LIST"), survivor(0, "CACHE"), survivor(1, "LIST"), survivor(1, "LIST")]
+    assert kinds(evidence(members, {0, 1}, {0, 1, 2, 3})) == {"LIST": "growing", "CACHE": "retained"}
+
+
+def test_a_holder_that_was_not_found_names_nobody() -> None:
+    members = [survivor(0, "unknown", kind="unknown"), survivor(1, "LIST")]
+    assert kinds(evidence(members, {0}, {0, 1}))["LIST"] == "growing"
+
+
+def test_a_small_cache_beside_a_large_one_is_a_note() -> None:
+    members = [survivor(0, "MODEL", 4 * MIB), survivor(0, "window", 4096)]
+    found = judge(evidence(members, {0, 1}, {0, 1}), Policy())
+    assert {one.holder.root: one.failed for one in found if one.holder} == {"MODEL": True, "window": False}
+
+
+def test_many_small_caches_that_add_up_fail() -> None:
+    members = [survivor(0, f"CACHE_{'x' * number}", MIB // 16) for number in range(17)]
+    everything = set(range(17))
+    assert all(found.failed for found in judge(evidence(members, everything, everything), Policy()))
+
+
+def _calls(count: int, *, replaced: bool) -> int:
+    """Calls that judging a re-run takes which leaves `count` arrays more, or replaces as many."""
+    members = [survivor(run, f"LIST_{index % 3}", index % 7) for run in (0, 1) for index in range(count)]
+    first, second = set(range(count)), set(range(count, 2 * count))
+    found = evidence(members, first, second if replaced else first | second)
+    return count_calls(lambda: judge(found, Policy()))
+
+
+def test_ten_times_as_many_arrays_cost_ten_times_as_much() -> None:
+    # Pairs compared would cost a hundred times as much: 10,000 tensors took minutes.
+    for replaced in (False, True):
+        assert _calls(5_000, replaced=replaced) < 12 * _calls(500, replaced=replaced)

@@ -1,0 +1,332 @@
+"""Counters read around a test, with probes that say what they are told to."""
+
+from __future__ import annotations
+
+import sys
+import types
+
+import pytest
+
+from pytest_gpuleak.adapters.probe_protocol import DeviceReading, HostGrowth
+from pytest_gpuleak.engine.detect.counters import MAX_UNSEEN_HOST_GROWTH, MODULE_BYTES, CounterWatch
+from pytest_gpuleak.model.memory_usage import describe_usage
+from pytest_gpuleak.model.outcomes import FixturePlace
+from pytest_gpuleak.model.policy import Policy
+from pytest_gpuleak.model.readings import HOST, ProbeUnavailable
+from pytest_gpuleak.model.records import TestRecord
+
+pytestmark = pytest.mark.interpreter
+
+PLACE = FixturePlace("model", "module", "tests/test_it.py", None, None)
+
+
+class Devices:
+    """Devices whose counters a test sets."""
+
+    name = "fake devices"
+    idle = False
+    absent: dict[str, str] = {}  # noqa: RUF012 - never written to
+
+    def __init__(self) -> None:
+        self.readings: dict[str, DeviceReading] = {}
+        self.error: Exception | None = None
+        self.in_use: dict[str, int] = {}
+
+    def read(self) -> dict[str, DeviceReading]:
+        if self.error is not None:
+            raise self.error
+        return dict(self.readings)
+
+    def used(self, device: str) -> int | None:
+        return self.in_use.get(device)
+
+    def begin_peaks(self) -> None:
+        pass
+
+    def stop(self) -> None:
+        pass
+
+
+class Heap:
+    """A host's counter that a test sets."""
+
+    name, judges, floor = "heap", True, 0
+
+    def __init__(self, why: str = "") -> None:
+        self.size = 0
+        self.why = why
+        self.stopped = 0
+
+    def start(self) -> None:
+        if self.why:
+            raise ProbeUnavailable(self.why)
+
+    def stop(self) -> None:
+        self.stopped += 1
+
+    def read(self) -> int:
+        return self.size
+
+    def read_briefly(self) -> int:
+        return self.size
+
+    def begin_record(self) -> None:
+        self.recorded = self.size
+
+    def end_record(self) -> HostGrowth:
+        return HostGrowth(self.size - self.recorded)
+
+
+def test_growth_is_what_the_test_itself_added() -> None:
+    heap = Heap()
+    watch = CounterWatch((), [heap])
+    watch.begin()
+    heap.size = 100
+    watch.setup_begins(0, PLACE, Policy())
+    heap.size = 1100
+    watch.setup_ends(1, 0.0, failed=False)
+    heap.size = 1150
+    assert watch.end().bytes == {(HOST, "heap"): 150}
+
+
+def test_modules_that_a_run_imports_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    watch = CounterWatch((), [Heap()])
+    watch.begin()
+    for number in range(3):
+        monkeypatch.setitem(sys.modules, f"imported_by_a_test_{number}", types.ModuleType("imported"))
+    assert watch.end().imported == 3 * MODULE_BYTES
+    watch.begin()
+    monkeypatch.delitem(sys.modules, "imported_by_a_test_0")
+    assert watch.end().imported == 0
+
+
+def test_a_fixture_set_up_within_another_one_counts_once() -> None:
+    heap = Heap()
+    watch = CounterWatch((), [heap])
+    watch.begin()
+    watch.setup_begins(0, PLACE, Policy())
+    heap.size = 10
+    watch.setup_begins(0, PLACE, Policy())
+    heap.size = 110
+    watch.setup_ends(2, 0.0, failed=False)
+    heap.size = 111
+    watch.setup_ends(1, 0.0, failed=False)
+    assert watch.end().bytes == {(HOST, "heap"): 0}
+    watch.begin()
+    watch.teardown_begins(0)
+    heap.size = 100
+    watch.teardown_ends(1)
+    watch.teardown_begins(0)
+    heap.size = 0
+    watch.teardown_ends(2)
+    assert watch.end().bytes == {(HOST, "heap"): 0}
+
+
+def test_what_a_test_puts_into_a_fixture_that_dies_with_it_is_not_left() -> None:
+    heap = Heap()
+    watch = CounterWatch((), [heap])
+    watch.begin()
+    watch.setup_begins(0, PLACE, Policy())
+    heap.size = 10
+    watch.setup_ends(1, 0.0, failed=False)
+    watch.begin()
+    heap.size = 15  # the test adds to it
+    watch.teardown_begins(0)
+    heap.size = 0
+    watch.teardown_ends(1)
+    assert watch.end().bytes == {(HOST, "heap"): 0}
+
+
+def test_a_fixture_that_does_not_let_go_is_not_the_last_test_s() -> None:
+    heap = Heap()
+    watch = CounterWatch((), [heap])
+    watch.begin()
+    watch.setup_begins(0, PLACE, Policy())
+    heap.size = 10
+    watch.setup_ends(1, 0.0, failed=False)
+    watch.begin()
+    watch.teardown_begins(0)
+    watch.teardown_ends(1)
+    assert watch.end().bytes == {(HOST, "heap"): 0}
+
+
+def test_a_device_used_for_the_first_time_is_told_apart() -> None:
+    devices = Devices()
+    watch = CounterWatch([devices], ())
+    watch.begin()
+    devices.readings = {"cuda:0": DeviceReading(512, 300, 2048)}
+    growth = watch.end()
+    assert growth.first_used == {"cuda:0"}
+    assert growth.of("cuda:0") == 300
+    assert growth.devices == ["cuda:0"]
+    watch.begin()
+    assert watch.end().first_used == frozenset()
+
+
+def test_a_probe_that_fails_in_mid_run_is_not_asked_again() -> None:
+    devices = Devices()
+    heap = Heap()
+    watch = CounterWatch([devices], [heap])
+    watch.begin()
+    devices.readings = {"cuda:0": DeviceReading(1)}
+    devices.error = RuntimeError("CUDA error: device lost\nand more")
+    assert watch.end().devices == []
+    watch.begin()
+    assert watch.faults == ["fake devices failed: RuntimeError: CUDA error: device lost and more"]
+    heap.size = 7
+    assert watch.end().bytes == {(HOST, "heap"): 7}
+
+
+def test_a_probe_that_is_not_available_is_told() -> None:
+    heap = Heap("no heap_info on this system")
+    watch = CounterWatch((), [heap])
+    watch.start()
+    watch.begin()
+    assert watch.end().bytes == {}
+    assert watch.faults == ["heap not watched: no heap_info on this system"]
+    assert heap.stopped == 1
+
+
+def test_a_counter_that_turns_up_late_is_no_growth() -> None:
+    class Late(Heap):
+        def read(self) -> int:
+            if self.size == 0:
+                raise OSError("not yet")
+            return self.size
+
+    first, watch = Heap(), CounterWatch((), [])
+    watch.begin()
+    watch._host.append(first)
+    first.size = 100
+    assert watch.end().bytes == {}
+
+
+def test_the_record_has_what_was_before_and_after() -> None:
+    devices, heap = Devices(), Heap()
+    devices.readings = {"cuda:0": DeviceReading(1024, 1000, 4096)}
+    watch = CounterWatch([devices], [heap])
+    watch.begin()
+    devices.readings = {"cuda:0": DeviceReading(2048, 2000, 4096)}
+    heap.size = 5
+    watch.end()
+    assert watch.record({"cuda:0": 3000, "cuda:1": 1}) == {
+        "cuda:0": {
+            "allocated_before": 1024,
+            "allocated_after": 2048,
+            "reserved_before": 4096,
+            "reserved_after": 4096,
+            "peak": 3000,
+        },
+        "host": {"heap_before": 0, "heap_after": 5},
+    }
+
+
+def record(nodeid: str, worker: str = "main", **memory: dict[str, int]) -> TestRecord:
+    return TestRecord(
+        nodeid,
+        "clean",
+        None,
+        "passed",
+        worker,
+        0.1,
+        0.0,
+        {key.replace("_", ":"): value for key, value in memory.items()},
+    )
+
+
+def counters(before: int, after: int, peak: int | None = None) -> dict[str, int]:
+    found = {"allocated_before": before, "allocated_after": after}
+    return found if peak is None else {**found, "peak": peak}
+
+
+def test_the_heaviest_tests_and_the_drift() -> None:
+    tests = [
+        record("a", cuda_0=counters(10, 20, 900), host={"heap_before": 1, "heap_after": 2}),
+        record("b", cuda_0=counters(20, 15, 1500)),
+        record("c", "gw1", cuda_0=counters(0, 7, 7)),
+        record("d", host={"heap_before": 0, "heap_after": 10**9}),
+    ]
+    usage = describe_usage(tests, 2)
+    assert usage["drift"] == {"cuda:0": {"allocated": 12}, "host": {"heap": 10**9 - 1}}
+    assert usage["peaks"] == {"cuda:0": 1500}
+    assert usage["heaviest"] == [
+        {"nodeid": "b", "device": "cuda:0", "bytes": 1480, "what": "peak"},
+        {"nodeid": "a", "device": "cuda:0", "bytes": 890, "what": "peak"},
+    ]
+
+
+def test_without_a_device_the_host_s_growth_ranks() -> None:
+    tests = [
+        record(name, host={"heap_before": 0, "heap_after": size}) for name, size in (("a", 5), ("b", 9), ("c", -1))
+    ]
+    assert [entry["nodeid"] for entry in describe_usage(tests, 5)["heaviest"]] == ["b", "a"]
+
+
+def test_nothing_measured_nothing_told() -> None:
+    assert describe_usage([record("a")], 5) == {}
+
+
+@pytest.mark.parametrize("count", [0, 1])
+def test_no_more_than_asked(count: int) -> None:
+    tests = [record(name, host={"heap_before": 0, "heap_after": 5}) for name in "ab"]
+    assert len(describe_usage(tests, count)["heaviest"]) == count
+
+
+@pytest.mark.parametrize("left", [0, 1000, -1000])
+def test_a_host_that_has_hardly_moved_is_not_read_again(left: int) -> None:
+    devices, heap = Devices(), Heap()
+    devices.readings = {"cuda:0": DeviceReading(1024, 1024, 4096)}
+    watch = CounterWatch([devices], [heap])
+    watch.begin()
+    heap.size = left
+    watch.end()
+    watch.carry_over_host()
+    heap.size, devices.readings = 5000, {"cuda:0": DeviceReading(512, 512, 4096)}
+    watch.begin()
+    assert watch.end().bytes == {
+        (HOST, "heap"): 5000 - left,
+        # Devices are counted to the byte, and read anew.
+        ("cuda:0", "allocated"): 0,
+        ("cuda:0", "requested"): 0,
+        ("cuda:0", "reserved"): 0,
+    }
+    heap.size = 9000
+    watch.begin()
+    assert watch.end().bytes[HOST, "heap"] == 0  # once
+
+
+@pytest.mark.parametrize("left", [MAX_UNSEEN_HOST_GROWTH, -MAX_UNSEEN_HOST_GROWTH])
+def test_what_a_test_has_left_may_go_later_and_hides_nothing_of_the_next_one(left: int) -> None:
+    heap = Heap()
+    watch = CounterWatch((), [heap])
+    watch.begin()
+    heap.size = left
+    watch.end()
+    watch.carry_over_host()
+    heap.size = 0
+    watch.begin()
+    heap.size = 100
+    assert watch.end().bytes == {(HOST, "heap"): 100}
+
+
+def test_what_a_fixture_adds_is_read_anew() -> None:
+    class Stale(Heap):
+        """Says briefly what it said last."""
+
+        last = 0
+
+        def read(self) -> int:
+            self.last = self.size
+            return self.size
+
+        def read_briefly(self) -> int:
+            return self.last
+
+    heap = Stale()
+    watch = CounterWatch((), [heap])
+    watch.begin()
+    watch.setup_begins(0, PLACE, Policy())
+    heap.size = 5000
+    watch.setup_ends(1, 0.0, failed=False)
+    assert watch.end(brief=True).bytes == {(HOST, "heap"): 0}
+    assert watch.end().bytes == {(HOST, "heap"): 0}

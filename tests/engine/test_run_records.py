@@ -1,0 +1,40 @@
+"""The session's account, with the records of clean tests and without."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pytest_gpuleak.model.findings import Finding
+from pytest_gpuleak.model.outcomes import TestRecord, Verdict
+from pytest_gpuleak.session.records.run_records import RunRecords
+
+pytestmark = pytest.mark.interpreter
+
+SECONDS = st.floats(0, 100)
+FOUND = (Finding("cycle", False, "cpu", 1, 4, 0, ""),)
+
+
+@st.composite
+def records(draw: st.DrawFn) -> TestRecord:
+    """A test's record."""
+    verdict: Verdict = draw(st.sampled_from(["clean", "noted", "unchecked"]))
+    nodeid = f"test_it.py::test_{draw(st.integers(0, 20))}"
+    findings = FOUND if verdict == "noted" else ()
+    return TestRecord(nodeid, verdict, None, "passed", "main", draw(SECONDS), draw(SECONDS), findings=findings)
+
+
+@given(st.lists(records()))
+def test_the_summary_is_the_same_without_the_records(tests: list[TestRecord]) -> None:
+    detailed, brief = RunRecords(), RunRecords(detailed=False)
+    for test in tests:
+        detailed.add_test(test)
+        brief.add_test(test)
+    whole, short = detailed.summary(0, on_file=False), brief.summary(0, on_file=False)
+    # Added up in another order, sums of floats differ in the last digits.
+    for name in ("overhead_s", "duration_s"):
+        assert abs(whole.pop(name) - short.pop(name)) < 1e-6 * (1 + len(tests))
+    assert short == whole
+    assert brief.nodeids() == detailed.nodeids()
+    assert [test.verdict for test in brief.tests] == [test.verdict for test in tests if test.verdict != "clean"]

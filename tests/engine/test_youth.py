@@ -1,0 +1,106 @@
+"""The epoch's arrays through full collections of the user's."""
+
+from __future__ import annotations
+
+import gc
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from pytest_gpuleak.engine.detect.epochs import EpochDetector
+from pytest_gpuleak.engine.detect.young_arrays import KeepYoung, make_young
+from tests.support.standin import Buffer, StandInArrays
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+pytestmark = pytest.mark.skipif(
+    make_young() is None, reason="this interpreter's collector cannot be told what is young"
+)
+
+
+class Walks(EpochDetector):
+    """Counts the looks at the whole heap."""
+
+    walks = 0
+
+    def find(self, identities: set[int]) -> list[object]:
+        self.walks += 1
+        return super().find(identities)
+
+
+@pytest.fixture
+def detector() -> Iterator[Walks]:
+    found = Walks([StandInArrays()])
+    found.start()
+    yield found
+    found.stop()
+
+
+def test_what_survives_is_found_among_the_young_without_a_look_at_the_heap(detector: Walks) -> None:
+    detector.open()
+    kept = [Buffer(100), Buffer(200)]
+    gone = [Buffer(300)]
+    gc.collect()
+    kept.append(Buffer(400))
+    gone.clear()
+    gc.collect()
+    born = detector.look()
+    assert {id(array) for array in born} == {id(array) for array in kept}
+    assert detector.walks == 0
+    assert not detector.sees_only_young
+    detector.open()
+    assert detector.sees_only_young
+    assert detector.look() == []
+
+
+def test_what_the_collection_frees_is_looked_for_once_and_is_gone(detector: Walks) -> None:
+    detector.open()
+    circle: dict[str, Any] = {"array": Buffer(100)}
+    circle["self"] = circle
+    kept = Buffer(200)
+    del circle
+    gc.collect()
+    assert detector.look() == [kept]
+    assert detector.walks == 1
+
+
+def test_nothing_is_kept_alive_or_left_referred_to(detector: Walks) -> None:
+    import weakref
+
+    detector.open()
+    array = Buffer(100)
+    gc.collect()
+    assert weakref.getweakrefcount(array) == 0
+    detector.close()
+    reference = weakref.ref(array)
+    del array
+    assert reference() is None
+
+
+def test_a_type_without_weak_references_is_known_by_its_id() -> None:
+    array = [1]
+    youth = KeepYoung([array])
+    assert youth.restore() == {id(array)}
+
+
+@pytest.mark.torch
+def test_a_tensor_that_only_native_code_holds_after_the_collection_is_found() -> None:
+    torch = pytest.importorskip("torch")
+    from pytest_gpuleak.adapters.registry import own_frameworks
+
+    detector = EpochDetector(own_frameworks().arrays)
+    detector.start()
+    try:
+        detector.open()
+        leaf = torch.ones(7, requires_grad=True)
+        loss = (leaf * 2).sum()
+        circle: list[Any] = [leaf]
+        circle.append(circle)
+        del leaf, circle
+        gc.collect()
+        shapes = sorted(tuple(array.shape) for array in detector.look())  # type: ignore[attr-defined]
+        assert shapes == [(), (7,)]
+        assert loss is not None
+    finally:
+        detector.stop()

@@ -1,0 +1,82 @@
+"""Real tensors and arrays: modules, optimisers, views of their memory."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import pytest
+
+from pytest_gpuleak.explain.explain import explain
+
+pytestmark = [pytest.mark.torch, pytest.mark.interpreter]
+
+
+@pytest.fixture
+def torch() -> Any:
+    return pytest.importorskip("torch", reason="torch is not installed")
+
+
+def test_parameters_are_written_as_attributes(app: Any, torch: Any) -> None:
+    class Net(torch.nn.Module):  # type: ignore[misc]
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = torch.nn.Linear(2, 2)
+            self.body = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.BatchNorm1d(2))
+            self.heads = torch.nn.ModuleDict({"a": torch.nn.Linear(2, 1)})
+
+    app.MODEL = Net()
+    targets = [app.MODEL.layer.weight, app.MODEL.body[0].bias, app.MODEL.body[1].running_mean]
+    targets.append(app.MODEL.heads["a"].weight)
+    texts = [found.holder.text for found in explain(targets)]
+    assert texts == [
+        "leaky_app.MODEL.layer.weight",
+        "leaky_app.MODEL.body[0].bias",
+        "leaky_app.MODEL.body[1].running_mean",
+        "leaky_app.MODEL.heads['a'].weight",
+    ]
+
+
+def test_optimiser_state(app: Any, torch: Any) -> None:
+    weight = torch.nn.Parameter(torch.zeros(2))
+    app.OPTIMISER = torch.optim.SGD([weight], lr=0.1)
+    text = explain([weight], ignore={id(sys._getframe())})[0].holder.text
+    assert text == "leaky_app.OPTIMISER.param_groups[0]['params'][0]"
+
+
+def test_base_of_a_view(app: Any, torch: Any) -> None:
+    app.VIEW = torch.zeros(4)[:2]
+    box = [app.VIEW._base]
+    holder = explain(box, ignore={id(sys._getframe())})[0].holder
+    assert (holder.kind, holder.text) == ("module", "leaky_app.VIEW._base")
+
+
+@pytest.mark.parametrize(
+    ("hold", "expected"),
+    [
+        (lambda array: array, ".base"),
+        (lambda array: {"a": array}, "['a'].base"),
+        (lambda array: {"a": ({"b": array},)}, "['a'][0]['b'].base"),
+        (lambda array: [array[1:]], "[0].base.base"),
+    ],
+)
+def test_arrays_over_a_tensors_memory(app: Any, torch: Any, hold: Any, expected: str) -> None:
+    pytest.importorskip("numpy", reason="numpy is not installed")
+    array = torch.zeros(4).numpy()
+    box = [array.base]  # a tensor object of its own, that nothing else refers to
+    app.HELD = hold(array)
+    del array
+    holder = explain(box, ignore={id(sys._getframe())})[0].holder
+    assert holder.text == "leaky_app.HELD" + expected
+    assert eval(holder.text, {"leaky_app": app}) is box[0]
+
+
+def test_local_array_of_a_running_function(torch: Any) -> None:
+    pytest.importorskip("numpy", reason="numpy is not installed")
+
+    def run() -> str:
+        array = torch.zeros(4).numpy()
+        box = [array.base]
+        return explain(box)[0].holder.text
+
+    assert run().endswith("local 'array'.base")

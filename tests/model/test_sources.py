@@ -1,0 +1,34 @@
+"""Which files are the user's own."""
+
+from __future__ import annotations
+
+import pathlib
+import sysconfig
+
+import pytest
+
+import pytest_gpuleak
+from pytest_gpuleak.model.source_files import is_user_file
+
+pytestmark = pytest.mark.interpreter
+
+LIBRARY = pathlib.Path(sysconfig.get_paths()["stdlib"])
+PURE = pathlib.Path(sysconfig.get_paths()["purelib"])
+
+
+@pytest.mark.parametrize(
+    ("path", "root", "expected"),
+    [
+        ("/home/me/project/app/model.py", "/home/me/project", True),
+        ("/home/me/elsewhere/helpers.py", "/home/me/project", True),
+        ("/home/me/project/.venv/lib/python3.11/site-packages/torch/nn.py", "/home/me/project", False),
+        (str(LIBRARY / "functools.py"), "/home/me/project", False),
+        (str(PURE / "torch" / "tensor.py"), "/home/me/project", False),
+        (str(PURE / "mine" / "model.py"), str(PURE / "mine"), True),
+        ("<string>", "/home/me/project", False),
+        ("<frozen importlib._bootstrap>", "/home/me/project", False),
+        (str(pathlib.Path(pytest_gpuleak.__file__).parent / "session" / "rerun" / "rerun.py"), "/", False),
+    ],
+)
+def test_is_user_file(path: str, root: str, expected: bool) -> None:
+    assert is_user_file(path, root) is expected

@@ -1,0 +1,84 @@
+"""Each part that hides a re-run works with the pytest and the Python that are installed: a fault would be passed over."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from pytest_gpuleak.adapters.registry import own_frameworks
+from pytest_gpuleak.session.rerun.unseen import lists, process, pytest_state
+from pytest_gpuleak.session.rerun.unseen.plugins import HIDDEN, REFUSED
+from pytest_gpuleak.session.rerun.unseen.reports import keep_failed_subtests
+from pytest_gpuleak.session.rerun.unseen.restoring import all_of, keep_list, keep_mapping, keep_names
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+pytestmark = pytest.mark.interpreter
+
+
+@pytest.mark.parametrize("keep", [*process.KEEPERS, *lists.KEEPERS], ids=lambda keep: keep.__name__)
+def test_state_of_the_process(keep: Callable[[], Callable[[], None]]) -> None:
+    trace = sys.gettrace()
+    keep()()
+    assert sys.gettrace() is trace
+
+
+@pytest.mark.torch
+def test_state_of_torch() -> None:
+    torch: Any = pytest.importorskip("torch")
+    generator = torch.default_generator
+    before = generator.get_state(), torch.get_default_dtype(), torch.is_grad_enabled(), torch.get_num_threads()
+    restores = own_frameworks().keep_states()
+    torch.rand(3)
+    torch.set_default_dtype(torch.float64)
+    torch.set_grad_enabled(not before[2])
+    torch.set_num_threads(before[3] + 1)
+    all_of(restores)()
+    assert torch.equal(generator.get_state(), before[0])
+    assert (torch.get_default_dtype(), torch.is_grad_enabled(), torch.get_num_threads()) == before[1:]
+
+
+@pytest.mark.parametrize("keep", [pytest_state.keep_item, pytest_state.keep_session], ids=lambda keep: keep.__name__)
+def test_state_of_pytest(keep: Callable[[pytest.Item], Callable[[], None]], request: pytest.FixtureRequest) -> None:
+    keep(request.node)()
+
+
+def test_sub_tests_that_failed(request: pytest.FixtureRequest) -> None:
+    restore, failed = keep_failed_subtests(request.node)
+    assert failed() == 0
+    restore()
+
+
+@pytest.mark.parametrize("row", HIDDEN, ids=lambda row: row.module)
+def test_plugins(row: Any, request: pytest.FixtureRequest) -> None:
+    module = pytest.importorskip(row.module)
+    row.hide(request.node, module)()
+    assert row.why
+
+
+@pytest.mark.parametrize("row", REFUSED, ids=lambda row: row.module)
+def test_plugins_without_their_options(row: Any, request: pytest.FixtureRequest) -> None:
+    assert row.why_not(request.node) == ""
+
+
+def test_what_is_put_back() -> None:
+    mapping: dict[str, int] = {"a": 1, "b": 2, "left": 3}
+    values, namespace = [1, 2], {"x": 1}
+    restore = all_of(
+        [
+            keep_mapping(mapping, leave=frozenset({"left"})),
+            keep_list(values),
+            keep_names(namespace, ["x", "y"]),
+            lambda: 1 // 0,  # type: ignore[list-item] # one that fails does not stop the others
+        ]
+    )
+    mapping.update(a=5, c=6, left=7)
+    del mapping["b"]
+    values.append(3)
+    namespace.update(x=2, y=3)
+    restore()
+    assert mapping == {"a": 1, "b": 2, "left": 7}
+    assert (values, namespace) == ([1, 2], {"x": 1})
