@@ -19,6 +19,7 @@ import timeit
 from typing import Any
 
 from pytest_gpuleak.adapters.host.modes import host_probes
+from pytest_gpuleak.explain.large_objects import recorder_of
 from pytest_gpuleak.model.readings import ProbeUnavailable
 
 
@@ -48,12 +49,13 @@ def measure(name: str, rounds: int, bare_s: float) -> None:
     try:
         read_s = median_s(probe.read, 2000, rounds)
         begins, ends = [], []
+        recorder = recorder_of(probe)
         for _ in range(rounds):
             started = time.perf_counter()
-            probe.begin_record()
+            recorder.begin_record()
             begins.append(time.perf_counter() - started)
             started = time.perf_counter()
-            probe.end_record()
+            recorder.end_record()
             ends.append(time.perf_counter() - started)
         test_s = median_s(typical_test, 20, rounds)
     finally:

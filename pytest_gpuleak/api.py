@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, overload
 
-from pytest_gpuleak.adapters.registry import builtin_frameworks
+from pytest_gpuleak.adapters.registry import own_frameworks
 from pytest_gpuleak.engine.check import SuspectCheck
 from pytest_gpuleak.engine.run_tracker import RunTracker
 from pytest_gpuleak.engine.session_knowledge import SessionKnowledge
@@ -190,7 +190,7 @@ def _render_safely(finding: Finding) -> list[str]:
 def _tracker() -> Iterator[tuple[RunTracker, SessionKnowledge]]:
     """A tracker for this process, within another's epoch too (a test that the plugin checks), and what it is told."""
     safeguards = Unguarded()
-    tracker = RunTracker(builtin_frameworks(), safeguards)
+    tracker = RunTracker(own_frameworks(), safeguards)
     tracker.start(Policy())
     try:
         yield tracker, SessionKnowledge(os.getcwd(), safeguards)  # noqa: PTH109 - as text
@@ -200,6 +200,9 @@ def _tracker() -> Iterator[tuple[RunTracker, SessionKnowledge]]:
 
 BUDGET_S = 5.0
 """Seconds that a search may take unless the caller says otherwise."""
+
+GRAPH_BUDGET_S = 1.0
+"""Seconds that counting what a graph retains may take."""
 
 
 class Holders(Sequence[Holder]):
@@ -253,7 +256,6 @@ def holders(value: object, *, budget_s: float = BUDGET_S) -> Holders:
     Returns:
         One holder at least: of kind ``native`` or ``unknown`` where no root leads to the object.
     """
-    from pytest_gpuleak.adapters.torch.graph_size import retained_by_graph
     from pytest_gpuleak.explain.explain import explain
 
     targets = [value]
@@ -263,7 +265,7 @@ def holders(value: object, *, budget_s: float = BUDGET_S) -> Holders:
         (found,) = explain(targets, budget_s=budget_s, known=known)
         if known and not found.holder.path and found.holder.kind in ("native", "unknown"):  # nothing but that variable
             (found,) = explain(targets, budget_s=budget_s)
-    graph = retained_by_graph(targets)
+    graph = own_frameworks().graph_size(targets, GRAPH_BUDGET_S)
     return Holders([_marked(holder) for holder in (found.holder, *found.others)], graph)
 
 

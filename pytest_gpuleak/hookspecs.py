@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 if TYPE_CHECKING:
-    from pytest_gpuleak.adapters.protocol import ArrayFramework
+    from pytest_gpuleak.adapters.protocol import ArrayFramework, Framework
 
 
 @pytest.hookspec
@@ -24,8 +24,11 @@ def pytest_gpuleak_settle(config: pytest.Config, nodeid: str) -> None:
 
 
 @pytest.hookspec
-def pytest_gpuleak_arrays(config: pytest.Config) -> list[ArrayFramework]:
+def pytest_gpuleak_arrays(config: pytest.Config) -> list[ArrayFramework | Framework]:
     """More array frameworks to watch, beside torch: objects with the methods of ``ArrayFramework``.
+
+    A framework with devices, or with native code that keeps arrays alive, is an object of a class derived from
+    ``Framework``. Both are in `pytest_gpuleak.adapters.protocol`.
 
     Args:
         config: pytest's config.

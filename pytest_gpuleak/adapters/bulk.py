@@ -2,26 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol, runtime_checkable
+from typing import TYPE_CHECKING
 
-from pytest_gpuleak.adapters.arrays import framework_of
+from pytest_gpuleak.adapters.arrays import array_types, framework_of, select_arrays
+from pytest_gpuleak.heap.collector import get_objects, whole_heap
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from pytest_gpuleak.adapters.protocol import ArrayFramework, StorageHandle
     from pytest_gpuleak.model.readings import ArrayReading
-
-
-@runtime_checkable
-class ReadsMany(Protocol):
-    """What a framework may offer beside `ArrayFramework`."""
-
-    def read_many(self, arrays: Sequence[object]) -> list[ArrayReading | None]:
-        """As `ArrayFramework.read`, for each of the arrays, in their order."""
-
-    def hold_many(self, arrays: Sequence[object]) -> list[StorageHandle]:
-        """As `ArrayFramework.hold`, for each of the arrays, in their order."""
 
 
 def read_arrays(arrays: Iterable[object], frameworks: Sequence[ArrayFramework]) -> dict[int, ArrayReading]:
@@ -43,16 +33,31 @@ def hold_arrays(arrays: Iterable[object], frameworks: Sequence[ArrayFramework]) 
 
 def read_many(framework: ArrayFramework, arrays: Sequence[object]) -> list[ArrayReading | None]:
     """Return what a framework reads of each of its arrays, at once where it can."""
-    if isinstance(framework, ReadsMany):
-        return framework.read_many(arrays)
-    return [framework.read(array) for array in arrays]
+    many: Callable[[Sequence[object]], list[ArrayReading | None]] | None = getattr(framework, "read_many", None)
+    return [framework.read(array) for array in arrays] if many is None else many(arrays)
 
 
 def hold_many(framework: ArrayFramework, arrays: Sequence[object]) -> list[StorageHandle]:
     """Return a framework's weak handles on each of its arrays, at once where it can."""
-    if isinstance(framework, ReadsMany):
-        return framework.hold_many(arrays)
-    return [framework.hold(array) for array in arrays]
+    many: Callable[[Sequence[object]], list[StorageHandle]] | None = getattr(framework, "hold_many", None)
+    return [framework.hold(array) for array in arrays] if many is None else many(arrays)
+
+
+def read_live_arrays(frameworks: Sequence[ArrayFramework]) -> Iterator[tuple[int, ArrayReading]]:
+    """Yield the id and the metadata of each live array that owns memory, found in a walk over the whole heap."""
+    with whole_heap():
+        arrays = select_arrays(get_objects(), array_types(frameworks))
+    for array in arrays:
+        reading = framework_of(array, frameworks).read(array)
+        if reading is not None:
+            yield id(array), reading
+
+
+def keep_largest(readings: dict[int, ArrayReading], reading: ArrayReading) -> None:
+    """Put a reading among those by storage: of the arrays that share one, that which shows most of it."""
+    known = readings.get(reading.storage)
+    if known is None or known.bytes < reading.bytes:
+        readings[reading.storage] = reading
 
 
 def storages_of(arrays: Iterable[object], frameworks: Sequence[ArrayFramework]) -> set[int]:

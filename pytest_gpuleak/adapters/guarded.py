@@ -7,10 +7,10 @@ returns is checked, since a wrong type would only show later, far from whoever r
 from __future__ import annotations
 
 import contextlib
-import operator
 import weakref
 from typing import TYPE_CHECKING, Any
 
+from pytest_gpuleak.adapters.answers import WrongAnswer, is_named, shown, whole
 from pytest_gpuleak.adapters.bulk import hold_many, read_many
 from pytest_gpuleak.heap.classes import is_kind_of
 from pytest_gpuleak.model.readings import ArrayReading
@@ -27,17 +27,13 @@ METHODS = ("array_type", "storage", "read", "hold", "storage_users", "trace_orig
 """The methods that a framework must have (`ArrayFramework`)."""
 
 
-class WrongAnswer(TypeError):  # noqa: N818 - told by its message: what was returned, and what is accepted
-    """A framework's method returned something that is not accepted."""
-
-
 def missing_methods(framework: object) -> list[str]:
     """List the methods of `ArrayFramework` that an object does not have."""
     return [name for name in METHODS if not callable(getattr(framework, name, None))]
 
 
-class GuardedFramework:
-    """One framework behind guards.
+class GuardedArrays:
+    """One framework's arrays behind guards.
 
     Args:
         framework: the framework.
@@ -60,14 +56,14 @@ class GuardedFramework:
                 return None
             # `object` would make an array of everything that a test creates.
             if not is_kind_of(type(kind), type) or kind is object:
-                raise WrongAnswer(f"returned {_shown(kind)}, accepted are a class of arrays and None")
+                raise WrongAnswer(f"returned {shown(kind)}, accepted are a class of arrays and None")
             return kind  # type: ignore[return-value] # by its metaclass
         return None
 
     def storage(self, array: object) -> int:
         """See `ArrayFramework`. Where the framework cannot say, the array shares its memory with no other."""
         with self._guard("storage"):
-            return _whole(self._framework.storage(array), "a number")
+            return whole(self._framework.storage(array), "a number")
         return id(array)
 
     def read(self, array: object) -> ArrayReading | None:
@@ -102,7 +98,7 @@ class GuardedFramework:
         """See `ArrayFramework`. None where the framework cannot say."""
         with self._guard("storage_users"):
             users: object = self._framework.storage_users(array)
-            return None if users is None else _whole(users, "a number or None")
+            return None if users is None else whole(users, "a number or None")
         return None
 
     @contextlib.contextmanager
@@ -111,18 +107,24 @@ class GuardedFramework:
 
         What the body raises is the test's own, and passes.
         """
-        tracing: Any = None
-        log: OriginLog = {}
-        with self._guard("trace_origins"):
-            entered = self._framework.trace_origins(is_user_file)
-            log = entered.__enter__()
-            tracing = entered
-        try:
-            yield log
-        finally:
-            if tracing is not None:
-                with self._guard("trace_origins"):
-                    tracing.__exit__(None, None, None)
+        with entered(lambda: self._framework.trace_origins(is_user_file), self._guard, "trace_origins") as log:
+            yield {} if log is None else log
+
+
+@contextlib.contextmanager
+def entered(make: Callable[[], Any], guard: GuardMaker, member: str) -> Iterator[Any]:
+    """Enter a framework's context within guards; None where it fails. What the body raises passes, and stays unseen."""
+    found = context = None
+    with guard(member):
+        made = make()
+        found = made.__enter__()
+        context = made
+    try:
+        yield found
+    finally:
+        if context is not None:
+            with guard(member):
+                context.__exit__(None, None, None)
 
 
 class _GuardedHandle:
@@ -131,7 +133,7 @@ class _GuardedHandle:
     __slots__ = ("_guard", "_handle", "storage")
 
     def __init__(self, handle: StorageHandle, guard: GuardMaker) -> None:
-        self.storage = _whole(handle.storage, "a handle whose storage is a number")
+        self.storage = whole(handle.storage, "a handle whose storage is a number")
         self._handle = handle
         self._guard = guard
 
@@ -168,41 +170,19 @@ def _checked_or_none(reading: object, array: object) -> ArrayReading | None:
 
 def _checked(reading: Any, array: object) -> ArrayReading:
     """The reading as plain data that refers to nothing of the framework's. Raises WrongAnswer."""
-    # By its name: a framework that was loaded before may have its class from another copy of this package's module.
-    if type.__dict__["__qualname__"].__get__(type(reading)) != ArrayReading.__qualname__:
-        raise WrongAnswer(f"returned {_shown(reading)}, accepted are an ArrayReading and None")
+    if not is_named(reading, ArrayReading):
+        raise WrongAnswer(f"returned {shown(reading)}, accepted are an ArrayReading and None")
     if type(reading.shape) is not tuple and not is_kind_of(type(reading.shape), tuple):
-        raise WrongAnswer(f"returned the shape {_shown(reading.shape)}, accepted is a tuple of sizes")
+        raise WrongAnswer(f"returned the shape {shown(reading.shape)}, accepted is a tuple of sizes")
     for text in (reading.dtype, reading.device):
         if type(text) is not str:
-            raise WrongAnswer(f"returned {_shown(text)} as dtype or device, accepted is a text")
+            raise WrongAnswer(f"returned {shown(text)} as dtype or device, accepted is a text")
     return ArrayReading(
         identity=id(array),
-        shape=tuple(_whole(size, "a tuple of sizes") for size in reading.shape),
+        shape=tuple(whole(size, "a tuple of sizes") for size in reading.shape),
         dtype=reading.dtype,
         device=reading.device,
-        bytes=_whole(reading.bytes, "a number of bytes, 0 or more", least=0),
-        storage=_whole(reading.storage, "a number"),
-        storage_bytes=_whole(reading.storage_bytes, "a number of bytes, 0 or more", least=0),
+        bytes=whole(reading.bytes, "a number of bytes, 0 or more", least=0),
+        storage=whole(reading.storage, "a number"),
+        storage_bytes=whole(reading.storage_bytes, "a number of bytes, 0 or more", least=0),
     )
-
-
-def _whole(value: object, accepted: str, least: int | None = None) -> int:
-    try:
-        number = operator.index(value)  # type: ignore[arg-type] # what has no index raises
-    except TypeError:
-        number = None
-    if number is None or (least is not None and number < least):
-        raise WrongAnswer(f"returned {_shown(value if number is None else number)}, accepted is {accepted}")
-    return number
-
-
-def _shown(value: object) -> str:
-    """A value in an error: numbers and short texts as they are, of all else the type."""
-    if value is None or type(value) in (int, float, bool):
-        return repr(value)
-    if type(value) is str:
-        return repr(value[:60])
-    if is_kind_of(type(value), type):
-        return f"the class {type.__dict__['__name__'].__get__(value)}"
-    return f"an object of type {type(value).__name__}"

@@ -5,9 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Mapping
 
-    from pytest_gpuleak.adapters.protocol import Rung
     from pytest_gpuleak.model.findings import Contribution
 
 
@@ -57,9 +56,6 @@ class DeviceProbe(Protocol):
     def begin_peaks(self) -> None:
         """From here on `DeviceReading.peak` is of what follows. What the user's own code sees stays as it is."""
 
-    def rungs(self) -> Sequence[Rung]:
-        """What lets memory go that is no leak: wait for the device, clear workspaces, ... cheapest first."""
-
     def stop(self) -> None:
         """Leave the framework as it was found. Safe to call twice."""
 
@@ -79,8 +75,8 @@ class HostGrowth(NamedTuple):
 class HostProbe(Protocol):
     """One measure of the host's memory.
 
-    A test is a suspect when `read` has grown over it; it is then run again between `begin_record` and `end_record`, and
-    judged by what these say. A probe keeps no object of the user's alive.
+    A test is a suspect when `read` has grown over it; it is then run again and judged by what a `Recorder` says: the
+    probe itself, or for a `CounterProbe` one that looks for large objects. A probe keeps no object of the user's alive.
 
     Attributes:
         name: as in `--gpu-leak-host`; in the report's ``memory.host`` it stands as ``heap_before``, ``heap_after``.
@@ -103,6 +99,10 @@ class HostProbe(Protocol):
 
     def read_briefly(self) -> int:
         """As `read`, called after each test: may say what was read a moment ago where reading takes long."""
+
+
+class Recorder(Protocol):
+    """Tells what a re-run added to a counter of the host's memory, and where."""
 
     def begin_record(self) -> None:
         """A re-run is about to begin; what is asked here may take a second."""

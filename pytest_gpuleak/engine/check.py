@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 from typing import TYPE_CHECKING
 
-from pytest_gpuleak.adapters.torch.in_place import torch_in_place
 from pytest_gpuleak.engine.confirm.array_evidence import Investigation
 from pytest_gpuleak.engine.confirm.counter_evidence import CounterTrail
 from pytest_gpuleak.engine.confirm.process_evidence import ProcessTrail
@@ -66,7 +65,7 @@ class SuspectCheck:
         self._check_fixtures = check_fixtures
         self._judged: tuple[Evidence, tuple[Finding, ...]] | None = None
         self._arrays = Investigation(
-            tracker.detector, tracker.guarded_frameworks, lambda: knowledge.culprits, self._guard
+            tracker.detector, tracker.guarded_arrays, tracker.frameworks, lambda: knowledge.culprits, self._guard
         )
         self._counters = CounterTrail(tracker, knowledge, subject, policy)
 
@@ -123,7 +122,7 @@ class SuspectCheck:
     def _take_in(self, arrays: list[object], growth: Growth, *, threaded: bool) -> bool:
         """Settle what a run left and note what stays; return whether anything does."""
         tracker, investigation = self._tracker, self._arrays
-        ladder = settle_rungs(self._safeguards, tracker.counters.rungs, self._subject.settle_steps, tracker.threads)
+        ladder = settle_rungs(self._safeguards, tracker.frameworks, self._subject.settle_steps, tracker.threads)
         stays = investigation.add_run(arrays, ladder, tracker.threads, YOUNG_RUNGS, threaded=threaded)
         grown = False
         with self._guard(COUNTERS):
@@ -195,7 +194,7 @@ class SuspectCheck:
     @contextlib.contextmanager
     def _traced(self, logs: list[OriginLog]) -> Iterator[None]:
         """Within it the lines are noted that create storages and start processes."""
-        frameworks = self._tracker.guarded_frameworks if self._traces_arrays else []
+        frameworks = self._tracker.guarded_arrays if self._traces_arrays else []
         with self._processes.noting_starts(), traced(frameworks, self._knowledge.is_user_file, logs):
             yield
 
@@ -206,7 +205,7 @@ class SuspectCheck:
     def _run_again(self, *, tracing_on: bool) -> tuple[RerunResult, OriginLog]:
         logs: list[OriginLog] = []
         tracing = self._traced(logs) if tracing_on else contextlib.nullcontext()
-        with torch_in_place():
+        with self._tracker.frameworks.in_place():
             self._tracker.begin_run()
             result = self._subject.run_again(tracing, self._findings_by_size)
         origins = {key: origin for log in logs for key, origin in log.items()}

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from pytest_gpuleak.adapters.arrays import framework_of
 from pytest_gpuleak.adapters.bulk import storages_of
-from pytest_gpuleak.adapters.torch.reading import find_storages
+from pytest_gpuleak.adapters.storages import find_storages
 from pytest_gpuleak.engine.confirm.array_evidence import Investigation
 from pytest_gpuleak.engine.describe import described
 from pytest_gpuleak.engine.judge.arrays import conclude, judge
@@ -83,16 +83,16 @@ class FixtureCheck:
         arrays = [
             array
             for array in tracker.detector.find(setup.identities)
-            if framework_of(array, tracker.frameworks).storage(array) in kept
+            if framework_of(array, tracker.frameworks.arrays).storage(array) in kept
         ]
-        outlived = kept.keys() - storages_of(arrays, tracker.frameworks)
+        outlived = kept.keys() - storages_of(arrays, tracker.frameworks.arrays)
         if outlived:
-            arrays += find_storages(outlived)
+            arrays += find_storages(outlived, tracker.frameworks.storages)
         investigation = Investigation(
-            tracker.detector, tracker.guarded_frameworks, guard=lambda stage: self._guard(stage, place)
+            tracker.detector, tracker.guarded_arrays, tracker.frameworks, guard=lambda stage: self._guard(stage, place)
         )
         ladder = settle_rungs(
-            self._knowledge.safeguards, tracker.counters.rungs, lambda: self._settle_steps(nodeid), tracker.threads
+            self._knowledge.safeguards, tracker.frameworks, lambda: self._settle_steps(nodeid), tracker.threads
         )
         if investigation.add_run(arrays, ladder, tracker.threads):
             investigation.look()

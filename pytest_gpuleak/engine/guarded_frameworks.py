@@ -2,33 +2,51 @@
 
 from __future__ import annotations
 
+import inspect
 import types
 from typing import TYPE_CHECKING
 
-from pytest_gpuleak.adapters.guarded import METHODS, GuardedFramework
+from pytest_gpuleak.adapters.guarded import METHODS, GuardedArrays
 from pytest_gpuleak.engine.stages import Stage
 from pytest_gpuleak.model.text import clean_text
 
 if TYPE_CHECKING:
-    from pytest_gpuleak.adapters.protocol import ArrayFramework
-    from pytest_gpuleak.engine.stages import Safeguards
+    from pytest_gpuleak.adapters.protocol import ArrayFramework, Framework
+    from pytest_gpuleak.engine.stages import Guard, Safeguards
 
 _MAX_NAME = 60
 _HARMLESS = ("storage", "storage_users", "trace_origins")
 """Methods without whose answer nothing is missed: the array counts as its memory's only one, or has no line."""
 
 
-def guard_framework(framework: ArrayFramework, safeguards: Safeguards) -> ArrayFramework:
-    """Return the framework behind guards; itself where it has them already.
+def guard_framework(framework: Framework, safeguards: Safeguards) -> Framework:
+    """Return a framework of a conftest.py behind guards. Raises TypeError for one whose arrays lack a method.
+
+    Args:
+        framework: the framework.
+        safeguards: take what goes wrong.
+    """
+    from pytest_gpuleak.adapters.guarded_framework import GuardedFramework  # most runs have none
+
+    name = _name_of(framework)
+
+    def guard(member: str) -> Guard:
+        stage = Stage(f"{member}() of the framework {name!r}", "tests are judged without it")
+        return safeguards.guard(stage, code=code_of(inspect.getattr_static(framework, member, None)))
+
+    return GuardedFramework(framework, name, guard, lambda arrays: guard_arrays(arrays, safeguards))
+
+
+def guard_arrays(framework: ArrayFramework, safeguards: Safeguards) -> ArrayFramework:
+    """Return what reads a framework's arrays behind guards; itself where it has them already.
 
     Args:
         framework: whose arrays are watched.
         safeguards: take what goes wrong.
     """
-    if type(framework) is GuardedFramework:
+    if type(framework) is GuardedArrays:
         return framework
-    given = getattr(framework, "name", None)
-    name = clean_text(given if type(given) is str else type(framework).__name__, _MAX_NAME)
+    name = _name_of(framework)
     stages = {
         method: Stage(
             f"{method}() of the arrays {name!r}",
@@ -38,7 +56,12 @@ def guard_framework(framework: ArrayFramework, safeguards: Safeguards) -> ArrayF
         for method in (*METHODS, "hold(...).alive")
     }
     codes = {method: code_of(getattr(framework, method, None)) for method in METHODS}
-    return GuardedFramework(framework, name, lambda method: safeguards.guard(stages[method], code=codes.get(method)))
+    return GuardedArrays(framework, name, lambda method: safeguards.guard(stages[method], code=codes.get(method)))
+
+
+def _name_of(framework: object) -> str:
+    given = getattr(framework, "name", None)
+    return clean_text(given if type(given) is str else type(framework).__name__, _MAX_NAME)
 
 
 def code_of(function: object) -> types.CodeType | None:

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING
 
 from pytest_gpuleak.adapters.arrays import array_types
 from pytest_gpuleak.adapters.nvml.driver import Driver
-from pytest_gpuleak.adapters.torch import lookup as torch_lookup
-from pytest_gpuleak.adapters.torch.arrays import are_shared_storages
+from pytest_gpuleak.adapters.storages import are_shared_storages
 from pytest_gpuleak.engine.detect.counters import MemoryWatch
 from pytest_gpuleak.engine.detect.epochs import EpochDetector
 from pytest_gpuleak.engine.detect.fixture_ownership import FixtureSetup, Scopes
@@ -18,6 +17,7 @@ from pytest_gpuleak.heap.threads import running_threads
 from pytest_gpuleak.model.readings import HOST, OUTSIDE, OUTSIDE_FLOOR
 
 if TYPE_CHECKING:
+    from pytest_gpuleak.adapters.frameworks import Frameworks
     from pytest_gpuleak.adapters.protocol import ArrayFramework
     from pytest_gpuleak.engine.detect.detector import Detector
     from pytest_gpuleak.engine.detect.fixture_events import FixtureEvents, FixtureKey
@@ -40,7 +40,7 @@ class RunTracker:
 
     def __init__(
         self,
-        frameworks: list[ArrayFramework],
+        frameworks: Frameworks,
         safeguards: Safeguards,
         counters: MemoryWatch | None = None,
         driver: Driver | None = None,
@@ -54,9 +54,9 @@ class RunTracker:
         )
         self._safeguards = safeguards
         self._nested = epoch is None and installed()
-        self._epoch = epoch if epoch is not None else EpochDetector(frameworks)
-        self.detector: Detector = _scan(frameworks) if self._nested else self._epoch
-        self.ownership = Scopes(self.detector, frameworks)
+        self._epoch = epoch if epoch is not None else EpochDetector(frameworks.arrays)
+        self.detector: Detector = _scan(frameworks.arrays) if self._nested else self._epoch
+        self.ownership = Scopes(self.detector, frameworks.arrays)
         self.processes = Children()
         # In this order a setup or teardown begins for them; it ends in the reverse one.
         self._listeners: tuple[FixtureEvents, ...] = (self.ownership, self.processes, self.counters)
@@ -66,11 +66,11 @@ class RunTracker:
         """The threads that ran when the run began."""
 
     @cached_property
-    def guarded_frameworks(self) -> list[ArrayFramework]:
-        """The frameworks, each behind guards: for suspects, where a fault of one must not cost the verdict of all."""
-        from pytest_gpuleak.engine.guarded_frameworks import guard_framework
+    def guarded_arrays(self) -> list[ArrayFramework]:
+        """What reads arrays, each behind guards: for suspects, where a fault of one must not cost the verdict of all."""
+        from pytest_gpuleak.engine.guarded_frameworks import guard_arrays
 
-        return [guard_framework(framework, self._safeguards) for framework in self.frameworks]
+        return [guard_arrays(arrays, self._safeguards) for arrays in self.frameworks.arrays]
 
     def mode(self, scan: str) -> str:
         """Name the strategy that is used where `scan` is asked for, as the header states it."""
@@ -103,7 +103,7 @@ class RunTracker:
             self.detector = self._epoch
         elif self.detector is self._epoch:
             self._epoch.stop()
-            self.detector = _scan(self.frameworks)
+            self.detector = _scan(self.frameworks.arrays)
         self.ownership.detector = self.detector
 
     def begin_run(self) -> None:
@@ -126,7 +126,7 @@ class RunTracker:
             older = self.ownership.own - {id(array) for array in arrays}
             if older:
                 arrays += self.detector.find(older)
-        return [] if arrays and are_shared_storages(arrays) else arrays
+        return [] if arrays and are_shared_storages(arrays, self.frameworks.storages) else arrays
 
     def take_released(self) -> list[FixtureSetup]:
         """Return the set-ups of fixtures that were torn down since the last call."""
@@ -157,11 +157,11 @@ class RunTracker:
 
         Args:
             nodeid: the test that has just ended.
-            look: whether to look at what `sys.modules` has for torch now; else what is known counts.
+            look: whether to look at what `sys.modules` has for the frameworks now; else what is known counts.
         """
         if look:
-            array_types(self.frameworks)
-        why = torch_lookup.LOOKUP.broken
+            array_types(self.frameworks.arrays)
+        why = self.frameworks.broken
         if why and not self._gave_up:
             self._gave_up = True
             self._safeguards.tell(f"{why}: nothing was checked from {nodeid} on")
@@ -187,7 +187,7 @@ def may_have_grown(growth: Growth, policy: Policy) -> bool:
     return False
 
 
-def _scan(frameworks: list[ArrayFramework]) -> Detector:
+def _scan(arrays: list[ArrayFramework]) -> Detector:
     from pytest_gpuleak.engine.detect.heap_scan import ScanDetector  # most runs have epochs
 
-    return ScanDetector(frameworks)
+    return ScanDetector(arrays)

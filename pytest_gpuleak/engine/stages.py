@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol, TypeVar
 
+from pytest_gpuleak.adapters.protocol import StoppedError
+
 if TYPE_CHECKING:
     from collections.abc import Callable
     from types import CodeType, TracebackType
@@ -47,7 +49,7 @@ CHECK_LIMIT_S = 60.0
 """Seconds that one wait of the check's own may take: the user's settle hook, a device, its driver, processes."""
 
 
-class CheckTimeoutError(TimeoutError):
+class CheckTimeoutError(StoppedError):
     """Raised in a part of the check that takes longer than `CHECK_LIMIT_S`.
 
     Attributes:

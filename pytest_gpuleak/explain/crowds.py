@@ -27,6 +27,7 @@ from pytest_gpuleak.model.findings import Holder
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
+    from pytest_gpuleak.adapters.protocol import ReferenceFinder
     from pytest_gpuleak.explain.roots.roots import Root
     from pytest_gpuleak.explain.search import Remember
 
@@ -57,6 +58,7 @@ def explain_crowd(
     ignore: Collection[int] = (),
     budget_s: float,
     remember: Remember | None = None,
+    frameworks: Sequence[ReferenceFinder] | None = None,
 ) -> list[Explanation]:
     """Explain each of very many targets, as `explain` does for a few.
 
@@ -69,22 +71,29 @@ def explain_crowd(
         ignore: as for `explain`.
         budget_s: seconds after which to stop.
         remember: as for `explain`.
+        frameworks: as for `explain`.
 
     Returns:
         One explanation a target, in their order.
     """
     if len(targets) <= CROWD:
-        return searching.explain(targets, ignore=ignore, budget_s=budget_s, remember=remember)
+        return searching.explain(targets, ignore=ignore, budget_s=budget_s, remember=remember, frameworks=frameworks)
     with PausedCollector():
-        return _Crowd(targets, ignore, Deadline(budget_s), remember).explained()
+        return _Crowd(targets, ignore, Deadline(budget_s), remember, frameworks).explained()
 
 
 class _Crowd:
     """The state of one look at very many targets."""
 
     def __init__(
-        self, targets: Sequence[object], ignore: Collection[int], deadline: Deadline, remember: Remember | None
+        self,
+        targets: Sequence[object],
+        ignore: Collection[int],
+        deadline: Deadline,
+        remember: Remember | None,
+        frameworks: Sequence[ReferenceFinder] | None,
     ) -> None:
+        self._frameworks = frameworks
         self._targets = targets
         self._ignore = ignore
         self._deadline = deadline
@@ -119,7 +128,13 @@ class _Crowd:
                 self._remember(root, value, length)
 
         budget_s = min(ROUND_S, self._deadline.left())
-        found = searching.explain(sample, ignore={id(sample), id(tops), *own}, budget_s=budget_s, remember=note)
+        found = searching.explain(
+            sample,
+            ignore={id(sample), id(tops), *own},
+            budget_s=budget_s,
+            remember=note,
+            frameworks=self._frameworks,
+        )
         # One pattern a root: runs are compared by them, and those of the others are not known.
         alike = [
             dataclasses.replace(one, pattern=self._patterns.setdefault(one.holder.root, one.pattern)) for one in found

@@ -6,6 +6,7 @@ import collections
 from itertools import pairwise
 from typing import TYPE_CHECKING, Final
 
+from pytest_gpuleak.adapters.registry import own_layouts
 from pytest_gpuleak.heap import safe_access
 
 if TYPE_CHECKING:
@@ -26,14 +27,14 @@ _ENTRIES: Final = frozenset(
         id(safe_access.LRU_WRAPPER),
     }
 )
-_MODULE_PARTS: Final = ("_parameters", "_buffers", "_modules")
-"""Where a `torch.nn.Module` keeps what it is made of: nobody takes a layer's weight out to free it."""
+_LAYOUTS: Final = own_layouts()
+"""Where modules keep what they are made of: a reader does not take a layer's weight out to free it."""
 
 
 def cuts_of(root: Root, chain: Sequence[object]) -> tuple[Cut, ...]:
     """Return the references that a reader would remove.
 
-    The first entry of a container that can shrink, else the last reference. Parts of a `torch.nn.Module` are passed over:
+    The first entry of a container that can shrink, else the last reference. Parts of a module are passed over:
     the reader lets go of the whole module. An attribute is one reference to a reader and may be two to the collector,
     which shows the object, its ``__dict__``, or both.
     """
@@ -69,15 +70,13 @@ def _chosen(chain: Sequence[object]) -> int:
 
 def _structure(chain: Sequence[object]) -> set[int]:
     """The ids of the dicts in which the modules of a chain keep their attributes and their parts."""
-    module = safe_access.loaded_class("torch.nn.modules.module", "Module")
     found: set[int] = set()
     for value in chain:
-        attributes = (
-            safe_access.instance_dict(value) if module is not None and safe_access.is_a(value, module) else None
-        )
-        if attributes is not None:
-            found.add(id(attributes))
-            found.update(id(attributes[name]) for name in _MODULE_PARTS if name in attributes)
+        for layout in _LAYOUTS:
+            attributes = safe_access.instance_dict(value) if layout.keeps_parts(value) else None
+            if attributes is not None:
+                found.add(id(attributes))
+                found.update(id(attributes[name]) for name in layout.names if name in attributes)
     return found
 
 

@@ -10,6 +10,7 @@ import re
 import sys
 from typing import TYPE_CHECKING, Final
 
+from pytest_gpuleak.adapters.registry import own_layouts, own_packages
 from pytest_gpuleak.model.findings import PathStep
 
 if TYPE_CHECKING:
@@ -29,8 +30,11 @@ MAX_PATH: Final = 200
 SHOWN_AT_ENDS: Final = 4
 """Edges shown at either end of a shortened path."""
 
-MODULE_MARK: Final = " (torch.nn.Module)"
-"""Ends the label of an edge from a module to its own submodule, parameter or buffer: structure, not a leak."""
+PART_MARKS: Final = tuple(layout.mark for layout in own_layouts())
+"""One of these ends the label of an edge from a module to its own submodule, parameter or buffer: structure, not a leak."""
+
+OF_FRAMEWORKS: Final = own_packages()
+"""How the labels of types begin that are a framework's own."""
 
 _ITEM: Final = re.compile(r"\[.*\]", re.DOTALL)
 _NAMED_KEY: Final = re.compile(r"\['[^\W\d]+'\]")
@@ -59,7 +63,7 @@ def deciding_edge(holder: Holder) -> int | None:
     2. else the first such field;
     3. else the last attribute or variable that belongs to the user's own code.
 
-    Containers of torch's own structure (an optimiser's groups, a `Sequential`) are passed over; hooks are not.
+    Containers of a framework's own structure (an optimiser's groups, a `Sequential`) are passed over; hooks are not.
     """
     field: int | None = None
     attribute: int | None = None
@@ -67,7 +71,7 @@ def deciding_edge(holder: Holder) -> int | None:
     path = holder.path
     for index, step in enumerate(path):
         entry = _is_entry(path, index, entry)
-        words = step.edge.startswith(_WORDS) and not (index > 0 and path[index - 1].type.startswith("torch."))
+        words = step.edge.startswith(_WORDS) and not (index > 0 and path[index - 1].type.startswith(OF_FRAMEWORKS))
         if words or (entry and _NAMED_KEY.fullmatch(step.edge) is None):
             return index
         if entry and field is None:
@@ -80,14 +84,14 @@ def deciding_edge(holder: Holder) -> int | None:
 def _is_entry(path: Sequence[PathStep], index: int, before_is: bool) -> bool:
     """Whether an edge is an item that can be taken out of its container by the user; `before_is`: the one before it."""
     step = path[index]
-    if _ITEM.fullmatch(step.edge) is None or step.type in _FIXED or step.type.endswith(MODULE_MARK):
+    if _ITEM.fullmatch(step.edge) is None or step.type in _FIXED or step.type.endswith(PART_MARKS):
         return False
     if index == 0:
         return True
     before = path[index - 1]
     if "_hooks" in before.edge:
         return True
-    if before.type.startswith("torch.") or step.type.startswith("torch."):
+    if before.type.startswith(OF_FRAMEWORKS) or step.type.startswith(OF_FRAMEWORKS):
         return False
     # An entry of an entry of the library's: ``.param_groups[0]['params'][1]``.
     return not _ITEM.fullmatch(before.edge) or before.type in _FIXED or before_is
@@ -98,7 +102,7 @@ def _is_users(label: str) -> bool:
     if label.startswith(_CODE):
         return True
     package, dot, _ = label.partition(".")
-    if not dot or label.endswith(MODULE_MARK):
+    if not dot or label.endswith(PART_MARKS):
         return False
     return package not in _LIBRARIES and package.lstrip("_") not in sys.stdlib_module_names
 

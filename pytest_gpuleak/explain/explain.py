@@ -12,6 +12,7 @@ from pytest_gpuleak.heap.referrers import Deadline, PausedCollector
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
+    from pytest_gpuleak.adapters.protocol import ReferenceFinder
     from pytest_gpuleak.explain.cuts import Cut
     from pytest_gpuleak.explain.explanation import Explanation
     from pytest_gpuleak.explain.search import Remember
@@ -24,6 +25,7 @@ def explain(
     budget_s: float = BUDGET_S,
     remember: Remember | None = None,
     known: Collection[Cut] = (),
+    frameworks: Sequence[ReferenceFinder] | None = None,
 ) -> list[Explanation]:
     """Find out who holds each of `targets`.
 
@@ -37,13 +39,14 @@ def explain(
         remember: told each root found, the object that it is attached to, and how many objects the longest way below
             it has; it must not keep them.
         known: references that do not count.
+        frameworks: tell what their native code holds; None: the plugin's own.
 
     Returns:
         One explanation a target, in their order.
     """
     with PausedCollector():
         deadline = Deadline(budget_s)
-        search = Search(targets, ignore, deadline, cuts=known)
+        search = Search(targets, ignore, deadline, cuts=known, frameworks=frameworks)
         search.run()
 
         def again(some: Sequence[object], cuts: Collection[Cut]) -> Search:

@@ -15,8 +15,9 @@ from itertools import chain
 from sys import getrefcount
 from typing import TYPE_CHECKING, Any, Final
 
-from pytest_gpuleak.adapters.torch.lookup import torch_class
+from pytest_gpuleak.adapters.registry import own_reference_finders
 from pytest_gpuleak.explain.roots.roots import EDITABLE, RANKS
+from pytest_gpuleak.explain.unaccounted import owner_counter
 from pytest_gpuleak.heap import safe_access
 from pytest_gpuleak.heap.hidden_references import RING_ROOT
 from pytest_gpuleak.heap.referrers import Deadline, PausedCollector, get_objects, get_referents, leads_astray
@@ -24,6 +25,7 @@ from pytest_gpuleak.heap.referrers import Deadline, PausedCollector, get_objects
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Sequence
 
+    from pytest_gpuleak.adapters.protocol import ReferenceFinder
     from pytest_gpuleak.explain.cuts import Cut
     from pytest_gpuleak.explain.explanation import Explanation
     from pytest_gpuleak.explain.roots.roots import Root
@@ -42,8 +44,7 @@ _OWN_REFERENCES: Final = 3
 """References to an object of the graph that come from counting them: the graph's, a variable's and an argument's."""
 
 _OWNED_BY_NATIVE_CODE: Final = 1
-"""References that a framework may hold to the Python object of an array or of an autograd node: torch keeps one while
-C++ uses it."""
+"""References that a framework may hold to the Python object of an array or of an autograd node while C++ uses it."""
 
 
 @dataclasses.dataclass
@@ -107,7 +108,9 @@ class Culprits:
         """Note that a ring through native code was met: from then on, one is looked for among young objects alone."""
         self._rings = self._rings or explanation.holder.root == RING_ROOT
 
-    def recognise(self, targets: Sequence[object], ignore: Collection[int]) -> list[Explanation] | None:
+    def recognise(
+        self, targets: Sequence[object], ignore: Collection[int], frameworks: Sequence[ReferenceFinder] | None = None
+    ) -> list[Explanation] | None:
         """Who holds the targets, if known culprits alone do; None where the whole heap must be searched.
 
         To be called while the collector shows young objects alone, the targets among them.
@@ -115,6 +118,7 @@ class Culprits:
         Args:
             targets: the arrays.
             ignore: ids of the caller's containers that refer to them.
+            frameworks: tell what their native code holds; None: the plugin's own.
         """
         if not (self._known or self._rings):
             return None
@@ -122,14 +126,15 @@ class Culprits:
         from pytest_gpuleak.explain.rings import behind_rings
         from pytest_gpuleak.explain.search import OTHERS_BUDGET_S, Search
 
+        finders = own_reference_finders() if frameworks is None else frameworks
         with PausedCollector():
             young = set(map(id, get_objects()))
             older = self._older(young)
-            search = Search(targets, ignore, Deadline(BUDGET_S), older)
+            search = Search(targets, ignore, Deadline(BUDGET_S), older, frameworks=finders)
             search.run()
             if search.found((EDITABLE,)) < len(set(map(id, targets))):
                 return self._recognise_rings(search)
-            if not _accounted_for(search, targets, older, young):
+            if not _accounted_for(search, targets, older, young, finders):
                 return None
 
             def again(some: Sequence[object], cuts: Collection[Cut]) -> Search:
@@ -178,7 +183,11 @@ class Culprits:
 
 
 def _accounted_for(
-    search: Search, targets: Sequence[object], older: dict[int, list[Any]], young: Collection[int]
+    search: Search,
+    targets: Sequence[object],
+    older: dict[int, list[Any]],
+    young: Collection[int],
+    frameworks: Sequence[ReferenceFinder],
 ) -> bool:
     """Whether every reference to the young objects of the graph comes from the graph, or from a known root.
 
@@ -189,7 +198,7 @@ def _accounted_for(
     ours = Counter(map(id, chain(targets, chain.from_iterable(older.values()))))
     arrays = set(map(id, targets))
     natives = search.linked.union(arrays)
-    owned = _owned_by_native_code()
+    owned = _owned_by_native_code(frameworks)
     above = {id(parent) for identity in objects for parent in older.get(identity, ())}
     explained: Counter[int] = Counter()
     for identity, value in objects.items():
@@ -206,22 +215,15 @@ def _accounted_for(
     return True
 
 
-def _owned_by_native_code() -> Callable[[object, bool], bool]:
+def _owned_by_native_code(frameworks: Sequence[ReferenceFinder]) -> Callable[[object, bool], bool]:
     """A function that tells whether native code may own an object: is given the object, and whether it is an array.
 
-    An array of another framework than torch has no owner beside its Python object. A tensor has one if the intrusive
-    count says so, of which the Python object is one (``Tensor._use_count``); since torch 2.10 the others count,
-    together, as one reference to that object, and before torch had the count they did not.
+    An array that no framework counts the owners of has none beside its Python object.
     """
-    tensor_class = torch_class("torch._C", "TensorBase")
-    count: Any = None if tensor_class is None else safe_access.class_dict(tensor_class).get("_use_count")
+    count = owner_counter(frameworks)
 
     def owned(value: object, is_array: bool) -> bool:
-        if tensor_class is None or not safe_access.is_a(value, tensor_class):
-            return not is_array
-        try:
-            return count is not None and int(count(value)) > 1
-        except Exception:  # noqa: BLE001 - a tensor that cannot tell
-            return True
+        owners = count(value)
+        return not is_array if owners is None else owners > 0
 
     return owned

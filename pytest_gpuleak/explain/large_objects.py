@@ -7,8 +7,10 @@ one search explains the largest. In between, ids and sizes are kept, and no obje
 from __future__ import annotations
 
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, cast
 
+from pytest_gpuleak.adapters.host.counter_probe import CounterProbe
+from pytest_gpuleak.adapters.probe_protocol import HostGrowth
 from pytest_gpuleak.explain.edge_to_edit import omitted_edges
 from pytest_gpuleak.explain.edges.lookups import Lookups
 from pytest_gpuleak.heap import safe_access
@@ -19,6 +21,7 @@ from pytest_gpuleak.model.findings import Contribution, Holder, PathStep
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from pytest_gpuleak.adapters.probe_protocol import HostProbe, Recorder
     from pytest_gpuleak.explain.explanation import Explanation
     from pytest_gpuleak.heap.walk import Batch
 
@@ -104,6 +107,33 @@ class LargeObjects:
             found = sizes.large(batch.objects, MIN_BYTES)
             if found:
                 yield batch, found
+
+
+class LargeObjectRecorder:
+    """Explains the growth of a counter by the large objects that are new.
+
+    Args:
+        probe: reads the counter.
+    """
+
+    def __init__(self, probe: CounterProbe) -> None:
+        self._probe = probe
+        self._large = LargeObjects(maps=probe.maps)
+        self._before = 0
+
+    def begin_record(self) -> None:
+        """Note the large objects; the caller has made the whole heap visible."""
+        self._large.begin()
+        self._before = self._probe.read()
+
+    def end_record(self) -> HostGrowth:
+        """Return the growth by the counter, and the large objects that are new."""
+        return HostGrowth(self._probe.read() - self._before, self._large.end())
+
+
+def recorder_of(probe: HostProbe) -> Recorder:
+    """Return what tells a re-run's growth by a probe: the probe itself, or for a counter the large objects behind it."""
+    return LargeObjectRecorder(probe) if isinstance(probe, CounterProbe) else cast("Recorder", probe)
 
 
 def _owners(wanted: set[int], batch: Batch) -> dict[int, int]:

@@ -7,13 +7,13 @@ from itertools import chain
 from typing import TYPE_CHECKING, Final
 
 from pytest_gpuleak.adapters.registry import finders
-from pytest_gpuleak.adapters.torch.references import Census, take_census, torch_links
-from pytest_gpuleak.explain.unaccounted import Hidden
+from pytest_gpuleak.explain.unaccounted import Hidden, owner_counter
 from pytest_gpuleak.heap import safe_access
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Sequence
 
+    from pytest_gpuleak.adapters.protocol import NativeObjects, ReferenceFinder
     from pytest_gpuleak.explain.cuts import Cut
     from pytest_gpuleak.explain.reference_graph import Graph
     from pytest_gpuleak.explain.roots.roots import Roots
@@ -37,6 +37,7 @@ class NativeStage:
         deadline: when to stop.
         own: ids of the search's own containers; the lists made here are added.
         cuts: references that do not count.
+        frameworks: tell what their native code holds.
 
     Attributes:
         known: names of edges that only their finder knows, by the ids of parent and child.
@@ -52,9 +53,11 @@ class NativeStage:
         deadline: Deadline,
         own: set[int],
         cuts: Collection[Cut],
+        frameworks: Sequence[ReferenceFinder],
     ) -> None:
         self._own = own
-        self._census: Census | None = None
+        self._frameworks = frameworks
+        self._natives: list[NativeObjects] = []
         self._counted = Counter([child for _, child in cuts])
         self._graph = graph
         self._roots = roots
@@ -85,27 +88,39 @@ class NativeStage:
         if self._rounds == 1:
             self._take_census()
         linked = Counter(child for _, child in self.links)
-        hidden = Hidden(graph.objects, nodes, graph.parents_of(nodes), rooted, self._counted, linked, self._deadline)
+        owners = owner_counter(self._frameworks)
+        hidden = Hidden(
+            graph.objects, nodes, graph.parents_of(nodes), rooted, self._counted, linked, self._deadline, owners
+        )
         self._unexplained = bool(hidden.by_reference)
-        self.hidden = frozenset(hidden.by_torch.keys() | hidden.by_reference.keys())
+        self.hidden = frozenset(hidden.by_native.keys() | hidden.by_reference.keys())
         links: list[Link] = []
-        if self._census is not None:
-            links = torch_links(self._census, hidden.by_torch, hidden.unheld, self._known, self._deadline)
+        for natives in self._natives:
+            links += natives.links(hidden.by_native, hidden.unheld, self._known, self._deadline)
         if not links and not self._heap_walked:
             self._heap_walked = True
             links = self._walk_heap(tuple(hidden.by_reference.values()))
         return self._take_in(links), bool(links)
 
     def leave_out_heap(self) -> None:
-        """Ask torch alone: no ring is closed by what only a walk over the whole heap shows."""
+        """Ask the frameworks alone: no ring is closed by what only a walk over the whole heap shows."""
         self._heap_walked = True
 
     def _take_census(self) -> None:
-        """Find torch's live objects, and count the search's own references."""
-        self._census = take_census(self._deadline)
-        lists = () if self._census is None else self._census.lists()
+        """Find the frameworks' live objects, and count the search's own references."""
+        taken = (framework.take_census(self._deadline) for framework in self._frameworks)
+        self._natives = [natives for natives in taken if natives is not None]
+        lists = [found for natives in self._natives for found in natives.lists()]
         self._own.update(map(id, lists))
         self._counted.update(map(id, chain.from_iterable((self._targets, *lists))))
+
+    def may_close_rings(self, targets: Sequence[object]) -> bool:
+        """Whether a ring through native code may keep one of the targets alive."""
+        return any(framework.may_close_rings(targets) for framework in self._frameworks)
+
+    def root_of(self, value: object) -> str:
+        """What native code uses an object for that it alone holds, in words; empty if unknown."""
+        return next(filter(None, (framework.root_of(value) for framework in self._frameworks)), "")
 
     def _walk_heap(self, wanted: Sequence[object]) -> list[Link]:
         """Links that only a walk over the whole heap shows: the dearest, and so the last."""

@@ -8,7 +8,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from pytest_gpuleak.adapters.creation_lines import OriginTable
-from pytest_gpuleak.adapters.processes.kinds import field_of, pid_of
+from pytest_gpuleak.adapters.process_objects import field_of, pid_of
 from pytest_gpuleak.heap.classes import class_lines, is_kind_of
 from pytest_gpuleak.heap.collector import get_objects, whole_heap
 

@@ -9,14 +9,12 @@ the root is listed as a further one.
 from __future__ import annotations
 
 import dataclasses
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
-from pytest_gpuleak.adapters.torch.autograd_access import TorchAccess
 from pytest_gpuleak.explain.cuts import cuts_of
 from pytest_gpuleak.explain.further_holders import MAX_OTHERS
 from pytest_gpuleak.explain.paths import pattern_of
 from pytest_gpuleak.explain.roots.root import EDITABLE
-from pytest_gpuleak.heap import safe_access
 from pytest_gpuleak.heap.referrers import Deadline
 
 if TYPE_CHECKING:
@@ -51,12 +49,8 @@ def behind_rings(
         cuts: references that do not count: those by which further holders were found.
         budget_s: seconds after which no more is looked for.
     """
-    access = TorchAccess.of_loaded()
-    if access is None or budget_s <= 0:
+    if budget_s <= 0 or not search.may_close_rings(targets):
         return found
-    with access.quiet():
-        if not any(_has_graph(access, target) for target in targets):
-            return found
     deadline = Deadline(budget_s)
     answers = search.answers()
     leaked = set(map(id, targets))
@@ -89,13 +83,3 @@ def _with_ring(explanation: Explanation, ring: Holder) -> Explanation:
     """Return the explanation with the ring before the holders that were found."""
     others = (explanation.holder, *explanation.others)[:MAX_OTHERS]
     return dataclasses.replace(explanation, holder=ring, pattern=pattern_of(ring.text), others=others)
-
-
-def _has_graph(access: TorchAccess, value: Any) -> bool:
-    """Whether a tensor has an autograd graph, or its gradient or an attribute may: no ring does without one."""
-    if not access.is_tensor(value) or not access.read(value, "requires_grad"):
-        return False
-    if not access.read(value, "is_leaf") or safe_access.instance_dict(value):
-        return True
-    gradient = access.read(value, "grad")
-    return access.is_tensor(gradient) and bool(access.read(gradient, "requires_grad"))

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from pytest_gpuleak.adapters.torch.node_hooks import is_hook_dict
 from pytest_gpuleak.heap.hidden_references import RING_ROOT
 
 if TYPE_CHECKING:
@@ -30,7 +29,6 @@ MAX_WORK: Final = 500_000
 """... as long as these walks have not met more objects than this, all together."""
 
 NATIVE_ROOT: Final = "native code"
-HOOKS_ROOT: Final = "native code (hooks of an autograd graph)"
 CYCLE_ROOT: Final = "a reference cycle"
 CROWD_ROOT: Final = "unknown (too many containers refer to it)"
 TIMEOUT_ROOT: Final = "unknown (not explained in full: the search ran out of time)"
@@ -108,8 +106,9 @@ class Rootless:
     def _written(self, chain: Sequence[int], root: str) -> Holder:
         """The holder for the way down from something that native code holds."""
         objects = [self._graph.objects[node] for node in chain]
-        if root == NATIVE_ROOT and is_hook_dict(objects[0]):
-            root = HOOKS_ROOT
+        use = self._native.root_of(objects[0]) if root == NATIVE_ROOT else ""
+        if use:
+            root = f"{NATIVE_ROOT} ({use})"
         return self._writer.rootless(objects, "native", root)
 
     def _not_found(self, target: int) -> Holder:

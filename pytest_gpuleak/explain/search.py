@@ -10,12 +10,13 @@ from __future__ import annotations
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
+from pytest_gpuleak.adapters.registry import own_reference_finders
 from pytest_gpuleak.explain.answers import Answers
 from pytest_gpuleak.explain.explanation import Explanation
 from pytest_gpuleak.explain.native_references import NativeStage
 from pytest_gpuleak.explain.paths import Writer, pattern_of
 from pytest_gpuleak.explain.reference_graph import Graph
-from pytest_gpuleak.explain.rootless import CROWD_ROOT, CYCLE_ROOT, HOOKS_ROOT, NATIVE_ROOT, TIMEOUT_ROOT, Rootless
+from pytest_gpuleak.explain.rootless import CROWD_ROOT, CYCLE_ROOT, NATIVE_ROOT, TIMEOUT_ROOT, Rootless
 from pytest_gpuleak.explain.roots.roots import EDITABLE, RANKS, Roots
 from pytest_gpuleak.heap.hidden_references import RING_ROOT
 from pytest_gpuleak.heap.referrers import Deadline, get_referents, referrers
@@ -23,6 +24,7 @@ from pytest_gpuleak.heap.referrers import Deadline, get_referents, referrers
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
 
+    from pytest_gpuleak.adapters.protocol import ReferenceFinder
     from pytest_gpuleak.explain.cuts import Cut
     from pytest_gpuleak.explain.roots.roots import Root
     from pytest_gpuleak.model.findings import Holder
@@ -33,7 +35,6 @@ __all__ = [
     "BUDGET_S",
     "CROWD_ROOT",
     "CYCLE_ROOT",
-    "HOOKS_ROOT",
     "NATIVE_ROOT",
     "OTHERS_BUDGET_S",
     "TIMEOUT_ROOT",
@@ -78,6 +79,7 @@ class Search:
         native: whether to ask what the collector cannot see.
         roots: those of a search made before, which takes milliseconds to look up; what did not count then does not
             count now.
+        frameworks: tell what their native code holds; None: the plugin's own.
     """
 
     def __init__(
@@ -90,7 +92,9 @@ class Search:
         *,
         native: bool = True,
         roots: Roots | None = None,
+        frameworks: Sequence[ReferenceFinder] | None = None,
     ) -> None:
+        self._frameworks = own_reference_finders() if frameworks is None else frameworks
         self._hidden = hidden
         self._cuts = cuts
         self._asks_native = native
@@ -110,7 +114,7 @@ class Search:
         self._changed = False
         self._due: int | None = None
         self._all_seen = False
-        self._native = NativeStage(self._graph, self._roots, targets, deadline, self._own, cuts)
+        self._native = NativeStage(self._graph, self._roots, targets, deadline, self._own, cuts, self._frameworks)
         self._exhausted = False
         self._answers: Answers | None = None
 
@@ -118,7 +122,10 @@ class Search:
         self, targets: Sequence[object], cuts: Collection[Cut], budget_s: float, *, native: bool = False
     ) -> Search:
         """A search for some of the targets of this one that does not count some references, not yet run."""
-        found = Search(targets, (), Deadline(budget_s), self._hidden, cuts, native=native, roots=self._roots)
+        deadline = Deadline(budget_s)
+        found = Search(
+            targets, (), deadline, self._hidden, cuts, native=native, roots=self._roots, frameworks=self._frameworks
+        )
         found._native.leave_out_heap()
         return found
 
@@ -271,6 +278,10 @@ class Search:
     def unexplained(self) -> bool:
         """Whether something refers to the objects met that was not found: known once native code has been asked."""
         return self._native.unexplained
+
+    def may_close_rings(self, targets: Sequence[object]) -> bool:
+        """Whether a ring through native code may keep one of the targets alive."""
+        return self._native.may_close_rings(targets)
 
     def found(self, ranks: Sequence[int]) -> int:
         """How many of the targets a root of these ranks leads to."""

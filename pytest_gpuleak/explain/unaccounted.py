@@ -9,15 +9,15 @@ from __future__ import annotations
 
 from collections import Counter
 from sys import getrefcount
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
-from pytest_gpuleak.adapters.torch.lookup import torch_class
-from pytest_gpuleak.heap import safe_access
+from pytest_gpuleak.adapters.protocol import UNTOLD
 from pytest_gpuleak.heap.referrers import get_referents, untouchable_modules
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
 
+    from pytest_gpuleak.adapters.protocol import ReferenceFinder
     from pytest_gpuleak.heap.referrers import Deadline
 
 _OWN_REFERENCES: Final = 3
@@ -35,12 +35,13 @@ class Hidden:
         counted: references to objects that are the search's own, by id.
         linked: references from native code that are known already, by id.
         deadline: when to stop counting: what was not counted has none.
+        owners: counts who owns an array in native code (`owner_counter`).
 
     Attributes:
-        by_torch: those that torch's C++ code may hold: tensors with an owner beside their Python object, and anything
-            with a reference too many.
-        by_reference: those with a reference too many, beside the one that torch holds to the Python object of a tensor
-            with other owners.
+        by_native: those that a framework's native code may hold: arrays with an owner beside their Python object, and
+            anything with a reference too many.
+        by_reference: those with a reference too many, beside the one that native code holds to the Python object of an
+            array with other owners.
         unheld: the ids of those that nothing visible refers to.
     """
 
@@ -53,11 +54,11 @@ class Hidden:
         counted: Mapping[int, int],
         linked: Mapping[int, int],
         deadline: Deadline,
+        owners: Callable[[object], int | None],
     ) -> None:
-        self.by_torch: dict[int, object] = {}
+        self.by_native: dict[int, object] = {}
         self.by_reference: dict[int, object] = {}
         self.unheld: set[int] = set()
-        owners = _owners_of_tensors()
         wanted = set(nodes)
         explained: Counter[int] = Counter()
         untouchable = untouchable_modules()
@@ -74,35 +75,26 @@ class Hidden:
                 self.unheld.add(node)
             extra = getrefcount(value) - _OWN_REFERENCES - explained[node] - counted.get(node, 0)
             shared = owners(value)
-            if shared:
-                self.by_torch[node] = value
+            untold = shared is None or shared == UNTOLD
+            if shared and not untold:
+                self.by_native[node] = value
                 extra -= 1
-            elif shared is None:
+            elif untold:
                 extra -= linked.get(node, 0)
             if extra > 0 and node not in rooted:
                 self.by_reference[node] = value
-                if shared is None:
-                    self.by_torch[node] = value
+                if untold:
+                    self.by_native[node] = value
             del value
 
 
-def _owners_of_tensors() -> Callable[[object], bool | None]:
-    """A function that tells whether a tensor has an owner in C++ beside its Python object; None for anything else.
+def owner_counter(frameworks: Sequence[ReferenceFinder]) -> Callable[[object], int | None]:
+    """Make a function that asks each framework in turn who owns an array: see `ReferenceFinder.owner_counter`."""
+    counters = [framework.owner_counter() for framework in frameworks]
+    if len(counters) == 1:
+        return counters[0]
 
-    The owners are counted by ``Tensor._use_count`` (torch/csrc/autograd/python_variable_methods: the intrusive count,
-    of which the Python object is one). Since torch 2.10 they also count, together, as one reference to that object.
-    """
-    tensor_class = torch_class("torch._C", "TensorBase")
-    count: Any = None if tensor_class is None else safe_access.class_dict(tensor_class).get("_use_count")
-    if tensor_class is None or count is None:
-        return lambda _: None
-
-    def owners(value: object) -> bool | None:
-        if not safe_access.is_a(value, tensor_class):
-            return None
-        try:
-            return int(count(value)) > 1
-        except Exception:  # noqa: BLE001 - a tensor that cannot tell
-            return True
+    def owners(value: object) -> int | None:
+        return next((found for count in counters if (found := count(value)) is not None), None)
 
     return owners

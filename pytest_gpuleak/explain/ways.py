@@ -10,7 +10,7 @@ import re
 import types
 from typing import TYPE_CHECKING, Any, Final
 
-from pytest_gpuleak.explain.edge_to_edit import MODULE_MARK
+from pytest_gpuleak.adapters.registry import own_layouts
 from pytest_gpuleak.explain.edges.chain import NOTHING_MET, Chain, Met, Step
 from pytest_gpuleak.explain.edges.edges import name_edge
 from pytest_gpuleak.explain.edges.lookups import Lookups
@@ -27,8 +27,8 @@ HEAD: Final = 8
 _MAX_UNCERTAIN: Final = 16
 """Objects that an edge may wait for until it is certain; the longest known is a context's (`explain.edges.interpreter`)."""
 
-_OF_MODULES: Final = ("._modules", "._parameters", "._buffers")
-_FOLDED_AWAY: Final = (*_OF_MODULES, "._mock_children")
+_LAYOUTS: Final = own_layouts()
+_FOLDED_AWAY: Final = (*(f".{name}" for layout in _LAYOUTS for name in layout.names), "._mock_children")
 _PLAIN_KEY: Final = re.compile(r"\['([^'\\]+)'\]")
 _INDEX: Final = re.compile(r"\[-?\d+\]")
 _MOCK_ATTRIBUTES: Final = {
@@ -241,22 +241,10 @@ def _folded(before: Way | None, step: Step) -> Way | None:
     name, owner, last = key.group(1), before.owner, before.step
     folded: str | None = None
     label = last.label
-    if last.text in _OF_MODULES and _is_module(owner, "Module"):
-        label += MODULE_MARK
-        if safe_access.is_attribute_name(name):
-            folded = f".{name}"
-        if name.isdigit() and _is_module(owner, "Sequential", "ModuleList", "ParameterList"):
-            folded = f"[{name}]"
-        if _is_module(owner, "ModuleDict", "ParameterDict"):
-            folded = f"[{name!r}]"
+    for layout in _LAYOUTS:
+        if last.text[1:] in layout.names and layout.keeps_parts(owner):
+            label += layout.mark
+            folded = layout.edge(owner, name)
     if last.text == "._mock_children" and safe_access.is_attribute_name(name):
         folded = f".{name}"
     return None if folded is None else Way(Step(folded, label, last.position), owner, before.above)
-
-
-def _is_module(value: object, *names: str) -> bool:
-    """Whether a type of torch.nn by one of these names is among the bases of `value`; torch is not asked for."""
-    return any(
-        safe_access.class_name(cls) in names and safe_access.in_package(cls, "torch.nn.modules")
-        for cls in safe_access.mro(type(value))
-    )

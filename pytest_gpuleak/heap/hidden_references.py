@@ -1,11 +1,11 @@
 """The seam for what the collector cannot see: references that C and C++ objects hold.
 
-torch is asked first, in rounds (`adapters.torch.references`). Finders walk over the whole heap: they are asked once in
-a search, for objects with references that nothing visible accounts for, and only when torch has no answer. The search
+The frameworks are asked first, in rounds (`ReferenceFinder`). Finders walk over the whole heap: they are asked once in a
+search, for objects with references that nothing visible accounts for, and only when the frameworks have no answer. The search
 then goes on from the containers that a finder names.
 
 Some references no one can see: a DLPack capsule (``numpy.from_dlpack(tensor)``) holds a tensor in a C structure that has
-no way in; hooks of a tensor that is gone, see `adapters.torch.node_hooks`.
+no way in.
 """
 
 from __future__ import annotations

@@ -40,6 +40,20 @@ class ArrayReading(NamedTuple):
     storage_bytes: int
 
 
+class DeviceSpace(NamedTuple):
+    """What is free on a device, in bytes; None where it is not told.
+
+    Attributes:
+        total: all that the device has.
+        free: what its driver would give.
+        largest_free: the largest free block that the allocator has cached.
+    """
+
+    total: int | None
+    free: int | None
+    largest_free: int | None
+
+
 HOST = "host"
 """The name that the host's counters stand under, beside the devices."""
 

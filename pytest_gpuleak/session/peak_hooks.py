@@ -1,7 +1,9 @@
-"""One probe of the devices and one meter of peaks for a whole run, and the hooks that measure without the leak check."""
+"""The probes of the devices and one meter of peaks for a whole run, and the hooks that measure without the leak check."""
 
 from __future__ import annotations
 
+from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING
 
 import pytest
@@ -9,15 +11,16 @@ import pytest
 from pytest_gpuleak.engine.detect.peak_meter import PeakMeter
 from pytest_gpuleak.model.policy import Policy
 from pytest_gpuleak.session.fixture_hooks import FixtureHooks
+from pytest_gpuleak.session.frameworks import shared_frameworks
 
 if TYPE_CHECKING:
-    from collections.abc import Generator
+    from collections.abc import Generator, Sequence
 
     from pytest_gpuleak.adapters.probe_protocol import DeviceProbe
     from pytest_gpuleak.model.findings import Finding
 
-DEVICE_PROBE: pytest.StashKey[DeviceProbe] = pytest.StashKey()
-"""Where the run's probe of the devices is kept, in the stash of pytest's config."""
+DEVICE_PROBES: pytest.StashKey[list[DeviceProbe]] = pytest.StashKey()
+"""Where the run's probes of the devices are kept, in the stash of pytest's config."""
 
 BUDGET_FINDING: pytest.StashKey[Finding] = pytest.StashKey()
 """The finding on a test's budget, in the item's stash, once its last attempt has exceeded it."""
@@ -27,22 +30,26 @@ _HOOKS = "gpuleak-peaks"
 _METER: pytest.StashKey[PeakMeter] = pytest.StashKey()
 
 
-def shared_probe(config: pytest.Config) -> DeviceProbe:
-    """Return the run's probe of the devices: made when it is first asked for, stopped when the run ends."""
-    probe = config.stash.get(DEVICE_PROBE, None)
-    if probe is None:
-        from pytest_gpuleak.adapters.torch.devices import TorchDevices
+def shared_probes(config: pytest.Config) -> list[DeviceProbe]:
+    """Return the run's probes of the devices: made when first asked for, stopped when the run ends; the same list always."""
+    probes = config.stash.get(DEVICE_PROBES, None)
+    if probes is None:
+        probes = config.stash[DEVICE_PROBES] = shared_frameworks(config).devices
+        config.add_cleanup(partial(_stop, probes))
+    return probes
 
-        probe = config.stash[DEVICE_PROBE] = TorchDevices()
-        config.add_cleanup(probe.stop)
-    return probe
+
+def _stop(probes: Sequence[DeviceProbe]) -> None:
+    for probe in probes:
+        with suppress(Exception):  # each of them leaves its framework as it was found
+            probe.stop()
 
 
 def shared_meter(config: pytest.Config) -> PeakMeter:
     """Return the run's meter: made, and put between the phases of the tests, when it is first asked for."""
     meter = config.stash.get(_METER, None)
     if meter is None:
-        meter = config.stash[_METER] = PeakMeter(shared_probe(config))
+        meter = config.stash[_METER] = PeakMeter(shared_probes(config))
         config.pluginmanager.register(MeterHooks(meter), _HOOKS)
     return meter
 
@@ -58,7 +65,7 @@ def take_over_meter(config: pytest.Config, *, needed: bool) -> PeakMeter | None:
     if meter is not None:
         config.pluginmanager.unregister(name=_HOOKS)
     elif needed:
-        meter = config.stash[_METER] = PeakMeter(shared_probe(config))
+        meter = config.stash[_METER] = PeakMeter(shared_probes(config))
     return meter
 
 

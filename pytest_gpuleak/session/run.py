@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pytest_gpuleak.adapters.nvml.driver import Driver
-from pytest_gpuleak.adapters.registry import builtin_frameworks
 from pytest_gpuleak.engine.detect.counters import MemoryWatch
 from pytest_gpuleak.engine.detect.epochs import EpochDetector
 from pytest_gpuleak.engine.run_tracker import RunTracker
@@ -20,10 +19,11 @@ from pytest_gpuleak.session.attempt import AttemptLog
 from pytest_gpuleak.session.closing import CHECK_FAULTS_KEY, FAULTS_KEY, WORKER_KEY, Run, close_run, nothing
 from pytest_gpuleak.session.config.markers import check_markers
 from pytest_gpuleak.session.config.options import USAGE_ERROR_KEY, is_enabled, is_given
+from pytest_gpuleak.session.frameworks import shared_frameworks
 from pytest_gpuleak.session.hooks import Hooks
 from pytest_gpuleak.session.item_hooks import RuntestHooks
 from pytest_gpuleak.session.leak_check import LeakCheck
-from pytest_gpuleak.session.peak_hooks import shared_probe, take_over_meter
+from pytest_gpuleak.session.peak_hooks import shared_probes, take_over_meter
 from pytest_gpuleak.session.records.completeness import Completeness
 from pytest_gpuleak.session.records.recorder import JournalHooks, Recorder, Sender
 from pytest_gpuleak.session.records.run_records import Ledger
@@ -31,7 +31,6 @@ from pytest_gpuleak.session.safeguards import RunSafeguards
 from pytest_gpuleak.session.showing import show_run
 
 if TYPE_CHECKING:
-    from pytest_gpuleak.adapters.protocol import ArrayFramework
     from pytest_gpuleak.session.ci import Surroundings
     from pytest_gpuleak.session.features.baseline import BaselineRun
     from pytest_gpuleak.session.ranks import Rank
@@ -48,7 +47,7 @@ def watch_collector(early_config: pytest.Config) -> None:
     except (pytest.UsageError, AttributeError):
         return  # pytest_configure tells the user, in its turn
     if mode == "epoch" and epochs_supported() and not installed():
-        detector = EpochDetector(builtin_frameworks())
+        detector = EpochDetector(shared_frameworks(early_config).arrays)
         detector.start()
         early_config.stash[_DETECTOR] = detector
         early_config.add_cleanup(detector.stop)
@@ -67,7 +66,7 @@ def _watch_memory(config: pytest.Config, settings: Settings, driver: Driver, fau
     from pytest_gpuleak.adapters.host.modes import host_probes
 
     return MemoryWatch(
-        [shared_probe(config)], host_probes(settings.policy.host, str(config.rootpath)), driver.read, faults
+        shared_probes(config), host_probes(settings.policy.host, str(config.rootpath)), driver.read, faults
     )
 
 
@@ -131,7 +130,6 @@ class Session(Hooks):
         name = str(worker["workerid"]) if worker is not None else self._rank.name if self._rank else "main"
         surroundings = _surroundings()
         detector = config.stash.get(_DETECTOR, None)
-        self._frameworks: list[ArrayFramework] = detector.frameworks if detector else builtin_frameworks()
         lines: list[str] = []
         driver = Driver(lines)
         counters = _watch_memory(config, settings, driver, lines)
@@ -142,7 +140,7 @@ class Session(Hooks):
         attempts = AttemptLog(config, settings, name, lines)
         self._safeguards = RunSafeguards(attempts)
         knowledge = SessionKnowledge(str(config.rootpath), self._safeguards, name, settings.snapshots)
-        tracker = RunTracker(self._frameworks, self._safeguards, counters, driver, detector)
+        tracker = RunTracker(shared_frameworks(config), self._safeguards, counters, driver, detector)
         check = LeakCheck(config, settings, tracker, knowledge, attempts, baseline, detailed=self._detailed)
         config.add_cleanup(check.stop)
         completeness = Completeness()
@@ -205,9 +203,10 @@ class Session(Hooks):
     def pytest_collection_finish(self) -> None:
         """Take hold of the tests, after every conftest.py: what is registered last is called outermost."""
         if self._config.hook.pytest_gpuleak_arrays.get_hookimpls():
-            from pytest_gpuleak.session.user_hooks import user_frameworks
+            from pytest_gpuleak.session.user_hooks import bring_frameworks
 
-            self._frameworks.extend(user_frameworks(self._config, self._run.check.attempts.faults, self._safeguards))
+            for probe in bring_frameworks(self._config, self._run.check.attempts.faults, self._safeguards):
+                self._run.check.tracker.counters.add_devices(probe)
         if not self._config.option.collectonly:
             self._run.check.start()
             self._take_hold()

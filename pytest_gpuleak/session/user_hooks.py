@@ -6,15 +6,19 @@ import types
 from typing import TYPE_CHECKING, Any
 
 from pytest_gpuleak.adapters.guarded import missing_methods
-from pytest_gpuleak.engine.guarded_frameworks import code_of, guard_framework
+from pytest_gpuleak.adapters.guarded_framework import ArraysAlone, is_whole, missing_members
+from pytest_gpuleak.engine.guarded_frameworks import code_of, guard_arrays, guard_framework
 from pytest_gpuleak.engine.stages import ARRAYS_HOOK, SETTLE_HOOK
+from pytest_gpuleak.session.frameworks import shared_frameworks
+from pytest_gpuleak.session.peak_hooks import shared_probes
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     import pytest
 
-    from pytest_gpuleak.adapters.protocol import ArrayFramework
+    from pytest_gpuleak.adapters.probe_protocol import DeviceProbe
+    from pytest_gpuleak.adapters.protocol import Framework
     from pytest_gpuleak.engine.stages import Safeguards
     from pytest_gpuleak.session.faults import Faults
 
@@ -41,19 +45,23 @@ def call_settle_hook(config: pytest.Config, safeguards: Safeguards, nodeid: str)
                 raise TypeError("it is a generator or a coroutine, whose body never runs; accepted is a plain function")
 
 
-def user_frameworks(config: pytest.Config, faults: Faults, safeguards: Safeguards) -> list[ArrayFramework]:
-    """Ask `pytest_gpuleak_arrays` for the frameworks of the user's, each behind guards. What is none is told of.
+def bring_frameworks(config: pytest.Config, faults: Faults, safeguards: Safeguards) -> list[DeviceProbe]:
+    """Add the frameworks that `pytest_gpuleak_arrays` returns to the run's, each behind guards. What is none is told of.
 
     Args:
         config: pytest's config.
         faults: takes what goes wrong.
         safeguards: stand behind each framework.
+
+    Returns:
+        The probes of their devices, which are among the run's from now on.
     """
     hook = config.hook.pytest_gpuleak_arrays
     answers: list[Any] = []
     with faults.guard(ARRAYS_HOOK, "", _code_of(hook)):
         answers = hook(config=config)
-    found: list[ArrayFramework] = []
+    frameworks, probes = shared_frameworks(config), shared_probes(config)
+    new: list[DeviceProbe] = []
     for answer in answers:
         if type(answer) not in (list, tuple):
             faults.add(
@@ -62,13 +70,25 @@ def user_frameworks(config: pytest.Config, faults: Faults, safeguards: Safeguard
                 "",
             )
             continue
-        for framework in answer:
+        for given in answer:
             with faults.guard(ARRAYS_HOOK, ""):
-                missing = missing_methods(framework)
-                if missing:
-                    raise TypeError(f"{type(framework).__name__} has no {' and no '.join(missing)}")
-                found.append(guard_framework(framework, safeguards))
-    return found
+                framework = _guarded(given, safeguards)
+                frameworks.add(framework)
+                devices = framework.devices
+                if devices is not None:
+                    probes.append(devices)
+                    new.append(devices)
+    return new
+
+
+def _guarded(given: Any, safeguards: Safeguards) -> Framework:
+    """Raises TypeError for an object that is neither a framework nor the arrays of one."""
+    missing = missing_members(given) if is_whole(given) else missing_methods(given)
+    if missing:
+        raise TypeError(f"{type(given).__name__} has no {' and no '.join(missing)}")
+    if is_whole(given):
+        return guard_framework(given, safeguards)
+    return ArraysAlone(guard_arrays(given, safeguards))
 
 
 def _code_of(hook: Any) -> types.CodeType | None:

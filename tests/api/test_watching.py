@@ -14,6 +14,8 @@ import pytest
 
 import pytest_gpuleak
 from pytest_gpuleak import LeakError, assert_no_leak, watch
+from pytest_gpuleak.adapters.frameworks import Frameworks
+from pytest_gpuleak.adapters.guarded_framework import ArraysAlone
 from tests.standin import Buffer, StandInArrays
 
 if TYPE_CHECKING:
@@ -25,7 +27,7 @@ SLOT: dict[str, Buffer] = {}
 
 @pytest.fixture(autouse=True)
 def stand_in(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setattr("pytest_gpuleak.api.builtin_frameworks", lambda: [StandInArrays()])
+    monkeypatch.setattr("pytest_gpuleak.api.own_frameworks", lambda: Frameworks([ArraysAlone(StandInArrays())]))
     yield
     KEPT.clear()
     SLOT.clear()

@@ -9,20 +9,19 @@ from typing import TYPE_CHECKING
 from pytest_gpuleak.adapters.probe_protocol import DeviceReading
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator
 
-    from pytest_gpuleak.adapters.protocol import Rung
 
 MIB = 1 << 20
 
 CONFTEST = """
     import pytest
-    from pytest_gpuleak.session.peak_hooks import DEVICE_PROBE
+    from pytest_gpuleak.session.peak_hooks import DEVICE_PROBES
     from tests.budget.fake_devices import PROBE
 
     def pytest_configure(config):
         PROBE.reset()
-        config.stash[DEVICE_PROBE] = PROBE
+        config.stash[DEVICE_PROBES] = [PROBE]
 """
 
 
@@ -103,10 +102,6 @@ class FakeDevices:
         self.begun += 1
         for memory in self.memory.values():
             memory.peak, memory.reserved_peak = memory.allocated, memory.reserved
-
-    def rungs(self) -> Sequence[Rung]:
-        """Nothing settles here."""
-        return ()
 
     def stop(self) -> None:
         """Nothing was changed."""

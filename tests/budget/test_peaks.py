@@ -16,7 +16,7 @@ def devices() -> FakeDevices:
 
 @pytest.fixture
 def meter(devices: FakeDevices) -> PeakMeter:
-    return PeakMeter(devices)
+    return PeakMeter([devices])
 
 
 def mib(peak: Peak) -> tuple[int, int, int]:

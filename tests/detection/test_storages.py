@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pytest_gpuleak.adapters.torch.arrays import TorchArrays, TorchStorages, are_shared_storages, is_storage
+from pytest_gpuleak.adapters.storages import are_shared_storages, is_storage
+from pytest_gpuleak.adapters.torch.arrays import TorchArrays, TorchStorages
 
 if TYPE_CHECKING:
     from tests.conftest import Runner
@@ -112,14 +113,14 @@ def test_storages_are_read_and_held_without_being_kept() -> None:
     tensor = torch.ones(100)
     storage = tensor.untyped_storage()
     assert type(storage).__mro__[1] is kind
-    assert is_storage(storage)
-    assert not is_storage(tensor)
+    assert is_storage(storage, [kind])
+    assert not is_storage(tensor, [kind])
     assert storages.read(storage) is None, "a tensor shares it"
-    assert are_shared_storages([storage])
-    assert not are_shared_storages([storage, tensor])
+    assert are_shared_storages([storage], [storages])
+    assert not are_shared_storages([storage, tensor], [storages])
     assert storages.storage(storage) == tensors.storage(tensor)
     del tensor
-    assert not are_shared_storages([storage])
+    assert not are_shared_storages([storage], [storages])
     reading = storages.read(storage)
     assert reading is not None
     assert (reading.bytes, reading.storage_bytes, reading.device) == (400, 400, "cpu")

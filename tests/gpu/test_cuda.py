@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pytest_gpuleak.adapters.torch.devices import TorchDevices
+from pytest_gpuleak.adapters.torch.settle_steps import device_rungs
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -121,7 +122,7 @@ def test_the_rungs_give_a_first_products_workspace_back(cuda: Any, probe: TorchD
     with cuda.no_grad():
         linear(argument)
     assert probe.read()["cuda:0"].allocated > base
-    for rung in probe.rungs():
+    for rung in device_rungs():
         list(rung.steps())
     assert probe.read()["cuda:0"].allocated == base
     assert cuda.backends.cuda.cufft_plan_cache[0].size == 0

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from pytest_gpuleak.adapters.registry import own_frameworks
 from pytest_gpuleak.model.readings import HOST
 from pytest_gpuleak.session.features.cleanup import clear_frames, release_device_cache
 from tests.conftest import forget_torch
@@ -198,7 +199,7 @@ def test_only_devices_with_something_cached_are_asked(
     monkeypatch.setitem(sys.modules, "torch.cuda", module)
     monkeypatch.setitem(sys.modules, "torch.xpu", types.ModuleType("torch.xpu"))
 
-    assert release_device_cache(counters) == expected
+    assert release_device_cache(counters, own_frameworks()) == expected
     assert calls == expected
 
 

@@ -67,6 +67,7 @@ if HAVE_TORCH:
     ROWS["CPU tensor of 20 MiB"] = lambda: torch.ones(5 * MIB)
 
 from pytest_gpuleak.adapters.host.modes import host_probes
+from pytest_gpuleak.explain.large_objects import recorder_of
 
 
 found = {}
@@ -81,10 +82,11 @@ for name in ("rss", "heap", "tracemalloc", "pympler"):
             gc.collect()
             libc.malloc_trim(0)  # what lies below something that stays is given back by this alone
             before = probe.read()
-            probe.begin_record()
+            recorder = recorder_of(probe)
+            recorder.begin_record()
             kept = [make()]
             after = probe.read()
-            growth = probe.end_record()
+            growth = recorder.end_record()
             # Seen: it is made a suspect by more than the default limit, and the record says so too.
             seen = after - before > 10 * MIB and growth.bytes > 10 * MIB
             parts = [

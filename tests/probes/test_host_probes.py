@@ -16,6 +16,7 @@ from pytest_gpuleak.adapters.host.heap_probe import HeapProbe
 from pytest_gpuleak.adapters.host.modes import NAMES, host_probes
 from pytest_gpuleak.adapters.host.resident_set_probe import ResidentSetProbe
 from pytest_gpuleak.adapters.host.tracemalloc_probe import TracemallocProbe
+from pytest_gpuleak.explain.large_objects import recorder_of
 from pytest_gpuleak.model.readings import ProbeUnavailable
 
 MIB = 2**20
@@ -58,9 +59,10 @@ def test_the_heap_is_exact() -> None:
 def test_a_record_of_the_heap_has_bytes_and_parts() -> None:
     probe = HeapProbe()
     probe.start()
-    probe.begin_record()
+    recorder = recorder_of(probe)
+    recorder.begin_record()
     block = [bytearray(4 * MIB)]
-    growth = probe.end_record()
+    growth = recorder.end_record()
     probe.stop()
     assert 4 * MIB <= growth.bytes < 5 * MIB
     assert [(part.text, part.count) for part in growth.contributions] == [("bytearray", 1)]

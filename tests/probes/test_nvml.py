@@ -76,7 +76,7 @@ def driver(library: pathlib.Path, tmp_path: pathlib.Path, monkeypatch: pytest.Mo
     monkeypatch.setenv("NVML_STANDIN", str(tmp_path / "state"))
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     monkeypatch.delenv("CUDA_DEVICE_ORDER", raising=False)
-    monkeypatch.setattr(nvml, "torch_uuids", lambda: None)
+    monkeypatch.setattr(nvml, "framework_uuids", lambda: None)
     monkeypatch.setattr(nvml, "own_identity", lambda: Identity((os.getpid(),), True))
     state = Driver(tmp_path / "state", loaded)
     state.say(a_device())
@@ -306,7 +306,7 @@ def test_partitions_have_their_own_figures(probe: Callable[..., Nvml], monkeypat
 def test_torchs_own_uuids_win_over_the_environment(probe: Callable[..., Nvml], monkeypatch: pytest.MonkeyPatch) -> None:
     running = probe(a_device(A, "00000000:01:00.0"), a_device(B, "00000000:02:00.0", model="Another GPU"))
     assert running.read() == {}  # which is the faster one is not known
-    monkeypatch.setattr(nvml, "torch_uuids", lambda: [B.removeprefix("GPU-"), A.removeprefix("GPU-"), "unknown"])
+    monkeypatch.setattr(nvml, "framework_uuids", lambda: [B.removeprefix("GPU-"), A.removeprefix("GPU-"), "unknown"])
     assert {name: reading.uuid for name, reading in running.read().items()} == {"cuda:0": B, "cuda:1": A}
     assert running.fault == ""
 
@@ -314,7 +314,7 @@ def test_torchs_own_uuids_win_over_the_environment(probe: Callable[..., Nvml], m
 def test_torchs_uuid_of_a_whole_device_stands_for_the_part_that_is_used(
     probe: Callable[..., Nvml], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(nvml, "torch_uuids", lambda: [A.removeprefix("GPU-")])
+    monkeypatch.setattr(nvml, "framework_uuids", lambda: [A.removeprefix("GPU-")])
     running = probe(a_device(mig=1), f"part {A} 1 {PART} {10 * GIB} {GIB}")
     assert running.read()["cuda:0"].uuid == PART
 
@@ -334,15 +334,15 @@ def test_torch_is_asked_only_once_it_has_started(monkeypatch: pytest.MonkeyPatch
     torch: Any = types.ModuleType("torch")
     torch.cuda, torch._C = cuda, types.ModuleType("torch._C")
     monkeypatch.setitem(sys.modules, "torch", torch)
-    assert nvml.torch_uuids() is None
+    assert nvml.framework_uuids() is None
     started = True
-    assert nvml.torch_uuids() == uuids
+    assert nvml.framework_uuids() == uuids
     cuda.get_device_properties = lambda index: types.SimpleNamespace(name="no uuid")
-    assert nvml.torch_uuids() is None
+    assert nvml.framework_uuids() is None
     torch.version = types.SimpleNamespace(hip="6.2")
-    assert nvml.torch_uuids() == []
+    assert nvml.framework_uuids() == []
     monkeypatch.delitem(sys.modules, "torch")
-    assert nvml.torch_uuids() is None
+    assert nvml.framework_uuids() is None
 
 
 ONE_KIND = [

@@ -149,12 +149,12 @@ def test_what_a_test_puts_in_torchs_place_is_not_asked(monkeypatch: pytest.Monke
 def test_a_device_that_the_process_has_not_used_is_not_touched(cuda: StandInCuda, probe: TorchDevices) -> None:
     cuda.initialised = False
     probe.begin_peaks()
-    assert (probe.read(), list(probe.rungs())) == ({}, [])
+    assert (probe.read(), list(device_rungs())) == ({}, [])
     cuda.initialised = True
     cuda.allocate(0, 512)
     probe.begin_peaks()
     assert set(probe.read()) == {"cuda:0"}
-    for rung in probe.rungs():
+    for rung in device_rungs():
         list(rung.steps())
     assert not [call for call in cuda.calls if call[0] == "touched" or call == ("synchronize", 1)]
 
@@ -237,7 +237,7 @@ def test_the_meter_has_the_peaks_of_a_device_that_nothing_had_used_when_it_began
     vars(module).update(vars(torch.cuda), _initialized=False)
     monkeypatch.setattr(torch, "cuda", module)
     cuda.initialised = False
-    meter = PeakMeter(probe)
+    meter = PeakMeter([probe])
     meter.begin()
     cuda.initialised = module._initialized = True
     cuda.allocate(0, MIB)
@@ -300,7 +300,7 @@ def test_figures_that_cannot_be_are_absent(figures: dict[str, Any], reading: Dev
 
 def test_rungs_wait_then_clear_what_the_libraries_keep(cuda: StandInCuda, probe: TorchDevices) -> None:
     cuda.allocate(0, 512)
-    for rung in probe.rungs():
+    for rung in device_rungs():
         assert not rung.collects
         assert list(rung.steps()) == [None]
     assert cuda.calls == [("synchronize", 0), "workspaces", ("synchronize", 0), ("plans", 0), "pinned"]
@@ -443,7 +443,7 @@ def test_the_backends_own_workspaces_are_a_rung(torch: Any, probe: TorchDevices)
     linear = torch.nn.Linear(4, 4, device="simgpu:0")
     linear(torch.ones(1, 4, device="simgpu:0"))
     assert probe.read()["simgpu:0"].allocated == simgpu.WORKSPACE_BYTES + 1024
-    for rung in probe.rungs():
+    for rung in device_rungs():
         list(rung.steps())
     assert probe.read()["simgpu:0"].allocated == 1024
     assert torch.simgpu.memory_reserved(0) == 22 * MIB  # the cache is the user's

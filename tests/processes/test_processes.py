@@ -483,7 +483,7 @@ def test_a_broken_private_table_costs_the_name_alone(monkeypatch: pytest.MonkeyP
     monkeypatch.setitem(sys.modules, "multiprocessing.process", type("Module", (), {"_children": 7}))
     put_compile_pools(monkeypatch, [object()])
     assert process_kinds.process_names() == {}
-    assert process_kinds.compile_pool_pids() == set()
+    assert process_kinds.helper_pids() == set()
 
 
 def test_workers_that_were_forked_to_compile_are_nobodys(

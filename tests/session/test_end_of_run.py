@@ -111,7 +111,7 @@ def test_a_baseline_that_fails_costs_no_report(
 
 
 def test_a_device_that_answers_no_more_is_unknown(run: Runner, monkeypatch: pytest.MonkeyPatch) -> None:
-    spoil(monkeypatch, "session.records.run_records", "_devices")
+    spoil(monkeypatch, "adapters.torch.framework", "TorchFramework.device_names")
     found = run(CLEAN)
     assert found.result.ret == 0
     assert found.report["environment"]["devices"] == ["unknown (KeyError: 'a fault of ours')"]

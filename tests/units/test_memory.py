@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 import types
-from typing import TYPE_CHECKING
 
 import pytest
 
@@ -15,12 +14,6 @@ from pytest_gpuleak.model.outcomes import FixturePlace
 from pytest_gpuleak.model.policy import Policy
 from pytest_gpuleak.model.readings import HOST, ProbeUnavailable
 from pytest_gpuleak.model.records import TestRecord
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from pytest_gpuleak.adapters.protocol import Rung
-
 
 PLACE = FixturePlace("model", "module", "tests/test_it.py", None, None)
 
@@ -47,9 +40,6 @@ class Devices:
 
     def begin_peaks(self) -> None:
         pass
-
-    def rungs(self) -> Sequence[Rung]:
-        return ()
 
     def stop(self) -> None:
         pass

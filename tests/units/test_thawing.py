@@ -12,7 +12,7 @@ from pytest_gpuleak.heap.collector import epochs_supported
 
 SCRIPT = """
     import gc
-    from pytest_gpuleak.adapters.registry import builtin_frameworks
+    from pytest_gpuleak.adapters.registry import own_frameworks
     from pytest_gpuleak.engine.detect.epochs import EpochDetector
 
     class Marked:
@@ -25,7 +25,7 @@ SCRIPT = """
 
     gc.disable()
     get_objects = gc.get_objects
-    detector = EpochDetector(builtin_frameworks())
+    detector = EpochDetector(own_frameworks().arrays)
     detector.start()
     old = marked("old")
     detector.open()

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from pytest_gpuleak.adapters.registry import own_frameworks
 from pytest_gpuleak.session.rerun.unseen import lists, process, pytest_state
 from pytest_gpuleak.session.rerun.unseen.plugins import HIDDEN, REFUSED
 from pytest_gpuleak.session.rerun.unseen.reports import keep_failed_subtests
@@ -21,6 +22,21 @@ def test_state_of_the_process(keep: Callable[[], Callable[[], None]]) -> None:
     trace = sys.gettrace()
     keep()()
     assert sys.gettrace() is trace
+
+
+@pytest.mark.torch
+def test_state_of_torch() -> None:
+    torch: Any = pytest.importorskip("torch")
+    generator = torch.default_generator
+    before = generator.get_state(), torch.get_default_dtype(), torch.is_grad_enabled(), torch.get_num_threads()
+    restores = own_frameworks().keep_states()
+    torch.rand(3)
+    torch.set_default_dtype(torch.float64)
+    torch.set_grad_enabled(not before[2])
+    torch.set_num_threads(before[3] + 1)
+    all_of(restores)()
+    assert torch.equal(generator.get_state(), before[0])
+    assert (torch.get_default_dtype(), torch.is_grad_enabled(), torch.get_num_threads()) == before[1:]
 
 
 @pytest.mark.parametrize("keep", [pytest_state.keep_item, pytest_state.keep_session], ids=lambda keep: keep.__name__)

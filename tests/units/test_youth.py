@@ -85,9 +85,9 @@ def test_a_type_without_weak_references_is_known_by_its_id() -> None:
 @pytest.mark.torch
 def test_a_tensor_that_only_native_code_holds_after_the_collection_is_found() -> None:
     torch = pytest.importorskip("torch")
-    from pytest_gpuleak.adapters.registry import builtin_frameworks
+    from pytest_gpuleak.adapters.registry import own_frameworks
 
-    detector = EpochDetector(builtin_frameworks())
+    detector = EpochDetector(own_frameworks().arrays)
     detector.start()
     try:
         detector.open()

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from pytest_gpuleak.adapters.torch.lookup import torch_module
+from pytest_gpuleak.adapters.registry import own_frameworks
+from pytest_gpuleak.model.isolation import isolated
 from pytest_gpuleak.model.readings import ProbeUnavailable
 
 if TYPE_CHECKING:
@@ -13,10 +14,10 @@ if TYPE_CHECKING:
     from pytest_gpuleak.adapters.nvml.readings import Nvml, NvmlReading
 
 
-def _uses_cuda() -> bool:
-    """Whether this process has a CUDA device in use: without one nobody misses the driver."""
-    cuda = torch_module("torch.cuda")
-    return cuda is not None and bool(cuda.is_initialized())
+def _uses_devices() -> bool:
+    """Whether this process has a device in use, one that has failed included: without one the driver is not missed."""
+    names = (isolated(framework.device_names, lambda why: [why]) for framework in own_frameworks().members)
+    return any(names)
 
 
 def _call(function: Callable[[], Any]) -> Any:
@@ -68,7 +69,7 @@ class Driver:
             try:
                 self.bound(nvml.start)
             except ProbeUnavailable as why:
-                if _uses_cuda():
+                if _uses_devices():
                     self._faults.append(f"nvml not read: {why}")
             else:
                 self._nvml = nvml

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from pytest_gpuleak.adapters.dependencies import import_dependency
 from pytest_gpuleak.adapters.nvml.device_order import PhysicalDevice, match_devices
 from pytest_gpuleak.adapters.nvml.process_identity import Family, Identity, own_identity
-from pytest_gpuleak.adapters.torch.lookup import loaded_torch
+from pytest_gpuleak.adapters.registry import own_frameworks
 from pytest_gpuleak.model.readings import ProbeUnavailable
 from pytest_gpuleak.model.text import clean_text
 
@@ -207,8 +207,8 @@ class Nvml:
         return ""
 
     def _match(self) -> None:
-        """Find out which device is which for torch: from torch itself once it has started, until then as CUDA would."""
-        initialised = torch_uuids()
+        """Find out which device is which: from the framework once it has started CUDA, until then as CUDA would."""
+        initialised = framework_uuids()
         if initialised is not None:
             key: object = tuple(initialised)
         else:
@@ -313,21 +313,10 @@ def _reading(
     return NvmlReading(uuid, model, total, used, own, tuple(children), tuple(others), why)
 
 
-def torch_uuids() -> list[str] | None:
-    """The devices' UUIDs without prefix, in torch's order; None where torch has not started CUDA, or does not say.
-
-    Where torch is built for ROCm, ``cuda:0`` is none of NVIDIA's: there are none.
-    """
-    torch = loaded_torch()
-    cuda: Any = getattr(torch, "cuda", None)
-    try:
-        if getattr(getattr(torch, "version", None), "hip", None):
-            return []
-        if cuda is None or not cuda.is_initialized():
-            return None
-        return [str(cuda.get_device_properties(index).uuid) for index in range(cuda.device_count())]
-    except (AttributeError, RuntimeError, AssertionError):
-        return None  # torch before 2.4 shows no UUID; without a device it raises
+def framework_uuids() -> list[str] | None:
+    """Return the devices' UUIDs in the order of the first framework that has started CUDA; None where none has."""
+    found = (framework.nvidia_uuids() for framework in own_frameworks().members)
+    return next((uuids for uuids in found if uuids is not None), None)
 
 
 def _library_is_there() -> bool:

@@ -1,21 +1,23 @@
 """What a child process is: which ones live until the interpreter ends by design, and which are workers of a pool.
 
-Command lines, the standard library's and torch's own tables are looked at; nothing of a user's is called.
+Command lines, the standard library's and the frameworks' own tables are looked at; nothing of a user's is called.
 """
 
 from __future__ import annotations
 
 import contextlib
-import gc
 import re
 import sys
 from pathlib import PurePath
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from pytest_gpuleak.adapters.torch.lookup import torch_module
+from pytest_gpuleak.adapters.process_objects import field_of, pid_of
+from pytest_gpuleak.adapters.registry import own_frameworks
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
+
+    from pytest_gpuleak.adapters.protocol import ProcessKinds
 
 _PYTHON = re.compile(r"(python|pypy)[\d.]*[tdw]?(\.exe)?", re.IGNORECASE)
 _TAKES_VALUE = ("-W", "-X")
@@ -40,16 +42,6 @@ def is_fork_server(command: Sequence[str]) -> bool:
     Its forks have its command line too, and are not it. CPython, Lib/multiprocessing/forkserver.py, ``ensure_running``.
     """
     return any("multiprocessing.forkserver import main" in part for part in command)
-
-
-def is_compile_worker(command: Sequence[str]) -> bool:
-    """It compiles kernels for ``torch.compile``; one pool a process, shut down when the interpreter ends.
-
-    torch, torch/_inductor/compile_worker/subproc_pool.py, ``SubprocPool``.
-    """
-    return any("_inductor/compile_worker/" in part.replace("\\", "/") for part in command) or any(
-        part.startswith("--pickler=torch._inductor.") for part in command
-    )
 
 
 def is_loky_worker(command: Sequence[str]) -> bool:
@@ -77,7 +69,6 @@ def is_execnet_worker(command: Sequence[str]) -> bool:
 
 HELPERS: tuple[Callable[[Sequence[str]], bool], ...] = (
     is_resource_tracker,
-    is_compile_worker,
     is_loky_worker,
     is_ray_service,
     is_execnet_worker,
@@ -87,20 +78,14 @@ HELPERS: tuple[Callable[[Sequence[str]], bool], ...] = (
 
 def is_helper(command: Sequence[str]) -> bool:
     """Whether a process lives until the interpreter ends by design."""
-    return any(predicate(command) for predicate in HELPERS)
+    return any(predicate(command) for predicate in HELPERS) or any(
+        processes.is_helper(command) for processes in _of_frameworks()
+    )
 
 
-def compile_pool_pids() -> set[int]:
-    """Workers that ``torch.compile`` has forked from this process, whose command line they share.
-
-    torch/_inductor/async_compile.py, ``_pool_set``.
-    """
-    pools = getattr(torch_module("torch._inductor.async_compile"), "_pool_set", ())
-    pids: set[int] = set()
-    with contextlib.suppress(Exception):  # torch's private table: where it has another form, nothing is known
-        for pool in list(pools):
-            pids.update(field_of(pool, "_processes") or ())
-    return pids
+def helper_pids() -> set[int]:
+    """Processes that live as long as the interpreter, and share its command line."""
+    return {pid for processes in _of_frameworks() for pid in processes.helper_pids()}
 
 
 def executor_pools() -> dict[int, int]:
@@ -121,8 +106,13 @@ def pool_workers(pids: Iterable[int]) -> dict[int, str]:
     found = {pid: "multiprocessing.Pool" for pid, name in process_names().items() if "PoolWorker" in name}
     found.update(dict.fromkeys(executor_pools(), "ProcessPoolExecutor"))
     if wanted - set(found):
-        found.update(dict.fromkeys(_loader_pids(), "DataLoader"))
+        for processes in _of_frameworks():
+            found.update(processes.pool_workers())
     return {pid: pool for pid, pool in found.items() if pid in wanted}
+
+
+def _of_frameworks() -> list[ProcessKinds]:
+    return [found for framework in own_frameworks().members if (found := framework.processes) is not None]
 
 
 def process_names() -> dict[int, str]:
@@ -134,32 +124,6 @@ def process_names() -> dict[int, str]:
             if pid is not None and type(name) is str:
                 names[pid] = name
     return names
-
-
-def _loader_pids() -> set[int]:
-    """Workers of the DataLoaders that are being iterated, or keep their workers (torch/utils/data/dataloader.py)."""
-    kind = getattr(torch_module("torch.utils.data.dataloader"), "_MultiProcessingDataLoaderIter", None)
-    pids: set[int] = set()
-    if kind is not None:
-        with contextlib.suppress(Exception):  # as above
-            for value in gc.get_objects():
-                if type(value) is kind:
-                    pids.update(pid for pid in map(pid_of, field_of(value, "_workers") or ()) if pid is not None)
-    return pids
-
-
-def pid_of(process: Any) -> int | None:
-    """The pid of a ``multiprocessing`` process that has started; None for any other object."""
-    pid = field_of(field_of(process, "_popen"), "pid")
-    return pid if type(pid) is int else None
-
-
-def field_of(value: Any, name: str) -> Any:
-    """An instance's attribute from its own dict: no property or `__getattr__` of a user's class runs."""
-    try:
-        return object.__getattribute__(value, "__dict__").get(name)
-    except AttributeError:
-        return None
 
 
 def program_of(command: Sequence[str]) -> str:

@@ -117,14 +117,14 @@ class ProcessWatch:
             return {}
         # As in `_look`.
         from pytest_gpuleak.adapters.processes.facts import command_line, creation_time, still_runs
-        from pytest_gpuleak.adapters.processes.kinds import compile_pool_pids, is_fork_server, is_helper
+        from pytest_gpuleak.adapters.processes.kinds import helper_pids, is_fork_server, is_helper
 
         by_pid = {process.pid: process for process in seen}
         commands = {process.pid: command_line(process.pid) for process in seen}
         servers = {pid for pid, command in commands.items() if is_fork_server(command)}
         # A fork of a server, or of a worker of xdist's, has the command line of what it was forked from.
         servers = {pid for pid in servers if seen[by_pid[pid]] not in servers}
-        own, forked_to_compile = command_line(os.getpid()), compile_pool_pids()
+        own, helpers = command_line(os.getpid()), helper_pids()
         mine: dict[Process, int] = {}
         for process in new:  # parents before what they have started, as they were listed
             command, parent = commands[process.pid], by_pid.get(seen[process])
@@ -134,7 +134,7 @@ class ProcessWatch:
                 or not still_runs(process)
             ):
                 continue
-            if parent in self._helpers or process.pid in forked_to_compile or (command != own and is_helper(command)):
+            if parent in self._helpers or process.pid in helpers or (command != own and is_helper(command)):
                 self._helpers.add(process)
             elif process.pid not in servers and (parent is None or parent in mine or parent.pid in servers):
                 mine[process] = seen[process]

@@ -82,6 +82,18 @@ class RecordedHistory:
             self.why_not = f"the allocator's history cannot be read ({type(error).__name__})"
         self._stop()
 
+    def blocks_alive(self, device: str, is_user_file: Callable[[str], bool]) -> tuple[Contribution, ...] | None:
+        """See `AllocationHistory`: only CUDA's allocator keeps a history."""
+        kind, _, index = device.partition(":")
+        if self.snapshot is None or kind != "cuda" or not index.isdigit():
+            return None
+        return blocks_alive(self.snapshot, self.before, is_user_file, device=int(index))
+
+    def save(self, folder: Path, nodeid: str) -> None:
+        """See `AllocationHistory`, and `write_snapshot`."""
+        if self.snapshot is not None:
+            write_snapshot(self.snapshot, folder, nodeid)
+
     def _begin(self) -> str:
         cuda, core = torch_module("torch.cuda"), torch_module("torch._C")
         if not (type(cuda) is types.ModuleType and type(core) is types.ModuleType and cuda.is_initialized()):

@@ -11,7 +11,6 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from pytest_gpuleak.adapters.torch import lookup as torch_lookup
-from pytest_gpuleak.heap.classes import is_kind_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -127,18 +126,3 @@ class TorchStorages(TorchArrays):
         """Note nothing: the lines are noted for tensors, and are known by the same keys."""
         del is_user_file
         return nullcontext({})
-
-
-def is_storage(array: object) -> bool:
-    """Whether an array is a storage of torch's, and no tensor."""
-    base = torch_lookup.LOOKUP.storage_base
-    return base is not None and is_kind_of(type(array), base)
-
-
-def are_shared_storages(arrays: list[object]) -> bool:
-    """Whether there is nothing among the arrays but storages that a tensor shares, old or found by itself."""
-    if not is_storage(arrays[0]):
-        return False
-    from pytest_gpuleak.adapters.torch.reading import owners_of_storage
-
-    return all(is_storage(array) and owners_of_storage(array) != 1 for array in arrays)

@@ -30,10 +30,9 @@ from pytest_gpuleak.adapters.torch.lookup import loaded_torch
 from pytest_gpuleak.adapters.torch.module import MODULES, accelerator_names
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Mapping
 
     from pytest_gpuleak.adapters.probe_protocol import DeviceReading
-    from pytest_gpuleak.adapters.protocol import Rung
     from pytest_gpuleak.adapters.torch.peak_counters import DeviceCounters, PeakView
 
 TOO_LARGE = 1 << 63
@@ -108,12 +107,6 @@ class TorchDevices:
             return
         for counters in self._counters(torch):
             self._view(counters).begin()
-
-    def rungs(self) -> Sequence[Rung]:
-        """What lets device memory go that is no leak; none of them empties the cache or initialises anything."""
-        from pytest_gpuleak.adapters.torch.settle_steps import device_rungs
-
-        return device_rungs()
 
     def stop(self) -> None:
         """Put back what was wrapped."""

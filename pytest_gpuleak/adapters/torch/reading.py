@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import weakref
 from typing import TYPE_CHECKING, Any
 
-from pytest_gpuleak.adapters.arrays import select_arrays
 from pytest_gpuleak.adapters.torch import lookup as torch_lookup
 from pytest_gpuleak.heap.classes import class_lines
-from pytest_gpuleak.heap.collector import get_objects, whole_heap
 from pytest_gpuleak.model.readings import ArrayReading
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Iterator
+    from collections.abc import Callable, Iterable
 
     from pytest_gpuleak.adapters.protocol import StorageHandle
 
@@ -166,36 +163,6 @@ def read_storage(storage: object) -> ArrayReading | None:
 def hold_storage(storage: object) -> StorageHandle:
     """Return a weak hold on a storage."""
     return StorageReference(torch_lookup.loaded_torch()._C.StorageBase, storage)
-
-
-class SharedStorages:
-    """The storages among a test's arrays that a tensor shares, held weakly: the tensor may go while they settle.
-
-    Args:
-        arrays: what the test left.
-    """
-
-    def __init__(self, arrays: list[object]) -> None:
-        base = torch_lookup.LOOKUP.storage_base
-        found = [] if base is None else select_arrays(arrays, [base])
-        self._references = [weakref.ref(storage) for storage in found if owners_of_storage(storage) != 1]
-
-    def left(self) -> Iterator[object]:
-        """Yield those that outlived the tensors they were shared with."""
-        for reference in self._references:
-            storage = reference()
-            if storage is not None and owners_of_storage(storage) == 1:
-                yield storage
-
-
-def find_storages(keys: Collection[int]) -> list[object]:
-    """Return the storages alive anywhere on the heap that have these addresses, and that no tensor shares."""
-    base = torch_lookup.LOOKUP.storage_base
-    if base is None:
-        return []
-    with whole_heap():
-        found = select_arrays(get_objects(), [base])
-    return [storage for storage in found if owners_of_storage(storage) == 1 and storage_address(storage) in keys]
 
 
 def _wraps_other_arrays(torch: Any, array: object) -> bool:

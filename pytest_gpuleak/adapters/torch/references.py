@@ -37,32 +37,6 @@ _CENSUS_REFERENCES: Final = 3
 """To an object of a census: its list, the variable, the argument of `getrefcount`."""
 
 
-def torch_links(
-    census: Census,
-    wanted: Mapping[int, object],
-    unheld: Collection[int],
-    known: Collection[tuple[int, int]],
-    deadline: Deadline,
-) -> list[Link]:
-    """Links from live objects to `wanted` that lead through torch's C++ objects.
-
-    None are found while other threads keep running graphs backward (see `adapters.torch.backward_pass`).
-
-    Args:
-        census: the live tensors, nodes and scripted modules.
-        wanted: objects that C++ may hold, by id.
-        unheld: ids of objects that nothing visible refers to: from these, no path leads on to a root.
-        known: the links that are known already, by the ids of parent and child.
-        deadline: when to stop and return what was found so far.
-    """
-    if not wanted:
-        return []
-    with census.access.quiet(), engine_at_rest(deadline.left()) as resting:
-        if not resting:
-            return []
-        return _Finder(census, wanted, unheld, known, deadline).links()
-
-
 def held_by_torch_alone(tensors: list[Any]) -> set[int]:
     """The ids of those tensors that nothing in Python refers to: torch keeps their Python objects for C++ owners.
 
@@ -79,12 +53,6 @@ def held_by_torch_alone(tensors: list[Any]) -> set[int]:
                 if getrefcount(tensor) <= _CENSUS_REFERENCES + 1 and access.read(tensor, "_use_count") != 1:
                     found.add(id(tensor))
     return found
-
-
-def take_census(deadline: Deadline) -> Census | None:
-    """The live tensors, nodes and scripted modules; None where torch is not imported."""
-    access = TorchAccess.of_loaded()
-    return None if access is None else Census(access, deadline)
 
 
 class Census:
@@ -123,8 +91,26 @@ class Census:
             found.reverse()
 
     def lists(self) -> tuple[list[Any], ...]:
-        """The lists that refer to what was found."""
+        """See `NativeObjects`."""
         return self.tensors, self.nodes, self.scripts
+
+    def links(
+        self,
+        wanted: Mapping[int, object],
+        unheld: Collection[int],
+        known: Collection[tuple[int, int]],
+        deadline: Deadline,
+    ) -> list[Link]:
+        """See `NativeObjects`.
+
+        None are found while other threads keep running graphs backward (see `adapters.torch.backward_pass`).
+        """
+        if not wanted:
+            return []
+        with self.access.quiet(), engine_at_rest(deadline.left()) as resting:
+            if not resting:
+                return []
+            return _Finder(self, wanted, unheld, known, deadline).links()
 
 
 class _Finder:

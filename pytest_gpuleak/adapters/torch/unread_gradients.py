@@ -10,25 +10,20 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from pytest_gpuleak.adapters.arrays import framework_of, select_arrays
+from pytest_gpuleak.adapters.arrays import select_arrays
 from pytest_gpuleak.adapters.torch.autograd_access import TorchAccess
 from pytest_gpuleak.adapters.torch.backward_pass import engine_at_rest
 from pytest_gpuleak.heap.collector import get_objects, whole_heap
 from pytest_gpuleak.heap.referrers import Deadline, PausedCollector
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    from pytest_gpuleak.adapters.protocol import ArrayFramework
+    from collections.abc import Iterator
 
 READING_S: Final = 1.0
 """Seconds that reading the gradients of all live tensors may take: 50 ms on a heap of 170,000 objects."""
 
 _STEPS_A_TENSOR: Final = 32
 """Small steps that reading a tensor amounts to, for `Deadline.worked`."""
-
-SLACK_SHARE: Final = 16
-"""Part by which what was added may be less than the arrays that it is made of: something small went meanwhile."""
 
 
 def reveal(devices: set[str]) -> dict[str, list[object]]:
@@ -56,25 +51,6 @@ def reveal(devices: set[str]) -> dict[str, list[object]]:
             if device in revealed:
                 revealed[device].append(value)
     return revealed
-
-
-def share_of(arrays: list[object], size: int, frameworks: Sequence[ArrayFramework]) -> list[object]:
-    """Those of the arrays that memory of `size` bytes consists of, the largest first.
-
-    When an array that nobody had seen was made cannot be told. One from an earlier test does not fit into what this one
-    has added; and where they make up less than half of it, it is something else that was added.
-    """
-    readings = [(array, framework_of(array, frameworks).read(array)) for array in arrays]
-    sized = sorted(
-        ((reading.storage_bytes, index) for index, (_, reading) in enumerate(readings) if reading is not None),
-        reverse=True,
-    )
-    chosen, taken = [], 0
-    for storage_bytes, index in sized:
-        if taken + storage_bytes <= size + size // SLACK_SHARE:
-            taken += storage_bytes
-            chosen.append(readings[index][0])
-    return chosen if taken >= size / 2 else []
 
 
 def _gradients(access: TorchAccess, tensors: list[Any], deadline: Deadline) -> Iterator[Any]:

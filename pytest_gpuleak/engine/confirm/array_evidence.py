@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from pytest_gpuleak.adapters.arrays import array_types, framework_of, select_arrays
 from pytest_gpuleak.adapters.bulk import hold_arrays, read_arrays, storages_of
-from pytest_gpuleak.adapters.torch.arrays import is_storage
-from pytest_gpuleak.adapters.torch.reading import SharedStorages
+from pytest_gpuleak.adapters.storages import SharedStorages, is_storage
 from pytest_gpuleak.engine.confirm.survivors import Leftover, Survivors
 from pytest_gpuleak.engine.settle.steps import Settling, has_weak_references, rungs_for_held
 from pytest_gpuleak.engine.stages import EXPLAIN, GRAPHS, RECOGNISE
@@ -22,6 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
     from contextlib import AbstractContextManager
 
+    from pytest_gpuleak.adapters.frameworks import Frameworks
     from pytest_gpuleak.adapters.protocol import ArrayFramework, OriginLog, Rung, StorageHandle
     from pytest_gpuleak.engine.detect.detector import Detector
     from pytest_gpuleak.engine.stages import Guard, Stage
@@ -60,7 +60,8 @@ class Investigation:
 
     Args:
         detector: finds the arrays.
-        frameworks: read them.
+        arrays: read them.
+        frameworks: tell what their native code holds.
         culprits: gives what held leaked arrays before; None to search the whole heap each time.
         guard: gives the context that a stage runs in which the verdict can do without; None lets its errors through.
     """
@@ -68,13 +69,15 @@ class Investigation:
     def __init__(
         self,
         detector: Detector,
-        frameworks: Sequence[ArrayFramework],
+        arrays: Sequence[ArrayFramework],
+        frameworks: Frameworks,
         culprits: Callable[[], Culprits] | None = None,
         guard: Callable[[Stage], Guard] | None = None,
     ) -> None:
+        self._natives = frameworks
         self._guard: Callable[[Stage], AbstractContextManager[Any]] = guard or (lambda _: nullcontext())
         self._detector = detector
-        self._frameworks = frameworks
+        self._frameworks = arrays
         self._culprits = culprits
         self._recognised: dict[int, _Recognised] = {}
         self._left: dict[int, Leftover] = {}  # by id: an array born later at the same address replaces a dead one
@@ -114,7 +117,7 @@ class Investigation:
             Whether anything stays.
         """
         readings = read_arrays(arrays, self._frameworks)
-        shared = SharedStorages(arrays)
+        shared = SharedStorages(arrays, self._natives.storages)
         arrays[:] = [array for array in arrays if id(array) in readings]
         # In most suites a young collection frees all: only what stays is held. What cannot be found again is held first.
         handles = hold_arrays([array for array in arrays if not has_weak_references(array)], self._frameworks)
@@ -262,7 +265,7 @@ class Investigation:
         if self._culprits is None or not alive or not self._detector.isolates:
             return False
         arrays = [array for array in self._detector.look() if id(array) in alive]
-        found = self._culprits().recognise(arrays, {id(arrays)}) if len(arrays) == len(alive) else None
+        found = self._recognised_of(arrays) if len(arrays) == len(alive) else None
         if found is None:
             return False
         handles = hold_arrays(arrays, self._frameworks)
@@ -274,6 +277,10 @@ class Investigation:
                 readings = read_arrays(arrays, self._frameworks)
                 self._note_graphs(arrays, found, [readings.get(id(array)) for array in arrays])
         return True
+
+    def _recognised_of(self, arrays: Sequence[object]) -> list[Explanation] | None:
+        assert self._culprits is not None
+        return self._culprits().recognise(arrays, {id(arrays)}, self._natives.reference_finders())
 
     def _one_place_holds_two_runs(self) -> bool:
         """Whether arrays of two runs are alive that were found at the same place, such as one attribute.
@@ -317,7 +324,13 @@ class Investigation:
         remember = None if culprits is None else culprits.remember
         deadline = Deadline(self._explain_left_s)
         budget_s = min(BUDGET_S, self._explain_left_s)
-        explanations = explain_crowd(targets, ignore={id(targets)}, remember=remember, budget_s=budget_s)
+        explanations = explain_crowd(
+            targets,
+            ignore={id(targets)},
+            remember=remember,
+            budget_s=budget_s,
+            frameworks=self._natives.reference_finders(),
+        )
         self._explain_left_s = deadline.left()
         found = [(self._left[id(target)], why) for target, why in zip(targets, explanations, strict=True)]
         runs = [left.run for left, _ in found]
@@ -338,7 +351,6 @@ class Investigation:
         self, arrays: Sequence[object], explanations: Sequence[Explanation], readings: Sequence[ArrayReading | None]
     ) -> None:
         """Note what the autograd graphs behind the arrays of one run retain, finding by finding."""
-        from pytest_gpuleak.adapters.torch.graph_size import retained_by_graph
         from pytest_gpuleak.heap.referrers import Deadline
 
         groups: dict[Root, list[object]] = defaultdict(list)
@@ -349,7 +361,7 @@ class Investigation:
         for root, members in groups.items():
             if deadline.passed():
                 break  # each look waits for threads in a backward pass: with a root for each array, for good
-            retained = retained_by_graph(members, budget_s=deadline.left())
+            retained = self._natives.graph_size(members, deadline.left())
             if retained is not None:
                 self._graphs[root] = retained
 
@@ -358,19 +370,18 @@ class Investigation:
 
     def _find(self) -> tuple[list[object], set[int]]:
         """The arrays left that are alive, and the storages that other arrays use too."""
-        from pytest_gpuleak.adapters.torch.references import held_by_torch_alone
-
         arrays = select_arrays(get_objects(), array_types(self._frameworks))
         targets: list[object] = []
         others: list[object] = []
         array: object = None
+        storages = array_types(self._natives.storages)
         for array in arrays:
             if id(array) in self._left:
                 targets.append(array)
-            elif not is_storage(array):  # a tensor shares it, or it is no older owner of anything but itself
+            elif not is_storage(array, storages):  # an array shares it, or it is no older owner of anything but itself
                 others.append(array)
         del arrays, array
         # What a search has read of an autograd graph has a Python object since, and is no older array for that.
-        alone = held_by_torch_alone(others)
+        alone = {one for finder in self._natives.reference_finders() for one in finder.held_alone(others)}
         shared = storages_of((one for one in others if id(one) not in alone), self._frameworks)
         return targets, shared

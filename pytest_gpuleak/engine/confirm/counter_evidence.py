@@ -6,24 +6,27 @@ import contextlib
 import dataclasses
 from typing import TYPE_CHECKING
 
-from pytest_gpuleak.adapters.torch.allocator_history import RecordedHistory, blocks_alive, write_snapshot
-from pytest_gpuleak.adapters.torch.unread_gradients import reveal, share_of
+from pytest_gpuleak.adapters.bulk import read_arrays
 from pytest_gpuleak.engine.judge.counters import ARRAY_OBJECTS, CounterRun, HostLimits, judge_counters, suspects
 from pytest_gpuleak.engine.settle.steps import Collection, Waits, YoungCollection, device_rungs, full_collection
 from pytest_gpuleak.model.readings import HOST, Growth
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from pytest_gpuleak.adapters.probe_protocol import HostGrowth
+    from pytest_gpuleak.adapters.protocol import AllocationHistory, ArrayFramework
     from pytest_gpuleak.engine.confirm.array_evidence import Investigation
     from pytest_gpuleak.engine.run_tracker import RunTracker
     from pytest_gpuleak.engine.session_knowledge import SessionKnowledge
     from pytest_gpuleak.engine.subject import Subject
     from pytest_gpuleak.model.evidence import Evidence
-    from pytest_gpuleak.model.findings import Finding
+    from pytest_gpuleak.model.findings import Contribution, Finding
     from pytest_gpuleak.model.policy import Policy
 
+
+SLACK_SHARE = 16
+"""Tolerance (a sixteenth): arrays may exceed the growth by this part, because something small was freed meanwhile."""
 
 FIRST_RE_RUN = 2
 """Runs that there are once a test was run again."""
@@ -48,7 +51,7 @@ class CounterTrail:
         self._suspected: set[str] = set()
         self._recording = False
         self._host_grew_again = False
-        self._history: RecordedHistory | None = None
+        self._histories: list[AllocationHistory] = []
         self._limits = {probe.name: HostLimits(probe.judges, probe.floor) for probe in tracker.counters.host_probes}
 
     def add_run(self, investigation: Investigation, growth: Growth) -> bool:
@@ -77,33 +80,37 @@ class CounterTrail:
     def recording(self) -> Iterator[None]:
         """While it is entered, the test is run again, and what that adds to the counters is recorded if they grew."""
         counters = self._tracker.counters
-        self._history = RecordedHistory() if self._suspected - {HOST} else None
+        self._histories = self._tracker.frameworks.allocation_histories() if self._suspected - {HOST} else []
         if self._host_grew_again:
             self._recording = True
             with self._tracker.detector.whole_heap():
                 counters.begin_record()
         try:
-            with self._history or contextlib.nullcontext():
+            with contextlib.ExitStack() as stack:
+                for history in self._histories:
+                    stack.enter_context(history)
                 yield
         finally:
             self._end_record()
             self._take_blocks()
 
     def _take_blocks(self) -> None:
-        """Note what the allocator's history of the last run says of the blocks that are still there."""
-        history, self._history = self._history, None
-        if history is None or history.snapshot is None or len(self._runs) < FIRST_RE_RUN:
+        """Note what the allocators' histories of the last run say of the blocks that are still there."""
+        histories, self._histories = self._histories, []
+        if len(self._runs) < FIRST_RE_RUN:
             return
-        blocks = {
-            device: blocks_alive(history.snapshot, history.before, self._knowledge.is_user_file, device=index)
-            for device in self._suspected - {HOST}
-            if (index := index_of(device)) is not None
-        }
+        blocks: dict[str, tuple[Contribution, ...]] = {}
+        for device in self._suspected - {HOST}:
+            for history in histories:
+                found = history.blocks_alive(device, self._knowledge.is_user_file)
+                if found is not None:
+                    blocks.setdefault(device, found)
         self._runs[-1] = dataclasses.replace(self._runs[-1], blocks=blocks)
         folder = self._knowledge.snapshots
-        if folder is not None:
+        for history in histories:
             try:
-                write_snapshot(history.snapshot, folder, self._subject.nodeid)
+                if folder is not None:
+                    history.save(folder, self._subject.nodeid)
             except OSError as error:
                 self._knowledge.safeguards.tell(f"no snapshot could be written to {folder}: {error.strerror or error}")
 
@@ -141,7 +148,7 @@ class CounterTrail:
         if not (self._unexplained(investigation, growth) or self._room(investigation, growth)):
             return growth
         # The devices first: clearing a workspace takes microseconds, a collection of the whole heap a tenth of a second.
-        for rung in (*device_rungs(safeguards, counters.rungs()), Collection(1), YoungCollection()):
+        for rung in (*device_rungs(safeguards, tracker.frameworks), Collection(1), YoungCollection()):
             for _ in rung.steps():
                 growth = _lower(growth, counters.end())
             if not (self._unexplained(investigation, growth) or self._room(investigation, growth)):
@@ -161,8 +168,9 @@ class CounterTrail:
         if not room:
             return
         # Once for all devices: what has been read has a Python object since, and would be known to a second look.
-        for device, arrays in reveal(set(room)).items():
-            investigation.add_hidden(share_of(arrays, room[device], self._tracker.frameworks))
+        frameworks = self._tracker.frameworks
+        for device, arrays in frameworks.unread_arrays(set(room)).items():
+            investigation.add_hidden(share_of(arrays, room[device], frameworks.arrays))
 
     def _room(self, investigation: Investigation, growth: Growth) -> dict[str, int]:
         """By device, bytes that no array explains and that arrays may hold which C++ alone knows."""
@@ -176,10 +184,23 @@ class CounterTrail:
         return {device: size for device, size in room.items() if size > 0}
 
 
-def index_of(device: str) -> int | None:
-    """The index of a CUDA device by its name; None for any other: only CUDA's allocator keeps a history."""
-    kind, _, index = device.partition(":")
-    return int(index) if kind == "cuda" and index.isdigit() else None
+def share_of(arrays: list[object], size: int, frameworks: Sequence[ArrayFramework]) -> list[object]:
+    """Choose, largest first, the arrays that together explain `size` bytes.
+
+    When an unread array was made cannot be told. One from an earlier test does not fit into what this test has added;
+    and where they make up less than half of it, it is something else that was added.
+    """
+    readings = read_arrays(arrays, frameworks)
+    sized = sorted(
+        (array for array in arrays if id(array) in readings), key=lambda array: -readings[id(array)].storage_bytes
+    )
+    chosen, taken = [], 0
+    for array in sized:
+        storage_bytes = readings[id(array)].storage_bytes
+        if taken + storage_bytes <= size + size // SLACK_SHARE:
+            taken += storage_bytes
+            chosen.append(array)
+    return chosen if taken >= size / 2 else []
 
 
 def _lower(first: Growth, now: Growth) -> Growth:

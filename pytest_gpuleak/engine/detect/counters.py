@@ -16,8 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from pytest_gpuleak.adapters.nvml.readings import NvmlReading
-    from pytest_gpuleak.adapters.probe_protocol import DeviceProbe, DeviceReading, HostGrowth, HostProbe
-    from pytest_gpuleak.adapters.protocol import Rung
+    from pytest_gpuleak.adapters.probe_protocol import DeviceProbe, DeviceReading, HostGrowth, HostProbe, Recorder
     from pytest_gpuleak.engine.detect.fixture_events import FixtureKey
     from pytest_gpuleak.engine.detect.outside_torch import Outside
     from pytest_gpuleak.model.outcomes import FixturePlace
@@ -82,7 +81,7 @@ class MemoryWatch:
         self._owned: dict[FixtureKey, dict[Key, int]] = {}
         self._standing: dict[Key, int] | None = None
         self._standing_host: dict[Key, int] = {}
-        self._recording: list[HostProbe] = []
+        self._recording: list[tuple[HostProbe, Recorder]] = []
         self._use_calls = 0
         self._use_s = inf
         self._modules = 0
@@ -96,6 +95,10 @@ class MemoryWatch:
                 self._drop(probe, f"not watched: {why}", failed=False)
             except Exception as error:  # noqa: BLE001 - whatever is wrong with a counter costs the run that counter
                 self._drop(probe, f"not watched: {type(error).__name__}: {error}")
+
+    def add_devices(self, probe: DeviceProbe) -> None:
+        """Read another framework's devices from now on."""
+        self._devices.append(probe)
 
     def stop(self) -> None:
         """Leave the process as it was found. Safe to call twice."""
@@ -218,32 +221,26 @@ class MemoryWatch:
                 found[device]["peak"] = peak
         return found
 
-    def rungs(self) -> list[Rung]:
-        """What lets memory of the devices go that is no leak, cheapest first."""
-        rungs: list[Rung] = []
-        for probe in list(self._devices):
-            try:
-                rungs += probe.rungs()
-            except Exception as error:  # noqa: BLE001 - as in `read`
-                self._drop(probe, f"cannot be settled: {type(error).__name__}: {error}")
-        return rungs
-
     def begin_record(self) -> None:
         """A re-run is about to begin that is to be explained. To be called with the whole heap in view."""
+        # Here, since what walks the heap takes milliseconds to load.
+        from pytest_gpuleak.explain.large_objects import recorder_of
+
         self._recording = []
         for probe in list(self._host):
             try:
-                probe.begin_record()
-                self._recording.append(probe)
+                recorder = recorder_of(probe)
+                recorder.begin_record()
+                self._recording.append((probe, recorder))
             except Exception as error:  # noqa: BLE001 - as in `read`
                 self._drop(probe, f"failed: {type(error).__name__}: {error}")
 
     def end_record(self) -> dict[str, HostGrowth]:
         """The re-run is over: what it added, by the probe's name."""
         found: dict[str, HostGrowth] = {}
-        for probe in self._recording:
+        for probe, recorder in self._recording:
             try:
-                found[probe.name] = probe.end_record()
+                found[probe.name] = recorder.end_record()
             except Exception as error:  # noqa: BLE001 - as in `read`
                 self._drop(probe, f"failed: {type(error).__name__}: {error}")
         self._recording = []
@@ -264,6 +261,9 @@ class MemoryWatch:
                 self._drop(probe, f"failed: {type(error).__name__}: {error}")
                 continue
             for device, reading in readings.items():
+                if (device, COUNTED[0]) in found:
+                    self.tell(f"{device} of {probe.name} not watched: another framework counts its memory too")
+                    continue
                 found.update(_counters(device, reading))
                 self._read_use(probe, device, reading, found)
             for device, why in probe.absent.items():

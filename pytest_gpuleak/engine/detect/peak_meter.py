@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from pytest_gpuleak.adapters.probe_protocol import DeviceProbe, DeviceReading
     from pytest_gpuleak.engine.detect.fixture_events import FixtureKey
     from pytest_gpuleak.model.outcomes import FixturePlace
@@ -21,19 +23,20 @@ class PeakMeter:
     peaks begin anew, and what it has left allocated counts as having been there before the test.
 
     Args:
-        probe: reads the devices.
+        probes: read the devices, a framework's each; probes may be added to the list. One that raises is not asked again.
 
     Attributes:
         active: whether a test is being measured.
-        fault: why nothing more is measured: the probe has raised. Empty while all is well.
+        fault: why nothing more is measured: each probe has raised. Empty while all is well.
     """
 
-    def __init__(self, probe: DeviceProbe) -> None:
-        self._probe = probe
+    def __init__(self, probes: Sequence[DeviceProbe]) -> None:
+        self._probes = probes
+        self._failed: list[DeviceProbe] = []
+        self._told: list[DeviceProbe] = []  # where peaks begin
         self._gauges: dict[tuple[str, str], _Gauge] = {}
         self._paused: list[dict[tuple[str, str], int]] = []
         self._torn_down: set[FixtureKey] = set()  # higher-scoped fixtures whose finalizers run
-        self._told = False
         self.active = False
         self.fault = ""
 
@@ -116,18 +119,26 @@ class PeakMeter:
                 gauge.own = max(gauge.own, top - gauge.before)
 
     def _read(self, *, restart: bool = False) -> dict[tuple[str, str], tuple[int, int | None]]:
-        """Each counter and its peak, by device and metric; nothing once the probe has failed."""
-        if self.fault:
-            return {}
-        try:
-            readings = self._probe.read()
-            if restart and not (self._told and self._probe.idle):
-                self._probe.begin_peaks()
-                self._told = True
-        except Exception as error:  # noqa: BLE001 - a device may be lost during a run, which goes on
-            self.fault = " ".join(f"{type(error).__name__}: {error}".split())[:200]
-            return {}
-        return {key: value for device, reading in readings.items() for key, value in _counters(device, reading)}
+        """Each counter and its peak, by device and metric; nothing of a probe that has failed."""
+        found: dict[tuple[str, str], tuple[int, int | None]] = {}
+        for probe in self._probes:
+            if probe in self._failed:
+                continue
+            try:
+                readings = probe.read()
+                if restart and not (probe.idle and probe in self._told):
+                    probe.begin_peaks()
+                    if probe not in self._told:
+                        self._told.append(probe)
+            except Exception as error:  # noqa: BLE001 - a device may be lost during a run, which goes on
+                self._failed.append(probe)
+                if len(self._failed) == len(self._probes):
+                    self.fault = " ".join(f"{type(error).__name__}: {error}".split())[:200]
+                continue
+            for device, reading in readings.items():
+                if (device, METRICS[0]) not in found:  # else another framework uses it too, and was asked first
+                    found.update(_counters(device, reading))
+        return found
 
 
 class _Gauge:

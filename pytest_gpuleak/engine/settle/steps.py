@@ -18,6 +18,7 @@ from pytest_gpuleak.heap.threads import running_threads
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
+    from pytest_gpuleak.adapters.frameworks import Frameworks
     from pytest_gpuleak.adapters.protocol import Rung
     from pytest_gpuleak.engine.stages import Safeguards
 
@@ -28,6 +29,9 @@ LONGEST_WAIT_S = 0.1
 ALL_WAITS_S = 0.45
 """Waits double from a microsecond to a tenth of a second, under half a second in all (goleak's options.go)."""
 KNOWN_THREADS_WAIT_S = 0.02
+
+DEVICE_WAIT = "waiting for the device"
+"""What a rung of a framework's is bounded as, unless it says so itself."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -141,14 +145,22 @@ def full_collection(safeguards: Safeguards) -> Rung:
     return BoundedRung(safeguards, Collection(2), "a finalizer that a garbage collection called")
 
 
-def device_rungs(safeguards: Safeguards, rungs: Iterable[Rung]) -> list[Rung]:
+def device_rungs(safeguards: Safeguards, frameworks: Frameworks) -> list[Rung]:
     """Return the rungs that let memory of the devices go, bounded: a device may never be done."""
-    return [BoundedRung(safeguards, rung, "waiting for the device") for rung in rungs]
+    found: list[Rung] = []
+    for framework in frameworks.members:
+        try:
+            rungs = framework.settle_steps()
+        except Exception as error:  # noqa: BLE001 - a device may be lost during a run, which goes on
+            safeguards.tell(f"{framework.name} cannot be settled: {type(error).__name__}: {error}")
+        else:
+            found += [BoundedRung(safeguards, rung, getattr(rung, "what", DEVICE_WAIT)) for rung in rungs]
+    return found
 
 
 def settle_rungs(
     safeguards: Safeguards,
-    devices: Callable[[], Iterable[Rung]],
+    frameworks: Frameworks,
     own: Callable[[], Iterable[Rung]],
     known: frozenset[int],
 ) -> Iterator[Rung]:
@@ -156,12 +168,12 @@ def settle_rungs(
 
     Args:
         safeguards: bound what may wait.
-        devices: gives what lets memory of the devices go.
+        frameworks: let memory of their devices go.
         own: gives the user's own ways to let memory go.
         known: threads that ran before the test.
     """
     yield full_collection(safeguards)
-    yield from device_rungs(safeguards, devices())
+    yield from device_rungs(safeguards, frameworks)
     yield from own()
     yield Waits(known)
 

@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from pytest_gpuleak.explain.edge_to_edit import MODULE_MARK
+from pytest_gpuleak.explain.edge_to_edit import PART_MARKS
 
 if TYPE_CHECKING:
     from pytest_gpuleak.model.findings import Finding, Holder, HolderKind, PathStep
@@ -63,7 +63,10 @@ class Trail:
 
     def type(self, index: int) -> str:
         """The type that the edge at a position leads from; empty beyond the end."""
-        return self.steps[index].type.removesuffix(MODULE_MARK) if 0 <= index < len(self.steps) else ""
+        label = self.steps[index].type if 0 <= index < len(self.steps) else ""
+        for mark in PART_MARKS:
+            label = label.removesuffix(mark)
+        return label
 
     def find(self, *edges: str) -> int | None:
         """Position of the first step that is one of these edges."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Final
 
+from pytest_gpuleak.explain.edge_to_edit import OF_FRAMEWORKS
 from pytest_gpuleak.explain.hints.trail import code
 
 if TYPE_CHECKING:
@@ -47,7 +48,7 @@ def gradient(trail: Trail) -> str | None:
             "`zero_grad(set_to_none=True)` on the module or optimizer in teardown, or detach it."
         )
     last = len(trail.steps) - 1
-    if trail.edge(last) != ".grad" or not trail.type(last).startswith("torch."):
+    if trail.edge(last) != ".grad" or not trail.type(last).startswith(OF_FRAMEWORKS):
         return None
     if not trail.named or trail.piles_up_before(last):
         return None
@@ -60,7 +61,7 @@ def gradient(trail: Trail) -> str | None:
 def _gradient_with_graph(trail: Trail) -> int | None:
     """Position of the step to a gradient that the array is part of the graph of."""
     for index, step in enumerate(trail.steps):
-        if (step.edge + trail.edge(index + 1)).startswith(".grad.grad_fn") and step.type.startswith("torch."):
+        if (step.edge + trail.edge(index + 1)).startswith(".grad.grad_fn") and step.type.startswith(OF_FRAMEWORKS):
             return index if trail.named and not trail.piles_up_before(index) else None
     return None
 

@@ -16,17 +16,19 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 
-from pytest_gpuleak.adapters.torch.lookup import torch_module
 from pytest_gpuleak.heap.classes import is_kind_of
 from pytest_gpuleak.heap.collector import collect, get_referrers, whole_heap
 from pytest_gpuleak.model.readings import HOST
 from pytest_gpuleak.session.features.out_of_memory.text import error_chain
 from pytest_gpuleak.session.fixtures import is_wider
+from pytest_gpuleak.session.frameworks import shared_frameworks
 from pytest_gpuleak.session.hooks import Hooks
 from pytest_gpuleak.session.pytest_internals import DeferredFinalizerErrors, log_handlers, release_values, warn
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterable, Mapping
+
+    from pytest_gpuleak.adapters.frameworks import Frameworks
 
 _GENERATOR_FLAGS: Final = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
 
@@ -110,7 +112,7 @@ class CleaningHooks(Hooks):
                 release_values(item, log_handlers(self._config))
                 if gc.isenabled():
                     collect()  # a full one: failed tests are few, and in a scan there is no border to stop at
-                release_device_cache(self._counters())
+                release_device_cache(self._counters(), shared_frameworks(self._config))
         except Exception as error:  # noqa: BLE001 - a clean-up that fails changes no outcome
             self._failed.clear()
             if not self._warned:
@@ -167,11 +169,12 @@ def _forget_snapshot(frame: types.FrameType) -> None:
             part.clear()
 
 
-def release_device_cache(counters: Mapping[tuple[str, str], int]) -> list[str]:
-    """Give what the allocators of torch's devices have cached back to the devices.
+def release_device_cache(counters: Mapping[tuple[str, str], int], frameworks: Frameworks) -> list[str]:
+    """Give what the frameworks' allocators have cached back to the devices.
 
     Args:
         counters: the devices in use, by device and metric. Where nothing is cached nothing is asked.
+        frameworks: have the allocators.
 
     Returns:
         The kinds of devices that were asked (``cuda``).
@@ -181,14 +184,7 @@ def release_device_cache(counters: Mapping[tuple[str, str], int]) -> list[str]:
         for (device, metric), reserved in counters.items()
         if metric == "reserved" and device != HOST and reserved > counters.get((device, "allocated"), 0)
     }
-    released = []
-    for kind in sorted(kinds):
-        module = torch_module(f"torch.{kind}")
-        empty_cache = getattr(module, "empty_cache", None)
-        if empty_cache is not None:
-            empty_cache()
-            released.append(kind)
-    return released
+    return frameworks.release_cache(kinds) if kinds else []
 
 
 def _frames(errors: Iterable[tuple[BaseException, types.TracebackType | None]]) -> list[types.FrameType]:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pytest_gpuleak.adapters.torch.lookup import loaded_torch
+from pytest_gpuleak.adapters.registry import own_frameworks
 from pytest_gpuleak.model.outcomes import TestRecord
 from pytest_gpuleak.model.policy import Settings, describe
 from pytest_gpuleak.model.summary import summarise
@@ -169,26 +169,20 @@ def now() -> str:
 
 
 def environment() -> dict[str, Any]:
-    """What the figures were measured on; asks torch nothing unless the tests have imported it."""
+    """What the figures were measured on; imports no framework."""
     import platform
 
     from pytest_gpuleak.model.isolation import isolated
 
-    torch = loaded_torch()
+    frameworks = own_frameworks().members
     return {
         "python": platform.python_version(),
         "implementation": platform.python_implementation(),
         "platform": platform.platform(),
         "pytest": pytest.__version__,
-        "torch": isolated(lambda: str(getattr(torch, "__version__", "")) or None, lambda why: f"unknown ({why})"),
+        **{one.name: isolated(one.version, lambda why: f"unknown ({why})") for one in frameworks},
         # After a fault on the device, such as an assertion in a kernel, every question to it raises.
-        "devices": isolated(lambda: _devices(torch), lambda why: [f"unknown ({why})"]),
+        "devices": [
+            name for one in frameworks for name in isolated(one.device_names, lambda why: [f"unknown ({why})"])
+        ],
     }
-
-
-def _devices(torch: Any) -> list[str]:
-    """Names of the devices that this process has initialised; none is initialised for the asking."""
-    cuda = getattr(torch, "cuda", None)
-    if cuda is None or not cuda.is_available() or not cuda.is_initialized():
-        return []
-    return [f"cuda:{index} {cuda.get_device_name(index)}" for index in range(cuda.device_count())]

@@ -10,7 +10,6 @@ from itertools import compress
 from random import Random
 from typing import Any
 
-from pytest_gpuleak.adapters.torch.lookup import torch_class, torch_module
 from pytest_gpuleak.heap.collector import get_objects, whole_heap
 from pytest_gpuleak.heap.library_types import extension_class
 
@@ -20,8 +19,8 @@ Restore = Callable[[], None]
 def keep_random_states() -> Restore:
     """Note the states of the generators that there are; the function returned puts them back.
 
-    Python's and NumPy's are found on the heap, the private ones of a test module among them. torch's are not tracked
-    by the collector: those in a module's globals are found, and those of the initialised CUDA devices.
+    Python's and NumPy's are found on the heap, the private ones of a test module among them. Those of the frameworks
+    are theirs to keep (`Framework.keep_states`).
     """
     restores: list[Restore] = []
     for generator, keep in _generators():
@@ -55,20 +54,7 @@ def _generators() -> list[tuple[Any, Callable[[Any], Restore]]]:
         matches = compress(objects, map(kinds.__contains__, map(id, map(type, objects))))
         found = [(one, kinds[id(type(one))]) for one in matches]
         del objects
-    torch_kind = torch_class("torch._C", "Generator")
-    if torch_kind is not None:
-        found += [(one, _keep_torch) for one in _module_globals(torch_kind)]
-        with contextlib.suppress(Exception):
-            cuda = torch_module("torch.cuda")
-            if cuda.is_initialized():
-                found += [(one, _keep_torch) for one in cuda.default_generators]
     return found
-
-
-def _module_globals(kind: type) -> list[object]:
-    modules = [module for module in list(sys.modules.values()) if type(module) is types.ModuleType]
-    found = [value for module in modules for value in list(vars(module).values()) if type(value) is kind]
-    return list({id(value): value for value in found}.values())
 
 
 def _keep_python(generator: Random) -> Restore:
@@ -87,9 +73,4 @@ def _keep_numpy_generator(generator: Any) -> Restore:
 
 def _keep_numpy_legacy(generator: Any) -> Restore:
     state = generator.get_state(legacy=False)
-    return lambda: generator.set_state(state)
-
-
-def _keep_torch(generator: Any) -> Restore:
-    state = generator.get_state()
     return lambda: generator.set_state(state)

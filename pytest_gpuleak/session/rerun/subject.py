@@ -6,7 +6,7 @@ import contextlib
 import os
 from typing import TYPE_CHECKING, Any
 
-from pytest_gpuleak.adapters.torch.lookup import torch_module
+from pytest_gpuleak.session.frameworks import shared_frameworks
 from pytest_gpuleak.session.pytest_internals import release_values
 from pytest_gpuleak.session.rerun.hanging import Hang
 from pytest_gpuleak.session.rerun.rerun import limit_of, run_again
@@ -63,7 +63,7 @@ class ItemSubject:
         """See `Subject`."""
         if self._expected_s > self._limit_s:
             return f"a re-run would take {self._expected_s:.0f} s, over the limit of {self._limit_s:g} s"
-        if is_one_of_several_ranks():
+        if is_one_of_several_ranks(self._item.config):
             return "it is one rank of several, which would wait for each other"
         return why_not_again(self._item)
 
@@ -97,10 +97,9 @@ class ItemSubject:
         return self._settle_steps(self.nodeid)
 
 
-def is_one_of_several_ranks() -> bool:
+def is_one_of_several_ranks(config: pytest.Config) -> bool:
     """Tell whether this process is one rank of a distributed job: ranks run in step, and one alone would hang them."""
     world = os.environ.get("WORLD_SIZE", "")
     if world.isdigit() and int(world) > 1:
         return True
-    distributed = torch_module("torch.distributed")
-    return bool(distributed is not None and distributed.is_available() and distributed.is_initialized())
+    return shared_frameworks(config).is_distributed()

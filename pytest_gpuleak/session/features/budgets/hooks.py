@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from _pytest.outcomes import OutcomeException
 
 from pytest_gpuleak.model.findings import Contribution
 from pytest_gpuleak.model.text import clean_text
@@ -23,6 +22,7 @@ from pytest_gpuleak.session.features.budgets.budget import (
     judge_budget,
     parse_budget,
 )
+from pytest_gpuleak.session.frameworks import shared_frameworks
 from pytest_gpuleak.session.hooks import Hooks
 from pytest_gpuleak.session.peak_hooks import BUDGET_FINDING, shared_meter
 
@@ -89,6 +89,18 @@ class BudgetHooks(Hooks):
         self._meter = meter
         self._default = default
         self._unchecked: dict[str, str] = {}  # by nodeid: of several attempts of a test the last one counts
+
+    def pytest_collection_finish(self, session: pytest.Session) -> None:
+        """Ask a conftest.py for frameworks where the leak check, which does it otherwise, is off."""
+        config = session.config
+        if config.hook.pytest_gpuleak_arrays.get_hookimpls() and not config.pluginmanager.hasplugin("gpuleak-session"):
+            from pytest_gpuleak.model.policy import Policy, Settings
+            from pytest_gpuleak.session.attempt import AttemptLog
+            from pytest_gpuleak.session.safeguards import RunSafeguards
+            from pytest_gpuleak.session.user_hooks import bring_frameworks
+
+            attempts = AttemptLog(config, Settings(enabled=False, policy=Policy()), "main", [])
+            bring_frameworks(config, attempts.faults, RunSafeguards(attempts))
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_setup(self, item: pytest.Item) -> None:
@@ -188,24 +200,14 @@ def _alive_on(config: pytest.Config, device: str) -> tuple[Contribution, ...]:
     Searched on the whole heap, which takes tens of milliseconds, for a test that fails anyway. Nothing where a framework
     cannot be read: the budget was exceeded all the same.
     """
-    from pytest_gpuleak.adapters.arrays import array_types, framework_of, select_arrays
-    from pytest_gpuleak.adapters.registry import builtin_frameworks
-    from pytest_gpuleak.heap.collector import get_objects, whole_heap
+    from pytest_gpuleak.adapters.bulk import keep_largest, read_live_arrays
 
-    readings: dict[int, ArrayReading] = {}  # by storage: of the arrays that share one, that which shows most of it
+    readings: dict[int, ArrayReading] = {}
     try:
-        frameworks = builtin_frameworks()
-        for more in config.hook.pytest_gpuleak_arrays(config=config):
-            frameworks.extend(more)
-        with whole_heap():
-            arrays = select_arrays(get_objects(), array_types(frameworks))
-        for array in arrays:
-            reading = framework_of(array, frameworks).read(array)
-            if reading is not None and reading.device == device:
-                known = readings.get(reading.storage)
-                if known is None or known.bytes < reading.bytes:
-                    readings[reading.storage] = reading
-    except (Exception, OutcomeException):  # noqa: BLE001 - as said above; a hook may call pytest.skip
+        for _, reading in read_live_arrays(shared_frameworks(config).arrays):
+            if reading.device == device:
+                keep_largest(readings, reading)
+    except Exception:  # noqa: BLE001 - as said above
         return ()
     sizes: dict[str, list[int]] = {}
     for reading in readings.values():

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
-from pytest_gpuleak.adapters.arrays import array_types, framework_of, select_arrays
+from pytest_gpuleak.adapters.bulk import keep_largest, read_live_arrays
 from pytest_gpuleak.adapters.dependencies import dependency_in_place, import_dependency
-from pytest_gpuleak.adapters.torch.lookup import torch_module
 from pytest_gpuleak.engine.left_behind import active_fixtures
-from pytest_gpuleak.heap.collector import get_objects
-from pytest_gpuleak.model.readings import HOST
+from pytest_gpuleak.model.readings import HOST, DeviceSpace
 from pytest_gpuleak.session.features.out_of_memory.text import (
     DeviceFacts,
     HostFacts,
@@ -22,6 +20,7 @@ from pytest_gpuleak.session.features.out_of_memory.text import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
+    from pytest_gpuleak.adapters.frameworks import Frameworks
     from pytest_gpuleak.engine.run_tracker import RunTracker
     from pytest_gpuleak.engine.session_knowledge import SessionKnowledge
     from pytest_gpuleak.model.readings import ArrayReading
@@ -46,7 +45,7 @@ def read_facts(tracker: RunTracker, knowledge: SessionKnowledge, shortage: Short
     on_host = shortage.device == HOST
     return OutOfMemory(
         shortage=shortage,
-        devices=() if on_host else tuple(_device_facts(counters)),
+        devices=() if on_host else tuple(_device_facts(counters, tracker.frameworks)),
         host=_tried(lambda: _host_facts(counters), None) if on_host else None,
         earlier=tuple(earlier),
         fixtures=tuple(active_fixtures(setups, readings)),
@@ -65,16 +64,10 @@ def _read_arrays(tracker: RunTracker, readings: dict[int, ArrayReading], own: se
         own: filled in, with the keys of what the running test has made.
     """
     born = {id(array) for array in tracker.left_arrays()}
-    with tracker.detector.whole_heap():
-        for array in select_arrays(get_objects(), array_types(tracker.frameworks)):
-            reading = framework_of(array, tracker.frameworks).read(array)
-            if reading is None:
-                continue
-            known = readings.get(reading.storage)
-            if known is None or known.bytes < reading.bytes:
-                readings[reading.storage] = reading
-            if id(array) in born:
-                own.add(reading.storage)
+    for identity, reading in read_live_arrays(tracker.frameworks.arrays):
+        keep_largest(readings, reading)
+        if identity in born:
+            own.add(reading.storage)
 
 
 def _tried(read: Callable[[], _Found], otherwise: _Found) -> _Found:
@@ -85,30 +78,12 @@ def _tried(read: Callable[[], _Found], otherwise: _Found) -> _Found:
         return otherwise
 
 
-def _device_facts(counters: Mapping[tuple[str, str], int]) -> Iterator[DeviceFacts]:
-    unknown: tuple[int | None, int | None] = (None, None)
+def _device_facts(counters: Mapping[tuple[str, str], int], frameworks: Frameworks) -> Iterator[DeviceFacts]:
     for device in sorted({device for device, _ in counters if device != HOST}):
-        kind, _, index = device.partition(":")
         # Devices that have been read are in use: to ask for their free memory makes no context.
-        module, number = torch_module(f"torch.{kind}"), int(index or 0)
-        free, total = _tried(partial(_free_and_total, module, number), unknown)
+        space = _tried(partial(frameworks.device_space, device), None) or DeviceSpace(None, None, None)
         allocated, reserved = counters.get((device, "allocated")), counters.get((device, "reserved"))
-        yield DeviceFacts(
-            device, total, free, allocated, reserved, _tried(partial(_largest_free, module, number), None)
-        )
-
-
-def _free_and_total(module: Any, index: int) -> tuple[int | None, int | None]:
-    free, total = module.mem_get_info(index)
-    return int(free), int(total)
-
-
-def _largest_free(module: Any, index: int) -> int | None:
-    """The largest free block that the allocator has cached. Raises where the allocator has no such list."""
-    segments = [segment for segment in module.memory_snapshot() if segment["device"] == index]
-    return max(
-        (int(block["size"]) for one in segments for block in one["blocks"] if block["state"] == "inactive"), default=0
-    )
+        yield DeviceFacts(device, space.total, space.free, allocated, reserved, space.largest_free)
 
 
 def _host_facts(counters: Mapping[tuple[str, str], int]) -> HostFacts:

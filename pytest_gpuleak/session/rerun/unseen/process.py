@@ -21,6 +21,8 @@ from pytest_gpuleak.session.rerun.unseen.restoring import Restore, all_of, keep_
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from pytest_gpuleak.adapters.frameworks import Frameworks
+
 SYS_NAMES = (
     "argv", "path", "stdin", "stdout", "stderr", "excepthook", "displayhook", "breakpointhook", "unraisablehook",
     "dont_write_bytecode", "last_type", "last_value", "last_traceback", "last_exc", "ps1", "ps2",
@@ -31,12 +33,18 @@ PLAIN = (bool, bytes, float, int, str, type(None))
 """Types of context variables' values that are noted: they hold nothing alive."""
 
 
-def keep_process() -> Restore:
-    """Note the state of the process; the function returned puts it back."""
+def keep_process(frameworks: Frameworks) -> Restore:
+    """Note the state of the process; the function returned puts it back.
+
+    Args:
+        frameworks: have random generators and settings of their own.
+    """
     restores: list[Restore] = []
     for keep in KEEPERS:
         with contextlib.suppress(Exception):  # a replaced module, an interpreter without the function
             restores.append(keep())
+    with contextlib.suppress(Exception):
+        restores += frameworks.keep_states()
     return all_of(restores)
 
 
@@ -276,19 +284,6 @@ def _keep_numpy() -> Restore:
     return all_of([errors, _keep_value(numpy.get_printoptions, lambda saved: numpy.set_printoptions(**saved))])
 
 
-def _keep_torch() -> Restore:
-    torch: Any = sys.modules.get("torch")
-    if torch is None:
-        return nothing
-    return all_of(
-        [
-            _keep_value(torch.get_default_dtype, torch.set_default_dtype),
-            _keep_value(torch.is_grad_enabled, torch.set_grad_enabled),
-            _keep_value(torch.get_num_threads, torch.set_num_threads),
-        ]
-    )
-
-
 KEEPERS: tuple[Callable[[], Restore], ...] = (
     _pause_tracing,
     keep_random_states,
@@ -305,6 +300,5 @@ KEEPERS: tuple[Callable[[], Restore], ...] = (
     _keep_tracemalloc,
     _keep_sockets,
     _keep_numpy,
-    _keep_torch,
 )
 """What is noted. Tracing is paused first and resumed last: the other functions would be traced."""

@@ -11,6 +11,7 @@ import dataclasses
 import sys
 from typing import TYPE_CHECKING, Any
 
+from pytest_gpuleak.session.frameworks import shared_frameworks
 from pytest_gpuleak.session.rerun.unseen.output import muted_output
 from pytest_gpuleak.session.rerun.unseen.plugins import NotHiddenError, hide_from_plugins, why_not_again
 from pytest_gpuleak.session.rerun.unseen.process import keep_process
@@ -63,7 +64,7 @@ def unseen(item: pytest.Item) -> Iterator[Hidden]:
             with contextlib.suppress(Exception):  # a pytest of another version than was tried: the re-run goes on
                 stack.callback(step(item))
         stack.callback(hide_from_plugins(item))
-        stack.callback(keep_process())
+        stack.callback(keep_process(shared_frameworks(item.config)))
         yield Hidden(failed_subtests, silence.close)
 
 

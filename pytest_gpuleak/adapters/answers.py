@@ -1,0 +1,75 @@
+"""Checking what a conftest.py's framework returns."""
+
+from __future__ import annotations
+
+import operator
+from typing import Any, TypeVar
+
+from pytest_gpuleak.heap.classes import is_kind_of
+
+_T = TypeVar("_T")
+
+
+class WrongAnswer(TypeError):  # noqa: N818 - told by its message: what was returned, and what is accepted
+    """A framework's method returned something that is not accepted."""
+
+
+def is_named(value: object, kind: type) -> bool:
+    """Whether an object is of a class of ours, by its name.
+
+    A framework that was loaded before may have the class from another copy of this package's module.
+    """
+    return bool(type.__dict__["__qualname__"].__get__(type(value)) == kind.__qualname__)
+
+
+def of_type(value: _T, kind: type) -> _T:
+    """Return a value of exactly this type. Raises WrongAnswer for any other."""
+    if type(value) is not kind:
+        raise WrongAnswer(f"returned {shown(value)}, accepted is a {kind.__name__}")
+    return value
+
+
+def text_of(value: object) -> str:
+    """Return a text. Raises WrongAnswer for any other object."""
+    if type(value) is not str:
+        raise WrongAnswer(f"returned {shown(value)}, accepted is a text")
+    return value
+
+
+def size_of(value: object) -> int:
+    """Return a number of bytes or of objects. Raises WrongAnswer for any other object, and below 0."""
+    return whole(value, "a number, 0 or more", least=0)
+
+
+def size_or_none(value: object) -> int | None:
+    """Return a size, or None. Raises WrongAnswer for any other object."""
+    return None if value is None else size_of(value)
+
+
+def of_class(value: Any, kind: type) -> Any:
+    """Return an object of a class of ours. Raises WrongAnswer for any other."""
+    if not is_named(value, kind):
+        raise WrongAnswer(f"returned {shown(value)}, accepted is a {kind.__name__}")
+    return value
+
+
+def whole(value: object, accepted: str, least: int | None = None) -> int:
+    """Return a number as an `int`. Raises WrongAnswer for any other object, and for a number below `least`."""
+    try:
+        number = operator.index(value)  # type: ignore[arg-type] # what has no index raises
+    except TypeError:
+        number = None
+    if number is None or (least is not None and number < least):
+        raise WrongAnswer(f"returned {shown(value if number is None else number)}, accepted is {accepted}")
+    return number
+
+
+def shown(value: object) -> str:
+    """Return a value in an error: numbers and short texts as they are, of all else the type."""
+    if value is None or type(value) in (int, float, bool):
+        return repr(value)
+    if type(value) is str:
+        return repr(value[:60])
+    if is_kind_of(type(value), type):
+        return f"the class {type.__dict__['__name__'].__get__(value)}"
+    return f"an object of type {type(value).__name__}"

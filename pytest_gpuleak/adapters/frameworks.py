@@ -1,0 +1,115 @@
+"""All frameworks of a run, asked together. What one of them may do alone is the guards' business (`adapters.guarded`)."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Iterator, Sequence
+
+    from pytest_gpuleak.adapters.probe_protocol import DeviceProbe
+    from pytest_gpuleak.adapters.protocol import (
+        AllocationHistory,
+        ArrayFramework,
+        Framework,
+        ReferenceFinder,
+        Restore,
+        Rung,
+    )
+    from pytest_gpuleak.model.findings import Autograd
+    from pytest_gpuleak.model.readings import DeviceSpace
+
+
+class Frameworks:
+    """The frameworks whose arrays are watched, the plugin's own and those of a conftest.py.
+
+    Args:
+        members: the frameworks.
+
+    Attributes:
+        members: the same, with those added since.
+        arrays: what reads their arrays, in the order in which it is asked; the same list throughout.
+        storages: what of these reads objects that stand for memory (`Framework.storages`).
+    """
+
+    def __init__(self, members: Iterable[Framework]) -> None:
+        self.members: list[Framework] = []
+        self.arrays: list[ArrayFramework] = []
+        self.storages: list[ArrayFramework] = []
+        for framework in members:
+            self.add(framework)
+
+    def add(self, framework: Framework) -> None:
+        """Watch another framework from now on."""
+        self.members.append(framework)
+        self.arrays.append(framework.arrays)
+        storages = framework.storages
+        if storages is not None:
+            self.arrays.append(storages)
+            self.storages.append(storages)
+
+    @property
+    def broken(self) -> str:
+        """Why nothing can be checked any more; empty while all is well."""
+        for framework in self.members:
+            why = framework.broken
+            if why:
+                return why
+        return ""
+
+    @property
+    def devices(self) -> list[DeviceProbe]:
+        """The counters of the frameworks' devices."""
+        return [probe for framework in self.members if (probe := framework.devices) is not None]
+
+    def device_space(self, device: str) -> DeviceSpace | None:
+        """See `Framework`."""
+        found = (framework.device_space(device) for framework in self.members)
+        return next((space for space in found if space is not None), None)
+
+    def release_cache(self, kinds: Collection[str]) -> list[str]:
+        """See `Framework`."""
+        return [kind for framework in self.members for kind in framework.release_cache(kinds)]
+
+    def settle_steps(self) -> list[Rung]:
+        """See `Framework`."""
+        return [step for framework in self.members for step in framework.settle_steps()]
+
+    def reference_finders(self) -> list[ReferenceFinder]:
+        """See `Framework`."""
+        return [finder for framework in self.members for finder in framework.reference_finders()]
+
+    def unread_arrays(self, devices: set[str]) -> dict[str, list[object]]:
+        """See `Framework`."""
+        found: dict[str, list[object]] = {device: [] for device in devices}
+        for framework in self.members:
+            for device, arrays in framework.unread_arrays(devices).items():
+                found[device] += arrays
+        return found
+
+    def graph_size(self, arrays: Sequence[object], budget_s: float) -> Autograd | None:
+        """See `Framework`: of the first framework that knows a graph behind one of the arrays."""
+        found = (framework.graph_size(arrays, budget_s) for framework in self.members)
+        return next((size for size in found if size is not None), None)
+
+    def allocation_histories(self) -> list[AllocationHistory]:
+        """See `Framework.allocation_history`."""
+        found = (framework.allocation_history() for framework in self.members)
+        return [history for history in found if history is not None]
+
+    def keep_states(self) -> list[Restore]:
+        """See `Framework`."""
+        return [restore for framework in self.members for restore in framework.keep_states()]
+
+    @contextlib.contextmanager
+    def in_place(self) -> Iterator[None]:
+        """See `Framework`."""
+        with contextlib.ExitStack() as stack:
+            for framework in self.members:
+                stack.enter_context(framework.in_place())
+            yield
+
+    def is_distributed(self) -> bool:
+        """See `Framework`."""
+        return any(framework.is_distributed() for framework in self.members)

@@ -1,0 +1,92 @@
+"""A conftest.py's finder of what its framework's native code holds, behind guards: see `adapters.guarded_framework`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from pytest_gpuleak.adapters.answers import of_class, of_type, text_of, whole
+from pytest_gpuleak.heap.hidden_references import Link
+from pytest_gpuleak.model.text import clean_text
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Mapping, Sequence
+
+    from pytest_gpuleak.adapters.guarded import GuardMaker
+    from pytest_gpuleak.adapters.protocol import NativeObjects, ReferenceFinder
+    from pytest_gpuleak.heap.referrers import Deadline
+
+TEXT_LIMIT: Final = 200
+"""Characters of a framework's text that are kept."""
+
+
+class GuardedFinder:
+    """What tells what a framework's native code holds."""
+
+    def __init__(self, finder: ReferenceFinder, guard: GuardMaker) -> None:
+        self._finder = finder
+        self._guard = guard
+
+    def owner_counter(self) -> Callable[[object], int | None]:
+        """See `ReferenceFinder`."""
+        with self._guard("owner_counter"):
+            count = self._finder.owner_counter()
+
+            def owners(value: object) -> int | None:
+                with self._guard("owner_counter"):
+                    found: object = count(value)
+                    return None if found is None else whole(found, "a number or None")
+                return None
+
+            return owners
+        return lambda _: None
+
+    def take_census(self, deadline: Deadline) -> NativeObjects | None:
+        """See `ReferenceFinder`."""
+        with self._guard("take_census"):
+            found = self._finder.take_census(deadline)
+            return None if found is None else _GuardedNatives(found, self._guard)
+        return None
+
+    def held_alone(self, arrays: list[Any]) -> set[int]:
+        """See `ReferenceFinder`."""
+        with self._guard("held_alone"):
+            return {whole(one, "a set of ids") for one in self._finder.held_alone(arrays)}
+        return set()
+
+    def may_close_rings(self, arrays: Sequence[object]) -> bool:
+        """See `ReferenceFinder`."""
+        with self._guard("may_close_rings"):
+            return of_type(self._finder.may_close_rings(arrays), bool)
+        return False
+
+    def root_of(self, value: object) -> str:
+        """See `ReferenceFinder`."""
+        with self._guard("root_of"):
+            return clean_text(text_of(self._finder.root_of(value)), TEXT_LIMIT)
+        return ""
+
+
+class _GuardedNatives:
+    def __init__(self, natives: NativeObjects, guard: GuardMaker) -> None:
+        self._natives = natives
+        self._guard = guard
+
+    def lists(self) -> list[list[Any]]:
+        with self._guard("lists"):
+            return [of_type(one, list) for one in self._natives.lists()]
+        return []
+
+    def links(
+        self,
+        wanted: Mapping[int, object],
+        unheld: Collection[int],
+        known: Collection[tuple[int, int]],
+        deadline: Deadline,
+    ) -> list[Link]:
+        with self._guard("links"):
+            found = [of_class(link, Link) for link in self._natives.links(wanted, unheld, known, deadline)]
+            return [
+                Link(link.parent, link.child, None if link.edge is None else clean_text(text_of(link.edge), TEXT_LIMIT))
+                for link in found
+            ]
+        return []

@@ -1,0 +1,70 @@
+"""What torch says of the devices in use beyond their counters. Loaded for a report, or where memory has run out."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+from pytest_gpuleak.adapters.torch.lookup import loaded_torch, torch_module
+from pytest_gpuleak.model.readings import DeviceSpace
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
+
+
+def device_names() -> list[str]:
+    """Return the CUDA devices with their models, where this process has initialised CUDA."""
+    cuda = getattr(loaded_torch(), "cuda", None)
+    if cuda is None or not cuda.is_available() or not cuda.is_initialized():
+        return []
+    return [f"cuda:{index} {cuda.get_device_name(index)}" for index in range(cuda.device_count())]
+
+
+def nvidia_uuids() -> list[str] | None:
+    """Return the devices' UUIDs without prefix; None where torch has not started CUDA, or does not say.
+
+    Where torch is built for ROCm, ``cuda:0`` is none of NVIDIA's: there are none.
+    """
+    torch = loaded_torch()
+    cuda: Any = getattr(torch, "cuda", None)
+    try:
+        if getattr(getattr(torch, "version", None), "hip", None):
+            return []
+        if cuda is None or not cuda.is_initialized():
+            return None
+        return [str(cuda.get_device_properties(index).uuid) for index in range(cuda.device_count())]
+    except (AttributeError, RuntimeError, AssertionError):
+        return None  # torch before 2.4 shows no UUID; without a device it raises
+
+
+def release_cache(kinds: Collection[str]) -> list[str]:
+    """Empty the caching allocators of these kinds of devices; return the kinds that have one."""
+    released = []
+    for kind in sorted(kinds):
+        empty_cache = getattr(torch_module(f"torch.{kind}"), "empty_cache", None)
+        if empty_cache is not None:
+            empty_cache()
+            released.append(kind)
+    return released
+
+
+def device_space(device: str) -> DeviceSpace | None:
+    """Return what is free on a device. It must be in use: to ask for its free memory would make a context."""
+    kind, _, number = device.partition(":")
+    module, index = torch_module(f"torch.{kind}"), int(number or 0)
+    if module is None:
+        return None
+    free = total = largest = None
+    with suppress(Exception):  # a device that cannot tell
+        free, total = map(int, module.mem_get_info(index))
+    with suppress(Exception):  # an allocator without such a list
+        largest = _largest_free(module, index)
+    return DeviceSpace(total, free, largest)
+
+
+def _largest_free(module: Any, index: int) -> int:
+    """The largest free block that the allocator has cached."""
+    segments = [segment for segment in module.memory_snapshot() if segment["device"] == index]
+    return max(
+        (int(block["size"]) for one in segments for block in one["blocks"] if block["state"] == "inactive"), default=0
+    )

@@ -1,0 +1,72 @@
+"""torch's random generators and settings of the process, put back after a re-run."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import types
+from typing import TYPE_CHECKING, Any
+
+from pytest_gpuleak.adapters.torch.lookup import loaded_torch, torch_class, torch_module
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from pytest_gpuleak.adapters.protocol import Restore
+
+_SETTINGS = (
+    ("get_default_dtype", "set_default_dtype"),
+    ("is_grad_enabled", "set_grad_enabled"),
+    ("get_num_threads", "set_num_threads"),
+)
+"""What reads each setting of the process, and what sets it."""
+
+
+def keep_states() -> list[Restore]:
+    """Note the states of the generators that can be found, and torch's settings.
+
+    Generators are not tracked by the collector: those in a module's globals are found, and those of the initialised
+    CUDA devices.
+    """
+    torch = loaded_torch()
+    if torch is None:
+        return []
+    restores: list[Restore] = []
+    for generator in _generators():
+        with contextlib.suppress(Exception):  # its module was replaced
+            restores.append(_keep_generator(generator))
+    for read, write in _SETTINGS:
+        with contextlib.suppress(Exception):
+            restores.append(_keep_setting(getattr(torch, read), getattr(torch, write)))
+    return restores
+
+
+def _keep_generator(generator: Any) -> Restore:
+    state = generator.get_state()
+    return lambda: generator.set_state(state)
+
+
+def _keep_setting(read: Callable[[], Any], write: Callable[[Any], object]) -> Restore:
+    saved = read()
+
+    def restore() -> None:
+        if read() != saved:  # to set the number of threads anew is not free
+            write(saved)
+
+    return restore
+
+
+def _generators() -> Iterator[Any]:
+    kind = torch_class("torch._C", "Generator")
+    if kind is not None:
+        yield from _module_globals(kind)
+        with contextlib.suppress(Exception):
+            cuda = torch_module("torch.cuda")
+            if cuda.is_initialized():
+                yield from cuda.default_generators
+
+
+def _module_globals(kind: type) -> list[object]:
+    modules = [module for module in list(sys.modules.values()) if type(module) is types.ModuleType]
+    found = [value for module in modules for value in list(vars(module).values()) if type(value) is kind]
+    return list({id(value): value for value in found}.values())

@@ -1,0 +1,22 @@
+"""The frameworks of one pytest run: the plugin's own, and later those of a conftest.py."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from pytest_gpuleak.adapters.registry import own_frameworks
+
+if TYPE_CHECKING:
+    from pytest_gpuleak.adapters.frameworks import Frameworks
+
+_FRAMEWORKS: pytest.StashKey[Frameworks] = pytest.StashKey()
+
+
+def shared_frameworks(config: pytest.Config) -> Frameworks:
+    """Return the run's frameworks, made when they are first asked for."""
+    found = config.stash.get(_FRAMEWORKS, None)
+    if found is None:
+        found = config.stash[_FRAMEWORKS] = own_frameworks()
+    return found
