@@ -189,7 +189,9 @@ def _stored(node: ast.AST) -> set[str]:
 def missing(text: str) -> list[str]:
     """The code spans of a page that name a file, a module or a name of the package which is not there."""
     package = ROOT / "pytest_gpuleak"
-    names = {name for path in package.rglob("*.py") for name in names_of(path)}
+    names = {"pytest_gpuleak"}
+    for path in package.rglob("*.py"):
+        names |= {path.stem, *names_of(path)}
     found = []
     for span in re.findall(r"`([^`\n]+)`", re.sub(r"^```.*?^```$", "", text, flags=re.DOTALL | re.MULTILINE)):
         if "/" in span:
