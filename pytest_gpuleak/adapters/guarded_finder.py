@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from pytest_gpuleak.adapters.answers import of_class, of_type, text_of, whole
+from pytest_gpuleak.adapters.answers import WrongAnswer, of_class, of_type, text_of, whole
 from pytest_gpuleak.heap.hidden_references import Link
 from pytest_gpuleak.model.text import clean_text
 
@@ -18,11 +18,16 @@ if TYPE_CHECKING:
 TEXT_LIMIT: Final = 200
 """Characters of a framework's text that are kept."""
 
+_METHODS: Final = ("owner_counter", "take_census", "held_alone", "may_close_rings", "root_of")
+
 
 class GuardedFinder:
-    """What tells what a framework's native code holds."""
+    """What tells what a framework's native code holds. Raises WrongAnswer for one that lacks a method."""
 
     def __init__(self, finder: ReferenceFinder, guard: GuardMaker) -> None:
+        missing = [name for name in _METHODS if not callable(getattr(finder, name, None))]
+        if missing:
+            raise WrongAnswer(f"{type(finder).__name__} has no {' and no '.join(missing)}")
         self._finder = finder
         self._guard = guard
 

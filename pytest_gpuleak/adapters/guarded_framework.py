@@ -46,7 +46,8 @@ _END: Any = object()
 
 def is_whole(answer: object) -> bool:
     """Whether a conftest.py means an object as a `Framework`, and not as arrays alone. None of its code runs."""
-    return inspect.getattr_static(answer, "arrays", None) is not None
+    kind = inspect.getattr_static(answer, "arrays", None)
+    return kind is not None and inspect.getattr_static(answer, "array_type", None) is None
 
 
 def missing_members(framework: object) -> list[str]:
@@ -97,7 +98,8 @@ class GuardedFramework(Framework):
     def broken(self) -> str:
         """See `Framework`."""
         with self._guard("broken"):
-            return clean_text(text_of(self._framework.broken), TEXT_LIMIT)
+            why = clean_text(text_of(self._framework.broken), TEXT_LIMIT)
+            return f"{self.name}: {why}" if why else ""
         return ""
 
     def device_space(self, device: str) -> DeviceSpace | None:

@@ -184,7 +184,9 @@ class ProcessKinds(Protocol):
 class Framework(Protocol):
     """One framework whose arrays are watched. Derive from it, and override what the framework has.
 
-    No member may import the framework, or touch a device that the tests have not used.
+    No member may import the framework, or touch a device that the tests have not used. What describes the process
+    (`package`, `processes`, `parts_layout`, `version`, `device_names`, `nvidia_uuids`) is asked of the plugin's own
+    frameworks alone, and not of a conftest.py's.
 
     Attributes:
         name: as users know it; the key of its version in the report's environment.

@@ -205,8 +205,9 @@ class Session(Hooks):
         if self._config.hook.pytest_gpuleak_arrays.get_hookimpls():
             from pytest_gpuleak.session.user_hooks import bring_frameworks
 
-            for probe in bring_frameworks(self._config, self._run.check.attempts.faults, self._safeguards):
-                self._run.check.tracker.counters.add_devices(probe)
+            check = self._run.check
+            for probe in bring_frameworks(self._config, check.attempts.faults, self._safeguards):
+                check.tracker.counters.add_devices(probe)
         if not self._config.option.collectonly:
             self._run.check.start()
             self._take_hold()

@@ -83,11 +83,17 @@ def bring_frameworks(config: pytest.Config, faults: Faults, safeguards: Safeguar
 
 def _guarded(given: Any, safeguards: Safeguards) -> Framework:
     """Raises TypeError for an object that is neither a framework nor the arrays of one."""
-    missing = missing_members(given) if is_whole(given) else missing_methods(given)
+    if is_whole(given):
+        missing = missing_members(given)
+        if missing:
+            raise TypeError(
+                f"{type(given).__name__} has no {missing[0]} and lacks {len(missing)} members in all, "
+                "which it has if it is derived from pytest_gpuleak.adapters.protocol.Framework"
+            )
+        return guard_framework(given, safeguards)
+    missing = missing_methods(given)
     if missing:
         raise TypeError(f"{type(given).__name__} has no {' and no '.join(missing)}")
-    if is_whole(given):
-        return guard_framework(given, safeguards)
     return ArraysAlone(guard_arrays(given, safeguards))
 
 

@@ -15,9 +15,9 @@ if TYPE_CHECKING:
     from tests.conftest import Json, Run, Runner
 
 LIMITS = """
-    import pytest_gpuleak.session.rerun.hanging, pytest_gpuleak.session.rerun.rerun, pytest_gpuleak.session.rerun.watchdog
+    import pytest_gpuleak.engine.stages, pytest_gpuleak.session.rerun.rerun, pytest_gpuleak.session.rerun.watchdog
 
-    pytest_gpuleak.session.rerun.rerun.BASE_LIMIT_S = pytest_gpuleak.session.rerun.hanging.CHECK_LIMIT_S = 0.6
+    pytest_gpuleak.session.rerun.rerun.BASE_LIMIT_S = pytest_gpuleak.engine.stages.CHECK_LIMIT_S = 0.6
     pytest_gpuleak.session.rerun.watchdog.GRACE_S = 1.0
     pytest_gpuleak.session.rerun.watchdog.LOCK_GRACE_S = 0.5
 """
