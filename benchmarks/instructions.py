@@ -1,9 +1,10 @@
 """What the check adds to a run in instructions, which do not depend on how busy the machine is. Needs valgrind.
 
-    python benchmarks/instructions.py             # four runs under cachegrind, some minutes; two at a time
+    python benchmarks/instructions.py             # six runs under cachegrind, some minutes; two at a time
 
 300 trivial torch tests and one alone, each with the plugin blocked and with `--gpu-leak`: what the start takes, what a
-test takes, and the ratio of the whole. Instructions are no seconds: waits, page faults and the kernel are not counted.
+test takes, and the ratio of the whole. An empty test without torch, with the plugin blocked and with it installed and
+off. Instructions are no seconds: waits, page faults and the kernel are not counted.
 """
 
 from __future__ import annotations
@@ -21,7 +22,9 @@ import textwrap
 from overhead import PLAIN, TESTS
 
 COUNT = 300
-CHECKED = ["-p", "no:memray", "--gpu-leak"]
+INSTALLED = ["-p", "no:memray"]
+CHECKED = [*INSTALLED, "--gpu-leak"]
+EMPTY = "def test_empty():\n    pass\n"
 
 
 def count_instructions(folder: pathlib.Path, options: list[str]) -> int:
@@ -45,15 +48,16 @@ def count_instructions(folder: pathlib.Path, options: list[str]) -> int:
 
 
 def main() -> None:
-    """Run all four and print the figures."""
+    """Run all six and print the figures."""
     with tempfile.TemporaryDirectory() as root, concurrent.futures.ThreadPoolExecutor(2) as pool:
         runs = {}
-        for count in (1, COUNT):
-            for name, options in (("off", PLAIN), ("on", CHECKED)):
+        for count, more in ((0, INSTALLED), (1, CHECKED), (COUNT, CHECKED)):
+            for name, options in (("off", PLAIN), ("on", more)):
                 folder = pathlib.Path(root) / f"{name}{count}"
                 folder.mkdir()
                 (folder / "pytest.ini").write_text("[pytest]\n")
-                (folder / "test_it.py").write_text(textwrap.dedent(TESTS).format(count=count, extra=""))
+                tests = textwrap.dedent(TESTS).format(count=count, extra="") if count else EMPTY
+                (folder / "test_it.py").write_text(tests)
                 runs[name, count] = pool.submit(count_instructions, folder, options)
         millions = {key: run.result() for key, run in runs.items()}
     start = millions["on", 1] - millions["off", 1]
@@ -61,6 +65,10 @@ def main() -> None:
     each = (whole - base - start) / (COUNT - 1)
     own = (base - millions["off", 1]) / (COUNT - 1)
     print(f"{COUNT} trivial tests: {base} million instructions without the plugin, {whole} with it: {whole / base:.3f}")
+    idle = millions["on", 0]
+    print(
+        f"installed and off: {idle - millions['off', 0]} million more, of {millions['off', 0]}: {idle / millions['off', 0]:.3f}"
+    )
     print(f"start: {start} million more, of {millions['off', 1]}; a test: {each:.2f} million more, of {own:.2f}")
 
 

@@ -12,7 +12,7 @@ from typing import IO, TYPE_CHECKING, Any, NoReturn, TextIO
 import click
 
 from pytest_gpuleak.model.text import clean_text, count_of, format_bytes
-from pytest_gpuleak.reports.formats import WRITERS, complaint_of, load_writer
+from pytest_gpuleak.reports.formats import WRITERS, load_writer, why_not_accepted
 from pytest_gpuleak.reports.terminal.baseline import STALE_SHOWN, render_entry
 from pytest_gpuleak.reports.terminal.findings import render_line
 from pytest_gpuleak.reports.terminal.section import render_leaks
@@ -139,9 +139,9 @@ def choose_format(target: str, named: str | None) -> str:
         named = "gitlab"
     # A format that is named makes any suffix do: only the folder is to be judged then.
     folder = named is not None and not path.is_dir()
-    complaint = complaint_of(path.with_name(path.name + ".json") if folder else path)
-    if complaint is not None:
-        refuse(f"{clean_text(target, ID_LIMIT)} {complaint}")
+    why = why_not_accepted(path.with_name(path.name + ".json") if folder else path)
+    if why is not None:
+        refuse(f"{clean_text(target, ID_LIMIT)} {why}")
     return named or WRITERS[path.suffix.lower()]
 
 

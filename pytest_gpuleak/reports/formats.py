@@ -31,7 +31,7 @@ def write_report(report: RunReport, path: Path) -> None:
     load_writer(WRITERS[path.suffix.lower()]).write(report, path)
 
 
-def complaint_of(path: Path) -> str | None:
+def why_not_accepted(path: Path) -> str | None:
     """Tell why no report can be written to a path, as the end of a sentence that begins with it; None: it can be."""
     *others, last = WRITERS
     accepts = f"accepted is a file ({', '.join(others)} or {last}) in a folder that exists and may be written to"

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from pytest_gpuleak.model.baseline_status import standing_of
 from pytest_gpuleak.model.isolation import isolated
 from pytest_gpuleak.model.text import clean_text, count_of, format_bytes, shorten_middle
+from pytest_gpuleak.reports.atomic_write import write_text
 from pytest_gpuleak.reports.grouping import Group, group_safely
 from pytest_gpuleak.reports.source_places import findings_of, name_of
 from pytest_gpuleak.reports.terminal.findings import render_finding
@@ -66,8 +67,6 @@ def encode_report(report: RunReport, *, limit: int = MAX_BYTES) -> str:
 
 def write(report: RunReport, path: Path) -> None:
     """Write a report to a file, in one step. Raises OSError, as `write_text` does."""
-    from pytest_gpuleak.reports.atomic_write import write_text
-
     write_text(encode_report(report), path)
 
 

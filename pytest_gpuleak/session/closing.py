@@ -142,7 +142,7 @@ def _send(run: Run, records: list[FixtureRecord], output: dict[str, Any]) -> Non
 
 
 def _locate(run: Run, report: RunReport) -> RunReport:
-    from pytest_gpuleak.session.ci import locate
+    from pytest_gpuleak.session.publishing import locate
 
     return locate(report, run.config.rootpath, run.surroundings)
 
@@ -151,7 +151,7 @@ def _publish(run: Run, report: RunReport) -> None:
     """Tell the CI service that this run takes place in, if any; what it reads from the output is printed last."""
     if run.surroundings is None:
         return
-    from pytest_gpuleak.session.ci import print_lines, publish
+    from pytest_gpuleak.session.publishing import print_lines, publish
 
     run.published = publish(report, run.config.rootpath, run.surroundings)
     if run.published and not run.config.pluginmanager.hasplugin("terminalreporter"):

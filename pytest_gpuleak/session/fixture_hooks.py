@@ -10,7 +10,6 @@ import pytest
 from _pytest.outcomes import OutcomeException
 
 from pytest_gpuleak.session.fixtures import is_wider, place_of
-from pytest_gpuleak.session.hooks import Hooks
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Sequence
@@ -22,7 +21,7 @@ FAULTS = (Exception, OutcomeException)
 """Errors of the plugin itself: they change no outcome. A timeout plugin's `Failed` is no Exception."""
 
 
-class FixtureHooks(Hooks):
+class FixtureHooks:
     """Tells of the set-ups and tear-downs of higher-scoped fixtures.
 
     Args:

@@ -7,23 +7,24 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from pytest_gpuleak.adapters.host.modes import host_probes
 from pytest_gpuleak.adapters.nvml.driver import Driver
 from pytest_gpuleak.engine.detect.counters import MemoryWatch
 from pytest_gpuleak.engine.detect.epochs import EpochDetector
 from pytest_gpuleak.engine.run_tracker import RunTracker
 from pytest_gpuleak.engine.session_knowledge import SessionKnowledge
 from pytest_gpuleak.heap.collector import epochs_supported, installed
-from pytest_gpuleak.model.policy import Policy, Settings
 from pytest_gpuleak.model.text import clean_text, format_bytes
 from pytest_gpuleak.session.attempt import AttemptLog
+from pytest_gpuleak.session.ci import read_surroundings
 from pytest_gpuleak.session.closing import CHECK_FAULTS_KEY, FAULTS_KEY, WORKER_KEY, Run, close_run, nothing
 from pytest_gpuleak.session.config.markers import check_markers
-from pytest_gpuleak.session.config.options import USAGE_ERROR_KEY, is_enabled, is_given
+from pytest_gpuleak.session.config.settings import read_scan, read_settings
 from pytest_gpuleak.session.frameworks import shared_frameworks
-from pytest_gpuleak.session.hooks import Hooks
 from pytest_gpuleak.session.item_hooks import RuntestHooks
 from pytest_gpuleak.session.leak_check import LeakCheck
 from pytest_gpuleak.session.peak_hooks import shared_probes, take_over_meter
+from pytest_gpuleak.session.ranks import path_of_rank, rank_of
 from pytest_gpuleak.session.records.completeness import Completeness
 from pytest_gpuleak.session.records.recorder import JournalHooks, Recorder, Sender
 from pytest_gpuleak.session.records.run_records import Ledger
@@ -31,19 +32,16 @@ from pytest_gpuleak.session.safeguards import RunSafeguards
 from pytest_gpuleak.session.showing import show_run
 
 if TYPE_CHECKING:
-    from pytest_gpuleak.session.ci import Surroundings
+    from pytest_gpuleak.model.policy import Settings
     from pytest_gpuleak.session.features.baseline import BaselineRun
-    from pytest_gpuleak.session.ranks import Rank
 
 _DETECTOR: pytest.StashKey[EpochDetector] = pytest.StashKey()
-CI_VARIABLES = ("GITHUB_ACTIONS", "GITHUB_STEP_SUMMARY", "GITLAB_CI")
-"""Without any of these nothing is published."""
 
 
 def watch_collector(early_config: pytest.Config) -> None:
     """Install the view of the collector, before any conftest.py is loaded."""
     try:
-        mode = _read_scan(early_config)
+        mode = read_scan(early_config)
     except (pytest.UsageError, AttributeError):
         return  # pytest_configure tells the user, in its turn
     if mode == "epoch" and epochs_supported() and not installed():
@@ -53,40 +51,11 @@ def watch_collector(early_config: pytest.Config) -> None:
         early_config.add_cleanup(detector.stop)
 
 
-def _read_scan(config: pytest.Config) -> str:
-    if not is_given(config, "scan"):
-        return Policy().scan
-    from pytest_gpuleak.session.config.settings import read_scan
-
-    return read_scan(config)
-
-
 def _watch_memory(config: pytest.Config, settings: Settings, driver: Driver, faults: list[str]) -> MemoryWatch:
     """The counters of this process. An xdist controller, which runs no test, reads none."""
-    from pytest_gpuleak.adapters.host.modes import host_probes
-
     return MemoryWatch(
         shared_probes(config), host_probes(settings.policy.host, str(config.rootpath)), driver.read, faults
     )
-
-
-def _surroundings() -> Surroundings | None:
-    """Where the run takes place, if something is to be published there: what reads it is loaded in CI alone."""
-    if not any(name in os.environ for name in CI_VARIABLES):
-        return None
-    from pytest_gpuleak.session.ci import read_surroundings
-
-    found = read_surroundings(os.environ)
-    return None if found.silent else found
-
-
-def _rank() -> Rank | None:
-    """Which rank of a distributed run this process is, if any."""
-    if "RANK" not in os.environ:
-        return None
-    from pytest_gpuleak.session.ranks import rank_of
-
-    return rank_of(os.environ)
 
 
 def _open_baseline(config: pytest.Config, settings: Settings) -> BaselineRun | None:
@@ -98,16 +67,12 @@ def _open_baseline(config: pytest.Config, settings: Settings) -> BaselineRun | N
     return open_baseline(config, settings)
 
 
-def settings_of(config: pytest.Config) -> Settings:
-    """The run's settings. Raises pytest.UsageError for a value or a report path that is not accepted."""
-    if not is_given(config):
-        return Settings(is_enabled(config), Policy())
-    from pytest_gpuleak.session.config.settings import read_settings
-
-    return read_settings(config)
+def begin_session(config: pytest.Config) -> None:
+    """Register the session. Raises pytest.UsageError for a value or a report path that is not accepted."""
+    config.pluginmanager.register(Session(config, read_settings(config)), "gpuleak-session")
 
 
-class Session(Hooks):
+class Session:
     """One pytest session with the plugin switched on.
 
     Args:
@@ -117,10 +82,8 @@ class Session(Hooks):
 
     def __init__(self, config: pytest.Config, settings: Settings) -> None:
         worker: dict[str, Any] | None = getattr(config, "workerinput", None)
-        self._rank = _rank() if worker is None else None
+        self._rank = rank_of(os.environ) if worker is None else None
         if self._rank is not None:
-            from pytest_gpuleak.session.ranks import path_of_rank
-
             settings = settings._replace(
                 report_paths=tuple(path_of_rank(path, self._rank) for path in settings.report_paths)
             )
@@ -128,7 +91,7 @@ class Session(Hooks):
         self._settings = settings
         self._is_worker = worker is not None
         name = str(worker["workerid"]) if worker is not None else self._rank.name if self._rank else "main"
-        surroundings = _surroundings()
+        surroundings = read_surroundings(os.environ)
         detector = config.stash.get(_DETECTOR, None)
         lines: list[str] = []
         driver = Driver(lines)
@@ -191,14 +154,7 @@ class Session(Hooks):
     @pytest.hookimpl(trylast=True)
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
         """Check the markers. Raises pytest.UsageError before any test runs."""
-        try:
-            check_markers(items, self._settings)
-        except pytest.UsageError as error:
-            if not self._is_worker:
-                raise
-            # xdist takes any exception of a worker's for a crash, and goes on; the controller tells the user.
-            self._config.workeroutput[USAGE_ERROR_KEY] = str(error)  # type: ignore[attr-defined]
-            raise pytest.Session.Failed("usage error") from None
+        check_markers(items)
 
     def pytest_collection_finish(self) -> None:
         """Take hold of the tests, after every conftest.py: what is registered last is called outermost."""
@@ -227,10 +183,8 @@ class Session(Hooks):
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_testnodedown(self, node: Any) -> None:
-        """Take a worker's fixture findings. Raises pytest.UsageError for a marker that a worker found bad."""
+        """Take a worker's fixture findings."""
         output = getattr(node, "workeroutput", None) or {}
-        if USAGE_ERROR_KEY in output:
-            raise pytest.UsageError(output[USAGE_ERROR_KEY])
         if WORKER_KEY in output:  # a worker that died sends none: what is known stands
             what = f"taking over what the fixtures of the worker {node.gateway.id} left"
             take = self._run.recorder.take_worker

@@ -13,12 +13,12 @@ from pytest_gpuleak.session.features.budgets.budget import (
     NO_DEVICE,
     Budget,
     Excess,
-    complaint_of_budget,
     describe_excess,
     describe_unchecked,
     finding_of,
     judge_budget,
     parse_budget,
+    why_not_accepted,
 )
 
 MIB = 1 << 20
@@ -56,7 +56,7 @@ class Hostile:
 
 
 @pytest.mark.parametrize(
-    ("marker", "complaint"),
+    ("marker", "why"),
     [
         (mark(), f"the size is missing, accepted is {SIZES}"),
         (mark(total=True), f"the size is missing, accepted is {SIZES}"),
@@ -84,10 +84,10 @@ class Hostile:
         (mark(1, metric=None), "metric=None is not accepted"),
     ],
 )
-def test_what_is_no_budget(marker: pytest.Mark, complaint: str) -> None:
-    said = complaint_of_budget(marker)
+def test_what_is_no_budget(marker: pytest.Mark, why: str) -> None:
+    said = why_not_accepted(marker)
     assert said is not None
-    assert said.startswith(complaint)
+    assert said.startswith(why)
     with pytest.raises(ValueError, match=r"^pytest\.mark\.max_gpu_mb: "):
         parse_budget(marker)
 

@@ -12,8 +12,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from pytest_gpuleak.session.config.options import OPTIONS
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    from pytest_gpuleak.session.config.options import Option
 
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -98,7 +102,20 @@ def test_the_markers_the_ini_and_the_hook_are_accepted(pytester: pytest.Pytester
     )
 
 
-def test_every_option_is_in_the_readme(pytester: pytest.Pytester) -> None:
+def readme_row(option: Option) -> str:
+    """The row of the README's table that an option has, without what is markup."""
+    flag = f"{option.flag} / --no-gpu-leak" if option.target == "enabled" else option.flag
+    cells = (f"{flag} {option.kind.metavar}".strip(), option.default, option.help)
+    return re.sub(" +", " ", f"| {' | '.join(cells)} |")
+
+
+def test_the_readme_s_table_is_the_table_of_options() -> None:
+    rows = re.findall(r"^\| `--.* \|$", README.read_text(encoding="utf-8"), re.MULTILINE)
+    plain = [re.sub(r" \(\[.*?\]\(.*?\)\)", "", row).replace("`", "") for row in rows]
+    assert plain == [readme_row(option) for option in OPTIONS]
+
+
+def test_every_option_in_the_readme_is_one_of_the_command_line_s(pytester: pytest.Pytester) -> None:
     text = pytester.runpytest_subprocess("--help").stdout.str()
     options = set(re.findall(r"--(?:no-)?gpu-leak[\w-]*", text))
     assert options == set(re.findall(r"--(?:no-)?gpu-leak[\w-]*", README.read_text(encoding="utf-8")))

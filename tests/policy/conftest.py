@@ -17,9 +17,9 @@ from pathlib import Path
 
 import pytest
 
-from pytest_gpuleak.session.config import markers, options, settings as reading
 from pytest_gpuleak.model import policy
-from pytest_gpuleak.session import run as gpuleak_session
+from pytest_gpuleak.session.config import given_values, markers, options, settings as reading
+from pytest_gpuleak.session.xdist_keys import USAGE_ERROR_KEY
 
 FOLDER = Path(__file__).parent
 SETTINGS = pytest.StashKey()
@@ -30,12 +30,12 @@ def pytest_addoption(parser):
 
 
 def pytest_load_initial_conftests(early_config):
-    FOLDER.joinpath("early.json").write_text(json.dumps(options.is_enabled(early_config)))
+    FOLDER.joinpath("early.json").write_text(json.dumps(given_values.is_enabled(early_config)))
 
 
 def pytest_configure(config):
     options.register_markers(config)
-    settings = config.stash[SETTINGS] = gpuleak_session.settings_of(config)
+    settings = config.stash[SETTINGS] = reading.read_settings(config)
     if not hasattr(config, "workerinput"):
         described = {
             "enabled": settings.enabled,
@@ -48,26 +48,21 @@ def pytest_configure(config):
                 "snapshots": settings.snapshots and str(settings.snapshots),
                 "strict": settings.strict,
             },
-            "budget": reading.read_budget(config),
+            "budget": given_values.read_value(config, "max_mb"),
         }
         FOLDER.joinpath("settings.json").write_text(json.dumps(described))
 
 
-def pytest_collection_modifyitems(config, items, session):
-    try:
-        markers.check_markers(items, config.stash[SETTINGS])
-    except pytest.UsageError as error:
-        if not hasattr(config, "workerinput"):
-            raise
-        config.workeroutput["gpuleak_usage_error"] = str(error)
-        raise session.Failed("usage error") from None
+def pytest_collection_modifyitems(config, items):
+    if config.stash[SETTINGS].enabled:
+        markers.check_markers(items)
     policies = {item.name: markers.policy_of(item, config.stash[SETTINGS])._asdict() for item in items}
     FOLDER.joinpath("policies.json").write_text(json.dumps(policies))
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_testnodedown(node):
-    message = getattr(node, "workeroutput", {}).get("gpuleak_usage_error")
+    message = getattr(node, "workeroutput", {}).get(USAGE_ERROR_KEY)
     if message is not None:
         raise pytest.UsageError(message)
 """

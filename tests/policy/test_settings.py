@@ -219,9 +219,12 @@ def test_help_names_every_option_and_default(run_policy: RunPolicy) -> None:
     text = " ".join(run_policy("--help").result.stdout.str().split())
     for argument in COMMAND_LINE:
         assert argument.partition("=")[0] in text
-    assert "--gpu-leak-retained-mb=MB MiB per device from which residue that does not grow fails (default 1)" in text
-    assert "--gpu-leak-host=MODE[,MODE] how host memory is watched: heap, tracemalloc, pympler, rss or off " in text
-    assert "gpu_leak_confirm_limit (string): a suspect that took longer is not re-run (default 60)" in text
+    assert (
+        "--gpu-leak-retained-mb=MB fail on this much memory per device left behind, even if it does not grow (default 1)"
+        in text
+    )
+    assert "--gpu-leak-host=MODE how host memory is watched: heap, tracemalloc, pympler, rss or off; several " in text
+    assert "gpu_leak_confirm_limit (string): a suspect that took longer is not run again (default 60)" in text
 
 
 def test_xdist_workers_get_the_command_line(run_policy: RunPolicy, pytester: pytest.Pytester) -> None:

@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 
 from pytest_gpuleak.model.policy import Policy, Settings
 from pytest_gpuleak.model.sizes import MIB, parse_size
-from pytest_gpuleak.session.config.option_table import OPTIONS, RUN_OPTIONS, Option
+from pytest_gpuleak.session.config.options import OPTIONS, Option
+from pytest_gpuleak.session.config.settings import build_policy
 
 
 @pytest.mark.parametrize(
@@ -87,11 +88,19 @@ def test_any_text_or_number_is_a_size_or_a_value_error(value: object) -> None:
     assert size >= 0
 
 
-@pytest.mark.parametrize("option", OPTIONS, ids=lambda option: option.name)
-def test_the_default_in_the_help_is_the_policy_s_own(option: Option) -> None:
-    assert option.kind.parse(option.default) == getattr(Policy(), option.target)
+@pytest.mark.parametrize("option", OPTIONS, ids=lambda option: option.ini)
+def test_the_default_in_the_help_is_the_policy_s_or_the_settings_own(option: Option) -> None:
+    settings = Settings(enabled=False, policy=Policy())
+    own = {**settings._asdict(), **settings.policy._asdict()}[option.target]
+    assert (option.kind.parse(option.default) if option.default else ()) == own
 
 
-@pytest.mark.parametrize("option", RUN_OPTIONS, ids=lambda option: option.name)
-def test_the_default_in_the_help_is_the_settings_own(option: Option) -> None:
-    assert option.kind.parse(option.default) == getattr(Settings(enabled=True, policy=Policy()), option.target)
+def test_every_field_of_the_policy_and_the_settings_has_an_option() -> None:
+    made = {"policy", "named", "allowed"}  # of several options, and of the marker `allow_gpu_leak`
+    targets = [option.target for option in OPTIONS]
+    assert sorted(targets) == sorted({*Policy._fields, *Settings._fields} - made)
+
+
+@pytest.mark.parametrize("option", [option for option in OPTIONS if option.marker], ids=lambda option: option.name)
+def test_what_the_marker_takes_is_of_a_test_s_policy(option: Option) -> None:
+    assert getattr(build_policy({option.name: option.kind.parse(option.default)}), option.target) is not None

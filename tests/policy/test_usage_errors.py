@@ -10,7 +10,7 @@ RunPolicy = Callable[..., Any]
 native_toml = pytest.mark.skipif(pytest.version_tuple < (9,), reason="pytest 9 brought [tool.pytest]")
 
 SIZES = "only a number of MiB from 0, or a size in B, KiB, MiB, GiB or TiB such as '512KiB'"
-COUNTS = "only a whole number from 0"
+COUNTS = "only a whole number from 0 to 9223372036854775807"
 LIMITS = SIZES.replace("only ", "only 'off', or ")
 MODES = "only 'off', or of 'heap', 'tracemalloc', 'pympler', 'rss' one or, with commas, several"
 
@@ -21,6 +21,8 @@ MODES = "only 'off', or of 'heap', 'tracemalloc', 'pympler', 'rss' one or, with 
         ("tensors", "few", COUNTS),
         ("tensors", "-1", COUNTS),
         ("tensors", "1.5", COUNTS),
+        ("tensors", "9223372036854775808", COUNTS),
+        ("tensors", "9" * 70, COUNTS),
         ("mb", "nan", SIZES),
         ("mb", "3 parsec", SIZES),
         ("retained-mb", "-3", SIZES),

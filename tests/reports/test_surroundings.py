@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pytest_gpuleak.session.ci import MAX_SUMMARY, Surroundings, locate, print_lines, publish, read_surroundings
+from pytest_gpuleak.session.ci import Surroundings, read_surroundings
+from pytest_gpuleak.session.publishing import MAX_SUMMARY, locate, print_lines, publish
 
 if TYPE_CHECKING:
     from tests.conftest import Runner
@@ -39,8 +40,8 @@ def nowhere(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_nowhere_in_particular() -> None:
-    assert read_surroundings({}).silent
-    assert read_surroundings({"GITHUB_ACTIONS": "false", "GITLAB_CI": "", "GITHUB_STEP_SUMMARY": ""}).silent
+    assert read_surroundings({}) is None
+    assert read_surroundings({"GITHUB_ACTIONS": "false", "GITLAB_CI": "", "GITHUB_STEP_SUMMARY": ""}) is None
 
 
 def test_github_and_gitlab() -> None:
@@ -71,7 +72,7 @@ def test_a_fault_of_ours_takes_a_line(make: Any, tmp_path: Path, monkeypatch: py
     def fail(*_: object) -> None:
         raise KeyError("one\n::error::two")
 
-    monkeypatch.setattr("pytest_gpuleak.reports.github.render_annotations", fail)
+    monkeypatch.setattr("pytest_gpuleak.session.publishing.render_annotations", fail)
     (line,) = publish(make.report(), tmp_path, Surroundings(True, tmp_path / "summary.md", True, tmp_path))
     assert (tmp_path / "summary.md").read_text().startswith("### No GPU memory leaks found")
     assert (tmp_path / "gpuleak-codequality.json").read_text() == "[]\n"
@@ -157,7 +158,9 @@ class TestCodeQuality:
 
     def test_each_rank_writes_its_own(self, make: Any, tmp_path: Path) -> None:
         environ = {"GITLAB_CI": "true", "CI_PROJECT_DIR": str(tmp_path), "RANK": "1", "WORLD_SIZE": "2"}
-        publish(make.report(), tmp_path, read_surroundings(environ))
+        surroundings = read_surroundings(environ)
+        assert surroundings is not None
+        publish(make.report(), tmp_path, surroundings)
         assert [file.name for file in tmp_path.iterdir()] == ["gpuleak-codequality.rank1.json"]
 
     def test_one_that_cannot_be_written_takes_a_line(self, make: Any, tmp_path: Path) -> None:

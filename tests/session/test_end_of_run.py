@@ -69,7 +69,7 @@ def test_a_report_that_fails_fails_a_run_that_was_clean(run: Runner, monkeypatch
         ("session.leak_check", "LeakCheck.finish", "judging what the fixtures left"),
         ("session.records.recorder", "Recorder.finish", "recording the last tests"),
         ("session.records.completeness", "Completeness.why_incomplete", "telling whether the run is complete"),
-        ("session.ci", "locate", "finding the repository"),
+        ("session.publishing", "locate", "finding the repository"),
         ("reports.terminal.section", "render_leaks", "showing the leaks"),
         ("reports.terminal.summary", "render_usage", "showing the heaviest tests"),
         ("session.showing", "_show_findings", "showing the leaks"),

@@ -17,6 +17,7 @@ from pytest_gpuleak.model.findings import FixtureRecord, KnownLeak
 from pytest_gpuleak.model.records import SCHEMA, RunReport, TestRecord
 from pytest_gpuleak.model.summary import summarise
 from pytest_gpuleak.model.text import clean_text
+from pytest_gpuleak.reports.json.journal import recover
 from pytest_gpuleak.reports.json.validate import WrongValueError, check, check_plain, check_texts, check_usage, describe
 
 if TYPE_CHECKING:
@@ -107,8 +108,6 @@ def _document(text: str) -> dict[str, Any]:
     try:
         document = json.loads(text, object_pairs_hook=_object, parse_constant=_refuse_constant)
     except json.JSONDecodeError as error:
-        from pytest_gpuleak.reports.json.journal import recover
-
         rescued = recover(text)
         if rescued is None:
             if error.pos >= len(text.rstrip()):

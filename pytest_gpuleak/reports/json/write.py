@@ -10,6 +10,7 @@ from pytest_gpuleak.model.isolation import isolated
 from pytest_gpuleak.model.records import SCHEMA, encode_record
 from pytest_gpuleak.reports.atomic_write import write_text
 from pytest_gpuleak.reports.json.plain import plain
+from pytest_gpuleak.reports.json.salvage import salvage_mapping, salvage_record
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -45,12 +46,7 @@ def _encode(value: object) -> str:
 
 
 def _mapping_of(values: dict[str, Any]) -> str:
-    def salvaged(why: str) -> str:
-        from pytest_gpuleak.reports.json.salvage import salvage_mapping
-
-        return _encode(salvage_mapping(values, why))
-
-    return isolated(lambda: _encode(values), salvaged)
+    return isolated(lambda: _encode(values), lambda why: _encode(salvage_mapping(values, why)))
 
 
 def _lines_of(records: Sequence[TestRecord | FixtureRecord | KnownLeak]) -> str:
@@ -59,12 +55,7 @@ def _lines_of(records: Sequence[TestRecord | FixtureRecord | KnownLeak]) -> str:
 
 
 def _line_of(record: TestRecord | FixtureRecord | KnownLeak) -> str:
-    def salvaged(_: str) -> str:
-        from pytest_gpuleak.reports.json.salvage import salvage_record
-
-        return _encode(salvage_record(record))
-
-    return isolated(lambda: _encode(encode_record(record)), salvaged)
+    return isolated(lambda: _encode(encode_record(record)), lambda _: _encode(salvage_record(record)))
 
 
 def write(report: RunReport, path: Path) -> None:

@@ -6,28 +6,31 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pytest_gpuleak.model.policy import Policy
-from pytest_gpuleak.session.config.options import ALLOW_MARKER, POLICY_MARKER
+from pytest_gpuleak.session.config import values
+from pytest_gpuleak.session.config.options import ALLOW_MARKER, OPTIONS, POLICY_MARKER
+from pytest_gpuleak.session.config.settings import build_policy
+from pytest_gpuleak.session.xdist_keys import USAGE_ERROR_KEY
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Callable, Iterable
 
-    from pytest_gpuleak.model.policy import Settings
+    from pytest_gpuleak.model.policy import Policy, Settings
+
+_ARGUMENTS = {
+    POLICY_MARKER: {option.name: option.kind for option in OPTIONS if option.marker},
+    ALLOW_MARKER: {"reason": values.REASON},
+}
+"""The kinds of the arguments that each marker takes."""
 
 
-def build_policy(named: Mapping[str, Any]) -> Policy:
-    """The policy of the values given, by the options' names."""
-    if not named:
-        return Policy()
-    from pytest_gpuleak.session.config.option_table import OPTIONS
-
-    policy = Policy(**{option.target: named[option.name] for option in OPTIONS if option.name in named})
-    # The pair: where one of the two alone is named, growth is judged by that one alone.
-    if "mb" in named and "tensors" not in named:
-        return policy._replace(growing_tensors=None)
-    if "tensors" in named and "mb" not in named:
-        return policy._replace(growing_bytes=None)
-    return policy
+def why_not_accepted(mark: pytest.Mark) -> str | None:
+    """Tell why a marker `gpu_leak` or `allow_gpu_leak` is not accepted; None where it is."""
+    known = _ARGUMENTS[mark.name]
+    if mark.args:
+        given = values.show(mark.args[0])
+        return f"positional argument {given} is not accepted, only keyword arguments: {', '.join(known)}"
+    required = {"reason": None} if mark.name == ALLOW_MARKER else {}
+    return values.why_not_accepted({**required, **mark.kwargs}, known)
 
 
 def policy_of(node: pytest.Item | pytest.Collector, settings: Settings) -> Policy:
@@ -37,50 +40,47 @@ def policy_of(node: pytest.Item | pytest.Collector, settings: Settings) -> Polic
     """
     named: dict[str, Any] = {}
     allowed: str | None = None
-    marks = closest_first(node, POLICY_MARKER, ALLOW_MARKER)
-    if not marks:
-        return settings.policy
-    from pytest_gpuleak.session.config.option_table import MARKER_ARGUMENTS, complaint_about
-
-    for mark in marks:
-        complaint = complaint_about(mark)
-        if complaint is not None:
-            raise ValueError(f"pytest.mark.{mark.name}: {complaint}")
+    for mark in closest_first(node, POLICY_MARKER, ALLOW_MARKER):
+        why = why_not_accepted(mark)
+        if why is not None:
+            raise ValueError(f"pytest.mark.{mark.name}: {why}")
         if mark.name == ALLOW_MARKER:
             allowed = allowed or mark.kwargs["reason"]
         else:
             for name, given in mark.kwargs.items():
-                named.setdefault(name, MARKER_ARGUMENTS[mark.name][name].parse(given))
-    if named:
-        return build_policy({**settings.named, **named})._replace(allowed=allowed)
-    return settings.policy if allowed is None else settings.policy._replace(allowed=allowed)
+                named.setdefault(name, _ARGUMENTS[POLICY_MARKER][name].parse(given))
+    policy = build_policy({**settings.named, **named}) if named else settings.policy
+    return policy if allowed is None else policy._replace(allowed=allowed)
 
 
-def check_markers(items: Iterable[pytest.Item], settings: Settings) -> None:
-    """Check every marker of ours on the collected tests, where tests are to be checked.
+def check_markers(items: Iterable[pytest.Item]) -> None:
+    """Check the markers `gpu_leak` and `allow_gpu_leak` of the collected tests. Raises as `check_each` does."""
+    check_each(items, why_not_accepted, POLICY_MARKER, ALLOW_MARKER)
+
+
+def check_each(items: Iterable[pytest.Item], why_not: Callable[[pytest.Mark], str | None], *names: str) -> None:
+    """Check every marker of these names on the collected tests.
 
     Raises pytest.UsageError for the first that is not accepted: it names the marker, its argument and value, what is
-    accepted, and the test (for a marker of a class or module, the first test in it).
+    accepted, and the test (for a marker of a class or module, the first test in it). A worker of xdist ends quietly
+    instead, and the controller raises the error: xdist would take an exception for a crash, and go on.
     """
-    if not settings.enabled:
-        return
     seen: set[int] = set()
     for item in items:
-        for mark in closest_first(item, POLICY_MARKER, ALLOW_MARKER):
-            # One marker of a module is the same object for all its tests. The nodes keep it alive, so ids are unique.
+        for mark in closest_first(item, *names):
+            # A marker of a module is the same object for all its tests. The nodes keep it alive, so ids are unique.
             if id(mark) not in seen:
                 seen.add(id(mark))
-                from pytest_gpuleak.session.config.option_table import complaint_about
-
-                complaint = complaint_about(mark)
-                if complaint is not None:
-                    raise pytest.UsageError(f"pytest.mark.{mark.name}: {complaint}; on {place_of(item)}")
-
-
-def place_of(item: pytest.Item) -> str:
-    """Where a test stands, for a usage error: its id, and file and line."""
-    file, line, _ = item.location
-    return f"{item.nodeid} ({file}:{(line or 0) + 1})"
+                why = why_not(mark)
+                if why is not None:
+                    file, line, _ = item.location
+                    place = f"{item.nodeid} ({file}:{(line or 0) + 1})"
+                    error = f"pytest.mark.{mark.name}: {why}; on {place}"
+                    output = getattr(item.config, "workeroutput", None)
+                    if output is None:
+                        raise pytest.UsageError(error)
+                    output[USAGE_ERROR_KEY] = error
+                    raise pytest.Session.Failed("usage error")
 
 
 def closest_first(node: pytest.Item | pytest.Collector, *names: str) -> list[pytest.Mark]:
@@ -94,7 +94,7 @@ def closest_first(node: pytest.Item | pytest.Collector, *names: str) -> list[pyt
 
 
 def _has_any(node: pytest.Item | pytest.Collector, names: tuple[str, ...]) -> bool:
-    """Whether a marker of these names is on a node: asked for each test, in a third of what `iter_markers` takes."""
+    """Tell whether a marker of these names is on a node: asked for each test, in a third of what `iter_markers` takes."""
     above: Any = node
     while above is not None:
         if above.own_markers:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pytest_gpuleak.model.sizes import parse_number, parse_size
-from pytest_gpuleak.session.config.options import METAVARS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -13,34 +12,42 @@ if TYPE_CHECKING:
 _SWITCHES = {"1": True, "true": True, "yes": True, "on": True, "0": False, "false": False, "no": False, "off": False}
 _SHOWN = 80
 """Characters of a bad value that its error shows."""
+_MAX_COUNT = 2**63 - 1
 
 
 class Kind(NamedTuple):
-    """A kind of value: its placeholder in the help, what is accepted, and its parser.
+    """A kind of value.
 
-    The parser takes text, or the number or bool that a marker or TOML gives, and raises ValueError.
+    Attributes:
+        metavar: its placeholder in the help; empty for a switch, which takes no value on the command line.
+        accepts: what is accepted, as the end of a usage error.
+        parse: reads text, or what a marker or TOML gives. Raises ValueError.
+        action: what argparse does with it.
     """
 
     metavar: str
     accepts: str
     parse: Callable[[object], Any]
+    action: str = "store"
 
 
 def _parse_count(value: object) -> int:
-    if isinstance(value, (int, str)) and "." not in str(value):
-        return int(parse_number(value))
+    if isinstance(value, str) and value.strip().isascii() and value.strip().isdigit():
+        value = int(value)
+    if isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= _MAX_COUNT:
+        return int(value)
     raise ValueError("not a count")
 
 
-def choice(*choices: str) -> Kind:
-    """The kind of a value that is one of a few words."""
+def choice(*choices: str, metavar: str = "") -> Kind:
+    """Make the kind of a value that is one of a few words."""
 
     def parse(value: object) -> str:
         if isinstance(value, str) and value.strip() in choices:
             return value.strip()
         raise ValueError("not a choice")
 
-    return Kind("|".join(choices), "one of " + ", ".join(map(repr, choices)), parse)
+    return Kind(metavar, "one of " + ", ".join(map(repr, choices)), parse)
 
 
 def _parse_switch(value: object) -> bool:
@@ -71,7 +78,7 @@ def _parse_modes(value: object) -> tuple[str, ...]:
     raise ValueError("not modes")
 
 
-def _parse_place(value: object) -> str | None:
+def _parse_path(value: object) -> str | None:
     if _is_off(value):
         return None
     if isinstance(value, str) and value.strip() and "\0" not in value:
@@ -81,44 +88,33 @@ def _parse_place(value: object) -> str | None:
 
 def _parse_paths(value: object) -> list[str]:
     paths = [line.strip() for line in value.splitlines() if line.strip()] if isinstance(value, str) else value
-    if isinstance(paths, list) and all(isinstance(path, str) and path for path in paths):
+    if isinstance(paths, list) and all(isinstance(path, str) for path in paths):
         return paths
     raise ValueError("not paths")
 
 
-def parse_reason(value: object) -> str:
-    """Read a text that says something. Raises ValueError for anything else."""
+def _parse_reason(value: object) -> str:
     if isinstance(value, str) and value.strip():
         return value
     raise ValueError("not a reason")
 
 
-SWITCH = Kind("BOOL", "true or false", _parse_switch)
-PATHS = Kind("PATH", "a path, or a list of paths", _parse_paths)
-
 _SIZES = "a number of MiB from 0, or a size in B, KiB, MiB, GiB or TiB such as '512KiB'"
 
-KINDS = {
-    "count": Kind(METAVARS["count"], "a whole number from 0", _parse_count),
-    "size": Kind(METAVARS["size"], _SIZES, parse_size),
-    "limit": Kind(METAVARS["limit"], f"'off', or {_SIZES}", _parse_limit),
-    "modes": Kind(
-        METAVARS["modes"],
-        "'off', or of " + ", ".join(map(repr, HOST_MODES)) + " one or, with commas, several",
-        _parse_modes,
-    ),
-    "switch": SWITCH,
-    "folder": Kind(METAVARS["folder"], "'off', or the path of a folder", _parse_place),
-    "file": Kind(METAVARS["file"], "'off', or the path of a file", _parse_place),
-    "seconds": Kind(METAVARS["seconds"], "a number of seconds from 0", parse_number),
-    "cycles": choice(*METAVARS["cycles"].split("|")),
-    "scan": choice(*METAVARS["scan"].split("|")),
-}
-"""Every kind that an option of `options` has, by its name there."""
+COUNT = Kind("N", f"a whole number from 0 to {_MAX_COUNT}", _parse_count)
+SIZE = Kind("MB", _SIZES, parse_size)
+LIMIT = Kind("MB", f"'off', or {_SIZES}", _parse_limit)
+SECONDS = Kind("SECONDS", "a number of seconds from 0", parse_number)
+MODES = Kind("MODE", f"'off', or of {', '.join(map(repr, HOST_MODES))} one or, with commas, several", _parse_modes)
+SWITCH = Kind("", "true or false", _parse_switch, "store_true")
+FOLDER = Kind("DIR", "'off', or the path of a folder", _parse_path)
+FILE = Kind("PATH", "'off', or the path of a file", _parse_path)
+PATHS = Kind("PATH", "a path, or a list of paths", _parse_paths, "append")
+REASON = Kind("TEXT", 'a text that is not empty: reason="..."', _parse_reason)
 
 
-def complaint_of(arguments: Mapping[str, object], known: Mapping[str, Kind]) -> str | None:
-    """Why a marker's arguments are not accepted: the first that is not, its value and what is. None where all are.
+def why_not_accepted(arguments: Mapping[str, object], known: Mapping[str, Kind]) -> str | None:
+    """Tell why a marker's arguments are not accepted: the first bad one, its value and what is; None where all are.
 
     Args:
         arguments: the values by name.
@@ -139,13 +135,12 @@ _STRANGER = object()
 
 
 def _is_plain(value: object) -> bool:
-    # Not isinstance: it would ask a stranger for its __class__, which may do or raise anything.
+    # Not isinstance: it would ask a user's object for its __class__, which may do or raise anything.
     return value is None or bool({str, int, float} & {*type(value).__mro__})
 
 
 def show(value: object) -> str:
-    """Write a value for a usage error, cut; of what is no plain value, its type."""
-    # The repr of a stranger is the user's code, and may be anything.
+    """Write a value for a usage error, cut; of a user's object, its type, since its repr is user code."""
     plain = (type(None), bool, int, float, str)
     parts = value if type(value) is list and value else [value]
     if any(type(part) not in plain for part in parts):

@@ -29,10 +29,10 @@ from pytest_gpuleak.baseline.update import (
 from pytest_gpuleak.model.findings import KnownLeak
 from pytest_gpuleak.model.text import clean_text, count_of
 from pytest_gpuleak.reports.atomic_write import write_text
-from pytest_gpuleak.session.config.options import command_line
+from pytest_gpuleak.reports.terminal.baseline import render_change, render_stale
+from pytest_gpuleak.session.config.given_values import place_of_option
 from pytest_gpuleak.session.fixtures import is_wider
 from pytest_gpuleak.session.fixtures import place_of as place_of_fixture
-from pytest_gpuleak.session.hooks import Hooks
 from pytest_gpuleak.session.ranks import rank_of
 
 if TYPE_CHECKING:
@@ -74,9 +74,7 @@ def open_baseline(config: pytest.Config, settings: Settings) -> BaselineRun | No
 
 
 def _read(config: pytest.Config, path: Path, *, updating: bool) -> Baseline:
-    place = "--gpu-leak-baseline"
-    if command_line(config, "gpu_leak_baseline") is None:
-        place = f"ini value gpu_leak_baseline{'' if config.inipath is None else f' in {config.inipath}'}"
+    place = place_of_option(config, "baseline")
     shown = clean_text(str(path), _PATH_LIMIT)
     try:
         # What takes an hour is not begun if it cannot be written down in the end.
@@ -98,7 +96,7 @@ def _read(config: pytest.Config, path: Path, *, updating: bool) -> Baseline:
         raise pytest.UsageError(f"{place}: {shown} cannot be read: {why}; accepted is a TOML file") from None
 
 
-class BaselineRun(Hooks):
+class BaselineRun:
     """Holds a session's tests and fixtures to a baseline.
 
     Args:
@@ -264,11 +262,9 @@ class BaselineRun(Hooks):
 
     def render(self, report: RunReport, *, verbosity: int) -> list[str]:
         """Write the lines for the end of the run: what an update has changed, what is stale, and what else to know."""
-        from pytest_gpuleak.reports.terminal import baseline as terminal_baseline
-
-        lines = terminal_baseline.render_change(self.change, self._shown) if self.change is not None else []
+        lines = render_change(self.change, self._shown) if self.change is not None else []
         if verbosity >= 0 or self.failed:
-            lines += terminal_baseline.render_stale(report.stale, self._shown, fails=self.failed)
+            lines += render_stale(report.stale, self._shown, fails=self.failed)
         return lines + self.notes
 
     @property

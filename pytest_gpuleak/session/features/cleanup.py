@@ -22,7 +22,6 @@ from pytest_gpuleak.model.readings import HOST
 from pytest_gpuleak.session.features.out_of_memory.text import error_chain
 from pytest_gpuleak.session.fixtures import is_wider
 from pytest_gpuleak.session.frameworks import shared_frameworks
-from pytest_gpuleak.session.hooks import Hooks
 from pytest_gpuleak.session.pytest_internals import DeferredFinalizerErrors, log_handlers, release_values, warn
 
 if TYPE_CHECKING:
@@ -35,7 +34,7 @@ _GENERATOR_FLAGS: Final = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.
 _traceback_of: Callable[[BaseException], types.TracebackType | None] = vars(BaseException)["__traceback__"].__get__
 
 
-class CleaningHooks(Hooks):
+class CleaningHooks:
     """Cleans up after each failed attempt of a test.
 
     Args:

@@ -10,14 +10,13 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from pytest_gpuleak.session.hooks import Hooks
 from pytest_gpuleak.session.report_record import AGAIN_ATTRIBUTE, fail
 
 if TYPE_CHECKING:
     from collections.abc import Generator
 
 
-class LeakFails(Hooks):
+class LeakFails:
     """Fails the tests that leaked. Registered with the first one, after every other plugin: called outermost."""
 
     def __init__(self) -> None:

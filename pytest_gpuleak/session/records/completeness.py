@@ -12,7 +12,6 @@ import pytest
 
 from pytest_gpuleak.model.text import clean_text, count_of
 from pytest_gpuleak.session.attempt import outcome_of
-from pytest_gpuleak.session.hooks import Hooks
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -26,7 +25,7 @@ _REASON_LIMIT = 300
 _GRAVITY: tuple[Outcome, ...] = ("passed", "xpassed", "xfailed", "skipped", "error", "failed")
 
 
-class Completeness(Hooks):
+class Completeness:
     """Follows which tests are to run, run and have ended."""
 
     def __init__(self) -> None:

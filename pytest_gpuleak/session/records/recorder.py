@@ -12,7 +12,6 @@ import pytest
 
 from pytest_gpuleak.model.outcomes import TestRecord, decode_test
 from pytest_gpuleak.model.policy import describe
-from pytest_gpuleak.session.hooks import Hooks
 from pytest_gpuleak.session.item_hooks import TAKEN
 from pytest_gpuleak.session.records.run_records import environment, now
 from pytest_gpuleak.session.report_record import AGAIN_ATTRIBUTE, HUNG_ATTRIBUTE, RECORD_ATTRIBUTE, encode_safely
@@ -32,7 +31,7 @@ FIXTURES_ATTRIBUTE = "gpu_leak_fixtures"
 _PHASES = ("setup", "call", "teardown")
 
 
-class Recorder(Hooks):
+class Recorder:
     """Takes the records, where they arrive: in the one process of a run, or in the controller of xdist's workers.
 
     Args:
@@ -48,7 +47,6 @@ class Recorder(Hooks):
         self._check = check
         self._completeness = completeness
         self._journal: Journal | None = None
-        self._status: LeakedStatus | None = None
         self._of_workers: dict[str, list[dict[str, Any]]] = {}
         self._written: tuple[list[FixtureRecord], list[dict[str, Any]]] = ([], [])
         self._without_record: dict[str, pytest.TestReport] = {}
@@ -79,9 +77,6 @@ class Recorder(Hooks):
                 self._take_unchecked(report, why, _worker_of(report) or self._check.attempts.worker, outcome)
                 delattr(report, RECORD_ATTRIBUTE)
                 return
-            if record.verdict == "leaked" and self._status is None:
-                self._status = LeakedStatus()
-                self._check.config.pluginmanager.register(self._status, "gpuleak-status")
         else:
             record = cast("TestRecord", found)
         if record.verdict in TAKEN:
@@ -89,6 +84,16 @@ class Recorder(Hooks):
         elif hasattr(report, AGAIN_ATTRIBUTE):
             self._ledger.forget_leaked(record)
         self._take(record, encoded)
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_report_teststatus(
+        self, report: pytest.TestReport
+    ) -> tuple[str, str, tuple[str, dict[str, bool]]] | None:
+        """Give the letter L to a test that failed by a leak alone."""
+        record = getattr(report, RECORD_ATTRIBUTE, None)
+        if type(record) is dict and report.failed and record["verdict"] == "leaked":
+            return "leaked", "L", ("LEAKED", {"red": True})
+        return None
 
     def _note_outcome(self, report: pytest.TestReport) -> None:
         self._completeness.note_report(report)
@@ -186,7 +191,7 @@ class Recorder(Hooks):
         )
 
 
-class JournalHooks(Hooks):
+class JournalHooks:
     """Tells the journal which tests are running. Registered where reports are written.
 
     Args:
@@ -207,21 +212,7 @@ class JournalHooks(Hooks):
         self._journal.note_running(self._completeness.running)
 
 
-class LeakedStatus(Hooks):
-    """Says what a leaking test's letter is. Registered with the first one: three calls of a hook a test are spared."""
-
-    @pytest.hookimpl(tryfirst=True)
-    def pytest_report_teststatus(
-        self, report: pytest.TestReport
-    ) -> tuple[str, str, tuple[str, dict[str, bool]]] | None:
-        """The letter L, for a test that failed by a leak alone."""
-        record = getattr(report, RECORD_ATTRIBUTE, None)
-        if record is not None and report.failed and record["verdict"] == "leaked":
-            return "leaked", "L", ("LEAKED", {"red": True})
-        return None
-
-
-class Sender(Hooks):
+class Sender:
     """Sends what an xdist worker knows of its fixtures to the controller, with the next test's report.
 
     Args:

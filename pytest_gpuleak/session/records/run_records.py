@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import datetime
+import platform
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from pytest_gpuleak.adapters.registry import own_frameworks
+from pytest_gpuleak.model.isolation import isolated
+from pytest_gpuleak.model.memory_usage import describe_usage
 from pytest_gpuleak.model.outcomes import TestRecord
 from pytest_gpuleak.model.policy import Settings, describe
+from pytest_gpuleak.model.records import RunReport
 from pytest_gpuleak.model.summary import summarise
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from pytest_gpuleak.model.findings import FixtureRecord, KnownLeak
-    from pytest_gpuleak.model.records import RunReport
 
 
 class Ledger:
@@ -95,9 +99,6 @@ class Ledger:
             mode: the strategy, as the header states it.
             on_file: whether it is to be kept: a terminal shows no environment, and asking for it takes milliseconds.
         """
-        from pytest_gpuleak.model.isolation import isolated
-        from pytest_gpuleak.model.records import RunReport
-
         return RunReport(
             created=now() if on_file else "",
             environment=environment() if on_file else {},
@@ -136,9 +137,6 @@ class Ledger:
 
     def _usage(self, top: int) -> dict[str, Any]:
         """What the tests took; a terminal shows it where it was asked for."""
-        from pytest_gpuleak.model.isolation import isolated
-        from pytest_gpuleak.model.memory_usage import describe_usage
-
         return isolated(lambda: describe_usage(self.tests, top), lambda _: {})
 
 
@@ -163,17 +161,11 @@ class _CleanTests:
 
 def now() -> str:
     """The time, as ISO 8601 with its offset."""
-    import datetime
-
     return datetime.datetime.now().astimezone().isoformat(timespec="seconds")
 
 
 def environment() -> dict[str, Any]:
     """What the figures were measured on; imports no framework."""
-    import platform
-
-    from pytest_gpuleak.model.isolation import isolated
-
     frameworks = own_frameworks().members
     return {
         "python": platform.python_version(),

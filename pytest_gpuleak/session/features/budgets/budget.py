@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 from pytest_gpuleak.model.findings import Finding
 from pytest_gpuleak.model.fingerprint import fingerprint
 from pytest_gpuleak.model.text import count_of, format_bytes
-from pytest_gpuleak.session.config.values import KINDS, Kind, choice, complaint_of, show
+from pytest_gpuleak.session.config import values
+from pytest_gpuleak.session.config.options import BUDGET_MARKER
+from pytest_gpuleak.session.config.values import SIZE, Kind, choice, show
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -19,7 +21,6 @@ if TYPE_CHECKING:
     from pytest_gpuleak.model.findings import Contribution
     from pytest_gpuleak.model.peaks import DevicePeak
 
-BUDGET_MARKER = "max_gpu_mb"
 BUDGET_OPTION = "--gpu-leak-max-mb"
 
 NO_DEVICE = "no device was used"
@@ -83,15 +84,15 @@ def _parse_device(value: object) -> str | None:
 
 
 _ARGUMENTS: dict[str, Kind] = {
-    "mb": KINDS["size"],
+    "mb": SIZE,
     "total": Kind("BOOL", "True or False", _parse_flag),
     "device": Kind("DEVICE", "a device such as 'cuda:1', or a kind such as 'cuda'", _parse_device),
     "metric": choice("allocated", "reserved"),
 }
 
 
-def complaint_of_budget(mark: pytest.Mark) -> str | None:
-    """Why a marker `max_gpu_mb` is not accepted: its argument, the value and what is accepted. None: it is."""
+def why_not_accepted(mark: pytest.Mark) -> str | None:
+    """Tell why a marker `max_gpu_mb` is not accepted: its argument, the value and what is; None where it is."""
     if len(mark.args) > 1:
         rest = ", ".join(list(_ARGUMENTS)[1:])
         return (
@@ -100,16 +101,16 @@ def complaint_of_budget(mark: pytest.Mark) -> str | None:
     if mark.args and "mb" in mark.kwargs:
         return f"the size is given twice: {show(mark.args[0])} and mb={show(mark.kwargs['mb'])}"
     if not (mark.args or "mb" in mark.kwargs):
-        unknown = complaint_of(mark.kwargs, _ARGUMENTS)
-        return unknown or f"the size is missing, accepted is {KINDS['size'].accepts}"
-    return complaint_of(_arguments(mark), _ARGUMENTS)
+        unknown = values.why_not_accepted(mark.kwargs, _ARGUMENTS)
+        return unknown or f"the size is missing, accepted is {SIZE.accepts}"
+    return values.why_not_accepted(_arguments(mark), _ARGUMENTS)
 
 
 def parse_budget(mark: pytest.Mark) -> Budget:
-    """Read a marker `max_gpu_mb`. Raises ValueError, with the complaint, for one that is not accepted."""
-    complaint = complaint_of_budget(mark)
-    if complaint is not None:
-        raise ValueError(f"pytest.mark.{mark.name}: {complaint}")
+    """Read a marker `max_gpu_mb`. Raises ValueError, with the reason, for one that is not accepted."""
+    why = why_not_accepted(mark)
+    if why is not None:
+        raise ValueError(f"pytest.mark.{mark.name}: {why}")
     read = {name: _ARGUMENTS[name].parse(given) for name, given in _arguments(mark).items()}
     return Budget(read.pop("mb"), **read)
 

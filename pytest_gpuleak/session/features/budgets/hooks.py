@@ -6,25 +6,26 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from pytest_gpuleak.adapters.bulk import keep_largest, read_live_arrays
 from pytest_gpuleak.model.findings import Contribution
 from pytest_gpuleak.model.text import clean_text
-from pytest_gpuleak.session.config.markers import closest_first, place_of
-from pytest_gpuleak.session.config.options import UNCHECKED_BUDGETS_KEY, USAGE_ERROR_KEY
+from pytest_gpuleak.session.config.markers import check_each, closest_first
+from pytest_gpuleak.session.config.options import BUDGET_MARKER
 from pytest_gpuleak.session.features.budgets.budget import (
-    BUDGET_MARKER,
     BUDGET_OPTION,
     Budget,
     Excess,
-    complaint_of_budget,
     describe_excess,
     describe_unchecked,
     finding_of,
     judge_budget,
     parse_budget,
+    why_not_accepted,
 )
 from pytest_gpuleak.session.frameworks import shared_frameworks
-from pytest_gpuleak.session.hooks import Hooks
 from pytest_gpuleak.session.peak_hooks import BUDGET_FINDING, shared_meter
+from pytest_gpuleak.session.tracebacks import drop_own_frames
+from pytest_gpuleak.session.xdist_keys import UNCHECKED_BUDGETS_KEY
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterable
@@ -33,22 +34,6 @@ if TYPE_CHECKING:
     from pytest_gpuleak.model.readings import ArrayReading
 
 BLOCKS_SHOWN = 5
-
-
-def check_budgets(items: Iterable[pytest.Item]) -> None:
-    """Check every marker `max_gpu_mb` of the collected tests.
-
-    Raises pytest.UsageError for the first that is not accepted: it names the argument, its value, what is accepted and
-    the test (for a marker of a class or module, the first test in it).
-    """
-    seen: set[int] = set()
-    for item in items:
-        for mark in closest_first(item, BUDGET_MARKER):
-            if id(mark) not in seen:  # one of a module is the same object for all its tests, and alive throughout
-                seen.add(id(mark))
-                complaint = complaint_of_budget(mark)
-                if complaint is not None:
-                    raise pytest.UsageError(f"pytest.mark.{mark.name}: {complaint}; on {place_of(item)}")
 
 
 def budget_of(item: pytest.Item, default: int | None) -> Budget | None:
@@ -63,21 +48,13 @@ def budget_of(item: pytest.Item, default: int | None) -> Budget | None:
 
 def hold_to_budgets(config: pytest.Config, items: list[pytest.Item], default: int | None) -> None:
     """Check the markers and take hold of the tests. Raises pytest.UsageError for a marker that is not accepted."""
-    try:
-        check_budgets(items)
-    except pytest.UsageError as error:
-        output = getattr(config, "workeroutput", None)
-        if output is None:
-            raise
-        # xdist takes any exception of a worker's for a crash, and goes on; the controller tells the user.
-        output[USAGE_ERROR_KEY] = str(error)
-        raise pytest.Session.Failed("usage error") from None
+    check_each(items, why_not_accepted, BUDGET_MARKER)
     if not config.option.collectonly:
         hooks = BudgetHooks(shared_meter(config), default)
         config.pluginmanager.register(hooks, "gpuleak-budgets")
 
 
-class BudgetHooks(Hooks):
+class BudgetHooks:
     """Holds the tests of one process to their budgets.
 
     Args:
@@ -126,8 +103,6 @@ class BudgetHooks(Hooks):
     def pytest_runtest_makereport(self, call: pytest.CallInfo[None]) -> Generator[None, object, object]:
         """Show of a failure what is shown without the plugin, where the leak check, which sees to it, is off."""
         if call.excinfo is not None:
-            from pytest_gpuleak.session.tracebacks import drop_own_frames
-
             drop_own_frames(call.excinfo.value)
         return (yield)
 
@@ -164,7 +139,7 @@ class BudgetHooks(Hooks):
         _tell(terminalreporter, self._unchecked.values())
 
 
-class WorkerBudgets(Hooks):
+class WorkerBudgets:
     """What the workers of xdist could not check, told by the controller."""
 
     def __init__(self) -> None:
@@ -195,19 +170,13 @@ def _tell(terminalreporter: Any, reasons: Iterable[str]) -> None:
 
 
 def _alive_on(config: pytest.Config, device: str) -> tuple[Contribution, ...]:
-    """The largest arrays on a device, alike ones together; those that share memory are counted once.
-
-    Searched on the whole heap, which takes tens of milliseconds, for a test that fails anyway. Nothing where a framework
-    cannot be read: the budget was exceeded all the same.
-    """
-    from pytest_gpuleak.adapters.bulk import keep_largest, read_live_arrays
-
+    """List the largest arrays on a device, alike ones together; nothing where a framework cannot be read."""
     readings: dict[int, ArrayReading] = {}
     try:
         for _, reading in read_live_arrays(shared_frameworks(config).arrays):
             if reading.device == device:
                 keep_largest(readings, reading)
-    except Exception:  # noqa: BLE001 - as said above
+    except Exception:  # noqa: BLE001 - the budget was exceeded all the same
         return ()
     sizes: dict[str, list[int]] = {}
     for reading in readings.values():

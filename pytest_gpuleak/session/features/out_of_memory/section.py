@@ -6,6 +6,13 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from pytest_gpuleak.model.readings import HOST
+from pytest_gpuleak.session.features.out_of_memory.facts import read_facts
+from pytest_gpuleak.session.features.out_of_memory.text import (
+    HOST_SECTION,
+    SECTION,
+    explain_out_of_memory,
+    find_shortage,
+)
 from pytest_gpuleak.session.pytest_internals import warn
 
 if TYPE_CHECKING:
@@ -30,14 +37,6 @@ class OutOfMemorySection:
 
     def add(self, item: pytest.Item, error: BaseException, report: pytest.TestReport) -> None:
         """Add the section where memory ran out. Nothing is allocated on a device, and no traceback outlives the call."""
-        from pytest_gpuleak.session.features.out_of_memory.facts import read_facts
-        from pytest_gpuleak.session.features.out_of_memory.text import (
-            HOST_SECTION,
-            SECTION,
-            explain_out_of_memory,
-            find_shortage,
-        )
-
         try:
             shortage = find_shortage(error)
             if shortage is not None:

@@ -1,0 +1,102 @@
+"""What the command line, or else the ini, gives for an option.
+
+Precedence, for each option by itself: the closest `gpu_leak` marker, the command line, the ini, the default.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import pytest
+
+from pytest_gpuleak.session.config.options import OPTIONS
+from pytest_gpuleak.session.config.values import show
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+_BY_NAME = {option.name: option for option in OPTIONS}
+
+
+class Given(NamedTuple):
+    """A value that is given for an option.
+
+    Attributes:
+        value: the value, parsed.
+        place: where it is given, as a usage error names it.
+        folder: what a relative path is relative to.
+    """
+
+    value: Any
+    place: str
+    folder: Path
+
+
+def is_enabled(config: pytest.Config) -> bool:
+    """Tell whether tests are to be checked: `--no-gpu-leak` over `--gpu-leak` over the ini.
+
+    May be called from `pytest_load_initial_conftests` on. Raises pytest.UsageError for a bad ini value.
+    """
+    return not is_switched_off(config) and bool(read_value(config, ""))
+
+
+def is_switched_off(config: pytest.Config) -> bool:
+    """Tell whether `--no-gpu-leak` is given, which switches budgets off too."""
+    return bool(_on_command_line(config, "gpu_leak_off"))
+
+
+def read_value(config: pytest.Config, name: str) -> Any:
+    """Read what is given for an option; None where nothing is. Raises pytest.UsageError for what is not accepted."""
+    given = find_given(config, name)
+    return None if given is None else given.value
+
+
+def find_given(config: pytest.Config, name: str) -> Given | None:
+    """Find and parse what is given for an option. Raises pytest.UsageError for what is not accepted."""
+    option = _BY_NAME[name]
+    value, folder = _on_command_line(config, option.ini), config.invocation_params.dir
+    if value is None:
+        value = _in_ini(config, option.ini)
+        if value is None:
+            return None
+        if config.inipath is not None:
+            folder = config.inipath.parent
+    place = place_of_option(config, name)
+    try:
+        return Given(option.kind.parse(value), place, folder)
+    except ValueError:
+        raise pytest.UsageError(f"{place}: {show(value)} is not accepted, only {option.kind.accepts}") from None
+
+
+def place_of_option(config: pytest.Config, name: str) -> str:
+    """Tell where an option is given, as a usage error names it: its flag, or the ini and its file."""
+    option = _BY_NAME[name]
+    if _on_command_line(config, option.ini) is not None:
+        return option.flag
+    overrides = getattr(config.known_args_namespace, "override_ini", None) or ()
+    if config.inipath is None or any(text.partition("=")[0].strip() == option.ini for text in overrides):
+        return f"ini value {option.ini}, given with -o"
+    return f"ini value {option.ini} in {config.inipath}"
+
+
+def _on_command_line(config: pytest.Config, name: str) -> Any:
+    # While the initial conftests load, what was parsed stands in known_args_namespace alone; an xdist worker gets it
+    # in `option` from the start.
+    given = getattr(config.option, name, None)
+    return getattr(config.known_args_namespace, name, None) if given is None else given
+
+
+def _in_ini(config: pytest.Config, name: str) -> object:
+    """Read what the ini, or `-o`, gives: text, or in TOML a number, bool or list too; None: nothing.
+
+    Before 9.0 pytest's `getini` hands out what the file says. From then on it holds a value of a native TOML table to
+    one declared type, while a size may be a number or a text: there the raw value is taken, which pytest wraps and
+    keeps in `inicfg` (9.0) or `_inicfg`. Should it keep it elsewhere one day, texts still work.
+    """
+    raw: Mapping[str, object] | None = getattr(config, "_inicfg", None)
+    if raw is None:
+        raw = getattr(config, "inicfg", None)
+    entry = None if raw is None else raw.get(name)
+    value = getattr(entry, "value", None) if hasattr(entry, "value") else config.getini(name)
+    return None if value == "" else value  # "" is what older versions say where nothing is given

@@ -1,0 +1,57 @@
+"""The plugin's own modules are not loaded by pytest's rewriting hook, and every other module is loaded as ever."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import textwrap
+from typing import TYPE_CHECKING
+
+import pytest
+from _pytest.assertion.rewrite import AssertionRewritingHook
+
+from pytest_gpuleak import plugin
+
+if TYPE_CHECKING:
+    import pathlib
+
+SUITE = """
+    import sys
+
+    def test_loaders():
+        from _pytest.assertion.rewrite import AssertionRewritingHook
+
+        ours = {name: module for name, module in sys.modules.items() if name.startswith("pytest_gpuleak.")}
+        rewritten = {name for name, module in ours.items() if isinstance(module.__loader__, AssertionRewritingHook)}
+        checked = {"pytest_gpuleak.session.item_hooks", "pytest_gpuleak.session.run", "pytest_gpuleak.engine.run_tracker"}
+        assert checked <= ours.keys() and not checked & rewritten
+        assert isinstance(sys.modules["helper"].__loader__, AssertionRewritingHook)
+        assert isinstance(sys.modules["test_it"].__loader__, AssertionRewritingHook)
+"""
+
+
+def test_a_run_loads_the_check_plainly_and_a_users_plugin_as_ever(tmp_path: pathlib.Path) -> None:
+    (tmp_path / "helper.py").write_text("")
+    (tmp_path / "test_it.py").write_text(textwrap.dedent(SUITE))
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "helper", "--gpu-leak", "-p", "no:cacheprovider"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stdout
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_the_finders_of_modules_are_put_back(monkeypatch: pytest.MonkeyPatch, fails: bool) -> None:
+    class Hook(AssertionRewritingHook):
+        def __init__(self) -> None:
+            pass
+
+    outer, inner = Hook(), Hook()  # a run within a run has a hook of its own
+    finders = [inner, *(finder for finder in sys.meta_path if not isinstance(finder, AssertionRewritingHook)), outer]
+    monkeypatch.setattr(sys, "meta_path", [*finders])
+    if fails:
+        monkeypatch.setitem(sys.modules, "pytest_gpuleak.session.run", None)
+        monkeypatch.delattr("pytest_gpuleak.session.run", raising=False)
+        with pytest.raises(ImportError):
+            plugin._load_session()
+    else:
+        assert plugin._load_session().__name__ == "pytest_gpuleak.session.run"
+    assert sys.meta_path == finders
