@@ -45,7 +45,7 @@ def copy_package(folder: Path) -> None:
 
 
 def follow(block: Block, folder: Path) -> None:
-    """Do what a block says: write its file, or change one."""
+    """Do what a block says: write a file, or change a file."""
     path = folder / block.path
     if block.what == "change":
         path.write_text(changed(path.read_text(encoding="utf-8"), block.text), encoding="utf-8")
