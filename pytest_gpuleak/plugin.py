@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import importlib
 import sys
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import pytest
@@ -15,7 +15,7 @@ from pytest_gpuleak.session.config.given_values import is_enabled, is_switched_o
 from pytest_gpuleak.session.features.budgets.markers import BudgetMarkers
 
 if TYPE_CHECKING:
-    from types import ModuleType
+    from collections.abc import Iterator
 
 
 def pytest_addoption(parser: pytest.Parser, pluginmanager: pytest.PytestPluginManager) -> None:
@@ -28,20 +28,27 @@ def pytest_addoption(parser: pytest.Parser, pluginmanager: pytest.PytestPluginMa
 def pytest_load_initial_conftests(early_config: pytest.Config) -> None:
     """Watch the collector before a conftest.py can bind its functions."""
     if is_enabled(early_config):
-        _load_session().watch_collector(early_config)
+        with _no_rewriting():
+            from pytest_gpuleak.session.run import watch_collector
+
+        watch_collector(early_config)
 
 
 def pytest_configure(config: pytest.Config) -> None:
     """Register the markers and, where it is switched on, the session. Raises pytest.UsageError for bad options."""
     options.register_markers(config)
     if is_enabled(config):
-        _load_session().begin_session(config)
+        with _no_rewriting():
+            from pytest_gpuleak.session.run import begin_session
+
+        begin_session(config)
     if not is_switched_off(config):
         config.pluginmanager.register(BudgetMarkers(config), "gpuleak-budget-markers")
 
 
-def _load_session() -> ModuleType:
-    """Import what a run with the plugin on takes, with pytest's rewriting of asserts out of the way.
+@contextmanager
+def _no_rewriting() -> Iterator[None]:
+    """Keep pytest's rewriting of asserts away from what is imported within.
 
     The plugin has no asserts, and pytest reads what it has rewritten through a Python file object: with it the start
     takes twice as long (benchmarks/instructions.py: 219 million instructions in place of 98).
@@ -50,9 +57,7 @@ def _load_session() -> ModuleType:
     for place, _ in reversed(hooks):
         del sys.meta_path[place]
     try:
-        # By its full name: the attribute of the package may be a copy that an earlier run in this process has loaded.
-        run = importlib.import_module("pytest_gpuleak.session.run")
+        yield
     finally:
         for place, hook in hooks:
             sys.meta_path.insert(place, hook)
-    return run

@@ -9,12 +9,15 @@ import json
 import pathlib
 import sys
 import textwrap
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from pytest_gpuleak.adapters.torch import lookup as torch_lookup
+
+if TYPE_CHECKING:
+    import types
 
 STAND_IN = """
     import pytest
@@ -122,3 +125,37 @@ def run(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> Runner:
         return Run(result, json.loads(path.read_text()) if path.exists() else {})
 
     return start
+
+
+@pytest.fixture
+def run_wired(run: Runner) -> Runner:
+    """As `run`, without pytest-rerunfailures, whose own handling of a failed test's frames would be seen."""
+
+    def start(source: str, *arguments: str, apart: bool = False, plugin: str = "--gpu-leak") -> Run:
+        return run(source, "-p", "no:rerunfailures", *arguments, apart=apart, plugin=plugin)
+
+    return start
+
+
+@pytest.fixture
+def make_module(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Callable[[str, str], types.ModuleType]]:
+    """Writes a module's source, imports it, and forgets it after the test."""
+    monkeypatch.syspath_prepend(str(tmp_path))
+    made: list[str] = []
+
+    def make(name: str, source: str) -> types.ModuleType:
+        (tmp_path / f"{name}.py").write_text(source)
+        made.append(name)
+        return importlib.import_module(name)
+
+    yield make
+    for name in made:
+        sys.modules.pop(name).__dict__.clear()
+
+
+@pytest.fixture
+def app(make_module: Callable[[str, str], types.ModuleType]) -> Any:
+    """A module that stands for the user's application: what tests hang on it are globals that a path can start from."""
+    return make_module("leaky_app", "HISTORY = []\nCACHE: dict = {}\n\n\nclass Attention:\n    masks = {}\n")

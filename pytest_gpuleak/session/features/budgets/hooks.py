@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from pytest_gpuleak.adapters.bulk import keep_largest, read_live_arrays
 from pytest_gpuleak.model.findings import Contribution
 from pytest_gpuleak.model.text import clean_text
 from pytest_gpuleak.session.config.markers import check_each, closest_first
@@ -169,19 +170,13 @@ def _tell(terminalreporter: Any, reasons: Iterable[str]) -> None:
 
 
 def _alive_on(config: pytest.Config, device: str) -> tuple[Contribution, ...]:
-    """The largest arrays on a device, alike ones together; those that share memory are counted once.
-
-    Searched on the whole heap, which takes tens of milliseconds, for a test that fails anyway. Nothing where a framework
-    cannot be read: the budget was exceeded all the same.
-    """
-    from pytest_gpuleak.adapters.bulk import keep_largest, read_live_arrays
-
+    """List the largest arrays on a device, alike ones together; nothing where a framework cannot be read."""
     readings: dict[int, ArrayReading] = {}
     try:
         for _, reading in read_live_arrays(shared_frameworks(config).arrays):
             if reading.device == device:
                 keep_largest(readings, reading)
-    except Exception:  # noqa: BLE001 - as said above
+    except Exception:  # noqa: BLE001 - the budget was exceeded all the same
         return ()
     sizes: dict[str, list[int]] = {}
     for reading in readings.values():

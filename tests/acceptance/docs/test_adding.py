@@ -1,0 +1,222 @@
+"""The recipes for developers, each followed in a copy of the package, and the names that the architecture page uses."""
+
+from __future__ import annotations
+
+import ast
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[3]
+PAGES = ROOT / "docs" / "developing"
+BLOCK = re.compile(r"^<!-- recipe: ([^;]+); ([^:]+): (\S+) -->\n```\w+\n(.*?)^```$", re.DOTALL | re.MULTILINE)
+COPIED = ("pytest_gpuleak", "pyproject.toml", "README.md", "conftest.py", "tests/__init__.py", "tests/conftest.py",
+          "tests/support/__init__.py", "tests/support/standin.py", "tests/support/leaks.py")  # fmt: skip
+"""What a recipe's test takes: the package, and what the tests share."""
+
+
+class Block(NamedTuple):
+    """A block of a recipe."""
+
+    recipe: str
+    what: str
+    path: str
+    text: str
+
+
+BLOCKS = [Block(*found) for found in BLOCK.findall((PAGES / "adding.md").read_text(encoding="utf-8"))]
+RECIPES = sorted({block.recipe for block in BLOCKS if block.what != "project file"})
+
+
+def copy_package(folder: Path) -> None:
+    for name in COPIED:
+        source, target = ROOT / name, folder / name
+        target.parent.mkdir(parents=True, exist_ok=True)
+        if source.is_dir():
+            shutil.copytree(source, target, ignore=shutil.ignore_patterns("__pycache__"))
+        else:
+            shutil.copyfile(source, target)
+
+
+def follow(block: Block, folder: Path) -> None:
+    """Do what a block says: write a file, or change a file."""
+    path = folder / block.path
+    if block.what == "change":
+        path.write_text(changed(path.read_text(encoding="utf-8"), block.text), encoding="utf-8")
+    else:
+        assert not path.exists(), f"{block.path} is no new file"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        (path.parent / "__init__.py").touch()
+        path.write_text(block.text, encoding="utf-8")
+
+
+def changed(text: str, change: str) -> str:
+    """Change a file's text as the parts of a ``diff`` block say, each at the one place where it fits."""
+    for part in change.split("@@\n"):
+        lines = part.splitlines()
+        before = "".join(f"{line[1:]}\n" for line in lines if line[0] in " -")
+        after = "".join(f"{line[1:]}\n" for line in lines if line[0] in " +")
+        found = re.findall(rf"^{re.escape(before)}", text, re.MULTILINE)
+        assert len(found) == 1, f"{len(found)} places have\n{before}"
+        text = re.sub(rf"^{re.escape(before)}", lambda _, after=after: after, text, flags=re.MULTILINE)  # type: ignore[misc]
+    return text
+
+
+def run_tests(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run pytest in a folder with the package that lies there, which its conftest.py checks."""
+    guard = folder / "check_copy.py"
+    guard.write_text(f"import pytest_gpuleak\nassert pytest_gpuleak.__file__.startswith({str(folder)!r})\n")
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(("PYTEST", "COV_"))}
+    options = ["-q", "-p", "no:cacheprovider", "-p", "no:randomly", "-p", "no:hypothesispytest", "-p", "check_copy"]
+    return subprocess.run(
+        [sys.executable, "-m", "pytest", *options, *arguments],
+        cwd=folder,
+        env={**kept, "PYTHONPATH": str(folder), "PYTHONDONTWRITEBYTECODE": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=300,
+    )
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("recipe", RECIPES)
+def test_a_recipe_works_and_its_test_fails_without_it(tmp_path: Path, recipe: str) -> None:
+    copy_package(tmp_path)
+    blocks = [block for block in BLOCKS if block.recipe == recipe]
+    tests = [block for block in blocks if block.path.startswith("tests/")]
+    assert tests
+    for block in tests:
+        follow(block, tmp_path)
+    paths = [block.path for block in tests]
+    without = run_tests(tmp_path, *paths)
+    assert without.returncode in (1, 2), without.stdout + without.stderr
+    for block in blocks:
+        if block not in tests:
+            follow(block, tmp_path)
+    done = run_tests(tmp_path, *paths)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.slow
+def test_all_recipes_together_keep_to_the_rules(tmp_path: Path) -> None:
+    copy_package(tmp_path)
+    for block in BLOCKS:
+        if block.what != "project file":
+            follow(block, tmp_path)
+    files = [block.path for block in BLOCKS if block.path.endswith(".py") and block.what != "project file"]
+    for tool, *arguments in (
+        ["ruff", "check", "--no-cache", *files],
+        ["ruff", "format", "--no-cache", "--check", *files],
+        ["mypy", "--cache-dir", "/dev/null", *files],
+        ["lint-imports", "--no-cache"],
+    ):
+        program = shutil.which(tool, path=Path(sys.executable).parent)
+        if program is None:
+            pytest.skip(f"{tool} is not installed for this Python (requirements/checks.txt)")
+        done = subprocess.run(
+            [program, *arguments],
+            cwd=tmp_path,
+            env={**os.environ, "PYTHONPATH": str(tmp_path)},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+
+
+APP = """
+CACHE = []
+"""
+SUITE = """
+import app
+from tests.support.standin import Buffer
+
+
+def test_fills_the_cache():
+    app.CACHE.append(Buffer(2**21))
+"""
+
+
+@pytest.mark.slow
+def test_the_settle_hook_frees_what_the_project_keeps(tmp_path: Path) -> None:
+    copy_package(tmp_path)
+    (block,) = [block for block in BLOCKS if block.what == "project file"]
+    (tmp_path / "app.py").write_text(APP)
+    (tmp_path / "test_it.py").write_text(SUITE)
+    arrays = "from tests.support.standin import StandInArrays\n\ndef pytest_gpuleak_arrays(config):\n    return [StandInArrays()]\n"
+    options = ["--gpu-leak", "test_it.py"]
+    conftest = tmp_path / block.path
+    conftest.write_text(arrays)
+    assert "1 leaked" in run_tests(tmp_path, *options).stdout
+    conftest.write_text(f"{arrays}\n\n{block.text}")
+    done = run_tests(tmp_path, *options)
+    assert "1 clean" in done.stdout, done.stdout + done.stderr
+
+
+def test_the_page_has_six_recipes() -> None:
+    text = (PAGES / "adding.md").read_text(encoding="utf-8")
+    wanted = ["hint", "host counter", "framework", "report format", "option", "settle step"]
+    assert re.findall(r"^## An? (.*)$", text, re.MULTILINE) == wanted
+    assert sorted(wanted) == RECIPES
+    assert len(BLOCKS) == text.count("<!-- recipe:")
+
+
+def names_of(path: Path) -> set[str]:
+    """The names that a module defines, and of its classes the members too (``Class.member``)."""
+    names = set()
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.ClassDef):
+            names |= {f"{node.name}.{member}" for member in _stored(node)}
+        names |= _stored(node) if isinstance(node, ast.Module) else set()
+    return names
+
+
+def _stored(node: ast.AST) -> set[str]:
+    """What is defined or assigned in a node, but for what is in the functions and classes outside of it."""
+    names = set()
+    for inner in ast.walk(node):
+        if isinstance(inner, ast.ClassDef | ast.FunctionDef):
+            names.add(inner.name)
+        elif isinstance(inner, ast.Name | ast.Attribute) and isinstance(inner.ctx, ast.Store):
+            names.add(inner.id if isinstance(inner, ast.Name) else inner.attr)
+    return names
+
+
+def missing(text: str) -> list[str]:
+    """The code spans of a page that name a file, a module or a name of the package which is not there."""
+    package = ROOT / "pytest_gpuleak"
+    names = {"pytest_gpuleak"}
+    for path in package.rglob("*.py"):
+        names |= {path.stem, *names_of(path)}
+    found = []
+    for span in re.findall(r"`([^`\n]+)`", re.sub(r"^```.*?^```$", "", text, flags=re.DOTALL | re.MULTILINE)):
+        if "/" in span:
+            known = any((place / name).exists() for place in (package, ROOT) for name in (span, f"{span}.py"))
+        elif re.fullmatch(r"[A-Z]\w*(\.\w+)?(\(\))?|\w+\(\)|[a-z]+_\w+", span):
+            known = span.removesuffix("()") in names
+        else:
+            continue
+        if not known:
+            found.append(span)
+    return found
+
+
+def test_the_architecture_page_names_what_is_there() -> None:
+    text = (PAGES / "architecture.md").read_text(encoding="utf-8")
+    assert missing(text) == []
+    assert len(text.splitlines()) <= 130
+
+
+def test_a_name_that_is_gone_is_found() -> None:
+    assert missing("`engine/monitor.py`, `Monitor`, `RunTracker.born()` and `engine/check.py`, `SuspectCheck`") == [
+        "engine/monitor.py",
+        "Monitor",
+        "RunTracker.born()",
+    ]
