@@ -26,7 +26,7 @@ IN_WHEEL = ("py.typed", "reports/schema/report-1.schema.json", "reports/template
 """What the wheel must have of the package beside its modules."""
 IN_SDIST = ("README.md", "CHANGELOG.md", "CONTRIBUTING.md", "LICENSE", "docs/", "examples/", "tests/", "scripts/test",
             "requirements/core.txt", ".ci/run")  # fmt: skip
-TESTS = ("-m", "not torch and not slow", "tests/acceptance/api", "tests/cli", "tests/engine", "tests/model")
+TESTS = ("-m", "not torch and not slow", "tests/acceptance/api", "tests/cli", "tests/model")
 """The tests that are run from the sdist, against the installed wheel."""
 
 

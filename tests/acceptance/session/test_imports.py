@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import contextlib
+import os
+import pathlib
+import shutil
 import subprocess
 import sys
 import textwrap
-from typing import TYPE_CHECKING
 
 import pytest
 from _pytest.assertion.rewrite import AssertionRewritingHook
 
 from pytest_gpuleak import plugin
 
-if TYPE_CHECKING:
-    import pathlib
+ROOT = pathlib.Path(__file__).resolve().parents[3]
 
 SUITE = """
     import sys
@@ -53,3 +54,34 @@ def test_the_finders_of_modules_are_put_back(monkeypatch: pytest.MonkeyPatch, fa
         if fails:
             raise ImportError
     assert sys.meta_path == finders
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("module", "line", "contract"),
+    [
+        ("model/sizes.py", "from pytest_gpuleak.session import run", "The floors"),
+        ("engine/check.py", "import pytest", "Only pytest's side knows pytest"),
+        ("explain/search.py", "import torch", "Libraries are imported by their adapters"),
+        ("reports/markdown.py", "from pytest_gpuleak.reports import sarif", "Report formats do not know each other"),
+    ],
+)
+def test_an_import_that_breaks_a_contract_fails(tmp_path: pathlib.Path, module: str, line: str, contract: str) -> None:
+    pytest.importorskip("importlinter")
+    shutil.copytree(ROOT / "pytest_gpuleak", tmp_path / "pytest_gpuleak", ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copy(ROOT / "pyproject.toml", tmp_path)
+    with (tmp_path / "pytest_gpuleak" / module).open("a") as file:
+        file.write(f"\n{line}\n")
+    command = [sys.executable, "-c", "from importlinter.cli import lint_imports_command; lint_imports_command()"]
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
+    done = subprocess.run(
+        [*command, "--no-cache"],
+        cwd=tmp_path,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert f"{contract} BROKEN" in done.stdout
