@@ -9,17 +9,18 @@ the start of the navigation until the page has listed, sorted and drawn everythi
 from __future__ import annotations
 
 import argparse
-import datetime
+import json
 import os
 import random
 import shutil
+import subprocess
+import sys
 import tempfile
 import time
 from pathlib import Path
+from typing import Any
 
-from pytest_gpuleak.model.findings import ArrayInfo, Autograd, Finding, Holder, KnownLeak, Origin, PathStep
-from pytest_gpuleak.model.records import RunReport, TestRecord
-from pytest_gpuleak.reports.formats import write_report
+Json = dict[str, Any]
 
 MIB = 1024**2
 AREAS = (
@@ -42,8 +43,8 @@ ROOTS = (
 )
 
 
-def make_report(tests: int, findings: int, workers: int = 4) -> RunReport:
-    """Make up a run: four workers, two devices, findings of several sorts spread over it."""
+def make_report(tests: int, findings: int, workers: int = 4) -> Json:
+    """Make up a run, in the format of `report.json`: four workers, two devices, findings of several sorts."""
     chance = random.Random(5)
     every = max(1, tests // max(1, findings))
     held = {f"gw{number}": [800 * MIB, 300 * MIB, 900 * MIB] for number in range(workers)}
@@ -52,10 +53,10 @@ def make_report(tests: int, findings: int, workers: int = 4) -> RunReport:
         worker = f"gw{chance.randrange(workers)}"
         area = AREAS[number * len(AREAS) // tests]
         nodeid = f"tests/{area}/test_{area}_{number % 40}.py::TestLayers::test_backward[{number}-float32-cuda]"
-        found = (_finding(area, number, chance),) if number % every == 0 and number // every < findings else ()
+        found = [make_finding(area, number, chance)] if number % every == 0 and number // every < findings else []
         before = list(held[worker])
         for leak in found:
-            held[worker][("cuda:0", "cuda:1", "cpu").index(leak.device)] += leak.bytes
+            held[worker][("cuda:0", "cuda:1", "cpu").index(leak["device"])] += leak["bytes"]
         after = held[worker]
         memory = {
             f"cuda:{index}": {
@@ -68,83 +69,94 @@ def make_report(tests: int, findings: int, workers: int = 4) -> RunReport:
             for index in (0, 1)
         }
         memory["host"] = {"heap_before": before[2], "heap_after": after[2] + chance.randrange(MIB)}
-        failed = any(leak.failed for leak in found)
+        failed = any(leak["failed"] for leak in found)
         verdict = "leaked" if failed else "noted" if found else "unchecked" if number % 97 == 5 else "clean"
         records.append(
-            TestRecord(
-                nodeid=nodeid,
-                verdict=verdict,
-                why_unchecked="the test was skipped" if verdict == "unchecked" else None,
-                outcome="skipped" if verdict == "unchecked" else "passed",
-                worker=worker,
-                duration_s=chance.random() * 2,
-                overhead_s=0.00002,
-                memory=memory,
-                findings=found,
-                file=nodeid.partition("::")[0],
-                line=number % 300 + 1,
-            )
+            {
+                "nodeid": nodeid,
+                "verdict": verdict,
+                "why_unchecked": "the test was skipped" if verdict == "unchecked" else None,
+                "outcome": "skipped" if verdict == "unchecked" else "passed",
+                "worker": worker,
+                "duration_s": chance.random() * 2,
+                "overhead_s": 0.00002,
+                "memory": memory,
+                "findings": found,
+                "allowed": None,
+                "file": nodeid.partition("::")[0],
+                "line": number % 300 + 1,
+                "faults": [],
+            }
         )
-    verdicts = [record.verdict for record in records]
-    return RunReport(
-        created=datetime.datetime(2026, 11, 20, 19, 17, tzinfo=datetime.timezone.utc).isoformat(),
-        environment={
+    verdicts = [record["verdict"] for record in records]
+    return {
+        "schema": "pytest-gpuleak/report/1",
+        "created": "2026-11-20T19:17:00+00:00",
+        "environment": {
             "python": "3.11.7",
             "platform": "Linux-6.8-x86_64",
             "pytest": "9.2.0",
             "torch": "2.13.0+cu130",
             "devices": ["cuda:0 NVIDIA H200", "cuda:1 NVIDIA H200"],
         },
-        policy={"growing_tensors": 0, "growing_bytes": None, "retained_bytes": MIB, "confirm": 1, "cycles": "note"},
-        summary={
+        "policy": {"growing_tensors": 0, "growing_bytes": None, "retained_bytes": MIB, "confirm": 1, "cycles": "note"},
+        "summary": {
             "tests": tests,
             **{name: verdicts.count(name) for name in ("clean", "leaked", "noted", "allowed", "unchecked")},
             "fixtures_leaked": 0,
             "overhead_per_test_us": 21.4,
         },
-        tests=tuple(records),
-        fixtures=(),
-        stale=(
-            KnownLeak(
-                "tests/loss/test_loss_3.py::test_old", None, "retained", "cuda", MIB, "0af3", "app.OLD[0]", "#12"
-            ),
-        ),
-    )
+        "tests": records,
+        "fixtures": [],
+        "stale": [],
+        "incomplete": None,
+        "faults": [],
+    }
 
 
-def _finding(area: str, number: int, chance: random.Random) -> Finding:
+def make_finding(area: str, number: int, chance: random.Random) -> Json:
+    """Make up one leak of a test."""
     kind, name, edges, types = ROOTS[chance.randrange(len(ROOTS))]
     root = f"app.{area}.{name}"
-    sizes = [chance.choice((64, 256, 1024)) for _ in range(2)]
-    size = sizes[0] * sizes[1] * 4
+    shape = [chance.choice((64, 256, 1024)) for _ in range(2)]
+    size = shape[0] * shape[1] * 4
     count = chance.randint(1, 12)
     device = chance.choice(("cuda:0", "cuda:0", "cuda:1", "cpu"))
-    created = Origin(f"app/{area}/layers.py", number % 400 + 1, "forward", "hidden = self.project(inputs).relu()")
+    created = {
+        "file": f"app/{area}/layers.py",
+        "line": number % 400 + 1,
+        "function": "forward",
+        "code": "hidden = self.project(inputs).relu()",
+    }
+    array = {"shape": shape, "dtype": "float32", "device": device, "bytes": size, "storage_bytes": size}
     mood = chance.random()
-    return Finding(
-        kind="growing" if mood < 0.6 else "retained",
-        failed=mood < 0.75,
-        known=0.75 <= mood < 0.85,
-        device=device,
-        count=count,
-        bytes=size * count,
-        bytes_per_run=size * count if mood < 0.6 else 0,
-        fingerprint=f"{chance.getrandbits(64):016x}",
-        tensors=tuple(ArrayInfo((sizes[0], sizes[1]), "float32", device, size, size, created) for _ in range(count)),
-        holder=Holder(
-            kind,
-            root,
-            root + "".join(edges),
-            tuple(PathStep(edge, of) for edge, of in zip(edges, types, strict=True)),
-            f"app/{area}/{area}.py",
-            number % 200 + 1,
-            0,
-        ),
-        other_holders=(Holder("frame", f"run_{area}", f"local 'batch' of run_{area}"),) if mood < 0.2 else (),
-        autograd=Autograd(14, 6, 3 * size) if mood < 0.3 else None,
-        hint=f"`{root}` gets one entry more on each run: clear it in teardown, or append `loss.item()` in place of `loss`.",
-        evidence=(f"run 1 left {count} tensors, run 2 left {count} more",),
-    )
+    return {
+        "kind": "growing" if mood < 0.6 else "retained",
+        "failed": mood < 0.75,
+        "known": 0.75 <= mood < 0.85,
+        "device": device,
+        "count": count,
+        "bytes": size * count,
+        "bytes_per_run": size * count if mood < 0.6 else 0,
+        "fingerprint": f"{chance.getrandbits(64):016x}",
+        "tensors": [{**array, "created": created}] * count,
+        "holder": {
+            "kind": kind,
+            "root": root,
+            "text": root + "".join(edges),
+            "path": [{"edge": edge, "type": of} for edge, of in zip(edges, types, strict=True)],
+            "file": f"app/{area}/{area}.py",
+            "line": number % 200 + 1,
+            "deciding": 0,
+        },
+        "other_holders": [],
+        "autograd": {"nodes": 14, "saved_tensors": 6, "saved_bytes": 3 * size} if mood < 0.3 else None,
+        "hint": f"`{root}` gets one entry more on each run: clear it in teardown, or append `loss.item()` in place of `loss`.",
+        "why_unconfirmed": None,
+        "metric": None,
+        "contributions": [],
+        "evidence": [f"run 1 left {count} tensors, run 2 left {count} more"],
+    }
 
 
 def time_browser(path: Path, visits: int) -> list[tuple[float, float]]:
@@ -187,15 +199,16 @@ def main() -> None:
     report = make_report(options.tests, options.findings)
     with tempfile.TemporaryDirectory() as folder:
         path = (options.keep or Path(folder) / "report.html").resolve()
-        for attempt in ("first", "again"):
-            start = time.perf_counter()
-            write_report(report, path)
-            print(f"written ({attempt}) in {time.perf_counter() - start:.2f} s")
+        source = Path(folder) / "report.json"
+        source.write_text(json.dumps(report), encoding="utf-8")
+        start = time.perf_counter()
+        subprocess.run([sys.executable, "-m", "pytest_gpuleak", "convert", str(source), "-o", str(path)], check=True)
+        print(f"read, rendered and written in {time.perf_counter() - start:.2f} s")
         print(f"size: {path.stat().st_size / 1e6:.2f} MB")
         try:
             times = time_browser(path, options.visits)
-        except ImportError:
-            print("no playwright: not opened in a browser")
+        except Exception as error:  # playwright or its browser may be missing
+            print(f"not opened in a browser: {type(error).__name__}")
             return
         for opened, filtered in times:
             print(f"interactive after {opened:.2f} s; a filter answers in {filtered:.2f} s")
