@@ -207,7 +207,7 @@ def main() -> None:
         print(f"size: {path.stat().st_size / 1e6:.2f} MB")
         try:
             times = time_browser(path, options.visits)
-        except Exception as error:  # playwright or its browser may be missing
+        except Exception as error:  # noqa: BLE001 - playwright or its browser may be missing
             print(f"not opened in a browser: {type(error).__name__}")
             return
         for opened, filtered in times:
