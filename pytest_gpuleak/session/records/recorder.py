@@ -73,7 +73,7 @@ class Recorder:
                 return
             if record.verdict == "leaked" and self._status is None:
                 self._status = LeakedStatus()
-                self._monitor.config.pluginmanager.register(self._status, "gpuleak-status")
+                self._check.config.pluginmanager.register(self._status, "gpuleak-status")
         else:
             record = cast("TestRecord", found)
         if record.verdict in QUIET_VERDICTS:
