@@ -50,7 +50,7 @@ def _keep_setting(read: Callable[[], Any], write: Callable[[Any], object]) -> Re
     saved = read()
 
     def restore() -> None:
-        if read() != saved:  # to set the number of threads anew is not free
+        if read() != saved:  # setting the number of threads costs time
             write(saved)
 
     return restore
