@@ -1,4 +1,4 @@
-"""The kinds of values that options and markers take: what each accepts, and how it is read."""
+"""Define the kinds of values that options and markers take: what each accepts, and how it is parsed."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def _is_off(value: object) -> bool:
 
 
 HOST_MODES = ("heap", "tracemalloc", "pympler", "rss")
-"""What `--gpu-leak-host` takes beside ``off``, several with commas."""
+"""Values of `--gpu-leak-host` beside ``off``, several with commas."""
 
 
 def _parse_modes(value: object) -> tuple[str, ...]:
@@ -114,7 +114,7 @@ REASON = Kind("TEXT", 'a text that is not empty: reason="..."', _parse_reason)
 
 
 def why_not_accepted(arguments: Mapping[str, object], known: Mapping[str, Kind]) -> str | None:
-    """Tell why a marker's arguments are not accepted: the first bad one, its value and what is; None where all are.
+    """Tell why a marker's arguments are not accepted: the first bad argument; None where all are accepted.
 
     Args:
         arguments: the values by name.
@@ -131,16 +131,16 @@ def why_not_accepted(arguments: Mapping[str, object], known: Mapping[str, Kind])
 
 
 _STRANGER = object()
-"""What a parser sees of an object of the user's: nothing."""
+"""Replaces a user's object for a parser, which must not run user code."""
 
 
 def _is_plain(value: object) -> bool:
-    # Not isinstance: it would ask a user's object for its __class__, which may do or raise anything.
+    # isinstance would ask a user's object for its __class__, which may run any code.
     return value is None or bool({str, int, float} & {*type(value).__mro__})
 
 
 def show(value: object) -> str:
-    """Write a value for a usage error, cut; of a user's object, its type, since its repr is user code."""
+    """Write a value for a usage error, cut; for a user's object its type, since its repr is user code."""
     plain = (type(None), bool, int, float, str)
     parts = value if type(value) is list and value else [value]
     if any(type(part) not in plain for part in parts):

@@ -1,4 +1,4 @@
-"""Who holds the memory when it has run out: recognise the error, and explain it in the failing test's report.
+"""Recognise an out-of-memory error, and explain in the failing test's report who holds the memory.
 
 `facts` reads the facts; `explain_out_of_memory` is pure. All sizes are bytes.
 """
@@ -31,7 +31,7 @@ SECTION: Final = "GPU memory (who holds it)"
 HOST_SECTION: Final = "Memory (who holds it)"
 WIDTH: Final = 80
 MAX_ROWS: Final = 5
-"""Owners, groups of tensors and processes that are listed of each; the rest is summed."""
+"""Rows per list of owners, groups of tensors and processes; the rest is summed."""
 MAX_ERRORS: Final = 100
 """Errors of one chain that are read."""
 
@@ -143,7 +143,7 @@ class OutOfMemory:
 def find_shortage(error: BaseException) -> Shortage | None:
     """Return the first out-of-memory error among an exception, its causes, contexts and groups.
 
-    It runs no user code: classes are compared by name, and messages are read from the arguments.
+    Runs no user code: classes are compared by name, and messages are read from the arguments.
     """
     for one in error_chain(error):
         found = _shortage_of(one)
@@ -219,7 +219,7 @@ def _shortage_of(error: BaseException) -> Shortage | None:
 
 
 def _text_of(error: BaseException) -> str:
-    """Return the error's message. numpy formats it on request, so its own class alone is called."""
+    """Return the error's message. Only numpy's own class, which formats it on request, is called."""
     if is_kind_of(type(error), MemoryError) and (class_module(type(error)) or "").startswith("numpy."):
         return str(error)
     return " ".join(part for part in slot(error, BaseException, "args") if type(part) is str)
@@ -321,7 +321,6 @@ def _total(device: DeviceFacts, nvml: NvmlReading | None) -> int | None:
 
 
 def _of(part: int, whole: int) -> str:
-    """Write ``79.1 of 80.0 GiB``."""
     left, right = format_bytes(part).split(" "), format_bytes(whole).split(" ")
     return f"{left[0] if left[1] == right[1] else ' '.join(left)} of {' '.join(right)}"
 
