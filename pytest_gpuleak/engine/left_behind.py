@@ -10,7 +10,7 @@ from collections import defaultdict
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Mapping
+    from collections.abc import Iterable, Mapping
 
     from pytest_gpuleak.adapters.protocol import StorageHandle
     from pytest_gpuleak.engine.detect.fixture_ownership import OwnedSetup
@@ -18,22 +18,17 @@ if TYPE_CHECKING:
     from pytest_gpuleak.model.readings import ArrayReading
 
 LEAST_SWEPT: Final = 256
-"""Entries from which dead ones are removed; again whenever the account has doubled, for constant cost per entry."""
+"""Entries from which dead entries are removed; again whenever the account has doubled, for constant cost per entry."""
 
 MAX_HOLDERS: Final = 3
-"""Holders named with an owner, those with the most bytes."""
+"""Holders named with an owner: the holders with the most bytes."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Left:
-    """What one owner has left on one device and is still there.
+    """Memory that one owner (a test's nodeid, or a name by `owner_of`) has left on one device and that is still there.
 
-    Attributes:
-        owner: a test's nodeid, or ``fixture 'model' (module scope)``.
-        device: ``cpu``, ``cuda:0``, ...
-        bytes: bytes of the storages.
-        count: how many storages.
-        holders: who holds them, as text, those with the most bytes first; at most `MAX_HOLDERS`.
+    `count` is the number of storages; `holders` are texts, by descending bytes, at most `MAX_HOLDERS`.
     """
 
     owner: str
@@ -64,15 +59,7 @@ class LeftBehind:
         return len(self._entries)
 
     def note(self, owner: str, device: str, storage_bytes: int, handle: StorageHandle, holder_text: str = "") -> None:
-        """Note that an owner has left a storage behind.
-
-        Args:
-            owner: a test's nodeid, or the result of `owner_of` for a fixture.
-            device: where the storage is.
-            storage_bytes: its size.
-            handle: tells whether it is still there.
-            holder_text: who holds it, where known.
-        """
+        """Note that an owner (a test's nodeid, or a name by `owner_of`) has left a storage behind."""
         key = (device, handle.storage)
         known = self._entries.get(key)
         if known is not None and known.handle.alive():
@@ -81,18 +68,6 @@ class LeftBehind:
         self._entries[key] = _Entry(owner, storage_bytes, handle, holder_text)
         if len(self._entries) >= self._sweep_at:
             self.sweep()
-
-    def update_holder(self, owner: str, holder_text: str, storages: Collection[int] | None = None) -> None:
-        """A search has found out who holds what an owner left.
-
-        Args:
-            owner: as in `note`.
-            holder_text: who.
-            storages: keys of the storages meant (`StorageHandle.storage`); None: all of the owner's that have no holder.
-        """
-        for (_, storage), entry in self._entries.items():
-            if entry.owner == owner and (not entry.holder if storages is None else storage in storages):
-                entry.holder = holder_text
 
     def sweep(self) -> None:
         """Forget the storages that are gone."""
@@ -113,9 +88,7 @@ class LeftBehind:
 def active_fixtures(setups: Iterable[OwnedSetup], readings: Mapping[int, ArrayReading]) -> list[Left]:
     """Return what active higher-scoped fixtures hold, in the rows of `LeftBehind.alive`.
 
-    Args:
-        setups: the setups that have not been torn down.
-        readings: the live arrays, by the key of their storage, since a setup's weak handles have no sizes.
+    `readings` are the live arrays by the key of their storage, since a setup's weak handles have no sizes.
     """
     found: list[tuple[str, str, int, str]] = []
     met: set[int] = set()
