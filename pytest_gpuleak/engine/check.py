@@ -41,12 +41,7 @@ def _drop(_setups: list[OwnedSetup]) -> None:
 class SuspectCheck:
     """Check one subject that has left arrays, memory or processes behind.
 
-    Args:
-        tracker: watches the runs.
-        knowledge: what the session knows.
-        subject: the test or function.
-        policy: what it may leave behind.
-        check_fixtures: judges the fixtures that a re-run has torn down.
+    `check_fixtures` judges the fixtures that a re-run has torn down.
     """
 
     def __init__(
@@ -79,11 +74,8 @@ class SuspectCheck:
     ) -> tuple[Finding, ...]:
         """Return the findings. A stage that fails is left out; the following stages work with what is known.
 
-        Args:
-            arrays: strong references to what the first run left; emptied here, before user code runs.
-            growth: what the first run has added to the counters.
-            processes: those that it has started and that still run.
-            threaded: whether a thread that it started ran when the arrays were searched for.
+        `arrays` are strong references to what the first run left, emptied here before user code runs; `threaded` tells
+        whether a thread that it started ran when they were searched for.
         """
         tracker, investigation = self._tracker, self._arrays
         self._processes = ProcessEvidence(tracker, self._policy, processes, self._knowledge.is_user_file)

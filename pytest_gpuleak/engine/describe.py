@@ -16,11 +16,7 @@ if TYPE_CHECKING:
 def described(found: Finding, why: str, knowledge: SessionKnowledge, nodeid: str) -> Finding:
     """Return the finding as it is reported, or unchanged if that fails.
 
-    Args:
-        found: what was found.
-        why: why the subject was not run again to the end; empty where it was.
-        knowledge: shortens paths, and receives errors.
-        nodeid: the test, or for a fixture ``baseid::name``.
+    `why` tells why no re-run ended; `nodeid` is the test, or for a fixture ``baseid::name``.
     """
     from pytest_gpuleak.explain.annotate import annotate
 

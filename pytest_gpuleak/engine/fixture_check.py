@@ -35,10 +35,7 @@ if TYPE_CHECKING:
 class FixtureCheck:
     """Check the fixtures of one process. No fixture is run again to confirm what it leaves.
 
-    Args:
-        tracker: finds what is left.
-        knowledge: what the session knows.
-        settle_steps: gives the user's own ways to free memory, for a fixture's id (``baseid::name``).
+    `settle_steps` gives the user's own ways to free memory, for a fixture's id (``baseid::name``).
     """
 
     def __init__(

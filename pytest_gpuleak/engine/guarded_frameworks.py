@@ -20,12 +20,7 @@ _HARMLESS = ("storage", "storage_users", "trace_origins")
 
 
 def guard_framework(framework: Framework, safeguards: Safeguards) -> Framework:
-    """Return a framework of a conftest.py behind guards. Raises TypeError if its arrays lack a method.
-
-    Args:
-        framework: the framework.
-        safeguards: receive errors.
-    """
+    """Return a framework of a conftest.py behind guards. Raises TypeError if its arrays lack a method."""
     from pytest_gpuleak.adapters.guarded_framework import GuardedFramework  # most runs have none
 
     name = _name_of(framework)
@@ -38,12 +33,7 @@ def guard_framework(framework: Framework, safeguards: Safeguards) -> Framework:
 
 
 def guard_arrays(framework: ArrayFramework, safeguards: Safeguards) -> ArrayFramework:
-    """Return a reader of a framework's arrays behind guards; unchanged if it has guards already.
-
-    Args:
-        framework: reads the arrays.
-        safeguards: receive errors.
-    """
+    """Return a reader of a framework's arrays behind guards; unchanged if it has guards already."""
     if type(framework) is GuardedArrays:
         return framework
     name = _name_of(framework)

@@ -30,12 +30,7 @@ if TYPE_CHECKING:
 class RunTracker:
     """Track the runs of this process, one after another. Follows fixtures as `FixtureEvents` does.
 
-    Args:
-        frameworks: whose arrays are watched.
-        safeguards: keep the check from harming the run.
-        counters: reads the counters; None: none are read.
-        driver: tells who holds the devices.
-        epoch: a detector that watches the collector already.
+    `driver` tells who holds the devices; `epoch` is a detector that watches the collector already.
     """
 
     def __init__(
@@ -155,9 +150,7 @@ class RunTracker:
     def why_blind(self, nodeid: str, *, look: bool = False) -> str:
         """Tell why checking has ended, because walking the heap could crash the process; empty while it goes on.
 
-        Args:
-            nodeid: the test that has just ended.
-            look: whether to examine `sys.modules` for frameworks now; else what is known counts.
+        `look` examines `sys.modules` for frameworks now; otherwise what is known counts.
         """
         if look:
             array_types(self.frameworks.arrays)

@@ -1,4 +1,4 @@
-"""Keep what outlives a test, and what the engine knows of its process."""
+"""Keep knowledge that outlives a test, and facts of the engine's process."""
 
 from __future__ import annotations
 

@@ -30,11 +30,7 @@ class Stage(NamedTuple):
 
 
 class Guard(Protocol):
-    """The context in which a stage runs: an error ends the stage, is noted and goes no further.
-
-    Attributes:
-        fault: what went wrong, as text; empty: nothing.
-    """
+    """The context in which a stage runs: an error ends the stage, is noted in `fault` and goes no further."""
 
     fault: str
 
@@ -50,11 +46,7 @@ CHECK_LIMIT_S = 60.0
 
 
 class CheckTimeoutError(StoppedError):
-    """Raised in a part of the check that takes longer than `CHECK_LIMIT_S`.
-
-    Attributes:
-        limit_s: seconds after which it was stopped.
-    """
+    """Raised in a part of the check that takes longer than `CHECK_LIMIT_S`."""
 
     def __init__(self) -> None:
         self.limit_s = CHECK_LIMIT_S
@@ -67,22 +59,14 @@ class Safeguards(Protocol):
     def guard(self, stage: Stage, nodeid: str | None = None, code: CodeType | None = None) -> Guard:
         """Return the context that a stage runs in.
 
-        Args:
-            stage: the step.
-            nodeid: the test, or for a fixture ``baseid::name``; None: the test that is being checked.
-            code: the user code that is called, for an error without a frame of it (a wrong signature).
+        `nodeid` is the test, or for a fixture ``baseid::name``; None: the test that is being checked. `code` is the
+        user code that is called, for an error without a frame of it (a wrong signature).
         """
 
     def bounded(self, call: Callable[[], _Answer], what: str, advice: str) -> _Answer:
-        """Call a part of the check that may wait for something, and return its result.
+        """Call a part of the check that may wait, described by `what`, and return its result.
 
-        Args:
-            call: the part.
-            what: what it is, in words.
-            advice: what the user can do if it hangs.
-
-        Raises:
-            CheckTimeoutError: it was stopped.
+        `advice` tells what the user can do if it hangs. Raises CheckTimeoutError if it was stopped.
         """
 
     def tell(self, line: str) -> None:

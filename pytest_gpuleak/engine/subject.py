@@ -17,13 +17,7 @@ if TYPE_CHECKING:
 
 
 class RerunResult(NamedTuple):
-    """How a re-run went.
-
-    Attributes:
-        passed: whether it passed, as it did the first time.
-        why: in a few words, what happened otherwise; empty if passed.
-        timed_out: whether it was stopped for taking too long.
-    """
+    """How a re-run went: `why` tells in a few words what happened instead of passing."""
 
     passed: bool
     why: str = ""
@@ -47,12 +41,7 @@ class Subject(Protocol):
         """Tell why it is not run again; empty if it is."""
 
     def run_again(self, tracing: AbstractContextManager[object], known: FindingsSoFar) -> RerunResult:
-        """Run it once more.
-
-        Args:
-            tracing: a context to enter around user code.
-            known: tells what has been found so far, should the run end here.
-        """
+        """Run it once more, with user code inside `tracing`; `known` tells the findings if it ends early."""
 
     def confirming(self) -> AbstractContextManager[object]:
         """Return a context from before the first re-run to after the verdict."""
@@ -65,11 +54,7 @@ class Subject(Protocol):
 
 
 class FunctionSubject:
-    """A function, called without arguments: its errors reach the caller.
-
-    Args:
-        function: what is called again; None for a block of code, which runs once.
-    """
+    """A function, called without arguments: its errors reach the caller. None for a block of code, which runs once."""
 
     counts_running_frames = True
 

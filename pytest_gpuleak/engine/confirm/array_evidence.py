@@ -44,10 +44,7 @@ GRAPHS_BUDGET_S = 1.0
 class _Recognised:
     """An array that only known culprits hold.
 
-    Attributes:
-        explanation: who holds it.
-        handle: tells whether the array is alive.
-        users: how many arrays share its storage, None where that is unknown.
+    `handle` tells whether it is alive, `users` how many arrays share its storage (None: unknown).
     """
 
     explanation: Explanation
@@ -58,12 +55,8 @@ class _Recognised:
 class ArrayEvidence:
     """Collect the runs of one suspect. Holds ids, plain data and weak handles between calls, no array.
 
-    Args:
-        detector: finds the arrays.
-        arrays: read them.
-        frameworks: tell what their native code holds.
-        culprits: gives what held leaked arrays before; None to search the whole heap each time.
-        guard: gives the context for a stage that the verdict can do without; None lets its errors through.
+    `culprits` gives what held leaked arrays before; None to search the whole heap each time. `guard` gives the context
+    for a stage that the verdict can do without; None lets its errors through.
     """
 
     def __init__(
@@ -148,11 +141,7 @@ class ArrayEvidence:
         return bool(settled.alive)
 
     def add_hidden(self, arrays: list[object]) -> None:
-        """Note arrays that the last run has left and that had no Python object until now.
-
-        Args:
-            arrays: strong references to them; emptied here.
-        """
+        """Note arrays (emptied here) that the last run has left and that had no Python object before."""
         readings = read_arrays(arrays, self._frameworks)
         left = {identity: Leftover(self._runs - 1, reading) for identity, reading in readings.items()}
         self._take_in(left, hold_arrays(arrays, self._frameworks))
@@ -167,11 +156,7 @@ class ArrayEvidence:
         return bool(self._left)
 
     def added(self) -> tuple[dict[str, int], int]:
-        """Add up the storages that the last run left, less those of earlier runs that it released.
-
-        Returns:
-            Bytes by device, and the number of storages.
-        """
+        """Return the bytes by device, and the number, of storages that the last run left, less what it released."""
         if self._added is not None and len(self._left) > MANY_ARRAYS:
             return self._added
         sizes: Counter[str] = Counter()
@@ -209,10 +194,7 @@ class ArrayEvidence:
     def look(self, origins: OriginLog | None = None) -> None:
         """Note which of the arrays left so far are alive, and who holds them.
 
-        Call it after the run, or after each re-run where there are several.
-
-        Args:
-            origins: the creating lines noted during the last run.
+        Call it after the run, or after each re-run, with the creating lines noted during it.
         """
         from pytest_gpuleak.heap.referrers import PausedCollector
 
@@ -231,7 +213,7 @@ class ArrayEvidence:
             self._look_at_handles(stage.fault, origins or {})
 
     def forget_reruns(self) -> None:
-        """Go back to what the first run left, because a re-run could not be recorded to its end."""
+        """Forget all re-runs, because a re-run could not be recorded to its end."""
         self._left = {identity: left for identity, left in self._left.items() if left.run == 0}
         self._recognised = {identity: one for identity, one in self._recognised.items() if identity in self._left}
         self._runs = min(self._runs, 1)
@@ -350,7 +332,7 @@ class ArrayEvidence:
     def _note_graphs(
         self, arrays: Sequence[object], explanations: Sequence[Explanation], readings: Sequence[ArrayReading | None]
     ) -> None:
-        """Note by root what the autograd graphs behind one run's arrays retain."""
+        """Note by root how much memory the autograd graphs behind one run's arrays retain."""
         from pytest_gpuleak.heap.referrers import Deadline
 
         groups: dict[Root, list[object]] = defaultdict(list)

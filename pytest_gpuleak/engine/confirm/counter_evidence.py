@@ -33,14 +33,7 @@ FIRST_RE_RUN = 2
 
 
 class CounterEvidence:
-    """Collect what each run of a suspect added to the counters.
-
-    Args:
-        tracker: watches the runs.
-        knowledge: what the session knows.
-        subject: the test or function.
-        policy: what it may leave behind.
-    """
+    """Collect what each run of a suspect added to the counters."""
 
     def __init__(self, tracker: RunTracker, knowledge: SessionKnowledge, subject: Subject, policy: Policy) -> None:
         self._tracker = tracker
@@ -57,9 +50,7 @@ class CounterEvidence:
     def add_run(self, investigation: ArrayEvidence, growth: Growth) -> bool:
         """Settle the counters after a run and note them; return whether arrays leave growth unexplained.
 
-        Args:
-            investigation: has the arrays that the run left; receives those that had no Python object.
-            growth: the counters right after the run.
+        `investigation` has the arrays that the run left, and receives arrays that had no Python object.
         """
         growth = self._settled(investigation, growth)
         grown = self._unexplained(investigation, growth)
@@ -73,7 +64,7 @@ class CounterEvidence:
         return bool(grown) or investigation.left_arrays
 
     def forget_reruns(self) -> None:
-        """Go back to what the first run added, because a re-run could not be recorded to its end."""
+        """Forget all re-runs, because a re-run could not be recorded to its end."""
         del self._runs[1:]
 
     @contextlib.contextmanager
@@ -137,7 +128,7 @@ class CounterEvidence:
         return suspects(growth, self._known(investigation), self._policy, self._limits)
 
     def _known(self, investigation: ArrayEvidence) -> dict[str, int]:
-        """Return what the last run's arrays explain, by device, and of the host's counters."""
+        """Return the bytes that the last run's arrays explain, by device, and of the host's counters."""
         sizes, arrays = investigation.added()
         return {**sizes, HOST: sizes.get("cpu", 0) + ARRAY_OBJECTS * arrays}
 
@@ -176,7 +167,7 @@ class CounterEvidence:
         """Return by device the bytes that no array explains and that unread arrays may hold."""
         known = self._known(investigation)
         room = {device: growth.of(device) - known.get(device, 0) for device in growth.devices}
-        # Every host counter includes CPU tensors; use the one that grew least, since it carries the least noise.
+        # Every host counter includes CPU tensors; use the counter that grew least, since it carries the least noise.
         host = [size for (device, _), size in growth.bytes.items() if device == HOST]
         unexplained = min(host, default=0) - known.get(HOST, 0) - growth.imported
         if unexplained >= self._policy.retained_bytes:
@@ -187,8 +178,8 @@ class CounterEvidence:
 def share_of(arrays: list[object], size: int, frameworks: Sequence[ArrayFramework]) -> list[object]:
     """Choose, largest first, the arrays that together explain `size` bytes.
 
-    It is unknown when an unread array was made, so size decides: an earlier test's array does not fit into what this
-    test has added, and arrays that make up less than half of it do not explain it.
+    It is unknown when an unread array was made, so size decides: an earlier test's array does not fit into this test's
+    growth, and arrays of less than half of it do not explain it.
     """
     readings = read_arrays(arrays, frameworks)
     sized = sorted(

@@ -19,14 +19,7 @@ if TYPE_CHECKING:
 
 
 class ProcessEvidence:
-    """Collect what each run left running. Where the first run left nothing, re-runs are not examined.
-
-    Args:
-        tracker: watches the runs.
-        policy: what the test may leave behind.
-        first: the processes that the first run has left.
-        is_user_file: whether a source file is the user's own.
-    """
+    """Collect what each run left running. Where the first run left nothing, re-runs are not examined."""
 
     def __init__(
         self, tracker: RunTracker, policy: Policy, first: Sequence[LeftProcess], is_user_file: Callable[[str], bool]
@@ -71,7 +64,7 @@ class ProcessEvidence:
         self._added.append(_without_replaced(new, ended))
 
     def forget_reruns(self) -> None:
-        """Go back to what the first run left, because a re-run could not be recorded to its end."""
+        """Forget all re-runs, because a re-run could not be recorded to its end."""
         self._added.clear()
 
     @contextlib.contextmanager
@@ -89,11 +82,7 @@ class ProcessEvidence:
                 self._origins.update(origins)
 
     def explain(self, guard: Callable[[Stage], Guard]) -> None:
-        """Find who holds the processes.
-
-        Args:
-            guard: gives the context that the search runs in.
-        """
+        """Find who holds the processes."""
         if self._first:
             from pytest_gpuleak.explain.process_handles import holders_of
 
@@ -101,11 +90,7 @@ class ProcessEvidence:
                 self._holders = holders_of({process.pid for process in self._running})
 
     def judge(self, why: str) -> tuple[Finding, ...]:
-        """Return one finding for each process.
-
-        Args:
-            why: why the test was not run again to the end; empty where it was.
-        """
+        """Return one finding for each process; `why` tells why no re-run ended."""
         if not self._first:
             return ()
         from pytest_gpuleak.engine.judge.processes import judge_processes, judge_unconfirmed
@@ -125,7 +110,7 @@ class ProcessEvidence:
 
 
 def _without_replaced(new: list[LeftProcess], ended: Sequence[LeftProcess]) -> list[LeftProcess]:
-    """Return the new processes without replacements for ended ones: a pool replaces its workers."""
+    """Return the new processes without replacements for ended processes: a pool replaces its workers."""
     replaced = _most_similar(new, ended)
     return [process for process in new if process not in replaced]
 

@@ -58,11 +58,7 @@ class Survivors:
     ) -> frozenset[int]:
         """Note who holds the living arrays and where they were made; return the indices of their storages.
 
-        Args:
-            found: each array that is alive, and who holds it.
-            shared: storages that older arrays use too.
-            origins: the creating lines noted during the newest run.
-            newest: the number of that run.
+        `shared` are the storages that older arrays use too, `origins` the creating lines of the run `newest`.
         """
         sharing: dict[int, list[tuple[Leftover, Explanation]]] = defaultdict(list)
         for left, explanation in found:
@@ -77,14 +73,7 @@ class Survivors:
     def note_unexplained(
         self, alive: Iterable[Leftover], unknown: Holder, origins: OriginLog, newest: int
     ) -> frozenset[int]:
-        """Like `note`, for arrays whose holders could not be searched for.
-
-        Args:
-            alive: the arrays.
-            unknown: the holder to note where no earlier run has found a holder.
-            origins: as in `note`.
-            newest: as in `note`.
-        """
+        """Like `note`, with the holder `unknown` for arrays whose holder no earlier run has found."""
         indices = set()
         for left in alive:
             index = self.index_of(left)
@@ -125,7 +114,7 @@ def _line_of(
     """Return the line that created a storage; for a gradient the line that ran the backward pass.
 
     A storage made before the last run (not `new`) was noted at most where it was written to. A gradient that an earlier
-    run left comes from the same line as what the last run added to it.
+    run left comes from the same line as the last run's additions to it.
     """
     created = origins.get(left.reading.storage) if new else None
     if created is None and any(_is_gradient(explanation.holder) for _, explanation in arrays):

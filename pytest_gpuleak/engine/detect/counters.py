@@ -52,12 +52,8 @@ and torch._dynamo (Python 3.11; 60 to 1,300 modules each), 82 KiB of torch with 
 class CounterWatch:
     """Read the counters. A probe that fails is not asked again, and the run goes on.
 
-    Args:
-        device_probes: the devices' counters.
-        host_probes: the host's.
-        processes: reads the driver's bytes by device and process. It takes milliseconds, so it is called only where
-            more of a device is in use than torch accounts for.
-        faults: receives a line for each counter that could not be read.
+    `processes` reads the driver's bytes by device and process. It takes milliseconds, so it is called only where more
+    of a device is in use than torch accounts for. `faults` receives a line for each counter that could not be read.
     """
 
     def __init__(
@@ -129,8 +125,8 @@ class CounterWatch:
     def carry_over(self) -> None:
         """Reuse the reading of `end` as the next test's "before", because reading the heap takes tens of us.
 
-        Call it after a clean test: what happens between the tests then counts for the next one. After a failed test,
-        the next would be credited with what the traceback frees.
+        Call it after a clean test: growth between the tests then counts for the next test. After a failed test, the
+        memory that its traceback frees would be credited to the next test.
         """
         self._standing = self._after
 
@@ -150,7 +146,7 @@ class CounterWatch:
         self._levels.append(_Level(self.read(brief=True)))
 
     def setup_ends(self, fixture: FixtureKey, duration_s: float, *, failed: bool) -> None:  # noqa: ARG002
-        """See `FixtureEvents`: book what the setup added to the fixture."""
+        """See `FixtureEvents`: book the setup's growth to the fixture."""
         if not self._levels:
             return  # its setup began before the counters were watched
         level = self._levels.pop()
@@ -166,9 +162,9 @@ class CounterWatch:
         self._levels.append(_Level(self.read(brief=True)))
 
     def teardown_ends(self, fixture: FixtureKey) -> None:
-        """See `FixtureEvents`: do not credit the test with what the fixture frees of its own.
+        """See `FixtureEvents`: do not credit the test with memory of the fixture's own that is freed.
 
-        What the test has put into the fixture, and dies with it, belongs to the test.
+        Memory that the test has put into the fixture, and that dies with it, belongs to the test.
         """
         owned = self._owned.pop(fixture, {})
         if not self._levels:
@@ -178,11 +174,7 @@ class CounterWatch:
             self._others[key] = self._others.get(key, 0) - max(min(size, freed.get(key, 0)), 0)
 
     def end(self, *, brief: bool = False) -> Growth:
-        """Return what the last run has added up to now.
-
-        Args:
-            brief: whether counters that are expensive to read may return a recent reading.
-        """
+        """Return what the last run has added; if `brief`, expensive counters may return a recent reading."""
         self._after = self.read(brief=brief)
         growth: dict[Key, int] = {}
         for key, size in self._after.items():
@@ -205,11 +197,7 @@ class CounterWatch:
         return Growth(growth, first_used, imported)
 
     def record(self, peaks: Mapping[str, int]) -> dict[str, dict[str, int]]:
-        """Return the counters before and after the run as the report has them.
-
-        Args:
-            peaks: by device, the most bytes allocated at once during the run.
-        """
+        """Return the counters before and after the run as the report has them, with the `peaks` in bytes by device."""
         found: dict[str, dict[str, int]] = {}
         for key, size in self._after.items():
             device, metric = key
@@ -238,7 +226,7 @@ class CounterWatch:
                 self._drop(probe, f"failed: {type(error).__name__}: {error}")
 
     def end_record(self) -> dict[str, HostGrowth]:
-        """End the recording and return what the re-run added, by the probe's name."""
+        """End the recording and return the re-run's additions, by the probe's name."""
         found: dict[str, HostGrowth] = {}
         for probe, recorder in self._recording:
             try:
@@ -249,12 +237,7 @@ class CounterWatch:
         return found
 
     def read(self, *, brief: bool = False, host: Mapping[Key, int] = NOTHING) -> dict[Key, int]:
-        """Read every counter. Never raises.
-
-        Args:
-            brief: see `end`.
-            host: readings of the host that are still valid.
-        """
+        """Read every counter, except readings in `host` that are still valid. Never raises. For `brief` see `end`."""
         found: dict[Key, int] = {}
         for probe in tuple(self._devices):
             try:

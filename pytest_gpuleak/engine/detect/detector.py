@@ -1,4 +1,4 @@
-"""Define what the engine asks of a detection strategy. `epochs` and `heap_scan` are the two strategies."""
+"""Define the protocol of a detection strategy. `epochs` and `heap_scan` are the two strategies."""
 
 from __future__ import annotations
 

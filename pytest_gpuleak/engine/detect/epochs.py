@@ -36,11 +36,7 @@ higher estimate makes those counts more frequent."""
 
 
 class EpochDetector:
-    """Detect by epochs.
-
-    Args:
-        frameworks: whose arrays are watched.
-    """
+    """Detect by epochs."""
 
     mode: Literal["epoch", "scan"] = "epoch"
 
@@ -96,7 +92,7 @@ class EpochDetector:
     def open(self) -> None:
         """Freeze, so that everything alive is old. Falls back to a scan while the user has frozen objects."""
         self._forget()
-        # What the tests froze must stay frozen: an epoch could then never thaw for a full collection.
+        # Objects frozen by tests must stay frozen: an epoch could then never thaw for a full collection.
         self.scanning = self.user_frozen
         self._open = True
         if self.scanning:
@@ -109,7 +105,7 @@ class EpochDetector:
             self._view.freeze()
 
     def look(self) -> list[object]:
-        """Return the epoch's arrays; those noted before the freeze point moved are found on the whole heap."""
+        """Return the epoch's arrays; arrays noted before the freeze point moved are found on the whole heap."""
         bases = array_types(self.frameworks)
         if not bases:
             return []
@@ -179,7 +175,7 @@ class EpochDetector:
         self._youth = KeepYoung(select_arrays(get_objects(), bases))
 
     def end_collection(self) -> None:
-        """Make arrays that are alive young again; keep the ids of those that cannot be moved."""
+        """Make arrays that are alive young again; keep the ids of arrays that cannot be moved."""
         youth, self._youth = self._youth, None
         if youth is not None:
             self._noted |= youth.restore()

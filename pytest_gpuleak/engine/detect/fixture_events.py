@@ -16,25 +16,13 @@ class FixtureEvents(Protocol):
     """Follows the setups of higher-scoped fixtures, which may be nested. A failed setup is torn down as well."""
 
     def setup_begins(self, fixture: FixtureKey, place: FixturePlace, policy: Policy) -> None:
-        """Take growth from here on as the fixture's.
-
-        Args:
-            fixture: the fixture.
-            place: where it is defined.
-            policy: what it may leave behind.
-        """
+        """Take growth from here on as the fixture's, which is defined at `place`."""
 
     def setup_ends(self, fixture: FixtureKey, duration_s: float, *, failed: bool) -> None:
-        """Take growth from here on as the test's again.
-
-        Args:
-            fixture: the fixture.
-            duration_s: seconds that the setup took.
-            failed: whether it ended with an error.
-        """
+        """Take growth from here on as the test's again, after a setup of `duration_s` seconds."""
 
     def teardown_begins(self, fixture: FixtureKey) -> None:
         """Note what is there before the fixture's own finalizers run."""
 
     def teardown_ends(self, fixture: FixtureKey) -> None:
-        """Note the end of the teardown, after which what the setup made must be gone."""
+        """Note the end of the teardown: everything that the setup made must be gone."""

@@ -1,4 +1,4 @@
-"""Assign arrays to higher-scoped fixtures: those born during a fixture's setup or teardown are the fixture's."""
+"""Assign arrays to higher-scoped fixtures: arrays born during a fixture's setup or teardown are the fixture's."""
 
 from __future__ import annotations
 
@@ -17,12 +17,7 @@ if TYPE_CHECKING:
 
 
 class OwnedSetup:
-    """Hold what was born in one setup of a higher-scoped fixture: ids, and weak handles on the memory.
-
-    Args:
-        place: which fixture it is.
-        policy: what it may leave behind.
-    """
+    """Hold what was born in one setup of a higher-scoped fixture: ids, and weak handles on the memory."""
 
     def __init__(self, place: FixturePlace, policy: Policy) -> None:
         self.place = place
@@ -34,7 +29,7 @@ class OwnedSetup:
         """Whether the setup has raised: the error's traceback, which pytest drops at teardown, holds what it has made.
         """
         self.outlived_failure = False
-        """Whether a test has failed meanwhile: garbage of its traceback may hold the memory."""
+        """Whether a test has failed since: garbage of its traceback may hold the memory."""
 
     def holds_memory(self) -> bool:
         """Tell whether memory born in it is still there, without walking the heap."""
@@ -42,12 +37,7 @@ class OwnedSetup:
 
 
 class FixtureOwnership:
-    """Keep a test's arrays apart from those of the higher-scoped fixtures it uses.
-
-    Args:
-        detector: moves the freeze point.
-        frameworks: give the weak handles.
-    """
+    """Keep a test's arrays apart from the arrays of the higher-scoped fixtures it uses."""
 
     def __init__(self, detector: Detector, frameworks: Sequence[ArrayFramework]) -> None:
         self.detector = detector

@@ -21,12 +21,7 @@ def visible_objects() -> list[object]:
 
 
 class ScanDetector:
-    """Detect by two scans of the heap.
-
-    Args:
-        frameworks: whose arrays are watched.
-        objects: gives the objects of the heap.
-    """
+    """Detect by two scans of the heap, whose objects `objects` returns."""
 
     mode: Literal["epoch", "scan"] = "scan"
 
@@ -35,7 +30,7 @@ class ScanDetector:
     ) -> None:
         self._frameworks = frameworks
         self._objects = objects
-        # The next array may reuse an id. With the address of its memory the two are told apart, unless both are the
+        # The next array may reuse an id. The address of its memory tells the two arrays apart, unless both are the
         # same, which leaves no more behind than before.
         self._old: set[tuple[int, int]] = set()
 

@@ -20,9 +20,6 @@ class OutsideTorch:
 
     The free memory of a device is quick to read, but other processes change it. Where use grows, the driver is asked
     what this process holds, and the growth since the last answer is the process's own.
-
-    Args:
-        processes: what the driver says of each device by process.
     """
 
     def __init__(self, processes: Callable[[], Mapping[str, NvmlReading]]) -> None:
@@ -31,7 +28,7 @@ class OutsideTorch:
         self._before: dict[str, int] = {}
 
     def begin(self) -> None:
-        """Begin a run: what the process is known to hold outside torch was there before."""
+        """Begin a run: memory that the process is known to hold outside torch was there before."""
         if self._known:
             self._before = dict(self._known)
 
@@ -40,10 +37,8 @@ class OutsideTorch:
     ) -> dict[str, int]:
         """Return by device the bytes that the process itself has added since `begin`.
 
-        Args:
-            in_use: growth of use beyond torch's own, in any process.
-            reserved: what torch has reserved now.
-            first_used: devices without a past, whose context came with the run.
+        `in_use` is the growth of use beyond torch's own in any process, `reserved` what torch has reserved now;
+        `first_used` devices are skipped, since their context came with the run.
         """
         asked = {device: size for device, size in in_use.items() if device.partition(":")[0] in KINDS}
         new = [device for device in asked if device not in self._known]

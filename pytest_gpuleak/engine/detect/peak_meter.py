@@ -20,11 +20,8 @@ class PeakMeter:
     """Measure how far a test raised the devices' counters, without what higher-scoped fixtures do meanwhile.
 
     A higher-scoped fixture is set up within the first test that requests it. The peak before its setup is kept; after
-    it peaks restart, and what the fixture left allocated counts as having been there before the test.
-
-    Args:
-        probes: read the devices, one probe per framework; probes may be added to the list. A probe that raises is not
-            asked again.
+    it peaks restart, and what the fixture left allocated counts as having been there before the test. Probes may be
+    added to the list; a probe that raises is not asked again.
 
     Attributes:
         active: whether a test is being measured.
@@ -79,7 +76,7 @@ class PeakMeter:
             self._paused.append({key: now for key, (now, _) in readings.items()})
 
     def resume(self) -> None:
-        """Measure again; what the fixture has left allocated was there before the test."""
+        """Measure again; memory that the fixture has left allocated was there before the test."""
         if not self.active or not self._paused:
             return
         before = self._paused.pop()

@@ -23,7 +23,7 @@ class LeftByFixture(NamedTuple):
 
 
 class Children:
-    """Keep the processes of a test apart from those of the higher-scoped fixtures that it uses."""
+    """Keep the processes of a test apart from the processes of the higher-scoped fixtures that it uses."""
 
     def __init__(self) -> None:
         self._watch = ProcessWatch()
@@ -63,6 +63,6 @@ class Children:
         return self._watch.suspects()
 
     def left(self) -> list[LeftProcess]:
-        """Return the processes that the test has left running, after those that are ending have ended."""
+        """Return the processes that the test has left running, after ending processes have ended."""
         collect(2)  # an executor in a cycle ends its workers when it is collected
         return self._watch.left()

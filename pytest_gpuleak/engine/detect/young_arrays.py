@@ -19,16 +19,10 @@ if TYPE_CHECKING:
 
 
 class KeepYoung:
-    """Follow the epoch's arrays through a full collection.
+    """Follow the epoch's arrays through a full collection; `lost` are ids of arrays without weak references.
 
     The weak references exist for the length of the collection only: `torch.utils.swap_tensors` refuses an array that
-    has one.
-
-    Args:
-        arrays: strong references to the arrays; **emptied** here, since the list would keep them alive.
-
-    Attributes:
-        lost: ids of arrays that cannot be followed.
+    has one. The list of arrays is **emptied**, since it would keep them alive.
     """
 
     def __init__(self, arrays: list[object]) -> None:
@@ -44,9 +38,8 @@ class KeepYoung:
     def restore(self) -> set[int]:
         """Make the living arrays young again, after the collection, when everything is frozen.
 
-        Returns:
-            Ids of arrays that may be alive but are not young. An array with a dead weak reference counts: torch may
-                resurrect its Python object without reviving old weak references.
+        Returns the ids of arrays that may be alive but are not young. An array with a dead weak reference counts: torch
+        may resurrect its Python object without reviving old weak references.
         """
         move = make_young()
         left = self.lost

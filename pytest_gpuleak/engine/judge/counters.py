@@ -32,11 +32,8 @@ CONTRIBUTIONS_SHOWN = 10
 class CounterRun:
     """Growth of the counters in one run, after settling.
 
-    Attributes:
-        growth: by counter.
-        host: what the recorded run added to the host's memory, by the probe's name; empty for the first run, which is
-            never recorded.
-        blocks: by device, the allocator's blocks that the recorded run left, where it keeps a history.
+    `host` is what a recorded re-run added to the host's memory, by the probe's name; `blocks` are the allocator's
+    blocks that it left, by device. The first run has neither.
     """
 
     growth: Growth
@@ -46,12 +43,7 @@ class CounterRun:
 
 @dataclasses.dataclass(frozen=True)
 class HostLimits:
-    """Limits for a host counter.
-
-    Attributes:
-        judges: whether its growth fails a test.
-        floor: bytes below which growth is noise.
-    """
+    """Whether a host counter's growth fails a test, and the bytes below which it is noise."""
 
     judges: bool
     floor: int
@@ -65,11 +57,7 @@ def host_limit(policy: Policy, limits: HostLimits) -> int:
 def suspects(growth: Growth, known: Mapping[str, int], policy: Policy, probes: Mapping[str, HostLimits]) -> set[str]:
     """Return the devices (`HOST` for the host's counters) that grew by more than arrays and noise explain.
 
-    Args:
-        growth: what the run added.
-        known: by device, bytes of the arrays that it left; under `HOST` what they explain of the host's counters.
-        policy: what it may leave behind.
-        probes: the host's counters.
+    `known` are the bytes of the arrays by device; under `HOST` what they explain of the host's counters.
     """
     found = {
         device for device in growth.devices if growth.of(device) > known.get(device, 0) + _slack(growth, device, 1)
@@ -96,12 +84,6 @@ def judge_counters(
     the first run left fails from `retained_bytes` up, unless that run was the first to use the device. On the host,
     growth counts only where every run exceeds the limit: imports, caches and the allocator's slack make single growths
     of megabytes normal.
-
-    Args:
-        runs: the first run and the re-runs.
-        evidence: the arrays that these left, which account for their part.
-        policy: what the test may leave behind.
-        probes: the host's counters.
     """
     findings: list[Finding] = []
     for device in sorted({device for run in runs for device in run.growth.devices}):
@@ -118,7 +100,7 @@ def judge_counters(
 
 
 def explained(evidence: Evidence, device: str, run: int) -> int:
-    """Return the bytes that a run's arrays added to a device, less earlier runs' arrays that died meanwhile."""
+    """Return the bytes that a run's arrays added to a device, less earlier runs' arrays that died since."""
     return _bytes_on(device, *_moved(evidence, run))
 
 

@@ -26,12 +26,9 @@ _DIGITS = re.compile(r"\d+")
 
 @dataclasses.dataclass(frozen=True)
 class Group:
-    """Survivors of one kind under one root, which become a finding.
+    """Survivors of one kind under one root, at least one, which become a finding.
 
-    Attributes:
-        kind: the kind of the finding.
-        members: the survivors, at least one.
-        bytes_per_run: bytes that each re-run adds.
+    `bytes_per_run` are added by each re-run.
     """
 
     kind: FindingKind
@@ -58,9 +55,9 @@ def group_by_root(kind: FindingKind, members: Iterable[Survivor]) -> list[Group]
 
 
 def compare_runs(evidence: Evidence) -> list[Group]:
-    """Split what the first run left into what grows on every re-run and what does not.
+    """Split the first run's survivors into those that grow on every re-run and the others.
 
-    A root grows if every re-run left something under it that did not replace something that died meanwhile.
+    A root grows if every re-run left something under it that did not replace something dead.
     """
     survivors = evidence.survivors
     replaced_by: dict[int, int] = {}
@@ -120,20 +117,12 @@ def _stem(root: Root) -> Root:
 def match_replacements(
     dead: Sequence[int], new: Sequence[int], survivors: Sequence[Survivor], staying: Iterable[int]
 ) -> dict[int, int]:
-    """Match new survivors to the dead ones that they replace: a replacement adds nothing.
+    """Match new survivors to the dead survivors that they replace: a replacement adds nothing.
 
     Match in four passes: same root and form, same form, same root, same device (data of another size may take a place
     in a cache too). Ties go to the root with the fewest survivors that stayed: an overwritten slot keeps none, an
-    appended list keeps all.
-
-    Args:
-        dead: indices of the survivors that died during a re-run, in order.
-        new: indices of the survivors that it left.
-        survivors: all survivors.
-        staying: indices of the survivors alive before and after.
-
-    Returns:
-        The indices of new survivors by those of the dead ones.
+    appended list keeps all. `dead`, `new` and `staying` are indices into `survivors`; the result has the new indices by
+    the dead.
     """
     staying_per_root = Counter(survivors[index].root for index in staying)
     order = sorted(new, key=lambda index: (staying_per_root[survivors[index].root], index))
@@ -155,14 +144,10 @@ def match_replacements(
 
 
 def name_by_what_stays(added: Sequence[Survivor], staying: Sequence[Survivor]) -> list[Survivor]:
-    """Give what a re-run added the holder of a similar survivor of an earlier run that is still alive.
+    """Give what a re-run `added` the holder of a similar survivor of an earlier run that is still alive (`staying`).
 
     A higher-scoped fixture that refers to its latest user only (`datamodule.trainer`) is the nearest holder of what the
     last run left, but keeps nothing of earlier runs. The memory grows because of the holder that keeps theirs.
-
-    Args:
-        added: what the re-run left in addition.
-        staying: what earlier runs left and what is still alive.
     """
     free: dict[Any, deque[Survivor]] = defaultdict(deque)
     under_root = Counter(map(_root_and_form, staying))
@@ -230,7 +215,7 @@ def _growing_places(
 
 
 def _with_lines(members: Iterable[Survivor], additions: Iterable[Survivor]) -> list[Survivor]:
-    """Give the first run's survivors the creating lines of similar ones in the re-run, the only traced run."""
+    """Give the first run's survivors the creating lines of similar survivors of the re-run, which was traced."""
     keys: tuple[Key, ...] = (
         lambda survivor: (survivor.pattern, _form(survivor)),
         lambda survivor: survivor.pattern,

@@ -50,9 +50,9 @@ def judge_processes(
     Args:
         left: the processes.
         readings: the driver's counters by device, where they are known.
-        holders: who holds the object that stands for a process, by pid; None: nothing does.
-        fails_from: bytes of a process, with those that it has started, from which it fails; None: none does.
-        more: for a process that each run leaves another one like, by pid: that other process.
+        holders: who holds the process's object, by pid; None: nothing does.
+        fails_from: bytes of a process and its descendants from which it fails; None: none does.
+        more: the similar process that the re-run left, by the first one's pid.
         origins: the lines that have started processes, by pid.
     """
     findings = []
@@ -78,14 +78,8 @@ def judge_unconfirmed(
     """Return the findings of processes whose growth no re-run has confirmed, judged by their memory. Pure.
 
     With ``confirm=0`` the strict rule holds: a process that runs after the only run fails. A pool's worker that a
-    fixture holds is a note, because pools start their workers when a test first uses them.
-
-    Args:
-        left: the processes.
-        policy: what the test may leave behind.
-        readings: see `judge_processes`.
-        holders: see `judge_processes`.
-        why: why the test was not run again to the end.
+    fixture holds is a note, because pools start their workers when a test first uses them. `why` tells why no re-run
+    ended; for `readings` and `holders` see `judge_processes`.
     """
     findings: list[Finding] = []
     for process in left:

@@ -81,16 +81,15 @@ class Call:
 class Waits:
     """Wait briefly, doubling, for what other threads free late.
 
-    Attributes:
-        known: threads that ran before the test. They too may free something late, but get less time than threads that
-            the test started. With a single thread there are no waits.
+    Threads that ran before the test (`known`) get less time than threads that the test started. With a single thread
+    there are no waits.
     """
 
     known: frozenset[int] = frozenset()
 
     @property
     def collects(self) -> bool:
-        """Whether what goes was garbage: never here."""
+        """Whether memory freed by waiting was garbage: never."""
         return False
 
     def steps(self) -> Iterator[None]:
@@ -108,13 +107,7 @@ class Waits:
 
 
 class BoundedStep:
-    """Limit the time of a step that may wait for something; a step that was stopped is the last.
-
-    Args:
-        safeguards: bound each step, and receive a line where a step was stopped.
-        step: the step.
-        what: what it waits for, in words.
-    """
+    """Limit the time of a step that waits for `what`; a step that was stopped is the last."""
 
     def __init__(self, safeguards: Safeguards, step: SettleStep, what: str) -> None:
         self._safeguards = safeguards
@@ -163,11 +156,7 @@ def settle_steps_of(
 ) -> Iterator[SettleStep]:
     """Yield the steps for a suspect, each when the steps before have not sufficed.
 
-    Args:
-        safeguards: bound what may wait.
-        frameworks: free memory of their devices.
-        own: gives the user's own ways to free memory.
-        known: threads that ran before the test.
+    `own` gives the user's ways to free memory; `known` are the threads that ran before the test.
     """
     yield full_collection(safeguards)
     yield from device_steps(safeguards, frameworks)
@@ -188,11 +177,9 @@ def steps_that_can_release(settle_steps: Iterable[SettleStep], known: frozenset[
 class Settling:
     """Take settle steps until no suspect is alive.
 
-    Args:
-        suspects: strong references to the arrays; **emptied** here, since the caller's list would keep them alive.
-        known: threads that ran before the test. While another thread runs, what dies may have been an argument of it,
-            which it drops just before it ends: that is no cycle.
-        threaded: whether such a thread ran when the suspects were searched for.
+    `suspects` is **emptied**, since the caller's list would keep the arrays alive. While a thread that did not run
+    before the test (`known`) runs, what dies may have been an argument of it, which it drops just before it ends: that
+    is no cycle. `threaded` tells whether such a thread ran when the suspects were searched for.
 
     Attributes:
         alive: ids of the arrays that are still alive.
