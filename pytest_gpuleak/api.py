@@ -125,8 +125,9 @@ def assert_no_leak(
 
         assert_no_leak(lambda: train_step(model, batch))
 
-    The function is called once, which fills its caches, and then `repeat` times more. What each further call adds is a
-    leak, however small; what only the first call left fails from `retained_mb` up. The function's result is dropped.
+    The function is called once, which fills its caches, and then `repeat` times more. Arrays that every further call
+    adds are a leak, however small; arrays that only the first call left fail from `retained_mb` up. The function's
+    result is dropped.
 
     Args:
         function: called without arguments.
@@ -209,7 +210,7 @@ class Holders(Sequence[Holder]):
     Use it as a sequence of `Holder`, or as text (``print(holders(tensor))``). It holds plain data only.
 
     Attributes:
-        autograd: what the autograd graph behind the object retains; None without a graph.
+        autograd: the memory that the autograd graph behind the object retains; None without a graph.
     """
 
     def __init__(self, found: Sequence[Holder], autograd: Autograd | None) -> None:

@@ -26,12 +26,7 @@ OUTCOME_WORDS: dict[Outcome, str] = {
 
 
 class Attempt:
-    """An attempt of a test, while it runs.
-
-    Args:
-        nodeid: pytest's id of the test.
-        policy: what it may leave behind.
-    """
+    """An attempt of a test, while it runs."""
 
     __slots__ = ("duration_s", "nodeid", "outcome", "overhead_s", "policy", "why")
 
@@ -47,11 +42,7 @@ class Attempt:
 class AttemptLog:
     """Follow the attempts of one process's tests, and create their records.
 
-    Args:
-        config: pytest's config.
-        settings: the run's settings.
-        worker: the xdist worker's id, or ``main``.
-        lines: receives lines on what could not be done, for the end of the run.
+    `worker` is the xdist worker's id, or ``main``; `lines` receives what could not be done, for the end of the run.
     """
 
     def __init__(self, config: pytest.Config, settings: Settings, worker: str, lines: list[str]) -> None:
@@ -80,7 +71,7 @@ class AttemptLog:
 
     @property
     def policy(self) -> Policy:
-        """What the running test may leave behind."""
+        """The running test's policy."""
         return self._default if self.attempt is None else self.attempt.policy
 
     def begin(self, nodeid: str, policy: Policy) -> Attempt:
@@ -103,7 +94,7 @@ class AttemptLog:
                 attempt.why = f"it {OUTCOME_WORDS[outcome]} in {report.when}: its traceback may hold its locals"
 
     def note_failure(self, nodeid: str) -> None:
-        """Note a failed report of the running test beside those of its phases (a sub-test's)."""
+        """Note a failed report of the running test beside the reports of its phases (a sub-test's)."""
         attempt = self.attempt
         if attempt is not None and attempt.nodeid == nodeid and attempt.outcome in CHECKED:
             attempt.outcome, attempt.why = "failed", "a sub-test failed: its traceback may hold its locals"
@@ -121,14 +112,9 @@ class AttemptLog:
         memory: dict[str, dict[str, int]],
         began: float,
     ) -> TestRecord:
-        """End the attempt and return its record.
+        """End the attempt and return its record. A fault that may hide something turns ``clean`` into ``unchecked``.
 
-        Args:
-            item: the test.
-            verdict: the verdict. A fault that may hide something turns ``clean`` into ``unchecked``.
-            findings: what was found.
-            memory: the counters before and after, by device.
-            began: when the check of the attempt began (`time.perf_counter`).
+        `memory` has the counters before and after, by device; the check began at `began` (`time.perf_counter`).
         """
         attempt = self.attempt
         assert attempt is not None
@@ -152,12 +138,7 @@ class AttemptLog:
         return record
 
     def unchecked(self, item: pytest.Item | None, why: str) -> TestRecord:
-        """Return the record of the running attempt, without a verdict.
-
-        Args:
-            item: the test; None where it is not available.
-            why: the reason.
-        """
+        """Return the record of the running attempt, without a verdict."""
         return self._record(item, "unchecked", why)
 
     def _record(self, item: pytest.Item | None, verdict: Verdict, why: str | None) -> TestRecord:

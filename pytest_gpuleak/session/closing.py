@@ -38,13 +38,6 @@ class Run:
     """The parts of a run that its end uses.
 
     Attributes:
-        config: pytest's config.
-        settings: the run's settings.
-        check: the leak check of this process.
-        ledger: the tests' records.
-        recorder: takes the records, and has the journal.
-        completeness: tells which tests did not run.
-        baseline: the known leaks, where the run has a list of them.
         surroundings: the CI service to inform; None: none.
         lines: what could not be watched, a line each.
         faults: steps of the end of the run that failed, a line each.
@@ -66,13 +59,7 @@ class Run:
     published: list[str] = dataclasses.field(default_factory=list)
 
     def attempt(self, what: str, part: Callable[[], _T], otherwise: Callable[[], _T]) -> _T:
-        """Run a step of the end of the run; if it fails, note a line and return the substitute.
-
-        Args:
-            what: the step, in words.
-            part: does it.
-            otherwise: gives the substitute for its result.
-        """
+        """Run a step (`what`) of the end of the run; if it fails, note a line and return the substitute."""
         from pytest_gpuleak.model.isolation import isolated
 
         def note(why: str) -> _T:

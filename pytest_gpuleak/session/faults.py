@@ -32,12 +32,7 @@ _RUNNERS: Final = ("pytest_gpuleak", "_pytest", "pluggy")
 
 
 class Faults:
-    """Note the failures in one process, as text.
-
-    Args:
-        config: pytest's config.
-        shorten: makes a path relative to the rootdir.
-    """
+    """Note the failures in one process, as text."""
 
     def __init__(self, config: pytest.Config, shorten: Callable[[str], str]) -> None:
         self._config = config
@@ -52,10 +47,7 @@ class Faults:
     def guard(self, stage: Stage, nodeid: str, code: CodeType | None = None) -> Guard:
         """Return a context for the stage: an error ends it, is noted and goes no further.
 
-        Args:
-            stage: the step.
-            nodeid: the test, or for a fixture ``baseid::name``.
-            code: the user code that is called, for an error without a frame of it (a wrong signature).
+        For `nodeid` and `code` see `engine.stages.Safeguards.guard`.
         """
         return Guard(self, stage, nodeid, code)
 
@@ -74,14 +66,7 @@ class Faults:
         return self.add(stage, text, nodeid, key)
 
     def add(self, stage: Stage, text: str, nodeid: str, key: str = "") -> str:
-        """Note a fault without an exception, and return its text.
-
-        Args:
-            stage: the step.
-            text: what went wrong.
-            nodeid: the test, or for a fixture ``baseid::name``.
-            key: what faults of the same kind share; the text by default.
-        """
+        """Note a fault without an exception, and return its text. Faults of a kind share `key`, by default the text."""
         fault = f"{stage.name} failed: {text}"
         noted = self.of_session if stage.of_session else self._texts
         if fault not in noted:
@@ -114,11 +99,7 @@ class Faults:
 
 
 class Guard:
-    """The context of one stage, see `Faults.guard`. Lets `KeyboardInterrupt` through.
-
-    Attributes:
-        fault: what went wrong, as text; empty: nothing.
-    """
+    """The context of one stage, see `Faults.guard`. Lets `KeyboardInterrupt` through."""
 
     __slots__ = ("_code", "_faults", "_nodeid", "_stage", "fault")
 

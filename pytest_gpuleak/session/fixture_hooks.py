@@ -22,12 +22,9 @@ PLUGIN_ERRORS = (Exception, OutcomeException)
 
 
 class FixtureHooks:
-    """Report the setups and teardowns of higher-scoped fixtures.
+    """Report the setups and teardowns of higher-scoped fixtures to `events`, outermost first.
 
-    Args:
-        events: the listeners, outermost first.
-        policy_of: what a fixture may leave behind, by the request that it is set up for.
-        shorten: makes a path relative to the rootdir.
+    `policy_of` returns what a fixture may leave behind, by the request that it is set up for.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""Share the frameworks of one pytest run: the plugin's own, and later those of a conftest.py."""
+"""Share the frameworks of one pytest run: the plugin's own, and later a conftest.py's."""
 
 from __future__ import annotations
 

@@ -37,9 +37,7 @@ if TYPE_CHECKING:
 class LeakCheck:
     """Check the tests of one process. Follows fixtures as `FixtureEvents` does.
 
-    Args:
-        baseline: the known leaks, where the run has a list of them.
-        detailed: whether to record the counters and peaks of a test.
+    Counters and peaks of a test are recorded if `detailed`.
     """
 
     def __init__(
@@ -185,7 +183,7 @@ class LeakCheck:
         if released:
             self._check_fixtures(released)
         processes = self._left_processes(nodeid)
-        # A scan of the heap takes long enough for a thread to end meanwhile.
+        # A scan of the heap takes long enough for a thread to end during it.
         before = frozenset() if tracker.detector.sees_only_young else running_threads()
         arrays = tracker.left_arrays()
         # Read at once: a thread that ends while the modules for suspects load releases what it held.
@@ -291,7 +289,7 @@ class LeakCheck:
         processes = self.tracker.processes
         try:
             return processes.left() if processes.suspects() else []
-        except Exception as error:  # noqa: BLE001 - what the operating system says costs no verdict on memory
+        except Exception as error:  # noqa: BLE001 - an error of the operating system costs no verdict on memory
             from pytest_gpuleak.engine.stages import PROCESSES
 
             self.attempts.faults.note(PROCESSES, error, nodeid)

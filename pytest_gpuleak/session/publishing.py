@@ -77,7 +77,7 @@ def publish(report: RunReport, rootpath: Path, surroundings: Surroundings) -> li
 
 
 def print_lines(lines: list[str]) -> None:
-    """Print lines where no terminal reporter does; what the output cannot encode is escaped."""
+    """Print lines where no terminal reporter does; characters that the output cannot encode are escaped."""
     encoding = sys.stdout.encoding or "ascii"
     for line in lines:
         print(line.encode(encoding, "backslashreplace").decode(encoding))  # noqa: T201 - CI reads it there

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class Rank(NamedTuple):
-    """This process among those that run the same tests together: its number, from 0, and their total."""
+    """This process's number, from 0, among the processes that run the same tests together, and their total."""
 
     number: int
     total: int

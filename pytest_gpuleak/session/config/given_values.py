@@ -22,10 +22,7 @@ _BY_NAME = {option.name: option for option in OPTIONS}
 class Given(NamedTuple):
     """A value that is given for an option.
 
-    Attributes:
-        value: the value, parsed.
-        place: where it is given, as a usage error names it.
-        folder: what a relative path is relative to.
+    `place` names where, for a usage error; relative paths are relative to `folder`.
     """
 
     value: Any

@@ -18,11 +18,8 @@ _MAX_COUNT = 2**63 - 1
 class Kind(NamedTuple):
     """A kind of value.
 
-    Attributes:
-        metavar: its placeholder in the help; empty for a switch, which takes no value on the command line.
-        accepts: what is accepted, as the end of a usage error.
-        parse: reads text, or what a marker or TOML gives. Raises ValueError.
-        action: what argparse does with it.
+    `metavar` is its placeholder in the help, empty for a switch; `accepts` ends a usage error; `parse` reads text, or
+    what a marker or TOML gives, and raises ValueError; `action` is argparse's.
     """
 
     metavar: str
@@ -114,12 +111,7 @@ REASON = Kind("TEXT", 'a text that is not empty: reason="..."', _parse_reason)
 
 
 def why_not_accepted(arguments: Mapping[str, object], known: Mapping[str, Kind]) -> str | None:
-    """Tell why a marker's arguments are not accepted: the first bad argument; None where all are accepted.
-
-    Args:
-        arguments: the values by name.
-        known: the kinds of the arguments that the marker takes.
-    """
+    """Tell why a marker's arguments are not accepted: the first bad argument; None where all are accepted."""
     for name, given in arguments.items():
         if name not in known:
             return f"unknown argument {name}={show(given)}, accepted are: {', '.join(known)}"

@@ -36,14 +36,10 @@ NAME_LIMIT = 200
 
 
 class Hang:
-    """Report a part of the check that hangs, and write what is known.
+    """Report a part of the check that hangs (`what`), and write what is known.
 
-    Args:
-        what: the part, as in "hangs in ...".
-        advice: what the user can do.
-        item: the test; None where only its id is known.
-        findings: returns what is known of the test's leaks. Called when something hangs.
-        before: called before anything is reported.
+    `item` is None where only its id is known; `findings` returns what is known of the test's leaks when it hangs;
+    `before` is called before anything is reported.
     """
 
     def __init__(
@@ -70,9 +66,7 @@ class Hang:
     def tell(self, frame: FrameType | None, stderr: int) -> None:
         """Report what hangs and write the reports; the watchdog then ends the process.
 
-        Args:
-            frame: the innermost frame of the thread that hangs.
-            stderr: a descriptor of the process's stderr.
+        `frame` is the innermost frame of the hanging thread, `stderr` a descriptor of the process's stderr.
         """
         root = self._attempts.root
         place = describe_place(frame, lambda path: is_user_file(path, root), lambda path: shorten(path, root))
@@ -117,16 +111,10 @@ class Hang:
 
 
 def run_bounded(attempts: AttemptLog, call: Callable[[], _Answer], what: str, advice: str) -> _Answer:
-    """Call a part of the check that may wait for something, and return its result.
+    """Call a part of the check that may wait, as `engine.stages.Safeguards.bounded` says.
 
-    Args:
-        attempts: knows the running test.
-        call: the part.
-        what: what it is, in words.
-        advice: what the user can do if it hangs.
-
-    Raises:
-        CheckTimeoutError: it was stopped after `stages.CHECK_LIMIT_S`. If it cannot be stopped, the session is ended.
+    Raises CheckTimeoutError if it was stopped after `stages.CHECK_LIMIT_S`. If it cannot be stopped, the session is
+    ended.
     """
     results: list[_Answer] = []
     hang = Hang(attempts, what, advice)

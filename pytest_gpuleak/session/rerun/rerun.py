@@ -53,8 +53,8 @@ class TeardownTimeoutError(TimeoutError):
 def limit_of(expected_s: float, limit_s: float) -> float:
     """Return the seconds that a re-run may take, and its teardown again.
 
-    `expected_s` are those of the first run and of the higher-scoped fixtures to set up again, `limit_s` the user's
-    limit.
+    `expected_s` is the duration of the first run and of the higher-scoped fixtures to set up again, `limit_s` the
+    user's limit.
     """
     return min(limit_s, BASE_LIMIT_S + FACTOR * expected_s)
 
@@ -184,8 +184,7 @@ class _Phases:
 def _fresh_instance(item: pytest.Item) -> Iterator[None]:
     """Give a method of a plain test class a new instance, and restore the old instance afterwards.
 
-    pytest keeps the first instance until the session ends; a second run on it would see what the first left in
-    ``self``.
+    pytest keeps the first instance until the session ends; a second run on it would see its changed attributes.
     """
     attributes = vars(item)
     bound = attributes.get("_obj")
@@ -218,7 +217,7 @@ def _interrupts() -> Iterator[_Interrupt]:
         threading.current_thread() is not threading.main_thread()
         or signal.getsignal(signal.SIGINT) is not signal.default_int_handler
     ):
-        interrupt.came = True  # cannot be told apart: taken for the user's
+        interrupt.came = True  # cannot be distinguished: taken for the user's
         yield interrupt
         return
 

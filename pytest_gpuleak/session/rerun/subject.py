@@ -24,17 +24,14 @@ if TYPE_CHECKING:
     from pytest_gpuleak.session.attempt import AttemptLog
 
 RERUN_ADVICE = "mark the test with @pytest.mark.gpu_leak(confirm=0), and it is not run again"
-"""What the user can do about a re-run that hangs."""
+"""Advice to the user about a re-run that hangs."""
 
 
 class ItemSubject:
-    """A suspected test. See `engine.subject.Subject`.
+    """A suspected test, whose teardown is over. See `engine.subject.Subject`.
 
-    Args:
-        item: the test; its teardown is over.
-        expected_s: seconds that a re-run will take, with the fixtures to set up again.
-        log_handlers: pytest's handlers that keep records.
-        settle_steps: gives the user's own ways to free memory, by nodeid.
+    `expected_s` are the seconds that a re-run will take, with the fixtures to set up again; `settle_steps` gives the
+    user's own ways to free memory, by nodeid.
     """
 
     counts_running_frames = False

@@ -122,7 +122,7 @@ class _Watchdog:
         self._watcher = 0
         self._signal: int | None = None
         self._previous: Any = None
-        self._handler: Any = self._on_signal  # one object, so that it can be told from the test's handlers
+        self._handler: Any = self._on_signal  # one object, to distinguish it from the test's handlers
         self._mask: set[Any] = set()
         self._stderr = -1
         self._status: os.stat_result | None = None
@@ -190,7 +190,7 @@ class _Watchdog:
             pause.acquire(timeout=1e-5)
 
     def _install(self) -> None:
-        """Take a signal, in the main thread, where alone handlers run."""
+        """Install a signal's handler, in the main thread, since handlers run only there."""
         if self._thread != threading.main_thread().ident:
             return
         if hasattr(signal, "pthread_sigmask"):

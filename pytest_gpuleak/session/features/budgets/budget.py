@@ -48,12 +48,9 @@ class Budget(NamedTuple):
 
 
 class Excess(NamedTuple):
-    """A budget that was exceeded. Sizes in bytes.
+    """A budget that was exceeded on `device`, where most was added. Sizes in bytes.
 
-    Attributes:
-        device: the device on which most was added.
-        peak: what counted against the budget.
-        before: what was in use before the test.
+    `peak` is what counted against the budget, `before` was in use before the test.
     """
 
     budget: Budget

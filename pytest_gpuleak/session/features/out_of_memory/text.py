@@ -65,13 +65,9 @@ _POWERS = {"b": 0, "k": 1, "m": 2, "g": 3, "t": 4, "p": 5, "e": 6}
 
 
 class Shortage(NamedTuple):
-    """The content of an out-of-memory error.
+    """The content of an out-of-memory error, in bytes, None where not stated.
 
-    Attributes:
-        device: ``cuda:0``, or ``host``; None for a device that it does not name.
-        requested: bytes that were requested; None: not stated.
-        total: bytes of the device; None: not stated.
-        free: free bytes of the device; None: not stated.
+    The device is ``cuda:0`` or ``host``; None if the error names no device.
     """
 
     device: str | None
@@ -81,11 +77,9 @@ class Shortage(NamedTuple):
 
 
 class DeviceFacts(NamedTuple):
-    """One device. A figure is None where it is unknown.
+    """A device in bytes, None where unknown.
 
-    Attributes:
-        free: bytes that no process uses.
-        largest_free: bytes of the largest free block in the allocator's cache.
+    `free` is used by no process; `largest_free` is the largest free block in the allocator's cache.
     """
 
     device: str
@@ -120,14 +114,14 @@ class OutOfMemory:
     """Everything known when memory has run out.
 
     Attributes:
-        shortage: what the error says.
-        devices: those that this process uses.
+        shortage: the content of the error.
+        devices: the devices that this process uses.
         host: None where a device ran out.
         earlier: what tests and fixtures that have ended left behind.
         fixtures: what fixtures that are still set up hold.
         own: the failing test's live tensors.
-        others: live tensors of none of these.
-        nvml: what the driver says, by device.
+        others: all other live tensors.
+        nvml: the driver's readings, by device.
     """
 
     shortage: Shortage
@@ -167,7 +161,7 @@ def group_readings(readings: Iterable[ArrayReading]) -> tuple[Group, ...]:
 
 
 def error_chain(error: BaseException) -> Iterator[BaseException]:
-    """Return the error and those behind it (causes, contexts, members of groups), nearest first, each once.
+    """Return the error, its causes, contexts and members of groups, nearest first, each once.
 
     At most `MAX_ERRORS`: user code may build endless chains.
     """

@@ -1,4 +1,4 @@
-"""Cut lists that a test appends to back to what the first run left, once the verdict is reached.
+"""Cut lists that a test appends to back to their length after the first run, once the verdict is reached.
 
 The lists may hold what leaked (a log handler with a batch, a mock's call arguments): cut back right after a re-run,
 they would hide growth. Until then only weak references and lengths are held, so that nothing is kept alive and no

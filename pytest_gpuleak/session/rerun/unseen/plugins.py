@@ -21,12 +21,10 @@ if TYPE_CHECKING:
 
 
 class Hidden(NamedTuple):
-    """A plugin from which a re-run is hidden.
+    """A plugin (whose `module` is loaded with it) from which a re-run is hidden.
 
-    Attributes:
-        module: a module that is loaded with the plugin.
-        why: what the plugin would record of a re-run.
-        hide: notes the plugin's state or switches it off; returns the function that undoes this.
+    `why` names what it would record of a re-run. `hide` notes the plugin's state or switches it off, and returns the
+    function that undoes this.
     """
 
     module: str
@@ -35,12 +33,7 @@ class Hidden(NamedTuple):
 
 
 class Refused(NamedTuple):
-    """A plugin under which a test is not run again.
-
-    Attributes:
-        module: a module that is loaded with the plugin.
-        why_not: gives the reason; empty where the test may be run again.
-    """
+    """A plugin (whose `module` is loaded with it) under which a test is not run again, unless `why_not` returns ""."""
 
     module: str
     why_not: Callable[[pytest.Item], str]

@@ -109,7 +109,7 @@ def _keep_integer_digits() -> Restore:
 def _pause_tracing() -> Restore:
     """Take debuggers and profilers off this thread during a re-run.
 
-    Those for future threads stay: a test of them would fail its re-run.
+    Hooks for future threads stay: a test of them would fail its re-run.
     """
     trace, profile = sys.gettrace(), sys.getprofile()
     threads = keep_names(vars(threading), ["_trace_hook", "_profile_hook"])

@@ -28,7 +28,7 @@ def unreported(item: pytest.Item) -> Iterator[None]:
     manager, hooks = item.config.pluginmanager, item.config.hook
     subset = manager.subset_hook_caller
     users = [impl.plugin for impl in hooks.pytest_runtest_makereport.get_hookimpls() if _is_users(impl, item)]
-    # Use pluggy's own callers, since a plugin that lists its hooks meanwhile reads their implementations.
+    # Use pluggy's own callers: a plugin that lists its hooks during the re-run reads their implementations.
     replacements: dict[str, Any] = {name: subset(name, manager.get_plugins()) for name in SWALLOWED}
     replacements["pytest_runtest_makereport"] = subset("pytest_runtest_makereport", users)
 

@@ -32,7 +32,7 @@ def all_of(restores: Iterable[Restore]) -> Restore:
 
 
 def keep_names(namespace: MutableMapping[str, Any], names: Iterable[str]) -> Restore:
-    """Note what the namespace has under these names; names that it lacks are removed later."""
+    """Note the values of these names in the namespace; names that it lacks are removed later."""
     saved = {name: namespace.get(name, _MISSING) for name in names}
 
     def restore() -> None:

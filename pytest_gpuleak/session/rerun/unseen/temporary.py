@@ -1,4 +1,4 @@
-"""Remove folders that pytest makes for a re-run (`tmp_path`), so that those of later tests keep their names."""
+"""Remove folders that pytest makes for a re-run (`tmp_path`), so that later tests' folders keep their names."""
 
 from __future__ import annotations
 

@@ -31,10 +31,8 @@ __all__ = ["Hidden", "NotHiddenError", "unseen", "why_not_again"]
 class Hidden:
     """A re-run that is hidden.
 
-    Attributes:
-        failed_subtests: tells how many of its sub-tests have failed: they fail no phase's report.
-        lift: allows reports and terminal output again. The watchdog calls it from its own thread where the re-run hangs
-            and the session is ended.
+    `failed_subtests` counts its failed sub-tests, which fail no phase's report. `lift` allows reports and terminal
+    output again: the watchdog calls it from its own thread where the re-run hangs and the session is ended.
     """
 
     failed_subtests: Callable[[], int]
@@ -45,8 +43,7 @@ class Hidden:
 def unseen(item: pytest.Item) -> Iterator[Hidden]:
     """Undo what a re-run of the test does within this context, or keep it from the records.
 
-    Raises:
-        NotHiddenError: a plugin would record it.
+    Raises NotHiddenError if a plugin would record it.
     """
     with contextlib.ExitStack() as stack:
         silence = stack.enter_context(contextlib.ExitStack())
