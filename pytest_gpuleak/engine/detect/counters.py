@@ -90,7 +90,7 @@ class CounterWatch:
                 probe.start()
             except ProbeUnavailable as why:
                 self._drop(probe, f"not watched: {why}", failed=False)
-            except Exception as error:  # noqa: BLE001 - whatever is wrong with a counter costs the run that counter
+            except Exception as error:  # noqa: BLE001 - an error of a counter costs the run this counter only
                 self._drop(probe, f"not watched: {type(error).__name__}: {error}")
 
     def add_devices(self, probe: DeviceProbe) -> None:

@@ -46,7 +46,7 @@ class FixtureOwnership:
         self._owners: list[OwnedSetup] = []  # being set up or torn down, outermost first
         self._released: list[OwnedSetup] = []
         self._own: set[int] = set()
-        self._before: list[set[int]] = []  # what was there when a teardown under way began, outermost first
+        self._before: list[set[int]] = []  # ids that were there when a running teardown began, outermost first
         self.others: set[int] = set()
         """Ids of arrays in the test's epoch that higher-scoped fixtures made during their teardown."""
 
