@@ -1,4 +1,4 @@
-"""The engine without pytest: for a notebook, a debugger, a training script, or a test of one function."""
+"""Use the engine without pytest: in a notebook, a debugger, a training script, or a test of one function."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 _RUNS = "the block has not ended"
-"""Why nothing is said of a block yet."""
+"""Why an unfinished block is not judged."""
 
 
 class LeakError(AssertionError):
@@ -43,13 +43,13 @@ class LeakError(AssertionError):
 
 
 class Leaks(Sequence[Finding]):
-    """What a watched block left behind: empty until the block has ended, and where it left nothing.
+    """What a watched block left behind: empty until the block has ended, and if it left nothing.
 
-    Use it as a sequence of findings, in a condition, or as text (``print(leaks)``). It holds plain data alone.
+    Use it as a sequence of findings, in a condition, or as text (``print(leaks)``). It holds plain data only.
 
     Attributes:
-        why_unchecked: why the block was not judged: it raised, or has not ended. None once it has been judged; then an
-            empty sequence means that nothing was left behind.
+        why_unchecked: why the block was not judged: it raised, or has not ended. None once it was judged; an empty
+            sequence then means that nothing was left behind.
     """
 
     def __init__(self, findings: list[Finding]) -> None:
@@ -78,7 +78,7 @@ class Leaks(Sequence[Finding]):
 
     @property
     def bytes(self) -> int:
-        """Bytes left behind in all, each storage once; what the collector freed is not among them."""
+        """Bytes left behind in all, each storage once, without what the collector freed."""
         return sum(found.bytes for found in self._findings if found.kind != "cycle")
 
 
@@ -92,9 +92,9 @@ def watch() -> Iterator[Leaks]:
             train_step()
         print(leaks)
 
-    A block runs once, so its findings are ``unconfirmed``: what a cache filled once holds is among them; so is what a
-    local variable of the caller still holds. Use `assert_no_leak` to tell growth from caches. A block that raises is
-    not judged, since the traceback holds its locals: `Leaks.why_unchecked` and ``print(leaks)`` say so.
+    A block runs once, so its findings are ``unconfirmed``: they include what a cache or a local variable of the caller
+    holds. Use `assert_no_leak` to tell growth from caches. A block that raises is not judged, since the traceback holds
+    its locals: `Leaks.why_unchecked` and ``print(leaks)`` say so.
     """
     findings: list[Finding] = []
     leaks = Leaks(findings)
@@ -125,16 +125,16 @@ def assert_no_leak(
 
         assert_no_leak(lambda: train_step(model, batch))
 
-    The function is called once, which fills its caches, and then `repeat` times more. What is left behind in addition
-    by every one of these is a leak, however small; what the first call left and no other adds to fails from
-    `retained_mb` up. What the function returns is dropped.
+    The function is called once, which fills its caches, and then `repeat` times more. Arrays that every further call
+    adds are a leak, however small; arrays that only the first call left fail from `retained_mb` up. The function's
+    result is dropped.
 
     Args:
         function: called without arguments.
         repeat: further calls, 1 or more.
         tensors: arrays a call may leave behind growing.
         mb: MiB (or a size such as ``"512KiB"``) per device that a call may leave behind growing.
-        retained_mb: MiB (or a size) per device from which residue that does not grow fails.
+        retained_mb: MiB (or a size) per device from which what is left behind and does not grow fails.
 
     Raises:
         LeakError: the function leaks.
@@ -168,13 +168,12 @@ def _size(name: str, given: float | str) -> int:
 
 
 def _check(tracker: RunTracker, check: SuspectCheck) -> tuple[Finding, ...]:
-    """Return the findings on the run that has just ended; none where it has left nothing."""
     arrays = tracker.left_arrays()
     return check.check(arrays, tracker.counters.end(), []) if arrays else ()
 
 
 def render(findings: Sequence[Finding]) -> str:
-    """The findings as the terminal report explains them."""
+    """Return the findings as the terminal report explains them."""
     return "\n".join(line for found in findings for line in _render_safely(found))
 
 
@@ -188,7 +187,7 @@ def _render_safely(finding: Finding) -> list[str]:
 
 @contextlib.contextmanager
 def _tracker() -> Iterator[tuple[RunTracker, SessionKnowledge]]:
-    """A tracker for this process, within another's epoch too (a test that the plugin checks), and what it is told."""
+    """Create a tracker for this process, even within the epoch of a test that the plugin checks."""
     safeguards = Unguarded()
     tracker = RunTracker(own_frameworks(), safeguards)
     tracker.start(Policy())
@@ -199,19 +198,19 @@ def _tracker() -> Iterator[tuple[RunTracker, SessionKnowledge]]:
 
 
 BUDGET_S = 5.0
-"""Seconds that a search may take unless the caller says otherwise."""
+"""Seconds that a search may take by default."""
 
 GRAPH_BUDGET_S = 1.0
 """Seconds that counting what a graph retains may take."""
 
 
 class Holders(Sequence[Holder]):
-    """The holders of an object, most actionable first; to free it takes an edit for each.
+    """The holders of an object, most actionable first; freeing it takes an edit for each.
 
-    Use it as a sequence of `Holder`, or as text (``print(holders(tensor))``). It holds plain data alone.
+    Use it as a sequence of `Holder`, or as text (``print(holders(tensor))``). It holds plain data only.
 
     Attributes:
-        autograd: what the autograd graph behind the object retains; None for anything without one.
+        autograd: the memory that the autograd graph behind the object retains; None without a graph.
     """
 
     def __init__(self, found: Sequence[Holder], autograd: Autograd | None) -> None:
@@ -246,15 +245,15 @@ def holders(value: object, *, budget_s: float = BUDGET_S) -> Holders:
         >>> pytest_gpuleak.holders(loss)
         held by  app.metrics.HISTORY[0]['loss']  (module global, app/metrics.py:3)
 
-    The variable of the caller's that was passed does not count where it is a global of the caller's module, as in a
-    notebook: that one is known. A local variable does, where nothing else holds the object.
+    The caller's variable that was passed does not count if it is a global of the caller's module, as in a notebook. A
+    local variable counts if nothing else holds the object.
 
     Args:
-        value: any live object; a number, a string and the like are shared by too many to tell anything.
+        value: any live object; numbers, strings and the like are shared too widely for an answer.
         budget_s: seconds after which the search stops with what it has.
 
     Returns:
-        One holder at least: of kind ``native`` or ``unknown`` where no root leads to the object.
+        At least one holder: of kind ``native`` or ``unknown`` if no root leads to the object.
     """
     from pytest_gpuleak.explain.explain import explain
 
@@ -263,14 +262,14 @@ def holders(value: object, *, budget_s: float = BUDGET_S) -> Holders:
     known = set() if namespace is None else {(namespace, id(value))}
     with whole_heap():
         (found,) = explain(targets, budget_s=budget_s, known=known)
-        if known and not found.holder.path and found.holder.kind in ("native", "unknown"):  # nothing but that variable
+        if known and not found.holder.path and found.holder.kind in ("native", "unknown"):  # only that variable
             (found,) = explain(targets, budget_s=budget_s)
     graph = own_frameworks().graph_size(targets, GRAPH_BUDGET_S)
     return Holders([_marked(holder) for holder in (found.holder, *found.others)], graph)
 
 
 def _namespace_of_caller() -> int | None:
-    """The id of the caller's globals, where it is code of a module and not of a function."""
+    """Return the id of the caller's globals, if the caller is module code and no function."""
     frame: types.FrameType | None = sys._getframe(1)
     while frame is not None and belongs_to_plugin(frame.f_globals):
         frame = frame.f_back

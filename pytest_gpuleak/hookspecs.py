@@ -1,4 +1,4 @@
-"""The plugin's own hooks, for a conftest.py or another plugin to implement."""
+"""Define the plugin's own hooks, for a conftest.py or another plugin to implement."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ if TYPE_CHECKING:
 
 @pytest.hookspec
 def pytest_gpuleak_settle(config: pytest.Config, nodeid: str) -> None:
-    """Let go of what is kept on purpose before a suspect test is judged.
+    """Release what is kept on purpose before a suspect test is judged.
 
-    Called after a full collection, while arrays that the test left are still alive, before short waits and before
-    the test is run again. Clear the project's own caches here, stop background work, or wait for it.
+    Called after a full collection, while arrays that the test left are still alive, before short waits and re-runs.
+    Clear the project's own caches here, stop background work, or wait for it.
 
     Args:
         config: pytest's config.
@@ -25,12 +25,9 @@ def pytest_gpuleak_settle(config: pytest.Config, nodeid: str) -> None:
 
 @pytest.hookspec
 def pytest_gpuleak_arrays(config: pytest.Config) -> list[ArrayFramework | Framework]:
-    """More array frameworks to watch, beside torch: objects with the methods of ``ArrayFramework``.
+    """Return more array frameworks to watch, beside torch: objects with the methods of ``ArrayFramework``.
 
-    A framework with devices, or with native code that keeps arrays alive, is an object of a class derived from
-    ``Framework``. Both are in `pytest_gpuleak.adapters.protocol`.
-
-    Args:
-        config: pytest's config.
+    A framework with devices, or with native code that keeps arrays alive, derives from ``Framework``. Both are in
+    `pytest_gpuleak.adapters.protocol`.
     """
     raise AssertionError("a specification is never called")

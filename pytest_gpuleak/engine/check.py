@@ -1,4 +1,4 @@
-"""What is done about a suspect: settle, run again, explain, judge. Loaded when the first suspect turns up."""
+"""Check a suspect: settle, run again, explain, judge. Loaded with the first suspect."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from pytest_gpuleak.model.readings import Growth
 
 CHEAP_STEPS = (Collection(1), YoungCollection())
-"""What is tried before anything that walks the whole heap."""
+"""Steps that run before any step that walks the whole heap."""
 
 
 def _drop(_setups: list[OwnedSetup]) -> None:
@@ -39,14 +39,9 @@ def _drop(_setups: list[OwnedSetup]) -> None:
 
 
 class SuspectCheck:
-    """The check of one subject that has left arrays, memory or processes behind.
+    """Check one subject that has left arrays, memory or processes behind.
 
-    Args:
-        tracker: watches the runs.
-        knowledge: what is known of the session.
-        subject: the test or function.
-        policy: what it may leave behind.
-        check_fixtures: judges the fixtures that a re-run has torn down.
+    `check_fixtures` judges the fixtures that a re-run has torn down.
     """
 
     def __init__(
@@ -77,20 +72,17 @@ class SuspectCheck:
         *,
         threaded: bool = False,
     ) -> tuple[Finding, ...]:
-        """Return the findings. A stage that fails is left out, and those after it go on with what is known.
+        """Return the findings. A stage that fails is left out; the following stages work with what is known.
 
-        Args:
-            arrays: strong references to what the first run left; emptied here, before any of the user's code runs.
-            growth: what it has added to the counters.
-            processes: those that it has started and that still run.
-            threaded: whether a thread that it has started ran when the arrays were looked for.
+        `arrays` are strong references to what the first run left, emptied here before user code runs; `threaded` tells
+        whether a thread that it started ran when they were searched for.
         """
         tracker, investigation = self._tracker, self._arrays
         self._processes = ProcessEvidence(tracker, self._policy, processes, self._knowledge.is_user_file)
         stays = False
         with self._guard(READ):
             stays = self._take_in(arrays, growth, threaded=threaded)
-        arrays.clear()  # what raised may have kept them
+        arrays.clear()  # an error may have kept the references
         why = ""
         with contextlib.ExitStack() as afterwards:
             if stays or processes:
@@ -120,7 +112,6 @@ class SuspectCheck:
         return described(found, why, self._knowledge, self._subject.nodeid)
 
     def _take_in(self, arrays: list[object], growth: Growth, *, threaded: bool) -> bool:
-        """Settle what a run left and note what stays; return whether anything does."""
         tracker, investigation = self._tracker, self._arrays
         steps = settle_steps_of(self._safeguards, tracker.frameworks, self._subject.settle_steps, tracker.threads)
         stays = investigation.add_run(arrays, steps, tracker.threads, CHEAP_STEPS, threaded=threaded)
@@ -137,7 +128,7 @@ class SuspectCheck:
         with self._guard(VERDICT):
             found = self._judge_arrays()
         if found is None:
-            # The runs cannot be compared: the first one alone is judged.
+            # Without a comparison of the runs, the first run alone is judged.
             investigation.forget_reruns()
             with self._guard(READ):
                 found = self._judge_arrays()
@@ -148,7 +139,7 @@ class SuspectCheck:
         return found or ()
 
     def _judge_arrays(self) -> tuple[Finding, ...]:
-        """Judge what is known of the arrays; the same evidence once, since 100,000 arrays take a second."""
+        """Judge the arrays, and reuse the result while the evidence is the same (docs/developing/performance.md)."""
         evidence = self._arrays.evidence()
         if self._judged is None or self._judged[0] is not evidence:
             self._judged = evidence, judge(self._evidence(), self._policy)
@@ -162,7 +153,7 @@ class SuspectCheck:
         return "no re-run was asked for" if self._policy.confirm == 0 else self._subject.why_not_again()
 
     def _confirm(self) -> str:
-        """Run it again until it is seen not to grow, or as often as asked; return why that ended early, if it did."""
+        """Run again until the subject does not grow, or as often as asked; return why that ended early, if it did."""
         tracker, counters = self._tracker, self._counters
         left, recorded = self._policy.confirm, False
         while left > 0:
@@ -170,12 +161,12 @@ class SuspectCheck:
             self._arrays.expect_run()
             self._processes.expect_run()
             with counters.recording():
-                # Lines are noted for arrays: where a counter alone has grown, tracing would double the time for nothing.
+                # Lines are noted for arrays: where a counter alone has grown, tracing only costs time.
                 self._traces_arrays = self._arrays.left_arrays
                 tracing_on = self._traces_arrays or self._processes.watched
                 result, origins = self._run_again(tracing_on=tracing_on)
                 if tracing_on and not (result.passed or result.timed_out):
-                    # It may be the tracing that it does not bear (torch.compile's fullgraph, a mode of its own).
+                    # The test may fail because of the tracing (torch.compile's fullgraph, a mode of its own).
                     result, origins = self._run_again(tracing_on=False)
                 if not result.passed:
                     return result.why
@@ -193,13 +184,13 @@ class SuspectCheck:
 
     @contextlib.contextmanager
     def _traced(self, logs: list[OriginLog]) -> Iterator[None]:
-        """Within it the lines are noted that create storages and start processes."""
+        """Note the lines that create storages and start processes."""
         frameworks = self._tracker.guarded_arrays if self._traces_arrays else []
         with self._processes.noting_starts(), traced(frameworks, self._knowledge.is_user_file, logs):
             yield
 
     def _findings_by_size(self, why: str) -> tuple[Finding, ...]:
-        """Return what is known before it is known who holds the arrays."""
+        """Return what is known before the holders are."""
         return tuple(self._describe(found, why) for found in judge(self._arrays.evidence(), self._policy))
 
     def _run_again(self, *, tracing_on: bool) -> tuple[RerunResult, OriginLog]:

@@ -1,4 +1,4 @@
-"""The last step before a finding is reported: places, hints and words for the reader."""
+"""Complete a finding before it is reported: places, hints and texts."""
 
 from __future__ import annotations
 
@@ -14,13 +14,9 @@ if TYPE_CHECKING:
 
 
 def described(found: Finding, why: str, knowledge: SessionKnowledge, nodeid: str) -> Finding:
-    """Return the finding as it is reported; as the verdict left it where it cannot be described.
+    """Return the finding as it is reported, or unchanged if that fails.
 
-    Args:
-        found: what was found.
-        why: why the subject was not run again to the end; empty where it was.
-        knowledge: shortens paths, and takes what goes wrong.
-        nodeid: the test, or for a fixture ``baseid::name``.
+    `why` tells why no re-run ended; `nodeid` is the test, or for a fixture ``baseid::name``.
     """
     from pytest_gpuleak.explain.annotate import annotate
 
@@ -30,7 +26,7 @@ def described(found: Finding, why: str, knowledge: SessionKnowledge, nodeid: str
 
 
 def without_running_frames(evidence: Evidence) -> Evidence:
-    """Return the evidence without what a frame that is running holds. See `Subject.counts_running_frames`."""
+    """Return the evidence without what running frames hold. See `Subject.counts_running_frames`."""
     gone = {
         index
         for index, survivor in enumerate(evidence.survivors)

@@ -1,4 +1,4 @@
-"""Judges higher-scoped fixtures by what is left of each set-up after its teardown. Loaded with the first suspect."""
+"""Judge higher-scoped fixtures by what is left of each setup after its teardown. Loaded with the first suspect."""
 
 from __future__ import annotations
 
@@ -33,12 +33,9 @@ if TYPE_CHECKING:
 
 
 class FixtureCheck:
-    """The check of the fixtures of one process. No fixture is run again to confirm what it leaves.
+    """Check the fixtures of one process. No fixture is run again to confirm what it leaves.
 
-    Args:
-        tracker: finds what is left.
-        knowledge: what is known of the session.
-        settle_steps: gives the user's own ways to let memory go, for a fixture's id (``baseid::name``).
+    `settle_steps` gives the user's own ways to free memory, for a fixture's id (``baseid::name``).
     """
 
     def __init__(
@@ -54,11 +51,11 @@ class FixtureCheck:
 
     @property
     def records(self) -> list[FixtureRecord]:
-        """The fixtures that did not let go, each once."""
+        """The fixtures that left something, each once."""
         return _merged([*self._by_place.values(), *self._of_processes])
 
     def check(self, setups: list[OwnedSetup]) -> None:
-        """Judge the set-ups that were torn down; those whose memory is gone cost no look at the heap."""
+        """Judge setups that were torn down; where the memory is gone, without walking the heap."""
         for setup in setups:
             with self._guard(FIXTURES, setup.place):
                 history = self._histories.get(setup.place)
@@ -69,7 +66,7 @@ class FixtureCheck:
                     self._judge_arrays(setup, history)
 
     def check_processes(self, left: LeftByFixture) -> None:
-        """Judge the processes that a fixture has left. To be called at once: pytest forgets the fixture's value soon."""
+        """Judge the processes that a fixture has left. Call it at once: pytest drops the fixture's value soon."""
         with self._guard(FIXTURES, left.place):
             self._judge_processes(*left)
 
@@ -111,7 +108,7 @@ class FixtureCheck:
                 )
         history = self._histories.setdefault(place, _History())
         history.add_run(survivors, [kept[survivor.reading.storage] for survivor in survivors])
-        # An error and the frames of its traceback are a cycle, which may have held what was here.
+        # An error and the frames of its traceback form a cycle, which may have held these arrays.
         history.cycles = () if setup.failed or setup.outlived_failure else evidence.cycles
         self._judge_arrays(setup, history)
 
@@ -129,11 +126,10 @@ class FixtureCheck:
             self._by_place[setup.place] = record
 
     def _judge_processes(self, place: FixturePlace, policy: Policy, left: Sequence[Any]) -> None:
-        """Judge what a set-up has left running.
+        """Judge what a setup has left running.
 
-        A process whose handle a module or class keeps is one that a library starts once and uses again; any other was
-        not ended by the fixture, and nothing else will do it. One more of a program that an earlier set-up of the
-        fixture has left is growth.
+        A process whose handle a module or class keeps is a helper that a library starts once and reuses; any other
+        process was not ended by the fixture. Another process of a program that an earlier setup has left is growth.
         """
         from pytest_gpuleak.explain.process_handles import holders_of
 
@@ -166,7 +162,7 @@ class FixtureCheck:
 
 
 class _History:
-    """The set-ups of one fixture that were torn down, as the runs of a test would be."""
+    """Collect a fixture's finished setups, as if they were the runs of a test."""
 
     def __init__(self) -> None:
         self._survivors: list[Survivor] = []
@@ -185,7 +181,7 @@ class _History:
 
 
 def _merged(records: list[FixtureRecord]) -> list[FixtureRecord]:
-    """Put together what the records of one fixture say."""
+    """Merge the records of the same fixture."""
     merged: dict[tuple[str, str, str], FixtureRecord] = {}
     for record in records:
         key = (record.name, record.scope, record.baseid)
@@ -199,5 +195,5 @@ def _nodeid_of(place: FixturePlace) -> str:
 
 
 def _is_held_by_traceback(survivor: Survivor) -> bool:
-    """Tell whether a failed test's traceback holds it, until pytest drops that: no fault of the fixture's."""
+    """Tell whether a failed test's traceback holds it, until pytest drops that: not the fixture's fault."""
     return survivor.holder is not None and survivor.holder.kind == "traceback"

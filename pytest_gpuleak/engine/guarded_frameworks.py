@@ -1,4 +1,4 @@
-"""Frameworks behind guards: a fault of one costs what it touches, and is noted as a stage's."""
+"""Wrap frameworks in guards: an error of a framework costs what it touches, and is noted as a stage's."""
 
 from __future__ import annotations
 
@@ -16,16 +16,11 @@ if TYPE_CHECKING:
 
 _MAX_NAME = 60
 _HARMLESS = ("storage", "storage_users", "trace_origins")
-"""Methods without whose answer nothing is missed: the array counts as its memory's only one, or has no line."""
+"""Methods that nothing is missed without: the array then counts as its storage's only user, or has no line."""
 
 
 def guard_framework(framework: Framework, safeguards: Safeguards) -> Framework:
-    """Return a framework of a conftest.py behind guards. Raises TypeError for one whose arrays lack a method.
-
-    Args:
-        framework: the framework.
-        safeguards: take what goes wrong.
-    """
+    """Return a framework of a conftest.py behind guards. Raises TypeError if its arrays lack a method."""
     from pytest_gpuleak.adapters.guarded_framework import GuardedFramework  # most runs have none
 
     name = _name_of(framework)
@@ -38,12 +33,7 @@ def guard_framework(framework: Framework, safeguards: Safeguards) -> Framework:
 
 
 def guard_arrays(framework: ArrayFramework, safeguards: Safeguards) -> ArrayFramework:
-    """Return what reads a framework's arrays behind guards; itself where it has them already.
-
-    Args:
-        framework: whose arrays are watched.
-        safeguards: take what goes wrong.
-    """
+    """Return a reader of a framework's arrays behind guards; unchanged if it has guards already."""
     if type(framework) is GuardedArrays:
         return framework
     name = _name_of(framework)

@@ -1,6 +1,6 @@
-"""The session's account: who left what, and how much of it is still there. Weak handles and plain data alone.
+"""Keep the account of the session: who left what, and what is still there. Weak handles and plain data only.
 
-It is kept while the tests run and read when memory has run out. All sizes are bytes.
+It is filled while tests run and read when memory has run out. All sizes are bytes.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections import defaultdict
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Mapping
+    from collections.abc import Iterable, Mapping
 
     from pytest_gpuleak.adapters.protocol import StorageHandle
     from pytest_gpuleak.engine.detect.fixture_ownership import OwnedSetup
@@ -18,22 +18,17 @@ if TYPE_CHECKING:
     from pytest_gpuleak.model.readings import ArrayReading
 
 LEAST_SWEPT: Final = 256
-"""Entries from which the account looks for dead ones; later whenever it has doubled, so that it costs a constant."""
+"""Entries from which dead entries are removed; again whenever the account has doubled, for constant cost per entry."""
 
 MAX_HOLDERS: Final = 3
-"""Holders named with an owner, those of the most bytes."""
+"""Holders named with an owner: the holders with the most bytes."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Left:
-    """What one owner has left on one device and is still there.
+    """Memory that one owner (a test's nodeid, or a name by `owner_of`) has left on one device and that is still there.
 
-    Attributes:
-        owner: a test's nodeid, or ``fixture 'model' (module scope)``.
-        device: ``cpu``, ``cuda:0``, ...
-        bytes: bytes of the storages.
-        count: how many storages.
-        holders: who holds them, as text, those of the most bytes first; at most `MAX_HOLDERS`.
+    `count` is the number of storages; `holders` are texts, by descending bytes, at most `MAX_HOLDERS`.
     """
 
     owner: str
@@ -44,8 +39,6 @@ class Left:
 
 
 class _Entry:
-    """One storage that somebody has left."""
-
     __slots__ = ("bytes", "handle", "holder", "owner")
 
     def __init__(self, owner: str, size: int, handle: StorageHandle, holder: str) -> None:
@@ -56,7 +49,7 @@ class _Entry:
 
 
 class LeftBehind:
-    """Who left what in one process. A storage belongs to the first who left it, for as long as it lives."""
+    """Keep who left what in one process. A storage belongs to its first owner for as long as it lives."""
 
     def __init__(self) -> None:
         self._entries: dict[tuple[str, int], _Entry] = {}
@@ -66,15 +59,7 @@ class LeftBehind:
         return len(self._entries)
 
     def note(self, owner: str, device: str, storage_bytes: int, handle: StorageHandle, holder_text: str = "") -> None:
-        """Somebody has left a storage behind.
-
-        Args:
-            owner: a test's nodeid, or what `owner_of` says of a fixture.
-            device: where the storage is.
-            storage_bytes: its size.
-            handle: tells whether it is still there.
-            holder_text: who holds it, where known.
-        """
+        """Note that an owner (a test's nodeid, or a name by `owner_of`) has left a storage behind."""
         key = (device, handle.storage)
         known = self._entries.get(key)
         if known is not None and known.handle.alive():
@@ -84,40 +69,26 @@ class LeftBehind:
         if len(self._entries) >= self._sweep_at:
             self.sweep()
 
-    def update_holder(self, owner: str, holder_text: str, storages: Collection[int] | None = None) -> None:
-        """A search has found out who holds what an owner left.
-
-        Args:
-            owner: as in `note`.
-            holder_text: who.
-            storages: keys of the storages meant (`StorageHandle.storage`); None: all of the owner's that have no holder.
-        """
-        for (_, storage), entry in self._entries.items():
-            if entry.owner == owner and (not entry.holder if storages is None else storage in storages):
-                entry.holder = holder_text
-
     def sweep(self) -> None:
         """Forget the storages that are gone."""
         self._entries = {key: entry for key, entry in self._entries.items() if entry.handle.alive()}
         self._sweep_at = max(LEAST_SWEPT, 2 * len(self._entries))
 
     def storages(self) -> set[tuple[str, int]]:
-        """The storages that are still there, by device and key."""
+        """Return the storages that are still there, by device and key."""
         self.sweep()
         return set(self._entries)
 
     def alive(self) -> list[Left]:
-        """What is still there, by owner and device, most bytes first."""
+        """Return what is still there, by owner and device, most bytes first."""
         self.sweep()
         return _summed((entry.owner, key[0], entry.bytes, entry.holder) for key, entry in self._entries.items())
 
 
 def active_fixtures(setups: Iterable[OwnedSetup], readings: Mapping[int, ArrayReading]) -> list[Left]:
-    """What wider fixtures that are still set up hold, in the rows of `LeftBehind.alive`.
+    """Return what active higher-scoped fixtures hold, in the rows of `LeftBehind.alive`.
 
-    Args:
-        setups: the set-ups that have not been finalised.
-        readings: the live arrays, by the key of their storage: a set-up has weak handles without sizes.
+    `readings` are the live arrays by the key of their storage, since a setup's weak handles have no sizes.
     """
     found: list[tuple[str, str, int, str]] = []
     met: set[int] = set()
@@ -132,13 +103,13 @@ def active_fixtures(setups: Iterable[OwnedSetup], readings: Mapping[int, ArrayRe
 
 
 def owner_of(place: FixturePlace) -> str:
-    """A fixture as an owner: ``fixture 'model' (module scope, tests/test_model.py)``."""
+    """Name a fixture as an owner: ``fixture 'model' (module scope, tests/test_model.py)``."""
     where = f", {place.baseid}" if place.baseid else ""
     return f"fixture '{place.name}' ({place.scope} scope{where})"
 
 
 def _summed(parts: Iterable[tuple[str, str, int, str]]) -> list[Left]:
-    """Rows by owner and device, of (owner, device, bytes, holder) each."""
+    """Sum (owner, device, bytes, holder) by owner and device."""
     sizes: dict[tuple[str, str], list[int]] = defaultdict(list)
     held: dict[tuple[str, str], dict[str, int]] = defaultdict(dict)
     for owner, device, size, holder in parts:

@@ -1,4 +1,4 @@
-"""What one run of a test adds: arrays, counters, processes, and what higher-scoped fixtures made meanwhile. No verdict."""
+"""Track what one run adds: arrays, counters, processes, and what higher-scoped fixtures made meanwhile. No verdict."""
 
 from __future__ import annotations
 
@@ -28,14 +28,9 @@ if TYPE_CHECKING:
 
 
 class RunTracker:
-    """Watches one run after another in this process. It follows fixtures as `FixtureEvents` does.
+    """Track the runs of this process, one after another. Follows fixtures as `FixtureEvents` does.
 
-    Args:
-        frameworks: whose arrays are watched.
-        safeguards: keep the check from harming the run.
-        counters: reads the counters; None: none are read.
-        driver: tells who holds the devices.
-        epoch: a detector that watches the collector already.
+    `driver` tells who holds the devices; `epoch` is a detector that watches the collector already.
     """
 
     def __init__(
@@ -58,7 +53,7 @@ class RunTracker:
         self.detector: Detector = _scan(frameworks.arrays) if self._nested else self._epoch
         self.ownership = FixtureOwnership(self.detector, frameworks.arrays)
         self.processes = Children()
-        # In this order a setup or teardown begins for them; it ends in the reverse one.
+        # A setup or teardown begins in this order and ends in the reverse order.
         self._listeners: tuple[FixtureEvents, ...] = (self.ownership, self.processes, self.counters)
         self._used: Policy | None = None
         self._gave_up = False
@@ -67,13 +62,13 @@ class RunTracker:
 
     @cached_property
     def guarded_arrays(self) -> list[ArrayFramework]:
-        """What reads arrays, each behind guards: for suspects, where a fault of one must not cost the verdict of all."""
+        """Array readers behind guards, for suspects: an error of a reader must not cost the verdict on all arrays."""
         from pytest_gpuleak.engine.guarded_frameworks import guard_arrays
 
         return [guard_arrays(arrays, self._safeguards) for arrays in self.frameworks.arrays]
 
     def mode(self, scan: str) -> str:
-        """Name the strategy that is used where `scan` is asked for, as the header states it."""
+        """Name the strategy that is used where `scan` is requested, as the header states it."""
         if scan == "epoch":
             if not epochs_supported():
                 return "scan (this interpreter's collector has no epochs)"
@@ -82,12 +77,12 @@ class RunTracker:
         return scan
 
     def start(self, policy: Policy) -> None:
-        """Begin to watch; early, so that a conftest.py that binds a function of `gc` binds the watched one."""
+        """Begin to watch early, so that a conftest.py that binds a function of `gc` binds the watched one."""
         self.use(policy)
         self.counters.start()
 
     def stop(self) -> None:
-        """Leave the process as it was found. Safe to call twice."""
+        """Restore the process as it was found. May be called twice."""
         self._epoch.stop()
         self.detector.stop()
         self.counters.stop()
@@ -129,7 +124,7 @@ class RunTracker:
         return [] if arrays and are_shared_storages(arrays, self.frameworks.storages) else arrays
 
     def take_released(self) -> list[OwnedSetup]:
-        """Return the set-ups of fixtures that were torn down since the last call."""
+        """Return the setups of fixtures that were torn down since the last call."""
         return self.ownership.released()
 
     def setup_begins(self, fixture: FixtureKey, place: FixturePlace, policy: Policy) -> None:
@@ -153,11 +148,9 @@ class RunTracker:
             listener.teardown_ends(fixture)
 
     def why_blind(self, nodeid: str, *, look: bool = False) -> str:
-        """Tell why nothing can be checked any more, since a walk over the heap could crash the process; else empty.
+        """Tell why checking has ended, because walking the heap could crash the process; empty while it goes on.
 
-        Args:
-            nodeid: the test that has just ended.
-            look: whether to look at what `sys.modules` has for the frameworks now; else what is known counts.
+        `look` examines `sys.modules` for frameworks now; otherwise what is known counts.
         """
         if look:
             array_types(self.frameworks.arrays)
@@ -171,7 +164,7 @@ class RunTracker:
 
 
 def may_have_grown(growth: Growth, policy: Policy) -> bool:
-    """Tell whether a counter has grown so far that it is worth a second look, at the cost of a comparison or two."""
+    """Tell cheaply whether any counter may have grown beyond its limit."""
     for (device, metric), size in growth.bytes.items():
         if device == HOST:
             if size >= max(min(policy.retained_bytes, policy.host_bytes), 1) + growth.imported:

@@ -1,4 +1,4 @@
-"""What outlives a test, and what the engine is told of the process that it works in."""
+"""Keep knowledge that outlives a test, and facts of the engine's process."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ if TYPE_CHECKING:
 
 
 class SessionKnowledge:
-    """What is known of a session beyond one test. What only a suspect needs is made for the first one.
+    """Keep what is known beyond one test. What only a suspect needs is created for the first suspect.
 
     Args:
-        root: the folder that paths are told relative to: pytest's rootdir.
+        root: the folder that paths are shown relative to: pytest's rootdir.
         safeguards: keep the check from harming the run.
         worker: the xdist worker's id, or ``main``.
-        snapshots: the folder that snapshots of the allocator are written to; None: none are.
+        snapshots: the folder for snapshots of the allocator; None: none are written.
     """
 
     def __init__(self, root: str, safeguards: Safeguards, worker: str = "main", snapshots: Path | None = None) -> None:

@@ -1,4 +1,4 @@
-"""The stages of the check that may fail, each with what its failure means, and what keeps a failure from doing harm."""
+"""Define the stages of the check that may fail, what each failure means, and how it is contained."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _Answer = TypeVar("_Answer")
 
 
 class Stage(NamedTuple):
-    """One step of the check that may fail.
+    """Describe one step of the check that may fail.
 
     Attributes:
         name: the step, as a subject: ``the search for holders``.
@@ -30,11 +30,7 @@ class Stage(NamedTuple):
 
 
 class Guard(Protocol):
-    """The context in which a stage runs: an error ends the stage, is noted and goes no further.
-
-    Attributes:
-        fault: what went wrong, as text; empty: nothing.
-    """
+    """The context in which a stage runs: an error ends the stage, is noted in `fault` and goes no further."""
 
     fault: str
 
@@ -46,15 +42,11 @@ class Guard(Protocol):
 
 
 CHECK_LIMIT_S = 60.0
-"""Seconds that one wait of the check's own may take: the user's settle hook, a device, its driver, processes."""
+"""Seconds that a single wait of the check may take: the settle hook, a device, its driver, processes."""
 
 
 class CheckTimeoutError(StoppedError):
-    """Raised in a part of the check that takes longer than `CHECK_LIMIT_S`.
-
-    Attributes:
-        limit_s: seconds after which it was stopped.
-    """
+    """Raised in a part of the check that takes longer than `CHECK_LIMIT_S`."""
 
     def __init__(self) -> None:
         self.limit_s = CHECK_LIMIT_S
@@ -62,27 +54,19 @@ class CheckTimeoutError(StoppedError):
 
 
 class Safeguards(Protocol):
-    """How the check is kept from harming the run: by noting the error of a stage, and by bounding each wait."""
+    """Keep the check from harming the run: note the error of a stage, and bound each wait."""
 
     def guard(self, stage: Stage, nodeid: str | None = None, code: CodeType | None = None) -> Guard:
         """Return the context that a stage runs in.
 
-        Args:
-            stage: the step.
-            nodeid: the test, or for a fixture ``baseid::name``; None: the test that is being checked.
-            code: the user's code that is called, for an error that has no frame of it (a wrong signature).
+        `nodeid` is the test, or for a fixture ``baseid::name``; None: the test that is being checked. `code` is the
+        user code that is called, for an error without a frame of it (a wrong signature).
         """
 
     def bounded(self, call: Callable[[], _Answer], what: str, advice: str) -> _Answer:
-        """Call a part of the check that may wait for something, and return what it returns.
+        """Call a part of the check that may wait, described by `what`, and return its result.
 
-        Args:
-            call: the part.
-            what: what it is, in words.
-            advice: what the user can do if it hangs.
-
-        Raises:
-            CheckTimeoutError: it was stopped.
+        `advice` tells what the user can do if it hangs. Raises CheckTimeoutError if it was stopped.
         """
 
     def tell(self, line: str) -> None:
@@ -90,8 +74,6 @@ class Safeguards(Protocol):
 
 
 class _Passing:
-    """A guard that lets every error through."""
-
     fault = ""
 
     def __enter__(self) -> Guard:
@@ -102,7 +84,7 @@ class _Passing:
 
 
 class Unguarded:
-    """The safeguards of a call outside of a test run: errors reach the caller, who also sees what hangs."""
+    """Change nothing outside of a test run: errors reach the caller, and nothing is bounded."""
 
     def guard(self, stage: Stage, nodeid: str | None = None, code: CodeType | None = None) -> Guard:  # noqa: ARG002
         """Return a context that changes nothing."""

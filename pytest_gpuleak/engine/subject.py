@@ -1,4 +1,4 @@
-"""What can be under suspicion, and run again: a test of pytest's, or a function. Loaded with the first suspect."""
+"""Define what can be suspected and run again: a pytest test, or a function. Loaded with the first suspect."""
 
 from __future__ import annotations
 
@@ -13,17 +13,11 @@ if TYPE_CHECKING:
     from pytest_gpuleak.model.findings import Finding
 
     FindingsSoFar = Callable[[str], tuple[Finding, ...]]
-    """Tells what is known of the leaks, given why the check ends early."""
+    """Returns what is known of the leaks, given why the check ends early."""
 
 
 class RerunResult(NamedTuple):
-    """How a re-run went.
-
-    Attributes:
-        passed: whether it passed, as it did the first time.
-        why: in a few words, what went otherwise; empty if passed.
-        timed_out: whether it was stopped for taking too long.
-    """
+    """How a re-run went: `why` tells in a few words what happened instead of passing."""
 
     passed: bool
     why: str = ""
@@ -36,7 +30,7 @@ class Subject(Protocol):
     Attributes:
         nodeid: pytest's id of the test, or the function's name.
         counts_running_frames: whether what a running frame holds was left behind. A local variable of a function's
-            caller was; what a frame of pytest's or a plugin's holds (pytest-flaky the instance of a TestCase) goes when
+            caller was; what a frame of pytest or a plugin holds (pytest-flaky: the instance of a TestCase) goes when
             that frame returns.
     """
 
@@ -47,29 +41,20 @@ class Subject(Protocol):
         """Tell why it is not run again; empty if it is."""
 
     def run_again(self, tracing: AbstractContextManager[object], known: FindingsSoFar) -> RerunResult:
-        """Run it once more.
-
-        Args:
-            tracing: entered around what the user wrote.
-            known: tells what has been found so far, should the run end here.
-        """
+        """Run it once more, with user code inside `tracing`; `known` tells the findings if it ends early."""
 
     def confirming(self) -> AbstractContextManager[object]:
         """Return a context from before the first re-run to after the verdict."""
 
     def release(self) -> None:
-        """Let go of what its runner lets go of anyway, a moment later."""
+        """Release what its runner would release a moment later."""
 
     def settle_steps(self) -> Sequence[SettleStep]:
-        """Return the user's own ways to let memory go."""
+        """Return the user's own ways to free memory."""
 
 
 class FunctionSubject:
-    """A function, called without arguments: its errors reach the caller.
-
-    Args:
-        function: what is called again; None for a block of code, which runs once.
-    """
+    """A function, called without arguments: its errors reach the caller. None for a block of code, which runs once."""
 
     counts_running_frames = True
 

@@ -1,4 +1,4 @@
-"""The attempt of a test that is under way: times, outcome, and what goes wrong with its check. Plain data, no node."""
+"""Record the running attempt of a test: times, outcome, and errors of its check. Plain data, no node."""
 
 from __future__ import annotations
 
@@ -26,12 +26,7 @@ OUTCOME_WORDS: dict[Outcome, str] = {
 
 
 class Attempt:
-    """One attempt of one test, while it runs.
-
-    Args:
-        nodeid: pytest's id of the test.
-        policy: what it may leave behind.
-    """
+    """An attempt of a test, while it runs."""
 
     __slots__ = ("duration_s", "nodeid", "outcome", "overhead_s", "policy", "why")
 
@@ -45,13 +40,9 @@ class Attempt:
 
 
 class AttemptLog:
-    """Follows the attempts of the tests of one process, and makes their records.
+    """Follow the attempts of one process's tests, and create their records.
 
-    Args:
-        config: pytest's config.
-        settings: what the run was asked for.
-        worker: the xdist worker's id, or ``main``.
-        lines: where lines go on what could not be done, told at the end of the run.
+    `worker` is the xdist worker's id, or ``main``; `lines` receives what could not be done, for the end of the run.
     """
 
     def __init__(self, config: pytest.Config, settings: Settings, worker: str, lines: list[str]) -> None:
@@ -59,28 +50,28 @@ class AttemptLog:
         self.worker = worker
         self.root = str(config.rootpath)
         self.attempt: Attempt | None = None
-        """The attempt under way; None between two."""
+        """The running attempt; None between attempts."""
         self.rerunning = False
-        """Whether a test is being run again, to confirm a leak: no attempt of the user's."""
+        """Whether a test is being run again to confirm a leak, which is no attempt of the user's."""
         self.process = os.getpid()
         self.hangs = False
-        """Whether the session is being ended while a test hangs: the heap is left alone."""
+        """Whether the session is being ended while a test hangs: the heap is then not examined."""
         self.upcoming: tuple[str, ...] = ()
-        """The test that comes next, once one has been judged, by nodeid."""
+        """Nodeid of the next test, once a test has been judged."""
         self.note_rerun: Callable[[TestRecord], object] | None = None
-        """Takes the record that a test has if the process dies while it is run again; None: no report is written."""
+        """Takes the record for a test whose process dies during a re-run; None: no report is written."""
         self._default = settings.policy
         self._lines = lines
         self._faults: Faults | None = None
 
     @property
     def nodeid(self) -> str:
-        """The test under way; empty between two."""
+        """The running test; empty between tests."""
         return "" if self.attempt is None else self.attempt.nodeid
 
     @property
     def policy(self) -> Policy:
-        """What the test under way may leave behind."""
+        """The running test's policy."""
         return self._default if self.attempt is None else self.attempt.policy
 
     def begin(self, nodeid: str, policy: Policy) -> Attempt:
@@ -89,7 +80,7 @@ class AttemptLog:
         return attempt
 
     def note_report(self, report: pytest.TestReport) -> None:
-        """Keep what a phase's report says of the test's own outcome."""
+        """Note what a phase's report says of the test's own outcome."""
         attempt = self.attempt
         if attempt is None:
             return
@@ -103,13 +94,13 @@ class AttemptLog:
                 attempt.why = f"it {OUTCOME_WORDS[outcome]} in {report.when}: its traceback may hold its locals"
 
     def note_failure(self, nodeid: str) -> None:
-        """Note that a report of the running test was logged as failed beside those of its phases (a sub-test's)."""
+        """Note a failed report of the running test beside the reports of its phases (a sub-test's)."""
         attempt = self.attempt
         if attempt is not None and attempt.nodeid == nodeid and attempt.outcome in CHECKED:
             attempt.outcome, attempt.why = "failed", "a sub-test failed: its traceback may hold its locals"
 
     def charge(self, began: float) -> None:
-        """Add the time since `began` (`time.perf_counter`) to what the check has cost the test."""
+        """Add the time since `began` (`time.perf_counter`) to the test's overhead."""
         if self.attempt is not None:
             self.attempt.overhead_s += perf_counter() - began
 
@@ -121,14 +112,9 @@ class AttemptLog:
         memory: dict[str, dict[str, int]],
         began: float,
     ) -> TestRecord:
-        """End the attempt and return its record.
+        """End the attempt and return its record. A fault that may hide something turns ``clean`` into ``unchecked``.
 
-        Args:
-            item: the test.
-            verdict: the verdict. A fault for which something may be missed makes ``clean`` to ``unchecked``.
-            findings: what was found.
-            memory: the counters before and after, by device.
-            began: when the check of the attempt began (`time.perf_counter`).
+        `memory` has the counters before and after, by device; the check began at `began` (`time.perf_counter`).
         """
         attempt = self.attempt
         assert attempt is not None
@@ -152,12 +138,7 @@ class AttemptLog:
         return record
 
     def unchecked(self, item: pytest.Item | None, why: str) -> TestRecord:
-        """Return the record of the attempt that is under way, without a verdict.
-
-        Args:
-            item: the test; None where it is not at hand.
-            why: the reason.
-        """
+        """Return the record of the running attempt, without a verdict."""
         return self._record(item, "unchecked", why)
 
     def _record(self, item: pytest.Item | None, verdict: Verdict, why: str | None) -> TestRecord:
@@ -183,7 +164,7 @@ class AttemptLog:
 
     @property
     def faults(self) -> Faults:
-        """What of the check itself has failed. Made for the first suspect or the first fault."""
+        """Failures of the check itself. Created for the first suspect or the first fault."""
         if self._faults is None:
             from pytest_gpuleak.model.source_files import shorten
             from pytest_gpuleak.session.faults import Faults
@@ -197,7 +178,7 @@ class AttemptLog:
         return [] if self._faults is None else self._faults.of_session
 
     def leave_faults_to_session(self) -> None:
-        """Note that faults since the last test belong to no test."""
+        """Assign faults since the last test to the session."""
         if self._faults is not None:
             self._faults.leave_to_session()
 

@@ -1,4 +1,4 @@
-"""What the environment says of where a run takes place: GitHub Actions, GitLab CI."""
+"""Read from the environment where a run takes place: GitHub Actions, GitLab CI."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ class Surroundings(NamedTuple):
         github: whether GitHub Actions reads the output.
         summary: the file that a step's summary is appended to.
         gitlab: whether GitLab CI collects the files.
-        project: the folder of the checkout, where CI says so.
-        rank: which of several processes of a distributed run this is, whose files have names of their own.
+        project: the folder of the checkout, where CI gives it.
+        rank: the process's rank in a distributed run, which gives its files names of their own.
     """
 
     github: bool = False

@@ -1,4 +1,4 @@
-"""The end of a run: what is left is judged, reports are written, the CI service is told, the exit status is set."""
+"""End a run: judge what is left, write reports, inform the CI service, set the exit status."""
 
 from __future__ import annotations
 
@@ -26,26 +26,19 @@ if TYPE_CHECKING:
 _T = TypeVar("_T")
 
 WORKER_KEY = "gpu_leak"
-"""Where a worker's findings travel in xdist's ``workeroutput``."""
+"""Key for a worker's findings in xdist's ``workeroutput``."""
 FAULTS_KEY = "gpu_leak_faults"
-"""Where a worker's lines on what could not be read travel in xdist's ``workeroutput``."""
+"""Key for a worker's lines on what could not be read in xdist's ``workeroutput``."""
 CHECK_FAULTS_KEY = "gpu_leak_check_faults"
-"""Where a worker's faults outside of tests travel in xdist's ``workeroutput``."""
+"""Key for a worker's faults outside of tests in xdist's ``workeroutput``."""
 
 
 @dataclasses.dataclass
 class Run:
-    """The parts of a run that its end asks.
+    """The parts of a run that its end uses.
 
     Attributes:
-        config: pytest's config.
-        settings: what the run was asked for.
-        check: the leak check of this process.
-        ledger: the tests' records.
-        recorder: takes the records, and has the journal.
-        completeness: tells which tests did not run.
-        baseline: the leaks that are known, where the run has a list of them.
-        surroundings: the CI service that is told of the run; None: none is.
+        surroundings: the CI service to inform; None: none.
         lines: what could not be watched, a line each.
         faults: steps of the end of the run that failed, a line each.
         errors: reports that could not be written, a line each.
@@ -66,13 +59,7 @@ class Run:
     published: list[str] = dataclasses.field(default_factory=list)
 
     def attempt(self, what: str, part: Callable[[], _T], otherwise: Callable[[], _T]) -> _T:
-        """Run a step of the end of the run; where it fails, note a line for the summary, and return what stands in.
-
-        Args:
-            what: the step, in words.
-            part: does it.
-            otherwise: gives what stands in for its result.
-        """
+        """Run a step (`what`) of the end of the run; if it fails, note a line and return the substitute."""
         from pytest_gpuleak.model.isolation import isolated
 
         def note(why: str) -> _T:
@@ -89,7 +76,7 @@ def nothing() -> None:
 def close_run(run: Run, session: pytest.Session, exitstatus: int) -> None:
     """Judge what the last fixtures left, write the reports and set the exit status.
 
-    A fault in one step costs this step: an exception from here would end pytest without its summary, and without the
+    An error in a step costs only this step: an exception from here would end pytest without its summary and the
     reports.
     """
     run.attempt("judging what the fixtures left", run.check.finish, nothing)
@@ -130,7 +117,6 @@ def close_run(run: Run, session: pytest.Session, exitstatus: int) -> None:
 
 
 def _send(run: Run, records: list[FixtureRecord], output: dict[str, Any]) -> None:
-    """Send what an xdist worker knows to the controller."""
     from pytest_gpuleak.session.report_record import encode_safely
 
     output[WORKER_KEY] = run.attempt(
@@ -148,7 +134,7 @@ def _locate(run: Run, report: RunReport) -> RunReport:
 
 
 def _publish(run: Run, report: RunReport) -> None:
-    """Tell the CI service that this run takes place in, if any; what it reads from the output is printed last."""
+    """Inform the CI service, if any; lines that it reads from the output are printed last."""
     if run.surroundings is None:
         return
     from pytest_gpuleak.session.publishing import print_lines, publish
@@ -186,10 +172,10 @@ def _write_reports(run: Run, report: RunReport) -> None:
     for path in run.settings.report_paths:
         try:
             write_report(report, path)
-        except Exception as error:  # noqa: BLE001 - a fault of a report's is no reason to end a run whose tests are done
+        except Exception as error:  # noqa: BLE001 - a report's error must not end a finished run
             why = getattr(error, "strerror", None) or describe_error(error)
             run.errors.append(f"gpu-leak: the report {path} could not be written: {why}")
     if len(run.errors) == before:
         run.recorder.remove_journal()
     if run.errors and not run.config.pluginmanager.hasplugin("terminalreporter"):
-        print("\n".join(run.errors), file=sys.stderr)  # noqa: T201 - no reporter is there to say it
+        print("\n".join(run.errors), file=sys.stderr)  # noqa: T201 - without a terminal reporter

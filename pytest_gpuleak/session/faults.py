@@ -1,7 +1,7 @@
-"""Faults of the check itself and of the user's hooks: each costs the stage that it hits and no more, and is told once.
+"""Note faults of the check itself and of the user's hooks: each costs only its stage, and is told once.
 
 A stage is one step between what a test left and its verdict: settle, read, run again, search, describe. A stage that
-raises is left out; the stages after it go on with what is known. Nothing of the exception is kept but text: the frames
+raises is left out; the stages after it work with what is known. Only text of the exception is kept, because the frames
 of its traceback hold the arrays that are being judged. Loaded with the first fault or the first suspect.
 """
 
@@ -25,19 +25,14 @@ MAX_ERROR_TEXT: Final = 300
 """Characters of an error's message that are kept."""
 
 MAX_CAUSES: Final = 20
-"""Errors behind an error (``__cause__``, ``__context__``) whose frames are cleared: a chain may be a ring."""
+"""Errors behind an error (``__cause__``, ``__context__``) whose frames are cleared. Bounded: a chain may be a ring."""
 
 _RUNNERS: Final = ("pytest_gpuleak", "_pytest", "pluggy")
 """Packages whose frames stand between the check and the code that it calls."""
 
 
 class Faults:
-    """What has failed in one process, as text.
-
-    Args:
-        config: pytest's config.
-        shorten: makes a path relative to the rootdir.
-    """
+    """Note the failures in one process, as text."""
 
     def __init__(self, config: pytest.Config, shorten: Callable[[str], str]) -> None:
         self._config = config
@@ -45,22 +40,19 @@ class Faults:
         self._told: set[str] = set()
         self._texts: list[str] = []
         self.blinding = ""
-        """The first fault of the test under way for which something that it left may be missed; empty: none."""
+        """The running test's first fault that may hide something that it left; empty: none."""
         self.of_session: list[str] = []
         """Faults outside of tests, each once."""
 
     def guard(self, stage: Stage, nodeid: str, code: CodeType | None = None) -> Guard:
-        """Return a context in which the stage runs: an error ends it, is noted and goes no further.
+        """Return a context for the stage: an error ends it, is noted and goes no further.
 
-        Args:
-            stage: the step.
-            nodeid: the test, or for a fixture ``baseid::name``.
-            code: the user's code that is called, for an error that has no frame of it (a wrong signature).
+        For `nodeid` and `code` see `engine.stages.Safeguards.guard`.
         """
         return Guard(self, stage, nodeid, code)
 
     def note(self, stage: Stage, error: BaseException, nodeid: str, code: CodeType | None = None) -> str:
-        """Note that a stage has failed, let go of all that the error refers to, and return the fault as text.
+        """Note that a stage has failed, release what the error refers to, and return the fault as text.
 
         The first fault of its kind becomes a warning of the run. `pytest.exit` and `sys.exit` still end the run, after
         the verdict on this test.
@@ -68,20 +60,13 @@ class Faults:
         text = describe(error, self._shorten, code)
         if isinstance(error, (pytest.exit.Exception, SystemExit)):
             self._stop(f"{stage.name} asked to end the run: {text}")
-        # Without the message: one that tells an address or a shape would be told for every test.
+        # Without the message: a message with an address or a shape would be repeated for every test.
         key = f"{stage.name} {type(error).__name__} {_place_of(error, code)}"
         forget_frames(error)
         return self.add(stage, text, nodeid, key)
 
     def add(self, stage: Stage, text: str, nodeid: str, key: str = "") -> str:
-        """Note a fault that no exception tells of. Returns its text.
-
-        Args:
-            stage: the step.
-            text: what went wrong.
-            nodeid: the test, or for a fixture ``baseid::name``.
-            key: what faults of the same kind have in common; left out: the text.
-        """
+        """Note a fault without an exception, and return its text. Faults of a kind share `key`, by default the text."""
         fault = f"{stage.name} failed: {text}"
         noted = self.of_session if stage.of_session else self._texts
         if fault not in noted:
@@ -95,16 +80,16 @@ class Faults:
 
     @property
     def texts(self) -> tuple[str, ...]:
-        """The faults of the test under way."""
+        """The running test's faults."""
         return tuple(self._texts)
 
     def take(self) -> tuple[str, ...]:
-        """Return the faults of the test that has just been judged, and begin anew."""
+        """Return the faults of the test that was just judged, and start the next list."""
         texts, self._texts, self.blinding = tuple(self._texts), [], ""
         return texts
 
     def leave_to_session(self) -> None:
-        """What was noted since the last test belongs to no test."""
+        """Assign what was noted since the last test to the session."""
         self.of_session += [text for text in self.take() if text not in self.of_session]
 
     def _stop(self, why: str) -> None:
@@ -114,11 +99,7 @@ class Faults:
 
 
 class Guard:
-    """The context of one stage, see `Faults.guard`. `KeyboardInterrupt` is the user's own and passes.
-
-    Attributes:
-        fault: what went wrong, as text; empty: nothing.
-    """
+    """The context of one stage, see `Faults.guard`. Lets `KeyboardInterrupt` through."""
 
     __slots__ = ("_code", "_faults", "_nodeid", "_stage", "fault")
 
@@ -143,15 +124,10 @@ class Guard:
 
 
 def describe(error: BaseException, shorten: Callable[[str], str], code: CodeType | None = None) -> str:
-    """Tell an error in one line: its type, its message, and where it was raised.
+    """Describe an error in one line: its type, its message, and where it was raised.
 
-    The place is the outermost line of the code that the check called, which is the hook's own; for an error of the
-    check itself the line that raised it.
-
-    Args:
-        error: the error.
-        shorten: makes a path relative to the rootdir.
-        code: what was called, for an error without a frame of it.
+    The place is the outermost line of the code that the check called; for an error of the check itself the line that
+    raised it. Without a frame it is that of `code`, the function called.
     """
     try:
         message = clean_text(str(error), MAX_ERROR_TEXT)
@@ -179,9 +155,9 @@ def _place_of(error: BaseException, code: CodeType | None) -> tuple[str, int] | 
 
 
 def forget_frames(error: BaseException) -> None:
-    """Clear the frames that an error and those behind it have passed through: they hold what they were called with.
+    """Clear the frames that an error and its causes passed through, since they hold their arguments.
 
-    A frame that is still running keeps its variables (`traceback.clear_frames`).
+    A running frame keeps its variables (`traceback.clear_frames`).
     """
     behind: list[BaseException | None] = [error]
     for _ in range(MAX_CAUSES):

@@ -1,4 +1,4 @@
-"""The hooks around the fixtures that outlive a test, for whatever keeps their memory apart from the test's."""
+"""Follow fixtures that outlive a test, for what keeps their memory apart from the test's."""
 
 from __future__ import annotations
 
@@ -18,16 +18,13 @@ if TYPE_CHECKING:
     from pytest_gpuleak.model.policy import Policy
 
 PLUGIN_ERRORS = (Exception, OutcomeException)
-"""Errors of the plugin itself: they change no outcome. A timeout plugin's `Failed` is no Exception."""
+"""Errors of the plugin itself, which change no outcome. A timeout plugin's `Failed` is no Exception."""
 
 
 class FixtureHooks:
-    """Tells of the set-ups and tear-downs of higher-scoped fixtures.
+    """Report the setups and teardowns of higher-scoped fixtures to `events`, outermost first.
 
-    Args:
-        events: what is told, outermost first.
-        policy_of: what a fixture may leave behind, by the request that it is set up for.
-        shorten: makes a path relative to the rootdir.
+    `policy_of` returns what a fixture may leave behind, by the request that it is set up for.
     """
 
     def __init__(
@@ -42,7 +39,7 @@ class FixtureHooks:
 
     @pytest.hookimpl(wrapper=True)
     def pytest_fixture_setup(self, fixturedef: Any, request: Any) -> Generator[None, object, object]:
-        """Tell that a higher-scoped fixture is set up, and see to it that its teardown is told of."""
+        """Report the setup of a higher-scoped fixture, and register for its teardown."""
         __tracebackhide__ = True  # a failure's text shows only the user's frames, as without the plugin
         if not is_wider(fixturedef):
             return (yield)
@@ -57,13 +54,7 @@ class FixtureHooks:
             self._end(fixturedef, request.node, perf_counter() - started, failed=failed)
 
     def note_fault(self, stage: str, node: Any, error: BaseException) -> None:
-        """Take a fault of the plugin's.
-
-        Args:
-            stage: the name of the stage in `engine.stages`.
-            node: the test, or the node that a fixture is set up for.
-            error: what was raised.
-        """
+        """Take a fault of the plugin in a stage (a name in `engine.stages`) at a test, or a fixture's node."""
 
     def _begin(self, fixturedef: Any, request: Any) -> None:
         fixture = id(fixturedef)
@@ -77,7 +68,7 @@ class FixtureHooks:
     def _end(self, fixturedef: Any, node: Any, duration_s: float, *, failed: bool) -> None:
         fixture, inner_first = id(fixturedef), self._events[::-1]
         try:
-            # Finalizers are called last in, first out: this one once all is torn down. Added now, past plugins that
+            # Finalizers run last in, first out, so this call comes when all is torn down. Added now, past plugins that
             # list the finalizers of a setup (allure-pytest).
             torn_down = partial(self._tell, node, inner_first, lambda each: each.teardown_ends(fixture))
             finalizers = getattr(fixturedef, "_finalizers", None)
@@ -86,7 +77,7 @@ class FixtureHooks:
             else:
                 fixturedef.addfinalizer(torn_down)
             self._tell(node, inner_first, lambda each: each.setup_ends(fixture, duration_s, failed=failed))
-            # From this one on the fixture's own run.
+            # The fixture's own finalizers run after this call.
             fixturedef.addfinalizer(partial(self._tell, node, self._events, lambda each: each.teardown_begins(fixture)))
         except PLUGIN_ERRORS as error:
             self.note_fault("BORDER", node, error)

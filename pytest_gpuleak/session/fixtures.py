@@ -1,4 +1,4 @@
-"""Where a fixture stands, in the words of whoever wrote it."""
+"""Locate fixtures as their author wrote them."""
 
 from __future__ import annotations
 
@@ -16,20 +16,14 @@ if TYPE_CHECKING:
 
 
 def place_of(fixture: Any, request: Any, shorten: Callable[[str], str]) -> FixturePlace:
-    """The fixture's place as a user knows it.
-
-    Args:
-        fixture: pytest's FixtureDef.
-        request: the request that it is set up for.
-        shorten: makes a path relative to the rootdir.
-    """
+    """Return the place of pytest's FixtureDef `fixture` as a user knows it."""
     name, function = _as_written(str(fixture.argname), fixture.func, request)
     file = line = None
     try:
         code = inspect.unwrap(function).__code__
         file, line = shorten(code.co_filename), code.co_firstlineno
     except (AttributeError, ValueError):
-        pass  # a callable object, or a chain of wrappers that runs in a circle: the name says enough
+        pass  # a callable object, or a ring of wrappers: the name suffices
     return FixturePlace(name, str(fixture.scope), str(fixture.baseid or ""), file, line)
 
 
@@ -42,7 +36,7 @@ XUNIT_PREFIXES = {
 
 
 def _as_written(name: str, function: Any, request: Any) -> tuple[str, Any]:
-    """The name and function of xunit-style setup as the user wrote it; any other fixture's as they are."""
+    """Return the name and function of xunit-style setup as the user wrote it; any other fixture's unchanged."""
     for prefix, (owner_name, setups) in XUNIT_PREFIXES.items():
         if name.startswith(prefix):
             owner = getattr(request, owner_name, None)
@@ -53,13 +47,13 @@ def _as_written(name: str, function: Any, request: Any) -> tuple[str, Any]:
 
 
 def node_of(request: Any) -> pytest.Item | pytest.Collector:
-    """The node whose markers a fixture is judged by: the class, module, package or session it is set up for."""
+    """Return the node whose markers a fixture is judged by: the class, module, package or session it is set up for."""
     node: pytest.Item | pytest.Collector = request.node
     return node
 
 
 def is_wider(fixture: Any) -> bool:
-    """Whether a fixture outlives the test that sets it up."""
-    # Its `scope` goes through two properties of pytest's, for each fixture of each test.
+    """Tell whether a fixture outlives the test that sets it up."""
+    # `scope` passes through two properties of pytest, for each fixture of each test.
     scope = getattr(fixture, "_scope", None)
     return scope is not Scope.Function if type(scope) is Scope else bool(fixture.scope != "function")

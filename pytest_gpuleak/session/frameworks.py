@@ -1,4 +1,4 @@
-"""The frameworks of one pytest run: the plugin's own, and later those of a conftest.py."""
+"""Share the frameworks of one pytest run: the plugin's own, and later a conftest.py's."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _FRAMEWORKS: pytest.StashKey[Frameworks] = pytest.StashKey()
 
 
 def shared_frameworks(config: pytest.Config) -> Frameworks:
-    """Return the run's frameworks, made when they are first asked for."""
+    """Return the run's frameworks, created on the first call."""
     found = config.stash.get(_FRAMEWORKS, None)
     if found is None:
         found = config.stash[_FRAMEWORKS] = own_frameworks()

@@ -1,4 +1,4 @@
-"""The hooks around a test's phases and fixtures. Registered after collection, so that they are the outermost."""
+"""Follow a test's phases and fixtures. Registered after collection, so that the hooks are the outermost."""
 
 from __future__ import annotations
 
@@ -21,16 +21,11 @@ if TYPE_CHECKING:
     from pytest_gpuleak.session.leak_check import LeakCheck
 
 QUIET_VERDICTS = ("clean", "noted")
-"""Verdicts that nobody asks a report for once it is recorded: they change neither its outcome nor its letter."""
+"""Verdicts that leave the report's outcome and letter alone, so the record can be dropped from it."""
 
 
 class RuntestHooks(FixtureHooks):
-    """Tells the leak check what happens to the tests and to the fixtures that outlive them.
-
-    Args:
-        check: checks the tests.
-        meter: measures the peaks; None: they are not asked for.
-    """
+    """Report tests, and fixtures that outlive them, to the leak check; `meter` is None where peaks are not needed."""
 
     def __init__(self, check: LeakCheck, meter: PeakMeter | None) -> None:
         super().__init__(
@@ -50,7 +45,7 @@ class RuntestHooks(FixtureHooks):
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtest_setup(self, item: pytest.Item) -> Generator[None, object, object]:
-        """An attempt begins. Not in the protocol: plugins that repeat tests run several attempts in one."""
+        """Begin an attempt. Not in the protocol, since plugins that repeat tests run several attempts in one."""
         __tracebackhide__ = True  # a failure's text shows only the user's frames, as without the plugin
         if not self._attempts.rerunning:
             self._fault = ""
@@ -87,8 +82,8 @@ class RuntestHooks(FixtureHooks):
             try:
                 self._judge(item, report)
             except KeyboardInterrupt as error:
-                # Ctrl-C, with the frames of the check taken off: a signal may come where an instruction has no line, and
-                # pytest, which shows the traceback, ends with a TypeError on a frame without one (Traceback.lineno).
+                # Drop the check's frames from Ctrl-C: a signal may arrive where an instruction has no line, and pytest
+                # ends with a TypeError on a frame without a line (Traceback.lineno).
                 raise error.with_traceback(None) from None
         return report
 
@@ -97,7 +92,7 @@ class RuntestHooks(FixtureHooks):
         if self._meter is not None:
             self._meter.end()
         record = None
-        if not self._fault:  # else whose an array is cannot be told
+        if not self._fault:  # after a fault, the owner of an array is unknown
             try:
                 record = self._check.judge(item, nextitem)
             except PLUGIN_ERRORS as error:
@@ -107,7 +102,7 @@ class RuntestHooks(FixtureHooks):
         if record is None:
             return
         if record.verdict in QUIET_VERDICTS and not self._sends and os.getpid() == self._process:
-            # It goes no further than to the recorder of this process, which takes it off the report.
+            # The record goes only to the recorder of this process, which takes it off the report.
             setattr(report, RECORD_ATTRIBUTE, record)
             note_properties(report, record)
         else:
@@ -116,7 +111,7 @@ class RuntestHooks(FixtureHooks):
                 self._fail(item, report)
 
     def _fail(self, item: pytest.Item, report: pytest.TestReport) -> None:
-        """Let the leak fail the test: once its report is logged, or now where that happens in another process."""
+        """Fail the test for its leak once its report is logged, or now if that happens in another process."""
         if os.getpid() != self._process:
             fail(report)
             return
@@ -129,11 +124,11 @@ class RuntestHooks(FixtureHooks):
 
     @pytest.hookimpl(optionalhook=True, tryfirst=True)
     def pytest_timeout_set_timer(self) -> bool | None:
-        """No timer of pytest-timeout's in a re-run: its thread method would end the process. It has a limit of ours."""
+        """Set no pytest-timeout timer in a re-run, which has its own limit: its thread method would end the process."""
         return True if self._attempts.rerunning else None
 
     def wider_fixtures(self) -> frozenset[int]:
-        """The ids of the wider fixtures that are set up."""
+        """Return the ids of the higher-scoped fixtures that are set up."""
         return self._check.tracker.ownership.active_ids
 
     def _explain_shortage(self, item: pytest.Item, error: BaseException, report: pytest.TestReport) -> None:
@@ -144,7 +139,7 @@ class RuntestHooks(FixtureHooks):
         self._shortages.add(item, error, report)
 
     def note_fault(self, stage: str, node: Any, error: BaseException) -> None:
-        """See `FixtureHooks`. The test is given up: without this step nothing can be said of it."""
+        """See `FixtureHooks`. The test is given up, since it cannot be judged without this step."""
         from pytest_gpuleak.engine import stages  # a run without faults does not load it
 
         text = self._attempts.faults.note(getattr(stages, stage), error, node.nodeid)

@@ -1,4 +1,4 @@
-"""The leak check of one process: begins and ends the runs of the tests, and hands suspects to the engine."""
+"""Check the tests of one process: begin and end their runs, and hand suspects to the engine."""
 
 from __future__ import annotations
 
@@ -35,16 +35,9 @@ if TYPE_CHECKING:
 
 
 class LeakCheck:
-    """Checks the tests of one process. It follows fixtures as `FixtureEvents` does.
+    """Check the tests of one process. Follows fixtures as `FixtureEvents` does.
 
-    Args:
-        config: pytest's config.
-        settings: what the run was asked for.
-        tracker: watches the runs.
-        knowledge: what outlives a test.
-        attempts: follows the attempts.
-        baseline: the leaks that are known, where the run has a list of them.
-        detailed: whether the counters and peaks of a test are to be recorded.
+    Counters and peaks of a test are recorded if `detailed`.
     """
 
     def __init__(
@@ -80,11 +73,11 @@ class LeakCheck:
         self.tracker.start(self.settings.policy)
 
     def stop(self) -> None:
-        """Leave the process as it was found. Safe to call twice."""
+        """Restore the process as it was found. May be called twice."""
         self.tracker.stop()
 
     def finish(self) -> None:
-        """Judge what is left to judge at the end of the session, after the last teardown."""
+        """Judge what is left at the end of the session, after the last teardown."""
         self._own_modules.keep()
         if self.attempts.hangs or self.tracker.why_blind("the end of the session"):
             return
@@ -94,7 +87,7 @@ class LeakCheck:
 
     @property
     def fixture_records(self) -> list[FixtureRecord]:
-        """The fixtures that did not let go."""
+        """The fixtures that left something."""
         records = [] if self._fixtures is None else self._fixtures.records
         return records if self._baseline is None else self._baseline.settle_fixtures(records)
 
@@ -144,12 +137,7 @@ class LeakCheck:
         self.attempts.charge(began)
 
     def judge(self, item: pytest.Item, nextitem: pytest.Item | None) -> TestRecord | None:
-        """Return the record of the attempt that has just ended, teardown included; None where none had begun.
-
-        Args:
-            item: the test.
-            nextitem: what its teardown was given.
-        """
+        """Return the record of the attempt that has just ended, teardown included; None where none had begun."""
         attempt, tracker = self.attempts.attempt, self.tracker
         if attempt is None:
             return None
@@ -169,7 +157,7 @@ class LeakCheck:
         return self.attempts.end(item, verdict, findings, memory, began)
 
     def _postpone(self, item: pytest.Item) -> tuple[Verdict, tuple[Finding, ...]]:
-        """Leave a test that has failed unchecked: its traceback holds its locals, and the values of its fixtures."""
+        """Leave a failed test unchecked: its traceback holds its locals, and the values of its fixtures."""
         tracker = self.tracker
         tracker.ownership.note_failure()
         released = tracker.take_released()
@@ -183,9 +171,9 @@ class LeakCheck:
     def _check(
         self, item: pytest.Item, nextitem: pytest.Item | None, growth: Growth
     ) -> tuple[Verdict, tuple[Finding, ...]] | str:
-        """Return the verdict and the findings; as text, why nothing can be checked any more."""
+        """Return the verdict and the findings; as text, why checking has ended."""
         tracker, nodeid, policy = self.tracker, self.attempts.nodeid, self.attempts.policy
-        # The fixtures first: the test's arrays, held here, would be found again as holders of theirs.
+        # The fixtures first: the test's arrays, held here, would be found as holders of theirs.
         released = tracker.take_released()
         if released and any(setup.holds_memory() for setup in released):
             stop_timer(item)
@@ -195,10 +183,10 @@ class LeakCheck:
         if released:
             self._check_fixtures(released)
         processes = self._left_processes(nodeid)
-        # A scan of the heap takes long enough for a thread to end meanwhile.
+        # A scan of the heap takes long enough for a thread to end during it.
         before = frozenset() if tracker.detector.sees_only_young else running_threads()
         arrays = tracker.left_arrays()
-        # Asked at once: a thread that ends while the modules for suspects are loaded lets go of what it held.
+        # Read at once: a thread that ends while the modules for suspects load releases what it held.
         threaded = bool(arrays) and not (before | running_threads()) <= tracker.threads
         blind = tracker.why_blind(nodeid)
         if blind:
@@ -252,7 +240,6 @@ class LeakCheck:
         return conclude(findings, policy)
 
     def _check_fixtures(self, setups: list[OwnedSetup]) -> None:
-        """Judge fixtures that were torn down."""
         if self._fixtures is not None or any(setup.holds_memory() for setup in setups):
             self._fixture_check().check(setups)
 
@@ -265,11 +252,7 @@ class LeakCheck:
         return self._fixtures
 
     def _settle_steps(self, nodeid: str) -> Sequence[SettleStep]:
-        """Return the user's own way to let memory go, where there is one.
-
-        Args:
-            nodeid: whom the hook is told of.
-        """
+        """Return the user's own way to free memory, if there is one; the hook receives `nodeid`."""
         if not self.config.hook.pytest_gpuleak_settle.get_hookimpls():
             return ()
         from pytest_gpuleak.engine.settle.steps import Call
@@ -278,7 +261,7 @@ class LeakCheck:
         return (Call(lambda: call_settle_hook(self.config, self.knowledge.safeguards, nodeid)),)
 
     def _free_failures(self) -> None:
-        """Collect the garbage of earlier failures now: once the fixture has let go, its own garbage cannot be told apart."""
+        """Collect the garbage of earlier failures now: after the fixture's teardown its own garbage looks the same."""
         from pytest_gpuleak.engine.settle.steps import full_collection
 
         self._finalizers.nodeid = self.attempts.nodeid
@@ -302,11 +285,11 @@ class LeakCheck:
         return {device: peak.allocated.total for device, peak in self._meter.peaks().items()}
 
     def _left_processes(self, nodeid: str) -> list[LeftProcess]:
-        """Return the processes that the test has left running. Costs microseconds where it left none."""
+        """Return the processes that the test has left running. Takes microseconds where it left none."""
         processes = self.tracker.processes
         try:
             return processes.left() if processes.suspects() else []
-        except Exception as error:  # noqa: BLE001 - what the operating system says costs no verdict on memory
+        except Exception as error:  # noqa: BLE001 - an error of the operating system costs no verdict on memory
             from pytest_gpuleak.engine.stages import PROCESSES
 
             self.attempts.faults.note(PROCESSES, error, nodeid)

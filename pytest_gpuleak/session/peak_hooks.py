@@ -1,4 +1,4 @@
-"""The probes of the devices and one meter of peaks for a whole run, and the hooks that measure without the leak check."""
+"""Share the device probes and a meter of peaks in a run, and measure without the leak check."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ if TYPE_CHECKING:
     from pytest_gpuleak.model.findings import Finding
 
 DEVICE_PROBES: pytest.StashKey[list[DeviceProbe]] = pytest.StashKey()
-"""Where the run's probes of the devices are kept, in the stash of pytest's config."""
+"""Key of the run's device probes in the stash of pytest's config."""
 
 BUDGET_FINDING: pytest.StashKey[Finding] = pytest.StashKey()
-"""The finding on a test's budget, in the item's stash, once its last attempt has exceeded it."""
+"""Key in the item's stash of the finding on a budget that the test's last attempt has exceeded."""
 
 _HOOKS = "gpuleak-peaks"
 
@@ -31,7 +31,7 @@ _METER: pytest.StashKey[PeakMeter] = pytest.StashKey()
 
 
 def shared_probes(config: pytest.Config) -> list[DeviceProbe]:
-    """Return the run's probes of the devices: made when first asked for, stopped when the run ends; the same list always."""
+    """Return the run's device probes: always the same list, made on the first call, stopped when the run ends."""
     probes = config.stash.get(DEVICE_PROBES, None)
     if probes is None:
         probes = config.stash[DEVICE_PROBES] = shared_frameworks(config).devices
@@ -41,12 +41,12 @@ def shared_probes(config: pytest.Config) -> list[DeviceProbe]:
 
 def _stop(probes: Sequence[DeviceProbe]) -> None:
     for probe in probes:
-        with suppress(Exception):  # each of them leaves its framework as it was found
+        with suppress(Exception):  # each leaves its framework as it was found
             probe.stop()
 
 
 def shared_meter(config: pytest.Config) -> PeakMeter:
-    """Return the run's meter: made, and put between the phases of the tests, when it is first asked for."""
+    """Return the run's meter. The first call creates it and registers its hooks."""
     meter = config.stash.get(_METER, None)
     if meter is None:
         meter = config.stash[_METER] = PeakMeter(shared_probes(config))
@@ -55,11 +55,9 @@ def shared_meter(config: pytest.Config) -> PeakMeter:
 
 
 def take_over_meter(config: pytest.Config, *, needed: bool) -> PeakMeter | None:
-    """Return the run's meter, for a caller with hooks of its own that begin and end it.
+    """Return the run's meter, for a caller whose own hooks begin and end it.
 
-    Args:
-        config: pytest's config.
-        needed: whether the caller reads peaks itself; if not, and no test has a budget, None is returned.
+    None if no test has a budget and the caller does not read peaks itself (`needed`).
     """
     meter = config.stash.get(_METER, None)
     if meter is not None:
@@ -70,11 +68,7 @@ def take_over_meter(config: pytest.Config, *, needed: bool) -> PeakMeter | None:
 
 
 class MeterHooks(FixtureHooks):
-    """The hooks that measure where the leak check, whose own hooks do it otherwise, is off.
-
-    Args:
-        meter: measures.
-    """
+    """Measure where the leak check, whose own hooks otherwise do it, is off."""
 
     def __init__(self, meter: PeakMeter) -> None:
         super().__init__([meter], lambda _: Policy(), str)

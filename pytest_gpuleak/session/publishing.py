@@ -1,6 +1,6 @@
-"""Publishes a run where it takes place: GitHub Actions, GitLab CI.
+"""Publish a run where it takes place: GitHub Actions, GitLab CI.
 
-Nothing is published anywhere else. What cannot be published costs one line, and never the run.
+Nothing is published anywhere else. A failure costs a line, and never the run.
 """
 
 from __future__ import annotations
@@ -28,20 +28,20 @@ if TYPE_CHECKING:
     from pytest_gpuleak.session.ci import Surroundings
 
 CODE_QUALITY_NAME = "gpuleak-codequality.json"
-"""The file that GitLab's ``artifacts:reports:codequality`` is pointed at, in the project's folder."""
+"""The file in the project's folder that GitLab's ``artifacts:reports:codequality`` names."""
 
 TEXT_LIMIT = 500
-"""Characters of what went wrong, in a line."""
+"""Characters of an error in a line."""
 
 MAX_SUMMARY = 1024 * 1024
-"""Bytes of a step's summary, all that was appended to it: of a longer one GitHub shows nothing."""
+"""Bytes of a step's summary with all that was appended: GitHub shows nothing of a longer summary."""
 
 
 def locate(report: RunReport, rootpath: Path, surroundings: Surroundings | None) -> RunReport:
     """Note in a report how pytest's rootdir is reached from the repository's root.
 
-    Paths in a report are relative to the rootdir, those that code review wants to the repository. The repository is
-    what CI calls its checkout, else the folder above that has a ``.git``.
+    Paths in a report are relative to the rootdir, while code review needs them relative to the repository: CI's
+    checkout, else the closest parent folder with a ``.git``.
     """
     try:
         folder = rootpath.resolve()
@@ -57,13 +57,8 @@ def locate(report: RunReport, rootpath: Path, surroundings: Surroundings | None)
 def publish(report: RunReport, rootpath: Path, surroundings: Surroundings) -> list[str]:
     """Publish a run where it takes place: append the step's summary, write the code quality report.
 
-    Args:
-        report: the whole run, as `locate` returned it.
-        rootpath: pytest's rootdir.
-        surroundings: where the run takes place.
-
     Returns:
-        Lines to print, each from the beginning of a line of the output: GitHub's annotations, and what went wrong.
+        Lines to print, each at the beginning of a line: GitHub's annotations, and errors.
     """
 
     def part(name: str, publish_it: Callable[[], list[str]]) -> list[str]:
@@ -82,7 +77,7 @@ def publish(report: RunReport, rootpath: Path, surroundings: Surroundings) -> li
 
 
 def print_lines(lines: list[str]) -> None:
-    """Print lines where no reporter of pytest's does; what the output cannot encode is escaped."""
+    """Print lines where no terminal reporter does; characters that the output cannot encode are escaped."""
     encoding = sys.stdout.encoding or "ascii"
     for line in lines:
         print(line.encode(encoding, "backslashreplace").decode(encoding))  # noqa: T201 - CI reads it there
@@ -96,15 +91,15 @@ def _repository_of(folder: Path, surroundings: Surroundings | None) -> Path | No
 
 
 def _append_summary(report: RunReport, path: Path) -> list[str]:
-    """Append to the summary of the step, which other runs of pytest and other tools write to as well."""
+    """Append to the step's summary, which other runs of pytest and other tools write to as well."""
     try:
         taken = path.stat().st_size if path.exists() else 0
-        # Beside what GitHub adds for itself.
+        # GitHub adds text of its own.
         room = min(MAX_BYTES, MAX_SUMMARY - taken - 4096)
         if room < MIN_BYTES:
             return [f"gpu-leak: nothing was added to GITHUB_STEP_SUMMARY, which is full ({taken} bytes)"]
         text = encode_report(report, limit=room)
-        # An empty line ends whatever Markdown block was written before.
+        # An empty line ends any Markdown block before.
         _append(f"\n\n{text}" if taken else text, path, taken)
     except (OSError, ValueError) as error:  # ValueError: a path with a NUL
         return [f"gpu-leak: GITHUB_STEP_SUMMARY could not be written: {_reason(error)}"]
@@ -112,13 +107,13 @@ def _append_summary(report: RunReport, path: Path) -> list[str]:
 
 
 def _append(text: str, path: Path, taken: int) -> None:
-    """Append all of a text to a file of `taken` bytes, or nothing of it. Raises OSError."""
+    """Append all of a text to a file of `taken` bytes, or nothing. Raises OSError."""
     try:
-        # Where it is a pipe that nothing reads, an error and no wait for ever.
+        # Fail instead of waiting for ever at a pipe without a reader.
         with open(path, "a", encoding="utf-8", newline="\n", opener=_open_without_waiting) as stream:
             stream.write(text)
     except OSError:
-        # Half of an HTML block would swallow whatever other steps write.
+        # Half of an HTML block would swallow the output of other steps.
         with contextlib.suppress(OSError):
             if path.stat().st_size > taken:
                 os.truncate(path, taken)
@@ -130,7 +125,7 @@ def _open_without_waiting(path: str, flags: int) -> int:
 
 
 def _write_code_quality(report: RunReport, path: Path) -> list[str]:
-    """Write the code quality report, empty where nothing leaked: without one GitLab cannot tell what was fixed."""
+    """Write the code quality report even without leaks, so that GitLab can tell what was fixed."""
     try:
         write_text(gitlab.encode_report(report), path)
     except (OSError, ValueError) as error:

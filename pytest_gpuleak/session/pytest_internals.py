@@ -1,4 +1,4 @@
-"""What pytest itself keeps or reports beside the tests, and how it is kept out of the verdicts."""
+"""Release objects that pytest keeps alive after a test, and defer what it reports."""
 
 from __future__ import annotations
 
@@ -16,22 +16,17 @@ if TYPE_CHECKING:
 
 
 def log_handlers(config: pytest.Config) -> tuple[Any, ...]:
-    """The handlers of pytest's logging plugin that keep records; none where the plugin is blocked."""
+    """Return the handlers of pytest's logging plugin that keep records; none where the plugin is blocked."""
     plugin = config.pluginmanager.get_plugin("logging-plugin")
     found = (getattr(plugin, name, None) for name in ("caplog_handler", "report_handler"))
     return tuple(handler for handler in found if handler is not None)
 
 
 def release_values(item: pytest.Item, handlers: Sequence[Any]) -> None:
-    """Let go of what pytest lets go of right after the teardown's report, and no test can reach any more.
+    """Release what pytest itself releases right after the teardown's report.
 
-    The values of function fixtures (``runtestprotocol`` clears them after the report), and the log records of the
-    teardown phase (the logging plugin clears them when the next phase begins), which hold the arguments of their
-    messages.
-
-    Args:
-        item: the test.
-        handlers: see `log_handlers`.
+    These are the values of function fixtures (``runtestprotocol`` clears them after the report), and the teardown's log
+    records (the logging plugin clears them at the next phase), which hold their messages' arguments.
     """
     values = getattr(item, "funcargs", None)
     if type(values) is dict:
@@ -42,16 +37,10 @@ def release_values(item: pytest.Item, handlers: Sequence[Any]) -> None:
 
 
 class DeferredFinalizerErrors:
-    """Context in which errors in ``__del__``, that our collections bring forward, become warnings of the run.
+    """Turn errors in ``__del__``, which our collections bring forward, into warnings of the run.
 
-    Left to pytest's own hook, under ``-W error`` one would fail the next test, which without the plugin the
-    collector might never have reached.
-
-    It may be entered again for another test.
-
-    Args:
-        config: pytest's config.
-        nodeid: the test that is being checked.
+    With ``-W error`` pytest's own hook would fail the next test for an object that, without the plugin, might never
+    have been collected. The context may be entered again for another test.
     """
 
     __slots__ = ("_config", "_messages", "_previous", "nodeid")
@@ -93,9 +82,9 @@ def warn(config: pytest.Config, message: str, nodeid: str) -> None:
 
 
 def stop_timer(item: pytest.Item) -> None:
-    """Cancel pytest-timeout's timer for the test: it has ended in time, and what follows is the plugin's own work.
+    """Cancel pytest-timeout's timer: the test has ended in time, and what follows is the plugin's own work.
 
-    The timer covers the whole protocol. Left running it would raise in the midst of a collection, or end the process.
+    The timer covers the whole protocol. It would raise during a collection, or end the process.
     """
     cancel = getattr(item.config.hook, "pytest_timeout_cancel_timer", None)
     if cancel is not None:

@@ -1,4 +1,4 @@
-"""A test's record on the report of its teardown, and what the report says of it."""
+"""Attach a test's record to its teardown's report, and set the report's text."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ RECORD_ATTRIBUTE = "gpu_leak"
 """The attribute of a teardown's report that carries the test's record; xdist sends it along."""
 
 AGAIN_ATTRIBUTE = "gpu_leak_again"
-"""The attribute of a teardown's report whose test has leaked, and been counted, in an attempt before."""
+"""The attribute of a teardown's report whose test has leaked and was counted in an earlier attempt."""
 
 HUNG_ATTRIBUTE = "gpu_leak_hung"
-"""The attribute of the report of a test whose check hung and ended its process: its record is in this report."""
+"""The attribute of the report of a test whose check hung and ended its process."""
 
 
 def encode_safely(record: TestRecord | FixtureRecord) -> dict[str, Any]:
-    """Encode a record; of one that a fault has spoilt, what can be written, and a line that says what cannot."""
+    """Encode a record; if a fault has corrupted it, what can be written, and a line on what cannot."""
     if isinstance(record, TestRecord) and not record.findings:
-        return encode_test(record)  # a run without a leak loads no more than this module for it
+        return encode_test(record)  # a run without a leak needs no other module for it
     from pytest_gpuleak.model.isolation import isolated
     from pytest_gpuleak.model.records import encode
 
@@ -44,7 +44,7 @@ def attach(report: pytest.TestReport, record: TestRecord) -> None:
 
 
 def fail(report: pytest.TestReport) -> None:
-    """Let the report of a test that leaked be a failed one."""
+    """Turn the report of a test that leaked into a failed report."""
     from pytest_gpuleak.model.isolation import isolated
 
     record: dict[str, Any] = getattr(report, RECORD_ATTRIBUTE)
@@ -56,7 +56,7 @@ def fail(report: pytest.TestReport) -> None:
 
 
 def note_properties(report: pytest.TestReport, record: TestRecord) -> None:
-    """Say in JUnit what was found."""
+    """Add the findings to JUnit's properties."""
     if record.findings:
         from pytest_gpuleak.model.isolation import isolated
         from pytest_gpuleak.reports.junit import properties_of
@@ -67,7 +67,7 @@ def note_properties(report: pytest.TestReport, record: TestRecord) -> None:
 
 
 def describe_failure(findings: tuple[Finding, ...]) -> str:
-    """What stands in JUnit and wherever else pytest shows a failed report."""
+    """Return the text for JUnit and for the other places where pytest shows a failed report."""
     from pytest_gpuleak.model.isolation import isolated
     from pytest_gpuleak.reports.terminal.findings import render_short
     from pytest_gpuleak.reports.unshown import name_unshown

@@ -1,4 +1,4 @@
-"""One pytest session with the plugin switched on: its parts are made here, and told when tests are known and ended."""
+"""Create the parts of a pytest session with the plugin switched on, and forward its events."""
 
 from __future__ import annotations
 
@@ -52,14 +52,14 @@ def watch_collector(early_config: pytest.Config) -> None:
 
 
 def _watch_memory(config: pytest.Config, settings: Settings, driver: LazyNvml, faults: list[str]) -> CounterWatch:
-    """The counters of this process. An xdist controller, which runs no test, reads none."""
+    """Create the counters of this process. An xdist controller, which runs no test, reads none."""
     return CounterWatch(
         shared_probes(config), host_probes(settings.policy.host, str(config.rootpath)), driver.read, faults
     )
 
 
 def _open_baseline(config: pytest.Config, settings: Settings) -> BaselineRun | None:
-    """The run's baseline. Raises pytest.UsageError for one that cannot be used."""
+    """Open the run's baseline. Raises pytest.UsageError if it cannot be used."""
     if settings.baseline is None and not (settings.update_baseline or settings.fail_stale):
         return None
     from pytest_gpuleak.session.features.baseline import open_baseline
@@ -84,12 +84,7 @@ def _growth_that_fails(policy: Policy) -> str:
 
 
 class Session:
-    """One pytest session with the plugin switched on.
-
-    Args:
-        config: pytest's config.
-        settings: what the run was asked for.
-    """
+    """A pytest session with the plugin switched on."""
 
     def __init__(self, config: pytest.Config, settings: Settings) -> None:
         worker: dict[str, Any] | None = getattr(config, "workerinput", None)
@@ -108,7 +103,7 @@ class Session:
         driver = LazyNvml(lines)
         counters = _watch_memory(config, settings, driver, lines)
         baseline = _open_baseline(config, settings)
-        # On a developer's machine most runs have no reader of what a clean test's record says.
+        # Keep clean tests' details only if something reads them.
         self._detailed = bool(self._is_worker or settings.report_paths or settings.top or surroundings or baseline)
         ledger = RunRecords(detailed=self._detailed)
         attempts = AttemptLog(config, settings, name, lines)
@@ -137,7 +132,7 @@ class Session:
         )
 
     def pytest_report_header(self) -> list[str]:
-        """One line: how tests are judged."""
+        """Return a line on how tests are judged."""
         policy = self._settings.policy
         return [
             (
@@ -160,7 +155,7 @@ class Session:
         check_markers(items)
 
     def pytest_collection_finish(self) -> None:
-        """Take hold of the tests, after every conftest.py: what is registered last is called outermost."""
+        """Register the hooks after every conftest.py: the last registered hook is called outermost."""
         if self._config.hook.pytest_gpuleak_arrays.get_hookimpls():
             from pytest_gpuleak.session.user_hooks import bring_frameworks
 
@@ -178,7 +173,7 @@ class Session:
         if self._settings.clean:
             from pytest_gpuleak.session.features.cleanup import CleaningHooks
 
-            # The last, and so the outermost: a failed attempt is cleaned before the next one's counters are read.
+            # Last, and so outermost: a failed attempt is cleaned before the next attempt's counters are read.
             manager.register(
                 CleaningHooks(self._config, check.tracker.counters.read, lambda: check.attempts.rerunning),
                 "gpuleak-cleaning",
@@ -197,10 +192,10 @@ class Session:
 
     @pytest.hookimpl(trylast=True)
     def pytest_sessionfinish(self, session: pytest.Session, exitstatus: int) -> None:
-        """After the last fixtures are torn down: judge them, write the reports, set the exit status."""
+        """Judge the last fixtures after their teardown, write the reports, set the exit status."""
         close_run(self._run, session, exitstatus)
 
     def pytest_terminal_summary(self, terminalreporter: Any) -> None:
-        """Show the section GPU LEAKS, the summary line, and what went wrong with a report."""
+        """Show the section GPU LEAKS, the summary line, and report errors."""
         if not self._config.option.collectonly:
             show_run(self._run, terminalreporter)

@@ -1,4 +1,4 @@
-"""What keeps the check from harming a run of pytest's: errors are noted, waits are bounded."""
+"""Keep the check from harming a pytest run: errors are noted, waits are bounded."""
 
 from __future__ import annotations
 
@@ -15,11 +15,7 @@ _Answer = TypeVar("_Answer")
 
 
 class RunSafeguards:
-    """The `engine.stages.Safeguards` of a run.
-
-    Args:
-        attempts: knows the test under way, and takes what goes wrong.
-    """
+    """The `engine.stages.Safeguards` of a run; errors go to `attempts`."""
 
     def __init__(self, attempts: AttemptLog) -> None:
         self._attempts = attempts
@@ -29,7 +25,7 @@ class RunSafeguards:
         return self._attempts.guard(stage, nodeid, code)
 
     def bounded(self, call: Callable[[], _Answer], what: str, advice: str) -> _Answer:
-        """See `Safeguards`. Where the call cannot be stopped, the session is ended."""
+        """See `Safeguards`. If the call cannot be stopped, the session is ended."""
         from pytest_gpuleak.session.rerun.hanging import run_bounded  # a run without suspects does not load it
 
         return run_bounded(self._attempts, call, what, advice)

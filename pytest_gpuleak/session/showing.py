@@ -1,4 +1,4 @@
-"""What the terminal shows at the end of a run: the section GPU LEAKS, the summary line, and what went wrong."""
+"""Show the end of a run in the terminal: the section GPU LEAKS, the summary line, and errors."""
 
 from __future__ import annotations
 
@@ -14,12 +14,7 @@ if TYPE_CHECKING:
 
 
 def show_run(run: Run, terminalreporter: Any) -> None:
-    """Show the leaks, the summary line, and what went wrong with a report.
-
-    Args:
-        run: the run, which has been closed.
-        terminalreporter: pytest's.
-    """
+    """Show the leaks, the summary line, and errors of reports, for a run that was closed."""
     ledger = run.ledger
     if ledger.found or run.settings.top or run.baseline is not None:
         report = ledger.report(run.settings, run.check.mode, on_file=False)

@@ -1,7 +1,7 @@
-"""Takes the plugin's own frames off the traceback of a test's failure, so that pytest shows what it shows without it.
+"""Remove the plugin's own frames from a failure's traceback, so that pytest shows the same as without the plugin.
 
-Marked as hidden they are not shown, but they are there: where pytest leaves out its own frames and nothing of the user's
-remains, it shows them all, unless there is a frame of a plugin's.
+Hiding them is not enough: where pytest leaves out its own frames and no user frame remains, it shows all frames, unless
+there is a plugin's frame.
 """
 
 from __future__ import annotations
@@ -18,11 +18,7 @@ _GROUP: Any = getattr(builtins, "BaseExceptionGroup", None)  # Python 3.11
 
 
 def drop_own_frames(error: BaseException) -> None:
-    """Take the frames of the plugin's hook wrappers off the tracebacks of an error and of those it comes from.
-
-    Args:
-        error: what a phase of a test has raised.
-    """
+    """Remove the frames of the plugin's hook wrappers from the tracebacks of an error and its causes."""
     seen: set[int] = set()
     errors: list[BaseException | None] = [error]
     while errors:
@@ -31,17 +27,17 @@ def drop_own_frames(error: BaseException) -> None:
             continue
         seen.add(id(one))
         _drop(one.__traceback__)
-        # Read past the user's class, whose attributes may be properties.
+        # Bypass the user's class, whose attributes may be properties.
         errors += [_CAUSE.__get__(one), _CONTEXT.__get__(one)]
         if _GROUP is not None and _GROUP in type(one).__mro__:
             errors += _GROUP.exceptions.__get__(one)
 
 
 def _drop(first: TracebackType | None) -> None:
-    """Drop each wrapper that an error went through, with the call that brought the error there.
+    """Drop each wrapper that an error passed through, with the call that brought the error there.
 
-    pluggy throws the error into the wrapper: the entries before and after it are of one and the same frame of pluggy's.
-    An entry of ours that does not stand between two such has itself failed, and stays.
+    pluggy throws the error into the wrapper: the entries before and after it share a frame of pluggy. An entry of ours
+    that is not between two such entries has itself failed, and stays.
     """
     if first is None:
         return
@@ -50,7 +46,7 @@ def _drop(first: TracebackType | None) -> None:
         wrapper = entry.tb_next
         after = None if wrapper is None else wrapper.tb_next
         if wrapper is not None and after is not None and after.tb_frame is entry.tb_frame and _is_own(wrapper):
-            last.tb_next = entry = after  # of several wrappers of ours one may follow the other
+            last.tb_next = entry = after  # several of our wrappers may follow each other
         else:
             last, entry = entry, wrapper
 

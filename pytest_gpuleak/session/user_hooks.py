@@ -1,4 +1,4 @@
-"""The hooks that a conftest.py or a plugin implements for the check, called so that a fault of theirs costs no verdict."""
+"""Call the hooks that a conftest.py or a plugin implements for the check, so that their errors cost no verdict."""
 
 from __future__ import annotations
 
@@ -24,13 +24,7 @@ if TYPE_CHECKING:
 
 
 def call_settle_hook(config: pytest.Config, safeguards: Safeguards, nodeid: str) -> None:
-    """Call `pytest_gpuleak_settle`, for a limited time.
-
-    Args:
-        config: pytest's config.
-        safeguards: bound the call, and take what goes wrong.
-        nodeid: the test or fixture under suspicion.
-    """
+    """Call `pytest_gpuleak_settle` for the suspected test or fixture, for a limited time."""
     hook = config.hook.pytest_gpuleak_settle
 
     def call() -> list[Any]:
@@ -38,7 +32,7 @@ def call_settle_hook(config: pytest.Config, safeguards: Safeguards, nodeid: str)
 
     with safeguards.guard(SETTLE_HOOK, nodeid, _code_of(hook)):
         for returned in safeguards.bounded(call, SETTLE_HOOK.name, "look at what the hook waits for"):
-            # Written with `async` or a `yield`, its body has not run.
+            # With `async` or a `yield`, its body has not run.
             if type(returned) in (types.CoroutineType, types.GeneratorType, types.AsyncGeneratorType):
                 if type(returned) is types.CoroutineType:
                     returned.close()
@@ -46,12 +40,7 @@ def call_settle_hook(config: pytest.Config, safeguards: Safeguards, nodeid: str)
 
 
 def bring_frameworks(config: pytest.Config, faults: Faults, safeguards: Safeguards) -> list[DeviceProbe]:
-    """Add the frameworks that `pytest_gpuleak_arrays` returns to the run's, each behind guards. What is none is told of.
-
-    Args:
-        config: pytest's config.
-        faults: takes what goes wrong.
-        safeguards: stand behind each framework.
+    """Add the frameworks of `pytest_gpuleak_arrays` to the run's, behind guards; objects that are none go to `faults`.
 
     Returns:
         The probes of their devices, which are among the run's from now on.
@@ -82,7 +71,7 @@ def bring_frameworks(config: pytest.Config, faults: Faults, safeguards: Safeguar
 
 
 def _guarded(given: Any, safeguards: Safeguards) -> Framework:
-    """Raises TypeError for an object that is neither a framework nor the arrays of one."""
+    """Raise TypeError for an object that is neither a framework nor a framework's arrays."""
     if is_whole(given):
         missing = missing_members(given)
         if missing:
@@ -98,6 +87,6 @@ def _guarded(given: Any, safeguards: Safeguards) -> Framework:
 
 
 def _code_of(hook: Any) -> types.CodeType | None:
-    """The code of the implementation that is called first, for an error that comes before any line of it runs."""
+    """Return the code of the first implementation, for an error before any of its lines runs."""
     implementations: Sequence[Any] = hook.get_hookimpls()
     return code_of(implementations[-1].function) if implementations else None

@@ -1,7 +1,7 @@
-"""The keys under which things travel between xdist's workers and the controller, where two modules need the same."""
+"""Define the keys of data between xdist's workers and the controller that two modules share."""
 
 USAGE_ERROR_KEY = "gpu_leak_usage_error"
-"""Where the usage error of a worker travels in its ``workeroutput``."""
+"""Key of a worker's usage error in its ``workeroutput``."""
 
 UNCHECKED_BUDGETS_KEY = "gpu_leak_unchecked_budgets"
-"""Where the reasons travel for which a worker could not check budgets, in its ``workeroutput``: one each."""
+"""Key of the reasons why a worker could not check budgets, in its ``workeroutput``: one per budget."""

@@ -97,19 +97,6 @@ def test_holders_come_by_their_bytes_and_only_the_largest_are_named() -> None:
     assert len(left.holders) == MAX_HOLDERS
 
 
-def test_a_holder_found_later_is_added_to_what_has_none_or_to_the_storages_named() -> None:
-    account = LeftBehind()
-    first, second, other = Buffer(10), Buffer(20), Buffer(5)
-    note(account, "a", first, "known")
-    note(account, "a", second)
-    note(account, "b", other)
-
-    account.update_holder("a", "found")
-    account.update_holder("a", "corrected", {first.memory.address})
-
-    assert account.alive() == [Left("a", "cpu", 30, 2, ("found", "corrected")), Left("b", "cpu", 5, 1)]
-
-
 def test_a_fixture_still_set_up_has_the_bytes_of_what_is_alive_of_it() -> None:
     setup = OwnedSetup(PLACE, Policy())
     model, view, gone = Buffer(64), Buffer(64), Buffer(1000)

@@ -1,1 +1,1 @@
-"""The evidence on one suspect: what each of its runs has left."""
+"""Collect the evidence on one suspect: what each of its runs has left."""

@@ -1,4 +1,4 @@
-"""The evidence on one suspect: what each of its runs left behind, and who holds it."""
+"""Collect the arrays that each run of a suspect left behind, and find their holders."""
 
 from __future__ import annotations
 
@@ -31,23 +31,20 @@ if TYPE_CHECKING:
     from pytest_gpuleak.model.readings import ArrayReading
 
 EXPLAIN_BUDGET_S = 8.0
-"""Seconds that the searches for the holders of one test's arrays may take, all its re-runs together."""
+"""Seconds that all searches for the holders of one test's arrays may take, re-runs included."""
 
 MANY_ARRAYS = 10_000
-"""Arrays from which their sum is taken once a run, and not again after each step of the settling."""
+"""From this many arrays on, their sum is taken once a run and not after each step of the settling."""
 
 GRAPHS_BUDGET_S = 1.0
-"""Seconds that counting what the autograd graphs of one test retain may take; graphs beyond that are counted in part."""
+"""Seconds for counting what one test's autograd graphs retain; graphs beyond that are counted in part."""
 
 
 @dataclasses.dataclass(frozen=True)
 class _Recognised:
-    """An array that known culprits alone hold.
+    """An array that only known culprits hold.
 
-    Attributes:
-        explanation: who.
-        handle: tells whether it is still there.
-        users: how many share its storage, None where that is unknown.
+    `handle` tells whether it is alive, `users` how many arrays share its storage (None: unknown).
     """
 
     explanation: Explanation
@@ -56,14 +53,10 @@ class _Recognised:
 
 
 class ArrayEvidence:
-    """Collects the runs of one suspect. Between calls it holds ids, plain data and weak handles, no array.
+    """Collect the runs of one suspect. Holds ids, plain data and weak handles between calls, no array.
 
-    Args:
-        detector: finds the arrays.
-        arrays: read them.
-        frameworks: tell what their native code holds.
-        culprits: gives what held leaked arrays before; None to search the whole heap each time.
-        guard: gives the context that a stage runs in which the verdict can do without; None lets its errors through.
+    `culprits` gives what held leaked arrays before; None to search the whole heap each time. `guard` gives the context
+    for a stage that the verdict can do without; None lets its errors through.
     """
 
     def __init__(
@@ -80,13 +73,13 @@ class ArrayEvidence:
         self._frameworks = arrays
         self._culprits = culprits
         self._recognised: dict[int, _Recognised] = {}
-        self._left: dict[int, Leftover] = {}  # by id: an array born later at the same address replaces a dead one
+        self._left: dict[int, Leftover] = {}  # by id: a later array at the same address replaces a dead one
         self._cycles: tuple[ArrayReading, ...] = ()
         self._survivors = Survivors()
         self._graphs: dict[Root, Autograd] = {}
         self._alive: list[frozenset[int]] = []
         self._handles: dict[int, StorageHandle] = {}
-        self._standing: set[int] = set()  # ids of those that were there when the last run began
+        self._standing: set[int] = set()  # ids of the arrays that were alive when the last run began
         self._first: frozenset[int] = frozenset()
         self._added: tuple[dict[str, int], int] | None = None
         self._runs = 0
@@ -107,11 +100,10 @@ class ArrayEvidence:
         Args:
             arrays: strong references to the arrays that it left; emptied here.
             settle_steps: the steps to take.
-            threads: those that ran before the run.
-            young: the steps before these, which cost little. What stays after them and is held by a culprit that was
-                found before cannot go by collecting the whole heap: of the steps only what could make the culprit
-                let go of it is taken.
-            threaded: whether another thread ran when the arrays were looked for.
+            threads: the threads that ran before the run.
+            young: the cheap steps to take before these. If known culprits alone hold what stays after them, a
+                collection of the whole heap cannot free it, and only steps that can make the culprit let go follow.
+            threaded: whether another thread ran when the arrays were searched for.
 
         Returns:
             Whether anything stays.
@@ -119,7 +111,8 @@ class ArrayEvidence:
         readings = read_arrays(arrays, self._frameworks)
         shared = SharedStorages(arrays, self._natives.storages)
         arrays[:] = [array for array in arrays if id(array) in readings]
-        # In most suites a young collection frees all: only what stays is held. What cannot be found again is held first.
+        # In most suites a young collection frees all: hold only what stays. An array without weak references cannot be
+        # found again, so hold it first.
         handles = hold_arrays([array for array in arrays if not has_weak_references(array)], self._frameworks)
         settled = Settling(arrays, threads, threaded=threaded)
         settled.run(young)
@@ -148,11 +141,7 @@ class ArrayEvidence:
         return bool(settled.alive)
 
     def add_hidden(self, arrays: list[object]) -> None:
-        """Note arrays that the run added last has left, and that Python had not seen.
-
-        Args:
-            arrays: strong references to them; emptied here.
-        """
+        """Note arrays (emptied here) that the last run has left and that had no Python object before."""
         readings = read_arrays(arrays, self._frameworks)
         left = {identity: Leftover(self._runs - 1, reading) for identity, reading in readings.items()}
         self._take_in(left, hold_arrays(arrays, self._frameworks))
@@ -167,11 +156,7 @@ class ArrayEvidence:
         return bool(self._left)
 
     def added(self) -> tuple[dict[str, int], int]:
-        """What the run added last adds up to: storages that it left, less those of earlier runs that went.
-
-        Returns:
-            Bytes by device, and how many there are.
-        """
+        """Return the bytes by device, and the number, of storages that the last run left, less what it released."""
         if self._added is not None and len(self._left) > MANY_ARRAYS:
             return self._added
         sizes: Counter[str] = Counter()
@@ -190,7 +175,7 @@ class ArrayEvidence:
         return self._added
 
     def leftovers(self) -> list[tuple[str, int, StorageHandle, str]]:
-        """What is still there of all that was left: device, bytes, a weak hold, and the text of the holder."""
+        """Return what is still alive: device, bytes, a weak handle, and the text of the holder."""
         found: dict[int, tuple[str, int, StorageHandle, str]] = {}
         for identity, left in self._left.items():
             handle, reading = self._handles[identity], left.reading
@@ -202,17 +187,14 @@ class ArrayEvidence:
         return list(found.values())
 
     def expect_run(self) -> None:
-        """The test is about to be run again: of what was left so far, note what is there."""
+        """Note which arrays are alive before a re-run begins."""
         self._standing = {identity for identity, handle in self._handles.items() if handle.alive()}
         self._added = None
 
     def look(self, origins: OriginLog | None = None) -> None:
-        """Note which of the arrays left so far are alive now, and who holds them.
+        """Note which of the arrays left so far are alive, and who holds them.
 
-        To be called after the run, or after each but the first where there are several.
-
-        Args:
-            origins: the creating lines noted during the last run.
+        Call it after the run, or after each re-run, with the creating lines noted during it.
         """
         from pytest_gpuleak.heap.referrers import PausedCollector
 
@@ -231,7 +213,7 @@ class ArrayEvidence:
             self._look_at_handles(stage.fault, origins or {})
 
     def forget_reruns(self) -> None:
-        """Go back to what the first run left: a re-run could not be taken in to its end."""
+        """Forget all re-runs, because a re-run could not be recorded to its end."""
         self._left = {identity: left for identity, left in self._left.items() if left.run == 0}
         self._recognised = {identity: one for identity, one in self._recognised.items() if identity in self._left}
         self._runs = min(self._runs, 1)
@@ -239,7 +221,7 @@ class ArrayEvidence:
         self._alive.clear()
 
     def evidence(self) -> Evidence:
-        """All that was found, for `engine.judge.arrays.judge`: the same object until more is found."""
+        """Return the evidence for `engine.judge.arrays.judge`: the same object until more is found."""
         if self._evidence is None:
             alive = [self._first, *self._alive] if self._runs > 1 else [self._first]
             self._evidence = Evidence(self._survivors.all(), tuple(alive), self._cycles, dict(self._graphs))
@@ -247,7 +229,7 @@ class ArrayEvidence:
 
     @property
     def confirmed(self) -> bool:
-        """Whether a re-run has been looked at."""
+        """Whether a re-run has been examined."""
         return bool(self._alive)
 
     @property
@@ -261,7 +243,7 @@ class ArrayEvidence:
         self._handles.update({identity: handles[identity] for identity in left})
 
     def _recognise(self, alive: set[int]) -> bool:
-        """Whether known culprits alone hold all that is alive."""
+        """Tell whether known culprits alone hold all that is alive."""
         if self._culprits is None or not alive or not self._detector.sees_only_young:
             return False
         arrays = [array for array in self._detector.look() if id(array) in alive]
@@ -283,10 +265,10 @@ class ArrayEvidence:
         return self._culprits().recognise(arrays, {id(arrays)}, self._natives.reference_finders())
 
     def _one_place_holds_two_runs(self) -> bool:
-        """Whether arrays of two runs are alive that were found at the same place, such as one attribute.
+        """Tell whether arrays of two runs are alive that were found at the same place, such as one attribute.
 
-        The place was then given a new value, and the old one may wait in a cycle: known holders are recognised without a
-        collection of the whole heap, and an exception kept together with its frame would seem to grow.
+        The place was then given a new value, and the old value may wait in a cycle, because known holders are
+        recognised without a collection of the whole heap: an exception kept with its frame would seem to grow.
         """
         runs: dict[str, int] = {}
         for identity, left in self._left.items():
@@ -296,7 +278,7 @@ class ArrayEvidence:
         return False
 
     def _look_at_recognised(self, origins: OriginLog) -> None:
-        """As `_look`, without one: the weak handles tell what is alive."""
+        """Like `_look`, but ask the weak handles instead of walking the heap."""
         found = [(left, self._recognised[identity]) for identity, left in self._left.items()]
         alive = [(left, recognised) for left, recognised in found if recognised.handle.alive()]
         ours = Counter(left.reading.storage for left, _ in alive)
@@ -307,7 +289,7 @@ class ArrayEvidence:
         self._note([(left, recognised.explanation) for left, recognised in alive], shared, origins)
 
     def _look_at_handles(self, fault: str, origins: OriginLog) -> None:
-        """Note what the weak handles say is alive, without holders: the search for them has failed with `fault`."""
+        """Note what the weak handles say is alive, without holders: the search has failed with `fault`."""
         unknown = Holder("unknown", "", f"unknown: the search failed: {fault}")
         alive = (left for identity, left in self._left.items() if self._handles[identity].alive())
         self._alive.append(self._survivors.note_unexplained(alive, unknown, origins, self._runs - 1))
@@ -318,7 +300,7 @@ class ArrayEvidence:
         from pytest_gpuleak.heap.referrers import Deadline
 
         targets, shared = self._find()
-        # The largest is shown: of very many, the first ones' paths are written in full.
+        # The largest arrays are shown, and in a crowd only the first paths are written in full.
         targets.sort(key=lambda target: -self._left[id(target)].reading.storage_bytes)
         culprits = None if self._culprits is None else self._culprits()
         remember = None if culprits is None else culprits.remember
@@ -350,7 +332,7 @@ class ArrayEvidence:
     def _note_graphs(
         self, arrays: Sequence[object], explanations: Sequence[Explanation], readings: Sequence[ArrayReading | None]
     ) -> None:
-        """Note what the autograd graphs behind the arrays of one run retain, finding by finding."""
+        """Note by root how much memory the autograd graphs behind one run's arrays retain."""
         from pytest_gpuleak.heap.referrers import Deadline
 
         groups: dict[Root, list[object]] = defaultdict(list)
@@ -360,7 +342,7 @@ class ArrayEvidence:
         deadline = Deadline(GRAPHS_BUDGET_S)
         for root, members in groups.items():
             if deadline.passed():
-                break  # each look waits for threads in a backward pass: with a root for each array, for good
+                break  # each count waits for threads in a backward pass, so many roots would take forever
             retained = self._natives.graph_size(members, deadline.left())
             if retained is not None:
                 self._graphs[root] = retained
@@ -369,7 +351,7 @@ class ArrayEvidence:
         self._alive.append(self._survivors.note(found, shared, origins, self._runs - 1))
 
     def _find(self) -> tuple[list[object], set[int]]:
-        """The arrays left that are alive, and the storages that other arrays use too."""
+        """Return the arrays left that are alive, and the storages that other arrays use too."""
         arrays = select_arrays(get_objects(), array_types(self._frameworks))
         targets: list[object] = []
         others: list[object] = []
@@ -378,10 +360,10 @@ class ArrayEvidence:
         for array in arrays:
             if id(array) in self._left:
                 targets.append(array)
-            elif not is_storage(array, storages):  # an array shares it, or it is no older owner of anything but itself
+            elif not is_storage(array, storages):  # a storage object owns nothing but itself
                 others.append(array)
         del arrays, array
-        # What a search has read of an autograd graph has a Python object since, and is no older array for that.
+        # Reading an autograd graph creates Python objects for its tensors: these are no other users.
         alone = {one for finder in self._natives.reference_finders() for one in finder.held_alone(others)}
         shared = storages_of((one for one in others if id(one) not in alone), self._frameworks)
         return targets, shared

@@ -1,4 +1,4 @@
-"""The counters of one suspect, run by run: settle them, look behind them, and record what the re-runs add."""
+"""Collect the counters of one suspect run by run: settle them, and record what the re-runs add."""
 
 from __future__ import annotations
 
@@ -26,21 +26,14 @@ if TYPE_CHECKING:
 
 
 SLACK_SHARE = 16
-"""Tolerance (a sixteenth): arrays may exceed the growth by this part, because something small was freed meanwhile."""
+"""Tolerance (1/16): arrays may exceed the growth by this part, because something small was freed meanwhile."""
 
 FIRST_RE_RUN = 2
-"""Runs that there are once a test was run again."""
+"""Number of runs once a test was run again."""
 
 
 class CounterEvidence:
-    """What each run of a suspect added to the counters.
-
-    Args:
-        tracker: watches the runs.
-        knowledge: what is known of the session.
-        subject: the test or function.
-        policy: what it may leave behind.
-    """
+    """Collect what each run of a suspect added to the counters."""
 
     def __init__(self, tracker: RunTracker, knowledge: SessionKnowledge, subject: Subject, policy: Policy) -> None:
         self._tracker = tracker
@@ -55,11 +48,9 @@ class CounterEvidence:
         self._limits = {probe.name: HostLimits(probe.judges, probe.floor) for probe in tracker.counters.host_probes}
 
     def add_run(self, investigation: ArrayEvidence, growth: Growth) -> bool:
-        """Settle the counters after a run, and note what they say; whether they tell of memory that no array explains.
+        """Settle the counters after a run and note them; return whether arrays leave growth unexplained.
 
-        Args:
-            investigation: has taken in the arrays that the run left; is given those that Python had not seen.
-            growth: the counters right after the run.
+        `investigation` has the arrays that the run left, and receives arrays that had no Python object.
         """
         growth = self._settled(investigation, growth)
         grown = self._unexplained(investigation, growth)
@@ -73,12 +64,12 @@ class CounterEvidence:
         return bool(grown) or investigation.left_arrays
 
     def forget_reruns(self) -> None:
-        """Go back to what the first run added: a re-run could not be taken in to its end."""
+        """Forget all re-runs, because a re-run could not be recorded to its end."""
         del self._runs[1:]
 
     @contextlib.contextmanager
     def recording(self) -> Iterator[None]:
-        """While it is entered, the test is run again, and what that adds to the counters is recorded if they grew."""
+        """Record what the re-run within this context adds to the counters, if they grew before."""
         counters = self._tracker.counters
         self._histories = self._tracker.frameworks.allocation_histories() if self._suspected - {HOST} else []
         if self._host_grew_again:
@@ -95,7 +86,7 @@ class CounterEvidence:
             self._take_blocks()
 
     def _take_blocks(self) -> None:
-        """Note what the allocators' histories of the last run say of the blocks that are still there."""
+        """Note which blocks of the last run are still allocated, by the allocators' histories."""
         histories, self._histories = self._histories, []
         if len(self._runs) < FIRST_RE_RUN:
             return
@@ -123,31 +114,31 @@ class CounterEvidence:
 
     @property
     def wants_record(self) -> bool:
-        """Whether the host's memory was seen to grow again and no run has told yet by what: worth one more run.
+        """Whether one more run is worth recording: the host grew again, and no record says by what.
 
-        Recording takes walks over the whole heap, seconds in all, and most tests that grow once have imported something.
+        Recording walks the whole heap, seconds in all, and most tests that grow once have only imported something.
         """
         return self._host_grew_again and not any(run.host for run in self._runs)
 
     def judge(self, evidence: Evidence) -> tuple[Finding, ...]:
-        """The findings on what no array explains."""
+        """Return the findings on what no array explains."""
         return judge_counters(self._runs, evidence, self._policy, self._limits) if self._runs else ()
 
     def _unexplained(self, investigation: ArrayEvidence, growth: Growth) -> set[str]:
         return suspects(growth, self._known(investigation), self._policy, self._limits)
 
     def _known(self, investigation: ArrayEvidence) -> dict[str, int]:
-        """What the arrays explain that the last run left, by device, and of the host's counters."""
+        """Return the bytes that the last run's arrays explain, by device, and of the host's counters."""
         sizes, arrays = investigation.added()
         return {**sizes, HOST: sizes.get("cpu", 0) + ARRAY_OBJECTS * arrays}
 
     def _settled(self, investigation: ArrayEvidence, growth: Growth) -> Growth:
-        """The growth once what was on its way out has gone; never more than at first: what grew since is ours."""
+        """Settle, and return the growth that remains. Never more than at first: later growth is the plugin's own."""
         tracker, counters, safeguards = self._tracker, self._tracker.counters, self._knowledge.safeguards
-        # What would be revealed is looked for on the whole heap: not for what a young collection frees.
+        # Unread arrays are searched for on the whole heap, so rule out first what a young collection frees.
         if not (self._unexplained(investigation, growth) or self._room(investigation, growth)):
             return growth
-        # The devices first: clearing a workspace takes microseconds, a collection of the whole heap a tenth of a second.
+        # The devices first: clearing a workspace takes microseconds, a full collection a tenth of a second.
         for step in (*device_steps(safeguards, tracker.frameworks), Collection(1), YoungCollection()):
             for _ in step.steps():
                 growth = _lower(growth, counters.end())
@@ -163,20 +154,20 @@ class CounterEvidence:
         return growth
 
     def _reveal(self, investigation: ArrayEvidence, growth: Growth) -> None:
-        """Give arrays that C++ alone knows to the investigation, where the counters have room for them."""
+        """Give unread arrays, which C++ alone knows, to the investigation where the counters have room for them."""
         room = self._room(investigation, growth)
         if not room:
             return
-        # Once for all devices: what has been read has a Python object since, and would be known to a second look.
+        # One search for all devices: reading creates Python objects, which a second search would count as known.
         frameworks = self._tracker.frameworks
         for device, arrays in frameworks.unread_arrays(set(room)).items():
             investigation.add_hidden(share_of(arrays, room[device], frameworks.arrays))
 
     def _room(self, investigation: ArrayEvidence, growth: Growth) -> dict[str, int]:
-        """By device, bytes that no array explains and that arrays may hold which C++ alone knows."""
+        """Return by device the bytes that no array explains and that unread arrays may hold."""
         known = self._known(investigation)
         room = {device: growth.of(device) - known.get(device, 0) for device in growth.devices}
-        # Any of the host's counters has a CPU tensor in it; the one that grew least has least noise.
+        # Every host counter includes CPU tensors; use the counter that grew least, since it carries the least noise.
         host = [size for (device, _), size in growth.bytes.items() if device == HOST]
         unexplained = min(host, default=0) - known.get(HOST, 0) - growth.imported
         if unexplained >= self._policy.retained_bytes:
@@ -187,8 +178,8 @@ class CounterEvidence:
 def share_of(arrays: list[object], size: int, frameworks: Sequence[ArrayFramework]) -> list[object]:
     """Choose, largest first, the arrays that together explain `size` bytes.
 
-    When an unread array was made cannot be told. One from an earlier test does not fit into what this test has added;
-    and where they make up less than half of it, it is something else that was added.
+    It is unknown when an unread array was made, so size decides: an earlier test's array does not fit into this test's
+    growth, and arrays of less than half of it do not explain it.
     """
     readings = read_arrays(arrays, frameworks)
     sized = sorted(
@@ -204,5 +195,4 @@ def share_of(arrays: list[object], size: int, frameworks: Sequence[ArrayFramewor
 
 
 def _lower(first: Growth, now: Growth) -> Growth:
-    """Of each counter the lower growth."""
     return first._replace(bytes={key: min(size, now.bytes.get(key, size)) for key, size in first.bytes.items()})

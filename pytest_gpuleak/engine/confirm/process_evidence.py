@@ -1,4 +1,4 @@
-"""The processes that each run of a suspect has left running: whether they grow in number, and who holds them."""
+"""Collect the processes that each run of a suspect has left running: do they grow, and who holds them."""
 
 from __future__ import annotations
 
@@ -19,14 +19,7 @@ if TYPE_CHECKING:
 
 
 class ProcessEvidence:
-    """What each run of a suspect left running. Where the first run left nothing, the re-runs are not looked at.
-
-    Args:
-        tracker: watches the runs.
-        policy: what the test may leave behind.
-        first: the processes that the first run has left.
-        is_user_file: whether a source file is the user's own.
-    """
+    """Collect what each run left running. Where the first run left nothing, re-runs are not examined."""
 
     def __init__(
         self, tracker: RunTracker, policy: Policy, first: Sequence[LeftProcess], is_user_file: Callable[[str], bool]
@@ -43,7 +36,7 @@ class ProcessEvidence:
 
     @property
     def watched(self) -> bool:
-        """Whether the first run left any."""
+        """Whether the first run left a process."""
         return bool(self._first)
 
     @property
@@ -52,12 +45,12 @@ class ProcessEvidence:
         return bool(self._added) and all(self._added)
 
     def expect_run(self) -> None:
-        """Note before a re-run what runs now: that is not the re-run's."""
+        """Note before a re-run which processes run, since they are not the re-run's."""
         if self._first:
             self._tracker.processes.begin_run()
 
     def add_run(self) -> None:
-        """Note what a re-run has left running beyond what has ended meanwhile."""
+        """Note what a re-run has left running, less what has ended meanwhile."""
         if not self._first:
             return
         from pytest_gpuleak.adapters.processes.facts import is_running
@@ -71,12 +64,12 @@ class ProcessEvidence:
         self._added.append(_without_replaced(new, ended))
 
     def forget_reruns(self) -> None:
-        """Go back to what the first run left: a re-run could not be taken in to its end."""
+        """Forget all re-runs, because a re-run could not be recorded to its end."""
         self._added.clear()
 
     @contextlib.contextmanager
     def noting_starts(self) -> Iterator[None]:
-        """Within it the lines are noted that start processes, if the first run left any."""
+        """Note the lines that start processes, if the first run left any."""
         if not self._first:
             yield
             return
@@ -89,11 +82,7 @@ class ProcessEvidence:
                 self._origins.update(origins)
 
     def explain(self, guard: Callable[[Stage], Guard]) -> None:
-        """Find who holds the processes.
-
-        Args:
-            guard: gives the context that the search runs in.
-        """
+        """Find who holds the processes."""
         if self._first:
             from pytest_gpuleak.explain.process_handles import holders_of
 
@@ -101,11 +90,7 @@ class ProcessEvidence:
                 self._holders = holders_of({process.pid for process in self._running})
 
     def judge(self, why: str) -> tuple[Finding, ...]:
-        """The findings: one a process.
-
-        Args:
-            why: why the test was not run again to the end; empty where it was.
-        """
+        """Return one finding for each process; `why` tells why no re-run ended."""
         if not self._first:
             return ()
         from pytest_gpuleak.engine.judge.processes import judge_processes, judge_unconfirmed
@@ -116,7 +101,7 @@ class ProcessEvidence:
         grown = _most_similar(self._first, self._added[0]) if self.grows else {}
         more = {process.pid: another for process, another in grown.items()}
         staying = _staying([process for process in self._first if process.pid not in more], self._running)
-        # More were added than the first run had left: what the re-run added speaks for itself.
+        # The re-run left more than the first run had: judge what the re-run added.
         growing = [process for process in self._first if process.pid in more] or (self._added[0] if self.grows else [])
         return (
             *judge_processes(growing, readings, self._holders, more=more, origins=self._origins),
@@ -125,13 +110,13 @@ class ProcessEvidence:
 
 
 def _without_replaced(new: list[LeftProcess], ended: Sequence[LeftProcess]) -> list[LeftProcess]:
-    """The new processes but those that stand in for one that has ended: a pool replaces its workers."""
+    """Return the new processes without replacements for ended processes: a pool replaces its workers."""
     replaced = _most_similar(new, ended)
     return [process for process in new if process not in replaced]
 
 
 def _staying(first: Sequence[LeftProcess], running: Sequence[LeftProcess]) -> list[LeftProcess]:
-    """Those of the first run that still run, or what stands in for them."""
+    """Return the first run's processes that still run, or their replacements."""
     ended = [process for process in first if process not in running]
     others = [process for process in running if process not in first]
     heirs = _most_similar(others, ended)
@@ -139,7 +124,7 @@ def _staying(first: Sequence[LeftProcess], running: Sequence[LeftProcess]) -> li
 
 
 def _most_similar(processes: Sequence[LeftProcess], others: Sequence[LeftProcess]) -> dict[LeftProcess, LeftProcess]:
-    """Pair each of the others with the process most like it: the same command, else the same program, else any."""
+    """Pair each of `others` with the most similar process: the same command, else the same program, else any."""
     pairs: dict[LeftProcess, LeftProcess] = {}
     waiting = list(others)
     for alike in (_command, _program, _anything):

@@ -1,4 +1,4 @@
-"""The storages that the runs of a suspect left behind: who holds each, and which line has created it. Plain data."""
+"""Keep the storages that a suspect's runs left: who holds each, and which line created it. Plain data."""
 
 from __future__ import annotations
 
@@ -19,29 +19,30 @@ if TYPE_CHECKING:
 HOLDER_RANK: dict[HolderKind, int] = {
     "module": 0, "class": 0, "cache": 0, "fixture": 0, "thread": 1, "frame": 1, "traceback": 2, "native": 3, "unknown": 4,
 }  # fmt: skip
-"""Of several arrays that share a storage, the one with the most actionable holder speaks for it."""
+"""Rank of a holder's kind. Of several arrays that share a storage, the lowest rank, the most actionable, is reported.
+"""
 
 
 class Leftover(NamedTuple):
-    """One array that a run left."""
+    """An array that a run left."""
 
     run: int
     reading: ArrayReading
 
 
 class Survivors:
-    """The storages left so far, in the order in which they were met. Arrays of one run that share a storage are one."""
+    """The storages left so far, in the order found. Arrays of one run that share a storage count once."""
 
     def __init__(self) -> None:
         self._all: list[Survivor] = []
         self._index: dict[tuple[int, int], int] = {}  # by run and storage
 
     def all(self) -> tuple[Survivor, ...]:
-        """Return them."""
+        """Return all storages."""
         return tuple(self._all)
 
     def index_of(self, left: Leftover) -> int:
-        """Return the index of an array's storage; noted first where it is new."""
+        """Return the index of an array's storage; add it if it is new."""
         key = (left.run, left.reading.storage)
         if key not in self._index:
             self._index[key] = len(self._all)
@@ -49,19 +50,15 @@ class Survivors:
         return self._index[key]
 
     def of(self, left: Leftover) -> Survivor:
-        """Return what is known of an array's storage."""
+        """Return the entry of an array's storage."""
         return self._all[self.index_of(left)]
 
     def note(
         self, found: Sequence[tuple[Leftover, Explanation]], shared: set[int], origins: OriginLog, newest: int
     ) -> frozenset[int]:
-        """Note who holds the arrays that are alive and where they were made; return the indices of their storages.
+        """Note who holds the living arrays and where they were made; return the indices of their storages.
 
-        Args:
-            found: each array that is alive, and who holds it.
-            shared: storages that older arrays use too.
-            origins: the creating lines noted during the newest run.
-            newest: the number of that run.
+        `shared` are the storages that older arrays use too, `origins` the creating lines of the run `newest`.
         """
         sharing: dict[int, list[tuple[Leftover, Explanation]]] = defaultdict(list)
         for left, explanation in found:
@@ -76,14 +73,7 @@ class Survivors:
     def note_unexplained(
         self, alive: Iterable[Leftover], unknown: Holder, origins: OriginLog, newest: int
     ) -> frozenset[int]:
-        """Like `note`, for arrays whose holders could not be searched for.
-
-        Args:
-            alive: the arrays.
-            unknown: stands for the holder where no earlier run has told of one.
-            origins: as in `note`.
-            newest: as in `note`.
-        """
+        """Like `note`, with the holder `unknown` for arrays whose holder no earlier run has found."""
         indices = set()
         for left in alive:
             index = self.index_of(left)
@@ -95,10 +85,10 @@ class Survivors:
 
 
 def _with_holder(survivor: Survivor, arrays: list[tuple[Leftover, Explanation]], shared: set[int]) -> Survivor:
-    """The survivor with who holds it, as told by the arrays that share its storage.
+    """Return the survivor with its holder, chosen among the arrays that share its storage.
 
-    The one with the most actionable holder speaks for them, and the largest of those that somebody holds for itself
-    says how much of the storage is wanted: not the base that a view alone keeps alive.
+    The most actionable holder is reported. The size is that of the largest array with a holder of its own, which
+    excludes a base that a view alone keeps alive.
     """
     if len(arrays) == 1:
         (left, explanation) = arrays[0]
@@ -121,10 +111,10 @@ def _with_holder(survivor: Survivor, arrays: list[tuple[Leftover, Explanation]],
 def _line_of(
     left: Leftover, arrays: list[tuple[Leftover, Explanation]], origins: OriginLog, *, new: bool
 ) -> Origin | None:
-    """The line that created a storage; for a gradient the one that ran the backward pass.
+    """Return the line that created a storage; for a gradient the line that ran the backward pass.
 
-    A storage made before the last run (not `new`) was noted at most where it was written to; a gradient that an earlier
-    run left behind is made by the same line as what the last run has added to it.
+    A storage made before the last run (not `new`) was noted at most where it was written to. A gradient that an earlier
+    run left comes from the same line as the last run's additions to it.
     """
     created = origins.get(left.reading.storage) if new else None
     if created is None and any(_is_gradient(explanation.holder) for _, explanation in arrays):
@@ -133,7 +123,6 @@ def _line_of(
 
 
 def _is_gradient(holder: Holder) -> bool:
-    """Whether the holder's path ends at a tensor's gradient."""
     return bool(holder.path) and holder.path[-1].edge.endswith(".grad")
 
 

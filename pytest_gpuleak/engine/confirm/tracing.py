@@ -1,4 +1,4 @@
-"""The instruments of a re-run: who creates what."""
+"""Trace during a re-run which line creates which storage."""
 
 from __future__ import annotations
 
@@ -15,13 +15,7 @@ if TYPE_CHECKING:
 def traced(
     frameworks: Sequence[ArrayFramework], is_user_file: Callable[[str], bool], logs: list[OriginLog]
 ) -> Iterator[None]:
-    """Within it every framework that is imported notes the lines that create storages.
-
-    Args:
-        frameworks: whose arrays are watched.
-        is_user_file: whether a source file is the user's own.
-        logs: filled with one log a framework.
-    """
+    """Let every imported framework note the lines that create storages; one log per framework goes to `logs`."""
     with contextlib.ExitStack() as stack:
         for framework in frameworks:
             if framework.array_type() is not None:

@@ -1,1 +1,1 @@
-"""What a run has left behind: arrays, growth of counters, processes."""
+"""Detect what a run has left behind: arrays, growth of counters, processes."""

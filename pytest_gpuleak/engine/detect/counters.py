@@ -1,4 +1,4 @@
-"""The counters of one process, read around each test: devices, host, and what of it is somebody else's."""
+"""Read the counters of one process around each test: devices, host, and memory outside of torch."""
 
 from __future__ import annotations
 
@@ -24,39 +24,36 @@ if TYPE_CHECKING:
 
 
 COUNTED = ("allocated", "requested", "reserved")
-"""What of a device's reading is compared before and after."""
+"""Metrics of a device's reading that are compared before and after."""
 
 
 UNACCOUNTED = "unaccounted"
-"""What is in use on a device, by anybody, beyond what torch has reserved: other processes move it as well."""
+"""Bytes in use on a device beyond what torch has reserved. Other processes change it as well."""
 
 UNRECORDED = ("requested", UNACCOUNTED)
-"""What is compared, but does not stand in the report."""
+"""Metrics that are compared but not reported."""
 
 DRIVER_CALLS_SAMPLED = 8
 MAX_DRIVER_CALL_S = 100e-6
-"""Seconds that asking the driver for a device's free memory may take, at its quickest of the first `DRIVER_CALLS_SAMPLED`."""
+"""Seconds that a call for a device's free memory may take: the quickest of the first `DRIVER_CALLS_SAMPLED` counts."""
 
 
 MAX_UNSEEN_HOST_GROWTH = 256 * 1024
-"""Bytes of the host's memory that may be missed: a quarter of what growth is looked into from."""
+"""Host growth (bytes) that may go unnoticed when a reading is reused. A quarter of the smallest growth that is
+investigated (1 MiB)."""
 
 NOTHING: Mapping[Key, int] = MappingProxyType({})
 
 MODULE_BYTES = 48 * 1024
-"""Bytes of the host's memory that importing a module takes: 18 to 35 KiB on the mean of scipy, sklearn, gpytorch,
-accelerate and torch._dynamo (Python 3.11; 60 to 1,300 modules each), 82 KiB of torch with its libraries."""
+"""Bytes of host memory that importing a module takes: 18 to 35 KiB on the mean of scipy, sklearn, gpytorch, accelerate
+and torch._dynamo (Python 3.11; 60 to 1,300 modules each), 82 KiB of torch with its libraries."""
 
 
 class CounterWatch:
-    """Reads the counters. A probe that fails is not asked again, and the run goes on.
+    """Read the counters. A probe that fails is not asked again, and the run goes on.
 
-    Args:
-        device_probes: the devices' counters.
-        host_probes: the host's.
-        processes: what the driver says of each device by process: it costs milliseconds, and is asked only where more
-            of a device is in use than torch accounts for.
-        faults: where lines go on what could not be read.
+    `processes` reads the driver's bytes by device and process. It takes milliseconds, so it is called only where more
+    of a device is in use than torch accounts for. `faults` receives a line for each counter that could not be read.
     """
 
     def __init__(
@@ -69,9 +66,9 @@ class CounterWatch:
         self._devices = list(device_probes)
         self._host = list(host_probes)
         self.faults: list[str] = [] if faults is None else faults
-        """What could not be read, and why: a line each."""
+        """One line for each thing that could not be read."""
         self.failures: list[str] = []
-        """Of these, counters that failed: no fault of the machine's, which has them, but of the check."""
+        """Lines of `faults` that are failures of the check itself rather than limits of the machine."""
         self._processes = processes
         self._outside: OutsideTorch | None = None
         self._before: dict[Key, int] = {}
@@ -87,13 +84,13 @@ class CounterWatch:
         self._modules = 0
 
     def start(self) -> None:
-        """Begin to watch the process; what cannot be read here is told in `faults`."""
+        """Begin to watch the process, and tell in `faults` what cannot be read here."""
         for probe in list(self._host):
             try:
                 probe.start()
             except ProbeUnavailable as why:
                 self._drop(probe, f"not watched: {why}", failed=False)
-            except Exception as error:  # noqa: BLE001 - whatever is wrong with a counter costs the run that counter
+            except Exception as error:  # noqa: BLE001 - an error of a counter costs the run this counter only
                 self._drop(probe, f"not watched: {type(error).__name__}: {error}")
 
     def add_devices(self, probe: DeviceProbe) -> None:
@@ -101,7 +98,7 @@ class CounterWatch:
         self._devices.append(probe)
 
     def stop(self) -> None:
-        """Leave the process as it was found. Safe to call twice."""
+        """Restore the process as it was found. May be called twice."""
         probes: list[DeviceProbe | HostProbe] = [*self._devices, *self._host]
         for probe in probes:
             with suppress(Exception):
@@ -126,33 +123,34 @@ class CounterWatch:
             self._outside.begin()
 
     def carry_over(self) -> None:
-        """What `end` has read last still holds when the next test begins: a reading of the heap takes tens of us.
+        """Reuse the reading of `end` as the next test's "before", because reading the heap takes tens of us.
 
-        To be called after a test that was clean. What happens before the next one begins is counted as the next one's;
-        after one that failed that would be the freeing of what its traceback holds.
+        Call it after a clean test: growth between the tests then counts for the next test. After a failed test, the
+        memory that its traceback frees would be credited to the next test.
         """
         self._standing = self._after
 
     def carry_over_host(self) -> None:
-        """As `carry_over`, for the host alone, whose counters are not exact to the byte, after a test of any verdict.
+        """Reuse the last host reading as the next test's "before", after a test of any verdict.
 
-        Not after one that has moved them far: what it left may go before the next one ends, and would hide what that adds.
+        Host counters are not exact to the byte. The reading is not reused if the test changed it by more than 256 KiB:
+        memory that it frees late would mask the next test's growth.
         """
         host = {key: size for key, size in self._after.items() if key[0] == HOST}
         if all(abs(size - self._before.get(key, 0)) < MAX_UNSEEN_HOST_GROWTH for key, size in host.items()):
             self._standing_host = host
 
     def setup_begins(self, fixture: FixtureKey, place: FixturePlace, policy: Policy) -> None:  # noqa: ARG002
-        """See `FixtureEvents`: what is added from here on is no test's."""
+        """See `FixtureEvents`: from here on growth does not belong to the test."""
         # A reused reading may lag; the error then lands on the fixture, which is not judged by counters.
         self._levels.append(_Level(self.read(brief=True)))
 
     def setup_ends(self, fixture: FixtureKey, duration_s: float, *, failed: bool) -> None:  # noqa: ARG002
-        """See `FixtureEvents`: book what the setup added to the fixture."""
+        """See `FixtureEvents`: book the setup's growth to the fixture."""
         if not self._levels:
             return  # its setup began before the counters were watched
         level = self._levels.pop()
-        # Not briefly: what was missed of the fixture's would be taken for the test's.
+        # A full reading: growth of the fixture that a brief reading misses would be charged to the test.
         added = _less(self.read(), level.before)
         self._owned[fixture] = _less(added, level.inner)
         inner = self._levels[-1].inner if self._levels else self._others
@@ -164,9 +162,9 @@ class CounterWatch:
         self._levels.append(_Level(self.read(brief=True)))
 
     def teardown_ends(self, fixture: FixtureKey) -> None:
-        """See `FixtureEvents`: leave the fixture's own memory, as far as it is gone, out of the test's account.
+        """See `FixtureEvents`: do not credit the test with memory of the fixture's own that is freed.
 
-        What the test has put into the fixture, and dies with it, is the test's.
+        Memory that the test has put into the fixture, and that dies with it, belongs to the test.
         """
         owned = self._owned.pop(fixture, {})
         if not self._levels:
@@ -176,11 +174,7 @@ class CounterWatch:
             self._others[key] = self._others.get(key, 0) - max(min(size, freed.get(key, 0)), 0)
 
     def end(self, *, brief: bool = False) -> Growth:
-        """What the run that began last has added up to now.
-
-        Args:
-            brief: whether counters that take long to read may be those of a moment ago.
-        """
+        """Return what the last run has added; if `brief`, expensive counters may return a recent reading."""
         self._after = self.read(brief=brief)
         growth: dict[Key, int] = {}
         for key, size in self._after.items():
@@ -203,11 +197,7 @@ class CounterWatch:
         return Growth(growth, first_used, imported)
 
     def record(self, peaks: Mapping[str, int]) -> dict[str, dict[str, int]]:
-        """The counters before and after the run, as the report has them.
-
-        Args:
-            peaks: by device, the most bytes allocated at once during the run.
-        """
+        """Return the counters before and after the run as the report has them, with the `peaks` in bytes by device."""
         found: dict[str, dict[str, int]] = {}
         for key, size in self._after.items():
             device, metric = key
@@ -222,8 +212,8 @@ class CounterWatch:
         return found
 
     def begin_record(self) -> None:
-        """A re-run is about to begin that is to be explained. To be called with the whole heap in view."""
-        # Here, since what walks the heap takes milliseconds to load.
+        """Begin to record what a re-run adds to the host. The whole heap must be visible."""
+        # Imported here: the modules that walk the heap take milliseconds to load.
         from pytest_gpuleak.explain.large_objects import recorder_of
 
         self._recording = []
@@ -236,7 +226,7 @@ class CounterWatch:
                 self._drop(probe, f"failed: {type(error).__name__}: {error}")
 
     def end_record(self) -> dict[str, HostGrowth]:
-        """The re-run is over: what it added, by the probe's name."""
+        """End the recording and return the re-run's additions, by the probe's name."""
         found: dict[str, HostGrowth] = {}
         for probe, recorder in self._recording:
             try:
@@ -247,17 +237,12 @@ class CounterWatch:
         return found
 
     def read(self, *, brief: bool = False, host: Mapping[Key, int] = NOTHING) -> dict[Key, int]:
-        """Every counter, now, or for a brief look a moment ago where it takes long to read. Never raises.
-
-        Args:
-            brief: see `end`.
-            host: readings of the host that still hold.
-        """
+        """Read every counter, except readings in `host` that are still valid. Never raises. For `brief` see `end`."""
         found: dict[Key, int] = {}
         for probe in tuple(self._devices):
             try:
                 readings = probe.read()
-            except Exception as error:  # noqa: BLE001 - a device may be lost in the midst of a run, which goes on
+            except Exception as error:  # noqa: BLE001 - a device may be lost during a run, which goes on
                 self._drop(probe, f"failed: {type(error).__name__}: {error}")
                 continue
             for device, reading in readings.items():
@@ -277,11 +262,11 @@ class CounterWatch:
         return found
 
     def _read_use(self, probe: DeviceProbe, device: str, reading: DeviceReading, found: dict[Key, int]) -> None:
-        """Note what is in use on a device beyond torch's own, as long as asking costs little."""
+        """Note what is in use on a device beyond torch's own, unless the call is expensive."""
         if reading.reserved is None or self._use_calls < 0:
             return
         began = perf_counter()
-        with suppress(Exception):  # a driver that cannot say: the allocator's figures stand without it
+        with suppress(Exception):  # without the driver's answer the allocator's figures stand
             used = probe.used(device)
             if used is not None:
                 found[device, UNACCOUNTED] = used - reading.reserved
@@ -292,7 +277,7 @@ class CounterWatch:
             self.tell(f"memory outside of torch is not watched: asking the driver takes {self._use_s * 1e6:.0f} us")
 
     def tell(self, fault: str) -> None:
-        """Add a line on what could not be done, once."""
+        """Add a line to `faults`, once."""
         if fault not in self.faults:
             self.faults.append(fault)
 
@@ -310,12 +295,11 @@ class CounterWatch:
 
 @cache
 def _names_of(metric: str) -> tuple[str, str]:
-    """What a counter before and after is called in the report."""
     return f"{metric}_before", f"{metric}_after"
 
 
 class _Level:
-    """A wider fixture's setup or teardown under way: the counters before it, and what others within it added."""
+    """A higher-scoped fixture's setup or teardown in progress: counters before it, and growth of fixtures within it."""
 
     __slots__ = ("before", "inner")
 
@@ -325,7 +309,7 @@ class _Level:
 
 
 def _less(more: Mapping[Key, int], less: Mapping[Key, int]) -> dict[Key, int]:
-    """By how much the one exceeds the other; a counter that only one of them has is counted from 0."""
+    """Subtract counter by counter; a counter that is missing on one side counts as 0 there."""
     return {key: more.get(key, 0) - less.get(key, 0) for key in {*more, *less}}
 
 

@@ -1,4 +1,4 @@
-"""What the engine asks of a detection strategy. `epochs` and `heap_scan` hold the two that there are."""
+"""Define the protocol of a detection strategy. `epochs` and `heap_scan` are the two strategies."""
 
 from __future__ import annotations
 
@@ -11,36 +11,36 @@ if TYPE_CHECKING:
 class Detector(Protocol):
     """Tells which arrays were born since a moment and are still alive.
 
-    Between calls a detector holds ids and plain metadata, never an array. The lists it returns hold strong
-    references: whoever asks for one must drop it before user code runs again.
+    Between calls a detector holds ids and plain metadata, never an array. The lists it returns hold strong references:
+    the caller must drop them before user code runs again.
     """
 
     mode: Literal["epoch", "scan"]
 
     @property
     def sees_only_young(self) -> bool:
-        """Whether the functions of `heap.collector` see what was born since `open` or `cut` and nothing else."""
+        """Whether the functions of `heap.collector` see exactly what was born since `open` or `take_and_age`."""
 
     def start(self) -> None:
         """Begin to watch the process."""
 
     def stop(self) -> None:
-        """Leave the process as it was found. Safe to call twice."""
+        """Restore the process as it was found. May be called twice."""
 
     def open(self) -> None:
-        """Everything alive now is old."""
+        """Count everything alive as old."""
 
     def take_and_age(self) -> list[object]:
-        """The arrays born since the last `open` or `cut` and alive; from here on they too are old."""
+        """Return the living arrays born since the last `open` or `take_and_age`, and count them as old."""
 
     def look(self) -> list[object]:
-        """The arrays born since the last `open` or `cut` and alive; the border stays where it is."""
+        """Return the living arrays born since the last `open` or `take_and_age`, without moving the freeze point."""
 
     def find(self, identities: set[int]) -> list[object]:
-        """The arrays alive anywhere on the heap whose id is in `identities`."""
+        """Return the arrays alive anywhere on the heap whose id is in `identities`."""
 
     def close(self) -> None:
-        """The test is over: do what keeps the process's memory as it would be without the plugin."""
+        """End the test's epoch, and keep the process's memory as it would be without the plugin."""
 
     def whole_heap(self) -> AbstractContextManager[None]:
-        """Within it `heap.collector.get_objects` and `heap.collector.get_referrers` see every object."""
+        """Let `heap.collector.get_objects` and `heap.collector.get_referrers` see every object."""

@@ -1,7 +1,7 @@
-"""Epochs: what was born since, at a cost that does not depend on the size of the heap.
+"""Detect by epochs what was born since a moment, at a cost that does not depend on the size of the heap.
 
-`gc.freeze()` moves every object alive into the permanent generation in constant time (CPython's
-``gc_list_merge`` in Modules/gcmodule.c). After it `gc.get_objects()` returns exactly what was born since.
+`gc.freeze()` moves every object alive into the permanent generation in constant time (CPython's ``gc_list_merge`` in
+Modules/gcmodule.c). After it `gc.get_objects()` returns exactly what was born since.
 """
 
 from __future__ import annotations
@@ -24,23 +24,19 @@ LONG_LIVED_SHARE = 4
 CPython's (``long_lived_pending > long_lived_total / 4``)."""
 
 LEAST_FROZEN = 100_000
-"""Objects frozen before the heap is counted for the first time, and at the least before a full collection."""
+"""Objects frozen before the heap is counted for the first time, and the minimum before a full collection."""
 
 INTERPRETERS_OWN = 5_000
-"""Objects that may be frozen without anybody having asked: Python 3.12 freezes a few hundred as it starts, while a
-process that has imported pytest and is then frozen has tens of thousands."""
+"""Objects that may be frozen by the interpreter itself: Python 3.12 freezes a few hundred as it starts, while a process
+that has imported pytest and is then frozen has tens of thousands."""
 
 LEAST_STAYING = 0.25
-"""Part of the objects frozen that is reckoned to stay, at the least. Most die soon, by their reference counts; how many
-stay is measured whenever the heap is counted, so that the count, which walks the heap, is made rarely."""
+"""Lower bound for the share of frozen objects assumed to survive. The true share is measured at each heap count; a
+higher estimate makes those counts more frequent."""
 
 
 class EpochDetector:
-    """Detection by epochs.
-
-    Args:
-        frameworks: whose arrays are watched.
-    """
+    """Detect by epochs."""
 
     mode: Literal["epoch", "scan"] = "epoch"
 
@@ -64,7 +60,7 @@ class EpochDetector:
 
     @property
     def _scan(self) -> ScanDetector:
-        """What stands in while the user has objects of his own frozen."""
+        """Return the detector that is used while the user has frozen objects."""
         if self._scanner is None:
             from pytest_gpuleak.engine.detect.heap_scan import ScanDetector
 
@@ -73,19 +69,19 @@ class EpochDetector:
 
     @property
     def sees_only_young(self) -> bool:
-        """See `Detector.sees_only_young`. Not after a full collection in the epoch: what was born before it is hidden too."""
+        """See `Detector.sees_only_young`. False after a full collection in the epoch, which hides older births."""
         return self._open and not (self.scanning or self._noted or self._collected_in_epoch or self._view.border_lost)
 
     def start(self) -> None:
         """Install the collector's view."""
         if not self._started:
-            # What somebody has frozen before us is not ours to thaw.
+            # What user code has frozen must not be thawed here.
             self.user_frozen = get_freeze_count() > INTERPRETERS_OWN
             self._view.install()
             self._started = True
 
     def stop(self) -> None:
-        """Thaw what was frozen here and put the collector's functions back."""
+        """Thaw what was frozen here and restore the collector's functions."""
         if self._started:
             self._started = self._open = False
             self._view.remove()
@@ -94,27 +90,27 @@ class EpochDetector:
                 self._view.thaw()
 
     def open(self) -> None:
-        """Freeze: everything alive is old. Falls back to a scan while the user has objects of his own frozen."""
+        """Freeze, so that everything alive is old. Falls back to a scan while the user has frozen objects."""
         self._forget()
-        # What the tests froze must stay so: an epoch could then never thaw for a full collection.
+        # Objects frozen by tests must stay frozen: an epoch could then never thaw for a full collection.
         self.scanning = self.user_frozen
         self._open = True
         if self.scanning:
             self._scan.open()
         elif self._fresh:
-            self._fresh = False  # all that was imported is young still, and not worth a collection
+            self._fresh = False  # all that was imported is still young, and not worth a collection
             self._view.freeze()
         else:
             self._keep_heap_small()
             self._view.freeze()
 
     def look(self) -> list[object]:
-        """Arrays born in the epoch; those noted before the border moved are looked for on the whole heap."""
+        """Return the epoch's arrays; arrays noted before the freeze point moved are found on the whole heap."""
         bases = array_types(self.frameworks)
         if not bases:
             return []
         if self._view.border_lost:
-            self._view.freeze()  # what was born is known up to the collection that lost the border
+            self._view.freeze()  # what was born is known up to the collection that lost the freeze point
         born = self._scan.look() if self.scanning else select_arrays(get_objects(), bases)
         if self._noted:
             young = {id(array) for array in born}
@@ -124,7 +120,7 @@ class EpochDetector:
         return born
 
     def take_and_age(self) -> list[object]:
-        """As `look`, and everything is old from now on."""
+        """Like `look`, and count everything as old from now on."""
         born = self.look()
         self._forget()
         if self.scanning:
@@ -134,15 +130,14 @@ class EpochDetector:
         return born
 
     def find(self, identities: set[int]) -> list[object]:
-        """Arrays by id: walks the heap."""
+        """Return arrays by id. Walks the heap."""
         with self.whole_heap():
             return find_arrays(identities, get_objects(), array_types(self.frameworks))
 
     def close(self) -> None:
-        """Collect the epoch's garbage.
+        """Collect the epoch's garbage, unless the user has switched the collector off.
 
-        `gc.freeze()` resets the generations' counters, so that automatic collections of short tests never come due.
-        Where the user has switched the collector off, nobody would have collected.
+        `gc.freeze()` resets the generations' counters, so automatic collections of short tests never come due.
         """
         self._open = False
         if self.scanning:
@@ -151,17 +146,17 @@ class EpochDetector:
             collect(1)
 
     def keep_frozen(self) -> None:
-        """Hide what is alive from every collection until the process ends: to walk it might crash."""
+        """Hide what is alive from every collection until the process ends: walking it might crash."""
         if self._started:
             self._view.freeze()
             self.user_frozen = True
 
     def whole_heap(self) -> AbstractContextManager[None]:
-        """Thaw for the duration; where the user has frozen the heap it is thawed all the same, and frozen again."""
+        """Thaw for the duration, even where the user has frozen the heap, and freeze again."""
         return whole_heap()
 
     def note(self) -> None:
-        """Keep the ids of the arrays born so far: enough, since a later array at the same address is as young."""
+        """Keep the ids of the arrays born so far: a later array at the same address is just as young."""
         if self._open and not self._view.border_lost:
             bases = array_types(self.frameworks)
             if bases:
@@ -180,28 +175,27 @@ class EpochDetector:
         self._youth = KeepYoung(select_arrays(get_objects(), bases))
 
     def end_collection(self) -> None:
-        """Those that are alive are young again; of others that may be alive the ids are kept."""
+        """Make arrays that are alive young again; keep the ids of arrays that cannot be moved."""
         youth, self._youth = self._youth, None
         if youth is not None:
             self._noted |= youth.restore()
         self.moved()
 
     def _forget(self) -> None:
-        """What was noted is of an epoch that is over."""
         self._noted.clear()
         self._youth = None
         self._collected_in_epoch = False
 
     def moved(self) -> None:
-        """Take what a scan would compare with anew: frozen objects have come into its sight, or left it."""
+        """Take the scan's reference again, since frozen objects have entered its view or left it."""
         if self.scanning and self._open:
             self._scan.open()
 
     def _keep_heap_small(self) -> None:
         """Collect what would be frozen unseen, and the whole heap when it is due.
 
-        Between two tests pytest and its plugins make garbage too. How much was frozen since the last full collection
-        is an estimate from above, since frozen objects die as others do: the heap is counted before one is made.
+        Between two tests pytest and its plugins make garbage too. The number frozen since the last full collection is
+        an upper bound (frozen objects die too), so count the heap before deciding on a full collection.
         """
         born = len(get_objects())
         if born > gc.get_threshold()[0] and gc.isenabled():
@@ -221,4 +215,4 @@ class EpochDetector:
 
     def _collected(self) -> None:
         self._frozen_since_full = 0.0
-        self._long_lived = None  # counted when it is next asked for: right now the collection itself was costly enough
+        self._long_lived = None  # counted at the next request: the collection itself was expensive enough

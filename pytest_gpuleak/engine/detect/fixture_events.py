@@ -1,4 +1,4 @@
-"""What happens to fixtures that outlive a test, told to whatever has to keep their memory apart from the test's."""
+"""Define the events of fixtures that outlive a test, for what keeps their memory apart from the test's."""
 
 from __future__ import annotations
 
@@ -9,32 +9,20 @@ if TYPE_CHECKING:
     from pytest_gpuleak.model.policy import Policy
 
 FixtureKey: TypeAlias = int
-"""The id of pytest's FixtureDef, which outlives each set-up of the fixture."""
+"""The id of pytest's FixtureDef, which outlives each setup of the fixture."""
 
 
 class FixtureEvents(Protocol):
-    """Follows the set-ups of higher-scoped fixtures, which may be nested. A set-up that failed is torn down as well."""
+    """Follows the setups of higher-scoped fixtures, which may be nested. A failed setup is torn down as well."""
 
     def setup_begins(self, fixture: FixtureKey, place: FixturePlace, policy: Policy) -> None:
-        """Take what is added from here on for the fixture's.
-
-        Args:
-            fixture: the fixture.
-            place: where it is defined.
-            policy: what it may leave behind.
-        """
+        """Take growth from here on as the fixture's, which is defined at `place`."""
 
     def setup_ends(self, fixture: FixtureKey, duration_s: float, *, failed: bool) -> None:
-        """Take what is added from here on for the test's again.
-
-        Args:
-            fixture: the fixture.
-            duration_s: seconds that the setup took.
-            failed: whether it ended with an error.
-        """
+        """Take growth from here on as the test's again, after a setup of `duration_s` seconds."""
 
     def teardown_begins(self, fixture: FixtureKey) -> None:
         """Note what is there before the fixture's own finalizers run."""
 
     def teardown_ends(self, fixture: FixtureKey) -> None:
-        """Ask that what was made in the set-up is gone."""
+        """Note the end of the teardown: everything that the setup made must be gone."""

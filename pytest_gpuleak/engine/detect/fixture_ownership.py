@@ -1,4 +1,4 @@
-"""Whose memory is it: arrays born while a fixture wider than a test is set up, or torn down, are the fixture's."""
+"""Assign arrays to higher-scoped fixtures: arrays born during a fixture's setup or teardown are the fixture's."""
 
 from __future__ import annotations
 
@@ -17,12 +17,7 @@ if TYPE_CHECKING:
 
 
 class OwnedSetup:
-    """One set-up of a wider fixture: what was born in it, by id, and weak handles on the memory.
-
-    Args:
-        place: which fixture it is.
-        policy: what it may leave behind.
-    """
+    """Hold what was born in one setup of a higher-scoped fixture: ids, and weak handles on the memory."""
 
     def __init__(self, place: FixturePlace, policy: Policy) -> None:
         self.place = place
@@ -31,22 +26,18 @@ class OwnedSetup:
         self.handles: list[StorageHandle] = []
         self.setup_s = 0.0
         self.failed = False
-        """Whether it has raised: what it has made is held by the error's traceback, which pytest drops when it is torn down."""
+        """Whether the setup has raised: the error's traceback, which pytest drops at teardown, holds what it has made.
+        """
         self.outlived_failure = False
-        """Whether a test has not passed meanwhile: the garbage of its traceback may hold the memory."""
+        """Whether a test has failed since: garbage of its traceback may hold the memory."""
 
     def holds_memory(self) -> bool:
-        """Whether memory born in it is still there: costs no look at the heap."""
+        """Tell whether memory born in it is still there, without walking the heap."""
         return any(handle.alive() for handle in self.handles)
 
 
 class FixtureOwnership:
-    """Keeps the border between a test's arrays and those of the wider fixtures it uses.
-
-    Args:
-        detector: moves the border.
-        frameworks: give the weak handles.
-    """
+    """Keep a test's arrays apart from the arrays of the higher-scoped fixtures it uses."""
 
     def __init__(self, detector: Detector, frameworks: Sequence[ArrayFramework]) -> None:
         self.detector = detector
@@ -55,9 +46,9 @@ class FixtureOwnership:
         self._owners: list[OwnedSetup] = []  # being set up or torn down, outermost first
         self._released: list[OwnedSetup] = []
         self._own: set[int] = set()
-        self._before: list[set[int]] = []  # what was there when a teardown under way began, outermost first
+        self._before: list[set[int]] = []  # ids that were there when a running teardown began, outermost first
         self.others: set[int] = set()
-        """Ids of the arrays that the test's epoch shows but that wider fixtures made while they were torn down."""
+        """Ids of arrays in the test's epoch that higher-scoped fixtures made during their teardown."""
 
     @property
     def active_ids(self) -> frozenset[int]:
@@ -65,7 +56,7 @@ class FixtureOwnership:
         return frozenset(self._active)
 
     def begin(self) -> None:
-        """A test begins: nothing is its own yet."""
+        """Begin a test: nothing is its own yet."""
         if self._own or self._owners or self._before or self.others:
             self._own.clear()
             self._owners.clear()
@@ -74,12 +65,12 @@ class FixtureOwnership:
 
     @property
     def own(self) -> set[int]:
-        """Ids of the arrays that the test made before a wider fixture moved the border."""
+        """Ids of the arrays that the test made before a higher-scoped fixture moved the freeze point."""
         return self._own
 
     @property
     def active(self) -> list[OwnedSetup]:
-        """The wider fixtures that are set up now."""
+        """The higher-scoped fixtures that are set up now."""
         return list(self._active.values())
 
     def setup_begins(self, fixture: FixtureKey, place: FixturePlace, policy: Policy) -> None:
@@ -99,14 +90,14 @@ class FixtureOwnership:
             setup.failed = failed
 
     def setup_after_failure(self, fixture: FixtureKey) -> OwnedSetup | None:
-        """The set-up of a fixture whose memory the garbage of a test that did not pass may hold, if that is so."""
+        """Return the setup of a fixture whose memory the garbage of a failed test may hold, if there is one."""
         setup = self._active.get(fixture)
         return setup if setup is not None and setup.outlived_failure and setup.holds_memory() else None
 
     def teardown_begins(self, fixture: FixtureKey) -> None:
         """See `FixtureEvents`."""
         if fixture in self._active:
-            # Do not move the border here: garbage behind it would only go in a full collection.
+            # Do not move the freeze point here: garbage behind it would only go in a full collection.
             self._before.append({id(array) for array in self.detector.look()})
 
     def teardown_ends(self, fixture: FixtureKey) -> None:
@@ -124,16 +115,16 @@ class FixtureOwnership:
         self._released.append(setup)
 
     def released(self) -> list[OwnedSetup]:
-        """The fixtures finalised since the last call."""
+        """Return the fixtures torn down since the last call."""
         released, self._released = self._released, []
         return released
 
     def postpone(self, setups: list[OwnedSetup]) -> None:
-        """Ask about these fixtures again later: something that pytest drops soon may hold their values."""
+        """Check these fixtures again later: something that pytest drops soon may hold their values."""
         self._released = setups + self._released
 
     def note_failure(self) -> None:
-        """The test that has just ended did not pass, maybe since a fixture's setup has failed."""
+        """Note that the last test did not pass, possibly because a fixture's setup failed."""
         for setup in (*self._active.values(), *self._released):
             setup.outlived_failure = True
 
@@ -143,7 +134,7 @@ class FixtureOwnership:
             setup.identities -= identities
 
     def _give(self) -> None:
-        """Give what was born since the border last moved to whoever made it."""
+        """Assign what was born since the freeze point last moved to the fixture being set up, else to the test."""
         born = self.detector.take_and_age()
         if not born:
             return

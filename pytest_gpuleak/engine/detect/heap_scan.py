@@ -1,4 +1,4 @@
-"""The scan: every array on the heap, before and after. Slow (tens of milliseconds a test), but it freezes nothing."""
+"""Compare every array on the heap before and after. Slow (tens of milliseconds a test), but freezes nothing."""
 
 from __future__ import annotations
 
@@ -16,17 +16,12 @@ if TYPE_CHECKING:
 
 
 def visible_objects() -> list[object]:
-    """What `gc` shows now: looked up on the module, so that another detector's epoch shows the whole heap."""
+    """Return what `gc` shows, looked up on the module so that another detector's epoch shows the whole heap."""
     return gc.get_objects()
 
 
 class ScanDetector:
-    """Detection by two scans of the heap.
-
-    Args:
-        frameworks: whose arrays are watched.
-        objects: gives the objects of the heap.
-    """
+    """Detect by two scans of the heap, whose objects `objects` returns."""
 
     mode: Literal["epoch", "scan"] = "scan"
 
@@ -35,17 +30,17 @@ class ScanDetector:
     ) -> None:
         self._frameworks = frameworks
         self._objects = objects
-        # An id alone is reused by the next array; with the address of its memory the two are told apart, unless
-        # one took the other's place in both, which leaves no more behind than there was.
+        # The next array may reuse an id. The address of its memory tells the two arrays apart, unless both are the
+        # same, which leaves no more behind than before.
         self._old: set[tuple[int, int]] = set()
 
     @property
     def sees_only_young(self) -> bool:
-        """See `Detector.sees_only_young`: the heap is as it always was."""
+        """See `Detector.sees_only_young`: nothing is hidden here."""
         return False
 
     def start(self) -> None:
-        """Nothing to install."""
+        """Do nothing: no function is replaced."""
 
     def stop(self) -> None:
         """Forget the arrays seen."""
@@ -56,25 +51,25 @@ class ScanDetector:
         self._old = {self._key(array) for array in self._all()}
 
     def look(self) -> list[object]:
-        """The arrays that were not there at `open`."""
+        """Return the arrays that were not there at `open`."""
         return [array for array in self._all() if self._key(array) not in self._old]
 
     def take_and_age(self) -> list[object]:
-        """As `look`; the arrays found are old from now on."""
+        """Like `look`, and count the arrays found as old from now on."""
         born = self.look()
         self._old.update(map(self._key, born))
         return born
 
     def find(self, identities: set[int]) -> list[object]:
-        """Arrays by id: walks the heap."""
+        """Return arrays by id. Walks the heap."""
         return find_arrays(identities, self._objects(), array_types(self._frameworks))
 
     def close(self) -> None:
-        """Forget the arrays seen; the collector was left alone."""
+        """Forget the arrays seen; the collector was not changed."""
         self._old.clear()
 
     def whole_heap(self) -> AbstractContextManager[None]:
-        """Thaw what another detector's epoch has frozen, if there is one."""
+        """Thaw what another detector's epoch has frozen, if there is such a detector."""
         return whole_heap()
 
     def _all(self) -> list[object]:

@@ -1,4 +1,4 @@
-"""A process's memory on a device beyond torch's allocator: raw ``cudaMalloc``, NCCL, other frameworks, contexts."""
+"""Measure a process's memory on a device outside torch: raw ``cudaMalloc``, NCCL, other frameworks, contexts."""
 
 from __future__ import annotations
 
@@ -12,17 +12,14 @@ if TYPE_CHECKING:
     from pytest_gpuleak.adapters.nvml.readings import NvmlReading
 
 KINDS = ("cuda",)
-"""The types of devices that the driver can be asked about."""
+"""Types of devices that the driver can be asked about."""
 
 
 class OutsideTorch:
-    """Tells whether what is in use on a device, and not torch's, is this process's own.
+    """Tell whether memory in use on a device outside torch belongs to this process.
 
-    How much of a device is free is quickly asked, but other processes move it. Where that grows, the driver is asked
-    what this process holds, and the growth since it was asked last is the process's own.
-
-    Args:
-        processes: what the driver says of each device by process.
+    The free memory of a device is quick to read, but other processes change it. Where use grows, the driver is asked
+    what this process holds, and the growth since the last answer is the process's own.
     """
 
     def __init__(self, processes: Callable[[], Mapping[str, NvmlReading]]) -> None:
@@ -31,19 +28,17 @@ class OutsideTorch:
         self._before: dict[str, int] = {}
 
     def begin(self) -> None:
-        """A run begins: what is known to be the process's own by now was there before."""
+        """Begin a run: memory that the process is known to hold outside torch was there before."""
         if self._known:
             self._before = dict(self._known)
 
     def growth(
         self, in_use: Mapping[str, int], reserved: Mapping[str, int], first_used: frozenset[str]
     ) -> dict[str, int]:
-        """By device, bytes that the process itself has added since `begin`.
+        """Return by device the bytes that the process itself has added since `begin`.
 
-        Args:
-            in_use: by how much what is in use beyond torch's own has grown, by anybody.
-            reserved: what torch has reserved now.
-            first_used: devices without a past, whose context came with the run.
+        `in_use` is the growth of use beyond torch's own in any process, `reserved` what torch has reserved now;
+        `first_used` devices are skipped, since their context came with the run.
         """
         asked = {device: size for device, size in in_use.items() if device.partition(":")[0] in KINDS}
         new = [device for device in asked if device not in self._known]

@@ -1,4 +1,4 @@
-"""How far a test raises the counters of the devices: a framework counts the peak since one moment alone."""
+"""Measure how far a test raises the devices' counters: a framework counts the peak since one moment only."""
 
 from __future__ import annotations
 
@@ -17,23 +17,21 @@ METRICS = ("allocated", "reserved")
 
 
 class PeakMeter:
-    """Measures how far a test raised the devices' counters, without what higher-scoped fixtures do meanwhile.
+    """Measure how far a test raised the devices' counters, without what higher-scoped fixtures do meanwhile.
 
-    A higher-scoped fixture is set up within the first test that asks for it. Before that the peak so far is kept, after it
-    peaks begin anew, and what it has left allocated counts as having been there before the test.
-
-    Args:
-        probes: read the devices, a framework's each; probes may be added to the list. One that raises is not asked again.
+    A higher-scoped fixture is set up within the first test that requests it. The peak before its setup is kept; after
+    it peaks restart, and what the fixture left allocated counts as having been there before the test. Probes may be
+    added to the list; a probe that raises is not asked again.
 
     Attributes:
         active: whether a test is being measured.
-        fault: why nothing more is measured: each probe has raised. Empty while all is well.
+        fault: why nothing more is measured: each probe has raised. Empty while any probe works.
     """
 
     def __init__(self, probes: Sequence[DeviceProbe]) -> None:
         self._probes = probes
         self._failed: list[DeviceProbe] = []
-        self._told: list[DeviceProbe] = []  # where peaks begin
+        self._told: list[DeviceProbe] = []  # probes whose peaks were restarted
         self._gauges: dict[tuple[str, str], _Gauge] = {}
         self._paused: list[dict[tuple[str, str], int]] = []
         self._torn_down: set[FixtureKey] = set()  # higher-scoped fixtures whose finalizers run
@@ -64,13 +62,13 @@ class PeakMeter:
             self.pause()
 
     def teardown_ends(self, fixture: FixtureKey) -> None:
-        """See `FixtureEvents`. It may come within a test's setup: the next test asks for another parameter of it."""
+        """See `FixtureEvents`. It may come within a test's setup, when the next test requests another parameter."""
         if fixture in self._torn_down:
             self._torn_down.discard(fixture)
             self.resume()
 
     def pause(self) -> None:
-        """Measure up to here: what a higher-scoped fixture does from here on is not the test's. May be nested."""
+        """Pause for a higher-scoped fixture, whose growth is not the test's. May be nested."""
         if self.active:
             readings = {} if self._paused else self._read()
             if not self._paused:
@@ -78,24 +76,24 @@ class PeakMeter:
             self._paused.append({key: now for key, (now, _) in readings.items()})
 
     def resume(self) -> None:
-        """Measure again; what the fixture has left allocated was there before the test."""
+        """Measure again; memory that the fixture has left allocated was there before the test."""
         if not self.active or not self._paused:
             return
         before = self._paused.pop()
         if self._paused:
-            return  # within another one
+            return  # within another pause
         readings = self._read(restart=True)
         self._observe(readings, own=False)
         for key, (now, _) in readings.items():
             self._gauges[key].before += now - before.get(key, 0)
 
     def end(self) -> None:
-        """End the measurement, after the teardown: `peaks` keeps what was measured, whatever happens next."""
+        """End the measurement after the teardown: `peaks` keeps what was measured."""
         self._measure()
         self.active = False
 
     def peaks(self) -> dict[str, DevicePeak]:
-        """Return the peaks of the attempt that began last, up to now or its end, by device. Empty after a fault."""
+        """Return by device the peaks of the last attempt, up to now or its end. Empty after a fault."""
         self._measure()
         if self.fault or not self._gauges:
             return {}
@@ -119,7 +117,7 @@ class PeakMeter:
                 gauge.own = max(gauge.own, top - gauge.before)
 
     def _read(self, *, restart: bool = False) -> dict[tuple[str, str], tuple[int, int | None]]:
-        """Each counter and its peak, by device and metric; nothing of a probe that has failed."""
+        """Read each counter and its peak, by device and metric, without probes that have failed."""
         found: dict[tuple[str, str], tuple[int, int | None]] = {}
         for probe in self._probes:
             if probe in self._failed:
@@ -136,14 +134,12 @@ class PeakMeter:
                     self.fault = " ".join(f"{type(error).__name__}: {error}".split())[:200]
                 continue
             for device, reading in readings.items():
-                if (device, METRICS[0]) not in found:  # else another framework uses it too, and was asked first
+                if (device, METRICS[0]) not in found:  # otherwise another framework uses it too, and was asked first
                     found.update(_counters(device, reading))
         return found
 
 
 class _Gauge:
-    """One counter of one device during a test."""
-
     __slots__ = ("before", "exact", "own", "total")
 
     def __init__(self, before: int, total: int) -> None:

@@ -1,4 +1,4 @@
-"""Whose is a process: those that a test, or a higher-scoped fixture, has started and left running."""
+"""Assign processes that were started and left running to a test, or to a higher-scoped fixture."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class LeftByFixture(NamedTuple):
-    """The processes that a fixture's set-up has started and that still run after its teardown."""
+    """The processes that a fixture's setup has started and that still run after its teardown."""
 
     place: FixturePlace
     policy: Policy
@@ -23,7 +23,7 @@ class LeftByFixture(NamedTuple):
 
 
 class Children:
-    """Keeps the processes of a test apart from those of the higher-scoped fixtures that it uses."""
+    """Keep the processes of a test apart from the processes of the higher-scoped fixtures that it uses."""
 
     def __init__(self) -> None:
         self._watch = ProcessWatch()
@@ -44,7 +44,7 @@ class Children:
         self._watch.adopt(fixture)
 
     def teardown_begins(self, fixture: FixtureKey) -> None:
-        """See `FixtureEvents`. What starts from here on is the test's: it is asked for when that ends."""
+        """See `FixtureEvents`. Processes that start from here on are the test's."""
 
     def teardown_ends(self, fixture: FixtureKey) -> None:
         """See `FixtureEvents`."""
@@ -54,15 +54,15 @@ class Children:
             self._left.append(LeftByFixture(place, policy, left))
 
     def take_left_by_fixtures(self) -> list[LeftByFixture]:
-        """Return what fixtures have left running that were torn down since the last call."""
+        """Return what fixtures torn down since the last call have left running."""
         left, self._left = self._left, []
         return left
 
     def suspects(self) -> bool:
-        """Tell whether a process runs that the test has started. Costs microseconds where none does."""
+        """Tell whether a process runs that the test has started. Takes microseconds where none does."""
         return self._watch.suspects()
 
     def left(self) -> list[LeftProcess]:
-        """Return the processes that the test has left running, once those that are going have gone."""
+        """Return the processes that the test has left running, after ending processes have ended."""
         collect(2)  # an executor in a cycle ends its workers when it is collected
         return self._watch.left()

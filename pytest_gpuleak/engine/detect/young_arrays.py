@@ -1,10 +1,10 @@
-"""Arrays through a full collection: they are young after it, as they were before.
+"""Keep the epoch's arrays young through a full collection.
 
-A full collection makes everything that survives old, and what is old is frozen. Which of the old objects are the epoch's
-own could only be told by a look at the whole heap, a tenth of a second; suites whose teardown calls `gc.collect()` would
-pay it for every test. So the epoch's arrays are taken out of the old objects once the collection is over, and put to the
-young ones: `PyObject_GC_UnTrack` and `PyObject_GC_Track` of CPython's C API, whose lists are in order while the
-collector's callbacks run (Modules/gcmodule.c, `invoke_gc_callback`).
+A full collection makes all survivors old, and what is old is frozen. Only a walk over the whole heap (a tenth of a
+second) could then tell which old objects are the epoch's own, and suites whose teardown calls `gc.collect()` would pay
+it for every test. So the epoch's arrays are moved back to the young generation after the collection, by
+`PyObject_GC_UnTrack` and `PyObject_GC_Track` of CPython's C API, whose lists are consistent while the collector's
+callbacks run (Modules/gcmodule.c, `invoke_gc_callback`).
 """
 
 from __future__ import annotations
@@ -19,16 +19,10 @@ if TYPE_CHECKING:
 
 
 class KeepYoung:
-    """The epoch's arrays while a full collection is under way.
+    """Follow the epoch's arrays through a full collection; `lost` are ids of arrays without weak references.
 
-    They are held by weak references, which exist for the length of the collection alone: `torch.utils.swap_tensors`
-    refuses an array that has one.
-
-    Args:
-        arrays: strong references to them; **emptied** here, since one kept would keep the array alive.
-
-    Attributes:
-        lost: ids of those that cannot be followed.
+    The weak references exist for the length of the collection only: `torch.utils.swap_tensors` refuses an array that
+    has one. The list of arrays is **emptied**, since it would keep them alive.
     """
 
     def __init__(self, arrays: list[object]) -> None:
@@ -42,11 +36,10 @@ class KeepYoung:
                 self.lost.add(id(array))
 
     def restore(self) -> set[int]:
-        """Make those that are alive young again. The collection is over, and everything is frozen.
+        """Make the living arrays young again, after the collection, when everything is frozen.
 
-        Returns:
-            ids of arrays that may be alive and are old. Whose reference is dead is one of them: torch brings an array back
-            that C++ still holds, and its references stay dead.
+        Returns the ids of arrays that may be alive but are not young. An array with a dead weak reference counts: torch
+        may resurrect its Python object without reviving old weak references.
         """
         move = make_young()
         left = self.lost
@@ -61,7 +54,7 @@ class KeepYoung:
 
 
 def _moves(untrack: Callable[[object], None], track: Callable[[object], None]) -> bool:
-    """Whether the two do to an object of our own what they are named for: one that is tracked twice ends the process."""
+    """Try both functions on an object of our own: tracking an object twice would end the process."""
     known: list[object] = [[]]
     untrack(known)
     if gc.is_tracked(known):
@@ -72,7 +65,7 @@ def _moves(untrack: Callable[[object], None], track: Callable[[object], None]) -
 
 @functools.cache
 def make_young() -> Callable[[object], None] | None:
-    """A function that moves an object to the collector's youngest; None where the interpreter has none."""
+    """Return a function that moves an object to the youngest generation; None if the interpreter has none."""
     try:
         import ctypes
 

@@ -1,1 +1,1 @@
-"""From evidence to findings. Pure."""
+"""Turn evidence into findings. Pure."""

@@ -1,4 +1,4 @@
-"""Verdicts: pure functions from evidence and policy to findings. Nothing here reads memory or touches an array."""
+"""Judge arrays: pure functions from evidence and policy to findings. Nothing here reads memory or touches an array."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ MAX_CYCLE_SHOWN = 10
 """Arrays listed with a cycle."""
 
 MINOR_SHARE = 16
-"""A retained finding of no more than the limit divided by this is a note where larger ones fail without it."""
+"""A retained finding of at most the limit divided by this is a note where larger findings fail without it."""
 
 
 def judge(evidence: Evidence, policy: Policy) -> tuple[Finding, ...]:
-    """The findings of one test or fixture, worst first.
+    """Return the findings of one test or fixture, worst first.
 
-    Growth is judged by the pair of `growing_tensors` and `growing_bytes`; what does not grow, and what could not be
-    confirmed, by `retained_bytes` a device. With ``confirm=0`` the user has chosen the strict rule: what is over the
-    growth limits after the one run fails.
+    Growth is judged by the pair of `growing_tensors` and `growing_bytes`; what does not grow, or was not confirmed, by
+    `retained_bytes` per device. With ``confirm=0`` the strict rule holds: what exceeds the growth limits after the only
+    run fails.
     """
     if len(evidence.alive) > 1:
         groups = compare_runs(evidence)
@@ -54,17 +54,14 @@ def judge(evidence: Evidence, policy: Policy) -> tuple[Finding, ...]:
 
 
 def _order_of(found: Finding) -> tuple[bool, int, str]:
-    """What names a culprit first, then the largest: the same in each run."""
+    """Sort findings with a named culprit first, then by size: the same order in each run."""
     holder = found.holder
     nameless = holder is None or holder.kind in ("native", "unknown")
     return nameless, -found.bytes, holder.text if holder is not None else ""
 
 
 def conclude(findings: Sequence[Finding], policy: Policy) -> tuple[Verdict, tuple[Finding, ...]]:
-    """The verdict of a test with these findings, and the findings as they are to be reported.
-
-    What is allowed was found, and is reported, but fails nothing.
-    """
+    """Return the verdict, and the findings to report: what is allowed is reported, but fails nothing."""
     if any(found.failed for found in findings):
         if policy.allowed is None:
             return "leaked", tuple(findings)
@@ -76,7 +73,7 @@ _CYCLE_FINGERPRINT = fingerprint("cycle", None)
 
 
 def _failing_devices(groups: Iterable[Group], policy: Policy) -> dict[FindingKind, set[str]]:
-    """The devices on which a kind of finding fails."""
+    """Return by kind of finding the devices on which it fails."""
     growing: dict[str, list[Survivor]] = defaultdict(list)
     kept: dict[str, int] = defaultdict(int)
     strict: dict[str, list[Survivor]] = defaultdict(list)
@@ -97,7 +94,7 @@ def _failing_devices(groups: Iterable[Group], policy: Policy) -> dict[FindingKin
 
 
 def _minor(groups: Iterable[Group], policy: Policy) -> set[int]:
-    """The ids of the groups too small to be worth an edit: the others on their device fail without them."""
+    """Return the ids of groups too small to be worth an edit, where others on their device fail without them."""
     by_device: dict[str, list[Group]] = defaultdict(list)
     for group in groups:
         if group.kind == "retained" or (group.kind == "unconfirmed" and policy.confirm != 0):
@@ -123,7 +120,7 @@ def _over_growth(by_device: dict[str, list[Survivor]], policy: Policy) -> set[st
 
 
 def _by_device(readings: Iterable[ArrayReading]) -> list[list[ArrayReading]]:
-    """Readings by device, those that share a storage once."""
+    """Group readings by device; readings of a shared storage count once."""
     groups: dict[str, dict[int, ArrayReading]] = defaultdict(dict)
     for reading in readings:
         groups[reading.device].setdefault(reading.storage, reading)
@@ -131,7 +128,7 @@ def _by_device(readings: Iterable[ArrayReading]) -> list[list[ArrayReading]]:
 
 
 def _finding(group: Group, kind: FindingKind, failed: bool) -> Finding:
-    # The largest first, and of equal ones the one with the shortest path: the same in each run.
+    # The largest first, and of equal arrays the shortest path: the same order in each run.
     members = sorted(
         group.members,
         key=lambda member: (
@@ -141,7 +138,7 @@ def _finding(group: Group, kind: FindingKind, failed: bool) -> Finding:
         ),
     )
     holders = [member.holder for member in members if member.holder is not None]
-    holder = min(holders, key=_clarity) if holders else None  # of equal ones the first, which is the largest array's
+    holder = min(holders, key=_clarity) if holders else None  # of equal holders the first, which is the largest array's
     return Finding(
         kind=kind,
         failed=failed,
@@ -157,7 +154,7 @@ def _finding(group: Group, kind: FindingKind, failed: bool) -> Finding:
 
 
 def _cycle(readings: list[ArrayReading], policy: Policy) -> Finding:
-    """The finding for what only a collection freed; in some suites nearly every test has one, so it is made in haste."""
+    """Build the finding for what only a collection freed. Kept cheap: some suites have it for nearly every test."""
     readings.sort(key=lambda reading: -reading.storage_bytes)
     return Finding(
         kind="cycle",
@@ -172,10 +169,10 @@ def _cycle(readings: list[ArrayReading], policy: Policy) -> Finding:
 
 
 def _clarity(holder: Holder) -> tuple[bool, bool]:
-    """What is easier to act on sorts first.
+    """Sort first what is easier to act on.
 
-    The way to an object itself, rather than through an autograd graph to what the graph has saved; and where no root is
-    known a path, which says more than the bare end of one.
+    A path to the object itself comes before a path through an autograd graph to what the graph has saved. Where no root
+    is known, a path says more than its bare end.
     """
     through_graph = any("grad_fn" in step.edge for step in holder.path)
     return through_graph, holder.kind in ("native", "unknown") and not holder.path

@@ -1,4 +1,4 @@
-"""Verdicts on counters: pure functions from what each run added to findings. Nothing here reads memory."""
+"""Judge counters: pure functions from what each run added to findings. Nothing here reads memory."""
 
 from __future__ import annotations
 
@@ -18,25 +18,22 @@ if TYPE_CHECKING:
     from pytest_gpuleak.model.policy import Policy
 
 BLOCK = 512
-"""Bytes that the caching allocator of CUDA rounds a block up to (c10/cuda/CUDACachingAllocator.cpp, kMinBlockSize): where
-it does not count what was asked for, an array may take this much more."""
+"""Bytes that CUDA's caching allocator rounds a block up to (c10/cuda/CUDACachingAllocator.cpp, kMinBlockSize). Without
+a count of requested bytes, an array may take this much more."""
 
 ARRAY_OBJECTS = 1024
-"""Bytes of the host that an array is taken to need beside its data: its objects in C++ and Python (390 of a CPU tensor of
-torch 2.13), and the entry or node that holds it. 100,000 tensors of 8 bytes add 40 MiB to the heap for these alone."""
+"""Host bytes that an array is assumed to need beside its data: C++ and Python objects (390 bytes for a CPU tensor of
+torch 2.13), and the entry or node that holds it. For 100,000 tensors of 8 bytes these add 40 MiB to the heap."""
 
 CONTRIBUTIONS_SHOWN = 10
 
 
 @dataclasses.dataclass(frozen=True)
 class CounterRun:
-    """What one run added to the counters, once it had settled.
+    """Growth of the counters in one run, after settling.
 
-    Attributes:
-        growth: by counter.
-        host: what the recorded run added to the host's memory, by the probe's name; empty for the first run, which
-            nobody knew of in advance.
-        blocks: by device, the allocator's blocks that the recorded run left, where it keeps a history.
+    `host` is what a recorded re-run added to the host's memory, by the probe's name; `blocks` are the allocator's
+    blocks that it left, by device. The first run has neither.
     """
 
     growth: Growth
@@ -46,30 +43,21 @@ class CounterRun:
 
 @dataclasses.dataclass(frozen=True)
 class HostLimits:
-    """What judging a host's counter takes, by the probe's name.
-
-    Attributes:
-        judges: whether its growth fails a test.
-        floor: bytes below which it says nothing.
-    """
+    """Whether a host counter's growth fails a test, and the bytes below which it is noise."""
 
     judges: bool
     floor: int
 
 
 def host_limit(policy: Policy, limits: HostLimits) -> int:
-    """Bytes over which a run's growth of a host's counter means anything."""
+    """Return the bytes over which a run's growth of a host counter is significant."""
     return max(policy.host_bytes, limits.floor)
 
 
 def suspects(growth: Growth, known: Mapping[str, int], policy: Policy, probes: Mapping[str, HostLimits]) -> set[str]:
-    """The devices (`HOST` for the host's counters) that grew by more than arrays and noise explain.
+    """Return the devices (`HOST` for the host's counters) that grew by more than arrays and noise explain.
 
-    Args:
-        growth: what the run added.
-        known: by device, bytes of the arrays that it left; under `HOST` what they explain of the host's counters.
-        policy: what it may leave behind.
-        probes: the host's counters.
+    `known` are the bytes of the arrays by device; under `HOST` what they explain of the host's counters.
     """
     found = {
         device for device in growth.devices if growth.of(device) > known.get(device, 0) + _slack(growth, device, 1)
@@ -90,18 +78,12 @@ def judge_counters(
     policy: Policy,
     probes: Mapping[str, HostLimits],
 ) -> tuple[Finding, ...]:
-    """The findings on memory that no array explains.
+    """Return the findings on memory that no array explains.
 
-    On a device, what grew on every re-run beyond the arrays is ``unattributed`` and fails over `growing_bytes`; what the
-    first run left and no other added to fails from `retained_bytes` up, unless the device was used for the first time.
-    On the host, growth counts only where every run exceeds the limit: imports, caches and the allocator's slack make
-    single growths of megabytes normal.
-
-    Args:
-        runs: the first run and the re-runs.
-        evidence: the arrays that these left, which account for their part.
-        policy: what the test may leave behind.
-        probes: the host's counters.
+    On a device, growth on every re-run beyond the arrays is ``unattributed`` and fails over `growing_bytes`; what only
+    the first run left fails from `retained_bytes` up, unless that run was the first to use the device. On the host,
+    growth counts only where every run exceeds the limit: imports, caches and the allocator's slack make single growths
+    of megabytes normal.
     """
     findings: list[Finding] = []
     for device in sorted({device for run in runs for device in run.growth.devices}):
@@ -118,12 +100,12 @@ def judge_counters(
 
 
 def explained(evidence: Evidence, device: str, run: int) -> int:
-    """Bytes that a run's arrays added to a device: those it left, less those of earlier runs that went meanwhile."""
+    """Return the bytes that a run's arrays added to a device, less earlier runs' arrays that died since."""
     return _bytes_on(device, *_moved(evidence, run))
 
 
 def explained_of_host(evidence: Evidence, run: int) -> int:
-    """Bytes that a run's arrays added to the host's counters: the data of those on the CPU, and the objects of all."""
+    """Return the bytes that a run's arrays added to the host: data of CPU arrays, and the objects of all arrays."""
     added, gone = _moved(evidence, run)
     return _bytes_on("cpu", added, gone) + ARRAY_OBJECTS * (len(added) - len(gone))
 
@@ -136,7 +118,7 @@ def _bytes_on(device: str, added: list[Survivor], gone: list[Survivor]) -> int:
 
 
 def _moved(evidence: Evidence, run: int) -> tuple[list[Survivor], list[Survivor]]:
-    """What was alive after a run and not before, and what no longer was."""
+    """Return the survivors that appeared in a run, and those that died in it."""
     survivors, alive = evidence.survivors, evidence.alive
     if run >= len(alive):
         return [], []
@@ -149,12 +131,11 @@ def _arrays(evidence: Evidence, device: str) -> int:
 
 
 def _slack(growth: Growth, device: str, arrays: int) -> int:
-    """Bytes that rounding may add to the arrays of a run."""
     return 0 if (device, "requested") in growth.bytes else (BLOCK - 1) * arrays
 
 
 def _graph_bytes(evidence: Evidence, device: str) -> int:
-    """Bytes that the autograd graphs behind the first run's arrays on a device retain."""
+    """Return the bytes that the autograd graphs behind the first run's arrays on a device retain."""
     return sum(graph.saved_bytes for (where, _, _), graph in evidence.graphs.items() if where == device)
 
 
@@ -196,9 +177,10 @@ def _judge_device(device: str, runs: Sequence[CounterRun], evidence: Evidence, p
 
 
 def _judge_outside(device: str, runs: Sequence[CounterRun], policy: Policy) -> Finding | None:
-    """What the driver says that the process holds beyond torch's allocator, where every run added to it.
+    """Judge what the process holds outside torch's allocator by the driver, where every run added to it.
 
-    Added once it may be a context, a library or kernels that were loaded (pytorch/pytorch#107667).
+    A single growth may be a CUDA context, a library or loaded kernels, so only repeated growth counts
+    (pytorch/pytorch#107667).
     """
     sizes = [run.growth.bytes.get((device, OUTSIDE), 0) for run in runs]
     if min(sizes) < OUTSIDE_FLOOR or (len(sizes) == 1 and policy.confirm > 0):
@@ -220,7 +202,7 @@ def _judge_outside(device: str, runs: Sequence[CounterRun], policy: Policy) -> F
 
 
 def _named(device: str, blocks: Sequence[Contribution]) -> str:
-    """What tells one finding without a holder from another: kind of device and the line that allocated most."""
+    """Identify a finding without a holder by the kind of device and the line that allocated most."""
     created = next((part.created for part in blocks if part.created is not None), None)
     line = "" if created is None else f"{created.function} {created.code}"
     return f"unattributed {device.partition(':')[0]} {line}".strip()
@@ -262,7 +244,7 @@ def _reserved(device: str, growth: Growth) -> Finding:
 def _judge_host(
     runs: Sequence[CounterRun], evidence: Evidence, policy: Policy, probes: Mapping[str, HostLimits]
 ) -> Finding | None:
-    """One finding for the host: by the first of the counters that grew, the others beside it."""
+    """Return one finding for the host: by the first counter that grew, with the others beside it."""
     grown: dict[str, list[int]] = {}
     of_arrays = [explained_of_host(evidence, index) for index in range(len(runs))]
     for name, limits in probes.items():

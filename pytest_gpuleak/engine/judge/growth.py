@@ -1,7 +1,7 @@
-"""What grows: the runs of one suspect compared. Pure functions, linear in the number of survivors but for sorting.
+"""Compare the runs of one suspect to find what grows. Pure, linear in the number of survivors but for sorting.
 
-A test may leave 100,000 tensors behind (a replay buffer, a cached data set), so no survivor is compared with each
-other: like ones are found by dicts whose keys are what must be equal.
+A test may leave 100,000 tensors behind (a replay buffer, a cached data set), so survivors are not compared in pairs:
+dicts keyed by what must be equal find similar survivors.
 """
 
 from __future__ import annotations
@@ -26,12 +26,9 @@ _DIGITS = re.compile(r"\d+")
 
 @dataclasses.dataclass(frozen=True)
 class Group:
-    """Survivors of one kind under one root, on their way to a finding.
+    """Survivors of one kind under one root, at least one, which become a finding.
 
-    Attributes:
-        kind: the kind of the finding.
-        members: the survivors, at least one.
-        bytes_per_run: bytes that each re-run adds.
+    `bytes_per_run` are added by each re-run.
     """
 
     kind: FindingKind
@@ -58,14 +55,13 @@ def group_by_root(kind: FindingKind, members: Iterable[Survivor]) -> list[Group]
 
 
 def compare_runs(evidence: Evidence) -> list[Group]:
-    """Split what the first run left into what grows on every re-run and what does not.
+    """Split the first run's survivors into those that grow on every re-run and the others.
 
-    A root grows if every re-run left something under it in addition: something that took the place of nothing that
-    died meanwhile.
+    A root grows if every re-run left something under it that did not replace something dead.
     """
     survivors = evidence.survivors
     replaced_by: dict[int, int] = {}
-    additions: list[dict[Root, list[Survivor]]] = []  # one dict a re-run
+    additions: list[dict[Root, list[Survivor]]] = []  # one dict per re-run
     for run in range(1, len(evidence.alive)):
         before, after = evidence.alive[run - 1], evidence.alive[run]
         new = [index for index in sorted(after) if survivors[index].run == run]
@@ -91,7 +87,7 @@ def compare_runs(evidence: Evidence) -> list[Group]:
         while last in replaced_by:
             last = replaced_by[last]
         if last != index:
-            # The holder and the line of a replaced survivor are those of what took its place.
+            # A replaced survivor takes holder and line from its replacement.
             survivor = survivors[last]._replace(
                 run=0, reading=survivor.reading, owned=survivor.owned or survivors[last].owned
             )
@@ -99,21 +95,21 @@ def compare_runs(evidence: Evidence) -> list[Group]:
         if stem in grown and grows_there(survivor):
             grown[stem].append(survivor)
         elif last == index and index not in evidence.alive[-1]:
-            released.append(survivor)  # it went during a re-run, and nothing took its place
+            released.append(survivor)  # it died during a re-run without a replacement
         else:
             unchanged.append(survivor)
     groups = []
     for root, members in grown.items():
         per_run = round(sum(survivor.size for by_root in additions for survivor in by_root[root]) / len(additions))
-        # Found under this root in the re-runs only: a path of equal length was taken the first time.
+        # Found under this root in the re-runs only: the first search took another path of equal length.
         shown = members or [survivor._replace(run=0) for survivor in additions[0][root]]
         groups.append(Group("growing", tuple(_with_lines(shown, additions[0][root])), per_run))
     return [*groups, *group_by_root("retained", unchanged), *group_by_root("unconfirmed", released)]
 
 
-@functools.lru_cache(maxsize=1024)  # texts alone, and the same few roots for all survivors of a test
+@functools.lru_cache(maxsize=1024)  # a test's survivors have few distinct roots
 def _stem(root: Root) -> Root:
-    """The root without numbers: what a test makes anew in each run (a module, a thread) is often numbered."""
+    """Return the root without digits: objects made in each run (a module, a thread) are often numbered."""
     device, kind, name = root
     return device, kind, _DIGITS.sub("#", name)
 
@@ -121,20 +117,12 @@ def _stem(root: Root) -> Root:
 def match_replacements(
     dead: Sequence[int], new: Sequence[int], survivors: Sequence[Survivor], staying: Iterable[int]
 ) -> dict[int, int]:
-    """Tell which new survivor took the place of which dead one: nothing was added where one replaced the other.
+    """Match new survivors to the dead survivors that they replace: a replacement adds nothing.
 
     Match in four passes: same root and form, same form, same root, same device (data of another size may take a place
-    in a cache too). Ties go to the root with the fewest survivors that stayed: an overwritten slot keeps none, a list
-    that is appended to keeps all.
-
-    Args:
-        dead: indices of the survivors that died during a re-run, in their order.
-        new: indices of those that it left.
-        survivors: all of them.
-        staying: indices of those alive before and after.
-
-    Returns:
-        The indices of new survivors by those of the dead ones.
+    in a cache too). Ties go to the root with the fewest survivors that stayed: an overwritten slot keeps none, an
+    appended list keeps all. `dead`, `new` and `staying` are indices into `survivors`; the result has the new indices by
+    the dead.
     """
     staying_per_root = Counter(survivors[index].root for index in staying)
     order = sorted(new, key=lambda index: (staying_per_root[survivors[index].root], index))
@@ -156,14 +144,10 @@ def match_replacements(
 
 
 def name_by_what_stays(added: Sequence[Survivor], staying: Sequence[Survivor]) -> list[Survivor]:
-    """Give what a re-run added the holder of what an earlier run left in the same way and what is still there.
+    """Give what a re-run `added` the holder of a similar survivor of an earlier run that is still alive (`staying`).
 
-    A wider fixture that refers to its latest user only (a `datamodule.trainer`) is the nearest holder of what the last
-    run left, and keeps nothing of the runs before. Who makes the memory grow is who still holds theirs.
-
-    Args:
-        added: what the re-run left in addition.
-        staying: what earlier runs left and what is still alive.
+    A higher-scoped fixture that refers to its latest user only (`datamodule.trainer`) is the nearest holder of what the
+    last run left, but keeps nothing of earlier runs. The memory grows because of the holder that keeps theirs.
     """
     free: dict[Any, deque[Survivor]] = defaultdict(deque)
     under_root = Counter(map(_root_and_form, staying))
@@ -212,10 +196,10 @@ def _root_and_form(survivor: Survivor) -> Any:
 def _growing_places(
     additions: dict[Root, list[Survivor]], growing: Iterable[Root], first: Iterable[Survivor]
 ) -> Callable[[Survivor], bool]:
-    """Make a function that tells whether a first survivor under a growing root is one of those that grow.
+    """Return a function that tells whether a first survivor under a growing root grows itself.
 
-    Beside a list that grows, the same root may hold a slot filled once: where every addition came to a place that
-    the first run had filled too, only the members at such places grow.
+    Beside a growing list the same root may hold a slot that is filled once. Where every addition came to a place that
+    the first run had filled too, only the survivors at such places grow.
     """
     filled = {survivor.pattern for survivor in first}
     places = {root: {survivor.pattern for survivor in additions[root]} for root in growing}
@@ -223,7 +207,7 @@ def _growing_places(
 
     def grows(survivor: Survivor) -> bool:
         if survivor.holder is not None and survivor.holder.kind in ("native", "unknown"):
-            return True  # no place: which of several ways is shown differs from run to run
+            return True  # no place: which of several paths is shown differs from run to run
         root = _stem(survivor.root)
         return root not in exact or survivor.pattern in places[root]
 
@@ -231,7 +215,7 @@ def _growing_places(
 
 
 def _with_lines(members: Iterable[Survivor], additions: Iterable[Survivor]) -> list[Survivor]:
-    """Give the first run's survivors the creating lines of similar ones in the re-run, which alone was traced."""
+    """Give the first run's survivors the creating lines of similar survivors of the re-run, which was traced."""
     keys: tuple[Key, ...] = (
         lambda survivor: (survivor.pattern, _form(survivor)),
         lambda survivor: survivor.pattern,

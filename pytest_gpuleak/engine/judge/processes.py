@@ -1,4 +1,4 @@
-"""What is said of processes that were left running. Pure: readings are fed in."""
+"""Judge processes that were left running. Pure: readings are passed in."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ MAX_SHOWN = 20
 """Processes listed with a finding; its count covers all."""
 
 UNSEARCHED = Holder("unknown", "", "")
-"""Stands for the holder of a process where none was looked for."""
+"""Stands for a process's holder where no search was made."""
 
 KEPT_BY = ("module", "class", "cache")
-"""Kinds of holders that keep a process on purpose: a library starts its helper once, and uses it again."""
+"""Kinds of holders that keep a process on purpose: a library starts its helper once and reuses it."""
 
 HINT = (
     "terminate and wait for it in teardown (`process.terminate(); process.wait()`), or start it in a fixture that does"
@@ -45,14 +45,14 @@ def judge_processes(
     more: Mapping[int, LeftProcess] | None = None,
     origins: Mapping[int, Origin] | None = None,
 ) -> tuple[Finding, ...]:
-    """The findings of processes that a test, or a fixture, has left running: one each, in the order given. Pure.
+    """Return one finding per process that a test or a fixture has left running, in the order given. Pure.
 
     Args:
         left: the processes.
         readings: the driver's counters by device, where they are known.
-        holders: who holds the object that stands for a process, by pid; None: nothing does.
-        fails_from: bytes of a process, with those that it has started, from which it fails; None: none does.
-        more: for a process that each run leaves another one like, by pid: that other one.
+        holders: who holds the process's object, by pid; None: nothing does.
+        fails_from: bytes of a process and its descendants from which it fails; None: none does.
+        more: the similar process that the re-run left, by the first one's pid.
         origins: the lines that have started processes, by pid.
     """
     findings = []
@@ -75,17 +75,11 @@ def judge_unconfirmed(
     holders: Mapping[int, Holder | None],
     why: str,
 ) -> tuple[Finding, ...]:
-    """The findings of processes of which no re-run has told whether they grow: judged by their memory. Pure.
+    """Return the findings of processes whose growth no re-run has confirmed, judged by their memory. Pure.
 
-    With ``confirm=0`` the user has chosen the strict rule: what runs after the first run fails. A pool's worker that a
-    fixture holds is a note: pools start their workers when a test first uses them.
-
-    Args:
-        left: the processes.
-        policy: what the test may leave behind.
-        readings: see `judge_processes`.
-        holders: see `judge_processes`.
-        why: why the test was not run again to the end.
+    With ``confirm=0`` the strict rule holds: a process that runs after the only run fails. A pool's worker that a
+    fixture holds is a note, because pools start their workers when a test first uses them. `why` tells why no re-run
+    ended; for `readings` and `holders` see `judge_processes`.
     """
     findings: list[Finding] = []
     for process in left:
@@ -98,11 +92,10 @@ def judge_unconfirmed(
 
 
 def _with_growth(found: Finding, another: LeftProcess, origin: Origin | None) -> Finding:
-    """The finding of a process that each run leaves another one like."""
     first, *others = found.contributions
     return dataclasses.replace(
         found,
-        # Where its memory cannot be read: 1 byte, since 0 says that it does not grow.
+        # 1 byte where its memory cannot be read, since 0 means that it does not grow.
         bytes_per_run=sum(member.own_bytes or 0 for member in _family(another)) or 1,
         contributions=(dataclasses.replace(first, created=origin), *others),
         evidence=(*found.evidence, f"the re-run left another one, pid {another.pid}"),
@@ -148,7 +141,7 @@ def _finding(
         count=len(family),
         bytes=totals[device] if totals else sum(member.own_bytes or 0 for member in family),
         bytes_per_run=0,
-        # The program stands where a holder's root would: it says who the culprit is.
+        # The program takes the place of a holder's root, since it identifies the culprit.
         fingerprint=fingerprint("process", Holder("unknown", process.program, process.program)),
         holder=holders.get(process.pid),
         metric=f"pid {process.pid}",

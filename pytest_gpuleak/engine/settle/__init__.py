@@ -1,1 +1,1 @@
-"""Giving memory that is on its way out the chance to go."""
+"""Settle: let memory that is about to be freed go."""

@@ -1,7 +1,7 @@
-"""Settling: give memory that is on its way out the chance to go, cheapest step first.
+"""Settle: let memory that is about to be freed go, cheapest step first.
 
-Each step is one object behind `SettleStep`; settling ends with the first after which nothing is left. Steps for devices
-(synchronise, clear workspaces) take their place between the collections and the hook.
+Each step is an object behind `SettleStep`; settling ends with the first step after which nothing is left. Steps for
+devices (synchronise, clear workspaces) come between the collections and the hook.
 """
 
 from __future__ import annotations
@@ -31,15 +31,12 @@ ALL_WAITS_S = 0.45
 KNOWN_THREADS_WAIT_S = 0.02
 
 DEVICE_WAIT = "waiting for the device"
-"""What a step of a framework's is bounded as, unless it says so itself."""
+"""Default description of a framework's step, for a message that it was stopped."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Collection:
-    """A garbage collection of the generations up to `generation`.
-
-    With `generation` 2 the epoch's callback thaws the heap, so that it is a full one.
-    """
+    """Collect the generations up to `generation`. With 2 the epoch's callback thaws the heap, for a full collection."""
 
     generation: int
     collects: bool = True
@@ -52,9 +49,9 @@ class Collection:
 
 @dataclasses.dataclass(frozen=True)
 class YoungCollection:
-    """A full collection of what was born in the epoch alone: what has survived a young one by its age.
+    """Collect everything born in the epoch, including what has survived a young collection.
 
-    Cheap beside the one of the whole heap, which is left for what hangs together with older objects.
+    Cheap compared with a collection of the whole heap, which is left for what older objects are connected with.
     """
 
     collects: bool = True
@@ -67,13 +64,13 @@ class YoungCollection:
 
 @dataclasses.dataclass(frozen=True)
 class Call:
-    """A function to call: a hook, a cache's own way to be cleared."""
+    """Call a function: a hook, or a cache's own way to be cleared."""
 
     function: Callable[[], None]
     collects: bool = False
 
     def steps(self) -> Iterator[None]:
-        """Call it once; what it let go may have been in a cycle, which is no fault of the test's."""
+        """Call it, then collect: what the call released may be in a cycle, which is not reported against the test."""
         self.function()
         yield
         collect(2)
@@ -82,18 +79,17 @@ class Call:
 
 @dataclasses.dataclass(frozen=True)
 class Waits:
-    """Short waits, doubling, for what other threads free late.
+    """Wait briefly, doubling, for what other threads free late.
 
-    Attributes:
-        known: threads that ran before the test. They too may free something late, but are not waited for as long as
-            threads that the test started; with one thread nobody could, so there are no waits.
+    Threads that ran before the test (`known`) get less time than threads that the test started. With a single thread
+    there are no waits.
     """
 
     known: frozenset[int] = frozenset()
 
     @property
     def collects(self) -> bool:
-        """What goes meanwhile was no garbage."""
+        """Whether memory freed by waiting was garbage: never."""
         return False
 
     def steps(self) -> Iterator[None]:
@@ -111,13 +107,7 @@ class Waits:
 
 
 class BoundedStep:
-    """A step that may wait for something: each is stopped after a while, and is then the last one.
-
-    Args:
-        safeguards: bound each step, and take a line where one was stopped.
-        step: taken as it is.
-        what: what it waits for, in words.
-    """
+    """Limit the time of a step that waits for `what`; a step that was stopped is the last."""
 
     def __init__(self, safeguards: Safeguards, step: SettleStep, what: str) -> None:
         self._safeguards = safeguards
@@ -141,12 +131,12 @@ class BoundedStep:
 
 
 def full_collection(safeguards: Safeguards) -> SettleStep:
-    """Return the step of a full collection: a ``__del__`` that it calls may wait for ever."""
+    """Return the step of a full collection, bounded because a ``__del__`` that it calls may wait for ever."""
     return BoundedStep(safeguards, Collection(2), "a finalizer that a garbage collection called")
 
 
 def device_steps(safeguards: Safeguards, frameworks: Frameworks) -> list[SettleStep]:
-    """Return the steps that let memory of the devices go, bounded: a device may never be done."""
+    """Return the steps that free memory of the devices, bounded because a device may never finish."""
     found: list[SettleStep] = []
     for framework in frameworks.members:
         try:
@@ -164,13 +154,9 @@ def settle_steps_of(
     own: Callable[[], Iterable[SettleStep]],
     known: frozenset[int],
 ) -> Iterator[SettleStep]:
-    """Yield the steps for a suspect; each is made when the one before has not been enough.
+    """Yield the steps for a suspect, each when the steps before have not sufficed.
 
-    Args:
-        safeguards: bound what may wait.
-        frameworks: let memory of their devices go.
-        own: gives the user's own ways to let memory go.
-        known: threads that ran before the test.
+    `own` gives the user's ways to free memory; `known` are the threads that ran before the test.
     """
     yield full_collection(safeguards)
     yield from device_steps(safeguards, frameworks)
@@ -179,32 +165,25 @@ def settle_steps_of(
 
 
 def steps_that_can_release(settle_steps: Iterable[SettleStep], known: frozenset[int]) -> list[SettleStep]:
-    """Return those of the steps that may free what a root holds: calls, and waits while a thread of the test's own runs.
+    """Return the steps that may free what a root holds: calls, and waits while a thread of the test's own runs.
 
-    A collection frees nothing that can be reached, and threads that ran before the test are rarely worth a wait where
-    the root has leaked before.
-
-    Args:
-        settle_steps: the steps for a suspect.
-        known: threads that ran before the test.
+    A collection frees nothing reachable, and threads that ran before the test are rarely worth a wait where the root
+    has leaked before.
     """
     own_threads = bool(running_threads() - known)
     return [step for step in settle_steps if isinstance(step, Call) or (own_threads and isinstance(step, Waits))]
 
 
 class Settling:
-    """Takes settle steps until none of the suspects is alive.
+    """Take settle steps until no suspect is alive.
 
-    Args:
-        suspects: strong references to the arrays; **emptied** here, since a reference left in the caller's list would
-            keep them all alive.
-        known: threads that ran before the test. While another one runs, what goes may have been in its hands, and it is
-            not taken for a cycle: a thread lets go of its arguments just before it ends.
-        threaded: whether such a thread ran when the suspects were looked for.
+    `suspects` is **emptied**, since the caller's list would keep the arrays alive. While a thread that did not run
+    before the test (`known`) runs, what dies may have been an argument of it, which it drops just before it ends: that
+    is no cycle. `threaded` tells whether such a thread ran when the suspects were searched for.
 
     Attributes:
         alive: ids of the arrays that are still alive.
-        cycles: ids of those that only a garbage collection freed.
+        cycles: ids of the arrays that only a garbage collection freed.
     """
 
     def __init__(self, suspects: list[object], known: frozenset[int], *, threaded: bool = False) -> None:
@@ -212,18 +191,19 @@ class Settling:
         self._threaded = threaded
         self._references = {id(suspect): _weak(suspect) for suspect in suspects}
         suspects.clear()
-        # What dies with these references was in garbage that an automatic collection has found since the look.
+        # Arrays that are gone by now were freed by an automatic collection since they were listed, so they were in a
+        # cycle.
         self.alive = self._still_alive()
         self.cycles = set() if threaded else set(self._references) - self.alive
 
     def run(self, settle_steps: Iterable[SettleStep]) -> None:
-        """Take these steps, in their order."""
+        """Take these steps, in order."""
         if not self.alive:
             return
         for step in settle_steps:
             alone = self._no_thread_runs()
             if alone and self._threaded:
-                # The thread has ended since the last look, and what it held went with it, not with what comes now.
+                # The thread has ended since the last check: what it held died with it, and not by the next step.
                 self.alive = self._still_alive()
                 if not self.alive:
                     return
@@ -237,14 +217,14 @@ class Settling:
                     return
 
     def found(self) -> Iterator[object]:
-        """Those alive that can be found: all but arrays of a type without weak references."""
+        """Yield the living suspects, except arrays of a type without weak references."""
         for identity in self.alive:
             suspect = self._references[identity]()
             if id(suspect) == identity:
                 yield suspect
 
     def _no_thread_runs(self) -> bool:
-        """Whether no thread runs that the test has started."""
+        """Tell whether no thread runs that the test has started."""
         return running_threads() <= self._known
 
     def _still_alive(self) -> set[int]:
@@ -252,7 +232,7 @@ class Settling:
 
 
 def has_weak_references(suspect: object) -> bool:
-    """Whether objects of its type can be referred to weakly; its code is not asked."""
+    """Tell whether objects of its type support weak references, without running its code."""
     return bool(_weak_reference_offset(type(suspect)))
 
 
@@ -260,5 +240,5 @@ _weak_reference_offset = type.__dict__["__weakrefoffset__"].__get__
 
 
 def _weak(suspect: object) -> Callable[[], object | None]:
-    # Of a type without weak references: the look at the heap afterwards tells whether it is still there.
+    # For a type without weak references, the next search of the heap tells whether it is alive.
     return weakref.ref(suspect) if has_weak_references(suspect) else lambda: True

@@ -1,1 +1,1 @@
-"""What the command line, the ini and the markers say: options, kinds of values, settings."""
+"""Read the command line, the ini and the markers: options, kinds of values, settings."""

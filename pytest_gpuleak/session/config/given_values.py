@@ -1,4 +1,4 @@
-"""What the command line, or else the ini, gives for an option.
+"""Find the value of an option on the command line, or else in the ini.
 
 Precedence, for each option by itself: the closest `gpu_leak` marker, the command line, the ini, the default.
 """
@@ -22,10 +22,7 @@ _BY_NAME = {option.name: option for option in OPTIONS}
 class Given(NamedTuple):
     """A value that is given for an option.
 
-    Attributes:
-        value: the value, parsed.
-        place: where it is given, as a usage error names it.
-        folder: what a relative path is relative to.
+    `place` names where, for a usage error; relative paths are relative to `folder`.
     """
 
     value: Any
@@ -47,13 +44,13 @@ def is_switched_off(config: pytest.Config) -> bool:
 
 
 def read_value(config: pytest.Config, name: str) -> Any:
-    """Read what is given for an option; None where nothing is. Raises pytest.UsageError for what is not accepted."""
+    """Read the value of an option; None where none is given. Raises pytest.UsageError for what is not accepted."""
     given = find_given(config, name)
     return None if given is None else given.value
 
 
 def find_given(config: pytest.Config, name: str) -> Given | None:
-    """Find and parse what is given for an option. Raises pytest.UsageError for what is not accepted."""
+    """Find and parse the value of an option. Raises pytest.UsageError for what is not accepted."""
     option = _BY_NAME[name]
     value, folder = _on_command_line(config, option.ini), config.invocation_params.dir
     if value is None:
@@ -81,22 +78,22 @@ def place_of_option(config: pytest.Config, name: str) -> str:
 
 
 def _on_command_line(config: pytest.Config, name: str) -> Any:
-    # While the initial conftests load, what was parsed stands in known_args_namespace alone; an xdist worker gets it
-    # in `option` from the start.
+    # While the initial conftests load, only known_args_namespace has what was parsed; an xdist worker has it in
+    # `option` from the start.
     given = getattr(config.option, name, None)
     return getattr(config.known_args_namespace, name, None) if given is None else given
 
 
 def _in_ini(config: pytest.Config, name: str) -> object:
-    """Read what the ini, or `-o`, gives: text, or in TOML a number, bool or list too; None: nothing.
+    """Read the value from the ini, or `-o`: text, or in TOML a number, bool or list too; None: nothing.
 
-    Before 9.0 pytest's `getini` hands out what the file says. From then on it holds a value of a native TOML table to
-    one declared type, while a size may be a number or a text: there the raw value is taken, which pytest wraps and
-    keeps in `inicfg` (9.0) or `_inicfg`. Should it keep it elsewhere one day, texts still work.
+    Before 9.0 pytest's `getini` returns the file's value. From 9.0 on it holds a native TOML value to one declared
+    type, while a size may be a number or a text: so take the raw value, which pytest wraps and keeps in `inicfg` (9.0)
+    or `_inicfg`. If a later pytest keeps it elsewhere, texts still work.
     """
     raw: Mapping[str, object] | None = getattr(config, "_inicfg", None)
     if raw is None:
         raw = getattr(config, "inicfg", None)
     entry = None if raw is None else raw.get(name)
     value = getattr(entry, "value", None) if hasattr(entry, "value") else config.getini(name)
-    return None if value == "" else value  # "" is what older versions say where nothing is given
+    return None if value == "" else value  # older versions return "" where nothing is given

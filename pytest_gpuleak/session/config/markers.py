@@ -1,4 +1,4 @@
-"""The markers on a test, and the policy that follows from them."""
+"""Read the markers on a test, and derive its policy."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def why_not_accepted(mark: pytest.Mark) -> str | None:
 def policy_of(node: pytest.Item | pytest.Collector, settings: Settings) -> Policy:
     """Find the policy of a test, or of what was set up for a class or module.
 
-    Raises ValueError for a marker that is not accepted, which only one added after `check_markers` can be.
+    Raises ValueError for a bad marker, which only a marker added after `check_markers` can be.
     """
     named: dict[str, Any] = {}
     allowed: str | None = None
@@ -61,14 +61,14 @@ def check_markers(items: Iterable[pytest.Item]) -> None:
 def check_each(items: Iterable[pytest.Item], why_not: Callable[[pytest.Mark], str | None], *names: str) -> None:
     """Check every marker of these names on the collected tests.
 
-    Raises pytest.UsageError for the first that is not accepted: it names the marker, its argument and value, what is
-    accepted, and the test (for a marker of a class or module, the first test in it). A worker of xdist ends quietly
-    instead, and the controller raises the error: xdist would take an exception for a crash, and go on.
+    Raises pytest.UsageError for the first bad marker, which names the marker, its argument and value, what is accepted,
+    and the test (for a marker of a class or module, its first test). An xdist worker ends quietly and the controller
+    raises the error, because xdist would take an exception for a crash and go on.
     """
     seen: set[int] = set()
     for item in items:
         for mark in closest_first(item, *names):
-            # A marker of a module is the same object for all its tests. The nodes keep it alive, so ids are unique.
+            # All tests of a module share its marker. The nodes keep it alive, so ids are unique.
             if id(mark) not in seen:
                 seen.add(id(mark))
                 why = why_not(mark)
@@ -88,13 +88,13 @@ def closest_first(node: pytest.Item | pytest.Collector, *names: str) -> list[pyt
     if not _has_any(node, names):
         return []
     ours = [mark for mark in node.iter_markers() if mark.name in names]
-    # pytest lists what `pytest.param(..., marks=...)` adds behind the function's own, though it is closer.
+    # pytest lists markers of `pytest.param(..., marks=...)` after the function's own, though they are closer.
     of_parameter = {id(mark) for mark in getattr(getattr(node, "callspec", None), "marks", ())} if ours else ()
     return sorted(ours, key=lambda mark: id(mark) not in of_parameter)
 
 
 def _has_any(node: pytest.Item | pytest.Collector, names: tuple[str, ...]) -> bool:
-    """Tell whether a marker of these names is on a node: asked for each test, in a third of what `iter_markers` takes."""
+    """Tell whether a marker of these names is on a node, in a third of the time of `iter_markers`."""
     above: Any = node
     while above is not None:
         if above.own_markers:

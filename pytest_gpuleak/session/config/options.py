@@ -1,6 +1,6 @@
-"""The table of options. The command line, the ini, the `gpu_leak` marker and the settings are made from its rows.
+"""Define the table of options, which the command line, the ini, the `gpu_leak` marker and the settings derive from.
 
-An option more is one row here, and the field of `Policy` or `Settings` that it names.
+A new option is one row here, and the field of `Policy` or `Settings` that it names.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ BUDGET_MARKER = "max_gpu_mb"
 
 
 class Option(NamedTuple):
-    """One option, wherever it may be given.
+    """An option, wherever it may be given.
 
     Attributes:
         name: the marker's argument; `--gpu-leak-NAME` and `gpu_leak_NAME` derive from it. Empty for the switch.
@@ -109,7 +109,7 @@ MARKERS = (
 
 
 def add_options(parser: pytest.Parser) -> None:
-    """Declare every option on the command line and in the ini. Each defaults to None there, so that the ini counts."""
+    """Declare every option on the command line and in the ini. The default is None there, so that the ini counts."""
     group = parser.getgroup("gpuleak", "leaked tensors and GPU memory")
     for option in OPTIONS:
         text = f"{option.help} (default {option.default})" if option.default else option.help

@@ -1,4 +1,4 @@
-"""The run's settings, as the command line and the ini give them."""
+"""Read the run's settings from the command line and the ini."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _POLICY_FIELDS = {option.name: option.target for option in OPTIONS if option.tar
 def read_settings(config: pytest.Config) -> Settings:
     """Read the run's settings. Raises pytest.UsageError for a value or a report path that is not accepted."""
     enabled = is_enabled(config)
-    # A worker of xdist writes no report, and may run on a machine that has no such folder.
+    # An xdist worker writes no report, and may run on a machine without the folder.
     writes = enabled and not hasattr(config, "workerinput")
     named: dict[str, Any] = {}
     of_the_run: dict[str, Any] = {}
@@ -44,14 +44,14 @@ def read_settings(config: pytest.Config) -> Settings:
 
 
 def read_scan(config: pytest.Config) -> str:
-    """Read how survivors are found, alone. Raises pytest.UsageError for a value that is not accepted."""
+    """Read only the detection strategy. Raises pytest.UsageError for a value that is not accepted."""
     return read_value(config, "scan") or Policy().scan
 
 
 def build_policy(named: Mapping[str, Any]) -> Policy:
-    """Build the policy of the values given, by the options' names."""
+    """Build the policy from values by the options' names."""
     policy = Policy(**{_POLICY_FIELDS[name]: value for name, value in named.items()})
-    # The pair: where one of the two alone is named, growth is judged by that one alone.
+    # Where only one of the pair is named, growth is judged by it alone.
     if "mb" in named and "tensors" not in named:
         return policy._replace(growing_tensors=None)
     if "tensors" in named and "mb" not in named:

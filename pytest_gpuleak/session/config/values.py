@@ -1,4 +1,4 @@
-"""The kinds of values that options and markers take: what each accepts, and how it is read."""
+"""Define the kinds of values that options and markers take: what each accepts, and how it is parsed."""
 
 from __future__ import annotations
 
@@ -18,11 +18,8 @@ _MAX_COUNT = 2**63 - 1
 class Kind(NamedTuple):
     """A kind of value.
 
-    Attributes:
-        metavar: its placeholder in the help; empty for a switch, which takes no value on the command line.
-        accepts: what is accepted, as the end of a usage error.
-        parse: reads text, or what a marker or TOML gives. Raises ValueError.
-        action: what argparse does with it.
+    `metavar` is its placeholder in the help, empty for a switch; `accepts` ends a usage error; `parse` reads text, or
+    what a marker or TOML gives, and raises ValueError; `action` is argparse's.
     """
 
     metavar: str
@@ -66,7 +63,7 @@ def _is_off(value: object) -> bool:
 
 
 HOST_MODES = ("heap", "tracemalloc", "pympler", "rss")
-"""What `--gpu-leak-host` takes beside ``off``, several with commas."""
+"""Values of `--gpu-leak-host` beside ``off``, several with commas."""
 
 
 def _parse_modes(value: object) -> tuple[str, ...]:
@@ -114,12 +111,7 @@ REASON = Kind("TEXT", 'a text that is not empty: reason="..."', _parse_reason)
 
 
 def why_not_accepted(arguments: Mapping[str, object], known: Mapping[str, Kind]) -> str | None:
-    """Tell why a marker's arguments are not accepted: the first bad one, its value and what is; None where all are.
-
-    Args:
-        arguments: the values by name.
-        known: the kinds of the arguments that the marker takes.
-    """
+    """Tell why a marker's arguments are not accepted: the first bad argument; None where all are accepted."""
     for name, given in arguments.items():
         if name not in known:
             return f"unknown argument {name}={show(given)}, accepted are: {', '.join(known)}"
@@ -131,16 +123,16 @@ def why_not_accepted(arguments: Mapping[str, object], known: Mapping[str, Kind])
 
 
 _STRANGER = object()
-"""What a parser sees of an object of the user's: nothing."""
+"""Replaces a user's object for a parser, which must not run user code."""
 
 
 def _is_plain(value: object) -> bool:
-    # Not isinstance: it would ask a user's object for its __class__, which may do or raise anything.
+    # isinstance would ask a user's object for its __class__, which may run any code.
     return value is None or bool({str, int, float} & {*type(value).__mro__})
 
 
 def show(value: object) -> str:
-    """Write a value for a usage error, cut; of a user's object, its type, since its repr is user code."""
+    """Write a value for a usage error, cut; for a user's object its type, since its repr is user code."""
     plain = (type(None), bool, int, float, str)
     parts = value if type(value) is list and value else [value]
     if any(type(part) not in plain for part in parts):

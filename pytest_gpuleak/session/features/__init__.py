@@ -1,1 +1,1 @@
-"""Features of a run that are switched on: a file each, or a folder."""
+"""Implement the features of a run that are switched on: a file each, or a folder."""

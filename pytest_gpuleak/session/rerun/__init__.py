@@ -1,1 +1,1 @@
-"""Running a test again, for as long as it may take."""
+"""Run a test again, for a limited time."""

@@ -1,7 +1,7 @@
-"""What is said and written where the check hangs and the session has to be ended. Loaded with the first re-run.
+"""Report a check that hangs, and end the session. Loaded with the first re-run.
 
-Runs in the watchdog's thread, while the main thread hangs in the user's code or in a device's driver. Nothing of the
-hanging thread is touched: no fixture is torn down. Each step is tried for itself, and the watchdog bounds them all.
+Runs in the watchdog's thread, while the main thread hangs in user code or a device's driver. The hanging thread is left
+alone: no fixture is torn down. Each step is tried by itself, and the watchdog bounds them all.
 """
 
 from __future__ import annotations
@@ -36,15 +36,10 @@ NAME_LIMIT = 200
 
 
 class Hang:
-    """Tells of a part of the check that hangs, and writes what is known.
+    """Report a part of the check that hangs (`what`), and write what is known.
 
-    Args:
-        attempts: knows the test under way.
-        what: the part, as in "hangs in ...".
-        advice: what the user can do.
-        item: the test; None where only its id is known.
-        findings: what is known of the test's leaks. Called when something hangs.
-        before: called before anything is reported.
+    `item` is None where only its id is known; `findings` returns what is known of the test's leaks when it hangs;
+    `before` is called before anything is reported.
     """
 
     def __init__(
@@ -65,15 +60,13 @@ class Hang:
 
     @property
     def text(self) -> str:
-        """What can be told of it beforehand."""
+        """What can be said before it hangs."""
         return f"gpu-leak: {self._name()} hangs in {self._what}: {self._advice}"
 
     def tell(self, frame: FrameType | None, stderr: int) -> None:
-        """Say what hangs, write the reports, and return: the watchdog then ends the process.
+        """Report what hangs and write the reports; the watchdog then ends the process.
 
-        Args:
-            frame: the innermost one of the thread that hangs.
-            stderr: a descriptor of the process's stderr.
+        `frame` is the innermost frame of the hanging thread, `stderr` a descriptor of the process's stderr.
         """
         root = self._attempts.root
         place = describe_place(frame, lambda path: is_user_file(path, root), lambda path: shorten(path, root))
@@ -86,7 +79,7 @@ class Hang:
         _end_session(self._attempts, self._report(why), line, self.before)
 
     def record(self, why: str) -> TestRecord:
-        """The test's record, should the process end now."""
+        """Return the test's record, should the process end now."""
         record = self._attempts.unchecked(self._item, why)
         findings: tuple[Finding, ...] = ()
         if self._findings is not None:
@@ -104,7 +97,6 @@ class Hang:
         )
 
     def _report(self, why: str) -> pytest.TestReport:
-        """The report that the test's teardown would have brought."""
         record = self.record(why)
         nodeid = record.nodeid
         location = (nodeid.partition("::")[0], None, nodeid) if self._item is None else self._item.location
@@ -119,16 +111,10 @@ class Hang:
 
 
 def run_bounded(attempts: AttemptLog, call: Callable[[], _Answer], what: str, advice: str) -> _Answer:
-    """Call a part of the check that may wait for something, and return what it returns.
+    """Call a part of the check that may wait, as `engine.stages.Safeguards.bounded` says.
 
-    Args:
-        attempts: knows the test under way.
-        call: the part.
-        what: what it is, in words.
-        advice: what the user can do if it hangs.
-
-    Raises:
-        CheckTimeoutError: it was stopped after `stages.CHECK_LIMIT_S`. Where it cannot be stopped, the session is ended.
+    Raises CheckTimeoutError if it was stopped after `stages.CHECK_LIMIT_S`. If it cannot be stopped, the session is
+    ended.
     """
     results: list[_Answer] = []
     hang = Hang(attempts, what, advice)
@@ -151,7 +137,7 @@ def run_bounded(attempts: AttemptLog, call: Callable[[], _Answer], what: str, ad
 
 
 def rearm_faulthandler(config: pytest.Config) -> None:
-    """Set pytest's own timer (``faulthandler_timeout``) again: there is one in a process, and the watchdog took it."""
+    """Set pytest's own timer (``faulthandler_timeout``) again: a process has only one, and the watchdog took it."""
     if not config.pluginmanager.hasplugin("faulthandler"):
         return
     from _pytest import faulthandler as plugin
@@ -172,7 +158,7 @@ def _end_session(attempts: AttemptLog, report: pytest.TestReport, line: str, bef
         return  # a fork, whose parent writes the reports
     steps: list[Callable[[], object]] = [before, lambda: _suspend_capture(config)]
     if hasattr(config, "workerinput"):
-        # The controller takes what it is sent, reports that the worker died, and starts another for what is left.
+        # The controller takes the report, notes that the worker died, and starts another worker for the rest.
         steps += [
             lambda: warn(config, line.removeprefix("gpu-leak: "), report.nodeid),
             lambda: config.hook.pytest_runtest_logreport(report=report),
@@ -185,20 +171,20 @@ def _end_session(attempts: AttemptLog, report: pytest.TestReport, line: str, bef
     for step in (*steps, _end_children, sys.stdout.flush, sys.stderr.flush):
         try:
             step()
-        except BaseException as error:  # noqa: BLE001 - what is left of the steps counts for more
+        except BaseException as error:  # noqa: BLE001 - the remaining steps matter more
             text = clean_text(f"gpu-leak: while the session was ended: {type(error).__name__}: {error}", 400)
             os.write(2, f"{text}\n".encode("ascii", "backslashreplace"))
 
 
 def _finish(attempts: AttemptLog, line: str) -> None:
-    """Let the plugins write what they have, without what tears fixtures down: they are in use by the thread that hangs."""
+    """Let plugins write what they have, without tearing fixtures down, since the hanging thread uses them."""
     config = attempts.config
     own: Any = config.pluginmanager.get_plugin("gpuleak-session")
     session: Any = config.pluginmanager.get_plugin("session")
     attempts.hangs = True
     session.shouldstop = line.removeprefix("gpu-leak: ")
     session.exitstatus = pytest.ExitCode.TESTS_FAILED
-    # Ours first: another plugin's may fail.
+    # Our hook first: another plugin's may fail.
     own.pytest_sessionfinish(session=session, exitstatus=pytest.ExitCode.TESTS_FAILED)
     without = [own, config.pluginmanager.get_plugin("runner")]
     finish = config.pluginmanager.subset_hook_caller("pytest_sessionfinish", [one for one in without if one])
@@ -206,14 +192,14 @@ def _finish(attempts: AttemptLog, line: str) -> None:
 
 
 def _suspend_capture(config: pytest.Config) -> None:
-    """Give stdout and stderr back, which a test's phase has captured."""
+    """Release stdout and stderr, which a test's phase has captured."""
     capture: Any = config.pluginmanager.get_plugin("capturemanager")
     if capture is not None:
         capture.suspend(in_=True)
 
 
 def _end_children() -> None:
-    """End the processes that multiprocessing ends with the interpreter, which does not get to it."""
+    """End the processes that multiprocessing would end with the interpreter."""
     processes: Any = sys.modules.get("multiprocessing.process")
     for child in list(getattr(processes, "_children", ())):
         if child.daemon:

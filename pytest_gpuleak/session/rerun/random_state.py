@@ -1,4 +1,4 @@
-"""Random generators, put back after a re-run: the next test must draw the numbers that it always drew."""
+"""Restore random generators after a re-run, since the next test must draw the same numbers as without it."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ Restore = Callable[[], None]
 
 
 def keep_random_states() -> Restore:
-    """Note the states of the generators that there are; the function returned puts them back.
+    """Note the states of all generators; the returned function restores them.
 
-    Python's and NumPy's are found on the heap, the private ones of a test module among them. Those of the frameworks
-    are theirs to keep (`Framework.keep_states`).
+    Python's and NumPy's are found on the heap, including private generators of test modules. Frameworks keep their own
+    (`Framework.keep_states`).
     """
     restores: list[Restore] = []
     for generator, keep in _generators():
-        with contextlib.suppress(Exception):  # one that has no state (SystemRandom), or whose module was replaced
+        with contextlib.suppress(Exception):  # no state (SystemRandom), or a replaced module
             restores.append(keep(generator))
 
     def restore() -> None:
@@ -36,7 +36,7 @@ def keep_random_states() -> Restore:
 
 
 def _generators() -> list[tuple[Any, Callable[[Any], Restore]]]:
-    # A test may reload the module, which makes a class and a generator of its own.
+    # A test may reload the module, which creates a new class and generator.
     loaded = sys.modules.get("random")
     reloaded = vars(loaded).get("Random") if type(loaded) is types.ModuleType else None
     kinds: dict[int, Callable[[Any], Restore]] = {id(kind): _keep_python for kind in (Random, reloaded) if kind}
@@ -50,7 +50,7 @@ def _generators() -> list[tuple[Any, Callable[[Any], Restore]]]:
             kinds[id(kind)] = keep
     with whole_heap():
         objects = get_objects()
-        # In C, object by object: a comprehension takes three times as long over a heap.
+        # Faster than a comprehension (docs/developing/performance.md).
         matches = compress(objects, map(kinds.__contains__, map(id, map(type, objects))))
         found = [(one, kinds[id(type(one))]) for one in matches]
         del objects

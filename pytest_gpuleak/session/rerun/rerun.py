@@ -1,7 +1,7 @@
-"""Running a test again, within its own teardown, so that nobody notices.
+"""Run a test again, within its own teardown, without a trace in the run.
 
-By then capture, logging and timeouts of the teardown have been left, and its report is not logged yet. What a re-run
-changes beside the test's own doing is put back, and kept from what records runs, by `unseen`.
+By then capture, logging and timeouts of the teardown have been left, and its report is not logged yet. `unseen`
+restores what a re-run changes beside the test's own effects, and hides it from what records runs.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 BASE_LIMIT_S = 2.0
-"""Seconds that any re-run may take. The tracing costs a short one about 50 ms: its tools are imported and set up. The
-rest is for a machine under load, a collection of a large heap, and fixtures whose setup was quick the first time."""
+"""Seconds that any re-run may take. Loading and setting up the tracing takes a short re-run about 50 ms; the rest
+allows for a machine under load, a collection of a large heap, and fixtures whose setup was quick the first time."""
 
 FACTOR = 20
-"""How many times as long as the first run a re-run may take. Tracing makes a test that only calls small operations of
-torch, or makes small objects, up to 17 times slower."""
+"""How many times as long as the first run a re-run may take. Tracing slows a test that only calls small operations of
+torch, or makes small objects, up to 17 times."""
 
 
 class RerunTimeout(Failed):
     """Raised in a re-run that takes too long.
 
-    No `Exception`, which a test's own ``except Exception`` would swallow. But an outcome of pytest's: after any other
+    No `Exception`, which a test's own ``except Exception`` would swallow, but an outcome of pytest's: after any other
     exception in a fixture's setup pytest keeps the fixture's finalizers, and the next test that needs it fails
     (`FixtureDef.execute`, ``assert not self._finalizers``).
     """
@@ -45,17 +45,16 @@ class RerunTimeout(Failed):
 class TeardownTimeoutError(TimeoutError):
     """Raised in the teardown of a re-run that takes too long.
 
-    An Exception, which pytest takes for the failure of one finalizer and goes on with the others: a fixture whose
-    finalizer never ran would stay in pytest's cache.
+    An Exception: pytest takes it for the failure of one finalizer and runs the others. A fixture whose finalizer never
+    ran would stay in pytest's cache.
     """
 
 
 def limit_of(expected_s: float, limit_s: float) -> float:
     """Return the seconds that a re-run may take, and its teardown again.
 
-    Args:
-        expected_s: seconds of the first run, with those of the wider fixtures that are to be built again.
-        limit_s: what the user allows.
+    `expected_s` is the duration of the first run and of the higher-scoped fixtures to set up again, `limit_s` the
+    user's limit.
     """
     return min(limit_s, BASE_LIMIT_S + FACTOR * expected_s)
 
@@ -65,7 +64,7 @@ def run_again(item: pytest.Item, nextitem: pytest.Item | None, limit_s: float, t
 
     Args:
         item: the test; its teardown is over.
-        nextitem: what the teardown was given: fixtures that the next test needs stay.
+        nextitem: the teardown's next test, whose fixtures stay.
         limit_s: seconds after which setup and call are stopped, and after which the teardown is.
         tracing: context manager entered around setup and call.
         hang: ends the session where they cannot be stopped.
@@ -82,8 +81,8 @@ def run_again(item: pytest.Item, nextitem: pytest.Item | None, limit_s: float, t
 def _run_unseen(
     item: pytest.Item, nextitem: pytest.Item | None, limit_s: float, tracing: Any, hang: Hang
 ) -> RerunResult:
-    # pytest-timeout's timer covers the whole protocol, so a re-run on the same budget would run it out, and its thread
-    # method ends the process. It is cancelled through its own hook; the test as such has ended in time.
+    # pytest-timeout's timer covers the whole protocol: a re-run would use it up, and its thread method ends the
+    # process. Cancel it by its own hook, since the test itself has ended in time.
     stop_timer(item)
 
     def timed(call: Callable[[], object], error: type[BaseException]) -> bool:
@@ -123,8 +122,6 @@ def _run_unseen(
 
 
 class _Phases:
-    """The three phases of one re-run."""
-
     def __init__(self, item: pytest.Item, nextitem: pytest.Item | None, tracing: Any) -> None:
         self._item = item
         self._nextitem = nextitem
@@ -145,9 +142,9 @@ class _Phases:
         self._phase("teardown", nextitem=self._nextitem)
 
     def mend(self) -> None:
-        """Put pytest into the state between two tests, after an exception that its own code does not expect."""
+        """Restore pytest's state between two tests, after an exception that its own code does not expect."""
         for fixture in self._fixtures():
-            while fixture.cached_result is None and fixture._finalizers:  # see `RerunTimeout`: SystemExit is another
+            while fixture.cached_result is None and fixture._finalizers:  # see `RerunTimeout`; so does SystemExit
                 finalizer = fixture._finalizers.pop()
                 with contextlib.suppress(Exception, OutcomeException):
                     finalizer()
@@ -155,7 +152,7 @@ class _Phases:
         needed = set() if self._nextitem is None else set(self._nextitem.listchain())
         if any(node not in needed for node in stack):
             self.tear_down()
-        # Else pytest ends the next test with "previous item was not torn down properly".
+        # Otherwise pytest fails the next test with "previous item was not torn down properly".
         while stack and next(reversed(stack)) not in needed:
             stack.popitem()
         capture = self._item.config.pluginmanager.get_plugin("capturemanager")
@@ -166,7 +163,7 @@ class _Phases:
     def _fixtures(self) -> list[Any]:
         info = getattr(self._item, "_fixtureinfo", None)
         known = [fixture for fixtures in getattr(info, "name2fixturedefs", {}).values() for fixture in fixtures]
-        # Those that the test has asked for while it ran.
+        # Fixtures that the test has requested while it ran.
         asked = getattr(getattr(self._item, "_request", None), "_fixture_defs", {})
         return [*known, *asked.values()]
 
@@ -176,7 +173,7 @@ class _Phases:
         call = pytest.CallInfo.from_call(
             lambda: hook(item=item, **arguments), when=when, reraise=(KeyboardInterrupt, RerunTimeout)
         )
-        # unittest keeps a failure on the item until a report is made: asked the same way, it is seen here too.
+        # unittest keeps a failure on the item until a report is made, so make a report.
         report = item.ihook.pytest_runtest_makereport(item=item, call=call)
         if not report.passed and not self.why:
             self.why = f"the re-run {'was skipped' if report.skipped else 'failed'} in {when}"
@@ -185,10 +182,9 @@ class _Phases:
 
 @contextlib.contextmanager
 def _fresh_instance(item: pytest.Item) -> Iterator[None]:
-    """Give a method of a plain test class a new instance, and the item its old one back afterwards.
+    """Give a method of a plain test class a new instance, and restore the old instance afterwards.
 
-    pytest keeps the first instance until the session ends; a second run on it would see what the first left in
-    ``self``.
+    pytest keeps the first instance until the session ends; a second run on it would see its changed attributes.
     """
     attributes = vars(item)
     bound = attributes.get("_obj")
@@ -206,8 +202,6 @@ def _fresh_instance(item: pytest.Item) -> Iterator[None]:
 
 
 class _Interrupt:
-    """Whether the user has pressed Ctrl-C."""
-
     came = False
 
 
@@ -216,14 +210,14 @@ def _interrupts() -> Iterator[_Interrupt]:
     """Tell the user's own Ctrl-C from a KeyboardInterrupt that the test raises."""
     interrupt = _Interrupt()
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
-        # A shell starts what runs in the background so: no Ctrl-C arrives, and one that is raised is the test's.
+        # A shell ignores SIGINT for background jobs: no Ctrl-C arrives, so a KeyboardInterrupt is the test's.
         yield interrupt
         return
     if (
         threading.current_thread() is not threading.main_thread()
         or signal.getsignal(signal.SIGINT) is not signal.default_int_handler
     ):
-        interrupt.came = True  # it cannot be told: taken for the user's
+        interrupt.came = True  # cannot be distinguished: taken for the user's
         yield interrupt
         return
 

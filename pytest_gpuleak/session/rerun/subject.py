@@ -1,4 +1,4 @@
-"""A test of pytest's as the engine's subject. Loaded with the first suspect."""
+"""Adapt a pytest test to the engine's subject. Loaded with the first suspect."""
 
 from __future__ import annotations
 
@@ -24,19 +24,14 @@ if TYPE_CHECKING:
     from pytest_gpuleak.session.attempt import AttemptLog
 
 RERUN_ADVICE = "mark the test with @pytest.mark.gpu_leak(confirm=0), and it is not run again"
-"""What the user can do about a re-run that hangs."""
+"""Advice to the user about a re-run that hangs."""
 
 
 class ItemSubject:
-    """A test that is under suspicion. See `engine.subject.Subject`.
+    """A suspected test, whose teardown is over. See `engine.subject.Subject`.
 
-    Args:
-        item: the test; its teardown is over.
-        nextitem: what its teardown was given.
-        expected_s: seconds that a re-run will take: its own, and those of the fixtures to be built again.
-        attempts: follows the attempt under way.
-        log_handlers: those of pytest's that keep records.
-        settle_steps: gives the user's own ways to let memory go, by nodeid.
+    `expected_s` are the seconds that a re-run will take, with the fixtures to set up again; `settle_steps` gives the
+    user's own ways to free memory, by nodeid.
     """
 
     counts_running_frames = False
@@ -68,7 +63,7 @@ class ItemSubject:
         return why_not_again(self._item)
 
     def run_again(self, tracing: AbstractContextManager[object], known: FindingsSoFar) -> RerunResult:
-        """See `Subject`. Should it hang, the session ends with what is known."""
+        """See `Subject`. If it hangs, the session ends with what is known."""
         attempts = self._attempts
         hang = Hang(attempts, "its re-run", RERUN_ADVICE, self._item, known)
         if attempts.note_rerun is not None:
@@ -98,7 +93,7 @@ class ItemSubject:
 
 
 def is_one_of_several_ranks(config: pytest.Config) -> bool:
-    """Tell whether this process is one rank of a distributed job: ranks run in step, and one alone would hang them."""
+    """Tell whether this process is a rank of a distributed job: a re-run of one rank alone would hang the others."""
     world = os.environ.get("WORLD_SIZE", "")
     if world.isdigit() and int(world) > 1:
         return True

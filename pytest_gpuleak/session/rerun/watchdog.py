@@ -1,17 +1,17 @@
 """Stop work that takes too long, and end the process where nothing stops it. Loaded with the first re-run.
 
-What a suspect's check calls may block for ever: the test itself, run again, the user's settle hook, a device. `watch`
-calls such a function and bounds it in three steps, each for what the one before cannot reach:
+A suspect's check calls what may block for ever: the test itself, the user's settle hook, a device. `watch` bounds such
+a call in three steps, each for what the step before cannot reach:
 
 1. After `limit_s` an exception is raised in the function: by a signal of its own in the main thread, by
    ``PyThreadState_SetAsyncExc`` in any other thread and where the signal is taken. It is repeated, since a bare
    ``except:`` may swallow it.
-2. `GRACE_S` later, or as much later as the limit was long, the function is taken to hang in C, where no exception
+2. `GRACE_S` later, or as much later as the limit was long, the function is assumed to hang in C, where no exception
    arrives. A thread, which needs the interpreter's lock for this, calls `on_hang`, which writes the reports, and ends
    the process with exit status 1.
 3. `LOCK_GRACE_S` after that, the lock was never released. A C thread of `faulthandler` (CPython,
    Modules/faulthandler.c, ``faulthandler_thread``) writes the stacks to stderr and ends the process with status 1. It
-   can print no text of ours, so the call is made from a frame whose file name is that text.
+   cannot print our text, so the call is made from a frame whose file name is that text.
 
 The signal is not SIGALRM and there is no interval timer: the test and pytest-timeout may use both.
 """
@@ -40,25 +40,25 @@ if TYPE_CHECKING:
     from types import FrameType
 
 GRACE_S = 10.0
-"""Seconds that an exception is given to end the work, at least. Long, since to end the session loses later tests."""
+"""Minimum seconds that an exception is given to end the work. Long, since ending the session loses later tests."""
 LOCK_GRACE_S = 5.0
-"""Seconds beyond the grace after which the interpreter's lock is taken to be held for good."""
+"""Seconds beyond the grace after which the interpreter's lock is assumed to be held for good."""
 END_S = 30.0
 """Seconds that writing the reports may take when the session is ended."""
 STEP_S = 0.25
-"""Seconds between two tries to stop the work, at least; a quarter of the limit where that is more."""
+"""Minimum seconds between two tries to stop the work; a quarter of the limit where that is more."""
 POLITE_TRIES = 3
-"""Tries that do nothing while pytest's own code runs: an exception there may leave a half-made teardown behind."""
+"""Tries that do nothing while pytest's own code runs: an exception there may leave an incomplete teardown behind."""
 TEXT_LIMIT = 400
 """Characters of the text in the frame's file name: faulthandler writes 500 (``MAX_STRING_LENGTH``)."""
 
 _SIGNALS = ("SIGVTALRM", "SIGUSR2", "SIGUSR1", "SIGXCPU", "SIGALRM", "SIGBREAK")
-"""Taken in this order, after the real-time signals, which nearly nobody uses: the first without a handler."""
+"""Signals to take, after the rarely used real-time signals: the first without a handler."""
 _HARNESS = (PACKAGE, *(str(Path(str(module.__file__)).parent) + os.sep for module in (_pytest, pluggy)))
 
 
 class CannotWatchError(RuntimeError):
-    """No thread could be started to watch the work: it must not be begun."""
+    """Raised before the work begins, if no thread could be started to watch it."""
 
 
 def watch(
@@ -74,11 +74,11 @@ def watch(
     Args:
         call: the function.
         limit_s: seconds after which it is stopped.
-        error: the type of what is raised in it then, which nothing else raises; made without arguments.
-        on_hang: called where that does not help, in a thread of the watchdog's, with the innermost frame of the
-            function and a descriptor of the process's stderr. When it returns, the process ends with status 1.
-        text: what is to be told where not even that is possible, in one line.
-        rearm: called at the end: there is one timer of `faulthandler` in a process, and another may have been set.
+        error: the type to raise in it then, which nothing else raises; created without arguments.
+        on_hang: called where that does not help, in a thread of the watchdog, with the innermost frame of the function
+            and a descriptor of the process's stderr. When it returns, the process ends with status 1.
+        text: the line to write where not even that is possible.
+        rearm: called at the end, since the process's single timer of `faulthandler` may have been set before.
 
     Returns:
         Whether it had to be stopped. What `call` raises by itself is passed on.
@@ -93,7 +93,7 @@ def watch(
         finally:
             watchdog.disarm()
     except BaseException as raised:
-        watchdog.disarm()  # what was raised in another thread than the main one may arrive late
+        watchdog.disarm()  # an error raised in another thread than the main thread may arrive late
         if type(raised) is not error:
             raise
     finally:
@@ -102,8 +102,6 @@ def watch(
 
 
 class _Watchdog:
-    """One call that is watched; see `watch`."""
-
     def __init__(
         self,
         call: Callable[[], object],
@@ -124,7 +122,7 @@ class _Watchdog:
         self._watcher = 0
         self._signal: int | None = None
         self._previous: Any = None
-        self._handler: Any = self._on_signal  # one object, so that it can be told from a handler of the test's
+        self._handler: Any = self._on_signal  # one object, to distinguish it from the test's handlers
         self._mask: set[Any] = set()
         self._stderr = -1
         self._status: os.stat_result | None = None
@@ -146,7 +144,7 @@ class _Watchdog:
         self._status = os.fstat(self._stderr)
         self._done.acquire()
         self._gone.acquire()
-        # Not `threading.Thread`: a test may count the threads that module knows.
+        # Not `threading.Thread`: a test may count the threads known to that module.
         try:
             self._watcher = _thread.start_new_thread(self._watch, ())
         except RuntimeError:
@@ -154,13 +152,13 @@ class _Watchdog:
             raise CannotWatchError("no thread could be started to watch it") from None
         self._armed = True
         self._install()
-        with contextlib.suppress(RuntimeError):  # no C thread either: the two other steps are left
+        with contextlib.suppress(RuntimeError):  # no C thread either: the two other steps remain
             faulthandler.dump_traceback_later(
                 self._limit_s + self._grace_s() + LOCK_GRACE_S, exit=True, file=self._stderr
             )
 
     def disarm(self) -> None:
-        """Leave nothing behind: no thread, no timer, no handler. Safe to call twice."""
+        """Remove thread, timer and handler. May be called twice."""
         self._stoppable = False
         if not self._armed:
             return
@@ -176,14 +174,14 @@ class _Watchdog:
         if self._signal is not None:
             self._uninstall(self._signal)
         with contextlib.suppress(OSError):
-            # The test may have closed it, and another file may have its number now.
+            # The test may have closed it, and another file may have reused its number.
             if self._status is not None and os.path.samestat(os.fstat(self._stderr), self._status):
                 os.close(self._stderr)
-        # It refers to itself through its handler: without this the function would live until the next collection.
+        # The handler refers to this object: the cycle would keep the function alive until the next collection.
         self._handler, self._call, self._on_hang = None, _nothing, _nothing
 
     def _await_thread(self) -> None:
-        """Wait for the last steps of the watchdog's thread: the settling counts the threads that run."""
+        """Wait for the end of the watchdog's thread, since the settling counts the running threads."""
         pause = _thread.allocate_lock()
         pause.acquire()
         for _ in range(1000):
@@ -192,7 +190,7 @@ class _Watchdog:
             pause.acquire(timeout=1e-5)
 
     def _install(self) -> None:
-        """Take a signal, in the main thread; handlers run there alone."""
+        """Install a signal's handler, in the main thread, since handlers run only there."""
         if self._thread != threading.main_thread().ident:
             return
         if hasattr(signal, "pthread_sigmask"):
@@ -207,8 +205,8 @@ class _Watchdog:
 
     def _uninstall(self, number: int) -> None:
         if self.stopped and hasattr(signal, "pthread_sigmask"):
-            # A call that was stopped had no time to unblock signals. One of ours that waits arrives here, while there
-            # is a handler.
+            # A stopped call had no time to unblock signals. A pending signal of ours arrives here, while there is a
+            # handler.
             signal.pthread_sigmask(signal.SIG_SETMASK, self._mask)
         if signal.getsignal(number) is self._handler:
             signal.signal(number, self._previous)
@@ -217,7 +215,7 @@ class _Watchdog:
         return max(GRACE_S, self._limit_s)
 
     def _watch(self) -> None:
-        """Wait for the end of the call, in a thread of its own. No clock is read: a test may have replaced it."""
+        """Wait for the end of the call, in a thread of its own. Reads no clock: a test may have replaced it."""
         try:
             if self._done.acquire(timeout=self._limit_s):
                 return
@@ -229,14 +227,13 @@ class _Watchdog:
                     return
                 left -= step
             self._end()
-        except BaseException:  # noqa: BLE001 - a fault of ours must not leave a run that stands
+        except BaseException:  # noqa: BLE001 - a fault of ours must not leave a run that hangs
             os._exit(1)
         finally:
             self._over = True
             self._gone.release()
 
     def _interrupt(self) -> None:
-        """Raise the error in the watched thread, if it can be reached."""
         self._tries += 1
         if self._signal is not None and signal.getsignal(self._signal) is self._handler:
             # The first wakes a system call; the second arrives where the thread has blocked all signals.
@@ -259,9 +256,9 @@ class _Watchdog:
         return self._tries > POLITE_TRIES or frame is None or not frame.f_code.co_filename.startswith(_HARNESS)
 
     def _end(self) -> None:
-        """Tell what hangs and end the process."""
+        """Report what hangs and end the process."""
         try:
-            # From here on it is the writing of the reports that is bounded.
+            # From here on the writing of the reports is bounded.
             with contextlib.suppress(RuntimeError):
                 faulthandler.dump_traceback_later(END_S, exit=True, file=self._stderr)
             self._on_hang(sys._current_frames().get(self._thread), self._stderr)
@@ -270,13 +267,7 @@ class _Watchdog:
 
 
 def describe_place(frame: FrameType | None, is_user_file: Callable[[str], bool], shorten: Callable[[str], str]) -> str:
-    """Where a thread is, in words: the user's innermost line, and the innermost of all.
-
-    Args:
-        frame: the innermost one.
-        is_user_file: whether a source file is the user's own.
-        shorten: makes a path relative to the rootdir.
-    """
+    """Describe where a thread is: the user's innermost line, and the innermost of all."""
     if frame is None:
         return "an unknown place"
     innermost = _line(frame, shorten)
@@ -293,11 +284,11 @@ def _line(frame: FrameType, shorten: Callable[[str], str]) -> str:
 
 
 def _nothing(*_arguments: object) -> None:
-    """Stand in for a function that is let go of."""
+    """Replace a released function."""
 
 
 def _open_stderr() -> int:
-    """Return a descriptor of stderr that stays what it is while pytest captures the one it was made from."""
+    """Return a descriptor of stderr that pytest's capturing does not redirect."""
     try:
         return os.dup(2)
     except OSError:  # it is closed
@@ -305,7 +296,7 @@ def _open_stderr() -> int:
 
 
 def _free_signal(blocked: set[Any]) -> int | None:
-    """Return a signal without a handler, and so one that nothing sends: by default it ends the process."""
+    """Return a signal without a handler, which nothing sends, since by default it ends the process."""
     names = [getattr(signal, name, None) for name in _SIGNALS]
     real_time = range(signal.SIGRTMAX - 4, signal.SIGRTMIN + 4, -1) if hasattr(signal, "SIGRTMAX") else ()
     for number in (*real_time, *names):
@@ -316,7 +307,7 @@ def _free_signal(blocked: set[Any]) -> int | None:
 
 
 def _named(text: str) -> Callable[[Callable[[], object]], object]:
-    """Return a function that calls another one, and has `text` as its file name, which is what faulthandler prints.
+    """Return a function that calls another, with `text` as its file name, which faulthandler prints.
 
     In angle brackets, since coverage.py looks for every other file.
     """

@@ -1,1 +1,1 @@
-"""The peak GPU memory that a test may add: `max_gpu_mb`."""
+"""Limit the peak GPU memory that a test may add: `max_gpu_mb`."""

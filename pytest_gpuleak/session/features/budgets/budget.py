@@ -1,4 +1,4 @@
-"""Budgets: the peak GPU memory that a test may add. Pure: markers and readings in, verdict and text out."""
+"""Judge budgets: the peak GPU memory that a test may add. Pure: markers and readings in, verdict and text out."""
 
 from __future__ import annotations
 
@@ -24,18 +24,18 @@ if TYPE_CHECKING:
 BUDGET_OPTION = "--gpu-leak-max-mb"
 
 NO_DEVICE = "no device was used"
-"""Why a budget is not checked where the test process has initialised no device."""
+"""Reason why a budget is not checked where the test process has initialised no device."""
 
 _DEVICE = re.compile(r"[a-z][a-z0-9_]*(:\d{1,4})?", re.ASCII)
 
 
 class Budget(NamedTuple):
-    """How much GPU memory a test may add at its height, on any one device.
+    """How much GPU memory a test may add at its peak, on any one device.
 
     Attributes:
         bytes: the peak that it may reach and not exceed.
-        total: whether everything counts that is allocated, by whomever; else what the test itself adds.
-        device: the one device that is looked at (``cuda:1``), or all of a kind (``cuda``); None: every one.
+        total: whether everything allocated counts; else what the test itself adds.
+        device: a single device (``cuda:1``), or a kind (``cuda``); None: every device.
         metric: ``allocated``: blocks handed out; ``reserved``: memory taken from the driver.
         source: what set it, as its failure names it.
     """
@@ -48,13 +48,9 @@ class Budget(NamedTuple):
 
 
 class Excess(NamedTuple):
-    """A budget that was exceeded: by how much, and where. Sizes in bytes.
+    """A budget that was exceeded on `device`, where most was added. Sizes in bytes.
 
-    Attributes:
-        budget: the budget.
-        device: the device on which most was added.
-        peak: what counted against the budget.
-        before: what stood there before the test.
+    `peak` is what counted against the budget, `before` was in use before the test.
     """
 
     budget: Budget
@@ -107,7 +103,7 @@ def why_not_accepted(mark: pytest.Mark) -> str | None:
 
 
 def parse_budget(mark: pytest.Mark) -> Budget:
-    """Read a marker `max_gpu_mb`. Raises ValueError, with the reason, for one that is not accepted."""
+    """Read a marker `max_gpu_mb`. Raises ValueError, with the reason, if it is not accepted."""
     why = why_not_accepted(mark)
     if why is not None:
         raise ValueError(f"pytest.mark.{mark.name}: {why}")
@@ -120,14 +116,10 @@ def _arguments(mark: pytest.Mark) -> dict[str, Any]:
 
 
 def judge_budget(budget: Budget, peaks: Mapping[str, DevicePeak]) -> Excess | str | None:
-    """Hold a test to its budget: how it was exceeded, why that could not be checked, or None where it was held.
+    """Return how a test exceeded its budget, why that could not be checked, or None where the budget was held.
 
-    Each device is compared by itself; of several over the budget the one that is furthest over is named. Where a device's
-    framework counts no peaks, what was seen may show that the budget was exceeded, but not that it was held.
-
-    Args:
-        budget: the test's.
-        peaks: what was measured, by the devices that the process has initialised.
+    Each device is compared by itself; the device with the greatest excess is reported. Where a framework counts no
+    peaks, readings may show that the budget was exceeded, but not that it was held.
     """
     if not peaks:
         return NO_DEVICE
@@ -154,12 +146,9 @@ def judge_budget(budget: Budget, peaks: Mapping[str, DevicePeak]) -> Excess | st
 
 
 def describe_excess(excess: Excess, alive: Sequence[Contribution] = ()) -> str:
-    """Write what the failed test shows.
+    """Write the failed test's text.
 
-    Args:
-        excess: how the budget was exceeded.
-        alive: the largest arrays alive on the device at the end of the call; an allocator keeps no list of those that
-            were alive at the peak.
+    `alive` are the largest arrays at the end of the call, since an allocator keeps no list for the time of the peak.
     """
     budget = excess.budget
     what = ("total " if budget.total else "") + ("reserved " if budget.metric == "reserved" else "")
@@ -179,7 +168,7 @@ def describe_excess(excess: Excess, alive: Sequence[Contribution] = ()) -> str:
 
 
 def finding_of(excess: Excess, alive: Sequence[Contribution] = ()) -> Finding:
-    """Make the finding that the report has of an exceeded budget. Its `bytes` are what counted against the budget."""
+    """Make the report's finding of an exceeded budget. Its `bytes` are what counted against the budget."""
     budget = excess.budget
     return Finding(
         kind="budget",
@@ -202,11 +191,7 @@ def finding_of(excess: Excess, alive: Sequence[Contribution] = ()) -> Finding:
 
 
 def describe_unchecked(reasons: Iterable[str]) -> str | None:
-    """Write the line for the run's summary. None where every budget was checked.
-
-    Args:
-        reasons: why, for each budget that was not.
-    """
+    """Write the summary's line from the reason for each unchecked budget; None where all were checked."""
     counted = Counter(reasons)
     number = counted.total()
     if not number:
@@ -215,7 +200,7 @@ def describe_unchecked(reasons: Iterable[str]) -> str | None:
     if len(counted) == 1:
         (why,) = counted
     else:
-        # Frequent ones first; a text of a failing device may be any.
+        # Frequent reasons first; a failing device may give any text.
         why = ", ".join(
             f"{reason} ({times})" for reason, times in sorted(counted.items(), key=lambda row: (-row[1], row))
         )

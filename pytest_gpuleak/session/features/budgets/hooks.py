@@ -1,4 +1,4 @@
-"""The hooks that hold tests to their budgets. Imported where a test has the marker `max_gpu_mb`, or the run the option."""
+"""Hold tests to their budgets. Imported where a test has the marker `max_gpu_mb`, or the run has the option."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ BLOCKS_SHOWN = 5
 def budget_of(item: pytest.Item, default: int | None) -> Budget | None:
     """Find a test's budget: the closest marker's, or else the run's own, of `default` bytes.
 
-    Raises ValueError for a marker that is not accepted, which only one added while tests run can be.
+    Raises ValueError for a bad marker, which only a marker added while tests run can be.
     """
     for mark in closest_first(item, BUDGET_MARKER):
         return parse_budget(mark)
@@ -47,7 +47,7 @@ def budget_of(item: pytest.Item, default: int | None) -> Budget | None:
 
 
 def hold_to_budgets(config: pytest.Config, items: list[pytest.Item], default: int | None) -> None:
-    """Check the markers and take hold of the tests. Raises pytest.UsageError for a marker that is not accepted."""
+    """Check the markers and register the hooks. Raises pytest.UsageError for a marker that is not accepted."""
     check_each(items, why_not_accepted, BUDGET_MARKER)
     if not config.option.collectonly:
         hooks = BudgetHooks(shared_meter(config), default)
@@ -55,20 +55,15 @@ def hold_to_budgets(config: pytest.Config, items: list[pytest.Item], default: in
 
 
 class BudgetHooks:
-    """Holds the tests of one process to their budgets.
-
-    Args:
-        meter: measures the peaks.
-        default: bytes that a test without a marker may add; None: any.
-    """
+    """Hold one process's tests to their budgets; `default` is in bytes, None: no limit."""
 
     def __init__(self, meter: PeakMeter, default: int | None) -> None:
         self._meter = meter
         self._default = default
-        self._unchecked: dict[str, str] = {}  # by nodeid: of several attempts of a test the last one counts
+        self._unchecked: dict[str, str] = {}  # by nodeid: of several attempts of a test the last counts
 
     def pytest_collection_finish(self, session: pytest.Session) -> None:
-        """Ask a conftest.py for frameworks where the leak check, which does it otherwise, is off."""
+        """Request frameworks from a conftest.py where the leak check, which otherwise does it, is off."""
         config = session.config
         if config.hook.pytest_gpuleak_arrays.get_hookimpls() and not config.pluginmanager.hasplugin("gpuleak-session"):
             from pytest_gpuleak.model.policy import Policy, Settings
@@ -81,7 +76,7 @@ class BudgetHooks:
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_setup(self, item: pytest.Item) -> None:
-        """What an earlier attempt has exceeded is of no account."""
+        """Forget what an earlier attempt exceeded."""
         if self._meter.active:
             if BUDGET_FINDING in item.stash:
                 del item.stash[BUDGET_FINDING]
@@ -89,10 +84,10 @@ class BudgetHooks:
 
     @pytest.hookimpl(wrapper=True, trylast=True)
     def pytest_runtest_call(self, item: pytest.Item) -> Generator[None, object, object]:
-        """Judge at the end of a call that has passed, within the call: an ordinary failure, for xfail and reruns too."""
+        """Judge within a call that has passed, so that the failure is an ordinary failure for xfail and reruns too."""
         __tracebackhide__ = True  # a failure's text shows only the user's frames, as without the plugin
         result = yield
-        # Inactive in a re-run of the leak check's. unittest keeps failures and skips on the item, and raises nothing.
+        # Inactive during a re-run of the leak check. unittest keeps failures and skips on the item and raises nothing.
         if self._meter.active and not getattr(item, "_excinfo", None):
             text = self._judge(item)
             if text is not None:
@@ -101,13 +96,13 @@ class BudgetHooks:
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtest_makereport(self, call: pytest.CallInfo[None]) -> Generator[None, object, object]:
-        """Show of a failure what is shown without the plugin, where the leak check, which sees to it, is off."""
+        """Hide the plugin's frames from a failure where the leak check, which otherwise does it, is off."""
         if call.excinfo is not None:
             drop_own_frames(call.excinfo.value)
         return (yield)
 
     def _judge(self, item: pytest.Item) -> str | None:
-        """The failure's text; None where the budget was held, or could not be checked."""
+        """Return the failure's text; None where the budget was held, or could not be checked."""
         try:
             budget = budget_of(item, self._default)
         except ValueError as error:
@@ -129,33 +124,33 @@ class BudgetHooks:
         return describe_excess(verdict, alive)
 
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
-        """A worker tells the controller what it could not check."""
+        """Send the controller what this worker could not check."""
         output: dict[str, Any] | None = getattr(session.config, "workeroutput", None)
         if output is not None:
             output[UNCHECKED_BUDGETS_KEY] = list(self._unchecked.values())
 
     def pytest_terminal_summary(self, terminalreporter: Any) -> None:
-        """One line, if budgets could not be checked."""
+        """Write a line if budgets could not be checked."""
         _tell(terminalreporter, self._unchecked.values())
 
 
 class WorkerBudgets:
-    """What the workers of xdist could not check, told by the controller."""
+    """Report for the workers of xdist what they could not check."""
 
     def __init__(self) -> None:
         self._reasons: list[str] = []
 
     def add(self, reasons: list[str]) -> None:
-        """Take what a worker sent."""
+        """Add what a worker sent."""
         self._reasons += reasons
 
     def pytest_terminal_summary(self, terminalreporter: Any) -> None:
-        """One line, if budgets could not be checked."""
+        """Write a line if budgets could not be checked."""
         _tell(terminalreporter, self._reasons)
 
 
 def add_worker(config: pytest.Config, reasons: list[str]) -> None:
-    """Take what one worker sent under `UNCHECKED_BUDGETS_KEY`."""
+    """Add what one worker sent under `UNCHECKED_BUDGETS_KEY`."""
     workers: Any = config.pluginmanager.get_plugin("gpuleak-budgets")
     if workers is None:
         workers = WorkerBudgets()
@@ -170,7 +165,7 @@ def _tell(terminalreporter: Any, reasons: Iterable[str]) -> None:
 
 
 def _alive_on(config: pytest.Config, device: str) -> tuple[Contribution, ...]:
-    """List the largest arrays on a device, alike ones together; nothing where a framework cannot be read."""
+    """List the largest arrays on a device, equal types and shapes together; empty where a framework cannot be read."""
     readings: dict[int, ArrayReading] = {}
     try:
         for _, reading in read_live_arrays(shared_frameworks(config).arrays):

@@ -1,4 +1,4 @@
-"""Looks for budgets once the tests are known, and loads what they take only if there are any."""
+"""Search the collected tests for budgets, and load the hooks only if there are any."""
 
 from __future__ import annotations
 
@@ -10,10 +10,9 @@ from pytest_gpuleak.session.xdist_keys import UNCHECKED_BUDGETS_KEY, USAGE_ERROR
 
 
 class BudgetMarkers:
-    """The door to the budgets: registered wherever the plugin is not switched off.
+    """Load budgets on demand; registered unless the plugin is switched off.
 
-    Args:
-        config: pytest's config. Raises pytest.UsageError for a bad `--gpu-leak-max-mb`.
+    Raises pytest.UsageError for a bad `--gpu-leak-max-mb`.
     """
 
     def __init__(self, config: pytest.Config) -> None:
@@ -22,7 +21,7 @@ class BudgetMarkers:
 
     @pytest.hookimpl(trylast=True)
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
-        """Raises pytest.UsageError for a marker that is not accepted, before any test runs."""
+        """Raise pytest.UsageError for a marker that is not accepted, before any test runs."""
         if self._default is not None or _any_has_budget(items):
             from pytest_gpuleak.session.features.budgets.hooks import hold_to_budgets
 
@@ -30,7 +29,7 @@ class BudgetMarkers:
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_testnodedown(self, node: object) -> None:
-        """Take what an xdist worker could not check. Raises pytest.UsageError for a marker that it found bad."""
+        """Take what an xdist worker could not check. Raises pytest.UsageError for a bad marker that it found."""
         output = getattr(node, "workeroutput", None) or {}
         if USAGE_ERROR_KEY in output:
             raise pytest.UsageError(output[USAGE_ERROR_KEY])
@@ -41,7 +40,7 @@ class BudgetMarkers:
 
 
 def _any_has_budget(items: list[pytest.Item]) -> bool:
-    """Tell whether a test, or a class or module of one, has the marker; each node is looked at once."""
+    """Tell whether a test, its class or module has the marker; each node is checked once."""
     seen: set[int] = set()
     for item in items:
         node: pytest.Item | pytest.Collector | None = item

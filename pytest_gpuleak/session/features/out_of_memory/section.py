@@ -1,4 +1,4 @@
-"""The report section of a test that ran out of memory."""
+"""Write the report section of a test that ran out of memory."""
 
 from __future__ import annotations
 

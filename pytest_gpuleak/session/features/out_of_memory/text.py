@@ -1,4 +1,4 @@
-"""Who holds the memory when it has run out: recognise the error, and explain it in the failing test's report.
+"""Recognise an out-of-memory error, and explain in the failing test's report who holds the memory.
 
 `facts` reads the facts; `explain_out_of_memory` is pure. All sizes are bytes.
 """
@@ -31,7 +31,7 @@ SECTION: Final = "GPU memory (who holds it)"
 HOST_SECTION: Final = "Memory (who holds it)"
 WIDTH: Final = 80
 MAX_ROWS: Final = 5
-"""Owners, groups of tensors and processes that are listed of each; the rest is summed."""
+"""Rows per list of owners, groups of tensors and processes; the rest is summed."""
 MAX_ERRORS: Final = 100
 """Errors of one chain that are read."""
 
@@ -65,13 +65,9 @@ _POWERS = {"b": 0, "k": 1, "m": 2, "g": 3, "t": 4, "p": 5, "e": 6}
 
 
 class Shortage(NamedTuple):
-    """The content of an out-of-memory error.
+    """The content of an out-of-memory error, in bytes, None where not stated.
 
-    Attributes:
-        device: ``cuda:0``, or ``host``; None for a device that it does not name.
-        requested: bytes that were requested; None: not stated.
-        total: bytes of the device; None: not stated.
-        free: free bytes of the device; None: not stated.
+    The device is ``cuda:0`` or ``host``; None if the error names no device.
     """
 
     device: str | None
@@ -81,11 +77,9 @@ class Shortage(NamedTuple):
 
 
 class DeviceFacts(NamedTuple):
-    """One device. A figure is None where it is unknown.
+    """A device in bytes, None where unknown.
 
-    Attributes:
-        free: bytes that no process uses.
-        largest_free: bytes of the largest free block in the allocator's cache.
+    `free` is used by no process; `largest_free` is the largest free block in the allocator's cache.
     """
 
     device: str
@@ -120,14 +114,14 @@ class OutOfMemory:
     """Everything known when memory has run out.
 
     Attributes:
-        shortage: what the error says.
-        devices: those that this process uses.
+        shortage: the content of the error.
+        devices: the devices that this process uses.
         host: None where a device ran out.
         earlier: what tests and fixtures that have ended left behind.
         fixtures: what fixtures that are still set up hold.
         own: the failing test's live tensors.
-        others: live tensors of none of these.
-        nvml: what the driver says, by device.
+        others: all other live tensors.
+        nvml: the driver's readings, by device.
     """
 
     shortage: Shortage
@@ -143,7 +137,7 @@ class OutOfMemory:
 def find_shortage(error: BaseException) -> Shortage | None:
     """Return the first out-of-memory error among an exception, its causes, contexts and groups.
 
-    It runs no user code: classes are compared by name, and messages are read from the arguments.
+    Runs no user code: classes are compared by name, and messages are read from the arguments.
     """
     for one in error_chain(error):
         found = _shortage_of(one)
@@ -167,7 +161,7 @@ def group_readings(readings: Iterable[ArrayReading]) -> tuple[Group, ...]:
 
 
 def error_chain(error: BaseException) -> Iterator[BaseException]:
-    """Return the error and those behind it (causes, contexts, members of groups), nearest first, each once.
+    """Return the error, its causes, contexts and members of groups, nearest first, each once.
 
     At most `MAX_ERRORS`: user code may build endless chains.
     """
@@ -219,7 +213,7 @@ def _shortage_of(error: BaseException) -> Shortage | None:
 
 
 def _text_of(error: BaseException) -> str:
-    """Return the error's message. numpy formats it on request, so its own class alone is called."""
+    """Return the error's message. Only numpy's own class, which formats it on request, is called."""
     if is_kind_of(type(error), MemoryError) and (class_module(type(error)) or "").startswith("numpy."):
         return str(error)
     return " ".join(part for part in slot(error, BaseException, "args") if type(part) is str)
@@ -321,7 +315,6 @@ def _total(device: DeviceFacts, nvml: NvmlReading | None) -> int | None:
 
 
 def _of(part: int, whole: int) -> str:
-    """Write ``79.1 of 80.0 GiB``."""
     left, right = format_bytes(part).split(" "), format_bytes(whole).split(" ")
     return f"{left[0] if left[1] == right[1] else ' '.join(left)} of {' '.join(right)}"
 

@@ -1,1 +1,1 @@
-"""Hiding a re-run from whatever outlives it."""
+"""Hide a re-run from what outlives it."""

@@ -1,4 +1,4 @@
-"""A doctest run again: its names are cleared when it has passed (`doctest.DebugRunner.run`), and are given back."""
+"""Run a doctest again: restore its names, which `doctest.DebugRunner.run` clears when it has passed."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ RUNNER_NAMES = ("tries", "failures", "skips", "test", "optionflags", "original_o
 
 
 def revive(item: pytest.Item) -> Restore:
-    """Let a doctest see its module's names again, as `doctest.DocTestFinder` makes them: a copy, for the re-run alone."""
+    """Give a doctest its module's names, a copy as `doctest.DocTestFinder` makes it, for the re-run only."""
     test: Any = vars(item)["dtest"]
     runner: Any = vars(item)["runner"]
     before = dict(test.globs)
@@ -36,7 +36,7 @@ def revive(item: pytest.Item) -> Restore:
 
 
 def _names_of(test: Any) -> dict[str, Any]:
-    """The module's names. A text file has none but its own."""
+    """Return the module's names; a text file has none but ``__name__``."""
     parts = test.name.split(".")
     for length in range(len(parts), 0, -1):
         module = sys.modules.get(".".join(parts[:length]))

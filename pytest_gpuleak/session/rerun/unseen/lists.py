@@ -1,8 +1,8 @@
-"""Lists of the process that a test appends to, cut back to what the first run left, once the verdict is reached.
+"""Cut lists that a test appends to back to their length after the first run, once the verdict is reached.
 
-They may hold what leaked (a log handler with a batch, a mock's call arguments): cut back at once after a re-run, they
-would hide that the leak grows. Until then only weak references and lengths are held, so that nothing is kept alive and
-no search finds the notes.
+The lists may hold what leaked (a log handler with a batch, a mock's call arguments): cut back right after a re-run,
+they would hide growth. Until then only weak references and lengths are held, so that nothing is kept alive and no
+search finds them.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ if TYPE_CHECKING:
 MOCK_LISTS = ("_mock_call_args_list", "_mock_mock_calls", "method_calls", "_mock_await_args_list")
 MOCK_COUNTS = ("_mock_called", "_mock_call_count", "_mock_await_count")
 MOCK_LAST = {"_mock_call_args": "_mock_call_args_list", "_mock_await_args": "_mock_await_args_list"}
-"""Where a mock keeps its calls (Lib/unittest/mock.py), by the names in its dictionary."""
+"""Names in a mock's dictionary that hold its calls (Lib/unittest/mock.py)."""
 
 
 def keep_lists() -> Restore:
-    """Note the handlers and filters of loggers, the calls of mocks, and what hooks into imports and collections."""
+    """Note the handlers and filters of loggers, the calls of mocks, and hooks into imports and collections."""
     restores: list[Restore] = []
     for keep in KEEPERS:
         with contextlib.suppress(Exception):  # a module that was replaced
@@ -36,7 +36,7 @@ def keep_lists() -> Restore:
 
 
 def _keep_members(values: list[Any]) -> Restore:
-    """Note a list's members weakly, or by id where that cannot be; new ones are removed later."""
+    """Note a list's members weakly, or by id if they have no weak references; new members are removed later."""
     known: dict[int, weakref.ref[Any] | None] = {}
     for value in values:
         try:
@@ -48,7 +48,7 @@ def _keep_members(values: list[Any]) -> Restore:
         if id(value) not in known:
             return False
         reference = known[id(value)]
-        return reference is None or reference() is value  # an id may have been given to another
+        return reference is None or reference() is value  # another object may have reused the id
 
     def restore() -> None:
         if not all(map(was_there, values)):
@@ -74,8 +74,8 @@ def _keep_mocks() -> Restore:
     mock: Any = sys.modules.get("unittest.mock")
     if mock is None:
         return all_of([])
-    # Each mock has a class of its own. Where there is no class but the library's, there is no mock, and no look at the
-    # heap, which takes tens of milliseconds.
+    # Each mock has its own class. If only the library's classes exist there is no mock, and the walk over the heap,
+    # which takes tens of milliseconds, is avoided.
     classes = _below(mock.NonCallableMock)
     if all(kind.__module__ == mock.__name__ and kind is vars(mock).get(kind.__name__) for kind in classes):
         return all_of([])
@@ -90,7 +90,6 @@ def _keep_mocks() -> Restore:
 
 
 def _below(kind: type) -> list[type]:
-    """A class and all that are derived from it."""
     found = [kind]
     for one in found:
         found += type.__subclasses__(one)

@@ -1,4 +1,4 @@
-"""Nothing that a re-run prints reaches the terminal or the log file of the run."""
+"""Keep the output of a re-run off the terminal and the log file of the run."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class _Sink(io.TextIOBase):
-    """A text stream that goes nowhere, and else answers as the stream that it stands for."""
+    """A text stream that drops what is written, and otherwise answers as the stream it replaces."""
 
     def __init__(self, stream: Any) -> None:
         self._stream = stream
@@ -51,7 +51,7 @@ def muted_output(config: pytest.Config) -> Iterator[None]:
             stack.enter_context(_muted_writer(writer))
         capture: Any = manager.get_plugin("capturemanager")
         if capture is not None:
-            # `with capsys.disabled()` prints on the terminal: within a re-run it does not.
+            # `with capsys.disabled()` must not print on the terminal within a re-run.
             vars(capture)["global_and_fixture_disabled"] = contextlib.nullcontext
             stack.callback(vars(capture).pop, "global_and_fixture_disabled", None)
         if capture is None or getattr(capture, "_method", "") == "no":

@@ -1,8 +1,8 @@
-"""What is done for each plugin that records runs, so that it does not see a re-run: one row a plugin.
+"""Hide a re-run from each plugin that records runs: a row per plugin.
 
-General means come first: no report is logged, the terminal is mute, a test's attributes are put back. These are the
-plugins for which that is not enough. A row applies where its module is loaded; its function gets the test and the
-module. `docs/plugins.md` tells what was tried.
+These are the plugins for which the general means (no report is logged, the terminal is muted, a test's attributes are
+restored) do not suffice. A row applies if its module is loaded; its function receives the test and the module.
+`docs/plugins.md` lists what was tried.
 """
 
 from __future__ import annotations
@@ -21,12 +21,10 @@ if TYPE_CHECKING:
 
 
 class Hidden(NamedTuple):
-    """A plugin from which a re-run is hidden.
+    """A plugin (whose `module` is loaded with it) from which a re-run is hidden.
 
-    Attributes:
-        module: it is loaded where the plugin is.
-        why: what the plugin would record of a re-run.
-        hide: notes the plugin's state or switches it off, and returns what undoes that.
+    `why` names what it would record of a re-run. `hide` notes the plugin's state or switches it off, and returns the
+    function that undoes this.
     """
 
     module: str
@@ -35,25 +33,20 @@ class Hidden(NamedTuple):
 
 
 class Refused(NamedTuple):
-    """A plugin under which a test is not run again.
-
-    Attributes:
-        module: it is loaded where the plugin is.
-        why_not: gives the reason; empty where the test may be run again.
-    """
+    """A plugin (whose `module` is loaded with it) under which a test is not run again, unless `why_not` returns ""."""
 
     module: str
     why_not: Callable[[pytest.Item], str]
 
 
 class NotHiddenError(Exception):
-    """A re-run cannot be hidden from a plugin, of which another version than was tried may be installed."""
+    """Raised if a re-run cannot be hidden from a plugin, such as an untested version of it."""
 
 
 def hide_from_plugins(item: pytest.Item) -> Restore:
-    """Hide a re-run of the test from the plugins that are loaded; the function returned ends that.
+    """Hide a re-run of the test from the loaded plugins; the returned function ends that.
 
-    Raises NotHiddenError where a plugin is not what its row expects: the test must not be run again.
+    Raises NotHiddenError where a plugin does not match its row: the test must not be run again.
     """
     restores: list[Restore] = []
     for row in HIDDEN:
@@ -71,7 +64,7 @@ def hide_from_plugins(item: pytest.Item) -> Restore:
 
 
 def why_not_again(item: pytest.Item) -> str:
-    """Why a test cannot be run again without a plugin's recording it; empty if it can."""
+    """Return why a plugin would record a re-run of the test; empty if none would."""
     for row in REFUSED:
         if row.module in sys.modules:
             with contextlib.suppress(Exception):  # another version than was tried
@@ -82,8 +75,7 @@ def why_not_again(item: pytest.Item) -> str:
 
 
 def _mute(manager: Any, plugin: Any) -> Restore:
-    """Call none of a plugin's hooks."""
-    # Some are asked through a caller that leaves out plugins already.
+    # Some hooks are called through a caller that already leaves out plugins.
     callers = [getattr(caller, "_orig", caller) for caller in manager.get_hookcallers(plugin) or []]
     saved = [(caller, caller._hookimpls) for caller in callers]
     for caller, implementations in saved:
@@ -99,7 +91,7 @@ def _mute(manager: Any, plugin: Any) -> Restore:
 
 
 def _mute_all_of(item: pytest.Item, module: Any) -> Restore:
-    """Call no hook of the plugins that this module is, or whose class it defines."""
+    """Call no hook of the plugins that are this module, or whose class it defines."""
     manager = item.config.pluginmanager
     return all_of(
         _mute(manager, plugin)
@@ -109,11 +101,11 @@ def _mute_all_of(item: pytest.Item, module: Any) -> Restore:
 
 
 def _pause_coverage(item: pytest.Item, coverage: Any) -> Restore:
-    """Stop measuring: lines that the re-run alone reaches would count as tested."""
+    """Stop measuring: lines that only the re-run reaches would count as tested."""
     plugin: Any = item.config.pluginmanager.get_plugin("_cov")
     controller = getattr(plugin, "cov_controller", None)
     if controller is not None and controller.started:
-        # It leaves its contexts alone meanwhile, and does not measure child processes.
+        # A paused controller leaves its contexts alone, and does not measure child processes.
         controller.pause()
         return controller.resume  # type: ignore[no-any-return]
     current = coverage.Coverage.current()
@@ -129,7 +121,7 @@ def _cut_benchmarks(item: pytest.Item, _module: Any) -> Restore:
 
 
 def _hide_from_json_report(item: pytest.Item, module: Any) -> Restore:
-    """Give the test notes of its own: those of the first run are written when its teardown's report is logged."""
+    """Give the test new notes: the first run's are written when its teardown's report is logged."""
     attributes = vars(item)
     restore = keep_names(attributes, ["_json_report_extra"])
     if "_json_report_extra" in attributes:
@@ -138,7 +130,7 @@ def _hide_from_json_report(item: pytest.Item, module: Any) -> Restore:
 
 
 def _mute_allure(item: pytest.Item, module: Any) -> Restore:
-    """Steps and attachments go by a plugin manager of allure's own."""
+    """Mute allure's own plugin manager too, which receives steps and attachments."""
     commons: Any = sys.modules.get("allure_commons")
     restores = [_mute_all_of(item, module)]
     if commons is not None:
@@ -148,7 +140,7 @@ def _mute_allure(item: pytest.Item, module: Any) -> Restore:
 
 
 def _keep_snapshots(item: pytest.Item, _module: Any) -> Restore:
-    """Keep the counts of snapshots, and what is to be written: a re-run compares, and updates none."""
+    """Keep the counts of snapshots and the pending writes; let a re-run compare, but update none."""
     session = vars(item.config).get("_syrupy")
     if session is None:
         return nothing
@@ -169,9 +161,9 @@ def _keep_snapshots(item: pytest.Item, _module: Any) -> Restore:
 
 
 def _hide_from_hypothesis(item: pytest.Item, hypothesis: Any) -> Restore:
-    """Run without the database of examples, without a deadline, and without a complaint about the new instance.
+    """Run without the example database, a deadline, and the check for a new instance.
 
-    A traced re-run takes longer than the first, and one that fails would leave its example for the next session.
+    A traced re-run takes longer than the first run, and a failing re-run would leave its example for the next session.
     """
     restores = [_silence_observations()]
     test = getattr(item, "obj", None)
@@ -209,7 +201,6 @@ def _silence_observations() -> Restore:
 
 
 def _no_breakpoints(_item: pytest.Item, pdb: Any) -> Restore:
-    """Do not stop at `breakpoint()` or `pdb.set_trace()` a second time."""
     saved, hook = pdb.set_trace, sys.breakpointhook
 
     def go_on(*arguments: object, **options: object) -> None:
@@ -228,10 +219,10 @@ def _why_not_debugged(item: pytest.Item) -> str:
 
 
 def _why_not_recorded(item: pytest.Item) -> str:
-    """Tell whether a cassette may be written: a re-run would add what it requests."""
+    """Tell whether a cassette may be written: a re-run would add its requests."""
     config = item.config
     recording = config.pluginmanager.hasplugin("recording")
-    # pytest-recording's fixture of this name is there for every test.
+    # pytest-recording's fixture of this name exists for every test.
     asked = not recording and "vcr" in getattr(item, "fixturenames", ())
     if item.get_closest_marker("vcr") is None and not asked:
         return ""

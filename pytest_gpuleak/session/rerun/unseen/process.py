@@ -1,6 +1,6 @@
-"""The process's own state, put back after a re-run as the first run left it.
+"""Restore the process's own state after a re-run as the first run left it.
 
-Only what a test may set and not set back is noted, and only in modules that are loaded already. Each is a slot with one
+Only what a test may set without setting it back is noted, and only in modules that are loaded. Each is a slot with one
 value. Lists that tests append to are cut back later (`lists`), once it is known whether they hold what leaked.
 """
 
@@ -27,18 +27,14 @@ SYS_NAMES = (
     "argv", "path", "stdin", "stdout", "stderr", "excepthook", "displayhook", "breakpointhook", "unraisablehook",
     "dont_write_bytecode", "last_type", "last_value", "last_traceback", "last_exc", "ps1", "ps2",
 )  # fmt: skip
-"""Names of `sys` that tests replace. An error left in `last_value` would pin the locals of the re-run's frames."""
+"""Names of `sys` that tests replace. An error left in `last_value` would keep the locals of the re-run's frames."""
 
 PLAIN = (bool, bytes, float, int, str, type(None))
-"""Types of context variables' values that are noted: they hold nothing alive."""
+"""Types of context variables' values that are noted: they keep no object alive."""
 
 
 def keep_process(frameworks: Frameworks) -> Restore:
-    """Note the state of the process; the function returned puts it back.
-
-    Args:
-        frameworks: have random generators and settings of their own.
-    """
+    """Note the state of the process and the frameworks; the returned function restores it."""
     restores: list[Restore] = []
     for keep in KEEPERS:
         with contextlib.suppress(Exception):  # a replaced module, an interpreter without the function
@@ -99,7 +95,7 @@ def _keep_value(read: Callable[[], Any], write: Callable[[Any], Any]) -> Restore
 
 
 def _read_umask() -> int:
-    """It can only be read by setting it."""
+    """Read the umask, which is only possible by setting it."""
     mask = os.umask(0o077)
     os.umask(mask)
     return mask
@@ -111,9 +107,9 @@ def _keep_integer_digits() -> Restore:
 
 
 def _pause_tracing() -> Restore:
-    """No debugger stops in a re-run, no profiler counts it: their functions are taken off this thread meanwhile.
+    """Take debuggers and profilers off this thread during a re-run.
 
-    Those for threads to come stay in force: a test may be about them, and would fail its re-run.
+    Hooks for future threads stay: a test of them would fail its re-run.
     """
     trace, profile = sys.gettrace(), sys.getprofile()
     threads = keep_names(vars(threading), ["_trace_hook", "_profile_hook"])
@@ -160,10 +156,9 @@ def _keep_signals() -> Restore:
 
 
 def _keep_modules() -> Restore:
-    """Put back modules that the re-run has removed or replaced. What it has imported stays.
+    """Restore modules that the re-run has removed or replaced. What it has imported stays.
 
-    An extension module that was removed would be initialised a second time by the next import, which may end the
-    process.
+    The next import would initialise a removed extension module a second time, which may end the process.
     """
     saved = dict(sys.modules)
 
@@ -198,7 +193,7 @@ def _keep_logging() -> Restore:
                 changed = True
                 logger.level, logger.disabled, logger.propagate = level, off, propagate
         if changed:
-            root.manager._clear_cache()  # a logger remembers which levels are enabled
+            root.manager._clear_cache()  # loggers cache which levels are enabled
 
     return all_of([*slots, restore])
 
@@ -247,7 +242,6 @@ def _keep_context_variables() -> Restore:
 
 
 def _keep_event_loop() -> Restore:
-    """Put back the loop of `asyncio.get_event_loop` and its policy."""
     events: Any = sys.modules.get("asyncio.events")
     if events is None:
         return nothing
@@ -301,4 +295,4 @@ KEEPERS: tuple[Callable[[], Restore], ...] = (
     _keep_sockets,
     _keep_numpy,
 )
-"""What is noted. Tracing is paused first and resumed last: the other functions would be traced."""
+"""What is noted. Tracing is paused first and resumed last: it would trace the other functions."""

@@ -1,4 +1,4 @@
-"""What pytest and plugins keep on a test, on the session and in the cache, put back after a re-run."""
+"""Restore after a re-run what pytest and plugins keep on a test, on the session and in the cache."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     import pytest
 
 ITEM_NAMES = frozenset({"funcargs", "_request", "_obj", "_instance", "_testcase", "_store"})
-"""Attributes of a test that the re-run's own steps make, and that are released after it."""
+"""Attributes of a test that the re-run's own steps create, and that are released after it."""
 
 
 def keep_item(item: pytest.Item) -> Restore:
@@ -41,7 +41,7 @@ def keep_session(item: pytest.Item) -> Restore:
     session, config = item.session, item.config
     return all_of(
         [
-            # The properties of these names warn when they are set back.
+            # Setting the properties of these names emits a warning.
             keep_names(vars(session), ["_shouldstop", "_shouldfail", "shouldstop", "shouldfail", "testsfailed"]),
             _keep_junit(item),
             _keep_cache(config),
@@ -63,7 +63,7 @@ def _keep_junit(item: pytest.Item) -> Restore:
 
 
 def _keep_cache(config: pytest.Config) -> Restore:
-    """Keep the files that a test writes by `config.cache.set`: each is read before the re-run writes it."""
+    """Keep the files that a test writes by `config.cache.set`: read each before the re-run writes it."""
     cache: Any = getattr(config, "cache", None)
     if cache is None:
         return nothing
@@ -90,7 +90,7 @@ def _keep_cache(config: pytest.Config) -> Restore:
 
 
 def _keep_fault_handler(config: pytest.Config) -> Restore:
-    """Cancel the dump of a test that takes long: the test has ended. Leave the handler as it is.
+    """Cancel the dump for a slow test, which has ended, and restore the handler.
 
     pytest's `faulthandler_timeout` covers the whole protocol, and `faulthandler_exit_on_timeout` ends the process.
     """

@@ -1,4 +1,4 @@
-"""No report of a re-run is logged, and nobody is asked to make one who keeps account of reports."""
+"""Log no report of a re-run, and keep it from plugins that record reports."""
 
 from __future__ import annotations
 
@@ -15,27 +15,27 @@ if TYPE_CHECKING:
     import pytest
 
 SWALLOWED = ("pytest_runtest_logreport", "pytest_exception_interact", "pytest_assertion_pass")
-"""Hooks that no plugin is called for. Sub-tests log their reports themselves, and ask for a debugger (`--pdb`)."""
+"""Hooks that no plugin is called for. Sub-tests log their reports themselves, and request a debugger (`--pdb`)."""
 
 
 @contextlib.contextmanager
 def unreported(item: pytest.Item) -> Iterator[None]:
-    """No report of the re-run is logged, no warning of it recorded.
+    """Log no report and record no warning of the re-run.
 
-    Reports are made by pytest and installed plugins: some (pytest-check) turn what a test has noted into a failure there.
-    Those of the user's own `conftest.py` keep lists of results, and are not asked.
+    pytest and installed plugins make reports: some (pytest-check) turn what a test has noted into a failure there.
+    Hooks of the user's `conftest.py`, which may collect results, are not called.
     """
     manager, hooks = item.config.pluginmanager, item.config.hook
     subset = manager.subset_hook_caller
     users = [impl.plugin for impl in hooks.pytest_runtest_makereport.get_hookimpls() if _is_users(impl, item)]
-    # Callers of pluggy's kind: a plugin that lists its hooks meanwhile asks them for their implementations.
+    # Use pluggy's own callers: a plugin that lists its hooks during the re-run reads their implementations.
     replacements: dict[str, Any] = {name: subset(name, manager.get_plugins()) for name in SWALLOWED}
     replacements["pytest_runtest_makereport"] = subset("pytest_runtest_makereport", users)
 
     def subset_but_silent(name: str, remove_plugins: Any) -> Any:
         return replacements[name] if name in replacements else subset(name, remove_plugins)
 
-    # An item below a conftest.py of its own asks a proxy that is made anew each time, through the plugin manager.
+    # An item below a conftest.py uses a proxy that the plugin manager creates each time.
     with (
         _replaced(vars(hooks), replacements),
         _replaced(vars(manager), {"subset_hook_caller": subset_but_silent}),
@@ -73,9 +73,9 @@ def _replaced(namespace: dict[str, Any], replacements: dict[str, Any]) -> Iterat
 
 
 def keep_failed_subtests(item: pytest.Item) -> tuple[Restore, Callable[[], int]]:
-    """Put back pytest's count of failed sub-tests, which fails the test when its call's report is logged.
+    """Keep pytest's count of failed sub-tests, which fails the test when its call's report is logged.
 
-    Returns what puts it back, and a function that tells how many have failed since.
+    Returns the function that restores it, and a function that tells how many have failed since.
     """
     import sys
 

@@ -1,4 +1,4 @@
-"""What the parts of `unseen` are made of: functions that put something back."""
+"""Build the parts of `unseen`: functions that restore something."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, MutableMapping
 
 Restore = Callable[[], None]
-"""Puts back what was noted when it was made."""
+"""Restores what was noted when it was made."""
 
 _MISSING: Any = object()
 
 
 def nothing() -> None:
-    """Put nothing back."""
+    """Restore nothing."""
 
 
 def all_of(restores: Iterable[Restore]) -> Restore:
-    """Combine them, the last first. One that fails does not stop the others."""
+    """Combine them, the last first. A failing function does not stop the others."""
     ordered = list(restores)[::-1]
 
     def restore() -> None:
@@ -32,7 +32,7 @@ def all_of(restores: Iterable[Restore]) -> Restore:
 
 
 def keep_names(namespace: MutableMapping[str, Any], names: Iterable[str]) -> Restore:
-    """Note what the namespace has under these names; those that it lacks are removed later."""
+    """Note the values of these names in the namespace; names that it lacks are removed later."""
     saved = {name: namespace.get(name, _MISSING) for name in names}
 
     def restore() -> None:
@@ -46,12 +46,7 @@ def keep_names(namespace: MutableMapping[str, Any], names: Iterable[str]) -> Res
 
 
 def keep_mapping(mapping: MutableMapping[Any, Any], leave: frozenset[str] = frozenset()) -> Restore:
-    """Note all entries of a mapping, by identity.
-
-    Args:
-        mapping: it is changed in place.
-        leave: keys that are left as they become.
-    """
+    """Note all entries of a mapping, by identity; the keys in `leave` are not restored."""
     saved = dict(mapping)
 
     def restore() -> None:
@@ -65,7 +60,7 @@ def keep_mapping(mapping: MutableMapping[Any, Any], leave: frozenset[str] = froz
 
 
 def keep_list(values: list[Any]) -> Restore:
-    """Note the entries of a list, which is changed in place."""
+    """Note the entries of a list, which is restored in place."""
     saved = list(values)
 
     def restore() -> None:

@@ -1,4 +1,4 @@
-"""Folders that pytest makes for a re-run (`tmp_path`), removed after it, so that those of later tests keep their names."""
+"""Remove folders that pytest makes for a re-run (`tmp_path`), so that later tests' folders keep their names."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ if TYPE_CHECKING:
 
 
 def keep_temporary_folders(item: pytest.Item) -> Restore:
-    """Note the folders below pytest's base; those that are new afterwards are removed.
+    """Note the folders below pytest's base; folders that are new afterwards are removed.
 
-    A wider fixture that is set up in the re-run for the first time and stays may have made one of them: then none is.
+    None is removed if the re-run sets up a higher-scoped fixture that stays, because the fixture may have made one.
     """
     factory: Any = getattr(item.config, "_tmp_path_factory", None)
     base: Path | None = getattr(factory, "_basetemp", None)
@@ -44,9 +44,9 @@ def keep_temporary_folders(item: pytest.Item) -> Restore:
 
 
 def _entries(folder: Path) -> dict[str, str | None]:
-    """What is in it, by name; for a link (`test_it_current`) what it leads to."""
+    """Return the folder's entries by name; for a link (`test_it_current`) its target."""
     with contextlib.suppress(OSError), os.scandir(folder) as entries:
-        # os.readlink on a plain string: `Path.readlink` would make an object for each.
+        # os.readlink on a plain string: `Path.readlink` would create an object for each.
         return {entry.name: os.readlink(entry.path) if entry.is_symlink() else None for entry in entries}  # noqa: PTH115
     return {}
 
@@ -64,7 +64,6 @@ def _put_back(path: Path, target: str | None) -> None:
 
 
 def _set_up(item: pytest.Item) -> frozenset[int]:
-    """The wider fixtures that are set up, by id."""
     hooks: Any = item.config.pluginmanager.get_plugin("gpuleak-runtest")
     found: frozenset[int] = hooks.wider_fixtures()
     return found

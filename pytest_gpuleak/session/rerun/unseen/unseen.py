@@ -1,6 +1,6 @@
-"""Hide a re-run from whatever outlives it: pytest's own records, other plugins' and the process's state.
+"""Hide a re-run from what outlives it: records of pytest and plugins, and the process's state.
 
-A re-run confirms a leak; it is no run of the user's. What records runs (reports, benchmarks, snapshots, coverage) must
+A re-run confirms a leak and is no run of the user's. What records runs (reports, benchmarks, snapshots, coverage) must
 not see it, and the next test must find the process as the first run left it. Loaded with the first suspect.
 """
 
@@ -31,10 +31,8 @@ __all__ = ["Hidden", "NotHiddenError", "unseen", "why_not_again"]
 class Hidden:
     """A re-run that is hidden.
 
-    Attributes:
-        failed_subtests: tells how many of its sub-tests have failed: they fail no phase's report.
-        lift: lets reports be logged and the terminal be written to again. The watchdog calls it, from its own thread,
-            where the re-run hangs and the session is ended.
+    `failed_subtests` counts its failed sub-tests, which fail no phase's report. `lift` allows reports and terminal
+    output again: the watchdog calls it from its own thread where the re-run hangs and the session is ended.
     """
 
     failed_subtests: Callable[[], int]
@@ -43,10 +41,9 @@ class Hidden:
 
 @contextlib.contextmanager
 def unseen(item: pytest.Item) -> Iterator[Hidden]:
-    """Within it, what a re-run of the test does is put back or kept from the records.
+    """Undo what a re-run of the test does within this context, or keep it from the records.
 
-    Raises:
-        NotHiddenError: a plugin would record it, and cannot be kept from that.
+    Raises NotHiddenError if a plugin would record it.
     """
     with contextlib.ExitStack() as stack:
         silence = stack.enter_context(contextlib.ExitStack())
@@ -61,7 +58,7 @@ def unseen(item: pytest.Item) -> Iterator[Hidden]:
             _keep_doctest,
         )
         for step in steps:
-            with contextlib.suppress(Exception):  # a pytest of another version than was tried: the re-run goes on
+            with contextlib.suppress(Exception):  # an untested version of pytest: the re-run goes on
                 stack.callback(step(item))
         stack.callback(hide_from_plugins(item))
         stack.callback(keep_process(shared_frameworks(item.config)))
