@@ -1,7 +1,7 @@
-"""The plugin's own dependencies, imported when they are needed, whatever tests have put in their place.
+"""Import the plugin's own dependencies when they are needed, whatever tests have put in their place.
 
-Suites that test code which asks for GPUs put a mock of `pynvml` or `psutil` into `sys.modules`, some for the whole
-session. To call that would change what the tests count, and what it answers is no measurement.
+Test suites put mocks of `pynvml` or `psutil` into `sys.modules`, some for the whole session. Calling a mock would
+change its recorded calls, and its answer is no measurement.
 """
 
 from __future__ import annotations
@@ -24,11 +24,9 @@ _imported: dict[str, Any] = {}
 
 
 def import_dependency(name: str, *, required: bool = False) -> Any:
-    """Return one of the plugin's dependencies as it was installed. Raises ImportError where it is not.
+    """Return a dependency of the plugin as it was installed. Raises ImportError if it is missing.
 
-    Args:
-        name: the module.
-        required: whether it is imported even where None stands for it in `sys.modules`, which says that it is missing.
+    None in `sys.modules` also marks it as missing, unless it is `required`.
     """
     package = name.partition(".")[0]
     stands = dict.get(sys.modules, package, _ABSENT)
@@ -45,7 +43,7 @@ def import_dependency(name: str, *, required: bool = False) -> Any:
 
 @contextlib.contextmanager
 def dependency_in_place(name: str) -> Iterator[None]:
-    """Have `sys.modules` show a dependency that was imported: psutil looks itself up there in each call."""
+    """Show an imported dependency in `sys.modules` within the context: psutil looks itself up there in each call."""
     if dict.get(sys.modules, name) is _imported[name]:
         yield
         return
@@ -55,7 +53,7 @@ def dependency_in_place(name: str) -> Iterator[None]:
 
 
 def is_installed(module: object) -> bool:
-    """Whether a module was imported from somewhere, and not made by hand."""
+    """Return whether a module was imported from a file rather than created by hand."""
     if not is_kind_of(type(module), types.ModuleType):
         return False
     spec = _module_dict(module).get("__spec__")
@@ -64,7 +62,7 @@ def is_installed(module: object) -> bool:
 
 @contextlib.contextmanager
 def _out_of_the_way(package: str) -> Iterator[None]:
-    """Take what stands for a package out of `sys.modules`, and put it back."""
+    """Remove a package's entries from `sys.modules` within the context, and restore them afterwards."""
     before = _entries(package)
     for name in before:
         sys.modules.pop(name, None)
