@@ -1,10 +1,10 @@
-"""A walk over autograd graphs, from what Python holds down to what only the graph holds, that leaves them fit to be freed.
+"""Walk over autograd graphs so that they can still be freed without overflowing the stack.
 
-In torch 2.13 the Python object that a node is given when it is read stays as long as the node does, and a node with one
-is freed by way of it: freeing a chain of such nodes recurses, about 200 bytes of C stack a node, where torch frees a
-chain that nobody has looked at in a loop (torch/csrc/autograd/function.cpp, Node::release_resources). A user's process
-whose graph of 50,000 nodes was walked to the end crashes when it drops the graph. So a walk goes `MAX_DEPTH` nodes deep
-at most, and all walks of a process together, where there was more to see, no deeper than `ALLOWANCE`.
+In torch 2.13 a node keeps the Python object that its first read creates, and freeing a chain of such nodes recurses:
+about 200 bytes of C stack a node, where torch frees an unread chain in a loop (torch/csrc/autograd/function.cpp,
+Node::release_resources). After a walk over a whole chain of 50,000 nodes, the user's process crashes when it drops the
+graph. So a walk goes `MAX_DEPTH` nodes deep at most, and all walks of a process that were cut short, `ALLOWANCE` nodes
+together.
 """
 
 from __future__ import annotations
@@ -20,21 +20,21 @@ if TYPE_CHECKING:
     from pytest_gpuleak.heap.referrers import Deadline
 
 MAX_DEPTH: Final = 500
-"""Nodes on one path that are given Python objects: 100 KB of stack when they are freed; a thread has 512 KB at least."""
+"""Nodes on one path that a walk gives Python objects: 100 KB of stack to free; a thread has at least 512 KB."""
 
 ALLOWANCE: Final = 8_000
 """Nodes on one path that all walks may leave with Python objects: 1.6 MB of the main thread's 8 MB of stack.
 
-Walks that came to a graph's end do not count: only a graph that is deeper may be met again higher up."""
+Walks that reached a graph's end do not count: only a deeper graph can be met again higher up."""
 
 MAX_NODES: Final = 500_000
-"""Nodes that one walk looks at: each has a Python object, of some hundred bytes."""
+"""Nodes that one walk reads: each gets a Python object of some hundred bytes."""
 
 MAX_STARTS: Final = 1_500
-"""Tensors and nodes that a walk sets out from, the most recent first; each gives its own node a Python object."""
+"""Tensors and nodes that a walk starts from, the most recent first: each start gives its node a Python object."""
 
 SHOWN_STEPS: Final = 6
-"""Steps from node to node that are written out; of more, those in the middle are counted."""
+"""Steps from node to node that are written out; the middle ones of a longer path are only counted."""
 
 _CHECK_EVERY: Final = 64
 
@@ -45,9 +45,9 @@ class Place(NamedTuple):
     """Where a walk met a node.
 
     Attributes:
-        above: the id of the node that leads to it; None for one that the walk set out from.
-        position: its position among the ``next_functions`` of that.
-        distance: nodes from where the walk set out.
+        above: the id of the node that leads to it; None for a start of the walk.
+        position: its position in the ``next_functions`` of `above`.
+        distance: its distance in nodes from the walk's start.
     """
 
     above: int | None
