@@ -54,7 +54,7 @@ class ProcessWatch:
         return bool(self._candidates())
 
     def left(self) -> list[LeftProcess]:
-        """Return the processes started by the test that still run, each with its descendants. Waits `ALL_WAITS_S` at most."""
+        """Return the test's processes that still run after up to `ALL_WAITS_S`, each with its descendants."""
         candidates = self._candidates()
         return _describe_left(candidates) if candidates else []
 

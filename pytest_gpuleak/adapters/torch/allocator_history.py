@@ -143,10 +143,9 @@ def blocks_alive(
 
 
 def write_snapshot(snapshot: Mapping[str, Any], folder: Path, nodeid: str) -> Path:
-    """Write a snapshot for PyTorch's memory viewer (pytorch.org/memory_viz), as ``_dump_snapshot`` does; return the path.
+    """Write a snapshot for PyTorch's memory viewer (pytorch.org/memory_viz) into a folder; return the path.
 
-    Creates the folder. The file appears whole or not at all, and replaces that of an earlier run of the same test.
-    Raises OSError.
+    Creates the folder. The file appears whole or not at all, and replaces an earlier run's. Raises OSError.
     """
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / snapshot_name(nodeid)

@@ -41,7 +41,7 @@ class TorchArrays:
         return key
 
     def read(self, array: object) -> ArrayReading | None:
-        """Return a tensor's metadata; None for fake, meta, functional, wrapper and empty tensors, which own no memory."""
+        """Return a tensor's metadata; None for tensors without memory (fake, meta, functional, wrapper, empty)."""
         reading: ArrayReading | None = self._reading.read_tensor(array)
         return reading
 

@@ -132,7 +132,7 @@ class TorchAccess:
         return "__module__" in safe_access.class_dict(kind)
 
     def is_custom(self, node: object) -> bool:
-        """Return whether a node is the ctx of a custom `torch.autograd.Function`, whose attributes the collector sees."""
+        """Return whether a node is a custom function's ctx, whose attributes the collector sees."""
         return self.function_class is not None and safe_access.is_a(node, self.function_class)
 
     def read_node(self, node: Any, name: str) -> Any:

@@ -56,15 +56,10 @@ class Place(NamedTuple):
 
 
 class GraphWalk:
-    """One walk. It refers to the nodes: drop it afterwards.
+    """A walk over a graph. It refers to the nodes: drop it afterwards.
 
-    Nodes are visited in the order of their sequence numbers, newest first, which is a topological order (a node is made
-    after those that it leads to): when a node is visited, the longest path to it is known, and so is the shortest.
-
-    Args:
-        access: how to read.
-        deadline: when to stop.
-        max_nodes: nodes after which to stop.
+    Nodes are visited by sequence number, newest first. This is a topological order, since a node is made after the
+    nodes that it leads to: at a visit, the longest and the shortest path to the node are known.
     """
 
     def __init__(self, access: TorchAccess, deadline: Deadline, max_nodes: int = MAX_NODES) -> None:
@@ -80,13 +75,7 @@ class GraphWalk:
         self._ties = count()
 
     def start(self, node: Any, origin: Any, edge: str) -> None:
-        """Set out from a node as well, to be called before `walk`.
-
-        Args:
-            node: a node.
-            origin: the object that it was read from.
-            edge: how: ``.grad_fn``.
-        """
+        """Add a start before `walk`: a node, the object that it was read from, and how (``.grad_fn``)."""
         if id(node) not in self._starts and len(self._starts) < MAX_STARTS:
             self._starts[id(node)] = (origin, edge)
             if id(node) not in self.nodes:
@@ -94,11 +83,11 @@ class GraphWalk:
 
     @property
     def full(self) -> bool:
-        """Whether there is no room for another start: then do not even read the node of the next tensor."""
+        """Return whether there is no room for another start, so that no further tensor's node need be read."""
         return len(self._starts) >= MAX_STARTS
 
     def walk(self) -> Iterator[Any]:
-        """The nodes, each once. Stops at the limits without a word."""
+        """Yield the nodes, each once, until a limit is reached."""
         visited, cut = 0, False
         try:
             while self._heap:
@@ -110,7 +99,7 @@ class GraphWalk:
                 yield node
                 depth = self._depth[identity]
                 if depth >= self._limit or (cut and self._places[identity].above is None):
-                    # Beyond a cut, what the walk sets out from may lie far below what it has seen.
+                    # After a cut, a start may lie far below the nodes that were seen.
                     cut = cut or bool(self._leads_on(node))
                     continue
                 for index, following in self._access.next_nodes(node):
@@ -120,7 +109,7 @@ class GraphWalk:
                 _spent[0] += max(1, self._limit)
 
     def route(self, node: Any) -> tuple[Any, str]:
-        """The object that the walk set out from on a shortest way to `node`, and how the node is read from it."""
+        """Return the start's object on a shortest path to `node`, and how the node is read from it."""
         indices: list[int] = []
         identity = id(node)
         place = self._places[identity]
@@ -136,11 +125,10 @@ class GraphWalk:
         return origin, edge + "".join(steps)
 
     def _leads_on(self, node: Any) -> bool:
-        """Whether a node leads to others; AccumulateGrad, with which most paths end, tells by its leaf alone."""
+        """Return whether a node leads to others: all nodes except AccumulateGrad, which has a leaf."""
         return self._access.variable(node) is None
 
     def _reach(self, node: Any, above: int, index: int, depth: int) -> None:
-        """Note that the node `above` leads to `node`."""
         distance = self._places[above].distance + 1
         identity = id(node)
         if identity not in self.nodes:
@@ -152,7 +140,6 @@ class GraphWalk:
         self._depth[identity] = max(self._depth[identity], depth + 1)
 
     def _meet(self, node: Any, place: Place, depth: int) -> None:
-        """Take in a node that is new."""
         identity = id(node)
         self.nodes[identity] = node
         self._places[identity] = place
