@@ -10,7 +10,7 @@ from pytest_gpuleak.heap.classes import is_kind_of
 _T = TypeVar("_T")
 
 
-class WrongAnswer(TypeError):  # noqa: N818 - told by its message: what was returned, and what is accepted
+class WrongAnswer(TypeError):  # noqa: N818 - its message gives the value returned and the values accepted
     """Raised when a framework's method returns a value that is not accepted."""
 
 
@@ -53,7 +53,7 @@ def of_class(value: Any, kind: type) -> Any:
 def whole(value: object, accepted: str, least: int | None = None) -> int:
     """Return a number as an `int`. Raises WrongAnswer for any other value, and for a number below `least`."""
     try:
-        number = operator.index(value)  # type: ignore[arg-type] # what has no index raises
+        number = operator.index(value)  # type: ignore[arg-type] # an object without an index raises
     except TypeError:
         number = None
     if number is None or (least is not None and number < least):
@@ -62,7 +62,7 @@ def whole(value: object, accepted: str, least: int | None = None) -> int:
 
 
 def shown(value: object) -> str:
-    """Return a value as text for an error: numbers and short texts as they are, for anything else the type."""
+    """Return a value as text for an error: numbers and short texts as they are, else the type."""
     if value is None or type(value) in (int, float, bool):
         return repr(value)
     if type(value) is str:

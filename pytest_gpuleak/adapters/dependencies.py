@@ -24,10 +24,7 @@ _imported: dict[str, Any] = {}
 
 
 def import_dependency(name: str, *, required: bool = False) -> Any:
-    """Return a dependency of the plugin as it was installed. Raises ImportError if it is missing.
-
-    None in `sys.modules` also marks it as missing, unless it is `required`.
-    """
+    """Return a dependency as it was installed. Raises ImportError; `required` ignores None in `sys.modules`."""
     package = name.partition(".")[0]
     stands = dict.get(sys.modules, package, _ABSENT)
     if stands is None and not required:

@@ -104,7 +104,7 @@ class GuardedArrays:
 
 @contextlib.contextmanager
 def entered(make: Callable[[], Any], guard: GuardMaker, member: str) -> Iterator[Any]:
-    """Enter a framework's context within guards; yield None where it fails. Hide the body's errors from the context."""
+    """Enter a context within guards, or yield None where it fails. The body's errors pass, unseen by the context."""
     found = context = None
     with guard(member):
         made = make()
@@ -119,8 +119,6 @@ def entered(make: Callable[[], Any], guard: GuardMaker, member: str) -> Iterator
 
 
 class _GuardedHandle:
-    """A framework's handle; it may be asked long after its array has gone."""
-
     __slots__ = ("_guard", "_handle", "storage")
 
     def __init__(self, handle: StorageHandle, guard: GuardMaker) -> None:

@@ -263,14 +263,12 @@ class GuardedHistory:
         self._entered = False
 
     def __enter__(self) -> GuardedHistory:  # noqa: PYI034 - typing has Self from 3.11 only
-        """Begin to record."""
         with self._guard("allocation_history"):
             self._history.__enter__()
             self._entered = True
         return self
 
     def __exit__(self, *exception: object) -> None:
-        """Stop recording if it has begun."""
         if self._entered:
             with self._guard("allocation_history"):
                 self._history.__exit__(None, None, None)
@@ -297,7 +295,7 @@ def _ordinary_errors() -> Iterator[None]:
         yield
     except (Exception, KeyboardInterrupt):
         raise
-    except BaseException as error:  # noqa: BLE001 - as said above
+    except BaseException as error:  # noqa: BLE001 - `pytest.skip` raises a BaseException
         raise WrongAnswer(f"raised {type(error).__name__}: {error}") from None
 
 

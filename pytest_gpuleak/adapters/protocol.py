@@ -220,7 +220,7 @@ class Framework(Protocol):
         return []
 
     def nvidia_uuids(self) -> list[str] | None:
-        """Return NVIDIA devices' UUIDs without prefix, in the framework's order; None if unknown."""
+        """Return NVIDIA devices' UUIDs without prefix, in the framework's order; None before it has used one."""
         return None
 
     def device_space(self, device: str) -> DeviceSpace | None:

@@ -46,7 +46,7 @@ def find_storages(keys: Collection[int], storages: Sequence[ArrayFramework]) -> 
 
 
 class SharedStorages:
-    """The storages that an array shares among a test's, held weakly: the array may die while they settle."""
+    """The storages among a test's arrays that an array shares, held weakly: it may die while they settle."""
 
     def __init__(self, arrays: list[object], storages: Sequence[ArrayFramework]) -> None:
         types = array_types(storages)

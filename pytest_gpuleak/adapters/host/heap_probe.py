@@ -29,10 +29,8 @@ _TRIALS: Final = 3
 def heap_reader() -> HeapReader:
     """Return a reader of the bytes that malloc has handed out: glibc's ``mallinfo2``, elsewhere psutil's figure.
 
-    Not seen are arenas of small Python objects (mmap, Objects/obmalloc.c), memory maps and shared memory.
-
-    Raises:
-        ProbeUnavailable: psutil has no such figure here (musl, psutil below 7.2), or another malloc is in use.
+    Not seen are arenas of small Python objects (mmap, Objects/obmalloc.c), memory maps and shared memory. Raises
+    ProbeUnavailable if psutil has no such figure here (musl, psutil below 7.2), or another malloc is in use.
     """
     reader = mallinfo() or _PsutilHeap()
     if not any(_sees_trial(reader.read) for _ in range(_TRIALS)):
@@ -41,8 +39,6 @@ def heap_reader() -> HeapReader:
 
 
 class _PsutilHeap:
-    """Reads the heap through psutil. Raises ProbeUnavailable where psutil cannot."""
-
     free = inf
 
     def __init__(self) -> None:

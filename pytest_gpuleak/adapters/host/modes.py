@@ -14,10 +14,7 @@ NAMES = ("heap", "tracemalloc", "pympler", "rss")
 
 
 def host_probes(names: Sequence[str], root: str = "") -> list[HostProbe]:
-    """Return the probes of these names in order, without duplicates, not started. Raises ValueError for other names.
-
-    `root` is pytest's rootdir, which tells the user's files from installed files.
-    """
+    """Return these probes in order, not started; `root` is pytest's rootdir. Raises ValueError for other names."""
     return [_make(name, root) for name in dict.fromkeys(names)]
 
 

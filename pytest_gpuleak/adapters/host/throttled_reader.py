@@ -29,7 +29,8 @@ class ThrottledReader:
 
     glibc's ``mallinfo2`` walks every free chunk (`int_mallinfo`, malloc/malloc.c), and tests leave more and more of
     them. An expensive counter is read again when the process's address space has changed, as it does with large growth
-    that fits into no free chunk, and otherwise as often as `SHARE` of the time allows.
+    that fits into no free chunk, and otherwise as often as `SHARE` of the time allows. Nothing is missed meanwhile if
+    the free chunks have no room.
 
     Args:
         read: reads the counter, in bytes.

@@ -14,14 +14,7 @@ if TYPE_CHECKING:
 
 
 class PhysicalDevice(NamedTuple):
-    """One of the machine's devices.
-
-    Attributes:
-        uuid: ``GPU-...``.
-        model: the device's name.
-        bus: its PCI address, which sorts as CUDA sorts by ``PCI_BUS_ID``.
-        partitions: UUIDs of its MIG devices; None where MIG is off.
-    """
+    """A device: `bus` sorts like CUDA's ``PCI_BUS_ID``; `partitions` are UUIDs of MIG devices, None if MIG is off."""
 
     uuid: str
     model: str

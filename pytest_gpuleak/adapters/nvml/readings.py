@@ -29,13 +29,7 @@ MAX_NAME = 80
 
 
 class ProcessMemory(NamedTuple):
-    """One process's memory on a device.
-
-    Attributes:
-        pid: as the driver reports it; in a container it may be the host's.
-        bytes: None if the driver gives no figure.
-        name: its program; None if it cannot be read.
-    """
+    """One process's memory on a device. In a container `pid` may be the host's; unknown bytes and names are None."""
 
     pid: int
     bytes: int | None
@@ -47,8 +41,6 @@ class NvmlReading(NamedTuple):
 
     Attributes:
         uuid: ``GPU-...`` or ``MIG-...``: identifies the device in every process, whatever its index there.
-        model: the device's name.
-        total: the size of the device's memory.
         used: in use by all processes and the driver itself.
         own: in use by this process; 0 if the driver lists processes but not this one.
         children: this process's descendants that hold memory of the device.
@@ -69,7 +61,7 @@ class NvmlReading(NamedTuple):
 def outside(reading: NvmlReading, reserved: int) -> int | None:
     """Return this process's bytes on the device outside torch's allocator; a context alone takes some hundred MiB.
 
-    None if the driver gives no figure, or a figure below `reserved`: that belongs to another process with the same pid.
+    None if the driver gives no figure, or a figure below `reserved`, which cannot be this process's: pids may coincide.
     """
     if reading.own is None or reading.own < reserved:
         return None
@@ -77,11 +69,7 @@ def outside(reading: NvmlReading, reserved: int) -> int | None:
 
 
 class Nvml:
-    """The driver's counters. Takes microseconds to milliseconds a device: read on demand, not for each test.
-
-    Attributes:
-        fault: why reading ended during the run; empty unless it has failed.
-    """
+    """The driver's counters. `fault` says why reading ended during the run; it is empty unless the driver failed."""
 
     name = "nvml"
 
@@ -132,7 +120,7 @@ class Nvml:
         """Return the driver's version; empty if unknown."""
         try:
             return clean_text(str(self._pynvml.nvmlSystemGetDriverVersion()), MAX_NAME) if self._pynvml else ""
-        except Exception:  # noqa: BLE001 - a figure for the report
+        except Exception:  # noqa: BLE001 - the version is only shown in the report
             return ""
 
     def read(self) -> dict[str, NvmlReading]:
@@ -158,7 +146,6 @@ class Nvml:
             return {}
 
     def _enumerate(self) -> None:
-        """List the machine's devices without opening them."""
         pynvml = self._pynvml
         self._devices, self._handles, self._matched_for = [], {}, None
         for index in range(pynvml.nvmlDeviceGetCount()):
@@ -196,7 +183,6 @@ class Nvml:
         return parts
 
     def _complaint(self) -> str:
-        """Return why nothing can be read; empty if a device is visible."""
         if not self._devices:
             return "the NVIDIA driver shows no device"
         visible = os.environ.get("CUDA_VISIBLE_DEVICES")

@@ -1,7 +1,4 @@
-"""Ask the operating system about processes: parents, state, command lines.
-
-Imports psutil, so it is imported only where a process has a child: most runs start none.
-"""
+"""Ask the operating system about processes. Imports psutil: import it only where a process has a child."""
 
 from __future__ import annotations
 
@@ -31,16 +28,13 @@ class LeftProcess(NamedTuple):
     """One process that has outlived its test, with the processes that it has started.
 
     Attributes:
-        pid: as this process knows it.
         created: its start, in seconds since 1970, accurate to a second.
         age_s: its age in seconds when it was described.
-        parent: the pid of its parent.
         command: its command line, cleaned and cut.
         program: the program that it runs, without parts that differ from run to run.
         own_bytes: bytes of host memory that no other process shares; None if unreadable.
         name: its name as a ``multiprocessing`` process; empty for any other.
         pool: the kind of pool that it is a worker of; empty for any other.
-        descendants: the processes that it has started and that still run.
         pool_id: the same number for workers of the same executor; 0 for any other process.
     """
 

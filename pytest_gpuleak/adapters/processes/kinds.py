@@ -1,7 +1,4 @@
-"""Classify child processes: helpers that by design live until the interpreter ends, and workers of pools.
-
-Reads command lines and tables of the standard library and the frameworks; runs no user code.
-"""
+"""Classify child processes by command lines and library tables, without running user code: helpers and pool workers."""
 
 from __future__ import annotations
 
@@ -27,28 +24,19 @@ FORK = "a fork of this process"
 
 
 def is_resource_tracker(command: Sequence[str]) -> bool:
-    """Return whether it removes shared memory and semaphores that a process has left; it ends with the interpreter.
-
-    CPython, Lib/multiprocessing/resource_tracker.py, ``ensure_running``; loky's copy, loky/backend/resource_tracker.py.
-    """
+    """Return whether it is CPython's or loky's resource tracker (resource_tracker.py, ``ensure_running``)."""
     return any("backend.resource_tracker import main" in part for part in command) or any(
         "multiprocessing.resource_tracker import main" in part for part in command
     )
 
 
 def is_fork_server(command: Sequence[str]) -> bool:
-    """Return whether it forks the processes of the start method ``forkserver``; it ends with the interpreter.
-
-    Its forks share its command line. CPython, Lib/multiprocessing/forkserver.py, ``ensure_running``.
-    """
+    """Return whether it has the command line of a fork server and its forks (Lib/multiprocessing/forkserver.py)."""
     return any("multiprocessing.forkserver import main" in part for part in command)
 
 
 def is_loky_worker(command: Sequence[str]) -> bool:
-    """Return whether it is a worker of joblib's reusable executor, which ends when idle for some minutes.
-
-    loky, loky/backend/popen_loky_posix.py, ``Popen._launch``; joblib/externals/loky is a copy.
-    """
+    """Return whether it is a worker of joblib's reusable executor (loky, backend/popen_loky_posix.py)."""
     return any("loky.backend.popen_loky" in part for part in command)
 
 

@@ -41,7 +41,7 @@ class ProcessWatch:
         self._last_start: int | None = None
 
     def begin(self) -> None:
-        """Begin a test: processes that run now are not its own."""
+        """Note that a test begins: processes that run now are not its own."""
         self._begun = time.time()
         if not self._seen and not self._known and self._looked:
             return  # no process ran when the last test ended
@@ -59,11 +59,11 @@ class ProcessWatch:
         return _describe_left(candidates) if candidates else []
 
     def enter_setup(self) -> None:
-        """Begin a wider fixture's setup; setups may be nested."""
+        """Note that a wider fixture's setup begins; setups may be nested."""
         self._setups.append(set(self._look()))
 
     def adopt(self, owner: Hashable = None) -> None:
-        """End a wider fixture's setup: assign the processes that it has started to `owner`, not to a test."""
+        """Note that a wider fixture's setup has ended: its processes belong to `owner`, not to a test."""
         before = self._setups.pop() if self._setups else self._known
         new = {process for process in self._candidates() if process not in before}
         self._known |= new
@@ -79,7 +79,6 @@ class ProcessWatch:
         return _describe_left({process: parents[process] for process in processes if process in parents})
 
     def _look(self) -> dict[Process, int]:
-        """Return all descendants, with their parents' pids."""
         if not has_children():
             self._seen, self._last_start = {}, None
             return self._seen

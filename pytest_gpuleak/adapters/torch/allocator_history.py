@@ -62,7 +62,6 @@ class RecordedHistory:
         self.snapshot: dict[str, Any] | None = None
 
     def __enter__(self) -> RecordedHistory:  # noqa: PYI034 - typing has Self from 3.11 only
-        """Begin to record. Never raises."""
         try:
             self.why_not = self._begin()
         except Exception as error:  # noqa: BLE001 - without torch's private functions there is no history
@@ -71,7 +70,6 @@ class RecordedHistory:
         return self
 
     def __exit__(self, *exception: object) -> None:
-        """Take the snapshot and stop. Never raises."""
         if self._memory is None:
             return
         try:
@@ -218,7 +216,6 @@ def _history(block: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _reason(frames: Sequence[Frame], is_user_file: Callable[[str], bool]) -> tuple[str, Place | None]:
-    """Return in words what allocated a block, and the user's line if there is one."""
     if not frames:
         return NATIVE_TEXT, None
     for frame in frames:

@@ -1,7 +1,4 @@
-"""Read torch tensors and storages without importing torch (see `adapters.torch.lookup`).
-
-`reading` is loaded when there is something to read.
-"""
+"""Read torch tensors and storages without importing torch (see `lookup`); `reading` is loaded by the first read."""
 
 from __future__ import annotations
 
@@ -61,10 +58,7 @@ class TorchArrays:
         return handles
 
     def storage_users(self, array: object) -> int | None:
-        """Return the storage's reference count, including tensors that only C++ knows.
-
-        The storage's own Python object, created when it is first asked for, counts too and stays.
-        """
+        """Return the storage's reference count: all tensors, and its Python object once code has asked for it."""
         users: int | None = self._reading.users_of_storage(array)
         return users
 
@@ -82,10 +76,7 @@ class TorchArrays:
 
 
 class TorchStorages(TorchArrays):
-    """Reads storages that no tensor shares: ``tensor.untyped_storage()`` kept longer than its tensor.
-
-    A storage gets a Python object when code asks a tensor for it, which then lives as long as the memory.
-    """
+    """Reads storages that no tensor shares: ``tensor.untyped_storage()`` kept longer than its tensor."""
 
     name = "torch storages"
 

@@ -62,10 +62,7 @@ class TorchAccess:
         return safe_access.is_a(value, self.tensor_class)
 
     def read(self, tensor: Any, name: str) -> Any:
-        """Return a tensor's attribute, or the result of its method without arguments; None where torch raises.
-
-        Almost anything raises RuntimeError on a failed device, and much does for tensors of rare layouts.
-        """
+        """Return a tensor's attribute, or the result of its method without arguments; None where torch raises."""
         try:
             found = safe_access.class_dict(self.tensor_class)[name].__get__(tensor, type(tensor))
             return found() if type(found) is types.BuiltinFunctionType else found

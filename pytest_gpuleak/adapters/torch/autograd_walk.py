@@ -42,13 +42,7 @@ _spent = [0]
 
 
 class Place(NamedTuple):
-    """Where a walk met a node.
-
-    Attributes:
-        above: the id of the node that leads to it; None for a start of the walk.
-        position: its position in the ``next_functions`` of `above`.
-        distance: its distance in nodes from the walk's start.
-    """
+    """How a walk met a node: from the node `above` (None: a start), at a position in its ``next_functions``."""
 
     above: int | None
     position: int

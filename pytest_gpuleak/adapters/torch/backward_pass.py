@@ -33,13 +33,11 @@ _STEP_S: Final = 0.0005
 _STEPS: Final = 7
 """Waits grow by a step up to this many, to stay out of phase with a training thread's passes."""
 _MOST_LOOKS: Final = 400
-"""Limit of checks in `WAIT_S` if a test has stopped the clock (freezegun in a wider fixture). A check takes three
-switch intervals, 5 ms each by default."""
+"""Limit of checks in `WAIT_S` if a test has stopped the clock (freezegun). A check takes 3 switch intervals (15 ms)."""
 _MOST_SPINS: Final = 2_000_000
 """Limit of clock readings while other threads run, for the same reason: a tenth of a second or more."""
 _HALF_A_TICK_S: Final = 5e-7
-"""Added because Python truncates the interval to whole microseconds: it returns slightly less than 0.0001 s for
-0.0001."""
+"""Compensates that Python truncates the switch interval to whole microseconds."""
 
 
 @contextlib.contextmanager
@@ -81,10 +79,7 @@ def _let_through(interval: float) -> None:
 
 
 def _any_in_engine() -> bool:
-    """Return whether any thread is in torch's autograd package, and so possibly in a backward pass.
-
-    A C++ thread that runs a device's pass has a Python thread waiting for it there.
-    """
+    """Return whether a thread is in torch's autograd package. For C++ threads' passes, a Python thread waits there."""
     path = (safe_access.module_dict(torch_module("torch.autograd")) or {}).get("__file__")
     if type(path) is not str:
         return False

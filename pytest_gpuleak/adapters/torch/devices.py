@@ -3,11 +3,12 @@
 A device is read once its allocator has served this process. The figures come from:
 
 - CUDA and ROCm (both `cuda`): `torch._C._cuda_memoryStats`, which copies counters under a lock without a call to the
-  device (`DeviceCachingAllocator::getStats`, c10/cuda/CUDACachingAllocator.cpp) and includes blocks of
-  `torch.cuda.MemPool` and graphs. `cudaMallocAsync` asks the driver's pool and "returns 0s without creating a context"
-  (c10/cuda/CUDAMallocAsyncAllocator.cpp), without requested and active bytes. With `PYTORCH_NO_CUDA_MEMORY_CACHING`, a
-  pluggable allocator or `torch.cuda.caching_allocator_enable(False)` nothing is counted: then there is no reading, and
-  `TorchDevices.absent` says why.
+  device (`DeviceCachingAllocator::getStats`, c10/cuda/CUDACachingAllocator.cpp). It includes blocks of
+  `torch.cuda.MemPool` and graphs; with expandable segments `reserved` is the mapped memory. `cudaMallocAsync` asks the
+  driver's pool, "returns 0s without creating a context" (c10/cuda/CUDAMallocAsyncAllocator.cpp), and knows no requested
+  or active bytes. With `PYTORCH_NO_CUDA_MEMORY_CACHING`, a pluggable allocator or
+  `torch.cuda.caching_allocator_enable(False)` nothing is counted: then there is no reading, and `TorchDevices.absent`
+  says why.
 - Other accelerators (`xpu`, `mtia`, `hpu`, PrivateUse1): the functions of the same names on `torch.<device>`, where
   they exist, once its `is_initialized()` is true.
 - MPS: `torch._C._mps_currentAllocatedMemory`; the driver's memory as reserved; no peaks.
@@ -110,7 +111,6 @@ class TorchDevices:
         self._views.clear()
 
     def _counters(self, torch: Any) -> Iterator[DeviceCounters]:
-        """Yield the counters of each type of device that this process has initialised."""
         # Imported here because most runs use no device.
         from pytest_gpuleak.adapters.torch.peak_counters import CudaCounters, ModuleCounters
 
@@ -182,7 +182,7 @@ _is_initialized = methodcaller("get", "_initialized", True)
 
 
 class _Flags:
-    """Tells by a few flags, looked up again only when torch gains or loses a name, that no device can have been used."""
+    """Tells by a few flags that no device can have been used; finds them again when torch gains or loses a name."""
 
     def __init__(self) -> None:
         self._base: type | None = None

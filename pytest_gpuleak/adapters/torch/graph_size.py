@@ -30,14 +30,10 @@ def retained_by_graph(
     tensors) and the bytes of these storages, each once. Leaves out storages of `tensors`, counted elsewhere, and of the
     graph's leaves (``AccumulateGrad.variable``, usually parameters), which live with their model.
 
-    torch keeps a Python object for each saved tensor that is read first, and for its storage, until that is freed.
-    Unreadable parts are skipped, and so are parts too deep to be read safely (see `adapters.torch.autograd_walk`): a
-    count of hundreds of nodes on one path is a lower bound. The same holds after `budget_s` seconds or `max_nodes`
-    nodes.
-
-    Returns:
-        None if no tensor has a graph, or other threads keep running backward passes (see
-        `adapters.torch.backward_pass`).
+    torch keeps a Python object for each saved tensor that is read first, and for its storage, until that is freed. The
+    count is a lower bound where parts are unreadable or too deep to be read safely (see
+    `adapters.torch.autograd_walk`), and after `budget_s` seconds or `max_nodes` nodes. None without a graph, or if
+    other threads keep running backward passes (see `adapters.torch.backward_pass`).
     """
     access = TorchAccess.of_loaded()
     if access is None:
@@ -72,7 +68,6 @@ def _count(access: TorchAccess, tensors: Sequence[Any], deadline: Deadline, max_
 
 
 def _tensors_of(access: TorchAccess, node: Any) -> Iterable[Any]:
-    """Yield the tensors that a node keeps alive by itself."""
     values = [saved.value for saved in access.saved(node)]
     if access.is_custom(node):
         values.extend(_contents(safe_access.instance_dict(node)))
@@ -84,7 +79,6 @@ def _tensors_of(access: TorchAccess, node: Any) -> Iterable[Any]:
 
 
 def _contents(value: Any) -> list[Any]:
-    """Return the contents of a plain container, one level deep."""
     if type(value) is dict:
         return list(value.values())
     return list(value) if type(value) is tuple or type(value) is list else []

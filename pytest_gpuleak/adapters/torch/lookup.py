@@ -70,10 +70,7 @@ class TorchLookup:
         self.module = weakref.ref(module)
 
     def _search_classes(self) -> None:
-        """Find a torch that was imported and removed from `sys.modules` before the plugin looked.
-
-        The import system remembers the folder of each package searched, so a changed count triggers the search.
-        """
+        """Find a torch that was imported and removed again: its folder stays in `sys.path_importer_cache`."""
         if len(sys.path_importer_cache) == self.folders:
             return
         folders = list(sys.path_importer_cache)
@@ -89,7 +86,7 @@ class TorchLookup:
                         return
 
     def _why_broken(self) -> str:
-        """Return why torch is broken: its C++ side was initialised twice. An import that stops before that does no harm."""
+        """Return why torch is broken: C++ initialised twice. An import that stops before that does no harm."""
         first = self.module()
         if first is None:
             return ""
@@ -120,10 +117,7 @@ def loaded_torch() -> Any:
 
 
 def torch_module(name: str) -> Any:
-    """Return a module of the loaded torch by its dotted name; None if it is not imported.
-
-    Its package's attributes come first, since `sys.modules` may have a mock for it, or nothing.
-    """
+    """Return a module of the loaded torch, or None: from its package first, since `sys.modules` may have a mock."""
     torch = loaded_torch()
     found = None if torch is None else find_module(torch, name)
     if found is None:
@@ -139,7 +133,7 @@ def torch_class(module: str, name: str) -> type | None:
 
 
 def find_module(torch: types.ModuleType, name: str) -> types.ModuleType | None:
-    """Return the module that a dotted name leads to from `torch` by attributes; None if a part is no module of that name."""
+    """Return the module that a dotted name leads to from `torch` by attributes; None if a part is missing."""
     found, path = torch, "torch"
     for part in name.split(".")[1:]:
         path = f"{path}.{part}"

@@ -30,7 +30,6 @@ class TorchModules:
 
 
 def _is_module(value: object, *names: str) -> bool:
-    """Return whether a class of torch.nn with one of these names is among the bases of `value`."""
     return any(
         safe_access.class_name(cls) in names and safe_access.in_package(cls, "torch.nn.modules")
         for cls in safe_access.mro(type(value))

@@ -3,11 +3,11 @@
 The collector sees a node's hooks only if no other reference to the node exists (traverse_node,
 torch/csrc/autograd/python_cpp_function.cpp), so never within a graph. But ``node.register_hook(hook)`` passes the
 node's dict to ``Function._register_hook(dict, hook)`` in Python (registerFunctionHook, same file), and stops if that
-raises. So the walk registers a dummy while a replacement of that function notes the dict and raises: nothing is
-registered, and hooks of other threads are.
+raises. So the walk registers a dummy while a replacement of that function notes the dict and raises. Only other
+threads' hooks are registered meanwhile.
 
-A hook on a tensor (``tensor.register_hook``) is visible while the tensor lives. Afterwards its node keeps the hooks
-where no path leads: they appear as ``hooks of an autograd graph``.
+A hook on a tensor (``tensor.register_hook``) is visible while the tensor lives. Afterwards no path leads to the hooks
+that its node keeps: they appear as ``hooks of an autograd graph``.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ class NodeHooks:
                 hooks = self._noted.pop()
                 if hooks is not None:
                     found.append((hooks, edge))
-            except Exception:  # noqa: BLE001 - a node whose graph is gone
+            except Exception:  # noqa: BLE001 - the node's graph was freed
                 continue
             else:  # another torch's way to register: undo it and stop
                 self._ready = False

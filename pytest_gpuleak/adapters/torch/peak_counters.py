@@ -38,12 +38,7 @@ STATISTICS = ("memory_stats_as_nested_dict", "memory_stats")
 
 
 class DeviceCounters(Protocol):
-    """The counters of a device type that this process has initialised.
-
-    Attributes:
-        type: torch's name of the type: ``cuda``.
-        resets: whether its peaks can be reset.
-    """
+    """The counters of a device type in use, such as ``cuda``; `resets` tells whether its peaks can be reset."""
 
     type: str
     resets: bool
@@ -163,7 +158,7 @@ class ModuleCounters:
         return True
 
     def figures(self, index: int) -> Figures:
-        """Return the figures from the statistics in one call if they have the usual names, else function by function."""
+        """Return the figures from the statistics if they have the usual names, else function by function."""
         if self._statistics is not None:
             statistics = self._statistics(index)
             figures = from_nested(statistics) if "allocated_bytes" in statistics else from_flat(statistics)

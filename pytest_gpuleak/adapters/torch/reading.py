@@ -59,7 +59,7 @@ class TensorReference:
 
 
 def storage_of(array: object) -> int:
-    """Return the address of a tensor's StorageImpl; of its TensorImpl for layouts without a storage (sparse, opaque)."""
+    """Return the address of a tensor's StorageImpl; of its TensorImpl if the layout has no storage (sparse)."""
     torch = torch_lookup.loaded_torch()
     with torch._C.DisableTorchFunction():
         return storage_key(torch, array)
@@ -168,7 +168,6 @@ class _Texts:
         self._known: dict[Any, str] = {}
 
     def of(self, value: Any) -> str:
-        """Return the cached text of a ``torch.dtype`` or ``torch.device``."""
         text = self._known.get(value)
         if text is None:
             text = self._known[value] = str(value).removeprefix("torch.")
@@ -215,7 +214,6 @@ def _has_data(torch: Any, array: Any, storage: Any) -> bool:
 
 
 def _sparse_bytes(tensor: Any, array: Any) -> int:
-    """Return the bytes of a sparse tensor's parts, or of an opaque (mkldnn) tensor's elements."""
     layout = str(tensor.layout.__get__(array))
     if layout == "torch.sparse_coo":
         parts = [tensor._indices(array), tensor._values(array)]

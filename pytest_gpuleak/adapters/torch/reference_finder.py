@@ -21,10 +21,10 @@ class TorchReferences:
     """Searches live tensors, autograd nodes and scripted modules."""
 
     def owner_counter(self) -> Callable[[object], int | None]:
-        """Return a counter of a tensor's C++ owners, by ``Tensor._use_count`` (torch/csrc/autograd/python_variable_methods).
+        """Return a counter of a tensor's C++ owners, by ``Tensor._use_count`` without the Python object.
 
-        The count includes the Python object. Since torch 2.10 the other owners together hold one reference to it; a
-        torch without the count held none.
+        Since torch 2.10 these owners together hold one reference to the Python object; in a torch without the count
+        they hold none (torch/csrc/autograd/python_variable_methods).
         """
         tensor_class = torch_class("torch._C", "TensorBase")
         if tensor_class is None:
@@ -64,7 +64,6 @@ class TorchReferences:
 
 
 def _has_graph(access: TorchAccess, value: Any) -> bool:
-    """Return whether a tensor has an autograd graph, or its gradient or an attribute may have one."""
     if not access.is_tensor(value) or not access.read(value, "requires_grad"):
         return False
     if not access.read(value, "is_leaf") or safe_access.instance_dict(value):

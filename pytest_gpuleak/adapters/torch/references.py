@@ -37,10 +37,7 @@ _CENSUS_REFERENCES: Final = 3
 
 
 def held_by_torch_alone(tensors: list[Any]) -> set[int]:
-    """Return the ids of tensors whose Python objects torch alone keeps for C++ owners, perhaps since a search read them.
-
-    The reference from the list itself does not count.
-    """
+    """Return the ids of tensors whose Python objects torch alone keeps. References from the list do not count."""
     access = TorchAccess.of_loaded()
     found: set[int] = set()
     if access is not None:
@@ -94,7 +91,7 @@ class LiveTorchObjects:
         known: Collection[tuple[int, int]],
         deadline: Deadline,
     ) -> list[Link]:
-        """Find the references to `wanted`; none while other threads run backward passes (`adapters.torch.backward_pass`)."""
+        """Find the references to `wanted`; none while other threads run backward passes (see `backward_pass`)."""
         if not wanted:
             return []
         with self.access.quiet(), no_backward_running(deadline.left()) as resting:
@@ -104,8 +101,6 @@ class LiveTorchObjects:
 
 
 class _Finder:
-    """The search for one set of wanted objects."""
-
     def __init__(
         self,
         census: LiveTorchObjects,
@@ -163,7 +158,6 @@ class _Finder:
         return id(node) not in self._unheld and getrefcount(node) > _CENSUS_REFERENCES + 2
 
     def _note(self, parent: Any, child: Any, edge: str) -> None:
-        """Note a link, unless it is known."""
         count = self._counts.get(id(child), 0)
         if edge and (id(parent), id(child)) not in self._known and count < MAX_LINKS:
             self._counts[id(child)] = count + 1
@@ -171,10 +165,7 @@ class _Finder:
             self._missing.discard(id(child))
 
     def _bases_and_gradients(self, tensors: Sequence[Any]) -> None:
-        """Note views of the wanted tensors, and tensors whose gradients they are.
-
-        Compare storages and shapes first, since reading a tensor's gradient gives it a Python object.
-        """
+        """Note views and gradients. Compare storages and shapes first: reading a gradient gives it a Python object."""
         access = self._access
         storages: set[int | None] = set()
         shapes: set[tuple[int, ...]] = set()
@@ -202,12 +193,11 @@ class _Finder:
         return bool(self._access.read(tensor, "is_leaf") or self._access.read(tensor, "retains_grad"))
 
     def _shape(self, tensor: Any) -> tuple[int, ...]:
-        """Return the lengths of a tensor's dimensions, without symbolic lengths."""
         shape = self._access.read(tensor, "shape")
         return tuple([length for length in shape if type(length) is int]) if safe_access.is_a(shape, tuple) else ()
 
     def _graphs(self, origins: Sequence[tuple[Any, str]], nodes: Sequence[Any]) -> None:
-        """Note what the graphs hold that start at nodes, or at tensors read from objects by an edge."""
+        """Note the wanted objects in the graphs that start at nodes, or at tensors read from objects by an edge."""
         access = self._access
         walk = GraphWalk(access, self._deadline)
         for owner, edge in origins:

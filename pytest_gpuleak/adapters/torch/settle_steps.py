@@ -39,7 +39,7 @@ class DeviceStep:
                 return
             with torch_in_place():
                 self.act(torch)
-        except Exception:  # noqa: BLE001 - the next reading tells of a device that fails
+        except Exception:  # noqa: BLE001 - the next reading reports a failed device
             return
         yield
 

@@ -23,7 +23,7 @@ _SETTINGS = (
 
 
 def keep_states() -> list[Restore]:
-    """Note torch's settings and the generators in modules' globals and of CUDA devices: others are untracked by `gc`."""
+    """Note torch's settings, and the generators of modules' globals and CUDA devices (the collector tracks none)."""
     torch = loaded_torch()
     if torch is None:
         return []

@@ -27,10 +27,7 @@ _STEPS_A_TENSOR: Final = 32
 
 
 def reveal(devices: set[str]) -> dict[str, list[object]]:
-    """Give the gradients on these devices that only C++ knew a Python object, and return them by device.
-
-    torch keeps the object as long as the gradient lives, so each is found only once.
-    """
+    """Give gradients on these devices that only C++ knew a lasting Python object; return them by device."""
     access = TorchAccess.of_loaded()
     if access is None:
         return {}
