@@ -1,5 +1,4 @@
-"""What is foreign: array frameworks, counters of the host and the driver, other processes.
+"""Adapters to foreign code: array frameworks, counters of the host and the driver, other processes.
 
-It may import `heap` and `model`.
-A new framework or probe is a folder or a file here, and a row in `registry`.
+They may import `heap` and `model`. Add a framework or probe as a folder or file here, and a row in `registry`.
 """

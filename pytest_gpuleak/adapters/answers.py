@@ -1,4 +1,4 @@
-"""Checking what a conftest.py's framework returns."""
+"""Check the values that a conftest.py's framework returns."""
 
 from __future__ import annotations
 
@@ -10,53 +10,50 @@ from pytest_gpuleak.heap.classes import is_kind_of
 _T = TypeVar("_T")
 
 
-class WrongAnswer(TypeError):  # noqa: N818 - told by its message: what was returned, and what is accepted
-    """A framework's method returned something that is not accepted."""
+class WrongAnswer(TypeError):  # noqa: N818 - its message gives the value returned and the values accepted
+    """Raised when a framework's method returns a value that is not accepted."""
 
 
 def is_named(value: object, kind: type) -> bool:
-    """Whether an object is of a class of ours, by its name.
-
-    A framework that was loaded before may have the class from another copy of this package's module.
-    """
+    """Return whether a value's class has this class's name: it may come from another copy of this package's module."""
     return bool(type.__dict__["__qualname__"].__get__(type(value)) == kind.__qualname__)
 
 
 def of_type(value: _T, kind: type) -> _T:
-    """Return a value of exactly this type. Raises WrongAnswer for any other."""
+    """Return the value if its type is exactly this type. Raises WrongAnswer for any other."""
     if type(value) is not kind:
         raise WrongAnswer(f"returned {shown(value)}, accepted is a {kind.__name__}")
     return value
 
 
 def text_of(value: object) -> str:
-    """Return a text. Raises WrongAnswer for any other object."""
+    """Return the value if it is a `str`. Raises WrongAnswer for any other."""
     if type(value) is not str:
         raise WrongAnswer(f"returned {shown(value)}, accepted is a text")
     return value
 
 
 def size_of(value: object) -> int:
-    """Return a number of bytes or of objects. Raises WrongAnswer for any other object, and below 0."""
+    """Return a number of bytes or objects. Raises WrongAnswer for any other value and below 0."""
     return whole(value, "a number, 0 or more", least=0)
 
 
 def size_or_none(value: object) -> int | None:
-    """Return a size, or None. Raises WrongAnswer for any other object."""
+    """Return a size, or None. Raises WrongAnswer for any other value."""
     return None if value is None else size_of(value)
 
 
 def of_class(value: Any, kind: type) -> Any:
-    """Return an object of a class of ours. Raises WrongAnswer for any other."""
+    """Return the value if its class has this name (`is_named`). Raises WrongAnswer for any other."""
     if not is_named(value, kind):
         raise WrongAnswer(f"returned {shown(value)}, accepted is a {kind.__name__}")
     return value
 
 
 def whole(value: object, accepted: str, least: int | None = None) -> int:
-    """Return a number as an `int`. Raises WrongAnswer for any other object, and for a number below `least`."""
+    """Return a number as an `int`. Raises WrongAnswer for any other value, and for a number below `least`."""
     try:
-        number = operator.index(value)  # type: ignore[arg-type] # what has no index raises
+        number = operator.index(value)  # type: ignore[arg-type] # an object without an index raises
     except TypeError:
         number = None
     if number is None or (least is not None and number < least):
@@ -65,7 +62,7 @@ def whole(value: object, accepted: str, least: int | None = None) -> int:
 
 
 def shown(value: object) -> str:
-    """Return a value in an error: numbers and short texts as they are, of all else the type."""
+    """Return a value as text for an error: numbers and short texts as they are, else the type."""
     if value is None or type(value) in (int, float, bool):
         return repr(value)
     if type(value) is str:

@@ -1,4 +1,4 @@
-"""Telling arrays from other objects: by their types alone, since everything else of a stranger's object is his code."""
+"""Tell arrays from other objects by type alone: reading anything else of an object may run user code."""
 
 from __future__ import annotations
 
@@ -21,38 +21,36 @@ _read_name = type.__dict__["__name__"].__get__
 _read_flags = type.__dict__["__flags__"].__get__
 
 
-# Nearly all that is born in a test is of one of these, which never die: their ids hold.
 _PLAIN: dict[int, type] = {
     id(kind): kind
     for kind in (dict, list, tuple, set, frozenset, type, types.FunctionType, types.MethodType,
                  types.BuiltinFunctionType, types.CellType, types.FrameType, types.TracebackType, types.GeneratorType,
                  types.ModuleType, property)
 }  # fmt: skip
-"""Types that are no arrays, and never go, by id."""
+"""Types that are no arrays and live as long as the process, by id: such an id is never reused."""
 
 _FEW = 1000
 _AT_ONCE = 4096
-"""Objects that are looked at in one go."""
+"""Objects that are examined in one batch."""
 
 _HEAP_TYPE = 1 << 9
-"""Py_TPFLAGS_HEAPTYPE: not set for a type that is a static structure (Include/object.h)."""
+"""Py_TPFLAGS_HEAPTYPE (Include/object.h): not set for a type that is a static C structure."""
 
 _PERMANENT = frozenset({"_pytest", "pluggy", "pytest_gpuleak", *sys.stdlib_module_names} - {"__main__"})
 
 
 def select_arrays(objects: list[object], bases: list[type]) -> list[object]:
-    """Those of `objects` that are arrays of one of the `bases`.
+    """Return the objects that are arrays of one of the `bases`.
 
-    The memo is keyed by ids and dies with the call: one that lived longer would keep types alive, and every MagicMock
-    has a type of its own that reaches its call arguments. Types that live as long as the process are remembered.
+    The memo of types is keyed by id and dies with the call, since keeping a MagicMock's own type alive would keep its
+    call arguments alive. Only types that live as long as the process are remembered.
     """
     if len(objects) < _FEW and _PLAIN.keys() >= set(map(id, map(type, objects))):
-        return []  # what a test without arrays leaves
+        return []  # a test without arrays leaves plain objects only
     wanted, arrays, known = set(map(id, bases)), set[int](), set(_PLAIN)
     found: list[object] = []
     for start in range(0, len(objects), _AT_ONCE):
         part = objects[start : start + _AT_ONCE]
-        # In C, since nearly all are of a type that is known: the others are looked at one by one.
         kinds = list(map(id, map(type, part)))
         strange = set(kinds).difference(known)
         for candidate in compress(part, map(strange.__contains__, kinds)):
@@ -71,7 +69,7 @@ def select_arrays(objects: list[object], bases: list[type]) -> list[object]:
 
 
 def _outlives_tests(kind: type) -> bool:
-    """Whether a type never goes, so that its id stays its own: one written in C, or a library's that all tests share."""
+    """Return whether a type is never freed and its id never reused: a static C type, or a class of a shared library."""
     if not _read_flags(kind) & _HEAP_TYPE:
         return True
     module = _read_module(kind)
@@ -82,7 +80,7 @@ def _outlives_tests(kind: type) -> bool:
 
 
 def walk_arrays(value: object, base: type) -> Iterator[object]:
-    """The arrays of type `base` in a value or in nested exact lists, tuples and dicts of a framework's own making."""
+    """Yield the arrays of type `base` in a value, or nested in it in exact lists, tuples and dicts."""
     if is_kind_of(type(value), base):
         yield value
     elif type(value) is list or type(value) is tuple:
@@ -94,7 +92,7 @@ def walk_arrays(value: object, base: type) -> Iterator[object]:
 
 
 def array_types(frameworks: Sequence[ArrayFramework]) -> list[type]:
-    """The array classes of the frameworks that the tests have imported so far."""
+    """Return the array classes of the frameworks that the tests have imported so far."""
     bases = []
     for framework in frameworks:
         base = framework.array_type()
@@ -104,7 +102,7 @@ def array_types(frameworks: Sequence[ArrayFramework]) -> list[type]:
 
 
 def framework_of(array: object, frameworks: Sequence[ArrayFramework]) -> ArrayFramework:
-    """The framework that an array belongs to. Raises LookupError for an object that is no array."""
+    """Return the framework that an array belongs to. Raises LookupError for an object that is no array."""
     for framework in frameworks:
         base = framework.array_type()
         if base is not None and is_kind_of(type(array), base):
@@ -113,7 +111,6 @@ def framework_of(array: object, frameworks: Sequence[ArrayFramework]) -> ArrayFr
 
 
 def find_arrays(identities: set[int], objects: list[object], bases: list[type]) -> list[object]:
-    """The arrays among `objects` whose id is in `identities`."""
-    # By id first, in C: one set look-up an object. Mostly all of them have died, and nothing is left to do.
+    """Return the arrays among `objects` whose id is in `identities`."""
     alive = identities.intersection(map(id, objects))
     return select_arrays(list(compress(objects, map(alive.__contains__, map(id, objects)))), bases) if alive else []

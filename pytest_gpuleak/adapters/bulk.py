@@ -1,4 +1,4 @@
-"""Reading and holding many arrays: a test may leave 100,000, and what is asked once a framework is not asked for each."""
+"""Read and hold many arrays at once, so that a framework's classes and functions are looked up once for all of them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def read_arrays(arrays: Iterable[object], frameworks: Sequence[ArrayFramework]) -> dict[int, ArrayReading]:
-    """Return the metadata of those arrays that own memory, by their ids. Raises LookupError for what is no array."""
+    """Return the metadata of the arrays that own memory, by id. Raises LookupError for an object that is no array."""
     readings: dict[int, ArrayReading] = {}
     for framework, group in _groups(arrays, frameworks):
         found = read_many(framework, group)
@@ -24,7 +24,7 @@ def read_arrays(arrays: Iterable[object], frameworks: Sequence[ArrayFramework]) 
 
 
 def hold_arrays(arrays: Iterable[object], frameworks: Sequence[ArrayFramework]) -> dict[int, StorageHandle]:
-    """Return weak handles on the memory of arrays, by their ids. Raises LookupError for what is no array."""
+    """Return weak handles on the memory of arrays, by id. Raises LookupError for an object that is no array."""
     handles: dict[int, StorageHandle] = {}
     for framework, group in _groups(arrays, frameworks):
         handles.update((id(array), one) for array, one in zip(group, hold_many(framework, group), strict=True))
@@ -32,19 +32,19 @@ def hold_arrays(arrays: Iterable[object], frameworks: Sequence[ArrayFramework]) 
 
 
 def read_many(framework: ArrayFramework, arrays: Sequence[object]) -> list[ArrayReading | None]:
-    """Return what a framework reads of each of its arrays, at once where it can."""
+    """Return the metadata of each of a framework's arrays, in one call where the framework has `read_many`."""
     many: Callable[[Sequence[object]], list[ArrayReading | None]] | None = getattr(framework, "read_many", None)
     return [framework.read(array) for array in arrays] if many is None else many(arrays)
 
 
 def hold_many(framework: ArrayFramework, arrays: Sequence[object]) -> list[StorageHandle]:
-    """Return a framework's weak handles on each of its arrays, at once where it can."""
+    """Return a weak handle on each of a framework's arrays, in one call where the framework has `hold_many`."""
     many: Callable[[Sequence[object]], list[StorageHandle]] | None = getattr(framework, "hold_many", None)
     return [framework.hold(array) for array in arrays] if many is None else many(arrays)
 
 
 def read_live_arrays(frameworks: Sequence[ArrayFramework]) -> Iterator[tuple[int, ArrayReading]]:
-    """Yield the id and the metadata of each live array that owns memory, found in a walk over the whole heap."""
+    """Walk the whole heap and yield the id and the metadata of each live array that owns memory."""
     with whole_heap():
         arrays = select_arrays(get_objects(), array_types(frameworks))
     for array in arrays:
@@ -54,21 +54,20 @@ def read_live_arrays(frameworks: Sequence[ArrayFramework]) -> Iterator[tuple[int
 
 
 def keep_largest(readings: dict[int, ArrayReading], reading: ArrayReading) -> None:
-    """Put a reading among those by storage: of the arrays that share one, that which shows most of it."""
+    """Store a reading by its storage; of arrays that share a storage, keep the reading with most bytes."""
     known = readings.get(reading.storage)
     if known is None or known.bytes < reading.bytes:
         readings[reading.storage] = reading
 
 
 def storages_of(arrays: Iterable[object], frameworks: Sequence[ArrayFramework]) -> set[int]:
-    """Return the keys of the memory behind arrays. Raises LookupError for what is no array."""
+    """Return the keys of the memory behind arrays. Raises LookupError for an object that is no array."""
     return {framework.storage(array) for framework, group in _groups(arrays, frameworks) for array in group}
 
 
 def _groups(
     arrays: Iterable[object], frameworks: Sequence[ArrayFramework]
 ) -> Iterator[tuple[ArrayFramework, list[object]]]:
-    """Yield the arrays of each framework."""
     by_type: dict[int, list[object]] = {}  # by the type's id: the arrays keep their types alive
     for array in arrays:
         by_type.setdefault(id(type(array)), []).append(array)

@@ -1,4 +1,4 @@
-"""Which of the user's lines created a storage."""
+"""Find the user's line that created a storage."""
 
 from __future__ import annotations
 
@@ -13,11 +13,7 @@ MAX_CODE_LENGTH = 200
 
 
 class OriginTable(Mapping[int, Origin]):
-    """The creating line by storage key: file names and numbers alone, no frames.
-
-    Args:
-        is_user_file: whether a source file is the user's own, neither torch nor another installed framework.
-    """
+    """The creating line by storage key. Keeps file names and line numbers, no frames."""
 
     def __init__(self, is_user_file: Callable[[str], bool]) -> None:
         self._is_user_file = is_user_file
@@ -28,17 +24,17 @@ class OriginTable(Mapping[int, Origin]):
         self._notes = 0
 
     def note(self, key: int) -> None:
-        """The storage was made just now. A later storage at the same address replaces an earlier one."""
+        """Note the current line for a storage. A later storage at the same address replaces an earlier."""
         place = self._place()
         self._put(key, place)
 
     def note_if_unknown(self, key: int) -> None:
-        """The storage is seen now, and was made at the latest now."""
+        """Note the current line unless the storage has a line: it was created now or earlier."""
         if key not in self._places:
             self.note(key)
 
     def note_as(self, key: int, other: int) -> None:
-        """The storage was made when `other` was noted last, unless the storage itself was noted since."""
+        """Give the storage the line last noted for `other`, unless the storage was noted since."""
         if self._noted.get(key, 0) < self._noted.get(other, 0):
             self._put(key, self._places.get(other))
 
@@ -63,7 +59,7 @@ class OriginTable(Mapping[int, Origin]):
                 frame = frame.f_back  # type: ignore[assignment]
             return None
         finally:
-            del frame  # a frame left in a local of its own callee is a cycle
+            del frame  # a frame in a local of its own callee is a cycle
 
     def __getitem__(self, key: int) -> Origin:
         place = self._places[key]
@@ -82,5 +78,5 @@ class OriginTable(Mapping[int, Origin]):
 
 
 def printable(text: str) -> str:
-    """The text with control and other unprintable characters replaced, so that it cannot drive a terminal."""
+    """Replace control and other unprintable characters by ``?``, so that the text cannot drive a terminal."""
     return "".join(character if character.isprintable() else "?" for character in text)

@@ -1,7 +1,7 @@
-"""The plugin's own dependencies, imported when they are needed, whatever tests have put in their place.
+"""Import the plugin's own dependencies when they are needed, whatever tests have put in their place.
 
-Suites that test code which asks for GPUs put a mock of `pynvml` or `psutil` into `sys.modules`, some for the whole
-session. To call that would change what the tests count, and what it answers is no measurement.
+Test suites put mocks of `pynvml` or `psutil` into `sys.modules`, some for the whole session. Calling a mock would
+change its recorded calls, and its answer is no measurement.
 """
 
 from __future__ import annotations
@@ -24,12 +24,7 @@ _imported: dict[str, Any] = {}
 
 
 def import_dependency(name: str, *, required: bool = False) -> Any:
-    """Return one of the plugin's dependencies as it was installed. Raises ImportError where it is not.
-
-    Args:
-        name: the module.
-        required: whether it is imported even where None stands for it in `sys.modules`, which says that it is missing.
-    """
+    """Return a dependency as it was installed. Raises ImportError; `required` ignores None in `sys.modules`."""
     package = name.partition(".")[0]
     stands = dict.get(sys.modules, package, _ABSENT)
     if stands is None and not required:
@@ -45,7 +40,7 @@ def import_dependency(name: str, *, required: bool = False) -> Any:
 
 @contextlib.contextmanager
 def dependency_in_place(name: str) -> Iterator[None]:
-    """Have `sys.modules` show a dependency that was imported: psutil looks itself up there in each call."""
+    """Show an imported dependency in `sys.modules` within the context: psutil looks itself up there in each call."""
     if dict.get(sys.modules, name) is _imported[name]:
         yield
         return
@@ -55,7 +50,7 @@ def dependency_in_place(name: str) -> Iterator[None]:
 
 
 def is_installed(module: object) -> bool:
-    """Whether a module was imported from somewhere, and not made by hand."""
+    """Return whether a module was imported from a file rather than created by hand."""
     if not is_kind_of(type(module), types.ModuleType):
         return False
     spec = _module_dict(module).get("__spec__")
@@ -64,7 +59,7 @@ def is_installed(module: object) -> bool:
 
 @contextlib.contextmanager
 def _out_of_the_way(package: str) -> Iterator[None]:
-    """Take what stands for a package out of `sys.modules`, and put it back."""
+    """Remove a package's entries from `sys.modules` within the context, and restore them afterwards."""
     before = _entries(package)
     for name in before:
         sys.modules.pop(name, None)

@@ -1,4 +1,4 @@
-"""All frameworks of a run, asked together. What one of them may do alone is the guards' business (`adapters.guarded`)."""
+"""Ask all frameworks of a run together. `adapters.guarded` limits the faults of each."""
 
 from __future__ import annotations
 
@@ -22,15 +22,12 @@ if TYPE_CHECKING:
 
 
 class Frameworks:
-    """The frameworks whose arrays are watched, the plugin's own and those of a conftest.py.
-
-    Args:
-        members: the frameworks.
+    """The frameworks whose arrays are watched: the plugin's own and those from conftest.py files.
 
     Attributes:
-        members: the same, with those added since.
-        arrays: what reads their arrays, in the order in which it is asked; the same list throughout.
-        storages: what of these reads objects that stand for memory (`Framework.storages`).
+        members: the frameworks, including those added later.
+        arrays: their array readers, in the order in which they are asked; always the same list.
+        storages: those of `arrays` that read objects that stand for memory (`Framework.storages`).
     """
 
     def __init__(self, members: Iterable[Framework]) -> None:
@@ -51,7 +48,7 @@ class Frameworks:
 
     @property
     def broken(self) -> str:
-        """Why nothing can be checked any more; empty while all is well."""
+        """Return why nothing can be checked any more; empty unless a framework is broken."""
         for framework in self.members:
             why = framework.broken
             if why:
@@ -60,28 +57,28 @@ class Frameworks:
 
     @property
     def devices(self) -> list[DeviceProbe]:
-        """The counters of the frameworks' devices."""
+        """Return the device probes of all frameworks."""
         return [probe for framework in self.members if (probe := framework.devices) is not None]
 
     def device_space(self, device: str) -> DeviceSpace | None:
-        """See `Framework`."""
+        """Return the space on a device, from the first framework that knows it."""
         found = (framework.device_space(device) for framework in self.members)
         return next((space for space in found if space is not None), None)
 
     def release_cache(self, kinds: Collection[str]) -> list[str]:
-        """See `Framework`."""
+        """Release the cached memory of these kinds of devices; return the kinds released."""
         return [kind for framework in self.members for kind in framework.release_cache(kinds)]
 
     def settle_steps(self) -> list[SettleStep]:
-        """See `Framework`."""
+        """Return the settle steps of all frameworks."""
         return [step for framework in self.members for step in framework.settle_steps()]
 
     def reference_finders(self) -> list[ReferenceFinder]:
-        """See `Framework`."""
+        """Return the reference finders of all frameworks."""
         return [finder for framework in self.members for finder in framework.reference_finders()]
 
     def unread_arrays(self, devices: set[str]) -> dict[str, list[object]]:
-        """See `Framework`."""
+        """Return the arrays of all frameworks that only native code knew, by device."""
         found: dict[str, list[object]] = {device: [] for device in devices}
         for framework in self.members:
             for device, arrays in framework.unread_arrays(devices).items():
@@ -89,27 +86,27 @@ class Frameworks:
         return found
 
     def graph_size(self, arrays: Sequence[object], budget_s: float) -> Autograd | None:
-        """See `Framework`: of the first framework that knows a graph behind one of the arrays."""
+        """Return the graph size from the first framework that finds a graph behind one of the arrays."""
         found = (framework.graph_size(arrays, budget_s) for framework in self.members)
         return next((size for size in found if size is not None), None)
 
     def allocation_histories(self) -> list[AllocationHistory]:
-        """See `Framework.allocation_history`."""
+        """Return the recorders of all frameworks that can record allocations."""
         found = (framework.allocation_history() for framework in self.members)
         return [history for history in found if history is not None]
 
     def keep_states(self) -> list[Restore]:
-        """See `Framework`."""
+        """Note the states of all frameworks; return the functions that restore them."""
         return [restore for framework in self.members for restore in framework.keep_states()]
 
     @contextlib.contextmanager
     def in_place(self) -> Iterator[None]:
-        """See `Framework`."""
+        """Enter `Framework.in_place` of all frameworks."""
         with contextlib.ExitStack() as stack:
             for framework in self.members:
                 stack.enter_context(framework.in_place())
             yield
 
     def is_distributed(self) -> bool:
-        """See `Framework`."""
+        """Return whether any framework runs as one rank of several."""
         return any(framework.is_distributed() for framework in self.members)

@@ -1,7 +1,7 @@
-"""A framework whose faults cost what they touch and no more: for what a conftest.py brings, and for suspects for all.
+"""Guard the arrays of a framework, so that its faults affect only the arrays concerned.
 
-An array that cannot be read is left out, and the fault is noted, so that its test is not called clean. What a method
-returns is checked, since a wrong type would only show later, far from whoever returned it.
+An array that cannot be read is left out, and the fault is noted so that its test is not called clean. Returned values
+are checked at once: a wrong type would otherwise fail later, far from its source.
 """
 
 from __future__ import annotations
@@ -24,62 +24,56 @@ if TYPE_CHECKING:
     GuardMaker = Callable[[str], AbstractContextManager[Any]]
 
 METHODS = ("array_type", "storage", "read", "hold", "storage_users", "trace_origins")
-"""The methods that a framework must have (`ArrayFramework`)."""
+"""The methods of `ArrayFramework` that are required."""
 
 
 def missing_methods(framework: object) -> list[str]:
-    """List the methods of `ArrayFramework` that an object does not have."""
+    """Return the methods of `ArrayFramework` that an object lacks."""
     return [name for name in METHODS if not callable(getattr(framework, name, None))]
 
 
 class GuardedArrays:
-    """One framework's arrays behind guards.
-
-    Args:
-        framework: the framework.
-        name: its name, as text.
-        guard: gives the context that a method of it is called in, by the method's name; an error ends it and is noted.
-    """
+    """One framework's arrays; `guard` returns a method's context by its name, which ends at an error and notes it."""
 
     def __init__(self, framework: ArrayFramework, name: str, guard: GuardMaker) -> None:
         self.name = name
         self._framework = framework
         self._guard = guard
-        # What we have written ourselves gives right answers or raises, and its handles raise nothing.
+        # The plugin's own adapters return right values or raise, and their handles never raise: no check needed.
         self._is_ours = type(framework).__module__.startswith(f"{__package__}.")
 
     def array_type(self) -> type | None:
-        """See `ArrayFramework`. None where the framework cannot say."""
+        """Return the array class; None where the framework fails."""
         with self._guard("array_type"):
             kind: object = self._framework.array_type()
             if kind is None:
                 return None
-            # `object` would make an array of everything that a test creates.
+            # With `object`, everything that a test creates would be an array.
             if not is_kind_of(type(kind), type) or kind is object:
                 raise WrongAnswer(f"returned {shown(kind)}, accepted are a class of arrays and None")
             return kind  # type: ignore[return-value] # by its metaclass
         return None
 
     def storage(self, array: object) -> int:
-        """See `ArrayFramework`. Where the framework cannot say, the array shares its memory with no other."""
+        """Return the storage key; where the framework fails, the array's id, as of memory that it does not share."""
         with self._guard("storage"):
             return whole(self._framework.storage(array), "a number")
         return id(array)
 
     def read(self, array: object) -> ArrayReading | None:
-        """See `ArrayFramework`. None where the framework cannot say."""
+        """Return the checked metadata; None where the framework fails."""
         with self._guard("read"):
             return _checked_or_none(self._framework.read(array), array)
         return None
 
     def hold(self, array: object) -> StorageHandle:
-        """See `ArrayFramework`. Where the framework gives no handle, one on the array itself."""
+        """Return a weak handle on the memory; where the framework fails, on the array itself."""
         with self._guard("hold"):
             return _GuardedHandle(self._framework.hold(array), self._guard)
         return _ArrayHandle(array)
 
     def read_many(self, arrays: Sequence[object]) -> list[ArrayReading | None]:
-        """As `read`, for each; one by one, behind a guard each, only where one of them fails."""
+        """Return the metadata of each array. Guard the arrays one by one only if the call for all of them fails."""
         with contextlib.suppress(Exception):
             if self._is_ours:
                 return read_many(self._framework, arrays)
@@ -87,7 +81,7 @@ class GuardedArrays:
         return [self.read(array) for array in arrays]
 
     def hold_many(self, arrays: Sequence[object]) -> list[StorageHandle]:
-        """As `hold`, for each; one by one, behind a guard each, only where one of them fails."""
+        """Return a handle for each array. Guard the arrays one by one only if the call for all of them fails."""
         with contextlib.suppress(Exception):
             if self._is_ours:
                 return hold_many(self._framework, arrays)
@@ -95,7 +89,7 @@ class GuardedArrays:
         return [self.hold(array) for array in arrays]
 
     def storage_users(self, array: object) -> int | None:
-        """See `ArrayFramework`. None where the framework cannot say."""
+        """Return how many share the array's memory; None where the framework fails."""
         with self._guard("storage_users"):
             users: object = self._framework.storage_users(array)
             return None if users is None else whole(users, "a number or None")
@@ -103,17 +97,14 @@ class GuardedArrays:
 
     @contextlib.contextmanager
     def trace_origins(self, is_user_file: Callable[[str], bool]) -> Iterator[OriginLog]:
-        """See `ArrayFramework`. An empty log where the framework cannot trace.
-
-        What the body raises is the test's own, and passes.
-        """
+        """Trace creating lines; yield an empty log where the framework fails. Errors of the body pass."""
         with entered(lambda: self._framework.trace_origins(is_user_file), self._guard, "trace_origins") as log:
             yield {} if log is None else log
 
 
 @contextlib.contextmanager
 def entered(make: Callable[[], Any], guard: GuardMaker, member: str) -> Iterator[Any]:
-    """Enter a framework's context within guards; None where it fails. What the body raises passes, and stays unseen."""
+    """Enter a context within guards, or yield None where it fails. The body's errors pass, unseen by the context."""
     found = context = None
     with guard(member):
         made = make()
@@ -128,8 +119,6 @@ def entered(make: Callable[[], Any], guard: GuardMaker, member: str) -> Iterator
 
 
 class _GuardedHandle:
-    """A framework's handle, which is asked long after its array has gone."""
-
     __slots__ = ("_guard", "_handle", "storage")
 
     def __init__(self, handle: StorageHandle, guard: GuardMaker) -> None:
@@ -144,7 +133,7 @@ class _GuardedHandle:
 
 
 class _ArrayHandle:
-    """A weak hold on an array, in place of one on its memory. Not alive where its type has no weak references."""
+    """A weak hold on an array instead of its memory. Never alive if the type allows no weak references."""
 
     __slots__ = ("_array", "storage")
 
@@ -169,7 +158,7 @@ def _checked_or_none(reading: object, array: object) -> ArrayReading | None:
 
 
 def _checked(reading: Any, array: object) -> ArrayReading:
-    """The reading as plain data that refers to nothing of the framework's. Raises WrongAnswer."""
+    """Copy the reading into plain data without references to the framework's objects. Raises WrongAnswer."""
     if not is_named(reading, ArrayReading):
         raise WrongAnswer(f"returned {shown(reading)}, accepted are an ArrayReading and None")
     if type(reading.shape) is not tuple and not is_kind_of(type(reading.shape), tuple):

@@ -1,4 +1,4 @@
-"""A conftest.py's finder of what its framework's native code holds, behind guards: see `adapters.guarded_framework`."""
+"""Guard a conftest.py framework's reference finder (see `adapters.guarded_framework`)."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _METHODS: Final = ("owner_counter", "take_census", "held_alone", "may_close_ring
 
 
 class GuardedFinder:
-    """What tells what a framework's native code holds. Raises WrongAnswer for one that lacks a method."""
+    """A reference finder behind guards. Raises WrongAnswer for a finder that lacks a method."""
 
     def __init__(self, finder: ReferenceFinder, guard: GuardMaker) -> None:
         missing = [name for name in _METHODS if not callable(getattr(finder, name, None))]
@@ -32,7 +32,7 @@ class GuardedFinder:
         self._guard = guard
 
     def owner_counter(self) -> Callable[[object], int | None]:
-        """See `ReferenceFinder`."""
+        """Return a counter of native owners; it returns None where the framework fails."""
         with self._guard("owner_counter"):
             count = self._finder.owner_counter()
 
@@ -46,26 +46,26 @@ class GuardedFinder:
         return lambda _: None
 
     def take_census(self, deadline: Deadline) -> NativeObjects | None:
-        """See `ReferenceFinder`."""
+        """Return the guarded native objects; None where the framework fails."""
         with self._guard("take_census"):
             found = self._finder.take_census(deadline)
             return None if found is None else _GuardedNatives(found, self._guard)
         return None
 
     def held_alone(self, arrays: list[Any]) -> set[int]:
-        """See `ReferenceFinder`."""
+        """Return the ids of arrays that native code alone holds; none where the framework fails."""
         with self._guard("held_alone"):
             return {whole(one, "a set of ids") for one in self._finder.held_alone(arrays)}
         return set()
 
     def may_close_rings(self, arrays: Sequence[object]) -> bool:
-        """See `ReferenceFinder`."""
+        """Return whether rings through native code are possible; False where the framework fails."""
         with self._guard("may_close_rings"):
             return of_type(self._finder.may_close_rings(arrays), bool)
         return False
 
     def root_of(self, value: object) -> str:
-        """See `ReferenceFinder`."""
+        """Return the cleaned text of the object's native use; empty where the framework fails."""
         with self._guard("root_of"):
             return clean_text(text_of(self._finder.root_of(value)), TEXT_LIMIT)
         return ""

@@ -1,7 +1,7 @@
-"""A conftest.py's framework whose faults cost what they touch and no more: see `adapters.guarded` for its arrays.
+"""Guard the members of a conftest.py's framework (see `adapters.guarded` for its arrays).
 
-Each member is called within a guard, which notes an error once, by the framework's name. What it returns is checked and
-copied, since a wrong type would only show later, far from what returned it.
+Each member is called within a guard, which notes an error once, under the framework's name. Values are checked and
+copied.
 """
 
 from __future__ import annotations
@@ -39,32 +39,27 @@ MEMBERS: Final = tuple(name for name in vars(Framework) if not name.startswith("
 DEVICE_MEMBERS: Final = ("read", "used", "begin_peaks", "stop")
 
 MAX_STEPS: Final = 100
-"""Yields of one step: a generator that never ends would be followed for ever."""
+"""Yields of one settle step that are followed: a generator may never end."""
 
 _END: Any = object()
 
 
 def is_whole(answer: object) -> bool:
-    """Whether a conftest.py means an object as a `Framework`, and not as arrays alone. None of its code runs."""
+    """Return whether an object is meant as a `Framework` rather than as arrays alone. Runs none of its code."""
     kind = inspect.getattr_static(answer, "arrays", None)
     return kind is not None and inspect.getattr_static(answer, "array_type", None) is None
 
 
 def missing_members(framework: object) -> list[str]:
-    """List the members of `Framework` that an object does not have; none of its code runs."""
+    """Return the members of `Framework` that an object lacks. Runs none of its code."""
     return [name for name in MEMBERS if inspect.getattr_static(framework, name, _END) is _END]
 
 
 class GuardedFramework(Framework):
-    """A framework behind guards. Raises TypeError for one whose arrays lack a method.
+    """A framework behind guards. Raises TypeError if its arrays lack a method.
 
-    What describes the process (`version`, `processes`, ...) is asked of the plugin's own frameworks alone.
-
-    Args:
-        framework: the framework.
-        name: its name, as text.
-        guard: gives the context that a member is called in, by the member's name; an error ends it and is noted.
-        guard_arrays: the same for the methods of its arrays.
+    Members that describe the process (`version`, `processes`, ...) are asked of the plugin's own frameworks alone.
+    `guard` returns a member's context by its name, which ends at an error and notes it.
     """
 
     def __init__(
@@ -91,44 +86,44 @@ class GuardedFramework(Framework):
 
     @property
     def devices(self) -> DeviceProbe | None:
-        """See `Framework`: those that it had when it was brought."""
+        """Return the device probe that the framework had when it was added."""
         return self._devices
 
     @property
     def broken(self) -> str:
-        """See `Framework`."""
+        """Return why nothing can be checked, with the framework's name; empty where the framework fails."""
         with self._guard("broken"):
             why = clean_text(text_of(self._framework.broken), TEXT_LIMIT)
             return f"{self.name}: {why}" if why else ""
         return ""
 
     def device_space(self, device: str) -> DeviceSpace | None:
-        """See `Framework`."""
+        """Return the space on a device; None where the framework fails."""
         with self._guard("device_space"):
             space: Any = self._framework.device_space(device)
             return None if space is None else DeviceSpace(*map(size_or_none, of_class(space, DeviceSpace)))
         return None
 
     def release_cache(self, kinds: Collection[str]) -> list[str]:
-        """See `Framework`."""
+        """Release cached memory; return the kinds released, none where the framework fails."""
         with self._guard("release_cache"):
             return [text_of(kind) for kind in self._framework.release_cache(kinds)]
         return []
 
     def settle_steps(self) -> list[SettleStep]:
-        """See `Framework`."""
+        """Return the guarded settle steps; none where the framework fails."""
         with self._guard("settle_steps"):
             return [GuardedStep(step, self.name, self._guard) for step in self._framework.settle_steps()]
         return []
 
     def reference_finders(self) -> list[ReferenceFinder]:
-        """See `Framework`."""
+        """Return the guarded reference finders; none where the framework fails."""
         with self._guard("reference_finders"):
             return [GuardedFinder(finder, self._guard) for finder in self._framework.reference_finders()]
         return []
 
     def unread_arrays(self, devices: set[str]) -> Mapping[str, list[object]]:
-        """See `Framework`."""
+        """Return its arrays on these devices that only native code knew; none where the framework fails."""
         with self._guard("unread_arrays"):
             kind = self.arrays.array_type()
             found = of_type(self._framework.unread_arrays(set(devices)), dict)
@@ -141,7 +136,7 @@ class GuardedFramework(Framework):
         return {}
 
     def graph_size(self, arrays: Sequence[object], budget_s: float) -> Autograd | None:
-        """See `Framework`."""
+        """Return the graph size as plain numbers; None where the framework fails."""
         with self._guard("graph_size"):
             size: Any = self._framework.graph_size(arrays, budget_s)
             if size is None:
@@ -151,14 +146,14 @@ class GuardedFramework(Framework):
         return None
 
     def allocation_history(self) -> AllocationHistory | None:
-        """See `Framework`."""
+        """Return the guarded recorder; None where the framework fails."""
         with self._guard("allocation_history"):
             history = self._framework.allocation_history()
             return None if history is None else GuardedHistory(history, self._guard)
         return None
 
     def keep_states(self) -> list[Restore]:
-        """See `Framework`."""
+        """Note the framework's states; return the guarded functions that restore them."""
         with self._guard("keep_states"):
             return [self._guarded(restore) for restore in self._framework.keep_states()]
         return []
@@ -172,23 +167,19 @@ class GuardedFramework(Framework):
 
     @contextlib.contextmanager
     def in_place(self) -> Iterator[None]:
-        """See `Framework`. What the body raises passes."""
+        """Enter the framework's context. Errors of the body pass."""
         with entered(self._framework.in_place, self._guard, "in_place"):
             yield
 
     def is_distributed(self) -> bool:
-        """See `Framework`."""
+        """Return whether this process is one rank of several; False where the framework fails."""
         with self._guard("is_distributed"):
             return of_type(self._framework.is_distributed(), bool)
         return False
 
 
 class ArraysAlone(Framework):
-    """A framework of which a conftest.py has brought the arrays alone.
-
-    Args:
-        arrays: read them.
-    """
+    """A framework for a conftest.py that provides arrays alone."""
 
     def __init__(self, arrays: ArrayFramework) -> None:
         self.name = arrays.name
@@ -196,14 +187,7 @@ class ArraysAlone(Framework):
 
 
 class GuardedDevices:
-    """A framework's devices: what they raise is an ordinary error, and what they return is as it should be.
-
-    Whoever reads them gives up a probe that raises, and tells it by its name.
-
-    Args:
-        devices: the probe.
-        name: the framework's name.
-    """
+    """A device probe whose values are checked and whose errors are ordinary: the engine drops a probe that raises."""
 
     def __init__(self, devices: DeviceProbe, name: str) -> None:
         self.name = f"the devices of the framework {name!r}"
@@ -212,7 +196,7 @@ class GuardedDevices:
         self._devices = devices
 
     def read(self) -> dict[str, DeviceReading]:
-        """See `DeviceProbe`. Raises WrongAnswer, or what the framework raises."""
+        """Return the checked readings. Raises WrongAnswer, or the framework's error."""
         with _ordinary_errors():
             readings = of_type(self._devices.read(), dict)
             found = {_device(device): _checked_reading(reading) for device, reading in readings.items()}
@@ -222,23 +206,23 @@ class GuardedDevices:
         return found
 
     def used(self, device: str) -> int | None:
-        """See `DeviceProbe`."""
+        """Return the bytes in use on a device. Raises WrongAnswer, or the framework's error."""
         with _ordinary_errors():
             return size_or_none(self._devices.used(device))
 
     def begin_peaks(self) -> None:
-        """See `DeviceProbe`."""
+        """Restart the peaks. Raises the framework's error."""
         with _ordinary_errors():
             self._devices.begin_peaks()
 
     def stop(self) -> None:
-        """See `DeviceProbe`."""
+        """Stop the probe. Raises the framework's error."""
         with _ordinary_errors():
             self._devices.stop()
 
 
 class GuardedStep:
-    """One way of a framework's to let memory go."""
+    """A framework's settle step behind guards."""
 
     def __init__(self, step: SettleStep, name: str, guard: GuardMaker) -> None:
         self.collects = bool(step.collects)
@@ -247,7 +231,7 @@ class GuardedStep:
         self._guard = guard
 
     def steps(self) -> Iterator[None]:
-        """See `SettleStep`. Raises StoppedError where the caller's limit ended a step."""
+        """Run the step, `MAX_STEPS` yields at most. Raises StoppedError where the caller's limit ended it."""
         steps: Iterator[None] | None = None
         with self._guard("settle_steps"):
             steps = iter(self._step.steps())
@@ -271,7 +255,7 @@ class GuardedStep:
 
 
 class GuardedHistory:
-    """A framework's record of allocations."""
+    """A framework's recorder of allocations behind guards."""
 
     def __init__(self, history: AllocationHistory, guard: GuardMaker) -> None:
         self._history = history
@@ -279,14 +263,12 @@ class GuardedHistory:
         self._entered = False
 
     def __enter__(self) -> GuardedHistory:  # noqa: PYI034 - typing has Self from 3.11 only
-        """Begin to record."""
         with self._guard("allocation_history"):
             self._history.__enter__()
             self._entered = True
         return self
 
     def __exit__(self, *exception: object) -> None:
-        """Stop, where it has begun."""
         if self._entered:
             with self._guard("allocation_history"):
                 self._history.__exit__(None, None, None)
@@ -308,12 +290,12 @@ class GuardedHistory:
 
 @contextlib.contextmanager
 def _ordinary_errors() -> Iterator[None]:
-    """Make an `Exception` of `pytest.skip` and its like, which are for a test and would end the one under way."""
+    """Turn `pytest.skip` and the like, which would end the current test, into an ordinary WrongAnswer."""
     try:
         yield
     except (Exception, KeyboardInterrupt):
         raise
-    except BaseException as error:  # noqa: BLE001 - as said above
+    except BaseException as error:  # noqa: BLE001 - `pytest.skip` raises a BaseException
         raise WrongAnswer(f"raised {type(error).__name__}: {error}") from None
 
 

@@ -1,4 +1,4 @@
-"""What the engine needs to know of a counter: one small class a probe, one file each. All sizes are bytes."""
+"""Define what the engine needs from a counter of memory. All sizes are bytes."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ if TYPE_CHECKING:
 
 
 class DeviceReading(NamedTuple):
-    """One device's memory as its caching allocator counts it.
+    """One device's memory as its caching allocator counts it, in bytes. None: not counted.
 
     Attributes:
-        allocated: bytes of blocks handed out.
-        requested: bytes that were asked for, without the allocator's rounding; None where it is not counted.
-        reserved: bytes taken from the driver, handed out or cached; None where it is not counted.
-        active: bytes handed out or waiting for a stream to be done with them; None where it is not counted.
-        peak: most bytes allocated at once since `DeviceProbe.begin_peaks`; None where it is not counted.
-        reserved_peak: most bytes reserved at once since then; None where it is not counted.
+        allocated: blocks handed out.
+        requested: the sizes that were asked for, without the allocator's rounding.
+        reserved: memory taken from the driver, handed out or cached.
+        active: blocks handed out, or freed while a stream still uses them.
+        peak: highest `allocated` since `DeviceProbe.begin_peaks`.
+        reserved_peak: highest `reserved` since then.
     """
 
     allocated: int
@@ -33,35 +33,32 @@ class DeviceReading(NamedTuple):
 class DeviceProbe(Protocol):
     """The counters of one framework's devices.
 
-    No method may import the framework, initialise a device, or touch one that the process has not initialised.
+    No method may import the framework, initialise a device, or touch a device that the process has not initialised.
     """
 
     name: str
     idle: bool
-    """Whether the last `read` has found that no device can have been used yet."""
+    """Whether the last `read` found that no device can have been used yet."""
 
     @property
     def absent(self) -> Mapping[str, str]:
-        """Why devices have no readings, by their type, as of the last `read`."""
+        """Return why devices had no readings in the last `read`, by device type."""
 
     def read(self) -> dict[str, DeviceReading]:
-        """The devices that this process has initialised, by name (``cuda:0``). Costs tens of microseconds a device.
-
-        Raises whatever the framework raises where a device fails: the engine then goes on without the probe.
-        """
+        """Return the readings of initialised devices by name (``cuda:0``). An error that it raises ends the probe."""
 
     def used(self, device: str) -> int | None:
-        """Bytes of a device of the last `read` that are in use by anybody, as the driver says; None where it cannot."""
+        """Return the bytes of a device that all processes use, by the driver's count; None if unknown."""
 
     def begin_peaks(self) -> None:
-        """From here on `DeviceReading.peak` is of what follows. What the user's own code sees stays as it is."""
+        """Restart `DeviceReading.peak`. The peaks that user code sees stay unchanged."""
 
     def stop(self) -> None:
         """Leave the framework as it was found. Safe to call twice."""
 
 
 class HostGrowth(NamedTuple):
-    """What a recorded run added to the host's memory.
+    """Growth of the host's memory during a recorded run.
 
     Attributes:
         bytes: by the probe's own measure; may be negative.
@@ -73,15 +70,15 @@ class HostGrowth(NamedTuple):
 
 
 class HostProbe(Protocol):
-    """One measure of the host's memory.
+    """One measure of the host's memory. Keeps no user object alive.
 
-    A test is a suspect when `read` has grown over it; it is then run again and judged by what a `Recorder` says: the
-    probe itself, or for a `CounterProbe` one that looks for large objects. A probe keeps no object of the user's alive.
+    A test over which `read` has grown is run again and judged by a `Recorder`: the probe itself, or for a
+    `CounterProbe` a recorder of large objects.
 
     Attributes:
-        name: as in `--gpu-leak-host`; in the report's ``memory.host`` it stands as ``heap_before``, ``heap_after``.
-        judges: whether its growth fails a test; else it is evidence, and a note.
-        floor: bytes a run that growth must exceed to mean anything: the probe's noise, as measured.
+        name: as in `--gpu-leak-host`; gives ``heap_before`` and ``heap_after`` in the report's ``memory.host``.
+        judges: whether its growth fails a test; else growth is evidence and a note.
+        floor: the probe's measured noise, in bytes a run: smaller growth means nothing.
     """
 
     name: str
@@ -89,23 +86,23 @@ class HostProbe(Protocol):
     floor: int
 
     def start(self) -> None:
-        """Begin to watch the process. Raises ProbeUnavailable where nothing can be read here."""
+        """Begin to watch the process. Raises ProbeUnavailable where nothing can be read."""
 
     def stop(self) -> None:
         """Leave the process as it was found. Safe to call twice."""
 
     def read(self) -> int:
-        """Bytes in use now."""
+        """Return the bytes in use now."""
 
     def read_briefly(self) -> int:
-        """As `read`, called after each test: may say what was read a moment ago where reading takes long."""
+        """Like `read`, but may return a recent reading if reading is expensive. Called after each test."""
 
 
 class Recorder(Protocol):
-    """Tells what a re-run added to a counter of the host's memory, and where."""
+    """Measures the growth of a host counter during a re-run, and where it comes from."""
 
     def begin_record(self) -> None:
-        """A re-run is about to begin; what is asked here may take a second."""
+        """Prepare for a re-run that begins next; may take a second."""
 
     def end_record(self) -> HostGrowth:
-        """The re-run has ended and settled: what it added, and where."""
+        """Return the growth of the re-run, which has ended and settled."""

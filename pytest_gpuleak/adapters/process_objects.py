@@ -1,4 +1,4 @@
-"""Reading the objects that stand for a process, without running a user's code."""
+"""Read objects that stand for a process, without running user code."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ from typing import Any
 
 
 def pid_of(process: Any) -> int | None:
-    """The pid of a ``multiprocessing`` process that has started; None for any other object."""
+    """Return the pid of a started ``multiprocessing`` process; None for any other object."""
     pid = field_of(field_of(process, "_popen"), "pid")
     return pid if type(pid) is int else None
 
 
 def field_of(value: Any, name: str) -> Any:
-    """An instance's attribute from its own dict: no property or `__getattr__` of a user's class runs."""
+    """Return an attribute from the instance's own dict: runs no property or `__getattr__` of a user's class."""
     try:
         return object.__getattribute__(value, "__dict__").get(name)
     except AttributeError:

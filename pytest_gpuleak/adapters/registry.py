@@ -1,4 +1,4 @@
-"""What the plugin knows by itself: the frameworks, and finders of references that walk over the heap."""
+"""List the frameworks and the heap-walking reference finders that the plugin provides."""
 
 from __future__ import annotations
 
@@ -14,31 +14,31 @@ if TYPE_CHECKING:
     from pytest_gpuleak.heap.hidden_references import NativeEdgeFinder
 
 FRAMEWORKS: Final[tuple[Callable[[], Framework], ...]] = (TorchFramework,)
-"""A row a framework: the class that its folder offers. None of them imports its framework."""
+"""The plugin's frameworks, a factory each. Creating a framework does not import the library."""
 
 
 def own_frameworks() -> Frameworks:
-    """Make the frameworks that the plugin knows by itself; more come from the `pytest_gpuleak_arrays` hook."""
+    """Create the plugin's own frameworks; the hook `pytest_gpuleak_arrays` adds others."""
     return Frameworks([make() for make in FRAMEWORKS])
 
 
 def own_reference_finders() -> list[ReferenceFinder]:
-    """Make the finders of the plugin's own frameworks."""
+    """Create the reference finders of the plugin's own frameworks."""
     return own_frameworks().reference_finders()
 
 
 def own_layouts() -> list[PartsLayout]:
-    """Return how objects of the plugin's own frameworks keep what they are made of."""
+    """Return how objects of the plugin's own frameworks store their parts."""
     return [layout for framework in own_frameworks().members if (layout := framework.parts_layout()) is not None]
 
 
 def own_packages() -> tuple[str, ...]:
-    """Return how the names of types begin that are the frameworks' own (``torch.``)."""
+    """Return the prefixes of the frameworks' own type names (``torch.``)."""
     return tuple(f"{framework.package}." for framework in own_frameworks().members)
 
 
 def finders() -> list[NativeEdgeFinder]:
-    """The finders whose libraries are imported."""
+    """Return the finders that walk over the heap."""
     from pytest_gpuleak.adapters.numpy import ArrayBases
     from pytest_gpuleak.heap.untracked_containers import UntrackedContainers
 

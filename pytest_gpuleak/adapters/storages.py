@@ -1,7 +1,7 @@
-"""Objects that stand for memory itself, such as ``tensor.untyped_storage()``: they count only where no array shares it.
+"""Find objects that stand for memory itself, such as ``tensor.untyped_storage()``, and that no array shares.
 
-Such an object is made when a test asks an array for it, and then lives as long as the memory. One that an array shares
-says nothing: the array is found by itself.
+A test that asks an array for it creates the object, which then lives as long as the memory: if shared, the array is
+found.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ if TYPE_CHECKING:
 
 
 def is_storage(array: object, types: Sequence[type]) -> bool:
-    """Whether an array is of one of these types of storages."""
+    """Return whether an array is of one of these storage types."""
     return any(is_kind_of(type(array), kind) for kind in types)
 
 
 def are_shared_storages(arrays: Sequence[object], storages: Sequence[ArrayFramework]) -> bool:
-    """Whether there is nothing among the arrays but storages that an array shares, old or found by itself."""
+    """Return whether all these arrays are storages that another array shares."""
     types = array_types(storages)
     return all(is_storage(array, types) and not _owns_alone(array, storages) for array in arrays)
 
 
 def find_storages(keys: Collection[int], storages: Sequence[ArrayFramework]) -> list[object]:
-    """Return the storages alive anywhere on the heap that have these keys, and that no array shares."""
+    """Walk the heap and return the storages with these keys that no array shares."""
     types = array_types(storages)
     if not types:
         return []
@@ -46,12 +46,7 @@ def find_storages(keys: Collection[int], storages: Sequence[ArrayFramework]) -> 
 
 
 class SharedStorages:
-    """The storages among a test's arrays that an array shares, held weakly: the array may go while they settle.
-
-    Args:
-        arrays: what the test left.
-        storages: read them.
-    """
+    """The storages among a test's arrays that an array shares, held weakly: it may die while they settle."""
 
     def __init__(self, arrays: list[object], storages: Sequence[ArrayFramework]) -> None:
         types = array_types(storages)
@@ -60,11 +55,11 @@ class SharedStorages:
         self._references: list[weakref.ref[Any]] = []
         for storage in found:
             if not _owns_alone(storage, storages):
-                with suppress(TypeError):  # a type without weak references: it is found again with the next run
+                with suppress(TypeError):  # a type without weak references: the next run finds it again
                     self._references.append(weakref.ref(storage))
 
     def left(self) -> Iterator[object]:
-        """Yield those that outlived the arrays they were shared with."""
+        """Yield the storages that outlived the arrays they were shared with."""
         for reference in self._references:
             storage = reference()
             if storage is not None and _owns_alone(storage, self._storages):

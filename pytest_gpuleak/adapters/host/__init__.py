@@ -1,1 +1,1 @@
-"""The host's memory: a probe for each way to count it."""
+"""Probes of the host's memory, a module for each way to count it."""

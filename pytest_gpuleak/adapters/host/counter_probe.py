@@ -1,4 +1,4 @@
-"""What the probes have in common that read one counter and cannot tell by themselves what made it grow."""
+"""Share the code of probes that read one counter and cannot tell what made it grow."""
 
 from __future__ import annotations
 
@@ -9,24 +9,20 @@ if TYPE_CHECKING:
 
 
 class CounterProbe:
-    """One counter of the host's memory, once `start` has set what reads it.
-
-    Args:
-        maps: whether memory maps are among what the counter sees.
-    """
+    """One counter of the host's memory; `start` sets its reader. `maps`: whether the counter includes memory maps."""
 
     def __init__(self, *, maps: bool) -> None:
         self.maps = maps
         self._read: Callable[[], int] | None = None
 
     def stop(self) -> None:
-        """See `HostProbe.stop`."""
+        """Stop reading. Safe to call twice."""
         self._read = None
 
     def read(self) -> int:
-        """The counter, in bytes; 0 while the probe is stopped."""
+        """Return the counter, in bytes; 0 while the probe is stopped."""
         return 0 if self._read is None else self._read()
 
     def read_briefly(self) -> int:
-        """See `HostProbe.read_briefly`."""
+        """Return the counter: reading it is cheap."""
         return self.read()

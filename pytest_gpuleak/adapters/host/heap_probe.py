@@ -1,4 +1,4 @@
-"""The C library's heap: bytes that malloc has handed out."""
+"""Measure the C library's heap: bytes that malloc has handed out."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from typing import Protocol
 
     class HeapReader(Protocol):
-        """Reads the heap; `free` is what malloc had in hand at the last reading, infinite where that is not told."""
+        """Reads the heap; `free` is malloc's cached memory at the last reading, in bytes, infinite if unknown."""
 
         @property
         def free(self) -> float: ...  # noqa: D102
@@ -27,13 +27,10 @@ _TRIALS: Final = 3
 
 
 def heap_reader() -> HeapReader:
-    """Reads the bytes malloc has handed out, in about 2 us.
+    """Return a reader of the bytes that malloc has handed out: glibc's ``mallinfo2``, elsewhere psutil's figure.
 
-    By ``mallinfo2`` of the GNU C library, or by its likes elsewhere, which psutil knows. What goes past malloc is not
-    seen: the arenas of Python's small objects (Objects/obmalloc.c takes them by mmap), memory maps, shared memory.
-
-    Raises:
-        ProbeUnavailable: psutil has no such figure here (musl, psutil below 7.2), or another malloc is in use.
+    Not seen are arenas of small Python objects (mmap, Objects/obmalloc.c), memory maps and shared memory. Raises
+    ProbeUnavailable if psutil has no such figure here (musl, psutil below 7.2), or another malloc is in use.
     """
     reader = mallinfo() or _PsutilHeap()
     if not any(_sees_trial(reader.read) for _ in range(_TRIALS)):
@@ -42,12 +39,10 @@ def heap_reader() -> HeapReader:
 
 
 class _PsutilHeap:
-    """The heap as psutil tells it. Raises ProbeUnavailable where it does not."""
-
     free = inf
 
     def __init__(self) -> None:
-        from pytest_gpuleak.adapters.dependencies import import_dependency  # not where the C library tells
+        from pytest_gpuleak.adapters.dependencies import import_dependency  # only where glibc's reader is missing
 
         psutil = import_dependency("psutil", required=True)
         self._ask = getattr(psutil, "heap_info", None)
@@ -64,7 +59,7 @@ class _PsutilHeap:
 
 
 def _sees_trial(read: Callable[[], int]) -> bool:
-    """Whether the counter moves by what is allocated: jemalloc and the like leave the C library's own at rest."""
+    """Return whether an allocation moves the counter, which does not move where jemalloc or the like is in use."""
     before = read()
     block = bytearray(_TRIAL)
     grown = read() - before
@@ -73,13 +68,12 @@ def _sees_trial(read: Callable[[], int]) -> bool:
 
 
 class HeapProbe(CounterProbe):
-    """Growth of the C heap, and the large objects behind it.
+    """Growth of the C heap, exact to the byte, and the large objects behind it; small Python objects are not seen.
 
-    CPU tensors, NumPy arrays, bytearrays, long strings and lists, what ctypes and extensions allocate: exact to the
-    byte. Small Python objects are not seen.
+    It sees CPU tensors, NumPy arrays, bytearrays, long strings and lists, and allocations of ctypes and extensions.
 
     `floor`: over 1,000 clean tests (``benchmarks/host_noise.py``, Linux, glibc, 2 cores, 2026-11-21) the largest growth
-    was 1.08 MiB on Python 3.13, a first import, and 0.22 MiB on 3.11; the first import of torch, once, 93 MiB.
+    was 1.08 MiB on Python 3.13, a first import, and 0.22 MiB on 3.11; the first import of torch added 93 MiB once.
     """
 
     name = "heap"
@@ -91,16 +85,16 @@ class HeapProbe(CounterProbe):
         self._thrifty = ThrottledReader(lambda: 0)
 
     def start(self) -> None:
-        """See `HostProbe.start`."""
+        """Find the heap's counter. Raises ProbeUnavailable if there is none."""
         heap = heap_reader()
         self._thrifty = ThrottledReader(heap.read, lambda: heap.free)
         self._read = self._thrifty.read
 
     def stop(self) -> None:
-        """See `HostProbe.stop`."""
+        """Stop reading and close the reader's file. Safe to call twice."""
         super().stop()
         self._thrifty.close()
 
     def read_briefly(self) -> int:
-        """See `HostProbe.read_briefly`."""
+        """Return the counter, or a recent reading if reading is expensive; 0 while the probe is stopped."""
         return 0 if self._read is None else self._thrifty.read_briefly()

@@ -1,4 +1,4 @@
-"""The probes of the host's memory, by the names that `--gpu-leak-host` takes."""
+"""Create the host probes by the names that `--gpu-leak-host` accepts."""
 
 from __future__ import annotations
 
@@ -10,19 +10,11 @@ if TYPE_CHECKING:
     from pytest_gpuleak.adapters.probe_protocol import HostProbe
 
 NAMES = ("heap", "tracemalloc", "pympler", "rss")
-"""What `host_probes` accepts."""
+"""The names that `host_probes` accepts."""
 
 
 def host_probes(names: Sequence[str], root: str = "") -> list[HostProbe]:
-    """The probes of these names, in their order, each once, not started.
-
-    Args:
-        names: of `NAMES`.
-        root: pytest's rootdir: tells the user's files from installed ones.
-
-    Raises:
-        ValueError: there is no probe of such a name.
-    """
+    """Return these probes in order, not started; `root` is pytest's rootdir. Raises ValueError for other names."""
     return [_make(name, root) for name in dict.fromkeys(names)]
 
 

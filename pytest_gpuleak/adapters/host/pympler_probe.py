@@ -1,4 +1,4 @@
-"""pympler: objects by type and size."""
+"""Measure Python objects by type and size with pympler."""
 
 from __future__ import annotations
 
@@ -19,40 +19,33 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 BUDGET_S: Final = 4.0
-"""Seconds for one summary: 650,000 objects (torch imported) took 1.2 to 2.1 s on a busy machine."""
+"""Time for one summary, in seconds. 650,000 objects (torch imported) took 1.2 to 2.1 s on a busy machine."""
 
 MEAN_BLOCK: Final = 80
-"""Bytes that a small object's block is taken for. Those of a process that had imported torch took 102 on average."""
+"""Assumed size of a small object's block, in bytes. With torch imported the measured mean was 102."""
 
 MAX_PARTS: Final = 10
-"""Types that are reported."""
+"""Types that are reported at most."""
 
 MIN_BYTES: Final = 64 * 1024
-"""Bytes of growth from which a type is reported."""
+"""Smallest growth of a type that is reported, in bytes."""
 
 Row = list[Any]
 """A row of pympler's summaries: type, number of objects, bytes."""
 
 
 class PymplerProbe:
-    """Growth of all Python objects, by type, by the sizes that `sys.getsizeof` gives.
+    """Growth of all Python objects by type, by the sizes that `sys.getsizeof` returns. Slows no test.
 
-    The small and the large are seen, NumPy's own data included. Memory that native code holds for itself is not, nor are
-    a CPU tensor's or a memory map's bytes. It needs no tracemalloc and slows no test.
+    It sees small and large objects and NumPy's data, but no memory of native code, CPU tensors or memory maps. The
+    reading before and after each test is only a trigger: the heap's counter plus an estimate for small objects
+    (`sys.getallocatedblocks`). The verdict rests on the two summaries around the re-run.
 
-    What is read before and after each test is a trigger alone: the heap's counter, and an estimate of the small objects
-    that it does not count, by the interpreter's number of blocks (`sys.getallocatedblocks`). The verdict is made of the
-    two summaries around the re-run.
+    Only `pympler.summary.get_diff` is used. `muppy` and `summary.summarize` call ``__class__``, ``__sizeof__`` and a
+    metaclass's ``__repr__`` and ``__hash__`` of every object, so objects are collected and sized here.
 
-    pympler compares the summaries (`pympler.summary.get_diff`). The objects are collected and sized here: `muppy` and
-    `summary.summarize` call ``__class__``, ``__sizeof__`` and a metaclass's ``__repr__`` and ``__hash__`` of whatever
-    they meet.
-
-    `floor`: over 1,000 clean tests (``benchmarks/host_noise.py``, Linux, 2 cores, 2026-11-21) the trigger grew by 3.1 MiB at
-    most on Python 3.13, a first import, and 0.7 MiB on 3.11; the first import of torch, once, 133 MiB.
-
-    Args:
-        budget_s: seconds for each summary; past that, nothing is told.
+    `floor`: over 1,000 clean tests (``benchmarks/host_noise.py``, Linux, 2 cores, 2026-11-21) the trigger grew by 3.1
+    MiB at most on Python 3.13, a first import, and 0.7 MiB on 3.11; the first import of torch added 133 MiB once.
     """
 
     name = "pympler"
@@ -63,11 +56,11 @@ class PymplerProbe:
         self._budget_s = budget_s
         self._heap: Callable[[], int] | None = None
         self._summary: Any = None
-        # As text: rows kept as lists would themselves be growth.
+        # Kept as text: rows kept as lists would be growth themselves.
         self._before: str | None = None
 
     def start(self) -> None:
-        """Import pympler and find the heap's counter. Raises ProbeUnavailable where one of them is missing."""
+        """Import pympler and find the heap's counter. Raises ProbeUnavailable if either is missing."""
         try:
             summary = import_dependency("pympler.summary")
         except ImportError as error:
@@ -76,26 +69,26 @@ class PymplerProbe:
         self._summary = summary
 
     def stop(self) -> None:
-        """See `HostProbe.stop`."""
+        """Stop reading. Safe to call twice."""
         self._heap = self._before = None
 
     def read(self) -> int:
-        """Bytes malloc has handed out, and those of small objects as estimated: a trigger, no measure."""
+        """Return malloc's bytes plus the estimate for small objects: a trigger, not a measure."""
         if self._heap is None:
             return 0
         return self._heap() + MEAN_BLOCK * sys.getallocatedblocks()
 
     def read_briefly(self) -> int:
-        """See `HostProbe.read_briefly`."""
+        """Return the trigger: reading it is cheap."""
         return self.read()
 
     def begin_record(self) -> None:
-        """Sum up the heap; the caller has made the whole of it visible."""
+        """Summarise the heap. The caller has made all of it visible."""
         rows = summarize(self._budget_s)
         self._before = None if rows is None else json.dumps(rows)
 
     def end_record(self) -> HostGrowth:
-        """Growth of all objects, and the types that grew most. Nothing where the heap was too large to be summed up."""
+        """Return the growth of all objects and the types that grew most; 0 bytes if a summary ran out of time."""
         before, self._before = self._before, None
         after = None if before is None else summarize(self._budget_s)
         if before is None or after is None:
@@ -110,7 +103,7 @@ class PymplerProbe:
 
 
 def summarize(budget_s: float = BUDGET_S) -> list[Row] | None:
-    """All objects of the heap as a summary of pympler's: one row a type. None where the time was too short."""
+    """Return all heap objects as a pympler summary, a row for each type; None after `budget_s` seconds."""
     counts: dict[int, int] = {}
     totals: dict[int, int] = {}
     labels: dict[int, str] = {}

@@ -1,4 +1,4 @@
-"""The resident set: what of the process lies in physical memory."""
+"""Measure the resident set: the part of the process in physical memory."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from pytest_gpuleak.model.readings import ProbeUnavailable
 class ResidentSetProbe(CounterProbe):
     """Growth of the resident set: evidence, never a verdict.
 
-    It sees everything that was touched, whoever allocated it, memory maps included, and it falls late or never: the
-    allocators keep what was freed, the operating system takes pages away when it wants to.
+    It includes memory maps and every allocator's pages, and falls late or never: allocators keep freed memory, and the
+    operating system removes pages at its own time.
     """
 
     name = "rss"
@@ -22,7 +22,7 @@ class ResidentSetProbe(CounterProbe):
         super().__init__(maps=True)
 
     def start(self) -> None:
-        """See `HostProbe.start`."""
+        """Open this process with psutil. Raises ProbeUnavailable if psutil cannot read it."""
         psutil = import_dependency("psutil", required=True)
         try:
             with dependency_in_place("psutil"):

@@ -1,4 +1,4 @@
-"""Reading a counter less often once reading it takes long."""
+"""Read a counter less often once reading it takes long."""
 
 from __future__ import annotations
 
@@ -11,32 +11,32 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 ALWAYS_READ_BELOW_S = 10e-6
-"""Seconds that a reading may take without more ado."""
+"""A reading cheaper than this, in seconds, is always repeated."""
 SHARE = 0.005
-"""Of the time between two readings, what a dear one may take."""
+"""Share of the time between two readings that an expensive reading may take."""
 TIME_SHARE_IDLE = 0.001
-"""The same where next to nothing can have been missed."""
+"""The same share when little can have changed."""
 NEGLIGIBLE = 768 * 1024
-"""Bytes that may be missed: with `STEP_PAGES` a MiB, from which on growth is looked into at all."""
+"""Growth that may go unnoticed, in bytes. With `STEP_PAGES` this adds up to 1 MiB, the smallest growth investigated."""
 STEP_PAGES = 64
-"""Pages by which the process's address space may change without a new reading: 256 KiB where a page has 4 KiB."""
+"""Change of the address space that causes no new reading, in pages: 256 KiB with pages of 4 KiB."""
 
 _ERRORS = (OSError, ValueError, IndexError, AttributeError)
 
 
 class ThrottledReader:
-    """Reads a counter anew, or says what it read last, where a reading is dear and nothing seems to have changed.
+    """Reads a counter, or returns its last value if reading is expensive and little can have changed.
 
-    glibc's ``mallinfo2`` walks every free chunk (`int_mallinfo`, malloc/malloc.c), and a session leaves some three a
-    test: 1 us at its start, 60 after 1,000 trivial tests. A dear counter is read anew when the
-    process's address space has changed, which growth of many MiB brings about unless it fits into holes, and else as
-    often as `SHARE` of the time allows. Where the holes have no room nothing is missed meanwhile.
+    glibc's ``mallinfo2`` walks every free chunk (`int_mallinfo`, malloc/malloc.c), and tests leave more and more of
+    them. An expensive counter is read again when the process's address space has changed, as it does with large growth
+    that fits into no free chunk, and otherwise as often as `SHARE` of the time allows. Nothing is missed meanwhile if
+    the free chunks have no room.
 
     Args:
-        read: reads the counter.
-        room: bytes by which the counter could grow, as of its last reading, without a change of the address space.
-        clock: seconds, from anywhere.
-        pages: the process's address space, in pages; 0 where it cannot be told.
+        read: reads the counter, in bytes.
+        room: bytes by which the counter could grow, as of its last reading, within the same address space.
+        clock: seconds, from any origin.
+        pages: the size of the process's address space, in pages; 0 if unknown.
     """
 
     def __init__(
@@ -58,23 +58,23 @@ class ThrottledReader:
         self._previous = 0.0
 
     def read(self) -> int:
-        """Read the counter anew."""
+        """Read the counter."""
         began = self._clock()
         self._last = self._read()
         self._at = self._clock()
         cost = self._at - began
-        self._cost = min(cost, self._previous)  # one reading alone may have been interrupted
+        self._cost = min(cost, self._previous)  # a single reading may have been interrupted
         self._previous = cost
         if self._cost > ALWAYS_READ_BELOW_S:
             self._space = self._pages()
         return self._last
 
     def close(self) -> None:
-        """Let go of what is kept open. Reading opens it again."""
+        """Close the file of the address space. Reading opens it again."""
         self._space_of.close()
 
     def read_briefly(self) -> int:
-        """The counter, as of now or of a moment ago."""
+        """Return the counter, or its last value if reading is expensive and little can have changed."""
         if self._cost <= ALWAYS_READ_BELOW_S:
             return self.read()
         share = TIME_SHARE_IDLE if self._space and self._room() < NEGLIGIBLE else SHARE
@@ -84,10 +84,10 @@ class ThrottledReader:
 
 
 class AddressSpace:
-    """The size of what the process can write to and shares with nobody, read in 3 us from a file kept open.
+    """The size of the process's private writable memory, read from a file that is kept open.
 
-    By ``data`` of ``/proc/self/statm`` (proc(5)): an arena of malloc's beside the main one, as each thread has, grows in
-    addresses that were reserved before, and shows there alone. Where that is not told (gVisor), the whole size.
+    It is ``data`` of ``/proc/self/statm`` (proc(5)), where alone the arenas of threads show: they grow in reserved
+    addresses. Where ``data`` is 0 (gVisor), the whole size.
     """
 
     def __init__(self) -> None:
@@ -96,13 +96,13 @@ class AddressSpace:
         self._identity: os.stat_result | None = None
 
     def pages(self) -> int:
-        """Its pages; 0 on systems without that file."""
-        # After a fork the file would tell of the parent.
+        """Return the size in pages; 0 on systems without that file."""
+        # After a fork the open file would describe the parent.
         if self._file >= 0 and os.getpid() == self._process:
             try:
                 return self._read()
             except _ERRORS:
-                pass  # a test may close what it did not open: another file may have the number
+                pass  # a test may have closed our file, and its number may belong to another file
         self._identity = None
         try:
             self._file = os.open("/proc/self/statm", os.O_RDONLY)
@@ -116,7 +116,7 @@ class AddressSpace:
         return int(fields[5]) or int(fields[0])
 
     def close(self) -> None:
-        """Close the file, unless somebody else has, and its number is another file's by now."""
+        """Close the file, unless other code has closed it and its number belongs to another file by now."""
         if self._is_open():
             os.close(self._file)
         self._identity, self._file = None, -1

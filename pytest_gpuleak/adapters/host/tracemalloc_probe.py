@@ -1,4 +1,4 @@
-"""The mode `tracemalloc`: what Python's allocators, and NumPy's, have handed out, and which lines asked for it."""
+"""Measure the memory that Python's and NumPy's allocators have handed out, by the allocating line."""
 
 from __future__ import annotations
 
@@ -16,13 +16,14 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 FRAMES: Final = 1
-"""Frames kept of each allocation. Importing torch took 2 s untraced, 9 s with one, 48 s with four."""
+"""Frames kept for each allocation. More are expensive: importing torch took 2 s untraced, 9 s with 1 frame, 48 s with
+4."""
 
 MAX_PARTS: Final = 10
-"""Lines that are reported."""
+"""Lines that are reported at most."""
 
 MIN_BYTES: Final = 64 * 1024
-"""Bytes of growth from which a line is reported."""
+"""Smallest growth of a line that is reported, in bytes."""
 
 _NOISE: Final = (
     tracemalloc.__file__,
@@ -38,21 +39,19 @@ Frames = tuple[Place, ...]
 
 
 class TracemallocProbe:
-    """Growth by tracemalloc's count, and the lines behind it.
+    """Growth by tracemalloc's count, and the lines behind it. Slows tests two to five times.
 
-    It sees all Python objects, small ones too, and NumPy's data; not what other C code allocates for itself. Tracing
-    slows tests two to five times, and memory of its own comes on top: about 80 MiB with torch imported.
-
-    Tracing that the user began (``PYTHONTRACEMALLOC``, a conftest.py) is used as it is, with its number of frames, and
-    goes on after the run. Where it is ours, a test that calls `tracemalloc.start` has no effect, one that asks for the
-    traced memory sees ours as well, and one that stops it cannot be measured itself: tracing begins anew for the next.
+    It sees all Python objects and NumPy's data, but no other allocations of C code. Tracing that the user began
+    (``PYTHONTRACEMALLOC``, a conftest.py) is used with its number of frames and goes on after the run. While tracing is
+    the plugin's, a test's `tracemalloc.start` has no effect, and a test that stops it cannot be measured: tracing
+    restarts with the next.
 
     `floor`: over 1,000 clean tests (``benchmarks/host_noise.py``, Linux, 2 cores, 2026-11-21) the largest growth was
-    3.8 MiB on Python 3.13, a first import, and 0.6 MiB on 3.11; the first import of torch, once, 64 MiB.
+    3.8 MiB on Python 3.13, a first import, and 0.6 MiB on 3.11; the first import of torch added 64 MiB once.
 
     Args:
         root: pytest's rootdir: tells the user's files from installed ones.
-        frames: kept of each allocation where tracing is ours. More of them name the user's line behind a library's.
+        frames: kept for each allocation where tracing is the plugin's. More of them find user lines behind a library's.
     """
 
     name = "tracemalloc"
@@ -67,7 +66,7 @@ class TracemallocProbe:
         self._lines: dict[Place, tuple[int, int]] | None = None
 
     def start(self) -> None:
-        """Begin to trace, unless someone does. Raises ProbeUnavailable where this interpreter cannot."""
+        """Begin to trace unless tracing is on. Raises ProbeUnavailable if this interpreter cannot trace."""
         if tracemalloc.is_tracing():
             return
         try:
@@ -77,14 +76,14 @@ class TracemallocProbe:
         self._ours = True
 
     def stop(self) -> None:
-        """Stop tracing if it is ours."""
+        """Stop tracing that the plugin has started. Safe to call twice."""
         self._lines = None
         if self._ours:
             self._ours = False
             tracemalloc.stop()
 
     def read(self) -> int:
-        """Bytes traced; 0 where a test has stopped the tracing, which then begins anew if it is ours."""
+        """Return the bytes traced; 0 if a test has stopped the tracing. Restarts the plugin's own tracing."""
         if tracemalloc.is_tracing():
             return tracemalloc.get_traced_memory()[0]
         if self._ours:
@@ -92,22 +91,22 @@ class TracemallocProbe:
         return 0
 
     def read_briefly(self) -> int:
-        """See `HostProbe.read_briefly`."""
+        """Return the bytes traced: reading them is cheap."""
         return self.read()
 
     def begin_record(self) -> None:
-        """Sum up what is traced by line: 2.5 s for a million blocks."""
+        """Sum up the traced bytes by line."""
         self.read()
         self._lines = self._by_line()
         self._before = self.read()
 
     def end_record(self) -> HostGrowth:
-        """Growth of the traced bytes, and the lines that grew most. Nothing where the tracing was stopped meanwhile."""
+        """Return the growth of the traced bytes and the lines that grew most; 0 bytes if tracing was stopped."""
         before, self._lines = self._lines, None
         now = self.read()
         if before is None or now == 0:
             return HostGrowth(0)
-        # The lines of the first sum are themselves not of the run: they were counted in `_before`.
+        # The memory of the first sum's lines is not growth of the run: `_before` includes it.
         grown = now - self._before
         parts: list[Contribution] = []
         for place, (size, count) in self._by_line().items():
@@ -118,8 +117,8 @@ class TracemallocProbe:
         return HostGrowth(grown, tuple(parts[:MAX_PARTS]))
 
     def _by_line(self) -> dict[Place, tuple[int, int]]:
-        """Bytes and blocks by the line that is told of them, the noise left out."""
-        # tracemalloc.take_snapshot() gives the same, and takes seven seconds to sum up a million blocks.
+        """Return bytes and blocks by reported line, without noise."""
+        # Not tracemalloc.take_snapshot(), which takes 7 s for a million blocks.
         from _tracemalloc import _get_traces
 
         if not tracemalloc.is_tracing():
@@ -139,7 +138,7 @@ class TracemallocProbe:
         return lines
 
     def _place(self, frames: Sequence[Place], users: dict[str, bool]) -> Place | None:
-        """The innermost line of the user's, or else of all; None for noise. Frames come innermost first."""
+        """Return the user's innermost line, else the innermost; None for noise. `frames` begin with the innermost."""
         if _is_noise(frames[0][0]):
             return None
         for file, line in frames:
@@ -151,12 +150,11 @@ class TracemallocProbe:
 
 
 def _is_noise(file: str) -> bool:
-    """Whether allocations there are the interpreter's, pytest's or our own."""
     return file in _NOISE or file.startswith(PACKAGE) or any(folder in file for folder in _NOISY_FOLDERS)
 
 
 def _contribution(place: Place, size: int, count: int) -> Contribution:
     file, line = place
     code = printable(linecache.getline(file, line).strip())[:MAX_CODE_LENGTH]
-    # A frame of tracemalloc's has no function.
+    # tracemalloc's frames do not name functions.
     return Contribution(f"{file}:{line}", size, count, created=Origin(file, line, "", code))

@@ -1,1 +1,1 @@
-"""The NVIDIA driver: what processes hold on its devices."""
+"""Read from the NVIDIA driver how much device memory each process holds."""

@@ -1,6 +1,6 @@
-"""Which of the machine's devices CUDA numbers how, before CUDA itself has started. Pure: UUIDs and settings in, UUIDs out.
+"""Predict CUDA's numbering of the devices before CUDA has started. Pure: takes UUIDs and settings, returns UUIDs.
 
-As torch does it (torch/cuda/__init__.py, ``_parse_visible_devices`` and ``_transform_uuid_to_ordinals``), with MIG as in
+Follows torch (torch/cuda/__init__.py, ``_parse_visible_devices`` and ``_transform_uuid_to_ordinals``), and for MIG
 NVIDIA's Multi-Instance GPU User Guide, "CUDA Device Enumeration".
 """
 
@@ -14,14 +14,7 @@ if TYPE_CHECKING:
 
 
 class PhysicalDevice(NamedTuple):
-    """One of the machine's devices.
-
-    Attributes:
-        uuid: ``GPU-...``.
-        model: the device's name.
-        bus: its PCI address, which sorts as CUDA sorts by ``PCI_BUS_ID``.
-        partitions: UUIDs of its MIG devices; None where MIG is off.
-    """
+    """A device: `bus` sorts like CUDA's ``PCI_BUS_ID``; `partitions` are UUIDs of MIG devices, None if MIG is off."""
 
     uuid: str
     model: str
@@ -30,15 +23,11 @@ class PhysicalDevice(NamedTuple):
 
 
 def match_devices(devices: Sequence[PhysicalDevice], visible: str | None, order: str | None) -> list[str] | None:
-    """The UUIDs of the devices that CUDA shows, in its order.
+    """Return the UUIDs of the devices that CUDA shows, in its order; None if the order is unknown.
 
-    None where it cannot be told: CUDA sorts by speed unless it is told otherwise, and the devices are of several kinds.
-    Of devices of one kind it keeps the order of the bus.
-
-    Args:
-        devices: the machine's.
-        visible: the value of ``CUDA_VISIBLE_DEVICES``; None where it is not set.
-        order: the value of ``CUDA_DEVICE_ORDER``; None where it is not set.
+    The order is unknown for devices of several kinds: unless told otherwise, CUDA sorts them by speed. Devices of the
+    same kind are in the order of the bus. `visible` and `order` are the values of ``CUDA_VISIBLE_DEVICES`` and
+    ``CUDA_DEVICE_ORDER``, None where not set.
     """
     ordered = sorted(devices, key=lambda device: device.bus)
     if visible is not None and visible.startswith("MIG-"):
@@ -55,7 +44,7 @@ def match_devices(devices: Sequence[PhysicalDevice], visible: str | None, order:
 
 
 def _enumerated(devices: Sequence[PhysicalDevice]) -> list[str]:
-    """What CUDA shows of these devices: where any is partitioned, one part alone, and no whole device beside it."""
+    """Return the UUIDs that CUDA shows: if any device is partitioned, only its first part and no whole device."""
     for device in devices:
         if device.partitions:
             return [device.partitions[0]]
@@ -63,7 +52,7 @@ def _enumerated(devices: Sequence[PhysicalDevice]) -> list[str]:
 
 
 def _numbers(visible: str | None, count: int) -> list[int]:
-    """The indices of a list such as ``1,0``: a number that is no device's ends it, one given twice empties it."""
+    """Return the indices of a list such as ``1,0``: an unknown index ends the list, a repeated index empties it."""
     if visible is None:
         return list(range(count))
     numbers: list[int] = []
@@ -81,7 +70,7 @@ def _numbers(visible: str | None, count: int) -> list[int]:
 
 
 def _abbreviated(visible: str, prefix: str, uuids: Sequence[str]) -> list[str]:
-    """The UUIDs that begin as the elements do: one that is unknown or fits several ends the list, a repeated one empties it."""
+    """Return the UUIDs with these prefixes: an unknown or ambiguous prefix ends it, a repeated UUID empties it."""
     chosen: list[str] = []
     for element in visible.split(","):
         fits = [uuid for uuid in uuids if uuid.startswith(element)]

@@ -1,4 +1,4 @@
-"""What the driver says of the devices, asked when there is a reason to: NVML costs up to milliseconds a call."""
+"""Ask the driver about devices only on demand, since NVML takes up to milliseconds a call."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def _uses_devices() -> bool:
-    """Whether this process has a device in use, one that has failed included: without one the driver is not missed."""
+    """Return whether this process uses a device, failed devices included. Otherwise a missing driver is no fault."""
     names = (isolated(framework.device_names, lambda why: [why]) for framework in own_frameworks().members)
     return any(names)
 
@@ -25,21 +25,17 @@ def _call(function: Callable[[], Any]) -> Any:
 
 
 class LazyNvml:
-    """NVML, started when it is first asked.
-
-    Args:
-        faults: where a line goes on why it cannot be asked.
-    """
+    """NVML, started by the first reading. Why it cannot be read is appended to `faults`."""
 
     def __init__(self, faults: list[str]) -> None:
         self._faults = faults
         self._nvml: Nvml | None = None
         self._asked = False
         self.bound: Callable[[Callable[[], Any]], Any] = _call
-        """Calls a function for a limited time. Raises TimeoutError where that is over."""
+        """Calls a function for a limited time. Raises TimeoutError when the time is over."""
 
     def read(self) -> dict[str, NvmlReading]:
-        """By device, who holds what; empty where nobody can say. Never raises."""
+        """Return the reading of each device by name; empty if NVML cannot be read. Never raises."""
         try:
             nvml = self._start()
             if nvml is None:
@@ -55,7 +51,7 @@ class LazyNvml:
         return readings
 
     def stop(self) -> None:
-        """Let go of the library. Safe to call twice."""
+        """Close the library. Safe to call twice."""
         if self._nvml is not None:
             self._nvml.stop()
             self._nvml = None

@@ -1,4 +1,4 @@
-"""Who this process is for the NVIDIA driver, and which of the processes that it lists descend from this one."""
+"""Find this process and its descendants among the processes that the NVIDIA driver lists."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 INITIAL_PID_NAMESPACE = "pid:[4026531836]"
-"""The namespace that the driver's own pids belong to (Linux, PROC_PID_INIT_INO in include/linux/proc_ns.h)."""
+"""The namespace of the pids that the driver reports (Linux, PROC_PID_INIT_INO in include/linux/proc_ns.h)."""
 
 MAX_NAME = 80
 
 
 class Identity(NamedTuple):
-    """By what pids the driver may know this process.
+    """The pids by which the driver may know this process.
 
     Attributes:
         pids: outermost first.
-        visible: whether a process that the driver does not list holds nothing.
+        visible: whether a process that the driver does not list holds no memory.
         why: why not, in a few words.
     """
 
@@ -32,13 +32,13 @@ class Identity(NamedTuple):
 
 
 def identify(pid: int, status: str, namespace: str, release: str) -> Identity:
-    """Find out how the driver sees a process.
+    """Return how the driver identifies a process.
 
     Args:
         pid: as the process itself knows it.
-        status: the text of ``/proc/self/status``; its line ``NSpid`` lists the pids from the namespace of the mounted
-            ``/proc`` inwards (Linux, Documentation/filesystems/proc.rst). Empty where there is none.
-        namespace: what ``/proc/self/ns/pid`` points to, empty where unknown.
+        status: the text of ``/proc/self/status``, empty if there is none. Its line ``NSpid`` lists the pids from the
+            namespace of the mounted ``/proc`` inwards (Linux, Documentation/filesystems/proc.rst).
+        namespace: the target of ``/proc/self/ns/pid``, empty if unknown.
         release: of the kernel.
     """
     pids: tuple[int, ...] = (pid,)
@@ -55,35 +55,31 @@ def identify(pid: int, status: str, namespace: str, release: str) -> Identity:
 
 
 def own_identity() -> Identity:
-    """How the driver sees this process. Read anew each time: a fork has another pid."""
+    """Return how the driver identifies this process. Not cached: a fork has another pid."""
     status = namespace = ""
     try:
         with open("/proc/self/status", encoding="ascii", errors="replace") as file:  # noqa: PTH123 - half the cost
             status = file.read()
         namespace = os.readlink("/proc/self/ns/pid")  # noqa: PTH115 - as above
     except OSError:
-        pass  # no Linux: pids are the same for everybody
+        pass  # not Linux: there are no pid namespaces
     release = os.uname().release if hasattr(os, "uname") else ""
     return identify(os.getpid(), status, namespace, release)
 
 
 class Family:
-    """Names of processes, and whether they descend from this one. Looked up once a reading.
-
-    Args:
-        pids: those that are this process.
-    """
+    """Looks up, once for each reading, processes' names and whether they descend from the processes `pids`."""
 
     def __init__(self, pids: Iterable[int]) -> None:
         self._own = frozenset(pids)
         self._known: dict[int, tuple[str | None, bool]] = {}
 
     def name_of(self, pid: int) -> str | None:
-        """The program's name, None where it cannot be read."""
+        """Return the program's name; None if it cannot be read."""
         return self._look_up(pid)[0]
 
     def is_descendant(self, pid: int) -> bool:
-        """Whether this process, or one that descends from it, started that one."""
+        """Return whether this process or a descendant of it started that process."""
         return self._look_up(pid)[1]
 
     def _look_up(self, pid: int) -> tuple[str | None, bool]:

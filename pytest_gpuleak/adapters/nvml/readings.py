@@ -1,8 +1,8 @@
-"""What the NVIDIA driver says that processes hold, by way of nvidia-ml-py (module ``pynvml``).
+"""Read through nvidia-ml-py (module ``pynvml``) how much device memory each process holds.
 
-It sees what torch's allocator does not: contexts, raw ``cudaMalloc``, NCCL, other frameworks, other processes. NVML
-creates no CUDA context, and nothing here sets or resets anything. It moves with other processes, so it is evidence
-and never a verdict of its own. All sizes are bytes; a figure that cannot be had is None, never 0.
+NVML sees memory outside torch's allocator: contexts, raw ``cudaMalloc``, NCCL, other frameworks, other processes, whose
+growth it includes. So it is evidence and never a verdict. It creates no CUDA context, and nothing here sets or resets
+anything. All sizes are bytes; an unknown figure is None, never 0.
 """
 
 from __future__ import annotations
@@ -22,20 +22,14 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 FIRST_ABSENT = 1 << 63
-"""From here up an unsigned figure is none: NVML_VALUE_NOT_AVAILABLE (2**64 - 1), or a counter that fell below 0."""
+"""Unsigned figures from here up are absent: NVML_VALUE_NOT_AVAILABLE (2**64 - 1), or a counter that fell below 0."""
 
 NO_LIBRARY = "the NVIDIA driver's library is not installed (libnvidia-ml)"
 MAX_NAME = 80
 
 
 class ProcessMemory(NamedTuple):
-    """What one process holds of a device.
-
-    Attributes:
-        pid: as the driver gives it; in a container it may be the host's.
-        bytes: None where the driver does not say.
-        name: its program, None where it cannot be read.
-    """
+    """One process's memory on a device. In a container `pid` may be the host's; unknown bytes and names are None."""
 
     pid: int
     bytes: int | None
@@ -43,16 +37,14 @@ class ProcessMemory(NamedTuple):
 
 
 class NvmlReading(NamedTuple):
-    """One device's memory as its driver counts it.
+    """One device's memory as its driver counts it, in bytes.
 
     Attributes:
-        uuid: ``GPU-...`` or ``MIG-...``: the same device in every process, whatever index it has there.
-        model: the device's name.
-        total: bytes of the device.
-        used: bytes in use by all processes and by the driver itself.
-        own: bytes of this process; 0 where the driver would list it and does not.
-        children: processes that this one has started, directly or not, and that hold memory of the device.
-        others: all other processes that do.
+        uuid: ``GPU-...`` or ``MIG-...``: identifies the device in every process, whatever its index there.
+        used: in use by all processes and the driver itself.
+        own: in use by this process; 0 if the driver lists processes but not this one.
+        children: this process's descendants that hold memory of the device.
+        others: all other processes that hold memory of the device.
         why_absent: why `own` is None, in a few words.
     """
 
@@ -67,10 +59,9 @@ class NvmlReading(NamedTuple):
 
 
 def outside(reading: NvmlReading, reserved: int) -> int | None:
-    """Bytes of this process on the device beyond what torch's allocator has reserved.
+    """Return this process's bytes on the device outside torch's allocator; a context alone takes some hundred MiB.
 
-    A context alone takes some hundred MiB, so what is of interest is how it grows. None where the driver does not say,
-    or says less than torch has: then it has not seen this process, or another one that has the same pid elsewhere.
+    None if the driver gives no figure, or a figure below `reserved`, which cannot be this process's: pids may coincide.
     """
     if reading.own is None or reading.own < reserved:
         return None
@@ -78,11 +69,7 @@ def outside(reading: NvmlReading, reserved: int) -> int | None:
 
 
 class Nvml:
-    """The driver's counters. Costs tens of microseconds to milliseconds a device: to be read on demand, not for each test.
-
-    Attributes:
-        fault: what put an end to it in mid-run, once; empty while all is well.
-    """
+    """The driver's counters. `fault` says why reading ended during the run; it is empty unless the driver failed."""
 
     name = "nvml"
 
@@ -95,7 +82,7 @@ class Nvml:
         self._matched_for: object = None
 
     def start(self) -> None:
-        """Open the driver's library. Raises ProbeUnavailable with the one reason why there is nothing to read."""
+        """Open the driver's library. Raises ProbeUnavailable, with the reason, if nothing can be read."""
         if "pynvml" not in sys.modules and not _library_is_there():
             raise ProbeUnavailable(NO_LIBRARY)
         try:
@@ -104,7 +91,7 @@ class Nvml:
             raise ProbeUnavailable("nvidia-ml-py is not installed") from None
         try:
             pynvml.nvmlInit()
-        except Exception as error:  # noqa: BLE001 - the binding raises AttributeError and OSError for odd libraries
+        except Exception as error:  # noqa: BLE001 - for some libraries the binding raises AttributeError or OSError
             raise ProbeUnavailable(_reason(pynvml, error)) from None
         self._pynvml = pynvml
         try:
@@ -125,22 +112,21 @@ class Nvml:
         if pynvml is not None:
             try:
                 pynvml.nvmlShutdown()
-            except Exception:  # noqa: BLE001 - it is gone already, which is what was wanted
+            except Exception:  # noqa: BLE001 - it is closed already
                 return
 
     @property
     def driver(self) -> str:
-        """The driver's version; empty where it cannot be had."""
+        """Return the driver's version; empty if unknown."""
         try:
             return clean_text(str(self._pynvml.nvmlSystemGetDriverVersion()), MAX_NAME) if self._pynvml else ""
-        except Exception:  # noqa: BLE001 - a figure for the report
+        except Exception:  # noqa: BLE001 - the version is only shown in the report
             return ""
 
     def read(self) -> dict[str, NvmlReading]:
-        """The devices that this process can use, by torch's name (``cuda:0``).
+        """Return the readings of the devices that this process can use, by torch's name (``cuda:0``). Never raises.
 
-        Empty before `start`, once the driver has failed (see `fault`), and while it is not known which device has
-        which index. Raises nothing.
+        Empty before `start`, once the driver has failed (see `fault`), and while the devices' indices are unknown.
         """
         if self._pynvml is None:
             return {}
@@ -150,7 +136,7 @@ class Nvml:
             except self._pynvml.NVMLError as error:
                 if error.value != self._pynvml.NVML_ERROR_UNINITIALIZED:
                     raise
-                # Somebody has closed the library once more often than they opened it.
+                # Other code has closed the library more often than it opened it.
                 self._pynvml.nvmlInit()
                 self._enumerate()
                 return self._read_all()
@@ -160,7 +146,6 @@ class Nvml:
             return {}
 
     def _enumerate(self) -> None:
-        """Note the machine's devices; opens none."""
         pynvml = self._pynvml
         self._devices, self._handles, self._matched_for = [], {}, None
         for index in range(pynvml.nvmlDeviceGetCount()):
@@ -179,7 +164,7 @@ class Nvml:
             self._devices.append(PhysicalDevice(uuid, model, bus, None if parts is None else tuple(parts)))
 
     def _partitions(self, handle: Any) -> dict[str, Any] | None:
-        """The MIG devices of a device, by UUID; None where it is not partitioned."""
+        """Return the MIG devices of a device, by UUID; None where it is not partitioned."""
         pynvml = self._pynvml
         try:
             current, _ = pynvml.nvmlDeviceGetMigMode(handle)
@@ -187,18 +172,17 @@ class Nvml:
                 return None
             slots = pynvml.nvmlDeviceGetMaxMigDeviceCount(handle)
         except pynvml.NVMLError:
-            return None  # most devices know no partitions
+            return None  # most devices cannot be partitioned
         parts = {}
         for slot in range(slots):
             try:
                 part = pynvml.nvmlDeviceGetMigDeviceHandleByIndex(handle, slot)
             except pynvml.NVMLError:
-                continue  # nothing is in this slot
+                continue  # an empty slot
             parts[_text(pynvml.nvmlDeviceGetUUID(part))] = part
         return parts
 
     def _complaint(self) -> str:
-        """Why nothing can be read, empty where something can."""
         if not self._devices:
             return "the NVIDIA driver shows no device"
         visible = os.environ.get("CUDA_VISIBLE_DEVICES")
@@ -207,7 +191,7 @@ class Nvml:
         return ""
 
     def _match(self) -> None:
-        """Find out which device is which: from the framework once it has started CUDA, until then as CUDA would."""
+        """Match indices to devices: by the framework's UUIDs once it has started CUDA, until then by CUDA's rules."""
         initialised = framework_uuids()
         if initialised is not None:
             key: object = tuple(initialised)
@@ -228,7 +212,7 @@ class Nvml:
         for index, digits in enumerate(initialised):
             uuid = by_digits.get(digits.lower(), "")
             if uuid in partitioned:
-                # CUDA gave the whole device's UUID for one of its parts: the one that it would have taken.
+                # CUDA gave the whole device's UUID for its part: take the part that CUDA would choose.
                 uuid = next((part for part in guessed or () if part in partitioned[uuid]), "")
             if uuid:
                 self._logical[f"cuda:{index}"] = uuid
@@ -259,7 +243,7 @@ class Nvml:
         return _figure(memory.total), _figure(memory.used)
 
     def _processes(self, handle: Any) -> tuple[dict[int, int | None], str]:
-        """Bytes by pid, and why there are none."""
+        """Return the bytes by pid, and why the driver refused, if it did."""
         pynvml = self._pynvml
         found: dict[tuple[int, int | None, int | None], int | None] = {}
         refused = ""
@@ -273,14 +257,14 @@ class Nvml:
                     refused = "not visible: " + _reason(pynvml, error)
                 continue
             for row in rows:
-                # One that computes and draws stands in both lists, with all that it holds in each.
+                # A process that computes and draws is in both lists, each time with all its memory.
                 key = (row.pid, _figure(row.gpuInstanceId), _figure(row.computeInstanceId))
                 size = _figure(row.usedGpuMemory)
                 known = found.get(key)
                 found[key] = size if known is None else known if size is None else max(known, size)
         by_pid: dict[int, int | None] = {}
         for (pid, _, _), size in found.items():
-            # Parts of a sum that is not known do not make one.
+            # A sum with an unknown part is unknown.
             by_pid[pid] = size if pid not in by_pid else _sum(by_pid[pid], size)
         return by_pid, refused
 
@@ -314,15 +298,15 @@ def _reading(
 
 
 def framework_uuids() -> list[str] | None:
-    """Return the devices' UUIDs in the order of the first framework that has started CUDA; None where none has."""
+    """Return the devices' UUIDs in the order of the first framework that has started CUDA; None if none has."""
     found = (framework.nvidia_uuids() for framework in own_frameworks().members)
     return next((uuids for uuids in found if uuids is not None), None)
 
 
 def _library_is_there() -> bool:
-    """Whether the driver's library can be loaded: the binding takes 35 ms to import, which most machines can be spared."""
+    """Return whether the driver's library can be loaded, without the binding's slow import."""
     if not sys.platform.startswith("linux"):
-        return True  # the binding knows where else it may be
+        return True  # elsewhere only the binding knows the library's place
     import ctypes
 
     try:
@@ -333,7 +317,7 @@ def _library_is_there() -> bool:
 
 
 def _ask_twice(pynvml: Any, ask: Callable[[Any], Any], handle: Any) -> Any:
-    """Ask for processes; again where so many were started meanwhile that the list had no room for them."""
+    """List processes; retry once if the list was too short because processes started meanwhile."""
     try:
         return ask(handle)
     except pynvml.NVMLError as error:
@@ -343,12 +327,11 @@ def _ask_twice(pynvml: Any, ask: Callable[[Any], Any], handle: Any) -> Any:
 
 
 def _refusals(pynvml: Any) -> tuple[int, ...]:
-    """Errors that say that a device has no such figure, or not for us; with others something is broken."""
+    """Return the errors by which a device refuses a figure; any other error means a failure."""
     return (pynvml.NVML_ERROR_NOT_SUPPORTED, pynvml.NVML_ERROR_FUNCTION_NOT_FOUND, pynvml.NVML_ERROR_NO_PERMISSION)
 
 
 def _reason(pynvml: Any, error: Exception) -> str:
-    """What failed, in a few words."""
     if not isinstance(error, pynvml.NVMLError):
         return clean_text(f"{type(error).__name__}: {error}", 2 * MAX_NAME)
     words = {
@@ -362,7 +345,7 @@ def _reason(pynvml: Any, error: Exception) -> str:
     }
     try:
         return words.get(error.value) or clean_text(str(error), 2 * MAX_NAME)
-    except Exception:  # noqa: BLE001 - the library is asked for the text, and it may be the library that is gone
+    except Exception:  # noqa: BLE001 - the library supplies the text, and may itself have failed
         return f"NVML error {error.value}"
 
 

@@ -1,1 +1,1 @@
-"""The processes of the operating system that descend from this one."""
+"""Adapter to the operating system's processes that descend from this one."""

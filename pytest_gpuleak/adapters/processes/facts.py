@@ -1,7 +1,4 @@
-"""What the operating system says of processes: who started which, whether they run still, and what they are.
-
-psutil is imported here, and this module only where a process has a child: most runs start none.
-"""
+"""Ask the operating system about processes. Imports psutil: import it only where a process has a child."""
 
 from __future__ import annotations
 
@@ -22,25 +19,22 @@ else:
 
 FIRST_WAIT_S = 0.001
 ALL_WAITS_S = 1.0
-"""Waits for those that are going double from a millisecond, to a second in all."""
+"""Total wait for processes that are ending, in seconds. Waits double from `FIRST_WAIT_S`."""
 
 MAX_COMMAND = 200
 
 
 class LeftProcess(NamedTuple):
-    """One process that has outlived its test, and those that it has started.
+    """One process that has outlived its test, with the processes that it has started.
 
     Attributes:
-        pid: as this process knows it.
-        created: when it began, in seconds since 1970; a second off at most.
-        age_s: seconds that it had lived when it was looked at.
-        parent: pid of who started it.
+        created: its start, in seconds since 1970, accurate to a second.
+        age_s: its age in seconds when it was described.
         command: its command line, cleaned and cut.
-        program: what it runs, without what differs from run to run.
-        own_bytes: bytes of host memory that it alone uses; None where that cannot be read.
+        program: the program that it runs, without parts that differ from run to run.
+        own_bytes: bytes of host memory that no other process shares; None if unreadable.
         name: its name as a ``multiprocessing`` process; empty for any other.
         pool: the kind of pool that it is a worker of; empty for any other.
-        descendants: what it has started in turn and still runs.
         pool_id: the same number for workers of the same executor; 0 for any other process.
     """
 
@@ -58,7 +52,7 @@ class LeftProcess(NamedTuple):
 
 
 def settle(candidates: dict[psutil.Process, int]) -> dict[psutil.Process, int]:
-    """Those that still run after some waits."""
+    """Wait for processes that are ending; return the processes that still run."""
     wait, waited = FIRST_WAIT_S, 0.0
     while True:
         candidates = {process: parent for process, parent in candidates.items() if still_runs(process)}
@@ -70,7 +64,7 @@ def settle(candidates: dict[psutil.Process, int]) -> dict[psutil.Process, int]:
 
 
 def describe(candidates: dict[psutil.Process, int]) -> list[LeftProcess]:
-    """What is to be said of processes, those that others of them have started below these."""
+    """Describe processes, each with its descendants among the candidates."""
     from pytest_gpuleak.adapters.processes.kinds import FORK, executor_pools, pool_workers, process_names, program_of
 
     pids = {process.pid for process in candidates}
@@ -99,7 +93,7 @@ def describe(candidates: dict[psutil.Process, int]) -> list[LeftProcess]:
 
 
 def list_descendants() -> dict[int, int]:
-    """The pids of the processes that this one has started, directly or not, with their parents', parents first."""
+    """Return this process's descendants: the parent's pid by pid, parents first."""
     found = children_by_file(os.getpid())
     if found is not None:
         return found
@@ -112,10 +106,10 @@ def list_descendants() -> dict[int, int]:
 
 
 def children_by_file(pid: int, proc: str = "/proc") -> dict[int, int] | None:
-    """The descendants of a process, with their parents, as its threads' files list them; None without such files.
+    """Return a process's descendants, with their parents, from its threads' files; None without such files.
 
-    Many times as fast as a walk over all processes, but not in every kernel (CONFIG_PROC_CHILDREN). A child may be left
-    out while another one ends (Linux, Documentation/filesystems/proc.rst): times of creation tell it from a new one.
+    Needs CONFIG_PROC_CHILDREN. The files may omit a child while another ends (Linux,
+    Documentation/filesystems/proc.rst): its creation time later tells it from a new process.
     """
     found: dict[int, int] = {}
     waiting = [pid]
@@ -123,9 +117,9 @@ def children_by_file(pid: int, proc: str = "/proc") -> dict[int, int] | None:
         parent = waiting.pop()
         folder = f"{proc}/{parent}/task"
         try:
-            threads = os.listdir(folder)  # noqa: PTH208 - names alone
+            threads = os.listdir(folder)  # noqa: PTH208 - only names are needed
         except OSError:
-            continue  # it has ended
+            continue  # the process has ended
         for thread in threads:
             try:
                 with open(f"{folder}/{thread}/children", encoding="ascii") as file:  # noqa: PTH123 - half the cost
@@ -142,7 +136,7 @@ def children_by_file(pid: int, proc: str = "/proc") -> dict[int, int] | None:
 
 
 def _ask(pid: int, question: Callable[[Any], Any], otherwise: Any = None) -> Any:
-    """An answer about a process, which may be gone, or another user's."""
+    """Ask a question about a process; return `otherwise` if the process has ended or is another user's."""
     try:
         with dependency_in_place("psutil"):
             return question(psutil.Process(pid))
@@ -151,29 +145,29 @@ def _ask(pid: int, question: Callable[[Any], Any], otherwise: Any = None) -> Any
 
 
 def find_process(pid: int) -> psutil.Process | None:
-    """The process of a pid; None where it is gone."""
+    """Return the process of a pid; None if it has ended."""
     process: psutil.Process | None = _ask(pid, lambda process: process)
     return process
 
 
 def creation_time(process: psutil.Process) -> float:
-    """Seconds since 1970; 0 where it has ended."""
+    """Return the process's start, in seconds since 1970; 0 if it has ended."""
     return float(_ask(process.pid, lambda process: process.create_time(), 0.0))
 
 
 def still_runs(process: psutil.Process) -> bool:
-    """Whether it is still that process, and has not ended: one that nobody has waited for has, and is a zombie."""
+    """Return whether the pid still belongs to that process, and the process is not a zombie."""
     return bool(_ask(process.pid, lambda now: now == process and now.status() != "zombie"))
 
 
 def is_running(process: LeftProcess) -> bool:
-    """Whether a process that was left still runs; another one may have got its pid."""
+    """Return whether a process that was left still runs; another process may have taken its pid."""
     now = find_process(process.pid)
     return now is not None and creation_time(now) == process.created and still_runs(now)
 
 
 def command_line(pid: int) -> list[str]:
-    """What a process was started with; empty where that cannot be read."""
+    """Return a process's arguments; empty if they cannot be read."""
     command: list[str] = _ask(pid, lambda process: process.cmdline(), [])
     return command
 

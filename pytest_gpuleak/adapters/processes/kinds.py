@@ -1,7 +1,4 @@
-"""What a child process is: which ones live until the interpreter ends by design, and which are workers of a pool.
-
-Command lines, the standard library's and the frameworks' own tables are looked at; nothing of a user's is called.
-"""
+"""Classify child processes by command lines and library tables, without running user code: helpers and pool workers."""
 
 from __future__ import annotations
 
@@ -23,37 +20,28 @@ _PYTHON = re.compile(r"(python|pypy)[\d.]*[tdw]?(\.exe)?", re.IGNORECASE)
 _TAKES_VALUE = ("-W", "-X")
 
 FORK = "a fork of this process"
-"""The program of a process that has started no other program since it was forked."""
+"""The program of a process that was forked and has started no other program since."""
 
 
 def is_resource_tracker(command: Sequence[str]) -> bool:
-    """It removes shared memory and semaphores that a process has left behind; it ends with the interpreter.
-
-    CPython, Lib/multiprocessing/resource_tracker.py, ``ensure_running``; loky's copy, loky/backend/resource_tracker.py.
-    """
+    """Return whether it is CPython's or loky's resource tracker (resource_tracker.py, ``ensure_running``)."""
     return any("backend.resource_tracker import main" in part for part in command) or any(
         "multiprocessing.resource_tracker import main" in part for part in command
     )
 
 
 def is_fork_server(command: Sequence[str]) -> bool:
-    """It forks the processes of the start method ``forkserver``, and ends with the interpreter.
-
-    Its forks have its command line too, and are not it. CPython, Lib/multiprocessing/forkserver.py, ``ensure_running``.
-    """
+    """Return whether it has the command line of a fork server and its forks (Lib/multiprocessing/forkserver.py)."""
     return any("multiprocessing.forkserver import main" in part for part in command)
 
 
 def is_loky_worker(command: Sequence[str]) -> bool:
-    """It belongs to joblib's reusable executor, whose workers end by themselves when idle for some minutes.
-
-    loky, loky/backend/popen_loky_posix.py, ``Popen._launch``; joblib/externals/loky is a copy of it.
-    """
+    """Return whether it is a worker of joblib's reusable executor (loky, backend/popen_loky_posix.py)."""
     return any("loky.backend.popen_loky" in part for part in command)
 
 
 def is_ray_service(command: Sequence[str]) -> bool:
-    """A cluster that ``ray.init`` has started is one a process, and ends with it (ray/_private/node.py, ``atexit``)."""
+    """Return whether it belongs to ``ray.init``'s cluster, which ends with this process (ray/_private/node.py)."""
     if not command:
         return False
     first = PurePath(command[0].split(" ", 1)[0]).name
@@ -63,7 +51,7 @@ def is_ray_service(command: Sequence[str]) -> bool:
 
 
 def is_execnet_worker(command: Sequence[str]) -> bool:
-    """pytest-xdist's workers: execnet, gateway_io.py, ``popen_bootstrapline``."""
+    """Return whether it is a worker of pytest-xdist (execnet, gateway_io.py, ``popen_bootstrapline``)."""
     return any("exec(eval(sys.stdin.readline()))" in part for part in command)
 
 
@@ -73,34 +61,34 @@ HELPERS: tuple[Callable[[Sequence[str]], bool], ...] = (
     is_ray_service,
     is_execnet_worker,
 )
-"""Processes that are no test's, with all that they start. A fork server is none either, but what it forks is."""
+"""Helpers that no test owns, with all their descendants. A fork server is not among them: its forks may be a test's."""
 
 
 def is_helper(command: Sequence[str]) -> bool:
-    """Whether a process lives until the interpreter ends by design."""
+    """Return whether a process by design lives until the interpreter ends."""
     return any(predicate(command) for predicate in HELPERS) or any(
         processes.is_helper(command) for processes in _of_frameworks()
     )
 
 
 def helper_pids() -> set[int]:
-    """Processes that live as long as the interpreter, and share its command line."""
+    """Return the pids of helpers that share this interpreter's command line."""
     return {pid for processes in _of_frameworks() for pid in processes.helper_pids()}
 
 
 def executor_pools() -> dict[int, int]:
-    """The workers of all executors, by pid, each with a number for its executor (Lib/concurrent/futures/process.py)."""
+    """Return the workers of all executors: a number for the executor by pid (Lib/concurrent/futures/process.py)."""
     found: dict[int, int] = {}
-    with contextlib.suppress(Exception):  # a private table: where it has another form, nothing is known
+    with contextlib.suppress(Exception):  # a private table, whose form may change
         for thread in list(getattr(sys.modules.get("concurrent.futures.process"), "_threads_wakeups", ())):
             found.update(dict.fromkeys(field_of(thread, "processes") or (), id(thread)))
     return found
 
 
 def pool_workers(pids: Iterable[int]) -> dict[int, str]:
-    """Which of these processes are workers of a pool, by pid, and of what.
+    """Return which of these processes are workers of a pool: the kind of pool by pid.
 
-    A pool of a wider fixture's may start its workers when a test first uses it, or replace one.
+    A wider fixture's pool may start its workers when a test first uses it, or replace a worker.
     """
     wanted = set(pids)
     found = {pid: "multiprocessing.Pool" for pid, name in process_names().items() if "PoolWorker" in name}
@@ -116,7 +104,7 @@ def _of_frameworks() -> list[ProcessKinds]:
 
 
 def process_names() -> dict[int, str]:
-    """The names of this process's ``multiprocessing`` children, by pid (Lib/multiprocessing/process.py, ``_children``)."""
+    """Return the names of ``multiprocessing`` children by pid (Lib/multiprocessing/process.py, ``_children``)."""
     names: dict[int, str] = {}
     with contextlib.suppress(Exception):  # as above
         for process in list(getattr(sys.modules.get("multiprocessing.process"), "_children", ())):
@@ -127,7 +115,7 @@ def process_names() -> dict[int, str]:
 
 
 def program_of(command: Sequence[str]) -> str:
-    """What a process runs, without what differs from run to run: a module's name, or a file's without its folder."""
+    """Return the program of a command line without parts that differ between runs: a module's or file's name."""
     if not command:
         return "unknown"
     first = PurePath(command[0].replace("\\", "/")).name or command[0]

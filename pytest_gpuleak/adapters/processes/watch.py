@@ -1,7 +1,6 @@
-"""Processes that a test has started and that outlive it.
+"""Watch for processes that a test has started and that outlive it.
 
-A process is known by its pid and the time of its creation, since pids are used again: that is what two of psutil's
-`Process` are compared by. Watching costs a test some microseconds while there is no child: one system call says so.
+A process is identified by pid and creation time, since pids are reused: psutil compares two `Process` objects by both.
 """
 
 from __future__ import annotations
@@ -19,15 +18,14 @@ if TYPE_CHECKING:
     from pytest_gpuleak.adapters.processes.facts import LeftProcess
 
 CLOCK_SLACK_S = 2.0
-"""How far the time of a process's creation may be off the clock's: Linux tells the time of boot in whole seconds."""
+"""Tolerance for a process's creation time, in seconds: Linux reports the boot time in whole seconds."""
 
 
 class ProcessWatch:
-    """Knows whose each child process is.
+    """Tells which test or fixture each child process belongs to.
 
-    Args:
-        list_descendants: the pids of the processes that this one has started, directly or not, with their parents',
-            parents first; other than the operating system's own list in tests alone.
+    `list_descendants` returns this process's descendants: the parent's pid by pid, parents first. Only tests replace
+    it.
     """
 
     def __init__(self, list_descendants: Callable[[], dict[int, int]] | None = None) -> None:
@@ -43,37 +41,29 @@ class ProcessWatch:
         self._last_start: int | None = None
 
     def begin(self) -> None:
-        """A test begins: what runs now is not its own."""
+        """Note that a test begins: processes that run now are not its own."""
         self._begun = time.time()
         if not self._seen and not self._known and self._looked:
-            return  # none ran when the last test ended, and no test has begun since
+            return  # no process ran when the last test ended
         self._known = set(self._look())
         self._helpers &= self._known
 
     def suspects(self) -> bool:
-        """Whether a process runs that the test has started. Nothing is waited for."""
+        """Return whether a process runs that the test has started. Does not wait."""
         self._looked = True
         return bool(self._candidates())
 
     def left(self) -> list[LeftProcess]:
-        """The processes that the test has started and that still run, once those that are going have gone.
-
-        Waits up to `ALL_WAITS_S`, and only where there are any. A process that another one of them has started is among
-        its `LeftProcess.descendants`.
-        """
+        """Return the test's processes that still run after up to `ALL_WAITS_S`, each with its descendants."""
         candidates = self._candidates()
         return _describe_left(candidates) if candidates else []
 
     def enter_setup(self) -> None:
-        """A wider fixture's setup begins; they may be nested."""
+        """Note that a wider fixture's setup begins; setups may be nested."""
         self._setups.append(set(self._look()))
 
     def adopt(self, owner: Hashable = None) -> None:
-        """A wider fixture's setup has ended: what it has started is no test's.
-
-        Args:
-            owner: what `released` is asked for later.
-        """
+        """Note that a wider fixture's setup has ended: its processes belong to `owner`, not to a test."""
         before = self._setups.pop() if self._setups else self._known
         new = {process for process in self._candidates() if process not in before}
         self._known |= new
@@ -81,7 +71,7 @@ class ProcessWatch:
             self._adopted.setdefault(owner, set()).update(new)
 
     def released(self, owner: Hashable) -> list[LeftProcess]:
-        """A wider fixture has been finalised: what it has started and that still runs, as `left`."""
+        """Return the processes that the finalised fixture `owner` has started and that still run after a wait."""
         processes = self._adopted.pop(owner, set())
         if not processes:
             return []
@@ -89,18 +79,17 @@ class ProcessWatch:
         return _describe_left({process: parents[process] for process in processes if process in parents})
 
     def _look(self) -> dict[Process, int]:
-        """All descendants, with their parents' pids."""
         if not has_children():
             self._seen, self._last_start = {}, None
             return self._seen
-        # Here, since it imports psutil: most runs start no process.
+        # Imported here because it imports psutil.
         from pytest_gpuleak.adapters.processes.facts import find_process, list_descendants
 
         if self._counts_starts is None:
             self._counts_starts = starts_are_counted()
         last = last_start() if self._counts_starts else None
         if last is None or last != self._last_start:
-            # The number was read before the list is made: what is started meanwhile is found by the next look.
+            # The number is read before the list, so the next call finds processes that start in between.
             self._last_start = last
             self._seen = {}
             for pid, parent in (self._list or list_descendants)().items():
@@ -110,23 +99,23 @@ class ProcessWatch:
         return self._seen
 
     def _candidates(self) -> dict[Process, int]:
-        """The descendants that the test has started, with their parents' pids; helpers and what others start left out."""
+        """Return the processes that the test has started, with their parents' pids, without helpers."""
         seen = self._look()
         new = [process for process in seen if process not in self._known]
         if not new:
             return {}
-        # As in `_look`.
+        # Imported here for the same reason as in `_look`.
         from pytest_gpuleak.adapters.processes.facts import command_line, creation_time, still_runs
         from pytest_gpuleak.adapters.processes.kinds import helper_pids, is_fork_server, is_helper
 
         by_pid = {process.pid: process for process in seen}
         commands = {process.pid: command_line(process.pid) for process in seen}
         servers = {pid for pid, command in commands.items() if is_fork_server(command)}
-        # A fork of a server, or of a worker of xdist's, has the command line of what it was forked from.
+        # A fork of a fork server or xdist worker has the command line of its parent.
         servers = {pid for pid in servers if seen[by_pid[pid]] not in servers}
         own, helpers = command_line(os.getpid()), helper_pids()
         mine: dict[Process, int] = {}
-        for process in new:  # parents before what they have started, as they were listed
+        for process in new:  # parents come before their children
             command, parent = commands[process.pid], by_pid.get(seen[process])
             if (
                 process in self._helpers
@@ -138,7 +127,7 @@ class ProcessWatch:
                 self._helpers.add(process)
             elif process.pid not in servers and (parent is None or parent in mine or parent.pid in servers):
                 mine[process] = seen[process]
-            # Else it is a fork server, or an older process has started it, which knows why.
+            # Else it is a fork server, or a child of a process older than the test.
         return mine
 
 
@@ -150,14 +139,11 @@ def _describe_left(candidates: dict[Process, int]) -> list[LeftProcess]:
 
 
 def has_children() -> bool:
-    """Whether this process has children, ended ones that nobody has waited for included. Takes a microsecond.
-
-    True where the operating system cannot be asked.
-    """
+    """Return whether this process has children, zombies included; True if the operating system cannot tell."""
     if not hasattr(os, "waitid"):
         return True  # Windows, and macOS before Python 3.13
     try:
-        # WNOWAIT leaves an ended child to whoever waits for it.
+        # WNOWAIT leaves an ended child to the code that waits for it.
         os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
     except ChildProcessError:
         return False
@@ -165,10 +151,9 @@ def has_children() -> bool:
 
 
 def last_start() -> int | None:
-    """The number given last to a process or thread of this system; None where it is not told.
+    """Return the last pid or thread id that the system assigned; None if unknown.
 
-    While it stays the same, nothing was started, and the list of processes need not be made again. Linux,
-    Documentation/filesystems/proc.rst, "loadavg".
+    While it stays the same, no process was started. Linux, Documentation/filesystems/proc.rst, "loadavg".
     """
     try:
         descriptor = os.open("/proc/loadavg", os.O_RDONLY)
@@ -181,7 +166,7 @@ def last_start() -> int | None:
 
 
 def starts_are_counted() -> bool:
-    """Whether `last_start` can be believed: containers and sandboxes may show a file that is made up, or old."""
+    """Return whether `last_start` is reliable: containers and sandboxes may show a fake or outdated file."""
     before = last_start()
     if before is None:
         return False

@@ -1,1 +1,1 @@
-"""torch: its tensors, devices, allocators, and what its C++ objects refer to."""
+"""Adapter to torch: its tensors, devices, allocators, and the references of its C++ objects."""

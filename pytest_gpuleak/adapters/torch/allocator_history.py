@@ -1,8 +1,8 @@
-"""The allocator's own history: which lines allocated the blocks of device memory that are still alive.
+"""Find the lines that allocated the blocks of device memory that are still alive, from the allocator's own history.
 
-CUDA's caching allocator can note the stack of each allocation (``torch.cuda.memory._record_memory_history``). It is
-switched on around a re-run alone. What is read of it is the dictionary that ``torch.cuda.memory._snapshot`` documents.
-All sizes are bytes.
+CUDA's caching allocator can record the stack of each allocation (``torch.cuda.memory._record_memory_history``).
+Recording is on during a re-run only, and is read from the documented ``torch.cuda.memory._snapshot``. All sizes are
+bytes.
 """
 
 from __future__ import annotations
@@ -29,31 +29,29 @@ if TYPE_CHECKING:
     Place = tuple[str, int, str]
 
 MAX_ENTRIES: Final = 100_000
-"""Events that are kept. Each takes some KB with its stack (torch/cuda/memory.py); blocks keep their own all the same."""
+"""Events that are kept, some KB each with its stack (torch/cuda/memory.py). Live blocks keep their stacks in any
+case."""
 
 NATIVE_TEXT: Final = "allocated in native code (backward)"
-"""What is said of a block without a Python frame: autograd's threads run none, so a backward pass leaves no line."""
+"""Text for a block without a Python frame: autograd's threads run none during a backward pass."""
 
 PICKLE_PROTOCOL: Final = 4
-"""PyTorch's memory viewer reads pickles in JavaScript, up to this protocol; Python 3.14 writes 5 by default."""
+"""The newest protocol that PyTorch's memory viewer reads; Python 3.14 writes 5 by default."""
 
 _NAME_LENGTH: Final = 120
 _DIGEST_LENGTH: Final = 12
 
 
 class RecordedHistory:
-    """Records the stacks of the device's allocations while it is entered; nothing where that cannot be.
+    """Records the stacks of device allocations within the context, unless the user records already.
 
-    Neither imports torch nor initialises a device. Where the user records already, that recording is left alone. To be
-    left once the re-run has settled: the snapshot is taken then.
-
-    Args:
-        max_entries: events that are kept, the latest.
+    Neither imports torch nor initialises a device. Leave the context once the re-run has settled: it then takes the
+    snapshot.
 
     Attributes:
-        why_not: why nothing was recorded; empty where it was.
-        before: addresses of the blocks that were there at first.
-        snapshot: what ``torch.cuda.memory._snapshot()`` said at the end; None where nothing was recorded.
+        why_not: why nothing was recorded; empty after a recording.
+        before: addresses of the blocks alive at the beginning.
+        snapshot: the result of ``torch.cuda.memory._snapshot()`` at the end; None without a recording.
     """
 
     def __init__(self, max_entries: int = MAX_ENTRIES) -> None:
@@ -64,16 +62,14 @@ class RecordedHistory:
         self.snapshot: dict[str, Any] | None = None
 
     def __enter__(self) -> RecordedHistory:  # noqa: PYI034 - typing has Self from 3.11 only
-        """Begin to record. Never raises."""
         try:
             self.why_not = self._begin()
-        except Exception as error:  # noqa: BLE001 - private functions of torch's: without them there is no history
+        except Exception as error:  # noqa: BLE001 - without torch's private functions there is no history
             self.why_not = f"the allocator's history cannot be recorded ({type(error).__name__})"
             self._stop()
         return self
 
     def __exit__(self, *exception: object) -> None:
-        """Take the snapshot and stop. Never raises."""
         if self._memory is None:
             return
         try:
@@ -83,14 +79,14 @@ class RecordedHistory:
         self._stop()
 
     def blocks_alive(self, device: str, is_user_file: Callable[[str], bool]) -> tuple[Contribution, ...] | None:
-        """See `AllocationHistory`: only CUDA's allocator keeps a history."""
+        """Return the blocks of a CUDA device; None for other devices, whose allocators keep no history."""
         kind, _, index = device.partition(":")
         if self.snapshot is None or kind != "cuda" or not index.isdigit():
             return None
         return blocks_alive(self.snapshot, self.before, is_user_file, device=int(index))
 
     def save(self, folder: Path, nodeid: str) -> None:
-        """See `AllocationHistory`, and `write_snapshot`."""
+        """Write the snapshot, if there is one (see `write_snapshot`). Raises OSError."""
         if self.snapshot is not None:
             write_snapshot(self.snapshot, folder, nodeid)
 
@@ -102,7 +98,7 @@ class RecordedHistory:
             return "the allocator's history is being recorded by somebody else"
         memory = cuda.memory
         self.before = frozenset(address for address, _ in _blocks(memory.memory_snapshot()))
-        # Python's frames alone: to unwind and symbolise those of C++ takes seconds.
+        # Python frames only: unwinding and symbolising C++ frames takes seconds.
         self._memory = memory
         memory._record_memory_history(
             enabled="all", context="alloc", stacks="python", max_entries=self._max_entries, **_clear(memory)
@@ -122,16 +118,15 @@ def blocks_alive(
     is_user_file: Callable[[str], bool],
     device: int | None = None,
 ) -> tuple[Contribution, ...]:
-    """The blocks that were allocated during a recording and are alive at its end, by the line that allocated them.
+    """Return the blocks allocated during a recording and alive at its end, by the allocating line, most bytes first.
+
+    A block's bytes are the requested bytes, without the allocator's rounding.
 
     Args:
-        snapshot: what ``torch.cuda.memory._snapshot()`` says.
-        before: addresses of the blocks that were there when the recording began.
-        is_user_file: whether a source file is the user's own, neither torch's nor installed nor the plugin's.
-        device: index of the device that is meant; None: all.
-
-    Returns:
-        Most bytes first. A block's bytes are those asked for, without the allocator's rounding.
+        snapshot: the result of ``torch.cuda.memory._snapshot()``.
+        before: addresses of the blocks alive when the recording began.
+        is_user_file: returns whether a source file is the user's own.
+        device: index of the device; None: all devices.
     """
     renewed = _allocated(snapshot)
     sizes: dict[tuple[str, Place | None], list[int]] = {}
@@ -146,20 +141,9 @@ def blocks_alive(
 
 
 def write_snapshot(snapshot: Mapping[str, Any], folder: Path, nodeid: str) -> Path:
-    """Write a snapshot for PyTorch's memory viewer (pytorch.org/memory_viz), as ``_dump_snapshot`` does.
+    """Write a snapshot for PyTorch's memory viewer (pytorch.org/memory_viz) into a folder; return the path.
 
-    The file appears whole or not at all; that of an earlier run of the same test is replaced.
-
-    Args:
-        snapshot: what ``torch.cuda.memory._snapshot()`` says.
-        folder: made where it is not there.
-        nodeid: the test.
-
-    Returns:
-        The file's path.
-
-    Raises:
-        OSError: it cannot be written.
+    Creates the folder. The file appears whole or not at all, and replaces an earlier run's. Raises OSError.
     """
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / snapshot_name(nodeid)
@@ -176,15 +160,15 @@ def write_snapshot(snapshot: Mapping[str, Any], folder: Path, nodeid: str) -> Pa
 
 
 def snapshot_name(nodeid: str) -> str:
-    """A file's name for a test: safe on every file system, and different for different tests however long their ids."""
+    """Return a file name for a test: safe on every file system, and unique however long the test's id is."""
     digest = hashlib.sha256(nodeid.encode("utf-8", "backslashreplace")).hexdigest()[:_DIGEST_LENGTH]
-    # The end says more than the beginning: it has the test's name and parameters.
+    # Keep the end, which has the test's name and parameters.
     readable = re.sub(r"[^A-Za-z0-9_.-]+", "_", nodeid)[-_NAME_LENGTH:].strip("._-")
     return f"{readable or 'test'}-{digest}.pickle"
 
 
 def _clear(memory: Any) -> dict[str, bool]:
-    """`clear_history`, where this torch has it (from 2.4): what was recorded earlier is not asked for."""
+    """Return the argument `clear_history` if this torch has it (from 2.4), to drop earlier recordings."""
     implementation = getattr(memory, "_record_memory_history_impl", None)
     code = getattr(implementation, "__code__", None)
     return {"clear_history": True} if code is not None and "clear_history" in code.co_varnames else {}
@@ -193,23 +177,20 @@ def _clear(memory: Any) -> dict[str, bool]:
 def _blocks(
     segments: Sequence[Mapping[str, Any]], device: int | None = None
 ) -> Iterator[tuple[int, Mapping[str, Any]]]:
-    """The blocks in use, each with its address. One that waits for a stream to be done with it is not: it is going."""
+    """Yield the blocks in use with their addresses, without freed blocks that a stream still uses."""
     for segment in segments:
         if device is not None and segment.get("device", device) != device:
             continue
         address = int(segment.get("address", 0))
         for block in segment.get("blocks", ()):
-            here = int(block.get("address", address))  # torch before 2.1 gives none: they lie one after the other
+            here = int(block.get("address", address))  # torch before 2.1 gives no address: blocks are contiguous
             if block.get("state") == "active_allocated":
                 yield here, block
             address = here + int(block.get("size", 0))
 
 
 def _allocated(snapshot: Mapping[str, Any]) -> set[int]:
-    """Addresses that were allocated during the recording.
-
-    A block that was there before may have been freed meanwhile, and its address given out anew.
-    """
+    """Return addresses allocated during the recording: the address of a block freed meanwhile may be reused."""
     return {
         int(entry["addr"])
         for trace in snapshot.get("device_traces", ())
@@ -219,7 +200,6 @@ def _allocated(snapshot: Mapping[str, Any]) -> set[int]:
 
 
 def _frames(block: Mapping[str, Any]) -> Sequence[Frame]:
-    """The stack that allocated a block, innermost frame first."""
     frames: Sequence[Frame] = block.get("frames") or _history(block).get("frames") or ()
     return frames
 
@@ -230,13 +210,12 @@ def _requested(block: Mapping[str, Any]) -> int:
 
 
 def _history(block: Mapping[str, Any]) -> Mapping[str, Any]:
-    """What torch before 2.1 says of a block's allocation (torch/cuda/_memory_viz.py, `_block_extra_legacy`)."""
+    """Return how torch before 2.1 describes a block's allocation (torch/cuda/_memory_viz.py, `_block_extra_legacy`)."""
     history: Sequence[Mapping[str, Any]] = block.get("history") or ()
     return history[0] if history else {}
 
 
 def _reason(frames: Sequence[Frame], is_user_file: Callable[[str], bool]) -> tuple[str, Place | None]:
-    """What allocated a block, in words, and the user's line where there is one."""
     if not frames:
         return NATIVE_TEXT, None
     for frame in frames:

@@ -1,7 +1,4 @@
-"""torch tensors and storages, as Python sees them. torch is never imported here: see `adapters.torch.lookup`.
-
-What reads them is loaded when there is something to read.
-"""
+"""Read torch tensors and storages without importing torch (see `lookup`); `reading` is loaded by the first read."""
 
 from __future__ import annotations
 
@@ -27,7 +24,7 @@ class TorchArrays:
     name = "torch"
 
     def array_type(self) -> type | None:
-        """``torch._C.TensorBase``, or None while torch is not imported (or is being imported, or is a user's stand-in)."""
+        """Return ``torch._C.TensorBase``; None until torch is fully imported, and for a user's stand-in."""
         lookup = torch_lookup.LOOKUP
         if sys.modules.get("torch") is not lookup.module() or (
             lookup.tensor_base is None and len(sys.path_importer_cache) != lookup.folders
@@ -36,40 +33,37 @@ class TorchArrays:
         return lookup.tensor_base
 
     def storage(self, array: object) -> int:
-        """Address of the StorageImpl; of the TensorImpl where a layout has none (sparse, opaque)."""
+        """Return the address of the StorageImpl; of the TensorImpl for layouts without a storage (sparse, opaque)."""
         key: int = self._reading.storage_of(array)
         return key
 
     def read(self, array: object) -> ArrayReading | None:
-        """Metadata of a tensor; None for fake, meta, functional, wrapper and empty ones, which own no memory."""
+        """Return a tensor's metadata; None for tensors without memory (fake, meta, functional, wrapper, empty)."""
         reading: ArrayReading | None = self._reading.read_tensor(array)
         return reading
 
     def hold(self, array: object) -> StorageHandle:
-        """A C++ weak reference to the storage, or to the tensor where there is no storage."""
+        """Return a C++ weak reference to the storage, or to the tensor if it has no storage."""
         handle: StorageHandle = self._reading.hold_tensor(array)
         return handle
 
     def read_many(self, arrays: Sequence[object]) -> list[ArrayReading | None]:
-        """As `read`, for each."""
+        """Return the metadata of each tensor."""
         readings: list[ArrayReading | None] = self._reading.read_tensors(arrays)
         return readings
 
     def hold_many(self, arrays: Sequence[object]) -> list[StorageHandle]:
-        """As `hold`, for each."""
+        """Return a C++ weak reference for each tensor."""
         handles: list[StorageHandle] = self._reading.hold_tensors(arrays)
         return handles
 
     def storage_users(self, array: object) -> int | None:
-        """The reference count of the storage: tensors, those that C++ alone knows among them.
-
-        The storage's own Python object counts as one more from the first time that anybody has asked for it, and stays.
-        """
+        """Return the storage's reference count: all tensors, and its Python object once code has asked for it."""
         users: int | None = self._reading.users_of_storage(array)
         return users
 
     def trace_origins(self, is_user_file: Callable[[str], bool]) -> AbstractContextManager[OriginLog]:
-        """See `adapters.torch.creation_lines.trace_origins`."""
+        """Note creating lines by a torch function mode (see `adapters.torch.creation_lines`)."""
         from pytest_gpuleak.adapters.torch.creation_lines import trace_origins
 
         return trace_origins(torch_lookup.loaded_torch(), is_user_file)
@@ -82,47 +76,43 @@ class TorchArrays:
 
 
 class TorchStorages(TorchArrays):
-    """Reads storages that no tensor shares: ``tensor.untyped_storage()`` kept longer than its tensor.
-
-    A storage is given a Python object when somebody asks a tensor for it, which then lives as long as the memory. So
-    those that a tensor shares say nothing: the tensor is found by itself.
-    """
+    """Reads storages that no tensor shares: ``tensor.untyped_storage()`` kept longer than its tensor."""
 
     name = "torch storages"
 
     def array_type(self) -> type | None:
-        """``torch._C.StorageBase``, or None while torch is not imported. Asked after `TorchArrays`, which looks for it."""
+        """Return ``torch._C.StorageBase``; None until `TorchArrays.array_type` has found torch."""
         return torch_lookup.LOOKUP.storage_base
 
     def storage(self, array: object) -> int:
-        """Address of the StorageImpl."""
+        """Return the address of the StorageImpl."""
         key: int = self._reading.storage_address(array)
         return key
 
     def read(self, array: object) -> ArrayReading | None:
-        """Metadata of a storage; None where it owns no memory, or a tensor shares it."""
+        """Return a storage's metadata; None if it owns no memory or a tensor shares it."""
         reading: ArrayReading | None = self._reading.read_storage(array)
         return reading
 
     def hold(self, array: object) -> StorageHandle:
-        """A C++ weak reference to the storage."""
+        """Return a C++ weak reference to the storage."""
         handle: StorageHandle = self._reading.hold_storage(array)
         return handle
 
     def read_many(self, arrays: Sequence[object]) -> list[ArrayReading | None]:
-        """As `read`, for each."""
+        """Return the metadata of each storage."""
         return [self.read(array) for array in arrays]
 
     def hold_many(self, arrays: Sequence[object]) -> list[StorageHandle]:
-        """As `hold`, for each."""
+        """Return a C++ weak reference for each storage."""
         return [self.hold(array) for array in arrays]
 
     def storage_users(self, array: object) -> int | None:
-        """How many own the storage, its Python object included."""
+        """Return how many own the storage, its Python object included."""
         users: int | None = self._reading.owners_of_storage(array)
         return users
 
     def trace_origins(self, is_user_file: Callable[[str], bool]) -> AbstractContextManager[OriginLog]:
-        """Note nothing: the lines are noted for tensors, and are known by the same keys."""
+        """Note nothing: lines are noted for tensors, under the same keys."""
         del is_user_file
         return nullcontext({})

@@ -1,9 +1,8 @@
-"""Reading tensors and autograd nodes by torch's own descriptors, so that reading changes as little as can be.
+"""Read tensors and autograd nodes by torch's own descriptors, to change as little as possible.
 
-What a read may cost: torch gives a tensor that C++ alone knows a Python object when it is first read, and keeps that
-object as long as the tensor lives (torch/csrc/autograd/python_variable.cpp, "PyObject preservation"). A tensor that
-Python has seen once has its object already. Nothing here runs a subclass's code, a mode, a user's hook or a kernel, and
-nothing warns.
+A first read of a tensor that only C++ knew gives it a Python object, which torch keeps as long as the tensor lives
+(torch/csrc/autograd/python_variable.cpp, "PyObject preservation"). Nothing here runs a subclass's code, a mode, a
+user's hook or a kernel, and nothing warns.
 """
 
 from __future__ import annotations
@@ -22,10 +21,10 @@ _SAVED = "_raw_saved_"
 
 
 class Saved(NamedTuple):
-    """What a node saved for the backward pass.
+    """A value that a node saved for the backward pass.
 
     Attributes:
-        value: the tensor, or whatever object a pack hook made of it.
+        value: the tensor, or the object that a pack hook made of it.
         edge: how it is read from the node: ``._saved_self``, ``.saved_tensors[1]``.
     """
 
@@ -34,11 +33,7 @@ class Saved(NamedTuple):
 
 
 class TorchAccess:
-    """Safe reads of a torch that is imported. Make one a search: it holds torch's classes.
-
-    Args:
-        extension: the namespace of ``torch._C``.
-    """
+    """Safe reads of an imported torch. Create one for each search: it holds torch's classes."""
 
     def __init__(self, extension: dict[str, Any]) -> None:
         self._extension = extension
@@ -49,7 +44,7 @@ class TorchAccess:
 
     @classmethod
     def of_loaded(cls) -> TorchAccess | None:
-        """Return the access to the torch that is imported, or None where none is."""
+        """Return the access to the imported torch; None if torch is not imported."""
         namespace = safe_access.module_dict(torch_module("torch._C"))
         if namespace is None or not safe_access.is_a(namespace.get("TensorBase"), type):
             return None
@@ -57,28 +52,25 @@ class TorchAccess:
 
     @contextlib.contextmanager
     def quiet(self) -> Iterator[None]:
-        """Context in which no subclass's and no mode's code runs."""
+        """Run no subclass's and no mode's code within the context."""
         dispatch = self._extension.get("_DisableTorchDispatch", contextlib.nullcontext)
         with self._extension["DisableTorchFunction"](), dispatch():
             yield
 
     def is_tensor(self, value: object) -> bool:
-        """Whether `value` is a tensor."""
+        """Return whether `value` is a tensor."""
         return safe_access.is_a(value, self.tensor_class)
 
     def read(self, tensor: Any, name: str) -> Any:
-        """An attribute of a tensor, or what a method without arguments returns; None where torch refuses.
-
-        A device in a failed state raises RuntimeError for almost anything; so do tensors of rare layouts.
-        """
+        """Return a tensor's attribute, or the result of its method without arguments; None where torch raises."""
         try:
             found = safe_access.class_dict(self.tensor_class)[name].__get__(tensor, type(tensor))
             return found() if type(found) is types.BuiltinFunctionType else found
-        except Exception:  # noqa: BLE001 - whatever torch says: what cannot be read cannot be shown
+        except Exception:  # noqa: BLE001 - torch raises many types; an unreadable attribute is left out
             return None
 
     def storage(self, tensor: Any) -> int | None:
-        """The address of a tensor's storage; None where it has none (sparse layouts)."""
+        """Return the address of a tensor's storage; None if it has none (sparse layouts)."""
         try:
             address = self._extension.get("_storage_address")
             if address is None:  # torch before 2.1
@@ -88,7 +80,7 @@ class TorchAccess:
             return None
 
     def storage_bytes(self, tensor: Any) -> int:
-        """Bytes of a tensor's storage; 0 where it owns no memory (meta and fake tensors)."""
+        """Return the bytes of a tensor's storage; 0 if it owns no memory (meta and fake tensors)."""
         try:
             storage = self._untyped(tensor)
             return 0 if storage.device.type == "meta" else int(storage.nbytes())
@@ -99,11 +91,10 @@ class TorchAccess:
         return safe_access.class_dict(self.tensor_class)["untyped_storage"].__get__(tensor, type(tensor))()
 
     def grad_fn(self, tensor: Any) -> Any:
-        """The node that made a tensor, or None for a leaf.
+        """Return the node that made a tensor; None for a leaf.
 
-        For a view whose memory was written to since, torch would make the node afresh when asked
-        (torch/csrc/autograd/variable.cpp, VariableHooks::grad_fn): the node of its base, on which that one would be
-        built, is the answer then.
+        For a view whose memory was written to since, torch would create a new node (torch/csrc/autograd/variable.cpp,
+        VariableHooks::grad_fn): return the node of its base, on which the new node would build.
         """
         if self.read(tensor, "_is_view") and self.read(tensor, "_version"):
             base = self.read(tensor, "_base")
@@ -111,13 +102,13 @@ class TorchAccess:
         return self.read(tensor, "grad_fn")
 
     def is_node(self, value: object) -> bool:
-        """Whether `value` is a node of an autograd graph: one written in C++, or the ctx of a custom function."""
+        """Return whether `value` is an autograd node, written in C++ or the ctx of a custom function."""
         return self._node_type(value) is not None
 
     def _node_type(self, node: object) -> type | None:
-        """The class whose descriptors read a node; None where it is none.
+        """Return the class whose descriptors read a node; None for other objects.
 
-        Nodes in C++ have no base in common: their classes are told by the methods that torch gives each
+        C++ nodes share no base: their classes are recognised by the methods that torch gives each
         (torch/csrc/autograd/python_cpp_function.h, THP_FUNCTION_DEFAULT_METHODS).
         """
         kind = type(node)
@@ -134,15 +125,15 @@ class TorchAccess:
 
     @staticmethod
     def _is_python(kind: type) -> bool:
-        """Whether a class was made by a class statement, as nodes' classes are not."""
+        """Return whether a class was made by a class statement, unlike C++ nodes' classes."""
         return "__module__" in safe_access.class_dict(kind)
 
     def is_custom(self, node: object) -> bool:
-        """Whether a node is the ctx of a custom `torch.autograd.Function`, whose attributes the collector sees."""
+        """Return whether a node is a custom function's ctx, whose attributes the collector sees."""
         return self.function_class is not None and safe_access.is_a(node, self.function_class)
 
     def read_node(self, node: Any, name: str) -> Any:
-        """An attribute of a node; None where torch refuses, as for one whose graph is gone."""
+        """Return an attribute of a node; None where torch raises, as for a node whose graph is gone."""
         kind = self._node_type(node)
         try:
             return None if kind is None else safe_access.class_dict(kind)[name].__get__(node, type(node))
@@ -150,34 +141,31 @@ class TorchAccess:
             return None
 
     def next_nodes(self, node: Any) -> list[tuple[int, Any]]:
-        """The nodes that a node leads to, each with its position in ``next_functions``."""
+        """Return the nodes that a node leads to, each with its position in ``next_functions``."""
         found = self.read_node(node, "next_functions")
         if type(found) is not tuple:
             return []
         return [(index, pair[0]) for index, pair in enumerate(found) if pair[0] is not None]
 
     def sequence_number(self, node: Any) -> int:
-        """A number that is larger the later the node was made, in its thread; -1 where torch has none."""
+        """Return a number that grows with each node made in the same thread; -1 where torch has none."""
         try:
             return int(self.read_node(node, "_sequence_nr")())
         except Exception:  # noqa: BLE001
             return -1
 
     def variable(self, node: Any) -> Any:
-        """The leaf whose gradient a node accumulates; None for other nodes.
-
-        The Python object of a leaf that requires gradients exists already: someone has asked for the gradients.
-        """
+        """Return the leaf whose gradient a node accumulates; None for other nodes. Creates no Python object."""
         kind = self._node_type(node)
         return (
             None if kind is None or "variable" not in safe_access.class_dict(kind) else self.read_node(node, "variable")
         )
 
     def saved(self, node: Any) -> list[Saved]:
-        """What a node saved for the backward pass. No pack hook and no unpack hook is called.
+        """Return the values that a node saved for the backward pass. Calls no pack or unpack hook.
 
-        A saved output is read by its node, which makes a tensor over the same storage that goes with the last
-        reference (torch/csrc/autograd/saved_variable.cpp, SavedVariable::unpack).
+        Reading a saved output creates a temporary tensor over the same storage (torch/csrc/autograd/saved_variable.cpp,
+        SavedVariable::unpack).
         """
         kind = self._node_type(node)
         if kind is None:
@@ -206,7 +194,7 @@ class TorchAccess:
 
     @staticmethod
     def _hooked(saved: Any) -> bool:
-        """Whether reading a saved tensor would call a hook of the user's; True where torch is too old to tell."""
+        """Return whether reading a saved tensor would call a user's hook; True if torch is too old to tell."""
         if saved is None:
             return False
         try:
@@ -216,7 +204,7 @@ class TorchAccess:
 
     @staticmethod
     def _data(saved: Any) -> Any:
-        """What a ``SavedTensor`` holds, as it is: the tensor, or what a pack hook made of it."""
+        """Return the tensor of a ``SavedTensor``, or the object that a pack hook made of it."""
         try:
             return saved.data
         except Exception:  # noqa: BLE001

@@ -1,10 +1,10 @@
-"""A walk over autograd graphs, from what Python holds down to what only the graph holds, that leaves them fit to be freed.
+"""Walk over autograd graphs so that they can still be freed without overflowing the stack.
 
-In torch 2.13 the Python object that a node is given when it is read stays as long as the node does, and a node with one
-is freed by way of it: freeing a chain of such nodes recurses, about 200 bytes of C stack a node, where torch frees a
-chain that nobody has looked at in a loop (torch/csrc/autograd/function.cpp, Node::release_resources). A user's process
-whose graph of 50,000 nodes was walked to the end crashes when it drops the graph. So a walk goes `MAX_DEPTH` nodes deep
-at most, and all walks of a process together, where there was more to see, no deeper than `ALLOWANCE`.
+In torch 2.13 a node keeps the Python object that its first read creates, and freeing a chain of such nodes recurses:
+about 200 bytes of C stack a node, where torch frees an unread chain in a loop (torch/csrc/autograd/function.cpp,
+Node::release_resources). After a walk over a whole chain of 50,000 nodes, the user's process crashes when it drops the
+graph. So a walk goes `MAX_DEPTH` nodes deep at most, and all walks of a process that were cut short, `ALLOWANCE` nodes
+together.
 """
 
 from __future__ import annotations
@@ -20,21 +20,21 @@ if TYPE_CHECKING:
     from pytest_gpuleak.heap.referrers import Deadline
 
 MAX_DEPTH: Final = 500
-"""Nodes on one path that are given Python objects: 100 KB of stack when they are freed; a thread has 512 KB at least."""
+"""Nodes on one path that a walk gives Python objects: 100 KB of stack to free; a thread has at least 512 KB."""
 
 ALLOWANCE: Final = 8_000
 """Nodes on one path that all walks may leave with Python objects: 1.6 MB of the main thread's 8 MB of stack.
 
-Walks that came to a graph's end do not count: only a graph that is deeper may be met again higher up."""
+Walks that reached a graph's end do not count: only a deeper graph can be met again higher up."""
 
 MAX_NODES: Final = 500_000
-"""Nodes that one walk looks at: each has a Python object, of some hundred bytes."""
+"""Nodes that one walk reads: each gets a Python object of some hundred bytes."""
 
 MAX_STARTS: Final = 1_500
-"""Tensors and nodes that a walk sets out from, the most recent first; each gives its own node a Python object."""
+"""Tensors and nodes that a walk starts from, the most recent first: each start gives its node a Python object."""
 
 SHOWN_STEPS: Final = 6
-"""Steps from node to node that are written out; of more, those in the middle are counted."""
+"""Steps from node to node that are written out; the middle ones of a longer path are only counted."""
 
 _CHECK_EVERY: Final = 64
 
@@ -42,13 +42,7 @@ _spent = [0]
 
 
 class Place(NamedTuple):
-    """Where a walk met a node.
-
-    Attributes:
-        above: the id of the node that leads to it; None for one that the walk set out from.
-        position: its position among the ``next_functions`` of that.
-        distance: nodes from where the walk set out.
-    """
+    """How a walk met a node: from the node `above` (None: a start), at a position in its ``next_functions``."""
 
     above: int | None
     position: int
@@ -56,15 +50,10 @@ class Place(NamedTuple):
 
 
 class GraphWalk:
-    """One walk. It refers to the nodes: drop it afterwards.
+    """A walk over a graph. It refers to the nodes: drop it afterwards.
 
-    Nodes are visited in the order of their sequence numbers, newest first, which is a topological order (a node is made
-    after those that it leads to): when a node is visited, the longest path to it is known, and so is the shortest.
-
-    Args:
-        access: how to read.
-        deadline: when to stop.
-        max_nodes: nodes after which to stop.
+    Nodes are visited by sequence number, newest first. This is a topological order, since a node is made after the
+    nodes that it leads to: at a visit, the longest and the shortest path to the node are known.
     """
 
     def __init__(self, access: TorchAccess, deadline: Deadline, max_nodes: int = MAX_NODES) -> None:
@@ -80,13 +69,7 @@ class GraphWalk:
         self._ties = count()
 
     def start(self, node: Any, origin: Any, edge: str) -> None:
-        """Set out from a node as well, to be called before `walk`.
-
-        Args:
-            node: a node.
-            origin: the object that it was read from.
-            edge: how: ``.grad_fn``.
-        """
+        """Add a start before `walk`: a node, the object that it was read from, and how (``.grad_fn``)."""
         if id(node) not in self._starts and len(self._starts) < MAX_STARTS:
             self._starts[id(node)] = (origin, edge)
             if id(node) not in self.nodes:
@@ -94,11 +77,11 @@ class GraphWalk:
 
     @property
     def full(self) -> bool:
-        """Whether there is no room for another start: then do not even read the node of the next tensor."""
+        """Return whether there is no room for another start, so that no further tensor's node need be read."""
         return len(self._starts) >= MAX_STARTS
 
     def walk(self) -> Iterator[Any]:
-        """The nodes, each once. Stops at the limits without a word."""
+        """Yield the nodes, each once, until a limit is reached."""
         visited, cut = 0, False
         try:
             while self._heap:
@@ -110,7 +93,7 @@ class GraphWalk:
                 yield node
                 depth = self._depth[identity]
                 if depth >= self._limit or (cut and self._places[identity].above is None):
-                    # Beyond a cut, what the walk sets out from may lie far below what it has seen.
+                    # After a cut, a start may lie far below the nodes that were seen.
                     cut = cut or bool(self._leads_on(node))
                     continue
                 for index, following in self._access.next_nodes(node):
@@ -120,7 +103,7 @@ class GraphWalk:
                 _spent[0] += max(1, self._limit)
 
     def route(self, node: Any) -> tuple[Any, str]:
-        """The object that the walk set out from on a shortest way to `node`, and how the node is read from it."""
+        """Return the start's object on a shortest path to `node`, and how the node is read from it."""
         indices: list[int] = []
         identity = id(node)
         place = self._places[identity]
@@ -136,11 +119,10 @@ class GraphWalk:
         return origin, edge + "".join(steps)
 
     def _leads_on(self, node: Any) -> bool:
-        """Whether a node leads to others; AccumulateGrad, with which most paths end, tells by its leaf alone."""
+        """Return whether a node leads to others: all nodes except AccumulateGrad, which has a leaf."""
         return self._access.variable(node) is None
 
     def _reach(self, node: Any, above: int, index: int, depth: int) -> None:
-        """Note that the node `above` leads to `node`."""
         distance = self._places[above].distance + 1
         identity = id(node)
         if identity not in self.nodes:
@@ -152,7 +134,6 @@ class GraphWalk:
         self._depth[identity] = max(self._depth[identity], depth + 1)
 
     def _meet(self, node: Any, place: Place, depth: int) -> None:
-        """Take in a node that is new."""
         identity = id(node)
         self.nodes[identity] = node
         self._places[identity] = place

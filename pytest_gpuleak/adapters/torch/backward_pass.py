@@ -1,10 +1,10 @@
-"""Reading autograd graphs only while no other thread can be running one backward.
+"""Read autograd graphs only while no other thread can be running a backward pass.
 
-The backward pass works without the interpreter's lock and drops what its nodes have saved as it goes. To read a saved
-tensor in that moment crashes the process: ``SavedTensor.data`` looks at it without the node's mutex, and the getter of
-``_saved_self`` gives a Python object to a tensor whose last other owner is just letting go
-(torch/csrc/autograd/python_variable.cpp, "PyObject preservation"). Twenty lines of pure torch 2.13 do it within
-seconds: one thread that trains, one that reads ``grad_fn._saved_self``.
+The backward pass runs without the interpreter's lock and drops saved tensors as it goes. Reading a saved tensor at that
+moment crashes the process: ``SavedTensor.data`` reads without the node's mutex, and the getter of ``_saved_self`` gives
+a Python object to a tensor whose last other owner is just releasing it (torch/csrc/autograd/python_variable.cpp,
+"PyObject preservation"). With torch 2.13, a thread that trains and a thread that reads ``grad_fn._saved_self`` crash
+within seconds.
 """
 
 from __future__ import annotations
@@ -24,35 +24,30 @@ if TYPE_CHECKING:
     from types import FrameType
 
 WAIT_S: Final = 1.0
-"""Seconds that threads are waited for: one that trains is in a backward pass for most of the time, and is looked at
-some fifty times."""
+"""Wait for other threads, in seconds, with some fifty checks: a thread that trains is mostly in a backward pass."""
 
 MARGIN_S: Final = 0.25
-"""Seconds by which the reading may outlast its budget: one node's read comes between two looks at the clock."""
+"""Time in seconds by which the reading may exceed its budget: the clock is checked between reads of nodes."""
 
 _STEP_S: Final = 0.0005
 _STEPS: Final = 7
-"""Waits grow by a step up to this many, so that they do not keep time with the passes of a thread that trains."""
+"""Waits grow by a step up to this many, to stay out of phase with a training thread's passes."""
 _MOST_LOOKS: Final = 400
-"""Looks in `WAIT_S` at the most, should a test have stopped the clock (freezegun in a wider fixture): a look takes three
-switch intervals, 5 ms each by default."""
+"""Limit of checks in `WAIT_S` if a test has stopped the clock (freezegun). A check takes 3 switch intervals (15 ms)."""
 _MOST_SPINS: Final = 2_000_000
-"""Readings of the clock while threads are let through, as above: a tenth of a second or more."""
+"""Limit of clock readings while other threads run, for the same reason: a tenth of a second or more."""
 _HALF_A_TICK_S: Final = 5e-7
-"""Python cuts the interval off at whole microseconds, and of 0.0001 s it gives back a little less than that."""
+"""Compensates that Python truncates the switch interval to whole microseconds."""
 
 
 @contextlib.contextmanager
 def no_backward_running(budget_s: float) -> Iterator[bool]:
-    """Context in which no other thread begins a backward pass; it yields whether none is running one.
+    """Keep other threads from beginning a backward pass within the context; yield whether none is running.
 
-    Where it yields False, no graph may be read. A thread can begin one only when it gets the interpreter's lock. Where
-    there are other threads, they are not to ask for it for as long as the reading may take (`sys.setswitchinterval`),
-    and those that had asked before are let through first. The reading must not give the lock up by itself: no sleep,
-    no input or output, no code of the user's.
-
-    Args:
-        budget_s: seconds that the reading takes at most.
+    If it yields False, no graph may be read. A thread needs the interpreter's lock to begin a pass, so threads are kept
+    from requesting it while the reading lasts (`sys.setswitchinterval`), after those with a pending request have run.
+    The reading must not release the lock: no sleep, no input or output, no user code. It takes at most `budget_s`
+    seconds.
     """
     if len(sys._current_frames()) == 1:
         yield not _any_in_engine()
@@ -76,7 +71,7 @@ def no_backward_running(budget_s: float) -> Iterator[bool]:
 
 
 def _let_through(interval: float) -> None:
-    """Run until threads that waited for the lock with the old interval have asked for it, and had their turn."""
+    """Spin until the threads that requested the lock under the old interval have run."""
     end = perf_counter() + 3 * interval
     for _ in range(_MOST_SPINS):
         if perf_counter() >= end:
@@ -84,10 +79,7 @@ def _let_through(interval: float) -> None:
 
 
 def _any_in_engine() -> bool:
-    """Whether any thread is in torch's autograd package, and so perhaps in a backward pass.
-
-    Threads of C++ that run a pass for a device do so for a thread of Python's, which waits for them there.
-    """
+    """Return whether a thread is in torch's autograd package. For C++ threads' passes, a Python thread waits there."""
     path = (safe_access.module_dict(torch_module("torch.autograd")) or {}).get("__file__")
     if type(path) is not str:
         return False

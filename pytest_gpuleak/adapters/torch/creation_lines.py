@@ -1,4 +1,4 @@
-"""The lines that create torch tensors, noted while a suspect is run again."""
+"""Note the lines that create torch tensors while a suspect is run again."""
 
 from __future__ import annotations
 
@@ -18,12 +18,11 @@ if TYPE_CHECKING:
 
 @contextlib.contextmanager
 def trace_origins(torch: Any, is_user_file: Callable[[str], bool]) -> Iterator[OriginLog]:
-    """Run the body under a torch function mode that notes where each storage is made.
+    """Run the body under a torch function mode that notes where each storage is made, in this and new threads.
 
-    A mode is local to the thread: those that the body starts enter it too. A dispatch mode would see more, the
-    gradients made in backward among them, but it is no bystander: it gives a Python object to every tensor that
-    C++ alone holds, which then looks like one more left behind; it asks ``sys.modules`` for torch in the midst of
-    an operation, and where a test has put a mock there, keeps what it gets for good and crashes the process later.
+    Not a dispatch mode, though that sees gradients too: it gives a Python object to every tensor that only C++ holds,
+    which then looks like a leak, and reads torch from ``sys.modules`` during an operation, where it keeps a test's mock
+    and later crashes.
     """
     from pytest_gpuleak.adapters.creation_lines import OriginTable
 
@@ -39,14 +38,11 @@ def trace_origins(torch: Any, is_user_file: Callable[[str], bool]) -> Iterator[O
     entered = [True]
     with NoteOrigins(), started_threads(lambda: NoteOrigins().__enter__()):
         yield table
-    entered.clear()  # a thread that goes on keeps its mode, which has nothing to do any more
+    entered.clear()  # a thread that still runs keeps its mode, which does nothing from here on
 
 
 def _note_gradient(torch: Any, table: OriginTable, gradient: Any) -> None:
-    """Note that a tensor read as ``.grad`` was made by the last backward pass.
-
-    It may be kept on its own, and its parameter be gone by the time that anybody looks.
-    """
+    """Note a tensor read as ``.grad`` as made by the last backward pass: it may outlive its parameter."""
     with contextlib.suppress(Exception), torch._C.DisableTorchFunction():
         for array in walk_arrays(gradient, torch._C.TensorBase):
             table.note_as(storage_key(torch, array), BACKWARD)
@@ -55,14 +51,14 @@ def _note_gradient(torch: Any, table: OriginTable, gradient: Any) -> None:
 def _note(torch: Any, table: OriginTable, func: Any, given: Any, made: Any) -> None:
     """Note the line of each storage in a call's result that none of its arguments has."""
     name = getattr(func, "__name__", "")
-    if name == "__get__":  # an attribute shows what was made before: .grad what the last backward pass has made
+    if name == "__get__":  # attributes return existing tensors; .grad is from the last backward pass
         if getattr(getattr(func, "__self__", None), "__name__", "") == "grad":
             _note_gradient(torch, table, made)
         return
     if name == "backward":
         table.note(BACKWARD)
         return
-    # A creating line is evidence; failing the user's re-run for want of it would be worse.
+    # A creating line is only evidence: without it the user's re-run must not fail.
     with contextlib.suppress(Exception), torch._C.DisableTorchFunction():
         known = {storage_key(torch, array) for array in walk_arrays(list(given), torch._C.TensorBase)}
         for array in walk_arrays(made, torch._C.TensorBase):

@@ -1,4 +1,4 @@
-"""What torch says of the devices in use beyond their counters. Loaded for a report, or where memory has run out."""
+"""Read facts on the devices in use beyond their counters, for a report or when memory has run out."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def device_names() -> list[str]:
-    """Return the CUDA devices with their models, where this process has initialised CUDA."""
+    """Return the CUDA devices with their models, if this process has initialised CUDA."""
     cuda = getattr(loaded_torch(), "cuda", None)
     if cuda is None or not cuda.is_available() or not cuda.is_initialized():
         return []
@@ -21,10 +21,7 @@ def device_names() -> list[str]:
 
 
 def nvidia_uuids() -> list[str] | None:
-    """Return the devices' UUIDs without prefix; None where torch has not started CUDA, or does not say.
-
-    Where torch is built for ROCm, ``cuda:0`` is none of NVIDIA's: there are none.
-    """
+    """Return the devices' UUIDs without prefix; none for ROCm's; None if torch has not started CUDA or cannot tell."""
     torch = loaded_torch()
     cuda: Any = getattr(torch, "cuda", None)
     try:
@@ -49,13 +46,13 @@ def release_cache(kinds: Collection[str]) -> list[str]:
 
 
 def device_space(device: str) -> DeviceSpace | None:
-    """Return what is free on a device. It must be in use: to ask for its free memory would make a context."""
+    """Return the free memory of a device in use: for another device, asking would create a context."""
     kind, _, number = device.partition(":")
     module, index = torch_module(f"torch.{kind}"), int(number or 0)
     if module is None:
         return None
     free = total = largest = None
-    with suppress(Exception):  # a device that cannot tell
+    with suppress(Exception):  # not every device can tell
         free, total = map(int, module.mem_get_info(index))
     with suppress(Exception):  # an allocator without such a list
         largest = _largest_free(module, index)
@@ -63,7 +60,6 @@ def device_space(device: str) -> DeviceSpace | None:
 
 
 def _largest_free(module: Any, index: int) -> int:
-    """The largest free block that the allocator has cached."""
     segments = [segment for segment in module.memory_snapshot() if segment["device"] == index]
     return max(
         (int(block["size"]) for one in segments for block in one["blocks"] if block["state"] == "inactive"), default=0

@@ -1,20 +1,17 @@
-"""The memory of torch's devices, as their own allocators count it. torch is looked up, never imported.
+"""Read the memory of torch's devices from their own allocators. torch is looked up, never imported.
 
-What the figures rest on, in torch's sources:
+A device is read once its allocator has served this process. The figures come from:
 
-- CUDA and ROCm (both named `cuda`): `torch._C._cuda_memoryStats`. It copies a structure of counters under a lock and
-  makes no call to the device (`DeviceCachingAllocator::getStats`, c10/cuda/CUDACachingAllocator.cpp). Blocks of
-  `torch.cuda.MemPool` and of graphs are counted with the others, and with expandable segments `reserved` is what is
-  mapped. With the backend `cudaMallocAsync` the driver's pool is asked, where the device was used ("returns 0s without
-  creating a context", c10/cuda/CUDAMallocAsyncAllocator.cpp); it does not tell allocated from active, and counts
-  nothing as requested. Under `PYTORCH_NO_CUDA_MEMORY_CACHING`, with a pluggable allocator and while
-  `torch.cuda.caching_allocator_enable(False)` holds, nothing that is allocated is counted: there is no reading then,
-  and `TorchDevices.absent` says why.
-- Other accelerators (`xpu`, `mtia`, `hpu`, a PrivateUse1 backend under its own name): the functions of the same names
-  on the module `torch.<device>`, where they exist; read once its `is_initialized()` says so.
-- MPS: `torch._C._mps_currentAllocatedMemory`, with what the driver holds as reserved. It has no peaks.
-
-A device is read once its allocator has ever served this process.
+- CUDA and ROCm (both `cuda`): `torch._C._cuda_memoryStats`, which copies counters under a lock without a call to the
+  device (`DeviceCachingAllocator::getStats`, c10/cuda/CUDACachingAllocator.cpp). It includes blocks of
+  `torch.cuda.MemPool` and graphs; with expandable segments `reserved` is the mapped memory. `cudaMallocAsync` asks the
+  driver's pool, "returns 0s without creating a context" (c10/cuda/CUDAMallocAsyncAllocator.cpp), and knows no requested
+  or active bytes. With `PYTORCH_NO_CUDA_MEMORY_CACHING`, a pluggable allocator or
+  `torch.cuda.caching_allocator_enable(False)` nothing is counted: then there is no reading, and `TorchDevices.absent`
+  says why.
+- Other accelerators (`xpu`, `mtia`, `hpu`, PrivateUse1): the functions of the same names on `torch.<device>`, where
+  they exist, once its `is_initialized()` is true.
+- MPS: `torch._C._mps_currentAllocatedMemory`; the driver's memory as reserved; no peaks.
 """
 
 from __future__ import annotations
@@ -36,20 +33,19 @@ if TYPE_CHECKING:
     from pytest_gpuleak.adapters.torch.peak_counters import DeviceCounters, PeakView
 
 TOO_LARGE = 1 << 63
-"""A counter from here up is a negative number that was read as unsigned."""
+"""Counters from here up are negative numbers read as unsigned."""
 UNCACHED = ("PYTORCH_NO_CUDA_MEMORY_CACHING", "PYTORCH_NO_HIP_MEMORY_CACHING")
-"""Set to anything, they switch the caching allocator off (`forceUncachedAllocator`, CUDACachingAllocator.cpp)."""
+"""Set to any value, they disable the caching allocator (`forceUncachedAllocator`, CUDACachingAllocator.cpp)."""
 
 
 class TorchDevices:
-    """The counters of torch's devices, behind `DeviceProbe`.
+    """The counters of torch's devices.
 
     Attributes:
-        name: ``torch``.
-        first_used: the devices that the last `read` met for the first time: what their first use took (a context's
-            random state, kernels, workspaces) is no leak of the test that happened to come first.
-        idle: whether the last `read` has found that no device can have been used yet.
-        absent: why devices have no readings, by their type: ``{"cuda": "..."}``. As of the last `read`.
+        first_used: the devices that the last `read` met first. The cost of first use (a context's random state,
+            kernels, workspaces) is not a leak of the test that happened to come first.
+        idle: whether the last `read` found that no device can have been used yet.
+        absent: why devices had no readings in the last `read`, by type: ``{"cuda": "..."}``.
     """
 
     name = "torch"
@@ -59,14 +55,14 @@ class TorchDevices:
         self.absent: dict[str, str] = {}
         self.idle = False
         self._seen: set[str] = set()
-        # Made when first met, before there is a view: they hold the functions as they are for us without it.
+        # Created when first met, before a view wraps the functions: they keep the unwrapped functions.
         self._known: dict[str, DeviceCounters] = {}
         self._views: dict[str, PeakView] = {}
         self._peaks = False
         self._flags = _Flags()
 
     def read(self) -> dict[str, DeviceReading]:
-        """The devices that this process has used. Raises what torch raises where one fails."""
+        """Return the readings of the devices that this process has used. Raises torch's error where a device fails."""
         readings: dict[str, DeviceReading] = {}
         if self.absent:
             self.absent = {}
@@ -83,11 +79,10 @@ class TorchDevices:
         return readings
 
     def used(self, device: str) -> int | None:
-        """Bytes of a device in use by anybody (``mem_get_info``); None where the driver does not tell.
+        """Return the bytes of a device that all processes use (``mem_get_info``); None if unknown.
 
-        Not for a device without a reading: asking about one that the process has not used creates a context of hundreds
-        of MiB (pytorch/pytorch#86493). On devices that share the host's memory the figure is the host's
-        (pytorch/pytorch#176180).
+        A device without a reading is not asked: that would create a context of hundreds of MiB (pytorch/pytorch#86493).
+        On devices that share the host's memory the figure is the host's (pytorch/pytorch#176180).
         """
         torch = loaded_torch()
         kind, _, index = device.partition(":")
@@ -98,7 +93,7 @@ class TorchDevices:
         return int(total) - int(free) if 0 <= free <= total else None
 
     def begin_peaks(self) -> None:
-        """From here on peaks are of what follows; what the user's code sees of them stays as it is."""
+        """Restart the peaks. The peaks that user code sees stay unchanged."""
         self._peaks = True
         if not self._seen and self._flags.idle():
             return
@@ -109,15 +104,14 @@ class TorchDevices:
             self._view(counters).begin()
 
     def stop(self) -> None:
-        """Put back what was wrapped."""
+        """Restore the wrapped functions."""
         self._peaks = False
         for view in self._views.values():
             view.remove()
         self._views.clear()
 
     def _counters(self, torch: Any) -> Iterator[DeviceCounters]:
-        """The kinds of devices that this process has initialised and that count."""
-        # Here, since most runs use no device.
+        # Imported here because most runs use no device.
         from pytest_gpuleak.adapters.torch.peak_counters import CudaCounters, ModuleCounters
 
         cuda = getattr(torch, "cuda", None)
@@ -140,7 +134,7 @@ class TorchDevices:
                 self.absent[name] = f"torch.{name} has no memory counters"
 
     def _cuda_in_use(self, torch: Any, cuda: Any) -> bool:
-        """Whether this process has initialised CUDA; a `torch.cuda` that a test has imported anew has forgotten it."""
+        """Return whether this process has initialised CUDA, even if a test has re-imported `torch.cuda` since."""
         if cuda.is_initialized():
             return True
         forked = getattr(torch._C, "_cuda_isInBadFork", None)
@@ -166,7 +160,7 @@ class TorchDevices:
     def _read_mps(self, torch: Any, readings: dict[str, DeviceReading]) -> None:
         if not getattr(torch._C, "_has_mps", False) or not torch._C._mps_is_available():
             return
-        # Without contexts on Metal, asking costs no memory; there is no way to tell whether the device was used.
+        # Metal has no contexts, so asking costs no memory; whether the device was used is unknown.
         allocated = torch._C._mps_currentAllocatedMemory()
         if allocated or "mps:0" in self._seen:
             reading = checked({"allocated": allocated, "reserved": torch._C._mps_driverAllocatedMemory()})
@@ -183,16 +177,12 @@ class TorchDevices:
         return view
 
 
-# What `is_initialized()` asks first (torch/cuda/__init__.py, torch/xpu/__init__.py).
+# The flag that `is_initialized()` reads first (torch/cuda/__init__.py, torch/xpu/__init__.py).
 _is_initialized = methodcaller("get", "_initialized", True)
 
 
 class _Flags:
-    """Whether no device can have been used yet, by a look at a few flags: all that most test runs need.
-
-    It is asked several times a test; which flags there are is looked up anew only where torch has got or lost a name, as
-    it does when a backend registers its module, or while it is being imported.
-    """
+    """Tells by a few flags that no device can have been used; finds them again when torch gains or loses a name."""
 
     def __init__(self) -> None:
         self._base: type | None = None
@@ -214,7 +204,7 @@ class _Flags:
         return not any(map(_is_initialized, self._flags))
 
     def _look_up(self) -> None:
-        # Without torch nothing is kept: what else is in its place may be the user's, or an import under way.
+        # Without torch nothing is kept: another object in its place may be the user's, or a module being imported.
         self._torch = loaded_torch()
         self._base = torch_lookup.LOOKUP.tensor_base
         self._names = {} if self._torch is None else vars(self._torch)
@@ -223,7 +213,7 @@ class _Flags:
 
 
 def _flags_of(names: dict[str, Any]) -> list[dict[str, Any]] | None:
-    """The names of the modules whose flag tells whether their device was used; None: there is one without such a flag."""
+    """Return the namespaces with the flags of the device modules; None if a module has no such flag."""
     core = names["_C"]
     private = getattr(core, "_get_privateuse1_backend_name", None)
     if getattr(core, "_has_mps", False) or (private is not None and private() in names):
@@ -233,7 +223,7 @@ def _flags_of(names: dict[str, Any]) -> list[dict[str, Any]] | None:
 
 
 def cuda_not_counted(torch: Any) -> str | None:
-    """Why torch's counters of CUDA memory would mislead, or None where they are right."""
+    """Return why torch's counters of CUDA memory would mislead; None if they are right."""
     for variable in UNCACHED:
         if variable in os.environ:
             return f"{variable} is set: torch counts nothing"
@@ -247,10 +237,10 @@ def cuda_not_counted(torch: Any) -> str | None:
 
 
 def checked(figures: Mapping[str, int | None]) -> DeviceReading | None:
-    """A reading of those figures that can be true.
+    """Return a reading of the plausible figures; None without plausible allocated bytes.
 
-    Counters that are negative, wrapped (2**63 and above) or no integers are absent, and so are those that contradict
-    what is allocated: less reserved, less active, a lower peak. Without a figure for allocated there is no reading.
+    Dropped are negative, wrapped (2**63 and above) and non-integer counters, and those that contradict the allocated
+    bytes: less reserved, less active, a lower peak.
     """
     sound = {
         name: value

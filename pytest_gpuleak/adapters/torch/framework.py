@@ -1,4 +1,4 @@
-"""torch, as the registry has it. What a member needs is loaded with its first call: most tests leave nothing behind."""
+"""Register torch with the plugin. Each member imports its code on the first call: most tests leave nothing behind."""
 
 from __future__ import annotations
 
@@ -32,100 +32,100 @@ class TorchFramework(Framework):
 
     @property
     def broken(self) -> str:
-        """See `Framework`: torch was imported a second time."""
+        """Return that torch was imported a second time; empty otherwise."""
         return torch_lookup.LOOKUP.broken
 
     @cached_property
     def devices(self) -> TorchDevices:
-        """See `Framework`."""
+        """Return the probe of torch's devices."""
         from pytest_gpuleak.adapters.torch.devices import TorchDevices
 
         return TorchDevices()
 
     @property
     def processes(self) -> TorchProcesses:
-        """See `Framework`."""
+        """Return how to tell the processes that torch starts."""
         from pytest_gpuleak.adapters.torch.processes import TorchProcesses
 
         return TorchProcesses()
 
     def parts_layout(self) -> TorchModules:
-        """See `Framework`: `torch.nn.Module`."""
+        """Return how a `torch.nn.Module` stores its parts."""
         from pytest_gpuleak.adapters.torch.modules import TorchModules
 
         return TorchModules()
 
     def version(self) -> str | None:
-        """See `Framework`."""
+        """Return torch's version; None until it is imported."""
         return str(getattr(torch_lookup.loaded_torch(), "__version__", "")) or None
 
     def device_names(self) -> list[str]:
-        """See `Framework`."""
+        """Return the CUDA devices in use with their models."""
         from pytest_gpuleak.adapters.torch.device_facts import device_names
 
         return device_names()
 
     def nvidia_uuids(self) -> list[str] | None:
-        """See `Framework`."""
+        """Return the UUIDs of the CUDA devices; None if unknown."""
         from pytest_gpuleak.adapters.torch.device_facts import nvidia_uuids
 
         return nvidia_uuids()
 
     def device_space(self, device: str) -> DeviceSpace | None:
-        """See `Framework`."""
+        """Return the free memory of a device in use; None if unknown."""
         from pytest_gpuleak.adapters.torch.device_facts import device_space
 
         return device_space(device)
 
     def release_cache(self, kinds: Collection[str]) -> list[str]:
-        """See `Framework`."""
+        """Empty the caching allocators of these kinds of devices."""
         from pytest_gpuleak.adapters.torch.device_facts import release_cache
 
         return release_cache(kinds)
 
     def settle_steps(self) -> Sequence[SettleStep]:
-        """See `Framework`: none of them empties the allocator's cache or initialises anything."""
+        """Return torch's settle steps: no step empties the allocator's cache or initialises a device."""
         from pytest_gpuleak.adapters.torch.settle_steps import device_steps
 
         return device_steps()
 
     def reference_finders(self) -> Sequence[ReferenceFinder]:
-        """See `Framework`."""
+        """Return the finder of references in torch's C++ objects."""
         from pytest_gpuleak.adapters.torch.reference_finder import TorchReferences
 
         return (TorchReferences(),)
 
     def unread_arrays(self, devices: set[str]) -> Mapping[str, list[object]]:
-        """See `Framework`: gradients that were never read."""
+        """Return the gradients that were never read from Python, by device."""
         from pytest_gpuleak.adapters.torch.unread_gradients import reveal
 
         return reveal(devices)
 
     def graph_size(self, arrays: Sequence[object], budget_s: float) -> Autograd | None:
-        """See `Framework`: the autograd graph."""
+        """Return the size of the autograd graph behind the arrays."""
         from pytest_gpuleak.adapters.torch.graph_size import retained_by_graph
 
         return retained_by_graph(arrays, budget_s=budget_s)
 
     def allocation_history(self) -> AllocationHistory:
-        """See `Framework`: that of CUDA's caching allocator."""
+        """Return a recorder for CUDA's caching allocator."""
         from pytest_gpuleak.adapters.torch.allocator_history import RecordedHistory
 
         return RecordedHistory()
 
     def keep_states(self) -> Sequence[Restore]:
-        """See `Framework`."""
+        """Note torch's random generators and settings; return functions that restore them."""
         from pytest_gpuleak.adapters.torch.states import keep_states
 
         return keep_states()
 
     def in_place(self) -> AbstractContextManager[None]:
-        """See `Framework`."""
+        """Restore torch in `sys.modules` within the context."""
         from pytest_gpuleak.adapters.torch.in_place import torch_in_place
 
         return torch_in_place()
 
     def is_distributed(self) -> bool:
-        """See `Framework`: its default process group is initialised."""
+        """Return whether torch's default process group is initialised."""
         distributed = torch_lookup.torch_module("torch.distributed")
         return bool(distributed is not None and distributed.is_available() and distributed.is_initialized())

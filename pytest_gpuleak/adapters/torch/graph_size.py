@@ -1,4 +1,4 @@
-"""How much an autograd graph behind leaked tensors keeps alive: one ``history.append(loss)`` retains it all."""
+"""Measure the memory that the autograd graph of leaked tensors retains, as after ``history.append(loss)``."""
 
 from __future__ import annotations
 
@@ -15,36 +15,25 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
 _STEPS_A_TENSOR: Final = 32
-"""Small steps that reading a tensor amounts to, for `Deadline.worked`."""
+"""Cost of reading a tensor, in steps of `Deadline.worked`."""
 
 BUDGET_S: Final = 1.0
-"""Seconds after which the count stops with what it has."""
+"""Time in seconds after which the count stops with its result so far."""
 
 
 def retained_by_graph(
     tensors: Sequence[Any], *, budget_s: float = BUDGET_S, max_nodes: int = MAX_NODES
 ) -> Autograd | None:
-    """What the autograd graph behind `tensors` keeps alive beyond them.
+    """Return how much the autograd graph behind `tensors` keeps alive beyond them; other objects are skipped.
 
-    Counted are the nodes; of the tensors that they saved (a custom function's ctx attributes and what a pack hook made
-    of one among them) those with storages of their own; and the bytes of these storages. Storages of `tensors`
-    themselves and of the leaves that the graph ends in (``AccumulateGrad.variable``: parameters, as a rule) are left
-    out: the one is counted elsewhere, the other lives with its model. Several saved tensors with one storage count as
-    one.
+    Counts nodes, saved tensors with storages of their own (including a custom function's ctx attributes and packed
+    tensors) and the bytes of these storages, each once. Leaves out storages of `tensors`, counted elsewhere, and of the
+    graph's leaves (``AccumulateGrad.variable``, usually parameters), which live with their model.
 
-    Reading changes nothing, except that torch keeps a Python object for a saved tensor that Python never saw, and for
-    its storage, until that is freed. torch is never imported. What cannot be read is left out, and so is what lies
-    deeper in a graph than can be read without a risk (see `adapters.torch.autograd_walk`): a count of hundreds of nodes
-    on one path is a lower bound.
-
-    Args:
-        tensors: live tensors; anything else among them is passed over.
-        budget_s: seconds after which to stop with what was counted so far.
-        max_nodes: nodes after which to stop.
-
-    Returns:
-        None where no tensor has a graph, and where other threads keep running one backward (see
-        `adapters.torch.backward_pass`).
+    torch keeps a Python object for each saved tensor that is read first, and for its storage, until that is freed. The
+    count is a lower bound where parts are unreadable or too deep to be read safely (see
+    `adapters.torch.autograd_walk`), and after `budget_s` seconds or `max_nodes` nodes. None without a graph, or if
+    other threads keep running backward passes (see `adapters.torch.backward_pass`).
     """
     access = TorchAccess.of_loaded()
     if access is None:
@@ -56,7 +45,6 @@ def retained_by_graph(
 
 
 def _count(access: TorchAccess, tensors: Sequence[Any], deadline: Deadline, max_nodes: int) -> Autograd | None:
-    """`retained_by_graph`, with the user's code out of the way."""
     walk = GraphWalk(access, deadline, max_nodes)
     not_counted: set[int | None] = {None}
     for tensor in tensors:
@@ -80,19 +68,17 @@ def _count(access: TorchAccess, tensors: Sequence[Any], deadline: Deadline, max_
 
 
 def _tensors_of(access: TorchAccess, node: Any) -> Iterable[Any]:
-    """The tensors that a node keeps alive by itself."""
     values = [saved.value for saved in access.saved(node)]
     if access.is_custom(node):
         values.extend(_contents(safe_access.instance_dict(node)))
     for value in values:
         if access.is_tensor(value):
             yield value
-        else:  # as `torch.autograd.graph.save_on_cpu` packs: (device, tensor)
+        else:  # `torch.autograd.graph.save_on_cpu` packs (device, tensor)
             yield from [content for content in _contents(value) if access.is_tensor(content)]
 
 
 def _contents(value: Any) -> list[Any]:
-    """What a plain container holds, one level deep."""
     if type(value) is dict:
         return list(value.values())
     return list(value) if type(value) is tuple or type(value) is list else []

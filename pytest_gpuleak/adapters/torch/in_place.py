@@ -1,7 +1,7 @@
-"""torch put back into `sys.modules` while the plugin has torch or a test run.
+"""Restore torch in `sys.modules` while the plugin calls torch or runs a test again.
 
-Where a test has taken it from there, code of torch's own that imports a part of torch when it is first called, and a
-test that is run again, would load a second torch, which torch does not survive.
+If a test has removed torch, torch's own lazy imports and a re-run test would load a second torch, which torch does not
+survive.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _module_dict = vars(types.ModuleType)["__dict__"].__get__
 
 @contextlib.contextmanager
 def torch_in_place() -> Iterator[None]:
-    """Within it `sys.modules` has the torch that was loaded; afterwards, of torch, what it had before."""
+    """Restore the loaded torch in `sys.modules` within the context, and the former entries of torch afterwards."""
     torch = loaded_torch()
     if torch is None or (
         sys.modules.get("torch") is torch and sys.modules.get("torch._C") is _module_dict(torch).get("_C")
@@ -41,7 +41,6 @@ def torch_in_place() -> Iterator[None]:
 
 
 def _entries() -> dict[str, Any]:
-    """Return what `sys.modules` has of torch."""
     return {
         name: module
         for name, module in list(dict.items(sys.modules))
@@ -50,10 +49,7 @@ def _entries() -> dict[str, Any]:
 
 
 def _modules(torch: Any) -> dict[str, Any]:
-    """Return the modules of the loaded torch by name, as found on the heap.
-
-    Of two with one name (a part was imported anew) the one that its package shows.
-    """
+    """Return the loaded torch's modules on the heap by name; of two with a name, the module in its package."""
     found: dict[str, Any] = {"torch": torch}
     with whole_heap():
         modules = [value for value in get_objects() if is_kind_of(type(value), types.ModuleType)]

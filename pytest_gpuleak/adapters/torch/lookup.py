@@ -1,13 +1,13 @@
-"""The torch of this process, found without importing it and kept in sight whatever tests do to `sys.modules`.
+"""Find the process's torch without importing it, whatever tests do to `sys.modules`.
 
-Tests of optional imports take torch out of `sys.modules`, put None or a mock there, or reload parts of it, while tensors
-live on. To import torch then would load it a second time, which torch does not survive (in 2.13 its module `torch._C`
-frees the method tables of the first one, and the next full collection may crash). So nothing here imports: what was
-found once is remembered, and what was never seen in `sys.modules` is found by its classes.
+Tests of optional imports remove torch from `sys.modules`, put None or a mock there, or reload parts of it, while
+tensors live on. Importing torch then loads it a second time, which it does not survive (in 2.13 `torch._C` frees the
+method tables of the first, and the next full collection may crash). So torch is remembered once found, and if never
+seen in `sys.modules`, found by its classes.
 
-What is held of the user's process: `torch._C.TensorBase` and `StorageBase`, static types of a C library, which stay until
-the process ends; and a weak reference to the module `torch`. That lives as long as its C++ side, which holds the class
-`torch.Tensor` (THPVariableClass, torch/csrc/autograd/python_variable.cpp) and by its methods' globals all of torch.
+Held are `torch._C.TensorBase` and `StorageBase`, static C types that live as long as the process, and a weak reference
+to the module `torch`. It lives as long as its C++ side, which holds the class `torch.Tensor` (THPVariableClass,
+torch/csrc/autograd/python_variable.cpp) and, by its methods' globals, all of torch.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _class_module: Callable[[type], Any] = vars(type)["__module__"].__get__
 _class_name: Callable[[type], Any] = vars(type)["__name__"].__get__
 
 MADE_FIRST = "torch.version"
-"""A module that `torch/__init__.py` imports before `torch._C`: a second one shows that torch was imported again."""
+"""A module that `torch/__init__.py` imports before `torch._C`: a second instance proves a second import of torch."""
 
 
 def _nothing() -> None:
@@ -37,14 +37,14 @@ def _nothing() -> None:
 
 
 class TorchLookup:
-    """What is known of the process's torch.
+    """The knowledge of the process's torch.
 
     Attributes:
         module: returns the module `torch`, or None until it was seen.
         tensor_base: the base class of all tensors, or None until torch was seen.
         storage_base: the base class of all storages, likewise.
-        folders: how many folders `sys.path_importer_cache` had when torch was last looked for among classes.
-        broken: why nothing can be checked any more; empty while all is well.
+        folders: the size of `sys.path_importer_cache` when torch was last searched among classes.
+        broken: why nothing can be checked any more; empty if all is well.
     """
 
     def __init__(self) -> None:
@@ -55,7 +55,7 @@ class TorchLookup:
         self.broken = ""
 
     def refresh(self) -> None:
-        """Look for torch, or at what has become of it. To be called when `sys.modules` has something else for it."""
+        """Look for torch, or for damage to it. Call it when `sys.modules` has another object for torch."""
         loaded = sys.modules.get("torch")
         if self.tensor_base is not None:
             self.broken = self.broken or self._why_broken()
@@ -70,10 +70,7 @@ class TorchLookup:
         self.module = weakref.ref(module)
 
     def _search_classes(self) -> None:
-        """Find a torch that was imported and taken out of `sys.modules` again before anybody looked.
-
-        The import system remembers the folder of each package that it has searched, which costs nothing to count.
-        """
+        """Find a torch that was imported and removed again: its folder stays in `sys.path_importer_cache`."""
         if len(sys.path_importer_cache) == self.folders:
             return
         folders = list(sys.path_importer_cache)
@@ -89,10 +86,7 @@ class TorchLookup:
                         return
 
     def _why_broken(self) -> str:
-        """Say so where torch's C++ side was initialised a second time.
-
-        An import that stops before that (`sys.modules` kept `torch._C`) does no harm.
-        """
+        """Return why torch is broken: C++ initialised twice. An import that stops before that does no harm."""
         first = self.module()
         if first is None:
             return ""
@@ -106,11 +100,11 @@ class TorchLookup:
 
 
 LOOKUP = TorchLookup()
-"""There is one torch in a process."""
+"""The only lookup: a process has one torch."""
 
 
 def loaded_torch() -> Any:
-    """Return the module torch, where somebody has imported it and its import is over; else None."""
+    """Return the module torch if it is imported completely; else None."""
     if LOOKUP.tensor_base is None:
         LOOKUP.refresh()
     torch = LOOKUP.module()
@@ -123,10 +117,7 @@ def loaded_torch() -> Any:
 
 
 def torch_module(name: str) -> Any:
-    """Return a module of the loaded torch by its dotted name; None where it is not imported.
-
-    Found by the attributes of its package first: `sys.modules` may have a mock there, or nothing.
-    """
+    """Return a module of the loaded torch, or None: from its package first, since `sys.modules` may have a mock."""
     torch = loaded_torch()
     found = None if torch is None else find_module(torch, name)
     if found is None:
@@ -135,14 +126,14 @@ def torch_module(name: str) -> Any:
 
 
 def torch_class(module: str, name: str) -> type | None:
-    """Return a class of the loaded torch; None where its module is not imported."""
+    """Return a class of the loaded torch; None if its module is not imported."""
     owner = torch_module(module)
     found = None if owner is None else _module_dict(owner).get(name)
     return found if is_kind_of(type(found), type) else None
 
 
 def find_module(torch: types.ModuleType, name: str) -> types.ModuleType | None:
-    """Return the module that a dotted name leads to by attributes from `torch` on; None where one is no such module."""
+    """Return the module that a dotted name leads to from `torch` by attributes; None if a part is missing."""
     found, path = torch, "torch"
     for part in name.split(".")[1:]:
         path = f"{path}.{part}"
@@ -156,7 +147,7 @@ def find_module(torch: types.ModuleType, name: str) -> types.ModuleType | None:
 
 
 def _is_torch(module: object) -> bool:
-    """Whether it is torch itself, fully imported: its tensors are made of its own extension module's."""
+    """Return whether it is torch, fully imported: its tensors derive from a class of its own extension module."""
     if not is_kind_of(type(module), types.ModuleType):
         return False
     extension = _module_dict(module).get("_C")
@@ -167,7 +158,7 @@ def _is_torch(module: object) -> bool:
 
 
 def _is_being_imported(module: object) -> bool:
-    """Whether an import of the module is under way (importlib/_bootstrap.py, ModuleSpec._initializing)."""
+    """Return whether the module's import is under way (importlib/_bootstrap.py, ModuleSpec._initializing)."""
     if not is_kind_of(type(module), types.ModuleType):
         return False
     spec = _module_dict(module).get("__spec__")
@@ -183,7 +174,7 @@ def _origin(module: object) -> str | None:
 
 
 def _torch_of(tensor: type) -> types.ModuleType | None:
-    """Return the module torch whose class ``torch.Tensor`` this is, by the globals of a method of its own."""
+    """Return the module torch whose class ``torch.Tensor`` this is, by the globals of its own methods."""
     if _class_name(tensor) != "Tensor":
         return None
     for method in list(_class_dict(tensor).values()):

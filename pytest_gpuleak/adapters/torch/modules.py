@@ -1,4 +1,4 @@
-"""How a `torch.nn.Module` keeps what it is made of."""
+"""Tell how a `torch.nn.Module` stores its parts."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ if TYPE_CHECKING:
 
 
 class TorchModules:
-    """Layers, parameters and buffers, behind `PartsLayout`."""
+    """Layers, parameters and buffers."""
 
     mark = " (torch.nn.Module)"
     names: Sequence[str] = ("_parameters", "_buffers", "_modules")
 
     def keeps_parts(self, owner: object) -> bool:
-        """See `PartsLayout`."""
+        """Return whether an object is a `torch.nn.Module`."""
         return _is_module(owner, "Module")
 
     def edge(self, owner: object, name: str) -> str | None:
-        """See `PartsLayout`."""
+        """Return the part as an index or attribute; None if its name is no identifier."""
         if _is_module(owner, "ModuleDict", "ParameterDict"):
             return f"[{name!r}]"
         if name.isdigit() and _is_module(owner, "Sequential", "ModuleList", "ParameterList"):
@@ -30,7 +30,6 @@ class TorchModules:
 
 
 def _is_module(value: object, *names: str) -> bool:
-    """Whether a type of torch.nn by one of these names is among the bases of `value`; torch is not asked for."""
     return any(
         safe_access.class_name(cls) in names and safe_access.in_package(cls, "torch.nn.modules")
         for cls in safe_access.mro(type(value))

@@ -1,14 +1,13 @@
-"""Hooks of autograd nodes: dicts of functions that C++ alone refers to.
+"""Find hooks of autograd nodes: dicts of functions that only C++ refers to.
 
-The collector is shown a node's hooks only where nothing else refers to the node (traverse_node in
-torch/csrc/autograd/python_cpp_function.cpp), which is never so within a graph, and torch has no way to read them. But
-``node.register_hook(hook)`` hands the node's dict to ``Function._register_hook(dict, hook)``, in Python, to put the
-hook in (registerFunctionHook, same file), and gives up where that raises. So the walk asks to register what is no hook,
-while a stand-in for that function notes the dict and raises. Nothing is registered; hooks that other threads register
-meanwhile are.
+The collector sees a node's hooks only if no other reference to the node exists (traverse_node,
+torch/csrc/autograd/python_cpp_function.cpp), so never within a graph. But ``node.register_hook(hook)`` passes the
+node's dict to ``Function._register_hook(dict, hook)`` in Python (registerFunctionHook, same file), and stops if that
+raises. So the walk registers a dummy while a replacement of that function notes the dict and raises. Only other
+threads' hooks are registered meanwhile.
 
-A hook on a tensor (``tensor.register_hook``) is seen as long as the tensor lives. When that is gone, its node keeps the
-hooks in a place that nothing leads to: they end as ``hooks of an autograd graph``.
+A hook on a tensor (``tensor.register_hook``) is visible while the tensor lives. Afterwards no path leads to the hooks
+that its node keeps: they appear as ``hooks of an autograd graph``.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ _KINDS: Final = (("register_hook", " (hooks)"), ("register_prehook", " (prehooks
 
 
 def is_hook_dict(value: object) -> bool:
-    """Whether `value` looks like what torch fills: functions by the ids of their handles (torch/utils/hooks.py)."""
+    """Return whether `value` looks like torch's dict of hooks: functions by handle id (torch/utils/hooks.py)."""
     if type(value) is not collections.OrderedDict:
         return False
     pairs = list(dict.items(value))
@@ -38,7 +37,7 @@ def is_hook_dict(value: object) -> bool:
 
 
 class _NotedError(Exception):
-    """Ends a registration that only asked for the dict."""
+    """Stops a registration after the dict was noted."""
 
 
 class NodeHooks:
@@ -51,7 +50,7 @@ class NodeHooks:
 
     @contextlib.contextmanager
     def reading(self, needed: bool) -> Iterator[None]:
-        """Context in which `of` finds something, if it is `needed` and torch works as this file expects."""
+        """Let `of` find hooks within the context, if `needed` and if torch works as this module expects."""
         owner = torch_class("torch.autograd.function", "_HookMixin")
         function = torch_class("torch.autograd.function", "Function")
         original = None if owner is None else safe_access.class_dict(owner).get(_REGISTER)
@@ -81,7 +80,7 @@ class NodeHooks:
             self._noted.clear()
 
     def of(self, node: Any) -> list[tuple[Any, str]]:
-        """The dicts of a node's hooks, each with how it is written."""
+        """Return the dicts of a node's hooks, each with its text in a path."""
         found: list[tuple[Any, str]] = []
         for method, edge in _KINDS if self._ready else ():
             ask = self._access.read_node(node, method)
@@ -93,9 +92,9 @@ class NodeHooks:
                 hooks = self._noted.pop()
                 if hooks is not None:
                     found.append((hooks, edge))
-            except Exception:  # noqa: BLE001 - a node whose graph is gone
+            except Exception:  # noqa: BLE001 - the node's graph was freed
                 continue
-            else:  # a torch that registers in another way: take it back, and ask no more
+            else:  # another torch's way to register: undo it and stop
                 self._ready = False
                 handle.remove()
         return found

@@ -1,9 +1,9 @@
-"""Where torch's counters are read, and peaks of our own beside the user's.
+"""Read torch's counters, with peaks of the plugin's own beside the user's.
 
-torch has one peak a device, which `reset_peak_memory_stats` sets back. Who resets it for a test of his takes the peak
-since the start of the program from whoever asks next. So `PeakView` resets it and keeps what it was: the functions by
-which users ask are wrapped, and answer with the higher of what was kept and what is. A user's own reset forgets what
-was kept for him, and what the peak was until then is noted for us.
+torch has a single peak for each device. Resetting it with `reset_peak_memory_stats` for one purpose destroys it for
+every other reader. So `PeakView` keeps the user's peak when it resets, and wraps the functions that return peaks: they
+return the higher of the kept and the current peak. A user's reset drops the kept peak, and notes the current peak for
+the plugin.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 Figures = dict[str, "int | None"]
-"""A device's counters in bytes, under the names of `DeviceReading`'s fields; None where there is none."""
+"""A device's counters in bytes, by the names of `DeviceReading`'s fields; None where not counted."""
 
 KEYS = {
     "allocated": ("allocated_bytes", "current"),
@@ -27,7 +27,7 @@ KEYS = {
     "peak": ("allocated_bytes", "peak"),
     "reserved_peak": ("reserved_bytes", "peak"),
 }
-"""Where torch's statistics have them, under ``all`` (c10/core/CachingDeviceAllocator.h, `DeviceStats`)."""
+"""Their keys in torch's statistics, under ``all`` (c10/core/CachingDeviceAllocator.h, `DeviceStats`)."""
 FUNCTIONS = {
     "allocated": "memory_allocated",
     "reserved": "memory_reserved",
@@ -38,44 +38,39 @@ STATISTICS = ("memory_stats_as_nested_dict", "memory_stats")
 
 
 class DeviceCounters(Protocol):
-    """The counters of one type of device, initialised by this process.
-
-    Attributes:
-        type: torch's name of the type: ``cuda``.
-        resets: whether its peaks can be set back.
-    """
+    """The counters of a device type in use, such as ``cuda``; `resets` tells whether its peaks can be reset."""
 
     type: str
     resets: bool
 
     def count(self) -> int:
-        """How many devices there are."""
+        """Return the number of devices."""
 
     def used(self, index: int) -> bool:
-        """False where the device is known not to have been used, so that reading it can be left out."""
+        """Return False if the device is known to be unused, so that it need not be read."""
 
     def figures(self, index: int) -> Figures:
-        """The device's counters, by torch's functions as they were when first met."""
+        """Return the device's counters, by torch's functions without wrappers."""
 
     def reset(self, index: int) -> None:
-        """Set torch's peaks back."""
+        """Reset torch's peaks."""
 
     def peaks(self, index: int) -> dict[Any, Any]:
-        """All of its peaks: `answers` are merged with them."""
+        """Return all of its peaks, to be merged into the results of `accessors`."""
 
     def accessors(self) -> list[PeakAccessor]:
-        """The functions by which users ask for peaks and reset them."""
+        """Return the functions by which users read and reset peaks."""
 
 
 class PeakAccessor:
-    """A function by which users reach a device's peaks.
+    """A function by which users read or reset a device's peaks.
 
     Args:
         owner: the module that has it.
         name: its name there.
-        resets: whether it sets peaks back; else it answers with statistics, or with one figure.
-        figure: for one figure, its name in what `DeviceCounters.peaks` returns.
-        index: the device's index for the arguments of a call; None where it cannot be told.
+        resets: whether it resets peaks; else it returns statistics or a single figure.
+        figure: for a single figure, its name in the result of `DeviceCounters.peaks`.
+        index: returns the device's index from a call's arguments; None if unknown.
     """
 
     def __init__(
@@ -92,7 +87,7 @@ class PeakAccessor:
 
 
 class CudaCounters:
-    """CUDA's, and ROCm's under the same name, by the functions below `torch.cuda` and `torch.accelerator`."""
+    """CUDA's and ROCm's counters, from the functions below `torch.cuda` and `torch.accelerator`."""
 
     type = "cuda"
     resets = True
@@ -105,15 +100,15 @@ class CudaCounters:
         self._backend = getattr(torch._C, "_cuda_getAllocatorBackend", None)
 
     def count(self) -> int:
-        """How many devices are visible."""
+        """Return the number of visible devices."""
         return int(self._torch._C._cuda_getDeviceCount())
 
     def used(self, index: int) -> bool:
-        """Whether the device has a context; the driver is asked, which creates none."""
+        """Return whether the device has a context. Asking the driver creates none."""
         return self._context is None or bool(self._context(index))
 
     def figures(self, index: int) -> Figures:
-        """The caching allocator's figures, or the driver's for its pool."""
+        """Return the caching allocator's figures, or the driver's for its pool."""
         figures = from_nested(self._statistics(index))
         if self._backend is not None and self._backend() != "native":
             figures["requested"] = None
@@ -121,21 +116,21 @@ class CudaCounters:
         return figures
 
     def reset(self, index: int) -> None:
-        """Set torch's peaks back; with `cudaMallocAsync` this needs the device's context, so only once it is used."""
+        """Reset torch's peaks. With `cudaMallocAsync` the device needs a context, so it must have been used."""
         self._reset(index)
 
     def peaks(self, index: int) -> dict[Any, Any]:
-        """All peaks of the statistics."""
+        """Return all peaks of the statistics."""
         return peaks_of(self._statistics(index))
 
     def accessors(self) -> list[PeakAccessor]:
-        """The functions of `torch._C` that `torch.cuda`'s and `torch.accelerator`'s call by name at each call."""
+        """Return the functions of `torch._C` that `torch.cuda` and `torch.accelerator` look up at each call."""
         native = self._torch._C
         accessors = [
             PeakAccessor(native, "_cuda_memoryStats", index=first),
             PeakAccessor(native, "_cuda_resetPeakMemoryStats", resets=True, index=first),
         ]
-        # Where CUDA is there, it is the accelerator of `torch.accelerator`.
+        # With CUDA present, `torch.accelerator` means CUDA.
         if hasattr(native, "_accelerator_getDeviceStats"):
             accessors.append(PeakAccessor(native, "_accelerator_getDeviceStats", index=first))
             accessors.append(PeakAccessor(native, "_accelerator_resetPeakStats", resets=True, index=first))
@@ -143,10 +138,7 @@ class CudaCounters:
 
 
 class ModuleCounters:
-    """Those of a device with a module of its own, `torch.<type>`, in the manner of `torch.cuda`.
-
-    It has to have `memory_allocated` at least.
-    """
+    """Counters of a device with its own module `torch.<type>`, which has `memory_allocated` at least."""
 
     def __init__(self, type_: str, torch: Any, module: Any) -> None:
         self.type = type_
@@ -158,15 +150,15 @@ class ModuleCounters:
         self.resets = self._reset is not None
 
     def count(self) -> int:
-        """How many devices the module says there are."""
+        """Return the number of devices."""
         return int(self._module.device_count())
 
-    def used(self, index: int) -> bool:  # noqa: ARG002 - a module tells of the process, not of a device
-        """Not known before its figures are."""
+    def used(self, index: int) -> bool:  # noqa: ARG002 - the module knows the process's state, not a device's
+        """Return True: use is unknown before the figures are."""
         return True
 
     def figures(self, index: int) -> Figures:
-        """From its statistics in one call where they have the usual names, else function by function."""
+        """Return the figures from the statistics if they have the usual names, else function by function."""
         if self._statistics is not None:
             statistics = self._statistics(index)
             figures = from_nested(statistics) if "allocated_bytes" in statistics else from_flat(statistics)
@@ -177,12 +169,12 @@ class ModuleCounters:
         return {name: function(index) for name, function in self._functions.items() if function is not None}
 
     def reset(self, index: int) -> None:
-        """Set its peaks back."""
+        """Reset the module's peaks if it can."""
         if self._reset is not None:
             self._reset(index)
 
     def peaks(self, index: int) -> dict[Any, Any]:
-        """All peaks of its statistics, nested or flat, and what its functions say, by their figures' names."""
+        """Return all peaks of its statistics, nested or flat, and its functions' peaks by name."""
         found = {} if self._statistics is None else peaks_of(self._statistics(index))
         for name in ("peak", "reserved_peak"):
             function = self._functions[name]
@@ -191,7 +183,7 @@ class ModuleCounters:
         return found
 
     def accessors(self) -> list[PeakAccessor]:
-        """The module's own functions, and for a device of torch's the function of `torch._C` below them."""
+        """Return the module's functions, or for torch's own devices the functions of `torch._C` below them."""
         accessors = []
         native = self._torch._C
         below = (f"_{self.type}_memoryStats", f"_{self.type}_resetPeakMemoryStats")
@@ -211,7 +203,7 @@ class ModuleCounters:
         return accessors
 
     def _index(self, arguments: tuple[Any, ...], named: dict[str, Any]) -> int | None:
-        """The index of the device that a call names: by number, by name, as `torch.device`, or the current one."""
+        """Return the index of the device that a call names: a number, name or `torch.device`, or the current device."""
         chosen = arguments[0] if arguments else next(iter(named.values()), None)
         if type(chosen) is int:
             return chosen if chosen >= 0 else int(self._module.current_device())
@@ -223,11 +215,7 @@ class ModuleCounters:
 
 
 class PeakView:
-    """What users see of one type's peaks while we have peaks of our own.
-
-    Args:
-        counters: the devices'.
-    """
+    """The user's peaks of a device type while the plugin has its own."""
 
     def __init__(self, counters: DeviceCounters) -> None:
         self._counters = counters
@@ -238,7 +226,7 @@ class PeakView:
         self._asking: int | None = None
 
     def install(self) -> None:
-        """Wrap the functions by which users ask, once."""
+        """Wrap the functions by which users read and reset peaks, once."""
         if self._active:
             return
         self._active = True
@@ -249,7 +237,7 @@ class PeakView:
                 self._doors.append((door, wrapper))
 
     def remove(self) -> None:
-        """Put the functions back; what somebody has wrapped since stays, and ours inside of it just passes on."""
+        """Restore the functions. A wrapper that other code has wrapped stays, and passes calls on."""
         self._active = False
         for door, wrapper in self._doors:
             if vars(door.owner).get(door.name) is wrapper:
@@ -257,20 +245,20 @@ class PeakView:
         self._doors.clear()
 
     def begin(self) -> None:
-        """Our peaks begin anew on the devices that were used; what the users' are is kept for them."""
+        """Restart the plugin's peaks on the devices in use, and keep the user's."""
         self._noted.clear()
         if not self._counters.resets:
             return
         with self._ourselves():
             for index in range(self._counters.count()):
                 peaks = self._counters.peaks(index) if self._counters.used(index) else {}
-                # A device without any peak is left alone: to reset cudaMallocAsync's would create its context.
+                # Skip a device without any peak: resetting cudaMallocAsync's would create its context.
                 if any_above_zero(peaks):
                     higher(self._kept.setdefault(index, {}), peaks)
                     self._counters.reset(index)
 
     def figures(self, index: int) -> Figures:
-        """The device's figures, with our peaks: as high as noted before a user's reset."""
+        """Return the device's figures with the plugin's peaks, including peaks noted before a user's reset."""
         with self._ourselves():
             figures = self._counters.figures(index)
         higher(figures, self._noted.get(index, {}))
@@ -278,7 +266,7 @@ class PeakView:
 
     @contextlib.contextmanager
     def _ourselves(self) -> Iterator[None]:
-        """What this thread asks meanwhile is for us: a function that we call may reach a wrapped one by its name."""
+        """Mark this thread's calls as the plugin's: torch's functions may call a wrapped function by its name."""
         before, self._asking = self._asking, get_ident()
         try:
             yield
@@ -308,14 +296,14 @@ class PeakView:
         return peaks
 
     def _note(self, door: PeakAccessor, arguments: tuple[Any, ...], named: dict[str, Any]) -> None:
-        """A user is about to reset a device's peaks: note them for us, and forget what was kept for him."""
+        """Note a device's peaks for the plugin before a user's reset, and drop the user's kept peaks."""
         index = self._index(door, arguments, named)
         if index is None:
             return
         try:
             with self._ourselves():
                 figures = self._counters.figures(index)
-        except Exception:  # noqa: BLE001 - the user's own call, which follows, is the one to say what is wrong
+        except Exception:  # noqa: BLE001 - the user's own call, which follows, raises the same error
             return
         peaks = {name: figures.get(name) for name in ("peak", "reserved_peak")}
         higher(self._noted.setdefault(index, {}), peaks)
@@ -325,27 +313,27 @@ class PeakView:
     def _index(door: PeakAccessor, arguments: tuple[Any, ...], named: dict[str, Any]) -> int | None:
         try:
             return door.index(arguments, named)
-        except Exception:  # noqa: BLE001 - what is no device is for the real function to refuse
+        except Exception:  # noqa: BLE001 - the real function refuses an invalid device
             return None
 
 
 def first(arguments: tuple[Any, ...], named: dict[str, Any]) -> int | None:  # noqa: ARG001 - functions in C have no names
-    """The index of the device for functions of `torch._C`, which take it as their only argument."""
+    """Return the device's index for functions of `torch._C`, which take it as their only argument."""
     return arguments[0] if arguments and type(arguments[0]) is int else None
 
 
 def from_nested(statistics: dict[str, Any]) -> Figures:
-    """The figures from statistics as `torch.cuda.memory_stats_as_nested_dict` returns them."""
+    """Return the figures from statistics like those that `torch.cuda.memory_stats_as_nested_dict` returns."""
     return {name: statistics.get(family, {}).get("all", {}).get(metric) for name, (family, metric) in KEYS.items()}
 
 
 def from_flat(statistics: dict[str, Any]) -> Figures:
-    """The figures from statistics as `torch.cuda.memory_stats` returns them."""
+    """Return the figures from statistics like those that `torch.cuda.memory_stats` returns."""
     return {name: statistics.get(f"{family}.all.{metric}") for name, (family, metric) in KEYS.items()}
 
 
 def peaks_of(statistics: dict[Any, Any]) -> dict[Any, Any]:
-    """All peaks of nested or flat statistics, under the keys that they have there."""
+    """Return all peaks of nested or flat statistics, by their keys there."""
     found: dict[Any, Any] = {}
     for key, value in statistics.items():
         if type(value) is dict:
@@ -358,7 +346,7 @@ def peaks_of(statistics: dict[Any, Any]) -> dict[Any, Any]:
 
 
 def with_peaks(statistics: Any, before: dict[Any, Any]) -> Any:
-    """The statistics with peaks as high as they were before; the same object, since torch builds it for each call."""
+    """Raise the peaks in the statistics, in place since torch builds them for each call, to those in `before`."""
     for key, value in before.items():
         if key not in statistics:
             continue
@@ -370,7 +358,7 @@ def with_peaks(statistics: Any, before: dict[Any, Any]) -> Any:
 
 
 def higher(into: dict[Any, Any], other: dict[Any, Any]) -> None:
-    """Raise the numbers in `into` to those in `other`, which may be nested."""
+    """Raise the numbers in `into`, which may be nested, to those in `other`."""
     for key, value in other.items():
         before = into.get(key)
         if type(value) is dict:
@@ -380,10 +368,10 @@ def higher(into: dict[Any, Any], other: dict[Any, Any]) -> None:
 
 
 def any_above_zero(figures: dict[Any, Any]) -> bool:
-    """Whether any number among these, which may be nested, is above zero."""
+    """Return whether any number, which may be nested, is above zero."""
     return any(any_above_zero(value) if type(value) is dict else bool(value) for value in figures.values())
 
 
 def is_peak(key: object) -> bool:
-    """Whether that key of torch's statistics is one of a peak: ``peak``, or ``allocated_bytes.all.peak``."""
+    """Return whether a key of torch's statistics is a peak's: ``peak``, or ``allocated_bytes.all.peak``."""
     return type(key) is str and (key == "peak" or key.endswith(".peak"))

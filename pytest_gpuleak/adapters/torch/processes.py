@@ -1,4 +1,4 @@
-"""Processes that torch starts for itself: workers that compile kernels, and workers of DataLoaders."""
+"""Recognise the processes that torch starts: workers that compile kernels, and workers of DataLoaders."""
 
 from __future__ import annotations
 
@@ -14,28 +14,25 @@ if TYPE_CHECKING:
 
 
 class TorchProcesses:
-    """Tells them by their command lines and by torch's own tables."""
+    """Recognises processes by their command lines and torch's own tables."""
 
     def is_helper(self, command: Sequence[str]) -> bool:
-        """Whether it compiles kernels for ``torch.compile``: one pool a process, shut down when the interpreter ends.
-
-        torch, torch/_inductor/compile_worker/subproc_pool.py, ``SubprocPool``.
-        """
+        """Return whether it compiles kernels for ``torch.compile`` (torch/_inductor/compile_worker/subproc_pool.py)."""
         return any("_inductor/compile_worker/" in part.replace("\\", "/") for part in command) or any(
             part.startswith("--pickler=torch._inductor.") for part in command
         )
 
     def helper_pids(self) -> set[int]:
-        """Workers that ``torch.compile`` has forked from this process (torch/_inductor/async_compile.py, ``_pool_set``)."""
+        """Return workers forked for ``torch.compile`` (torch/_inductor/async_compile.py, ``_pool_set``)."""
         pools = getattr(torch_module("torch._inductor.async_compile"), "_pool_set", ())
         pids: set[int] = set()
-        with contextlib.suppress(Exception):  # torch's private table: where it has another form, nothing is known
+        with contextlib.suppress(Exception):  # torch's private table, whose form may change
             for pool in list(pools):
                 pids.update(field_of(pool, "_processes") or ())
         return pids
 
     def pool_workers(self) -> dict[int, str]:
-        """Workers of the DataLoaders that are being iterated, or keep their workers (torch/utils/data/dataloader.py)."""
+        """Return workers of DataLoaders in use or with persistent workers (torch/utils/data/dataloader.py)."""
         kind = getattr(torch_module("torch.utils.data.dataloader"), "_MultiProcessingDataLoaderIter", None)
         pids: set[int] = set()
         if kind is not None:

@@ -1,4 +1,4 @@
-"""Reading and holding torch's tensors by the descriptors of their C classes, whatever `sys.modules` has under ``torch``."""
+"""Read and hold torch's tensors by their C classes' descriptors, independently of `sys.modules`."""
 
 from __future__ import annotations
 
@@ -23,24 +23,20 @@ class StorageReference:
     """A weak hold on a storage, by torch's own C++ weak reference.
 
     Not a Python weak reference to the tensor: ``torch.utils.swap_tensors`` refuses tensors that have one, and a
-    module's ``.to()`` calls it for wrapper subclasses, so that one of ours would fail the user's test. The same as
+    module's ``.to()`` calls it for wrapper subclasses, so the user's test would fail. Same as
     ``torch.multiprocessing.reductions.StorageWeakRef``, which must not be imported.
-
-    Args:
-        base: ``torch._C.StorageBase``.
-        storage: the storage.
     """
 
     __slots__ = ("_address", "_expired", "_free", "storage")
 
     def __init__(self, base: Any, storage: Any) -> None:
-        # Bound here: at the end of the interpreter the class may have lost its names before this object goes.
+        # Bound here: when the interpreter ends, the class may lose its names before this object is freed.
         self._expired, self._free = base._expired, base._free_weak_ref
         self.storage = int(base._cdata.__get__(storage))
         self._address = base._weak_ref(storage)
 
     def alive(self) -> bool:
-        """Whether the memory still has an owner."""
+        """Return whether the memory still has an owner."""
         return not self._expired(self._address)
 
     def __del__(self) -> None:
@@ -49,12 +45,7 @@ class StorageReference:
 
 
 class TensorReference:
-    """The same for a tensor without a storage.
-
-    Args:
-        key: the address of its TensorImpl.
-        reference: torch's ``_WeakTensorRef``.
-    """
+    """A weak hold on a tensor without a storage: the address of its TensorImpl, and torch's ``_WeakTensorRef``."""
 
     __slots__ = ("_reference", "storage")
 
@@ -63,19 +54,19 @@ class TensorReference:
         self._reference = reference
 
     def alive(self) -> bool:
-        """Whether the tensor still has an owner."""
+        """Return whether the tensor still has an owner."""
         return not self._reference.expired()
 
 
 def storage_of(array: object) -> int:
-    """Return the address of a tensor's StorageImpl; of its TensorImpl where the layout has none (sparse, opaque)."""
+    """Return the address of a tensor's StorageImpl; of its TensorImpl if the layout has no storage (sparse)."""
     torch = torch_lookup.loaded_torch()
     with torch._C.DisableTorchFunction():
         return storage_key(torch, array)
 
 
 def storage_key(torch: Any, array: object) -> int:
-    """As `storage_of`, within a context in which torch functions are off."""
+    """Like `storage_of`, within a context in which torch functions are off."""
     try:
         return int(torch._C._storage_address(array))
     except (NotImplementedError, RuntimeError):
@@ -83,21 +74,21 @@ def storage_key(torch: Any, array: object) -> int:
 
 
 def read_tensor(array: object) -> ArrayReading | None:
-    """Return a tensor's metadata; None where it owns no memory that could be named."""
+    """Return a tensor's metadata; None if it owns no identifiable memory."""
     return read_tensors((array,))[0]
 
 
 def read_tensors(arrays: Iterable[object]) -> list[ArrayReading | None]:
-    """As `read_tensor`, for each."""
+    """Return the metadata of each tensor; None for tensors without identifiable memory."""
     torch = torch_lookup.loaded_torch()
     readings: list[ArrayReading | None] = []
-    # Modes too are switched off: torch.set_default_device() installs one, and a user's mode is a stranger's code.
+    # Modes are off too: torch.set_default_device() installs one, and a user's mode runs user code.
     with torch._C.DisableTorchFunction(), torch._C._DisableTorchDispatch():
         texts = _Texts()
         for array in arrays:
             try:
                 readings.append(_read(torch, array, texts))
-            except Exception:  # noqa: BLE001 - a layout that torch itself cannot describe: no memory we could name
+            except Exception:  # noqa: BLE001 - torch itself cannot describe the layout: no identifiable memory
                 readings.append(None)
     return readings
 
@@ -108,7 +99,7 @@ def hold_tensor(array: object) -> StorageHandle:
 
 
 def hold_tensors(arrays: Iterable[object]) -> list[StorageHandle]:
-    """As `hold_tensor`, for each."""
+    """Return a weak hold on each tensor's memory."""
     torch = torch_lookup.loaded_torch()
     handles: list[StorageHandle] = []
     with torch._C.DisableTorchFunction(), torch._C._DisableTorchDispatch():
@@ -122,7 +113,7 @@ def hold_tensors(arrays: Iterable[object]) -> list[StorageHandle]:
 
 
 def users_of_storage(array: object) -> int | None:
-    """Return how many share a tensor's storage, its Python object left out; None where that cannot be told."""
+    """Return how many share a tensor's storage, its Python object left out; None if unknown."""
     torch = torch_lookup.loaded_torch()
     with torch._C.DisableTorchFunction(), torch._C._DisableTorchDispatch():
         try:
@@ -138,7 +129,7 @@ def storage_address(storage: object) -> int:
 
 
 def owners_of_storage(storage: object) -> int | None:
-    """Return how many own a storage: its Python object, and each tensor; None where that cannot be told."""
+    """Return how many own a storage: its Python object and each tensor; None if unknown."""
     try:
         return int(torch_lookup.loaded_torch()._C._storage_Use_Count(storage_address(storage)))
     except (AttributeError, RuntimeError):
@@ -146,7 +137,7 @@ def owners_of_storage(storage: object) -> int | None:
 
 
 def read_storage(storage: object) -> ArrayReading | None:
-    """Return a storage's metadata; None where it owns no memory, or shares it with a tensor, which is found by itself."""
+    """Return a storage's metadata; None if it owns no memory, or a tensor shares it and is found by itself."""
     if owners_of_storage(storage) != 1:
         return None
     base = torch_lookup.loaded_torch()._C.StorageBase
@@ -166,20 +157,17 @@ def hold_storage(storage: object) -> StorageHandle:
 
 
 def _wraps_other_arrays(torch: Any, array: object) -> bool:
-    """Whether the tensor is a wrapper subclass: the tensors inside are found on their own."""
+    """Return whether the tensor is a wrapper subclass: its inner tensors are found on their own."""
     if type(array) is torch.Tensor or type(array) is torch.nn.Parameter:
-        return False  # nearly all are, and a test may leave hundreds
+        return False  # the common case, decided without a look at the bases
     return any("__tensor_flatten__" in _class_dict(line) for line in class_lines(type(array)))
 
 
 class _Texts:
-    """The texts of data types and devices, made once for many tensors."""
-
     def __init__(self) -> None:
         self._known: dict[Any, str] = {}
 
     def of(self, value: Any) -> str:
-        """Return the text of a ``torch.dtype`` or ``torch.device``."""
         text = self._known.get(value)
         if text is None:
             text = self._known[value] = str(value).removeprefix("torch.")
@@ -210,15 +198,15 @@ def _read(torch: Any, array: Any, texts: _Texts) -> ArrayReading | None:
 def _shape(tensor: Any, array: Any) -> tuple[int, ...]:
     try:
         shape = tuple(tensor.size(array))
-        return shape if _NUMBERS.issuperset(map(type, shape)) else tuple(map(int, shape))  # else symbolic ones
-    except Exception:  # noqa: BLE001 - a nested tensor has no one shape
+        return shape if _NUMBERS.issuperset(map(type, shape)) else tuple(map(int, shape))  # else symbolic
+    except Exception:  # noqa: BLE001 - a nested tensor has no single shape
         return ()
 
 
 def _has_data(torch: Any, array: Any, storage: Any) -> bool:
-    """Whether there is memory behind a storage that states a size; wrapper subclasses made by hand have none."""
+    """Return whether a storage with a size has memory: the storages in handmade wrapper subclasses have none."""
     if torch._C._is_cow_tensor(array):
-        return True  # asking for the pointer would make the copy that a copy-on-write tensor puts off
+        return True  # reading the pointer would materialise a copy-on-write tensor
     try:
         return bool(storage.data_ptr())
     except RuntimeError:  # "invalid python storage"
@@ -226,7 +214,6 @@ def _has_data(torch: Any, array: Any, storage: Any) -> bool:
 
 
 def _sparse_bytes(tensor: Any, array: Any) -> int:
-    """Bytes of the parts of a sparse tensor; of the elements for an opaque (mkldnn) one."""
     layout = str(tensor.layout.__get__(array))
     if layout == "torch.sparse_coo":
         parts = [tensor._indices(array), tensor._values(array)]

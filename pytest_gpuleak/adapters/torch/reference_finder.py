@@ -1,4 +1,4 @@
-"""What torch's C++ code holds, behind `ReferenceFinder`."""
+"""Find references held by torch's C++ code."""
 
 from __future__ import annotations
 
@@ -18,14 +18,13 @@ if TYPE_CHECKING:
 
 
 class TorchReferences:
-    """Asks live tensors, autograd nodes and scripted modules."""
+    """Searches live tensors, autograd nodes and scripted modules."""
 
     def owner_counter(self) -> Callable[[object], int | None]:
-        """See `ReferenceFinder`.
+        """Return a counter of a tensor's C++ owners, by ``Tensor._use_count`` without the Python object.
 
-        The owners are counted by ``Tensor._use_count`` (torch/csrc/autograd/python_variable_methods: the intrusive
-        count, of which the Python object is one). Since torch 2.10 the others count, together, as one reference to that
-        object; before torch had the count they did not.
+        Since torch 2.10 these owners together hold one reference to the Python object; in a torch without the count
+        they hold none (torch/csrc/autograd/python_variable_methods).
         """
         tensor_class = torch_class("torch._C", "TensorBase")
         if tensor_class is None:
@@ -37,22 +36,22 @@ class TorchReferences:
                 return None
             try:
                 return UNTOLD if count is None else int(count(value)) - 1
-            except Exception:  # noqa: BLE001 - a tensor that cannot tell may have an owner
+            except Exception:  # noqa: BLE001 - without a count, assume an owner
                 return 1
 
         return owners
 
     def take_census(self, deadline: Deadline) -> LiveTorchObjects | None:
-        """See `ReferenceFinder`."""
+        """List torch's live objects; None if torch is not imported."""
         access = TorchAccess.of_loaded()
         return None if access is None else LiveTorchObjects(access, deadline)
 
     def held_alone(self, arrays: list[Any]) -> set[int]:
-        """See `ReferenceFinder`."""
+        """Return the ids of tensors that torch's C++ owners alone keep alive."""
         return held_by_torch_alone(arrays)
 
     def may_close_rings(self, arrays: Sequence[object]) -> bool:
-        """See `ReferenceFinder`: no ring does without an autograd graph."""
+        """Return whether one of the tensors has an autograd graph, which every such cycle contains."""
         access = TorchAccess.of_loaded()
         if access is None:
             return False
@@ -60,12 +59,11 @@ class TorchReferences:
             return any(_has_graph(access, array) for array in arrays)
 
     def root_of(self, value: object) -> str:
-        """See `ReferenceFinder`."""
+        """Return ``hooks of an autograd graph`` for a dict of hooks; else empty."""
         return "hooks of an autograd graph" if is_hook_dict(value) else ""
 
 
 def _has_graph(access: TorchAccess, value: Any) -> bool:
-    """Whether a tensor has an autograd graph, or its gradient or an attribute may."""
     if not access.is_tensor(value) or not access.read(value, "requires_grad"):
         return False
     if not access.read(value, "is_leaf") or safe_access.instance_dict(value):

@@ -1,10 +1,9 @@
-"""What torch's C++ objects hold: gradients, the bases of views, and all that an autograd graph refers to.
+"""Find what torch's C++ objects hold: gradients, bases of views, and the contents of autograd graphs.
 
-The collector sees a tensor's hooks and, of what made it, its node alone where nothing else refers to that
-(torch/csrc/autograd/python_variable.cpp, THPVariable_subclass_traverse; pytorch/pytorch#7343). Here the live tensors,
-nodes and scripted modules are asked, in the order of what asking costs: whose base or gradient an object is; what lies
-in the graphs of tensors that Python holds; what a `torch.jit.ScriptModule` keeps; what lies in the graphs of gradients.
-A reader can type each edge: ``.grad_fn.next_functions[0][0]._saved_self``.
+The collector sees a tensor's hooks, and its node only if no other reference to the node exists
+(torch/csrc/autograd/python_variable.cpp, THPVariable_subclass_traverse; pytorch/pytorch#7343). So live objects are
+asked, cheapest first: tensors for their base and gradient; the graphs of tensors that Python holds; each
+`torch.jit.ScriptModule`; the graphs of gradients. Edges are valid code: ``.grad_fn.next_functions[0][0]._saved_self``.
 """
 
 from __future__ import annotations
@@ -31,20 +30,14 @@ MAX_LINKS: Final = 100
 
 _CHECK_EVERY: Final = 1024
 _STEPS_A_READ: Final = 32
-"""Small steps that reading a tensor's attributes amounts to, for `Deadline.worked`."""
+"""Cost of reading a tensor's attributes, in steps of `Deadline.worked`."""
 
 _CENSUS_REFERENCES: Final = 3
-"""To an object of a census: its list, the variable, the argument of `getrefcount`."""
+"""References to an object of a census: its list, the variable, the argument of `getrefcount`."""
 
 
 def held_by_torch_alone(tensors: list[Any]) -> set[int]:
-    """The ids of those tensors that nothing in Python refers to: torch keeps their Python objects for C++ owners.
-
-    Such a tensor may owe its object to a search that has read it.
-
-    Args:
-        tensors: tensors; the list is the only reference to each that does not count.
-    """
+    """Return the ids of tensors whose Python objects torch alone keeps. References from the list do not count."""
     access = TorchAccess.of_loaded()
     found: set[int] = set()
     if access is not None:
@@ -58,11 +51,8 @@ def held_by_torch_alone(tensors: list[Any]) -> set[int]:
 class LiveTorchObjects:
     """The live tensors, nodes and scripted modules that the collector tracks, newest first.
 
-    It walks the whole heap: one a search. It refers to each of them, which whoever counts references must know.
-
-    Args:
-        access: reads torch's objects.
-        deadline: when to stop.
+    It walks the whole heap, so create one for each search. Its lists refer to the objects, which changes reference
+    counts.
     """
 
     def __init__(self, access: TorchAccess, deadline: Deadline) -> None:
@@ -91,7 +81,7 @@ class LiveTorchObjects:
             found.reverse()
 
     def lists(self) -> tuple[list[Any], ...]:
-        """See `NativeObjects`."""
+        """Return the lists of tensors, nodes and scripted modules."""
         return self.tensors, self.nodes, self.scripts
 
     def links(
@@ -101,10 +91,7 @@ class LiveTorchObjects:
         known: Collection[tuple[int, int]],
         deadline: Deadline,
     ) -> list[Link]:
-        """See `NativeObjects`.
-
-        None are found while other threads keep running graphs backward (see `adapters.torch.backward_pass`).
-        """
+        """Find the references to `wanted`; none while other threads run backward passes (see `backward_pass`)."""
         if not wanted:
             return []
         with self.access.quiet(), no_backward_running(deadline.left()) as resting:
@@ -114,8 +101,6 @@ class LiveTorchObjects:
 
 
 class _Finder:
-    """One question."""
-
     def __init__(
         self,
         census: LiveTorchObjects,
@@ -135,7 +120,7 @@ class _Finder:
         self._counts: dict[int, int] = {}
 
     def links(self) -> list[Link]:
-        """The links found in the first place where there are some."""
+        """Return the links from the first kind of place that has any."""
         census = self._census
         held = self._held(census)
         self._bases_and_gradients(census.tensors)
@@ -144,10 +129,10 @@ class _Finder:
         if self._missing:
             self._scripted(census.scripts)
         if not self._links:
-            # What nothing in Python refers to may keep itself alive: a parameter whose gradient's graph leads back.
+            # An object without Python references may keep itself alive: a parameter whose gradient's graph leads back.
             alone = [value for node, value in self._wanted.items() if node in self._unheld and self._is_tensor(value)]
             origins = self._gradients([*alone, *held]) + [(tensor, "") for tensor in alone]
-            # Tensors first: a node that was read before has a Python object, and would hide by what the ring is closed.
+            # Tensors first: a node that was read before has a Python object, and would hide the edge that closes the ring.
             for nodes in ((), [node for node in census.nodes if id(node) not in self._wanted], census.nodes):
                 if not self._links:
                     self._graphs(origins, nodes)
@@ -157,7 +142,7 @@ class _Finder:
         return self._access.is_tensor(value)
 
     def _held(self, census: LiveTorchObjects) -> list[Any]:
-        """The tensors that something in Python refers to: not those whose object torch alone keeps."""
+        """Return the tensors that Python refers to, without those whose object torch alone keeps."""
         held: list[Any] = []
         for tensor in census.tensors:
             if self._deadline.worked(_STEPS_A_READ):
@@ -168,12 +153,11 @@ class _Finder:
         return held
 
     def _is_held(self, node: Any) -> bool:
-        """Whether something in Python surely refers to a node, beside its graph."""
-        # One reference is the caller's variable, one may be the graph's.
+        """Return whether Python certainly refers to a node, beside its graph."""
+        # Two more: the caller's variable, and perhaps the graph.
         return id(node) not in self._unheld and getrefcount(node) > _CENSUS_REFERENCES + 2
 
     def _note(self, parent: Any, child: Any, edge: str) -> None:
-        """Note a link, unless it is known."""
         count = self._counts.get(id(child), 0)
         if edge and (id(parent), id(child)) not in self._known and count < MAX_LINKS:
             self._counts[id(child)] = count + 1
@@ -181,10 +165,7 @@ class _Finder:
             self._missing.discard(id(child))
 
     def _bases_and_gradients(self, tensors: Sequence[Any]) -> None:
-        """Views of the wanted tensors, and tensors whose gradients they are.
-
-        Told by storages and shapes first: to read the gradient of a tensor gives it a Python object.
-        """
+        """Note views and gradients. Compare storages and shapes first: reading a gradient gives it a Python object."""
         access = self._access
         storages: set[int | None] = set()
         shapes: set[tuple[int, ...]] = set()
@@ -208,16 +189,15 @@ class _Finder:
                     self._note(tensor, gradient, ".grad")
 
     def _may_have_gradient(self, tensor: Any) -> bool:
-        """Whether ``.grad`` can be read without a warning (torch/csrc/autograd/python_variable.cpp)."""
+        """Return whether reading ``.grad`` gives no warning (torch/csrc/autograd/python_variable.cpp)."""
         return bool(self._access.read(tensor, "is_leaf") or self._access.read(tensor, "retains_grad"))
 
     def _shape(self, tensor: Any) -> tuple[int, ...]:
-        """The lengths of a tensor's dimensions, those that are symbols left out."""
         shape = self._access.read(tensor, "shape")
         return tuple([length for length in shape if type(length) is int]) if safe_access.is_a(shape, tuple) else ()
 
     def _graphs(self, origins: Sequence[tuple[Any, str]], nodes: Sequence[Any]) -> None:
-        """What the graphs hold that start at tensors, read from objects by an edge, and at nodes."""
+        """Note the wanted objects in the graphs that start at nodes, or at tensors read from objects by an edge."""
         access = self._access
         walk = GraphWalk(access, self._deadline)
         for owner, edge in origins:
@@ -242,20 +222,20 @@ class _Finder:
                     return
 
     def _kept_by(self, node: Any, hooks: NodeHooks) -> Iterator[tuple[Any, str]]:
-        """A node, and what it alone may keep alive, each with the edge that leads to it from the node."""
+        """Yield a node and the values that it alone may keep alive, each with the edge from the node."""
         yield node, ""
         leaf = self._access.variable(node)
         if leaf is not None:
             yield leaf, ".variable"
         for saved in self._access.saved(node):
             yield saved
-            # Operations that flatten their input save a view of it that Python has never seen (torch.nn.Linear).
+            # Operations that flatten their input (torch.nn.Linear) save a view that Python has never seen.
             if self._access.is_tensor(saved.value) and self._access.read(saved.value, "_is_view"):
                 yield self._access.read(saved.value, "_base"), f"{saved.edge}._base"
         yield from hooks.of(node)
 
     def _gradients(self, tensors: Sequence[Any]) -> list[tuple[Any, str]]:
-        """The tensors whose gradients may have graphs of their own (``backward(create_graph=True)``), and the edge."""
+        """Return tensors whose gradients may have graphs (``backward(create_graph=True)``), and the edge."""
         found: list[tuple[Any, str]] = []
         for tensor in tensors:
             if self._deadline.worked(_STEPS_A_READ):
@@ -265,7 +245,7 @@ class _Finder:
         return found
 
     def _scripted(self, modules: Sequence[Any]) -> None:
-        """Parameters and buffers of scripted modules, which their C++ side keeps (torch/jit/_script.py)."""
+        """Note parameters and buffers that scripted modules' C++ side holds (torch/jit/_script.py)."""
         for module in modules:
             namespace = safe_access.instance_dict(module)
             scripted = None if namespace is None else dict.get(namespace, "_c")
@@ -275,7 +255,7 @@ class _Finder:
                     return
                 try:
                     pairs = view(scripted).items()
-                except Exception:  # noqa: BLE001 - a module that is half made
+                except Exception:  # noqa: BLE001 - a partly constructed module
                     continue
                 for name, tensor in pairs:
                     if id(tensor) in self._wanted:

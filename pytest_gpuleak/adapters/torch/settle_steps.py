@@ -1,11 +1,9 @@
-"""Settle steps for torch's devices: what holds device memory and is no leak.
+"""Free device memory that is held but not leaked.
 
-None initialises anything: a device that the process has not used is left alone. None empties the caching allocator:
-that costs milliseconds, and what is reserved is the user's. Two things that keep memory are not touched either, since
-to drop them costs the next test seconds: what `torch.compile` keeps (`torch.compiler.reset()`) and the pools of CUDA
-graphs. A project that wants them dropped does so in the hook `pytest_gpuleak_settle`.
-
-A device that fails says so at its next reading. So a step gives up in silence.
+No step initialises a device or empties the caching allocator, which takes milliseconds and whose reserve is the user's.
+Not touched, since the next test would take seconds to rebuild them: `torch.compile`'s caches (`torch.compiler.reset()`)
+and the pools of CUDA graphs. A project may drop them in the hook `pytest_gpuleak_settle`. A step ignores errors: the
+next reading reports a failed device.
 """
 
 from __future__ import annotations
@@ -25,19 +23,14 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(frozen=True)
 class DeviceStep:
-    """One step for the devices that are initialised.
-
-    Attributes:
-        name: what it lets go, in words.
-        act: does so, given torch.
-    """
+    """A step for the initialised devices; `name` says in words what `act`, given torch, frees."""
 
     name: str
     act: Callable[[Any], None]
     collects: bool = False
 
     def steps(self) -> Iterator[None]:
-        """Act once, unless a graph is being captured, which any of this would end."""
+        """Act once, except during the capture of a CUDA graph, which the action would end."""
         torch = loaded_torch()
         if torch is None:
             return
@@ -46,13 +39,13 @@ class DeviceStep:
                 return
             with torch_in_place():
                 self.act(torch)
-        except Exception:  # noqa: BLE001 - the next reading tells of a device that fails
+        except Exception:  # noqa: BLE001 - the next reading reports a failed device
             return
         yield
 
 
 def device_steps() -> list[SettleStep]:
-    """The steps for the devices that the process has initialised, cheapest first; none without torch."""
+    """Return the steps for the devices that the process has initialised, cheapest first; none without torch."""
     torch = loaded_torch()
     if torch is None or not (cuda_initialised(torch) or initialised_modules(torch) or has_mps(torch)):
         return []
@@ -67,7 +60,7 @@ def device_steps() -> list[SettleStep]:
 
 
 def synchronize(torch: Any) -> None:
-    """Wait for what runs on the devices: blocks in use on another stream are free only then."""
+    """Wait for the devices: blocks in use on another stream are freed only then."""
     if cuda_initialised(torch):
         for index in used_cuda_devices(torch):
             torch.cuda.synchronize(index)
@@ -81,9 +74,9 @@ def synchronize(torch: Any) -> None:
 
 
 def clear_workspaces(torch: Any) -> None:
-    """What cuBLAS and cuBLASLt took for their first product and keep (pytorch issue 95668), and a backend's own.
+    """Clear the workspaces that cuBLAS and cuBLASLt keep (pytorch issue 95668), and other backends' own.
 
-    In newer versions of torch they are the thread's own (pytorch pull 180283), and those of autograd's threads stay.
+    In newer versions of torch they are thread-local (pytorch pull 180283), and those in autograd's threads stay.
     """
     if cuda_initialised(torch):
         clear = getattr(torch.cuda, "clear_cublas_workspaces", None)
@@ -95,12 +88,12 @@ def clear_workspaces(torch: Any) -> None:
         clear = getattr(module, "clear_workspaces", None)
         if clear is not None:
             clear()
-    # Where frees are in the stream's order (cudaMallocAsync), they are done when the stream is.
+    # Stream-ordered frees (cudaMallocAsync) take effect when the stream has finished.
     synchronize(torch)
 
 
 def clear_plans(torch: Any) -> None:
-    """Plans that cuFFT keeps, with their tables, on devices that have any."""
+    """Clear cuFFT's cached plans, with their tables, on devices that have any."""
     size = getattr(torch, "_cufft_get_plan_cache_size", None)
     if size is None:
         return
@@ -110,7 +103,7 @@ def clear_plans(torch: Any) -> None:
 
 
 def empty_host_cache(torch: Any) -> None:
-    """Pinned host memory that nothing uses any more."""
+    """Free cached pinned host memory."""
     for name in ("_host_emptyCache", "_accelerator_emptyHostCache"):
         empty = getattr(torch._C, name, None)
         if empty is not None:
@@ -119,13 +112,13 @@ def empty_host_cache(torch: Any) -> None:
 
 
 def cuda_initialised(torch: Any) -> bool:
-    """Whether this process has initialised CUDA; asked of Python's side of torch, which initialises nothing."""
+    """Return whether this process has initialised CUDA, by torch's Python side, which initialises nothing."""
     cuda = getattr(torch, "cuda", None)
     return cuda is not None and hasattr(torch._C, "_cuda_memoryStats") and bool(cuda.is_initialized())
 
 
 def used_cuda_devices(torch: Any) -> list[int]:
-    """The devices that have a context; without a way to tell, the current one."""
+    """Return the devices that have a context; if unknown, the current device."""
     context = getattr(torch._C, "_cuda_hasPrimaryContext", None)
     if context is None:
         return [torch.cuda.current_device()]
@@ -133,11 +126,11 @@ def used_cuda_devices(torch: Any) -> list[int]:
 
 
 def initialised_modules(torch: Any) -> list[Any]:
-    """The modules of other accelerators that this process has initialised."""
+    """Return the modules of other accelerators that this process has initialised."""
     modules = [vars(torch)[name] for name in accelerator_names(torch)]
     return [module for module in modules if getattr(module, "is_initialized", bool)()]
 
 
 def has_mps(torch: Any) -> bool:
-    """Whether torch has Metal's devices here."""
+    """Return whether torch has a Metal device here."""
     return bool(getattr(torch._C, "_has_mps", False)) and bool(torch._C._mps_is_available())

@@ -1,4 +1,4 @@
-"""torch's random generators and settings of the process, put back after a re-run."""
+"""Restore torch's random generators and process settings after a re-run."""
 
 from __future__ import annotations
 
@@ -19,21 +19,17 @@ _SETTINGS = (
     ("is_grad_enabled", "set_grad_enabled"),
     ("get_num_threads", "set_num_threads"),
 )
-"""What reads each setting of the process, and what sets it."""
+"""The functions that read and write each process setting."""
 
 
 def keep_states() -> list[Restore]:
-    """Note the states of the generators that can be found, and torch's settings.
-
-    Generators are not tracked by the collector: those in a module's globals are found, and those of the initialised
-    CUDA devices.
-    """
+    """Note torch's settings, and the generators of modules' globals and CUDA devices (the collector tracks none)."""
     torch = loaded_torch()
     if torch is None:
         return []
     restores: list[Restore] = []
     for generator in _generators():
-        with contextlib.suppress(Exception):  # its module was replaced
+        with contextlib.suppress(Exception):  # the generator's module was replaced
             restores.append(_keep_generator(generator))
     for read, write in _SETTINGS:
         with contextlib.suppress(Exception):

@@ -1,9 +1,9 @@
-"""Arrays that Python has never seen: gradients that nobody has read.
+"""Find gradients that were never read, and so have no Python object.
 
-`gc` shows an array from the time that it has a Python object. Where a counter has grown and no array explains it, these
-are given one, so that they are judged as any other. What autograd nodes saved is not among them: torch makes an object
-for it whenever it is read, which does not stay (torch/csrc/autograd/saved_variable.cpp); it is counted with the graph
-of the tensor that leads there, or as bytes that nothing explains.
+`gc` shows only arrays with a Python object. If a counter has grown and no array explains it, the gradients get one, so
+that they are judged like others. Not so tensors saved by autograd nodes: torch's object for them is temporary
+(torch/csrc/autograd/saved_variable.cpp). They count with the graph of the tensor that leads there, or as unexplained
+bytes.
 """
 
 from __future__ import annotations
@@ -20,21 +20,14 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 READING_S: Final = 1.0
-"""Seconds that reading the gradients of all live tensors may take: 50 ms on a heap of 170,000 objects."""
+"""Time in seconds that reading the gradients of all live tensors may take: 50 ms on a heap of 170,000 objects."""
 
 _STEPS_A_TENSOR: Final = 32
-"""Small steps that reading a tensor amounts to, for `Deadline.worked`."""
+"""Cost of reading a tensor, in steps of `Deadline.worked`."""
 
 
 def reveal(devices: set[str]) -> dict[str, list[object]]:
-    """Give the arrays that C++ alone knew a Python object, and return these by device: strong references.
-
-    They are the gradients of live tensors. torch keeps such an object as long as the gradient lives, so that each is
-    found once.
-
-    Args:
-        devices: only arrays on these.
-    """
+    """Give gradients on these devices that only C++ knew a lasting Python object; return them by device."""
     access = TorchAccess.of_loaded()
     if access is None:
         return {}
@@ -56,8 +49,8 @@ def reveal(devices: set[str]) -> dict[str, list[object]]:
 def _gradients(access: TorchAccess, tensors: list[Any], deadline: Deadline) -> Iterator[Any]:
     for tensor in tensors:
         if deadline.worked(_STEPS_A_TENSOR):
-            return  # threads that run a graph backward are not held up for longer: see `adapters.torch.backward_pass`
-        # Of any other, torch warns that it will not have one (torch/csrc/autograd/python_variable.cpp).
+            return  # other threads must not be blocked for longer: see `adapters.torch.backward_pass`
+        # For other tensors torch warns that there is no gradient (torch/csrc/autograd/python_variable.cpp).
         may_have_one = access.read(tensor, "is_leaf") or access.read(tensor, "retains_grad")
         gradient = access.read(tensor, "grad") if may_have_one else None
         if gradient is not None and access.is_tensor(gradient):
