@@ -290,7 +290,8 @@ FAILURES = """
 def shown(text: str) -> str:
     """What a run printed, without what differs from run to run."""
     text = re.sub(r"0x[0-9a-f]+|\.\.\.[0-9a-f]+>", "0x", text)
-    text = re.sub(r"in \d+\.\d+s|[\d.]+ (us|ms) a test", "", text)
+    # The line that closes a run is as wide as its time leaves it.
+    text = re.sub(r"=* (.*) in [\d.]+s( \([\d:]+\))? =*|[\d.]+ (us|ms) a test", r"\1", text)
     return re.sub(r"(rootdir|gpu-leak|plugins): .*", "", text)
 
 

@@ -34,6 +34,7 @@ import pluggy
 from pytest_gpuleak.heap.async_exceptions import raise_in, take_back
 from pytest_gpuleak.model.source_files import PACKAGE
 from pytest_gpuleak.model.text import clean_text
+from pytest_gpuleak.session.rerun.unseen.output import open_stderr
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -140,7 +141,7 @@ class _Watchdog:
             self._stoppable = False
 
     def _arm(self) -> None:
-        self._stderr = _open_stderr()
+        self._stderr = open_stderr()
         self._status = os.fstat(self._stderr)
         self._done.acquire()
         self._gone.acquire()
@@ -285,14 +286,6 @@ def _line(frame: FrameType, shorten: Callable[[str], str]) -> str:
 
 def _nothing(*_arguments: object) -> None:
     """Replace a released function."""
-
-
-def _open_stderr() -> int:
-    """Return a descriptor of stderr that pytest's capturing does not redirect."""
-    try:
-        return os.dup(2)
-    except OSError:  # it is closed
-        return os.open(os.devnull, os.O_WRONLY)
 
 
 def _free_signal(blocked: set[Any]) -> int | None:

@@ -340,3 +340,29 @@ def test_tracing_sees_one_run(run: Runner) -> None:
     )
     assert found.finding("test_it")["kind"] == "growing"
     assert found.tests["test_next"]["outcome"] == "passed"
+
+
+@pytest.mark.parametrize("options", [("-s",), ("--capture=sys", "-s"), ()], ids=" ".join)
+def test_what_is_written_past_pythons_streams_is_shown_once(run: Runner, options: tuple[str, ...]) -> None:
+    found = run(
+        """
+        import os, subprocess, sys
+        KEPT = []
+
+        def test_it():
+            print("by python")
+            os.write(1, b"to stdout\\n")
+            os.write(2, b"to stderr\\n")
+            subprocess.run([sys.executable, "-c", "print('by a child')"], check=True)
+            KEPT.append(Buffer(100))
+
+        def test_next():
+            os.write(1, b"the next\\n")
+        """,
+        *options,
+        apart=True,
+    )
+    assert found.finding("test_it")["kind"] == "growing"
+    text = found.result.stdout.str() + found.result.stderr.str()
+    for line in ("by python", "to stdout", "to stderr", "by a child", "the next"):
+        assert text.count(line) == (1 if "-s" in options else 0), line

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import os
 import sys
 from typing import TYPE_CHECKING, Any
 
@@ -11,6 +12,18 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     import pytest
+
+
+_SAVED: dict[int, int] = {}
+"""Descriptors of the standard streams as they were, by number, while a re-run's writes to them are dropped."""
+
+
+def open_stderr() -> int:
+    """Return a new descriptor of stderr that neither pytest's capturing nor a muted re-run redirects."""
+    try:
+        return os.dup(_SAVED.get(2, 2))
+    except OSError:  # it is closed
+        return os.open(os.devnull, os.O_WRONLY)
 
 
 class _Sink(io.TextIOBase):
@@ -42,7 +55,7 @@ class _Sink(io.TextIOBase):
 
 @contextlib.contextmanager
 def muted_output(config: pytest.Config) -> Iterator[None]:
-    """Mute pytest's terminal, its live log and log file, and with `-s` the standard streams."""
+    """Mute pytest's terminal, its live log and log file, and with `-s` the standard streams and their descriptors."""
     manager = config.pluginmanager
     with contextlib.ExitStack() as stack:
         reporter: Any = manager.get_plugin("terminalreporter")
@@ -57,6 +70,8 @@ def muted_output(config: pytest.Config) -> Iterator[None]:
         if capture is None or getattr(capture, "_method", "") == "no":
             for name in ("stdout", "stderr"):
                 stack.enter_context(_replaced_stream(name))
+            for descriptor in (1, 2):
+                stack.enter_context(_muted_descriptor(descriptor))
         logging: Any = manager.get_plugin("logging-plugin")
         for name in ("log_cli_handler", "log_file_handler"):
             handler = getattr(logging, name, None)
@@ -93,3 +108,26 @@ def _replaced_stream(name: str) -> Iterator[None]:
     finally:
         if getattr(sys, name) is sink:
             setattr(sys, name, stream)
+
+
+@contextlib.contextmanager
+def _muted_descriptor(descriptor: int) -> Iterator[None]:
+    """Drop what is written past Python's streams: by `os.write`, by C, by child processes."""
+    with contextlib.suppress(Exception):  # what was printed before must not be dropped with it
+        (sys.__stdout__ if descriptor == 1 else sys.__stderr__).flush()  # type: ignore[union-attr]
+    try:
+        saved = os.dup(descriptor)
+    except OSError:  # it is closed
+        yield
+        return
+    null = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(null, descriptor)
+    os.close(null)
+    outermost = _SAVED.setdefault(descriptor, saved) == saved  # a run within a test that is run again mutes it again
+    try:
+        yield
+    finally:
+        if outermost:
+            del _SAVED[descriptor]
+        os.dup2(saved, descriptor)
+        os.close(saved)
