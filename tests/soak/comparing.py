@@ -236,7 +236,7 @@ def _compare_fixtures(suite: Suite, bare: Outcome, report: dict[str, Any], run: 
 
 def _is_in_kept_frame(finding: dict[str, Any]) -> bool:
     """Whether a test keeps its frame by the traceback of an error, and so the value of a fixture that it uses."""
-    text = (finding["holder"] or {"text": ""})["text"]
+    text = (finding.get("holder") or {"text": ""})["text"]
     return "__traceback__" in text and ".f_locals['shared_" in text
 
 
