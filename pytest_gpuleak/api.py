@@ -99,8 +99,7 @@ def watch() -> Iterator[Leaks]:
     findings: list[Finding] = []
     leaks = Leaks(findings)
     with _tracker() as (tracker, knowledge):
-        policy = Policy(confirm=0)
-        check = SuspectCheck(tracker, knowledge, FunctionSubject(), policy)
+        check = SuspectCheck(tracker, knowledge, FunctionSubject(), Policy())
         tracker.begin_run()
         try:
             yield leaks
