@@ -141,7 +141,8 @@ class Search:
                     return
                 frontier, new = self._native.ask(self._open) if self._asks_native else ([], False)
                 if not new:
-                    self._exhausted = True
+                    # The walk over the heap stops when the time is up: what it did not meet may hold a target.
+                    self._exhausted = not self._deadline.passed()
                     return
                 self._all_seen = False
                 continue
