@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import gc
 import importlib
 import json
 import pathlib
@@ -30,6 +31,9 @@ STAND_IN = """
 OFF = [option for name in ("benchmark", "pytest_cov", "flaky", "syrupy") for option in ("-p", f"no:{name}")]
 """Keeps out plugins that are installed to be tested with: a test names the module of the one that it needs."""
 
+FROZEN_BY_THE_INTERPRETER = 5_000
+"""Objects: Python 3.12 freezes a few hundred as it starts."""
+
 Json = dict[str, Any]
 
 
@@ -55,6 +59,16 @@ def without_plugins_of_other_tests(request: pytest.FixtureRequest, monkeypatch: 
         # Beside pytest-xdist, rerunfailures starts a thread in each run that never ends.
         names = ("benchmark", "pytest_cov", "flaky", "syrupy", "rerunfailures")
         monkeypatch.setenv("PYTEST_ADDOPTS", " ".join(f"-p no:{name}" for name in names))
+
+
+@pytest.fixture(autouse=True)
+def thawed() -> Iterator[None]:
+    """Fail the test that leaves the heap frozen: a search of a later test would find none of the holders there."""
+    yield
+    frozen = gc.get_freeze_count()
+    if frozen > FROZEN_BY_THE_INTERPRETER:
+        gc.unfreeze()
+        pytest.fail(f"the test has left {frozen:,} objects frozen: `gc.unfreeze()` is missing", pytrace=False)
 
 
 @pytest.fixture(autouse=True)
