@@ -13,13 +13,12 @@ from pytest_gpuleak.engine.describe import described, without_running_frames
 from pytest_gpuleak.engine.judge.arrays import judge
 from pytest_gpuleak.engine.settle.steps import Collection, YoungCollection, settle_steps_of
 from pytest_gpuleak.engine.stages import ACCOUNT, CONFIRM, COUNTERS, PROCESSES, READ, VERDICT
-from pytest_gpuleak.heap.threads import running_threads
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from pytest_gpuleak.adapters.processes.facts import LeftProcess
-    from pytest_gpuleak.adapters.protocol import OriginLog
+    from pytest_gpuleak.adapters.protocol import OriginLog, SettleStep
     from pytest_gpuleak.engine.detect.fixture_ownership import OwnedSetup
     from pytest_gpuleak.engine.run_tracker import RunTracker
     from pytest_gpuleak.engine.session_knowledge import SessionKnowledge
@@ -32,6 +31,9 @@ if TYPE_CHECKING:
 
 CHEAP_STEPS = (Collection(1), YoungCollection())
 """Steps that run before any step that walks the whole heap."""
+
+BRIEF_RERUN_S = 1.0
+"""Seconds that a re-run may take to be tried before a collection of the whole heap, which takes about as long."""
 
 
 def _drop(_setups: list[OwnedSetup]) -> None:
@@ -59,6 +61,7 @@ class SuspectCheck:
         self._policy = policy
         self._check_fixtures = check_fixtures
         self._judged: tuple[Evidence, tuple[Finding, ...]] | None = None
+        self._brief = False
         self._arrays = ArrayEvidence(
             tracker.detector, tracker.guarded_arrays, tracker.frameworks, lambda: knowledge.culprits, self._guard
         )
@@ -69,25 +72,24 @@ class SuspectCheck:
         arrays: list[object],
         growth: Growth,
         processes: list[LeftProcess],
-        *,
-        threaded: bool = False,
     ) -> tuple[Finding, ...]:
         """Return the findings. A stage that fails is left out; the following stages work with what is known.
 
-        `arrays` are strong references to what the first run left, emptied here before user code runs; `threaded` tells
-        whether a thread that it started ran when they were searched for.
+        `arrays` are strong references to what the first run left, emptied here before user code runs.
         """
         tracker, investigation = self._tracker, self._arrays
         self._processes = ProcessEvidence(tracker, self._policy, processes, self._knowledge.is_user_file)
         stays = False
-        with self._guard(READ):
-            stays = self._take_in(arrays, growth, threaded=threaded)
-        arrays.clear()  # an error may have kept the references
         why = ""
+        with self._guard(CONFIRM):
+            why = self._why_not_again()
+            self._brief = not (why or processes) and self._may_be_brief()
+        with self._guard(READ):
+            stays = self._take_in(arrays, growth)
+        arrays.clear()  # an error may have kept the references
         with contextlib.ExitStack() as afterwards:
             if stays or processes:
                 with self._guard(CONFIRM) as stage:
-                    why = self._why_not_again()
                     if not why:
                         afterwards.enter_context(self._subject.confirming())
                         why = self._confirm()
@@ -97,7 +99,10 @@ class SuspectCheck:
                     self._counters.forget_reruns()
                     self._processes.forget_reruns()
                 if stays and not investigation.confirmed:
-                    investigation.look()
+                    if self._brief:
+                        investigation.look_briefly()
+                    else:
+                        investigation.look()
             with self._guard(ACCOUNT):
                 for left in investigation.leftovers():
                     self._knowledge.left_behind.note(self._subject.nodeid, *left)
@@ -111,16 +116,38 @@ class SuspectCheck:
     def _describe(self, found: Finding, why: str) -> Finding:
         return described(found, why, self._knowledge, self._subject.nodeid)
 
-    def _take_in(self, arrays: list[object], growth: Growth, *, threaded: bool) -> bool:
+    def _take_in(self, arrays: list[object], growth: Growth) -> bool:
         tracker, investigation = self._tracker, self._arrays
-        steps = settle_steps_of(self._safeguards, tracker.frameworks, self._subject.settle_steps, tracker.threads)
-        stays = investigation.add_run(arrays, steps, tracker.threads, CHEAP_STEPS, threaded=threaded)
+        steps = () if self._brief else self._settle_steps()
+        stays = investigation.add_run(arrays, steps, tracker.threads, CHEAP_STEPS, threaded=tracker.threaded)
+        if self._brief and max(investigation.added()[0].values(), default=0) >= self._policy.retained_bytes:
+            self._brief = False
+            stays = investigation.settle(self._settle_steps())
         grown = False
         with self._guard(COUNTERS):
             grown = self._counters.add_run(investigation, growth)
         if stays or grown:
             tracker.ownership.disown(investigation.identities)
         return stays or grown
+
+    def _settle_steps(self) -> Iterator[SettleStep]:
+        tracker = self._tracker
+        return settle_steps_of(self._safeguards, tracker.frameworks, self._subject.settle_steps, tracker.threads)
+
+    def _may_be_brief(self) -> bool:
+        """Tell whether a quick re-run may decide before the steps and searches that walk the whole heap.
+
+        Something small that does not grow is a note. If no note is shown or written, its holder is of no use.
+        """
+        knowledge, subject, policy = self._knowledge, self._subject, self._policy
+        return (
+            not knowledge.notes_are_read
+            and policy.cycles != "fail"
+            and subject.expected_s is not None
+            and subject.expected_s <= BRIEF_RERUN_S
+            and not self._tracker.threaded
+            and not subject.settle_steps()
+        )
 
     def _judge(self, why: str = "") -> tuple[Finding, ...]:
         investigation = self._arrays
@@ -172,15 +199,24 @@ class SuspectCheck:
                     return result.why
                 growth = tracker.counters.end()
                 self._processes.add_run()
-                arrays = tracker.left_arrays()
-                threaded = bool(arrays) and not running_threads() <= tracker.threads
-                self._take_in(arrays, growth, threaded=threaded)
-            self._arrays.look(origins)
+                self._take_in(tracker.left_arrays(), growth)
+            self._look(origins)
             if not (self._processes.grows or any(found.bytes_per_run for found in self._judge())):
                 break
             if left == 0 and counters.wants_record and not recorded:
                 left, recorded = 1, True
         return ""
+
+    def _look(self, origins: OriginLog) -> None:
+        """Look at what is alive; search for the holders of what may fail or is shown."""
+        if self._brief:
+            self._arrays.look_briefly(origins)
+            if not any(found.failed or found.bytes_per_run for found in self._judge()):
+                return
+            self._brief = False
+            self._arrays.forget_look()
+            self._arrays.settle(self._settle_steps())
+        self._arrays.look(origins)
 
     @contextlib.contextmanager
     def _traced(self, logs: list[OriginLog]) -> Iterator[None]:

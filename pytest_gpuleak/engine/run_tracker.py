@@ -59,6 +59,8 @@ class RunTracker:
         self._gave_up = False
         self.threads: frozenset[int] = frozenset()
         """The threads that ran when the run began."""
+        self.threaded = False
+        """Whether another thread ran while `left_arrays` searched: what dies then may have been its argument."""
 
     @cached_property
     def guarded_arrays(self) -> list[ArrayFramework]:
@@ -114,7 +116,10 @@ class RunTracker:
 
     def left_arrays(self) -> list[object]:
         """Return the arrays that the run has made and that are alive, as strong references."""
+        # Before and after: a thread may end during the search, or between the search and a look at the threads.
+        before = running_threads()
         arrays = self.detector.look()
+        self.threaded = not (before | running_threads()) <= self.threads
         if self.ownership.others:
             arrays = [array for array in arrays if id(array) not in self.ownership.others]
         if self.ownership.own:

@@ -21,13 +21,23 @@ class SessionKnowledge:
         safeguards: keep the check from harming the run.
         worker: the xdist worker's id, or ``main``.
         snapshots: the folder for snapshots of the allocator; None: none are written.
+        notes_are_read: whether findings that fail nothing are shown or written, so that their holders are searched for.
     """
 
-    def __init__(self, root: str, safeguards: Safeguards, worker: str = "main", snapshots: Path | None = None) -> None:
+    def __init__(
+        self,
+        root: str,
+        safeguards: Safeguards,
+        worker: str = "main",
+        snapshots: Path | None = None,
+        *,
+        notes_are_read: bool = True,
+    ) -> None:
         self._root = root
         self.safeguards = safeguards
         self.worker = worker
         self.snapshots = snapshots
+        self.notes_are_read = notes_are_read
 
     @cached_property
     def culprits(self) -> Culprits:

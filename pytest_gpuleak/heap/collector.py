@@ -42,7 +42,7 @@ if TYPE_CHECKING:
             """The full collection has ended and froze everything: the freeze point has moved."""
 
 
-__all__ = ["GcView", "collect", "collect_young", "delivered_again", "epochs_supported", "freeze", "get_freeze_count", "get_objects",
+__all__ = ["GcView", "collect", "collect_young", "current_view", "delivered_again", "epochs_supported", "freeze", "get_freeze_count", "get_objects",
            "get_referrers", "installed", "unfreeze", "whole_heap"]  # fmt: skip
 
 
@@ -63,6 +63,11 @@ def thaw_in_order() -> None:
     """
     freeze()
     unfreeze()
+
+
+def current_view() -> GcView | None:
+    """Return the view that is installed."""
+    return _installed[0] if _installed else None
 
 
 def whole_heap() -> AbstractContextManager[None]:
@@ -113,6 +118,8 @@ class GcView:
         self._young_alone = False
         self._frozen_before = 0
         self.on_collected: Callable[[], None] = lambda: None
+        self.before_aging: Callable[[], None] = lambda: None
+        """Called while young objects can still be told apart, before they become old. It must not raise."""
         self.signals = LostSignals(self._on_collection)
 
     def install(self) -> None:
@@ -150,6 +157,7 @@ class GcView:
                 gc.callbacks.append(self._on_collection)
         if sys.unraisablehook is not self.signals.hook:  # pytest sets its own, once or in each phase
             self.signals.install()
+        self.before_aging()
         freeze()
 
     def thaw(self) -> None:
@@ -174,6 +182,7 @@ class GcView:
             yield  # no epoch has begun, or whole_heap is active already
             return
         self._listener.note()
+        self.before_aging()
         self._thawed = True
         thaw_in_order()
         try:
@@ -183,6 +192,11 @@ class GcView:
             freeze()
             self._border_moved = True
             self._listener.moved()
+
+    @property
+    def sees_only_young(self) -> bool:
+        """Tell whether the functions of this module show what was born since the freeze point, and no more."""
+        return self._frozen and not (self._thawed or self._collecting or self._listener.user_frozen)
 
     @property
     def border_lost(self) -> bool:
@@ -202,6 +216,7 @@ class GcView:
             return
         if phase == "start":
             self._listener.begin_collection()
+            self.before_aging()
             self._collecting = True
             thaw_in_order()
         else:
@@ -233,12 +248,14 @@ class GcView:
 
         def freeze_() -> None:
             listener.note()
+            view.before_aging()
             listener.user_frozen = True
             freeze()
             listener.moved()
 
         def unfreeze_() -> None:
             listener.note()
+            view.before_aging()
             listener.user_frozen = False
             view._frozen_before = 0
             unfreeze()

@@ -6,7 +6,6 @@ from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 from pytest_gpuleak.engine.run_tracker import may_have_grown
-from pytest_gpuleak.heap.threads import running_threads
 from pytest_gpuleak.model.outcomes import CHECKED
 from pytest_gpuleak.session.config.markers import policy_of
 from pytest_gpuleak.session.own_modules import OwnModules
@@ -24,6 +23,7 @@ if TYPE_CHECKING:
     from pytest_gpuleak.engine.detect.fixture_ownership import OwnedSetup
     from pytest_gpuleak.engine.detect.peak_meter import PeakMeter
     from pytest_gpuleak.engine.fixture_check import FixtureCheck
+    from pytest_gpuleak.engine.harness_check import HarnessCheck, HarnessVerdict
     from pytest_gpuleak.engine.run_tracker import RunTracker
     from pytest_gpuleak.engine.session_knowledge import SessionKnowledge
     from pytest_gpuleak.model.findings import Finding, FixtureRecord
@@ -64,6 +64,7 @@ class LeakCheck:
         self._finalizers = DeferredFinalizerErrors(config)
         self._own_modules = OwnModules()
         self._fixtures: FixtureCheck | None = None
+        self._harness: HarnessCheck | None = None
         self._meter: PeakMeter | None = None
 
     def start(self) -> None:
@@ -183,25 +184,39 @@ class LeakCheck:
         if released:
             self._check_fixtures(released)
         processes = self._left_processes(nodeid)
-        # A scan of the heap takes long enough for a thread to end during it.
-        before = frozenset() if tracker.detector.sees_only_young else running_threads()
         arrays = tracker.left_arrays()
-        # Read at once: a thread that ends while the modules for suspects load releases what it held.
-        threaded = bool(arrays) and not (before | running_threads()) <= tracker.threads
         blind = tracker.why_blind(nodeid)
         if blind:
             return blind
         findings: tuple[Finding, ...] = ()
+        known = self._check_harness(item, arrays, growth) if arrays and not tracker.threaded else None
+        if known is not None:
+            arrays.clear()
+            growth, findings = known
         suspected = bool(arrays or processes) or may_have_grown(growth, policy)
         if suspected:
             stop_timer(item)
             rebuilt_s = sum(setup.setup_s for setup in released)
-            findings = self._check_suspect(item, nextitem, rebuilt_s, arrays, growth, processes, threaded=threaded)
-        if suspected or released:
+            findings = (*self._check_suspect(item, nextitem, rebuilt_s, arrays, growth, processes), *findings)
+        if suspected or released or known:
             tracker.counters.carry_over_host()
         else:
             tracker.counters.carry_over()
         return self._conclude(findings, nodeid, policy) if findings else ("clean", ())
+
+    def _check_harness(self, item: pytest.Item, arrays: list[object], growth: Growth) -> HarnessVerdict | None:
+        """Decide at once on what pytest or another plugin alone holds; None where that cannot be told."""
+        if self._harness is None:
+            self._own_modules.keep()
+            from pytest_gpuleak.engine.harness_check import HarnessCheck
+
+            self._harness = HarnessCheck(self.tracker, self.knowledge)
+        from pytest_gpuleak.engine.stages import RECOGNISE
+
+        with self.attempts.guard(RECOGNISE):
+            test_class = getattr(item, "cls", None)
+            return self._harness.check(arrays, growth, item, test_class, item.nodeid, self.attempts.policy)
+        return None
 
     def _check_suspect(
         self,
@@ -211,8 +226,6 @@ class LeakCheck:
         arrays: list[object],
         growth: Growth,
         processes: list[LeftProcess],
-        *,
-        threaded: bool,
     ) -> tuple[Finding, ...]:
         attempt = self.attempts.attempt
         assert attempt is not None
@@ -224,7 +237,7 @@ class LeakCheck:
             item, nextitem, attempt.duration_s + rebuilt_s, self.attempts, self._log_handlers, self._settle_steps
         )
         check = SuspectCheck(self.tracker, self.knowledge, subject, attempt.policy, self._check_fixtures)
-        findings = check.check(arrays, growth, processes, threaded=threaded)
+        findings = check.check(arrays, growth, processes)
         self._own_modules.keep()
         return findings
 

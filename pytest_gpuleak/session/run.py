@@ -83,6 +83,18 @@ def _growth_that_fails(policy: Policy) -> str:
     return f"growth over {' or over '.join(limits)}"
 
 
+def _are_notes_read(config: pytest.Config, settings: Settings) -> bool:
+    """Tell whether findings that fail nothing are shown (``-v``) or written to a file."""
+    options = config.option
+    return bool(
+        settings.report_paths
+        or settings.baseline
+        or settings.update_baseline
+        or options.verbose > 0
+        or getattr(options, "xmlpath", None)
+    )
+
+
 class Session:
     """A pytest session with the plugin switched on."""
 
@@ -108,7 +120,13 @@ class Session:
         ledger = RunRecords(detailed=self._detailed)
         attempts = AttemptLog(config, settings, name, lines)
         self._safeguards = RunSafeguards(attempts)
-        knowledge = SessionKnowledge(str(config.rootpath), self._safeguards, name, settings.snapshots)
+        knowledge = SessionKnowledge(
+            str(config.rootpath),
+            self._safeguards,
+            name,
+            settings.snapshots,
+            notes_are_read=_are_notes_read(config, settings),
+        )
         tracker = RunTracker(shared_frameworks(config), self._safeguards, counters, driver, detector)
         check = LeakCheck(config, settings, tracker, knowledge, attempts, baseline, detailed=self._detailed)
         config.add_cleanup(check.stop)

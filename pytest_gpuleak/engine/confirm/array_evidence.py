@@ -36,6 +36,9 @@ EXPLAIN_BUDGET_S = 8.0
 MANY_ARRAYS = 10_000
 """From this many arrays on, their sum is taken once a run and not after each step of the settling."""
 
+NOT_SEARCHED = "not searched for, since no report is written and notes are not shown (-v)"
+"""Why the holder of a note is unknown."""
+
 GRAPHS_BUDGET_S = 1.0
 """Seconds for counting what one test's autograd graphs retain; graphs beyond that are counted in part."""
 
@@ -210,7 +213,36 @@ class ArrayEvidence:
                 with self._detector.whole_heap(), PausedCollector():
                     self._look(origins or {})
         if len(self._alive) == looks:
-            self._look_at_handles(stage.fault, origins or {})
+            self._look_at_handles(f"the search failed: {stage.fault}", origins or {})
+
+    def look_briefly(self, origins: OriginLog | None = None) -> None:
+        """Like `look`, but ask the weak handles alone: no holder is searched for."""
+        self._evidence = None
+        self._look_at_handles(NOT_SEARCHED, origins or {})
+
+    def forget_look(self) -> None:
+        """Forget the last look, to look again."""
+        self._alive.pop()
+        self._evidence = None
+
+    def settle(self, settle_steps: Iterable[SettleStep]) -> bool:
+        """Take steps that were left out at first, forget what they free, and tell whether anything stays."""
+        for step in settle_steps:
+            living = self._living()
+            if not living:
+                break
+            for _ in step.steps():
+                pass
+            freed = living - self._living()
+            garbage = [left for identity in freed if (left := self._left.pop(identity)).run == 0]
+            self._first -= {self._survivors.index_of(left) for left in garbage}
+            if step.collects:
+                self._cycles += tuple(left.reading for left in garbage)
+        self._added = self._evidence = None
+        return bool(self._living())
+
+    def _living(self) -> set[int]:
+        return {identity for identity in self._left if self._handles[identity].alive()}
 
     def forget_reruns(self) -> None:
         """Forget all re-runs, because a re-run could not be recorded to its end."""
@@ -288,9 +320,9 @@ class ArrayEvidence:
                 shared = self._find()[1]
         self._note([(left, recognised.explanation) for left, recognised in alive], shared, origins)
 
-    def _look_at_handles(self, fault: str, origins: OriginLog) -> None:
-        """Note what the weak handles say is alive, without holders: the search has failed with `fault`."""
-        unknown = Holder("unknown", "", f"unknown: the search failed: {fault}")
+    def _look_at_handles(self, why: str, origins: OriginLog) -> None:
+        """Note what the weak handles say is alive; `why` tells why the holders are unknown."""
+        unknown = Holder("unknown", "", f"unknown: {why}")
         alive = (left for identity, left in self._left.items() if self._handles[identity].alive())
         self._alive.append(self._survivors.note_unexplained(alive, unknown, origins, self._runs - 1))
 

@@ -5,15 +5,22 @@ from __future__ import annotations
 import contextlib
 import sys
 import types
-from collections.abc import Callable
+import weakref
+from collections.abc import Callable, Collection, Sequence
 from itertools import compress
 from random import Random
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from pytest_gpuleak.heap.collector import get_objects, whole_heap
+from pytest_gpuleak.engine.settle.steps import has_weak_references
+from pytest_gpuleak.heap.collector import current_view, get_objects, whole_heap
 from pytest_gpuleak.heap.library_types import extension_class
 
+if TYPE_CHECKING:
+    from pytest_gpuleak.heap.collector import GcView
+
 Restore = Callable[[], None]
+
+_NUMPY_LEGACY = "numpy.random.mtrand"
 
 
 def keep_random_states() -> Restore:
@@ -36,25 +43,108 @@ def keep_random_states() -> Restore:
 
 
 def _generators() -> list[tuple[Any, Callable[[Any], Restore]]]:
+    kinds = _kinds()
+    found = _FOLLOWED.alive(kinds)
+    if found is None:
+        with whole_heap():
+            found = _instances_of(kinds)
+        _FOLLOWED.begin(kinds, found)
+    return [(one, kinds[id(type(one))]) for one in found]
+
+
+def _kinds() -> dict[int, Callable[[Any], Restore]]:
+    """Return by the ids of the loaded classes of generators how a generator's state is kept."""
     # A test may reload the module, which creates a new class and generator.
     loaded = sys.modules.get("random")
     reloaded = vars(loaded).get("Random") if type(loaded) is types.ModuleType else None
     kinds: dict[int, Callable[[Any], Restore]] = {id(kind): _keep_python for kind in (Random, reloaded) if kind}
     numpy = (
         ("numpy.random._generator", "Generator", _keep_numpy_generator),
-        ("numpy.random.mtrand", "RandomState", _keep_numpy_legacy),
+        (_NUMPY_LEGACY, "RandomState", _keep_numpy_legacy),
     )
     for module, name, keep in numpy:
         kind = extension_class(module, name)
         if kind is not None:
             kinds[id(kind)] = keep
-    with whole_heap():
-        objects = get_objects()
-        # Faster than a comprehension (docs/developing/performance.md).
-        matches = compress(objects, map(kinds.__contains__, map(id, map(type, objects))))
-        found = [(one, kinds[id(type(one))]) for one in matches]
-        del objects
-    return found
+    return kinds
+
+
+def _instances_of(kinds: Collection[int]) -> list[Any]:
+    objects = get_objects()
+    # Faster than a comprehension (docs/developing/performance.md).
+    return list(compress(objects, map(kinds.__contains__, map(id, map(type, objects)))))
+
+
+class _Followed:
+    """The generators alive, by weak references, so that the heap is walked once and not for each re-run.
+
+    From the first walk on, young objects are looked at before they become old. The numpy generator of a module is found
+    by its name; any other cannot be referred to weakly, and the heap is walked each time while there may be one.
+    """
+
+    def __init__(self) -> None:
+        self._view: weakref.ref[GcView] | None = None
+        self._kinds: frozenset[int] = frozenset()
+        self._known: dict[int, weakref.ref[Any]] = {}
+
+    def begin(self, kinds: Collection[int], found: Sequence[Any]) -> None:
+        """Follow the generators from now on; `found` are all that are alive."""
+        self.end()
+        view = current_view()
+        if view is not None and view.sees_only_young:
+            self._view = weakref.ref(view)
+            self._kinds = frozenset(kinds)
+            view.before_aging = self._note_young
+            self._note(found)
+
+    def end(self) -> None:
+        """Follow them no more."""
+        view = None if self._view is None else self._view()
+        if view is not None:
+            view.before_aging = _nothing
+        self._view = None
+        self._known.clear()
+
+    def alive(self, kinds: Collection[int]) -> list[Any] | None:
+        """Return the generators alive; None where only a walk over the heap can tell."""
+        view = None if self._view is None else self._view()
+        if view is None or view is not current_view() or not view.sees_only_young or self._kinds != frozenset(kinds):
+            return None
+        self._note_young()
+        if self._view is None:
+            return None
+        found = [one for reference in self._known.values() if (one := reference()) is not None]
+        self._known = {id(one): self._known[id(one)] for one in found}
+        named = _numpy_singleton()
+        return found if named is None else [*found, named]
+
+    def _note_young(self) -> None:
+        try:
+            self._note(_instances_of(self._kinds))
+        except Exception:  # noqa: BLE001 - a callback of the collector: the next re-run walks the heap
+            self.end()
+
+    def _note(self, found: Sequence[Any]) -> None:
+        for one in found:
+            if has_weak_references(one):
+                if id(one) not in self._known or self._known[id(one)]() is not one:
+                    self._known[id(one)] = weakref.ref(one)
+            elif one is not _numpy_singleton():
+                self.end()
+                return
+
+
+_FOLLOWED = _Followed()
+
+
+def _nothing() -> None:
+    """Follow nothing."""
+
+
+def _numpy_singleton() -> Any:
+    """Return the generator behind `numpy.random.rand` and the like; None where it is not loaded."""
+    module = sys.modules.get(_NUMPY_LEGACY)
+    return vars(module).get("_rand") if type(module) is types.ModuleType else None
 
 
 def _keep_python(generator: Random) -> Restore:

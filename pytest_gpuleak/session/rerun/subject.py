@@ -48,7 +48,7 @@ class ItemSubject:
         self.nodeid = item.nodeid
         self._item = item
         self._nextitem = nextitem
-        self._expected_s = expected_s
+        self.expected_s = expected_s
         self._attempts = attempts
         self._limit_s = attempts.policy.confirm_limit_s
         self._log_handlers = log_handlers
@@ -56,8 +56,8 @@ class ItemSubject:
 
     def why_not_again(self) -> str:
         """See `Subject`."""
-        if self._expected_s > self._limit_s:
-            return f"a re-run would take {self._expected_s:.0f} s, over the limit of {self._limit_s:g} s"
+        if self.expected_s > self._limit_s:
+            return f"a re-run would take {self.expected_s:.0f} s, over the limit of {self._limit_s:g} s"
         if is_one_of_several_ranks(self._item.config):
             return "it is one rank of several, which would wait for each other"
         return why_not_again(self._item)
@@ -70,7 +70,7 @@ class ItemSubject:
             attempts.note_rerun(hang.record("the process died while the test was run again"))
         attempts.rerunning = True
         try:
-            return run_again(self._item, self._nextitem, limit_of(self._expected_s, self._limit_s), tracing, hang)
+            return run_again(self._item, self._nextitem, limit_of(self.expected_s, self._limit_s), tracing, hang)
         finally:
             attempts.rerunning = False
 

@@ -1,0 +1,245 @@
+"""Tell at a glance what the test's runner alone holds, without a search of the heap.
+
+A frame of pytest-flaky's holds the instance of a `unittest.TestCase` until the test's report is made; pytest's item keeps
+the instance of any other test class until the session ends.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter
+from inspect import CO_OPTIMIZED
+from sys import getrefcount
+from types import CellType
+from typing import TYPE_CHECKING, Final, Literal
+
+from pytest_gpuleak.explain.hints.pytest_objects import KEPT_INSTANCE
+from pytest_gpuleak.explain.unaccounted import owner_counter
+from pytest_gpuleak.heap.collector import get_referrers
+from pytest_gpuleak.heap.frames import belongs_to_plugin, local_variables
+from pytest_gpuleak.heap.referrers import Deadline, PausedCollector, get_referents
+from pytest_gpuleak.heap.safe_access import class_qualname, cut_name, instance_dict
+from pytest_gpuleak.model.findings import Holder
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping, Sequence
+    from types import FrameType
+
+    from pytest_gpuleak.adapters.protocol import ReferenceFinder
+
+    HeldBy = Literal["frames", "item"]
+
+MAX_OBJECTS: Final = 300
+"""Objects above the arrays that are looked at. The search for holders decides on larger structures."""
+
+BUDGET_S: Final = 0.05
+"""Seconds that the reading of autograd graphs may take."""
+
+SEARCH_BUDGET_S: Final = 0.25
+"""Seconds that the search for the path may take; it looks at young objects alone."""
+
+_OWN_REFERENCES: Final = 3
+"""References that counting adds: the mapping of objects, the variable, the argument of `getrefcount`."""
+
+
+def held_by_harness(
+    arrays: Sequence[object], item: object, test_class: type | None, frameworks: Sequence[ReferenceFinder]
+) -> HeldBy | None:
+    """Tell whether the frames that run in this thread, or they and pytest's item, alone hold all of `arrays`.
+
+    Every reference to the arrays, and to what they can be reached from, must be accounted for: by a young object, the
+    test's instance, a local variable, or an attribute of the item. One reference more, wherever it comes from, and the
+    answer is None. So it is for what nothing holds any more (a cycle).
+
+    Call it while the collector shows young objects alone.
+
+    Args:
+        arrays: strong references; the sequence itself does not count.
+        item: pytest's item of the test.
+        test_class: the class of the test's instance, if it has one.
+        frameworks: tell whether native code owns an array too.
+    """
+    with PausedCollector():
+        attributes = instance_dict(item)
+        if attributes is None:
+            return None
+        found = _Above(arrays, attributes, test_class)
+        return found.held_by() if found.accounts_for_all(frameworks) else None
+
+
+def holder_of(
+    arrays: Sequence[object], item: object, test_class: type | None, frameworks: Sequence[ReferenceFinder] | None
+) -> Holder:
+    """Name the test's instance, which the item keeps, as the holder of `arrays`.
+
+    Args:
+        arrays: arrays that the item is known to hold.
+        item: pytest's item of the test.
+        test_class: the class of the test's instance, if it has one.
+        frameworks: tell what native code holds, for the path to the first array; None: without a path.
+    """
+    if frameworks is not None:
+        from pytest_gpuleak.explain.search import Search
+
+        with PausedCollector():
+            search = Search(arrays[:1], (), Deadline(SEARCH_BUDGET_S), _hidden(item, test_class), frameworks=frameworks)
+            search.run()
+            found = search.explanations()[0].holder
+            if found.kind == "fixture":
+                return found
+    owner = cut_name(class_qualname(test_class or type(item)))
+    text = f"{owner} instance {KEPT_INSTANCE}"
+    return Holder("fixture", text, text)
+
+
+def _hidden(item: object, test_class: type | None) -> dict[int, list[object]]:
+    """Return, by the ids of what they refer to, the item and the test's instance, which may be old."""
+    attributes = instance_dict(item) or {}
+    frames = _Frames(test_class)
+    for value in attributes.values():
+        frames.take_instance(value)
+    hidden: dict[int, list[object]] = {id(attributes): [item]}
+    for holder in (attributes, *frames.instances):
+        for value in get_referents(holder):
+            hidden.setdefault(id(value), []).append(holder)
+    return hidden
+
+
+class _Above:
+    """What the arrays can be reached from: young objects and the test's instance, with the references between them."""
+
+    def __init__(self, arrays: Sequence[object], item: Mapping[str, object], test_class: type | None) -> None:
+        self._arrays = frozenset(map(id, arrays))
+        self._objects: dict[int, object] = {id(array): array for array in arrays}
+        self._children: dict[int, list[int]] = {}
+        frames = _Frames(test_class)
+        for value in item.values():
+            frames.take_instance(value)
+        self._known = Counter(self._arrays)  # the caller's sequence
+        own = {id(arrays), id(item), id(self._objects), id(frames.instances), *frames.on_stack}
+        level = list(self._objects.values())
+        while level and len(self._objects) <= MAX_OBJECTS:
+            level = self._expand(level, own, frames.instances)
+        self._complete = not level and not any(type(value) is CellType for value in self._objects.values())
+        from_item = Counter(map(id, item.values()))
+        for references in (frames.references, from_item, Counter(map(id, frames.instances))):
+            for identity in self._objects.keys() & references.keys():
+                self._known[identity] += references[identity]
+        self._from_item = self._objects.keys() & from_item.keys()
+        self._from_frames = frames.held(self._objects)
+
+    def _expand(self, level: list[object], own: set[int], instances: Sequence[object]) -> list[object]:
+        """Add the containers that refer to objects of a level, and return those met first."""
+        new: list[object] = []
+        own.update((id(level), id(new)))
+        wanted = set(map(id, level))
+        containers = get_referrers(*level)
+        young = set(map(id, containers))
+        containers += [instance for instance in instances if id(instance) not in young]
+        for container in containers:
+            if id(container) in own:
+                continue
+            held = [identity for identity in map(id, get_referents(container)) if identity in wanted]
+            if not held:
+                continue
+            self._known.update(held)
+            self._children.setdefault(id(container), []).extend(held)
+            if id(container) not in self._objects:
+                self._objects[id(container)] = container
+                new.append(container)
+        containers.clear()
+        return new
+
+    def accounts_for_all(self, frameworks: Sequence[ReferenceFinder]) -> bool:
+        """Tell whether every reference is known, those of native code included."""
+        if not self._complete:
+            return False
+        owners = owner_counter(frameworks)
+        owned: dict[int, object] = {}
+        counts: dict[int, int] = {}
+        for identity in list(self._objects):
+            value = self._objects[identity]
+            count = owners(value)
+            if count:
+                owned[identity], counts[identity] = value, count
+            # Native code that owns an array keeps its Python object too, once.
+            own = _OWN_REFERENCES + (2 if count else 0)
+            if getrefcount(value) - own > self._known[identity]:
+                return False
+        return not owned or self._links_to(owned, frameworks) == counts
+
+    def _links_to(self, owned: Mapping[int, object], frameworks: Sequence[ReferenceFinder]) -> Counter[int]:
+        """Count the references from the native code of these arrays to these arrays (a loss and its parameters)."""
+        found: Counter[int] = Counter()
+        deadline = Deadline(BUDGET_S)
+        for framework in frameworks:
+            natives = framework.take_census(deadline)
+            for link in () if natives is None else natives.links(owned, (), (), deadline):
+                if id(link.parent) in self._objects:
+                    found[id(link.child)] += 1
+                    self._children.setdefault(id(link.parent), []).append(id(link.child))
+        return found
+
+    def held_by(self) -> HeldBy | None:
+        """Tell what leads to the arrays: the frames alone, or the item to at least one of them."""
+        by_item = self._below(self._from_item)
+        if not self._arrays <= by_item | self._below(self._from_frames):
+            return None
+        return "item" if self._arrays & by_item else "frames"
+
+    def _below(self, starts: Collection[int]) -> set[int]:
+        reached, pending = set(starts), list(starts)
+        while pending:
+            for child in self._children.get(pending.pop(), ()):
+                if child not in reached:
+                    reached.add(child)
+                    pending.append(child)
+        return reached
+
+
+class _Frames:
+    """The references of this thread's running frames, by the ids of what they refer to.
+
+    Attributes:
+        references: how many local variables refer to an object.
+        on_stack: the ids of the frames. The collector may show them as referrers too (Python 3.10).
+        instances: the test's instance and the dicts that it refers to, among them its ``__dict__``.
+    """
+
+    def __init__(self, test_class: type | None) -> None:
+        self.references: Counter[int] = Counter()
+        self.on_stack: set[int] = set()
+        self.instances: list[object] = []
+        self._class = test_class
+        self._read_frames: list[tuple[dict[str, object], list[int]]] = []
+        frame: FrameType | None = sys._getframe(1)
+        while frame is not None:
+            self.on_stack.add(id(frame))
+            if frame.f_code.co_flags & CO_OPTIMIZED:  # else its namespace is a dict, which shows its references
+                self._read(frame)
+            frame = frame.f_back
+
+    def _read(self, frame: FrameType) -> None:
+        values = [value for _, value in local_variables(frame)]
+        identities = list(map(id, values))
+        self.references.update(identities)
+        self._read_frames.append((frame.f_globals, identities))
+        for value in values:
+            self.take_instance(value)
+
+    def held(self, objects: Collection[int]) -> set[int]:
+        """Return which of these objects a frame refers to that is none of the plugin's."""
+        found: set[int] = set()
+        for namespace, identities in self._read_frames:
+            held = [identity for identity in identities if identity in objects]
+            if held and not belongs_to_plugin(namespace):
+                found.update(held)
+        return found
+
+    def take_instance(self, value: object) -> None:
+        """Note the value if it is the test's instance."""
+        if type(value) is not self._class:
+            return
+        if not any(value is known for known in self.instances):
+            self.instances.append(value)
+            self.instances += [attributes for attributes in get_referents(value) if type(attributes) is dict]
