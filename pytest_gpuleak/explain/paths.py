@@ -12,7 +12,7 @@ from pytest_gpuleak.explain.edge_to_edit import (
     MAX_EDGES,
     MAX_TEXT,
     SHOWN_AT_ENDS,
-    deciding_edge,
+    edge_to_edit,
     omitted_edges,
     with_text,
 )
@@ -34,8 +34,7 @@ if TYPE_CHECKING:
     from pytest_gpuleak.model.findings import HolderKind
 
 FULL_EDGES: Final = 100_000
-"""References that one search writes in paths longer than `MAX_EDGES`. Of further long paths only the ends are written.
-"""
+"""References that a search writes in paths longer than `MAX_EDGES`; of further long paths, only the ends are written."""
 
 MAX_ROOT_EDGES: Final = 40
 """References in the name of a root that is itself at the end of a path, such as a cache in an object."""
@@ -153,7 +152,7 @@ class Writer:
         return _Heading(kind, root_text, text, steps, file, number)
 
     def _abridged(self, way: Way, reached: Reached, root: Root, first: object) -> Holder:
-        """Return the holder for a long path, with the references at both ends alone."""
+        """Return the holder for a long path, with only the references at both ends."""
         heading = self._heading(_ends(way, reached), root, first)
         return _holder(heading, [PathStep(step.text, step.label) for step in heading.steps])
 
@@ -170,7 +169,7 @@ class Writer:
             if begin >= SHOWN_AT_ENDS:
                 head = [PathStep(step.text, step.label) for step in heading.steps[:begin]]
                 shown = head[:SHOWN_AT_ENDS]
-                deciding = deciding_edge(Holder(heading.kind, heading.root, "", tuple(head)))
+                deciding = edge_to_edit(Holder(heading.kind, heading.root, "", tuple(head)))
                 # Of attributes the last one is to be edited, and it lies at the other end.
                 if deciding is not None and deciding >= SHOWN_AT_ENDS and not head[deciding].edge.startswith("."):
                     if deciding > SHOWN_AT_ENDS:

@@ -52,8 +52,7 @@ def weak_key(trail: Trail) -> str | None:
 def cached_method(trail: Trail) -> str | None:
     """Recognise a cache on a method: `self` is part of each key, and stays as long as the cache.
 
-    The first argument of a function is no `self`. It counts as one only if the key's first item has attributes and the
-    function is found in that object's class, or in a class by its name (a base class).
+    A key's first item counts as `self` if it has attributes, and its class, or a class by the name, has the function.
     """
     index = _cache(trail, _KEY)
     if index is None or trail.edge(index + 1) != "[0]" or trail.type(index + 1) != "tuple":
@@ -99,10 +98,7 @@ def cached_results(trail: Trail) -> str | None:
 
 
 def cached_property(trail: Trail) -> str | None:
-    """Recognise an attribute named like the function that made its value, as `functools.cached_property` does.
-
-    An attribute that was assigned from a function of the same name looks alike, so the hint says "if".
-    """
+    """Recognise an attribute named like the function that made its value: a `functools.cached_property`, or set by hand."""
     last = len(trail.steps) - 1
     origin = trail.finding.tensors[0].created if trail.finding.tensors else None
     if last < 0 or origin is None or trail.edge(last) != f".{origin.function.rpartition('.')[2]}":
@@ -117,6 +113,5 @@ def cached_property(trail: Trail) -> str | None:
 
 
 def _cache(trail: Trail, edge: str) -> int | None:
-    """Return the position of the step that leads into a cache by its keys or its results."""
     index = trail.find(edge)
     return index if index is not None and trail.named and trail.type(index) == _LRU else None
