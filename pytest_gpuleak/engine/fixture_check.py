@@ -33,10 +33,7 @@ if TYPE_CHECKING:
 
 
 class FixtureCheck:
-    """Check the fixtures of one process. No fixture is run again to confirm what it leaves.
-
-    `settle_steps` gives the user's own ways to free memory, for a fixture's id (``baseid::name``).
-    """
+    """Check the fixtures of one process, without running any again. `settle_steps` gives the user's steps by id."""
 
     def __init__(
         self, tracker: RunTracker, knowledge: SessionKnowledge, settle_steps: Callable[[str], Sequence[SettleStep]]
@@ -128,8 +125,8 @@ class FixtureCheck:
     def _judge_processes(self, place: FixturePlace, policy: Policy, left: Sequence[Any]) -> None:
         """Judge what a setup has left running.
 
-        A process whose handle a module or class keeps is a helper that a library starts once and reuses; any other
-        process was not ended by the fixture. Another process of a program that an earlier setup has left is growth.
+        A process whose handle a module or class keeps is a helper that a library reuses. Another process of a program
+        that an earlier setup has left is growth.
         """
         from pytest_gpuleak.explain.process_handles import holders_of
 
@@ -181,7 +178,6 @@ class _History:
 
 
 def _merged(records: list[FixtureRecord]) -> list[FixtureRecord]:
-    """Merge the records of the same fixture."""
     merged: dict[tuple[str, str, str], FixtureRecord] = {}
     for record in records:
         key = (record.name, record.scope, record.baseid)

@@ -31,7 +31,7 @@ SHOWN_AT_ENDS: Final = 4
 """References shown at either end of a shortened path."""
 
 PART_MARKS: Final = tuple(layout.mark for layout in own_layouts())
-"""One of these ends the label of an edge from a module to its own submodule, parameter or buffer: structure, not a leak."""
+"""One of these ends the label of an edge from a module to its submodule, parameter or buffer: structure, not a leak."""
 
 OF_FRAMEWORKS: Final = own_packages()
 """How the labels of types begin that are a framework's own."""

@@ -72,7 +72,7 @@ class NativeReferences:
         self.known: dict[tuple[int, int], str] = {}
 
     def ask(self, starts: Iterable[int]) -> tuple[list[int], bool]:
-        """Look for hidden referrers above the targets `starts`; return the ids to go on from, and whether links were found."""
+        """Look for hidden referrers above the targets `starts`; return ids to expand, and whether there were any."""
         self._rounds += 1
         if self._rounds > MAX_ROUNDS:
             return [], False
@@ -185,5 +185,5 @@ class NativeReferences:
         return self._unexplained
 
     def nearest_hidden(self, target: int) -> list[int]:
-        """Return the ids from the nearest object with a referrer that was not found down to a target; empty without one."""
+        """Return the ids from the nearest object with a missing referrer down to a target; empty if none has."""
         return self._graph.chain_to_any(target, self.hidden)

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from pytest_gpuleak.model.findings import HolderKind
 
 FULL_EDGES: Final = 100_000
-"""References that a search writes in paths longer than `MAX_EDGES`; of further long paths, only the ends are written."""
+"""References that a search writes in paths longer than `MAX_EDGES`; of further long paths only the ends."""
 
 MAX_ROOT_EDGES: Final = 40
 """References in the name of a root that is itself at the end of a path, such as a cache in an object."""
@@ -112,7 +112,6 @@ class Writer:
         return with_text(Holder(kind, root, text, tuple(steps), None, None))
 
     def _heading(self, line: Line, root: Root, first: object) -> _Heading:
-        """Return the root as it is written above a path, and the references that follow."""
         steps = line.steps
         kind, text = root.kind, root.text
         file, number = root.file, root.line

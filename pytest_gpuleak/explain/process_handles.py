@@ -1,4 +1,4 @@
-"""Find this process's objects that represent a child, and the lines that start a child. Loaded where a child was left."""
+"""Find this process's objects that represent a child, and the lines that start a child."""
 
 from __future__ import annotations
 
@@ -69,7 +69,6 @@ def _handles(pids: set[int]) -> Iterator[tuple[int, object]]:
 
 
 def _loaded() -> list[tuple[str, type, str]]:
-    """Return the classes whose modules the tests have imported."""
     found = []
     for module, name, method in CLASSES:
         kind = vars(sys.modules[module]).get(name) if module in sys.modules else None

@@ -202,7 +202,6 @@ class _Neighbours:
 
 
 def _reach(starts: Iterable[int], neighbours: _Neighbours) -> list[int]:
-    """Return what can be reached from `starts`, themselves included, nearest first."""
     order = list(dict.fromkeys(starts))
     seen = set(order)
     for node in order:  # it grows meanwhile

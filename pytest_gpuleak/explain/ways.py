@@ -218,7 +218,7 @@ def _kind_of_mock(kind: type) -> str:
 
 
 def _folded(before: Way | None, step: Step) -> Way | None:
-    """Return the path on which a step and the one before it are one: ``._modules['layer']`` is ``.layer``; else None."""
+    """Return the path with a step merged into its predecessor (``._modules['layer']`` to ``.layer``), or None."""
     if before is None or before.step.text not in _FOLDED_AWAY:
         return None
     key = _PLAIN_KEY.fullmatch(step.text)

@@ -97,7 +97,6 @@ class Descent:
                         pending.append(child)
 
     def _link(self, parent: object, child: object) -> None:
-        """Record a reference that leads on, and those above it."""
         pending = [(parent, child)]
         while pending:
             parent, child = pending.pop()

@@ -11,8 +11,7 @@ if TYPE_CHECKING:
 class Detector(Protocol):
     """Tells which arrays were born since a moment and are still alive.
 
-    Between calls a detector holds ids and plain metadata, never an array. The lists it returns hold strong references:
-    the caller must drop them before user code runs again.
+    Between calls it holds no array. The lists that it returns do: drop them before user code runs again.
     """
 
     mode: Literal["epoch", "scan"]

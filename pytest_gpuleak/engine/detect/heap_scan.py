@@ -36,7 +36,7 @@ class ScanDetector:
 
     @property
     def sees_only_young(self) -> bool:
-        """See `Detector.sees_only_young`: nothing is hidden here."""
+        """Return True: nothing is hidden here."""
         return False
 
     def start(self) -> None:

@@ -50,7 +50,7 @@ def judge_processes(
     Args:
         left: the processes.
         readings: the driver's counters by device, where they are known.
-        holders: who holds the process's object, by pid; None: nothing does.
+        holders: who holds the process's object, by pid.
         fails_from: bytes of a process and its descendants from which it fails; None: none does.
         more: the similar process that the re-run left, by the first one's pid.
         origins: the lines that have started processes, by pid.
@@ -75,11 +75,10 @@ def judge_unconfirmed(
     holders: Mapping[int, Holder | None],
     why: str,
 ) -> tuple[Finding, ...]:
-    """Return the findings of processes whose growth no re-run has confirmed, judged by their memory. Pure.
+    """Return the findings of processes whose growth no re-run has confirmed (`why`), judged by their memory. Pure.
 
-    With ``confirm=0`` the strict rule holds: a process that runs after the only run fails. A pool's worker that a
-    fixture holds is a note, because pools start their workers when a test first uses them. `why` tells why no re-run
-    ended; for `readings` and `holders` see `judge_processes`.
+    With ``confirm=0`` a process that runs after the only run fails. A pool's worker that a fixture holds is a note,
+    because pools start their workers when a test first uses them.
     """
     findings: list[Finding] = []
     for process in left:

@@ -144,7 +144,6 @@ def _named(what: str, name: str | None) -> str:
 
 
 def _thread_of_loop(loop: object) -> str | None:
-    """Return the name of an event loop's thread; None for the main thread or a loop that is not running."""
     namespace = safe_access.instance_dict(loop)
     ident = None if namespace is None else namespace.get("_thread_id")  # Lib/asyncio/base_events.py, run_forever
     if type(ident) is not int:

@@ -132,7 +132,7 @@ class Roots:
         return found
 
     def local_roots(self, wanted: set[int]) -> Iterable[tuple[int, Root]]:
-        """Return ids, of those `wanted`, and roots in no container: running frames' locals, the interpreter's objects."""
+        """Return `wanted` ids with roots in no container: running frames' locals, the interpreter's objects."""
         if self._handed_out is None or self._locals is None:
             self._handed_out, self._locals = HandedOut(), self._places_of_locals()
         found = self._handed_out.roots(wanted)
@@ -200,7 +200,6 @@ class Roots:
         return any(base is not None and safe_access.is_subclass(kind, base) for base in bases)
 
     def _stand_in(self, value: object) -> Root | None:
-        """Return the root for a non-module in `sys.modules`; else None."""
         name = self._stand_ins.get(id(value))
         if name is None:
             return None

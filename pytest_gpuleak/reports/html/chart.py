@@ -184,10 +184,7 @@ def _size(point: tuple[int, int]) -> int:
 
 
 def _scale(lowest: int, highest: int) -> tuple[int, int, int]:
-    """Choose the axis: its ends, and the step between lines as a power of two.
-
-    The axis starts at 0 unless that would squeeze all points into the upper half.
-    """
+    """Choose the axis's ends (0 unless that would squeeze all points), and the step between lines as a power of two."""
     if lowest <= highest / 2:
         lowest = min(0, lowest)
     # Changes below a hundredth are drawn as level.

@@ -1,7 +1,6 @@
 """Fail a leaking test when the report of its teardown is logged, once a test.
 
-Not when the report is made: plugins that repeat failed tests (pytest-rerunfailures, flaky) look at it in between. They
-would repeat a confirmed leak, and a filled cache would be clean the second time.
+Plugins that repeat failed tests (pytest-rerunfailures, flaky) look at the report earlier, and would repeat a leak.
 """
 
 from __future__ import annotations
@@ -24,11 +23,7 @@ class LeakFails:
         self._item = 0
 
     def note(self, item: pytest.Item, report: pytest.TestReport) -> None:
-        """Fail a test's report when it is logged.
-
-        A test that already leaked in an earlier attempt (flaky's `min_passes`) was counted then. pytest keeps its tests
-        until the session ends, so an id always means the same test.
-        """
+        """Fail a test's report when it is logged, unless an earlier attempt (flaky's `min_passes`) leaked."""
         if id(item) == self._item:
             setattr(report, AGAIN_ATTRIBUTE, True)
             return
