@@ -270,7 +270,7 @@ class GuardedHistory:
                 self._history.__exit__(None, None, None)
 
     def blocks_alive(self, device: str, is_user_file: Callable[[str], bool]) -> tuple[Contribution, ...] | None:
-        """See `AllocationHistory`."""
+        """Return the checked blocks of the framework's recorder; None where it fails."""
         if self._entered:
             with self._guard("blocks_alive"):
                 parts: Any = self._history.blocks_alive(device, is_user_file)
@@ -278,7 +278,7 @@ class GuardedHistory:
         return None
 
     def save(self, folder: Path, nodeid: str) -> None:
-        """See `AllocationHistory`."""
+        """Write the framework's recording; do nothing where it fails."""
         if self._entered:
             with self._guard("save"):
                 self._history.save(folder, nodeid)

@@ -71,7 +71,7 @@ class HostProbe(Protocol):
     `CounterProbe` a recorder of large objects.
 
     Attributes:
-        name: as in `--gpu-leak-host`, and a key of the report's ``memory.host``.
+        name: as in `--gpu-leak-host`; gives ``heap_before`` and ``heap_after`` in the report's ``memory.host``.
         judges: whether its growth fails a test; else growth is evidence and a note.
         floor: the probe's measured noise, in bytes a run: smaller growth means nothing.
     """

@@ -106,9 +106,9 @@ class ReferenceFinder(Protocol):
     """Finds references in a framework's native code, which the collector does not show."""
 
     def owner_counter(self) -> Callable[[object], int | None]:
-        """Return a function that counts an array's native owners: None for other objects, or `UNTOLD`.
+        """Return a function that counts an array's native owners, its Python object left out.
 
-        Together they hold one reference to its Python object, which does not count.
+        They hold one reference to that object together. None: no array of the framework. `UNTOLD`: unknown.
         """
 
     def take_census(self, deadline: Deadline) -> NativeObjects | None:

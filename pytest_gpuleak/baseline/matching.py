@@ -119,7 +119,10 @@ class Judge:
         return None, "" if largest is None else largest.reason
 
     def find_all(self, found: Iterable[tuple[Finding, str, str | None]]) -> set[Key]:
-        """Return the keys of every entry that may list one of the findings: none of these is stale."""
+        """Return the keys of every entry that may list one of the findings: none of these is stale.
+
+        A finding with an entry of its own needs no other entry.
+        """
         matched: set[Key] = set()
         met: set[int] = set()
         for finding, test, fixture in found:
@@ -148,7 +151,7 @@ class Judge:
         return own, [self._roaming[mark, device] for mark in marks if (mark, device) in self._roaming]
 
     def settle(self, findings: Sequence[Finding], test: str, fixture: str | None) -> tuple[Finding, ...]:
-        """Return the findings of one test or fixture, with `known` set on those that this baseline lists.
+        """Return the findings of one test or fixture, with `known` set on those alone that the baseline lists.
 
         Findings of one entry count as one leak: their sizes are added up per device before they are compared.
         """

@@ -33,7 +33,10 @@ if TYPE_CHECKING:
 
 
 class FixtureCheck:
-    """Check the fixtures of one process, without running any again. `settle_steps` gives the user's steps by id."""
+    """Check the fixtures of one process. No fixture is run again to confirm what it leaves.
+
+    `settle_steps` gives the user's own ways to free memory, for a fixture's id (``baseid::name``).
+    """
 
     def __init__(
         self, tracker: RunTracker, knowledge: SessionKnowledge, settle_steps: Callable[[str], Sequence[SettleStep]]
@@ -48,7 +51,7 @@ class FixtureCheck:
 
     @property
     def records(self) -> list[FixtureRecord]:
-        """The fixtures that left something, each once."""
+        """Return the fixtures that left something, each once."""
         return _merged([*self._by_place.values(), *self._of_processes])
 
     def check(self, setups: list[OwnedSetup]) -> None:

@@ -28,7 +28,10 @@ if TYPE_CHECKING:
 
 
 class RunTracker:
-    """Track the runs of this process, one after another. `epoch` is a detector that watches the collector already."""
+    """Track the runs of this process, one after another. Follows fixtures as `FixtureEvents` does.
+
+    `driver` tells who holds the devices; `epoch` is a detector that watches the collector already.
+    """
 
     def __init__(
         self,

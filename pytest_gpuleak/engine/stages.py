@@ -57,7 +57,7 @@ class Safeguards(Protocol):
     """Keep the check from harming the run: note the error of a stage, and bound each wait."""
 
     def guard(self, stage: Stage, nodeid: str | None = None, code: CodeType | None = None) -> Guard:
-        """Return the context that a stage runs in, for the test (None: the one being checked) or ``baseid::name``.
+        """Return the context that a stage runs in, for a test or fixture (``baseid::name``); None: the checked test.
 
         `code` is the user code that is called, for an error without a frame of it (a wrong signature).
         """

@@ -29,8 +29,8 @@ class Subject(Protocol):
 
     Attributes:
         nodeid: pytest's id of the test, or the function's name.
-        counts_running_frames: whether what a running frame holds was left behind: so a local variable of a function's
-            caller; not what a frame of pytest or a plugin holds until it returns.
+        counts_running_frames: whether what a running frame holds was left behind. A local variable of a function's
+            caller was; what a frame of pytest or a plugin holds goes when that frame returns.
     """
 
     nodeid: str

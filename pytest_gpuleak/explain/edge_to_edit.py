@@ -79,7 +79,7 @@ def edge_to_edit(holder: Holder) -> int | None:
 
 
 def _is_entry(path: Sequence[PathStep], index: int, before_is: bool) -> bool:
-    """Tell whether a reference is an item that the user can remove; `before_is` tells this of the one before it."""
+    """Tell whether a reference is an item that the user can remove; `before_is` tells it of the reference before."""
     step = path[index]
     if _ITEM.fullmatch(step.edge) is None or step.type in _FIXED or step.type.endswith(PART_MARKS):
         return False

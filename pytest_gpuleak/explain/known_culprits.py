@@ -140,7 +140,7 @@ class Culprits:
         return explanations if all(found.holder.root == RING_ROOT for found in explanations) else None
 
     def _older(self, young: Collection[int]) -> dict[int, list[Any]]:
-        """Return, by referent's id, old referrers below the known roots, once a reference."""
+        """Return, by referent's id, the referrers below the known roots that are not `young`, once a reference."""
         found: dict[int, list[Any]] = {}
         pending: deque[tuple[Any, int]] = deque()
         for known in self._known.values():
@@ -199,7 +199,10 @@ def _accounted_for(
 
 
 def _owned_by_native_code(frameworks: Sequence[ReferenceFinder]) -> Callable[[object, bool], bool]:
-    """Return a function of an object, and whether it is an array, that tells whether native code may own it."""
+    """Return a function of an object, and whether it is an array, that tells whether native code may own it.
+
+    An array whose owners no framework counts has no owner beside its Python object.
+    """
     count = owner_counter(frameworks)
 
     def owned(value: object, is_array: bool) -> bool:

@@ -162,7 +162,7 @@ class NativeReferences:
         """Return the ids on a ring through native code that keeps a target alive; empty without such a ring.
 
         They begin where the path to the target leaves the ring, go round to there, and down to the target. Of several
-        rings the shortest counts, then the one whose types sort first: the same whatever else is alive. `above` has the
+        rings the shortest counts, then the first by its types' names: the same whatever else is alive. `above` has the
         ids of the objects from which the target can be reached.
         """
         graph = self._graph

@@ -168,13 +168,13 @@ class Writer:
             if begin >= SHOWN_AT_ENDS:
                 head = [PathStep(step.text, step.label) for step in heading.steps[:begin]]
                 shown = head[:SHOWN_AT_ENDS]
-                deciding = edge_to_edit(Holder(heading.kind, heading.root, "", tuple(head)))
+                marked = edge_to_edit(Holder(heading.kind, heading.root, "", tuple(head)))
                 # Of attributes the last one is to be edited, and it lies at the other end.
-                if deciding is not None and deciding >= SHOWN_AT_ENDS and not head[deciding].edge.startswith("."):
-                    if deciding > SHOWN_AT_ENDS:
-                        shown.append(PathStep(omitted_edges(deciding - SHOWN_AT_ENDS), ""))
-                    shown.append(head[deciding])
-                    lost = begin - deciding - 1
+                if marked is not None and marked >= SHOWN_AT_ENDS and not head[marked].edge.startswith("."):
+                    if marked > SHOWN_AT_ENDS:
+                        shown.append(PathStep(omitted_edges(marked - SHOWN_AT_ENDS), ""))
+                    shown.append(head[marked])
+                    lost = begin - marked - 1
                 else:
                     lost = begin - SHOWN_AT_ENDS
                 long = _LongHead(heading, shown, lost, (way.head, reached.met, root))

@@ -79,7 +79,7 @@ def _loaded() -> list[tuple[str, type, str]]:
 
 @contextlib.contextmanager
 def noting_starts(is_user_file: Callable[[str], bool]) -> Iterator[Mapping[int, Origin]]:
-    """While it is open, record the user's line on the stack that starts a child, by the child's pid."""
+    """Record, within the context, the first line of a user's file on the stack that starts a child, by its pid."""
     table = OriginTable(is_user_file)
     replaced: list[tuple[type, str, Any, Any]] = []
     try:

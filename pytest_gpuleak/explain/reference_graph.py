@@ -218,7 +218,7 @@ class Forest:
     Attributes:
         roots: the roots, by the ids of the objects that they are attached to.
         above: the object through which each is reached; None at the beginning of a path.
-        top: the object at the beginning of each one's path; `distance` references lie in between.
+        top: the object at the beginning of each object's path; `distance` references lie in between.
         complete: whether everything below the roots was met.
     """
 

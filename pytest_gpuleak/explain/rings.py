@@ -73,7 +73,7 @@ def behind_rings(
 
 
 def _let_go(root: Root, chain: Sequence[object], leaked: Collection[int]) -> tuple[Cut, ...]:
-    """Return the references by which the root holds the first leaked array on the path."""
+    """Return the references by which the root holds the first leaked array on the path: all below it is leaked."""
     first = next(index for index, value in enumerate(chain) if id(value) in leaked)
     return cuts_of(root, chain[: first + 1])
 

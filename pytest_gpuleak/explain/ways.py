@@ -1,7 +1,7 @@
 """Paths from a root down to many objects, with shared beginnings (a list of 100,000 nodes has as many paths).
 
-A path is its last reference and the path before it. Going on from an object names the references that are certain by
-then.
+A path is its last reference and the path before it. Going on from an object names the references that no further object
+can change.
 """
 
 from __future__ import annotations

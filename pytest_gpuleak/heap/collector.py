@@ -56,8 +56,9 @@ def installed() -> bool:
 def thaw_in_order() -> None:
     """Unfreeze, with the old objects before the young, as in a process that never freezes.
 
-    `gc.unfreeze()` appends frozen objects after the young ones (``gc_list_merge``, Modules/gcmodule.c), and full
-    collections keep that order, which jumps around in memory. So freeze first; both calls take constant time.
+    `gc.unfreeze()` appends frozen objects after the young ones (``gc_list_merge``, Modules/gcmodule.c), and a full
+    collection then keeps an order that jumps around in memory. Freezing first restores old before young; both calls
+    take constant time.
     """
     freeze()
     unfreeze()
@@ -71,8 +72,7 @@ def whole_heap() -> AbstractContextManager[None]:
 def collect_young() -> None:
     """Collect what was born since the freeze point, of any generation; do nothing without a freeze point.
 
-    It brings the next full collection forward, since it lowers CPython's ``long_lived_total``: do not call it for each
-    test.
+    Not for every test: it lowers CPython's ``long_lived_total``, so the next full collection comes sooner.
     """
     if _installed:
         _installed[0].collect_young()
@@ -183,7 +183,7 @@ class GcView:
 
     @property
     def border_lost(self) -> bool:
-        """Tell whether a full collection thawed the heap, and an exception in the callback (a signal's) kept it so."""
+        """Tell whether a full collection thawed the heap, and a signal handler's exception prevented the freeze."""
         return self._collecting
 
     def _on_collection(self, phase: str, info: dict[str, int]) -> None:

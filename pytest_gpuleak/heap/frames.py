@@ -49,8 +49,7 @@ class RunningFrame:
 def function_name(code: types.CodeType) -> str:
     """Return the qualified name of a code object, equal in all Python versions.
 
-    Before Python 3.11 it is the running function's, unless that has another's name (`functools.wraps`); else the plain
-    name.
+    Before Python 3.11 it is the running function's, or the plain name if that has another's (`functools.wraps`).
     """
     found = getattr(code, "co_qualname", None) or _name_of_owner(code) or code.co_name
     return without_comprehensions(cut_name(str(found)))

@@ -43,7 +43,7 @@ WALL_FACTOR: Final = 3
 
 
 class Deadline:
-    """Time limit of a search: `seconds` of this thread's CPU time, or `WALL_FACTOR` times as many on a busy machine."""
+    """Time limit of a search: `seconds` of CPU time, `WALL_FACTOR` times as many of wall time on a busy machine."""
 
     def __init__(self, seconds: float) -> None:
         self._cpu_end = thread_time() + seconds

@@ -28,7 +28,7 @@ class UntrackedContainers:
     """Finds untracked containers of types that the collector knows, in a walk over the heap."""
 
     def find(self, orphans: Sequence[object], extra: Sequence[object], deadline: Deadline) -> list[Link]:
-        """Return the links of `NativeEdgeFinder.find`."""
+        """Return links from untracked containers to `orphans` (see `NativeEdgeFinder`)."""
         wanted = set(map(id, orphans))
         own = {id(orphans), id(extra), *untouchable_modules()}
         candidates: dict[int, bool] = {}

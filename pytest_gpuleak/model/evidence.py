@@ -25,7 +25,7 @@ class Survivor(NamedTuple):
 
     Attributes:
         run: the run that it was born in: 0 for the first, 1 for the first re-run, ...
-        owned: whether no older array shares the storage; otherwise no memory was left.
+        owned: whether no older array shares the storage. Otherwise the run left an array behind, but no memory.
         holder: who keeps it; None where it was freed before the search.
         others: who would still keep it if the holder let go.
         pattern: the holder's text without indices.

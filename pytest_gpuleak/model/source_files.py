@@ -18,9 +18,9 @@ def _installed_folders() -> tuple[str, ...]:
 
 
 def is_user_file(path: str, root: str) -> bool:
-    """Tell whether a source file is the user's own: not installed, Python's, the plugin's, or missing.
+    """Tell whether a source file is the user's own: neither installed, nor Python's, nor the plugin's.
 
-    A package under test below the rootdir is, even where the rootdir itself lies below an installed folder.
+    A package under test below the rootdir is the user's, even where the rootdir itself lies below an installed folder.
     """
     if path.startswith(("<", PACKAGE)):
         return path.startswith(("<ipython-input", "<stdin>"))

@@ -50,8 +50,7 @@ class Faults:
     def note(self, stage: Stage, error: BaseException, nodeid: str, code: CodeType | None = None) -> str:
         """Note that a stage has failed, release what the error refers to, and return the fault as text.
 
-        The first fault of its kind becomes a warning. `pytest.exit` and `sys.exit` still end the run, after this
-        verdict.
+        The first fault of its kind becomes a warning. `pytest.exit` and `sys.exit` still end the run, later.
         """
         text = describe(error, self._shorten, code)
         if isinstance(error, (pytest.exit.Exception, SystemExit)):
@@ -76,7 +75,7 @@ class Faults:
 
     @property
     def texts(self) -> tuple[str, ...]:
-        """The running test's faults."""
+        """Return the running test's faults."""
         return tuple(self._texts)
 
     def take(self) -> tuple[str, ...]:

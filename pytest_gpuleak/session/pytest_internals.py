@@ -25,8 +25,7 @@ def log_handlers(config: pytest.Config) -> tuple[Any, ...]:
 def release_values(item: pytest.Item, handlers: Sequence[Any]) -> None:
     """Release what pytest itself releases right after the teardown's report.
 
-    These are the values of function fixtures (``runtestprotocol``), and the teardown's log records with their
-    arguments.
+    These are the values of function fixtures (``runtestprotocol``), and the arguments of the teardown's log records.
     """
     values = getattr(item, "funcargs", None)
     if type(values) is dict:
@@ -37,9 +36,10 @@ def release_values(item: pytest.Item, handlers: Sequence[Any]) -> None:
 
 
 class DeferredFinalizerErrors:
-    """Turn errors in ``__del__``, which our collections bring forward, into warnings of the run. Reusable.
+    """Turn errors in ``__del__``, which our collections bring forward, into warnings of the run.
 
-    With ``-W error`` pytest's own hook would fail the next test for an object that might otherwise never be collected.
+    With ``-W error`` pytest's own hook would fail the next test for an object that might otherwise never be
+    collected. The context may be entered again for another test.
     """
 
     __slots__ = ("_config", "_messages", "_previous", "nodeid")

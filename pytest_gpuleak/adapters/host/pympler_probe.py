@@ -39,8 +39,8 @@ class PymplerProbe:
 
     It sees small and large objects and NumPy's data, but no memory of native code, CPU tensors or memory maps. A test's
     readings (the heap's counter, `sys.getallocatedblocks`) only trigger the re-run, whose two summaries give the
-    verdict. Only `pympler.summary.get_diff` is used: `muppy` and `summary.summarize` run objects' and metaclasses'
-    code.
+    verdict. Only `pympler.summary.get_diff` is used: `muppy` and `summary.summarize` run code of objects and
+    metaclasses.
 
     `floor`: over 1,000 clean tests (``benchmarks/host_noise.py``, Linux, 2 cores, 2026-11-21) the trigger grew by 3.1
     MiB at most on Python 3.13, a first import, and 0.7 MiB on 3.11; the first import of torch added 133 MiB once.

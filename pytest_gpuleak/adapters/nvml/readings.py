@@ -58,7 +58,7 @@ class NvmlReading(NamedTuple):
 
 
 def outside(reading: NvmlReading, reserved: int) -> int | None:
-    """Return this process's bytes outside torch's allocator; None if unknown, or below `reserved` (equal pids)."""
+    """Return this process's bytes outside torch's allocator; None if unknown, or below `reserved` (another's pid)."""
     if reading.own is None or reading.own < reserved:
         return None
     return reading.own - reserved

@@ -43,8 +43,8 @@ _DIGEST_LENGTH: Final = 12
 class RecordedHistory:
     """Records the stacks of device allocations within the context, unless the user records already.
 
-    Neither imports torch nor initialises a device. Leave the context once the re-run has settled: it takes the
-    snapshot.
+    Neither imports torch nor initialises a device. Leave the context, which takes the snapshot, once the re-run has
+    settled.
 
     Attributes:
         why_not: why nothing was recorded; empty after a recording.

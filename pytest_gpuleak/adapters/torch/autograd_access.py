@@ -88,10 +88,10 @@ class TorchAccess:
         return safe_access.class_dict(self.tensor_class)["untyped_storage"].__get__(tensor, type(tensor))()
 
     def grad_fn(self, tensor: Any) -> Any:
-        """Return the node that made a tensor; None for a leaf; the base's node for a view.
+        """Return the node that made a tensor; None for a leaf.
 
-        For a view of memory written to since, torch would create a new node (torch/csrc/autograd/variable.cpp,
-        VariableHooks::grad_fn).
+        For a view whose memory was written to since, return its base's node: torch would create a new node
+        (torch/csrc/autograd/variable.cpp, VariableHooks::grad_fn).
         """
         if self.read(tensor, "_is_view") and self.read(tensor, "_version"):
             base = self.read(tensor, "_base")

@@ -49,8 +49,8 @@ class Place(NamedTuple):
 class GraphWalk:
     """A walk over a graph. It refers to the nodes: drop it afterwards.
 
-    Nodes are visited by sequence number, newest first, a topological order: a node's longest and shortest paths are
-    known.
+    Nodes are visited by sequence number, newest first. This is a topological order, since a node is made after the
+    nodes that it leads to: at a visit, the longest and the shortest path to the node are known.
     """
 
     def __init__(self, access: TorchAccess, deadline: Deadline, max_nodes: int = MAX_NODES) -> None:

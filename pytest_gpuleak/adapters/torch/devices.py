@@ -3,10 +3,11 @@
 A device is read once its allocator has served this process. The figures come from:
 
 - CUDA and ROCm (both `cuda`): `torch._C._cuda_memoryStats`, which copies counters without a call to the device
-  (`DeviceCachingAllocator::getStats`, c10/cuda/CUDACachingAllocator.cpp), blocks of `torch.cuda.MemPool` and graphs
-  included. `cudaMallocAsync` asks the driver's pool without creating a context (c10/cuda/CUDAMallocAsyncAllocator.cpp),
-  and knows no requested or active bytes. With `PYTORCH_NO_CUDA_MEMORY_CACHING`, a pluggable allocator or
-  `torch.cuda.caching_allocator_enable(False)` nothing is counted, and `TorchDevices.absent` says why.
+  (`DeviceCachingAllocator::getStats`, c10/cuda/CUDACachingAllocator.cpp). It includes blocks of `torch.cuda.MemPool`
+  and graphs; with expandable segments `reserved` is the mapped memory. `cudaMallocAsync` asks the driver's pool,
+  creates no context (c10/cuda/CUDAMallocAsyncAllocator.cpp), and knows no requested or active bytes. With
+  `PYTORCH_NO_CUDA_MEMORY_CACHING`, a pluggable allocator or `torch.cuda.caching_allocator_enable(False)` nothing is
+  counted, and `TorchDevices.absent` says why.
 - Other accelerators (`xpu`, `mtia`, `hpu`, PrivateUse1): the functions of the same names on `torch.<device>`, where
   they exist, once its `is_initialized()` is true.
 - MPS: `torch._C._mps_currentAllocatedMemory`; the driver's memory as reserved; no peaks.
@@ -40,7 +41,7 @@ class TorchDevices:
     """The counters of torch's devices.
 
     Attributes:
-        first_used: the devices that the last `read` met first, whose cost of first use is not the test's leak.
+        first_used: the devices that the last `read` met first, whose cost of first use (a context) is no leak.
         idle: whether the last `read` found that no device can have been used yet.
         absent: why devices had no readings in the last `read`, by type: ``{"cuda": "..."}``.
     """

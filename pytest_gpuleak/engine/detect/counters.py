@@ -103,7 +103,7 @@ class CounterWatch:
 
     @property
     def host_probes(self) -> tuple[HostProbe, ...]:
-        """The host's counters that can be read."""
+        """Return the host's counters that can be read."""
         return tuple(self._host)
 
     def begin(self) -> None:

@@ -11,14 +11,14 @@ if TYPE_CHECKING:
 class Detector(Protocol):
     """Tells which arrays were born since a moment and are still alive.
 
-    Between calls it holds no array. The lists that it returns do: drop them before user code runs again.
+    Between calls it holds no array. The lists that it returns hold arrays: drop them before user code runs again.
     """
 
     mode: Literal["epoch", "scan"]
 
     @property
     def sees_only_young(self) -> bool:
-        """Whether the functions of `heap.collector` see exactly what was born since `open` or `take_and_age`."""
+        """Tell whether `heap.collector` sees exactly what was born since `open` or `take_and_age`."""
 
     def start(self) -> None:
         """Begin to watch the process."""

@@ -29,7 +29,7 @@ INTERPRETERS_OWN = 5_000
 """Objects that the interpreter itself may freeze (Python 3.12: a few hundred); user code freezes tens of thousands."""
 
 LEAST_STAYING = 0.25
-"""Lower bound for the share of frozen objects that survive, which each heap count measures. Higher: more counts."""
+"""Lower bound for the share of frozen objects that survive. Heap counts, more frequent the higher it is, measure it."""
 
 
 class EpochDetector:
@@ -65,7 +65,7 @@ class EpochDetector:
 
     @property
     def sees_only_young(self) -> bool:
-        """Return False after a full collection in the epoch, which hides older births."""
+        """Tell whether the epoch alone is visible: not after a full collection in it, which hides older births."""
         return self._open and not (self.scanning or self._noted or self._collected_in_epoch or self._view.border_lost)
 
     def start(self) -> None:
@@ -187,8 +187,7 @@ class EpochDetector:
     def _keep_heap_small(self) -> None:
         """Collect what would be frozen unseen, and the whole heap when it is due.
 
-        The number frozen since the last full collection is an upper bound, so count the heap before deciding on a
-        collection.
+        The number frozen since the last full collection is an upper bound, so the heap is counted before a collection.
         """
         born = len(get_objects())
         if born > gc.get_threshold()[0] and gc.isenabled():

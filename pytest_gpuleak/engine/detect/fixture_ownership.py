@@ -51,7 +51,7 @@ class FixtureOwnership:
 
     @property
     def active_ids(self) -> frozenset[int]:
-        """The ids of pytest's fixtures that are set up."""
+        """Return the ids of pytest's fixtures that are set up."""
         return frozenset(self._active)
 
     def begin(self) -> None:
@@ -64,12 +64,12 @@ class FixtureOwnership:
 
     @property
     def own(self) -> set[int]:
-        """Ids of the arrays that the test made before a higher-scoped fixture moved the freeze point."""
+        """Return the ids of the arrays that the test made before a higher-scoped fixture moved the freeze point."""
         return self._own
 
     @property
     def active(self) -> list[OwnedSetup]:
-        """The higher-scoped fixtures that are set up now."""
+        """Return the higher-scoped fixtures that are set up now."""
         return list(self._active.values())
 
     def setup_begins(self, fixture: FixtureKey, place: FixturePlace, policy: Policy) -> None:

@@ -18,8 +18,7 @@ KINDS = ("cuda",)
 class OutsideTorch:
     """Tell whether memory in use on a device outside torch belongs to this process.
 
-    Free memory is quick to read, but other processes change it. Where use grows, the driver is asked for this process's
-    own.
+    Free memory is quick to read, but other processes change it. Where use grows, the driver is asked who holds it.
     """
 
     def __init__(self, processes: Callable[[], Mapping[str, NvmlReading]]) -> None:

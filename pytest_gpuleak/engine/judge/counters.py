@@ -18,7 +18,9 @@ if TYPE_CHECKING:
     from pytest_gpuleak.model.policy import Policy
 
 BLOCK = 512
-"""Bytes that CUDA's caching allocator rounds a block up to (c10/cuda/CUDACachingAllocator.cpp, kMinBlockSize)."""
+"""Bytes that CUDA's caching allocator rounds a block up to (c10/cuda/CUDACachingAllocator.cpp, kMinBlockSize). Without
+a count of requested bytes, an array may take this much more.
+"""
 
 ARRAY_OBJECTS = 1024
 """Host bytes assumed beside an array's data: its objects (390 bytes for torch 2.13's CPU tensor), its entry or node."""
@@ -30,8 +32,7 @@ CONTRIBUTIONS_SHOWN = 10
 class CounterRun:
     """Growth of the counters in one run, after settling.
 
-    `host` is a recorded re-run's growth by the probe's name; `blocks` are the allocator's blocks that it left, by
-    device.
+    `host` is a recorded re-run's growth by the probe's name, `blocks` what it left of the allocator's, by device.
     """
 
     growth: Growth

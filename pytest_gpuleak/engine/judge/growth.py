@@ -33,12 +33,12 @@ class Group:
 
     @property
     def device(self) -> str:
-        """The device that the members are on."""
+        """Return the device that the members are on."""
         return self.members[0].reading.device
 
     @property
     def size(self) -> int:
-        """Bytes that the members add up to."""
+        """Return the bytes that the members add up to."""
         return sum(member.size for member in self.members)
 
 
@@ -115,9 +115,10 @@ def match_replacements(
 ) -> dict[int, int]:
     """Match new survivors to the dead survivors that they replace: a replacement adds nothing.
 
-    Match in four passes: same root and form, same form, same root, same device. Ties go to the root with the fewest
-    survivors that stayed: an overwritten slot keeps none, an appended list keeps all. `dead`, `new` and `staying` are
-    indices into `survivors`; the result has the new indices by the dead.
+    Match in four passes: same root and form, same form, same root, same device (a cache's place may take data of
+    another size). Ties go to the root with the fewest survivors that stayed: an overwritten slot keeps none, an
+    appended list keeps all. `dead`, `new` and `staying` are indices into `survivors`; the result has the new indices by
+    the dead.
     """
     staying_per_root = Counter(survivors[index].root for index in staying)
     order = sorted(new, key=lambda index: (staying_per_root[survivors[index].root], index))
@@ -141,8 +142,8 @@ def match_replacements(
 def name_by_what_stays(added: Sequence[Survivor], staying: Sequence[Survivor]) -> list[Survivor]:
     """Give what a re-run `added` the holder of a similar survivor of an earlier run that is still alive (`staying`).
 
-    A fixture that refers to its latest user only (`datamodule.trainer`) is the nearest holder, but keeps nothing
-    earlier.
+    A fixture that refers to its latest user only (`datamodule.trainer`) is the nearest holder, but the memory grows
+    because of the holder that keeps earlier runs' arrays.
     """
     free: dict[Any, deque[Survivor]] = defaultdict(deque)
     under_root = Counter(map(_root_and_form, staying))

@@ -50,7 +50,7 @@ def judge_processes(
     Args:
         left: the processes.
         readings: the driver's counters by device, where they are known.
-        holders: who holds the process's object, by pid.
+        holders: who holds the process's object, by pid; None: nothing does.
         fails_from: bytes of a process and its descendants from which it fails; None: none does.
         more: the similar process that the re-run left, by the first one's pid.
         origins: the lines that have started processes, by pid.

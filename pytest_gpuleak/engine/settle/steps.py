@@ -48,7 +48,7 @@ class Collection:
 
 @dataclasses.dataclass(frozen=True)
 class YoungCollection:
-    """Collect everything born in the epoch, cheaply: what has survived a young collection too, and nothing older."""
+    """Collect everything born in the epoch, survivors of young collections included: cheaper than the whole heap."""
 
     collects: bool = True
 
@@ -160,7 +160,10 @@ def settle_steps_of(
 
 
 def steps_that_can_release(settle_steps: Iterable[SettleStep], known: frozenset[int]) -> list[SettleStep]:
-    """Return the steps that may free what a root holds: calls, and waits while a thread of the test's own runs."""
+    """Return the steps that may free what a root holds: calls, and waits while a thread of the test's own runs.
+
+    A collection frees nothing reachable, and older threads are rarely worth a wait where the root has leaked before.
+    """
     own_threads = bool(running_threads() - known)
     return [step for step in settle_steps if isinstance(step, Call) or (own_threads and isinstance(step, Waits))]
 
@@ -169,8 +172,8 @@ class Settling:
     """Take settle steps until no suspect is alive.
 
     `suspects` is **emptied**, since the caller's list would keep the arrays alive. While a thread that the test started
-    (not `known`) runs, an array may die as the argument that it drops just before it ends, which is no cycle.
-    `threaded` tells whether such a thread ran when the suspects were searched for.
+    (not `known`) runs, an array that dies may have been its argument, which it drops just before it ends: that is no
+    cycle. `threaded` tells whether such a thread ran when the suspects were searched for.
 
     Attributes:
         alive: ids of the arrays that are still alive.

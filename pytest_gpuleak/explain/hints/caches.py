@@ -98,7 +98,10 @@ def cached_results(trail: Trail) -> str | None:
 
 
 def cached_property(trail: Trail) -> str | None:
-    """Recognise an attribute named like the function that made its value: a `cached_property`, or set by hand."""
+    """Recognise an attribute named like the function that made its value, as `functools.cached_property` does.
+
+    An attribute that was assigned from a function of the same name looks alike, so the hint says "if".
+    """
     last = len(trail.steps) - 1
     origin = trail.finding.tensors[0].created if trail.finding.tensors else None
     if last < 0 or origin is None or trail.edge(last) != f".{origin.function.rpartition('.')[2]}":

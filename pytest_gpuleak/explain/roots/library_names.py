@@ -162,7 +162,9 @@ def task_class(value: object) -> type | None:
 
 
 _METHODS_IN_C: Final = (types.BuiltinFunctionType, type(re.compile("").match))
-"""Types of methods written in C. Methods that receive their class have another type (PyCMethod_Type), as `get_loop`."""
+"""Types of methods written in C. Those that receive their class have another type (Objects/methodobject.c,
+PyCMethod_Type), such as `get_loop` on Python 3.12.
+"""
 
 
 def _of_task(task: object, cls: type, method: str, attribute: str) -> object:

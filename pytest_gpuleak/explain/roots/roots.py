@@ -132,7 +132,10 @@ class Roots:
         return found
 
     def local_roots(self, wanted: set[int]) -> Iterable[tuple[int, Root]]:
-        """Return `wanted` ids with roots in no container: running frames' locals, the interpreter's objects."""
+        """Return roots that no container shows: locals of running frames, and objects that the interpreter keeps.
+
+        Pairs of the id of an object, one of `wanted`, and the root.
+        """
         if self._handed_out is None or self._locals is None:
             self._handed_out, self._locals = HandedOut(), self._places_of_locals()
         found = self._handed_out.roots(wanted)
@@ -207,7 +210,10 @@ class Roots:
         return Root(EDITABLE, "module", text, module=name, preference=(1, name))
 
     def _module_root(self, module: object) -> Root | None:
-        """Return the less preferred root for a module with more than its namespace: an extension's state."""
+        """Return the root for a module that holds something beyond its namespace: an extension's state.
+
+        As near as a global, and less preferred: to a reader `_pickle`'s content is `copyreg.dispatch_table`.
+        """
         namespace = safe_access.module_dict(module)
         name = None if namespace is None else self._modules.get(id(namespace))
         return None if name is None else Root(EDITABLE, "module", name, hops=1, module=name, preference=(5, name))
@@ -228,8 +234,8 @@ def _global(module: str, name: str) -> Root:
 def _remoteness(module: str, name: str) -> int:
     """Return how far a global is from where a reader would look for it, 0 at best.
 
-    The defining module is better than a test that imported the name, a public name better than the private one behind
-    it.
+    The module that a user would edit is better than a test that imported the name, and a public name better than the
+    private name behind it (`warnings.filters`, `_warnings.filters`).
     """
     last = module.rpartition(".")[2]
     if last.startswith("test_") or last.endswith("_test") or last == "conftest" or module == "__main__":

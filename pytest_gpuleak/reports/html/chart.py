@@ -160,7 +160,7 @@ def _summarise(metric: str, series: Mapping[str, Sequence[tuple[int, int]]]) -> 
 
 
 def _spread(marks: list[tuple[float, float, Mark]]) -> Iterable[tuple[float, float, Mark]]:
-    """Of marks that would cover each other, keep the first."""
+    """Keep the first of marks that would cover each other."""
     if len(marks) <= _MARKS_DRAWN:
         return marks
     return {round(at * _MARKS_DRAWN / WIDTH): (at, size, mark) for at, size, mark in reversed(marks)}.values()

@@ -38,7 +38,7 @@ _LEAST |= {"saved_tensors": 0, "saved_bytes": 0}
 
 
 class WrongValueError(ValueError):
-    """Tell that a value is not accepted: its place (`where`, as ``tests[3].line``), the value, and what is accepted."""
+    """Raised for a wrong value; the message tells its place (`where`: ``tests[3].line``) and what is accepted."""
 
     def __init__(self, what: str) -> None:
         super().__init__(what)

@@ -1,7 +1,6 @@
 """A session under a baseline: each test is judged where it runs, the rest at the end of the run.
 
-Only the controller of pytest-xdist reads and writes the file: workers receive its entries, and send what they
-collected.
+xdist's controller alone reads and writes the file: workers receive its entries, and send back what they collected.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """Fail a leaking test when the report of its teardown is logged, once a test.
 
-Plugins that repeat failed tests (pytest-rerunfailures, flaky) look at the report earlier, and would repeat a leak.
+Plugins that repeat failed tests (pytest-rerunfailures, flaky) look at the report earlier. They
+would repeat a confirmed leak, and a filled cache would be clean the second time.
 """
 
 from __future__ import annotations
@@ -23,7 +24,10 @@ class LeakFails:
         self._item = 0
 
     def note(self, item: pytest.Item, report: pytest.TestReport) -> None:
-        """Fail a test's report when it is logged, unless an earlier attempt (flaky's `min_passes`) leaked."""
+        """Fail a test's report when it is logged; mark it where an earlier attempt (flaky's `min_passes`) was counted.
+
+        pytest keeps its tests until the session ends, so an id always means the same test.
+        """
         if id(item) == self._item:
             setattr(report, AGAIN_ATTRIBUTE, True)
             return

@@ -103,7 +103,7 @@ class Recorder:
             self._ledger.add_fixture(decode_fixture(record))
 
     def finish(self, *, stopped: bool) -> None:
-        """Add fixtures of workers that died, and tests without a record; `stopped`: the session ended early."""
+        """Complete the records: workers that died, tests without a record. `stopped`: the session ended early."""
         why = "no report of its teardown brought a verdict: a plugin runs it in a way of its own"
         # Some plugins add a report to a test that has ended.
         known = self._ledger.nodeids() if self._without_record else set()

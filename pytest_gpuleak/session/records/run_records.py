@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class RunRecords:
-    """Collect records. It renders nothing. If nothing reads clean tests' records (not `detailed`), counts are kept."""
+    """Collect records. Unless `detailed`, ids and times alone are kept of clean tests, whose records nothing reads."""
 
     def __init__(self, *, detailed: bool = True) -> None:
         self.tests: list[TestRecord] = []
