@@ -15,7 +15,7 @@ from pytest_gpuleak.engine.run_tracker import RunTracker
 from pytest_gpuleak.engine.session_knowledge import SessionKnowledge
 from pytest_gpuleak.engine.stages import Unguarded
 from pytest_gpuleak.engine.subject import FunctionSubject
-from pytest_gpuleak.explain.edge_to_edit import deciding_edge
+from pytest_gpuleak.explain.edge_to_edit import edge_to_edit
 from pytest_gpuleak.heap.collector import whole_heap
 from pytest_gpuleak.heap.frames import belongs_to_plugin
 from pytest_gpuleak.model.findings import Autograd, Finding, Holder
@@ -276,4 +276,4 @@ def _namespace_of_caller() -> int | None:
 
 
 def _marked(holder: Holder) -> Holder:
-    return dataclasses.replace(holder, deciding=deciding_edge(holder))
+    return dataclasses.replace(holder, deciding=edge_to_edit(holder))

@@ -15,11 +15,7 @@ if TYPE_CHECKING:
 
 @contextmanager
 def _no_rewriting() -> Iterator[None]:
-    """Keep pytest's rewriting of asserts away from what is imported within.
-
-    The plugin has no asserts, and pytest reads what it has rewritten through a Python file object: with it the start
-    takes twice as long (benchmarks/instructions.py: 219 million instructions in place of 98).
-    """
+    """Keep pytest's rewriting of asserts away from what is imported within: it would double the time of the start."""
     hooks = [(place, hook) for place, hook in enumerate(sys.meta_path) if isinstance(hook, AssertionRewritingHook)]
     for place, _ in reversed(hooks):
         del sys.meta_path[place]

@@ -42,8 +42,7 @@ _PERMANENT = frozenset({"_pytest", "pluggy", "pytest_gpuleak", *sys.stdlib_modul
 def select_arrays(objects: list[object], bases: list[type]) -> list[object]:
     """Return the objects that are arrays of one of the `bases`.
 
-    The memo of types is keyed by id and dies with the call, since keeping a MagicMock's own type alive would keep its
-    call arguments alive. Only types that live as long as the process are remembered.
+    The memo of types dies with the call: keeping a MagicMock's own type alive would keep its call arguments alive.
     """
     if len(objects) < _FEW and _PLAIN.keys() >= set(map(id, map(type, objects))):
         return []  # a test without arrays leaves plain objects only

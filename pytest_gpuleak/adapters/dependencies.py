@@ -1,7 +1,6 @@
 """Import the plugin's own dependencies when they are needed, whatever tests have put in their place.
 
-Test suites put mocks of `pynvml` or `psutil` into `sys.modules`, some for the whole session. Calling a mock would
-change its recorded calls, and its answer is no measurement.
+Calling a mock in `sys.modules` would change its recorded calls, and its answer is no measurement.
 """
 
 from __future__ import annotations
@@ -59,7 +58,6 @@ def is_installed(module: object) -> bool:
 
 @contextlib.contextmanager
 def _out_of_the_way(package: str) -> Iterator[None]:
-    """Remove a package's entries from `sys.modules` within the context, and restore them afterwards."""
     before = _entries(package)
     for name in before:
         sys.modules.pop(name, None)

@@ -25,8 +25,7 @@ class Frameworks:
     """The frameworks whose arrays are watched: the plugin's own and those from conftest.py files.
 
     Attributes:
-        members: the frameworks, including those added later.
-        arrays: their array readers, in the order in which they are asked; always the same list.
+        arrays: the array readers of `members`, in the order in which they are asked; always the same list.
         storages: those of `arrays` that read objects that stand for memory (`Framework.storages`).
     """
 

@@ -1,7 +1,7 @@
 """Guard the arrays of a framework, so that its faults affect only the arrays concerned.
 
-An array that cannot be read is left out, and the fault is noted so that its test is not called clean. Returned values
-are checked at once: a wrong type would otherwise fail later, far from its source.
+An array that cannot be read is left out; the noted fault keeps its test from being called clean. Values are checked at
+once, since a wrong type would fail later, far from its source.
 """
 
 from __future__ import annotations

@@ -1,8 +1,4 @@
-"""Guard the members of a conftest.py's framework (see `adapters.guarded` for its arrays).
-
-Each member is called within a guard, which notes an error once, under the framework's name. Values are checked and
-copied.
-"""
+"""Guard the members of a conftest.py's framework, and check and copy their values (its arrays: `adapters.guarded`)."""
 
 from __future__ import annotations
 
@@ -56,10 +52,10 @@ def missing_members(framework: object) -> list[str]:
 
 
 class GuardedFramework(Framework):
-    """A framework behind guards. Raises TypeError if its arrays lack a method.
+    """A framework behind guards, which note an error once under its name. Raises TypeError if its arrays lack a method.
 
-    Members that describe the process (`version`, `processes`, ...) are asked of the plugin's own frameworks alone.
-    `guard` returns a member's context by its name, which ends at an error and notes it.
+    `guard` returns a member's context by its name. Members that describe the process (`version`, `processes`, ...) are
+    not asked of a conftest.py's framework.
     """
 
     def __init__(
@@ -274,7 +270,7 @@ class GuardedHistory:
                 self._history.__exit__(None, None, None)
 
     def blocks_alive(self, device: str, is_user_file: Callable[[str], bool]) -> tuple[Contribution, ...] | None:
-        """See `AllocationHistory`."""
+        """Return the checked blocks of the framework's recorder; None where it fails."""
         if self._entered:
             with self._guard("blocks_alive"):
                 parts: Any = self._history.blocks_alive(device, is_user_file)
@@ -282,7 +278,7 @@ class GuardedHistory:
         return None
 
     def save(self, folder: Path, nodeid: str) -> None:
-        """See `AllocationHistory`."""
+        """Write the framework's recording; do nothing where it fails."""
         if self._entered:
             with self._guard("save"):
                 self._history.save(folder, nodeid)

@@ -58,12 +58,7 @@ class DeviceProbe(Protocol):
 
 
 class HostGrowth(NamedTuple):
-    """Growth of the host's memory during a recorded run.
-
-    Attributes:
-        bytes: by the probe's own measure; may be negative.
-        contributions: the largest parts, largest first; empty where the probe cannot tell.
-    """
+    """Growth of the host's memory in a recorded run: bytes, maybe negative, and its largest parts, largest first."""
 
     bytes: int
     contributions: tuple[Contribution, ...] = ()

@@ -22,8 +22,7 @@ Restore: TypeAlias = "Callable[[], None]"
 """Restores the state that was noted when the function was created."""
 
 BACKWARD = 0
-"""Log key, of no storage, for the line that last ran a backward pass. Gradients are created in native code, without a
-line of their own."""
+"""Log key, of no storage, for the line that last ran a backward pass: gradients have no line of their own."""
 
 UNTOLD = -1
 """Returned by a `ReferenceFinder.owner_counter` for an array whose owners the framework cannot count."""
@@ -43,10 +42,9 @@ class StorageHandle(Protocol):
 
 
 class ArrayFramework(Protocol):
-    """The arrays of one framework.
+    """The arrays of one framework. No method may import it, touch a device, or run code that a user's subclass defines.
 
-    No method may import the framework, touch a device, or run code that a user's subclass defines. Two methods are
-    optional: `read_many` and `hold_many`, which take a sequence of arrays and return a list (see `adapters.bulk`).
+    Two methods are optional: `read_many` and `hold_many`, which take a sequence of arrays and return a list.
     """
 
     name: str
@@ -94,13 +92,13 @@ class NativeObjects(Protocol):
         known: Collection[tuple[int, int]],
         deadline: Deadline,
     ) -> list[Link]:
-        """Find the references to `wanted` that lead through native code.
+        """Find the references to `wanted` that lead through native code, as far as found before the deadline.
 
         Args:
             wanted: objects that native code may hold, by id.
             unheld: ids of objects without a visible referrer, so that no path leads from them to a root.
             known: the references known already, as ids of parent and child.
-            deadline: when to stop and return the references found so far.
+            deadline: when to stop.
         """
 
 
@@ -110,8 +108,7 @@ class ReferenceFinder(Protocol):
     def owner_counter(self) -> Callable[[object], int | None]:
         """Return a function that counts an array's native owners, its Python object left out.
 
-        They count together as one reference to that object. None: no array of the framework. `UNTOLD`: the count is
-        unknown.
+        They hold one reference to that object together. None: no array of the framework. `UNTOLD`: unknown.
         """
 
     def take_census(self, deadline: Deadline) -> NativeObjects | None:
@@ -142,7 +139,7 @@ class AllocationHistory(Protocol):
 
 
 class PartsLayout(Protocol):
-    """How a framework's objects store their parts: structure that a user does not take apart to free memory.
+    """How a framework's objects store their parts, which a user does not take apart to free memory.
 
     Attributes:
         mark: suffix of the type's label on an edge from such an object to a part, as the user reads it.
@@ -177,14 +174,14 @@ class Framework(Protocol):
 
     No member may import the framework, or touch a device that the tests have not used. Members that describe the
     process (`package`, `processes`, `parts_layout`, `version`, `device_names`, `nvidia_uuids`) are asked of the
-    plugin's own frameworks alone, not of a conftest.py's.
+    plugin's own frameworks alone.
 
     Attributes:
         name: as users know it; the key of its version in the report's environment.
         package: its import package: files in it are not user code.
         arrays: reads its arrays.
-        storages: reads the objects that stand for memory itself (``tensor.untyped_storage()``). They count only if no
-            array shares them: else `read` returns None and `storage_users` more than 1. None: the framework has none.
+        storages: reads the objects that stand for memory itself (``tensor.untyped_storage()``), or None. If an array
+            shares the memory, `read` returns None and `storage_users` more than 1: they do not count.
     """
 
     name: str

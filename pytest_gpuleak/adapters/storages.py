@@ -1,8 +1,4 @@
-"""Find objects that stand for memory itself, such as ``tensor.untyped_storage()``, and that no array shares.
-
-A test that asks an array for it creates the object, which then lives as long as the memory: if shared, the array is
-found.
-"""
+"""Find objects that stand for memory itself, such as ``tensor.untyped_storage()``, and that no array shares."""
 
 from __future__ import annotations
 

@@ -78,10 +78,7 @@ def sort_key(entry: KnownLeak) -> tuple[str, ...]:
 
 
 def load_baseline(path: Path) -> Baseline:
-    """Read a baseline.
-
-    Raises UnusableBaseline for a file that is none, OSError for one that cannot be opened or read.
-    """
+    """Read a baseline. Raises UnusableBaseline for a file that is none, OSError for one that cannot be read."""
     shown = clean_text(str(path), 4 * _SHOWN)
     with path.open("rb") as stream:
         data = stream.read(MAX_FILE + 1)

@@ -46,10 +46,9 @@ SEVERITY: dict[str, int] = {"growing": 0, "retained": 1, "unconfirmed": 2}
 
 
 def function_of(nodeid: str) -> str:
-    """Return a test's id without its parameters.
+    """Return a test's id without its parameters, and without the group that ``--dist loadgroup`` appends after ``@``.
 
-    A parameter, a folder or a file may hold brackets; names of classes and functions have none. The group that xdist's
-    ``--dist loadgroup`` appends after ``@`` (xdist/remote.py) is removed too.
+    A parameter, a folder or a file may hold brackets; names of classes and functions have none.
     """
     file, separator, rest = nodeid.partition("::")
     name = _PYTHON_NAME.match(rest)
@@ -66,10 +65,7 @@ def is_recorded(finding: Finding) -> bool:
 
 
 class _Roaming:
-    """The entries of one fingerprint and device that list a finding of any test.
-
-    Entries and findings may be thousands, so the answers are precomputed.
-    """
+    """The entries of one fingerprint and device that list a finding of any test, indexed: there may be thousands."""
 
     def __init__(self) -> None:
         self.keys: set[Key] = set()
@@ -114,7 +110,7 @@ class Judge:
     def find_for_update(self, finding: Finding, test: str, fixture: str | None) -> tuple[KnownLeak | None, str]:
         """Return the entry that an update changes (None: it adds an entry), and the initial reason.
 
-        A leaking fixture always gets its own entry: unlike a test, it cannot have been charged because of test order.
+        A leaking fixture gets its own entry: it cannot have been charged because of test order.
         """
         own, roaming = self._listing(finding, test, fixture)
         largest = self._largest(roaming)
@@ -155,10 +151,9 @@ class Judge:
         return own, [self._roaming[mark, device] for mark in marks if (mark, device) in self._roaming]
 
     def settle(self, findings: Sequence[Finding], test: str, fixture: str | None) -> tuple[Finding, ...]:
-        """Return the findings of one test or fixture, with `known` set on those that the baseline lists.
+        """Return the findings of one test or fixture, with `known` set on those alone that the baseline lists.
 
-        Marks of an earlier baseline are removed first. Several findings of one entry count as one leak: their sizes are
-        added up per device before they are compared.
+        Findings of one entry count as one leak: their sizes are added up per device before they are compared.
         """
         findings = [_restored(finding) for finding in findings]
         entries = [self.find(found, test, fixture) if is_recorded(found) else None for found in findings]

@@ -52,7 +52,7 @@ class Seen(NamedTuple):
     Attributes:
         gone: ids of tests, as in entries, that are missing from a file that was collected whole.
         partial: ids of tests of which some parameters did not run.
-        fixtures: wider fixtures that were set up and torn down, each as its place and name.
+        fixtures: higher-scoped fixtures that were set up and torn down, each as its place and name.
     """
 
     gone: frozenset[str] = frozenset()
@@ -77,13 +77,8 @@ def apply_baseline(report: RunReport, baseline: Baseline, seen: Seen | None = No
     earlier baseline do not count.
 
     An entry is stale if every test of its function that ran was checked in its last attempt and no finding of the run
-    matches, or if its file was collected without it. Without `seen`, entries of fixtures and of vanished tests are
-    stale where the report already says so.
-
-    Args:
-        report: the run.
-        baseline: the known leaks.
-        seen: what else the run knows; None where there is only the report.
+    matches, or if its file was collected without it. Without `seen`, which has what the report lacks, entries of
+    fixtures and of vanished tests are stale where the report already says so.
     """
     judge = Judge(baseline)
     tests = tuple(_settled_test(record, judge) for record in report.tests)

@@ -77,10 +77,7 @@ class Comparison:
 
 
 def compare_reports(old: RunReport, new: RunReport, tolerance: float = TOLERANCE) -> Comparison:
-    """Compare two reports, whose leaks may differ by a share of the old size (`tolerance`).
-
-    Attempts of one test are merged first, as `merge` does.
-    """
+    """Compare two reports, with a test's attempts merged. Sizes may differ by the share `tolerance` of the old size."""
     old, new = merge_reports([old]), merge_reports([new])
     before, after = _leaks(old), _leaks(new)
     verdicts_before = {test.nodeid: test.verdict for test in old.tests}

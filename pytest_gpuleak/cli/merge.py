@@ -1,8 +1,7 @@
 """Merge reports of shards, ranks or retries.
 
-Of several records of one test the gravest verdict counts (leaked, allowed, noted, clean, unchecked), of equal ones the
-later. So a clean retry settles a test that could not be checked, but does not clear a leak. The findings of checked
-attempts are united.
+Of several records of one test the gravest verdict counts, of equal verdicts the later. So a clean retry settles a test
+that could not be checked, but does not clear a leak. The findings of checked attempts are united.
 """
 
 from __future__ import annotations
@@ -37,10 +36,7 @@ _ADDED_UP = ("budgets_unchecked", "rerun")
 
 
 def merge_reports(reports: Iterable[RunReport], names: Sequence[str] = ()) -> RunReport:
-    """Merge reports, earlier ones first, into one with one record a test, in the order of first appearance.
-
-    `reports` are taken one at a time, so a generator keeps memory low. `names` are for messages on incomplete reports.
-    """
+    """Merge reports, earlier ones first, into one record a test. `names` are for messages on incomplete reports."""
     merger = Merger()
     for index, report in enumerate(reports):
         merger.add(report, names[index] if index < len(names) else f"report {index + 1}")
@@ -149,8 +145,7 @@ def merge_fixtures(earlier: FixtureRecord, later: FixtureRecord) -> FixtureRecor
 def unite_findings(earlier: Sequence[Finding], later: Sequence[Finding]) -> tuple[Finding, ...]:
     """Unite findings with the same kind, device and fingerprint: the graver counts, of equal ones the larger.
 
-    Fingerprints have no digits, so `app.layer1` and `app.layer2` share one, and a test may have findings on both.
-    Findings of each side are therefore ranked, and those of equal rank are united.
+    `app.layer1` and `app.layer2` share a fingerprint, so the findings of each side are ranked, and equal ranks united.
     """
     groups: dict[tuple[str, str, str], tuple[list[Finding], list[Finding]]] = defaultdict(lambda: ([], []))
     for side, findings in enumerate((earlier, later)):
@@ -182,10 +177,7 @@ def _moment(text: str) -> datetime.datetime:
 
 
 class _Stale:
-    """Entries that some report calls stale and no other report that could tell contradicts.
-
-    A report can tell if it counts stale entries and has checked a test of the entry's function.
-    """
+    """Entries that some report calls stale and no report contradicts that has checked a test of their function."""
 
     def __init__(self) -> None:
         self.judged = False

@@ -44,10 +44,7 @@ class Unusable(click.ClickException):
 
 
 def say(lines: Iterable[str], *, error: bool = False) -> None:
-    """Write lines to standard output or standard error. A reader that has gone is no error.
-
-    Colours reach a terminal alone, and none where ``NO_COLOR`` is set (https://no-color.org).
-    """
+    """Write lines, in colour to a terminal without ``NO_COLOR`` (no-color.org). A reader that has gone is no error."""
     stream: TextIO | None = sys.stderr if error else sys.stdout
     if stream is None:  # closed before the program started
         return

@@ -19,10 +19,7 @@ _BLOCK = 64
 
 
 class PackedTests:
-    """A list of tests' records with replaceable items.
-
-    As objects, the records of 200,000 tests take some 250 MB.
-    """
+    """A list of tests' records with replaceable items. As objects, 200,000 records take some 250 MB."""
 
     def __init__(self) -> None:
         self._blocks: list[bytes] = []

@@ -51,7 +51,7 @@ class FixtureCheck:
 
     @property
     def records(self) -> list[FixtureRecord]:
-        """The fixtures that left something, each once."""
+        """Return the fixtures that left something, each once."""
         return _merged([*self._by_place.values(), *self._of_processes])
 
     def check(self, setups: list[OwnedSetup]) -> None:
@@ -128,8 +128,8 @@ class FixtureCheck:
     def _judge_processes(self, place: FixturePlace, policy: Policy, left: Sequence[Any]) -> None:
         """Judge what a setup has left running.
 
-        A process whose handle a module or class keeps is a helper that a library starts once and reuses; any other
-        process was not ended by the fixture. Another process of a program that an earlier setup has left is growth.
+        A process whose handle a module or class keeps is a helper that a library reuses. Another process of a program
+        that an earlier setup has left is growth.
         """
         from pytest_gpuleak.explain.process_handles import holders_of
 
@@ -181,7 +181,6 @@ class _History:
 
 
 def _merged(records: list[FixtureRecord]) -> list[FixtureRecord]:
-    """Merge the records of the same fixture."""
     merged: dict[tuple[str, str, str], FixtureRecord] = {}
     for record in records:
         key = (record.name, record.scope, record.baseid)

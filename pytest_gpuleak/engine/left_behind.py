@@ -1,7 +1,4 @@
-"""Keep the account of the session: who left what, and what is still there. Weak handles and plain data only.
-
-It is filled while tests run and read when memory has run out. All sizes are bytes.
-"""
+"""Record who left what in this session, by weak handles and plain data, for when memory runs out. Sizes are bytes."""
 
 from __future__ import annotations
 
@@ -18,7 +15,7 @@ if TYPE_CHECKING:
     from pytest_gpuleak.model.readings import ArrayReading
 
 LEAST_SWEPT: Final = 256
-"""Entries from which dead entries are removed; again whenever the account has doubled, for constant cost per entry."""
+"""Entries from which dead entries are removed, and again after each doubling, for constant cost per entry."""
 
 MAX_HOLDERS: Final = 3
 """Holders named with an owner: the holders with the most bytes."""
@@ -26,7 +23,7 @@ MAX_HOLDERS: Final = 3
 
 @dataclasses.dataclass(frozen=True)
 class Left:
-    """Memory that one owner (a test's nodeid, or a name by `owner_of`) has left on one device and that is still there.
+    """Memory that an owner (a test's nodeid, or a name by `owner_of`) has left on a device and that is still there.
 
     `count` is the number of storages; `holders` are texts, by descending bytes, at most `MAX_HOLDERS`.
     """
@@ -86,10 +83,7 @@ class LeftBehind:
 
 
 def active_fixtures(setups: Iterable[OwnedSetup], readings: Mapping[int, ArrayReading]) -> list[Left]:
-    """Return what active higher-scoped fixtures hold, in the rows of `LeftBehind.alive`.
-
-    `readings` are the live arrays by the key of their storage, since a setup's weak handles have no sizes.
-    """
+    """Return what active fixtures hold; sizes come from `readings` by storage, since weak handles have none."""
     found: list[tuple[str, str, int, str]] = []
     met: set[int] = set()
     for setup in setups:
@@ -109,7 +103,6 @@ def owner_of(place: FixturePlace) -> str:
 
 
 def _summed(parts: Iterable[tuple[str, str, int, str]]) -> list[Left]:
-    """Sum (owner, device, bytes, holder) by owner and device."""
     sizes: dict[tuple[str, str], list[int]] = defaultdict(list)
     held: dict[tuple[str, str], dict[str, int]] = defaultdict(dict)
     for owner, device, size, holder in parts:

@@ -133,30 +133,27 @@ class RunTracker:
         return self.ownership.released()
 
     def setup_begins(self, fixture: FixtureKey, place: FixturePlace, policy: Policy) -> None:
-        """See `FixtureEvents`."""
+        """Pass on the event."""
         for listener in self._listeners:
             listener.setup_begins(fixture, place, policy)
 
     def setup_ends(self, fixture: FixtureKey, duration_s: float, *, failed: bool) -> None:
-        """See `FixtureEvents`."""
+        """Pass on the event."""
         for listener in reversed(self._listeners):
             listener.setup_ends(fixture, duration_s, failed=failed)
 
     def teardown_begins(self, fixture: FixtureKey) -> None:
-        """See `FixtureEvents`."""
+        """Pass on the event."""
         for listener in self._listeners:
             listener.teardown_begins(fixture)
 
     def teardown_ends(self, fixture: FixtureKey) -> None:
-        """See `FixtureEvents`."""
+        """Pass on the event."""
         for listener in reversed(self._listeners):
             listener.teardown_ends(fixture)
 
     def why_blind(self, nodeid: str, *, look: bool = False) -> str:
-        """Tell why checking has ended, because walking the heap could crash the process; empty while it goes on.
-
-        `look` examines `sys.modules` for frameworks now; otherwise what is known counts.
-        """
+        """Tell why checking has ended (walking the heap could crash); `look` examines `sys.modules` now."""
         if look:
             array_types(self.frameworks.arrays)
         why = self.frameworks.broken

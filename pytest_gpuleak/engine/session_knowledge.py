@@ -20,7 +20,7 @@ class SessionKnowledge:
         root: the folder that paths are shown relative to: pytest's rootdir.
         safeguards: keep the check from harming the run.
         worker: the xdist worker's id, or ``main``.
-        snapshots: the folder for snapshots of the allocator; None: none are written.
+        snapshots: the folder for snapshots of the allocator, if any are written.
         notes_are_read: whether findings that fail nothing are shown or written, so that their holders are searched for.
     """
 
@@ -41,14 +41,14 @@ class SessionKnowledge:
 
     @cached_property
     def culprits(self) -> Culprits:
-        """What held leaked arrays so far in this session."""
+        """Return the holders of leaked arrays so far in this session."""
         from pytest_gpuleak.explain.known_culprits import Culprits
 
         return Culprits()
 
     @cached_property
     def left_behind(self) -> LeftBehind:
-        """Who left what."""
+        """Return the account of who left what."""
         from pytest_gpuleak.engine.left_behind import LeftBehind
 
         return LeftBehind()

@@ -14,12 +14,12 @@ _Answer = TypeVar("_Answer")
 
 
 class Stage(NamedTuple):
-    """Describe one step of the check that may fail.
+    """One step of the check that may fail.
 
     Attributes:
         name: the step, as a subject: ``the search for holders``.
         then: what a failure means for the verdicts.
-        blinds: whether what a test left may be missed: a test without findings is then unchecked, not clean.
+        blinds: whether what a test left may be missed, so that a test without findings is unchecked, not clean.
         of_session: whether a failure is the session's and no test's.
     """
 
@@ -57,16 +57,15 @@ class Safeguards(Protocol):
     """Keep the check from harming the run: note the error of a stage, and bound each wait."""
 
     def guard(self, stage: Stage, nodeid: str | None = None, code: CodeType | None = None) -> Guard:
-        """Return the context that a stage runs in.
+        """Return the context that a stage runs in, for a test or fixture (``baseid::name``); None: the checked test.
 
-        `nodeid` is the test, or for a fixture ``baseid::name``; None: the test that is being checked. `code` is the
-        user code that is called, for an error without a frame of it (a wrong signature).
+        `code` is the user code that is called, for an error without a frame of it (a wrong signature).
         """
 
     def bounded(self, call: Callable[[], _Answer], what: str, advice: str) -> _Answer:
-        """Call a part of the check that may wait, described by `what`, and return its result.
+        """Return the result of a call, described by `what`, that may wait. Raises CheckTimeoutError if it was stopped.
 
-        `advice` tells what the user can do if it hangs. Raises CheckTimeoutError if it was stopped.
+        `advice` tells what the user can do if it hangs.
         """
 
     def tell(self, line: str) -> None:

@@ -30,8 +30,7 @@ class Subject(Protocol):
     Attributes:
         nodeid: pytest's id of the test, or the function's name.
         counts_running_frames: whether what a running frame holds was left behind. A local variable of a function's
-            caller was; what a frame of pytest or a plugin holds (pytest-flaky: the instance of a TestCase) goes when
-            that frame returns.
+            caller was; what a frame of pytest or a plugin holds goes when that frame returns.
     """
 
     nodeid: str
@@ -68,23 +67,23 @@ class FunctionSubject:
         self.nodeid = getattr(function, "__name__", "block")
 
     def why_not_again(self) -> str:
-        """See `Subject`."""
+        """Return why a block of code is not run again; empty for a function."""
         return "" if self._function is not None else "a block runs once"
 
     def run_again(self, tracing: AbstractContextManager[object], known: FindingsSoFar) -> RerunResult:  # noqa: ARG002
-        """See `Subject`."""
+        """Call the function again; its errors reach the caller."""
         if self._function is not None:
             with tracing:
                 self._function()
         return RerunResult(passed=True)
 
     def confirming(self) -> AbstractContextManager[object]:
-        """See `Subject`."""
+        """Return a context that changes nothing."""
         return contextlib.nullcontext()
 
     def release(self) -> None:
-        """See `Subject`."""
+        """Do nothing: no runner holds anything."""
 
     def settle_steps(self) -> Sequence[SettleStep]:
-        """See `Subject`."""
+        """Return no steps."""
         return ()

@@ -30,10 +30,10 @@ def annotate(finding: Finding, why_unconfirmed: str, shorten: Callable[[str], st
 
 
 def _with_place(holder: Holder, shorten: Callable[[str], str]) -> Holder:
-    from pytest_gpuleak.explain.edge_to_edit import deciding_edge
+    from pytest_gpuleak.explain.edge_to_edit import edge_to_edit
 
     file = None if holder.file is None else shorten(holder.file)
-    return dataclasses.replace(holder, file=file, deciding=deciding_edge(holder))
+    return dataclasses.replace(holder, file=file, deciding=edge_to_edit(holder))
 
 
 def _with_short_place(part: Contribution, shorten: Callable[[str], str]) -> Contribution:

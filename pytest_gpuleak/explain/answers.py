@@ -100,7 +100,6 @@ class Answers:
 
 
 def _announce(forests: dict[int, Forest], writer: Writer, deadline: Deadline) -> None:
-    """Tell the writer all references that it will have to name."""
     met: dict[int, set[int]] = {id(forest): set() for forest in forests.values()}
     for target, forest in forests.items():
         known = met[id(forest)]

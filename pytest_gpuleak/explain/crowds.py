@@ -1,8 +1,7 @@
-"""Who keeps very many objects alive: a sample is explained, and the rest is found from the sample's roots.
+"""Explain who keeps very many objects alive (a replay buffer of 50,000 tensors): a sample, and what hangs on its roots.
 
-A replay buffer holds 50,000 similar tensors. The sample is explained as any few objects are. A walk down from its roots
-tells which other targets hang there, and what it does not meet gives the next sample. The reasons are in
-docs/developing/performance.md.
+A walk down from the sample's roots finds which other targets hang there; those that it does not meet give the next
+sample. docs/developing/performance.md has the reasons.
 """
 
 from __future__ import annotations
@@ -70,8 +69,6 @@ def explain_crowd(
 
 
 class _Crowd:
-    """The state of one look at very many targets."""
-
     def __init__(
         self,
         targets: Sequence[object],
@@ -139,7 +136,6 @@ class _Crowd:
         sample.clear()
 
     def _walk(self, top: object, explanation: Explanation) -> None:
-        """Give an explanation to the targets without one that can be reached from an object."""
         wanted, untouchable = self._wanted, self._untouchable
         room = OBJECTS_A_TARGET * len(self._targets)
         met = {id(top)}

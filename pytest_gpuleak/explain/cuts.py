@@ -32,11 +32,10 @@ _LAYOUTS: Final = own_layouts()
 
 
 def cuts_of(root: Root, chain: Sequence[object]) -> tuple[Cut, ...]:
-    """Return the references that a reader would remove.
+    """Return the references to remove: the first entry of a container that can shrink, else the last reference.
 
-    The first entry of a container that can shrink, else the last reference. Parts of a module are passed over:
-    the reader lets go of the whole module. An attribute is one reference to a reader and may be two to the collector,
-    which shows the object, its ``__dict__``, or both.
+    Parts of a module are passed over: the reader lets go of the whole module. One attribute may be two references to
+    the collector, which shows the object, its ``__dict__``, or both.
     """
     if len(chain) == 1:
         namespace = safe_access.module_dict(safe_access.loaded_module(root.module or ""))
@@ -69,7 +68,6 @@ def _chosen(chain: Sequence[object]) -> int:
 
 
 def _structure(chain: Sequence[object]) -> set[int]:
-    """Return the ids of the dicts in which the modules of a chain keep attributes and parts."""
     found: set[int] = set()
     for value in chain:
         for layout in _LAYOUTS:

@@ -59,8 +59,6 @@ class Places:
 
 
 class _Definitions:
-    """Lines of all assignments and definitions in a source, found in one pass."""
-
     def __init__(self, source: str) -> None:
         self._places: dict[tuple[bool, str], list[int]] = {}
         self._line_starts = [0]

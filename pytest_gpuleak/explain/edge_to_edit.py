@@ -31,7 +31,7 @@ SHOWN_AT_ENDS: Final = 4
 """References shown at either end of a shortened path."""
 
 PART_MARKS: Final = tuple(layout.mark for layout in own_layouts())
-"""One of these ends the label of an edge from a module to its own submodule, parameter or buffer: structure, not a leak."""
+"""One of these ends the label of an edge from a module to its submodule, parameter or buffer: structure, not a leak."""
 
 OF_FRAMEWORKS: Final = own_packages()
 """How the labels of types begin that are a framework's own."""
@@ -53,16 +53,14 @@ _LIBRARIES: Final = frozenset(
 )
 
 
-def deciding_edge(holder: Holder) -> int | None:
+def edge_to_edit(holder: Holder) -> int | None:
     """Return the index in ``holder.path`` of the reference to edit; None where it is the root itself.
 
-    Where a leak is one of many entries, the container that grew is the place. From the root on, it is
+    Where a leak is one of many entries, the container that grew is the place. From the root on, the index is that of
 
     1. the first entry of a container that can shrink (a list, a set, a cache, a hook dict), except keys that read like
     a field's name (``['loss']``); 2. else the first such field; 3. else the last attribute or variable of the user's
-    own code.
-
-    Containers of a framework's own structure (an optimiser's groups, a `Sequential`) are passed over; hooks are not.
+    own code. A framework's own containers (an optimiser's groups, a `Sequential`) are passed over; hooks are not.
     """
     field: int | None = None
     attribute: int | None = None
@@ -81,7 +79,7 @@ def deciding_edge(holder: Holder) -> int | None:
 
 
 def _is_entry(path: Sequence[PathStep], index: int, before_is: bool) -> bool:
-    """Tell whether a reference is an item that the user can remove; `before_is` tells this of the one before it."""
+    """Tell whether a reference is an item that the user can remove; `before_is` tells it of the reference before."""
     step = path[index]
     if _ITEM.fullmatch(step.edge) is None or step.type in _FIXED or step.type.endswith(PART_MARKS):
         return False
@@ -97,7 +95,6 @@ def _is_entry(path: Sequence[PathStep], index: int, before_is: bool) -> bool:
 
 
 def _is_users(label: str) -> bool:
-    """Tell whether the label of an attribute's reference names the user's own code."""
     if label.startswith(_CODE):
         return True
     package, dot, _ = label.partition(".")
@@ -107,9 +104,9 @@ def _is_users(label: str) -> bool:
 
 
 def with_text(holder: Holder) -> Holder:
-    """Return a holder with the text of its path appended, shortened in the middle where it is long.
+    """Return a holder with its path's text appended: both ends and the reference to edit where it is long.
 
-    Both ends and the reference to edit stay. The middle of a path longer than `MAX_PATH` is removed too.
+    The middle of a path longer than `MAX_PATH` is removed from the path too.
     """
     path = holder.path
     if len(path) > MAX_PATH:
@@ -121,7 +118,7 @@ def with_text(holder: Holder) -> Holder:
         return holder
     text = holder.text + "".join(edges)
     if len(edges) > MAX_EDGES or len(text) > MAX_TEXT:
-        pieces = _pieces(edges, deciding_edge(holder))
+        pieces = _pieces(edges, edge_to_edit(holder))
         text = holder.text + "".join([piece for _, piece in pieces])
     return dataclasses.replace(holder, text=text)
 
@@ -132,7 +129,7 @@ def omitted_edges(count: int) -> str:
 
 
 def _pieces(edges: Sequence[str], marked: int | None) -> list[tuple[int | None, str]]:
-    """Return references with their indices; a piece without an index counts those omitted in the middle."""
+    """Pair references with their indices; a piece without an index counts those omitted in the middle."""
     shown: list[tuple[int | None, str]] = []
     omitted = 0
     for index, edge in enumerate(edges):

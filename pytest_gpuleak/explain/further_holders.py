@@ -1,7 +1,6 @@
-"""Further holders: what would still keep an array if the first holder let go of it.
+"""Find further holders: what would still keep an array if the first holder let go of it.
 
-A tensor that a list and a cache both hold is freed by neither edit alone. The search is repeated without the references
-that the earlier answers would have the reader remove, until it finds nothing else.
+The search is repeated without the references that earlier answers would have the reader remove, until it finds nothing.
 """
 
 from __future__ import annotations
@@ -64,7 +63,6 @@ def _ask(
     cuts: set[Cut],
     found: dict[tuple[str, str], list[Holder]],
 ) -> dict[tuple[str, str], int]:
-    """Search one more holder of each culprit's array, and return the culprits that had one."""
     further = again(some, cuts)
     further.run()
     answers = further.answers()

@@ -1,9 +1,7 @@
 """Recognise repeated culprits without searching the whole heap.
 
-The first test that leaks into a list costs a walk over the whole heap. For later tests the list is known: the objects
-born in the test, which the epoch tells apart, and the content of the known roots are enough. Such an answer counts only
-if every reference to what the test left is accounted for, so that no other holder is missed; else the whole heap is
-searched.
+The objects born in the test, which the epoch tells apart, and the content of the known roots are searched. The answer
+counts only if every reference to what the test left is accounted for, so that no other holder is missed.
 """
 
 from __future__ import annotations
@@ -80,13 +78,7 @@ class Culprits:
         self._rings = False
 
     def remember(self, root: Root, value: object, length: int) -> None:
-        """Remember a root that a search of the whole heap found.
-
-        Args:
-            root: the root.
-            value: the root's object.
-            length: number of objects on the longest path from there to an array.
-        """
+        """Remember a root found by a search of the whole heap; its longest path to an array has `length` objects."""
         if root.rank != EDITABLE:
             return
         known = self._known.pop(root.text, None)
@@ -112,12 +104,8 @@ class Culprits:
     ) -> list[Explanation] | None:
         """Explain the targets if known culprits alone hold them; None where the whole heap must be searched.
 
-        Call it while the collector shows young objects alone, the targets among them.
-
-        Args:
-            targets: the arrays.
-            ignore: ids of the caller's containers that refer to them.
-            frameworks: tell what their native code holds; None: the plugin's own.
+        Call it while the collector shows young objects alone, the targets among them. `ignore` has the ids of the
+        caller's containers; without `frameworks`, the plugin's own tell what their native code holds.
         """
         if not (self._known or self._rings):
             return None
@@ -152,10 +140,7 @@ class Culprits:
         return explanations if all(found.holder.root == RING_ROOT for found in explanations) else None
 
     def _older(self, young: Collection[int]) -> dict[int, list[Any]]:
-        """Return, by referent's id, the objects below the known roots that refer to it, once a reference.
-
-        Objects below those in `young` are left out: the collector shows them.
-        """
+        """Return, by referent's id, the referrers below the known roots that are not `young`, once a reference."""
         found: dict[int, list[Any]] = {}
         pending: deque[tuple[Any, int]] = deque()
         for known in self._known.values():
@@ -189,8 +174,8 @@ def _accounted_for(
 ) -> bool:
     """Tell whether every reference to the young objects of the graph comes from the graph or a known root.
 
-    A module's dict accounts for references of its known names alone. A container may be young and below a known root:
-    its name was bound in the test, or it was empty before (empty dicts are not tracked).
+    A module's dict accounts for its known names alone. A young container below a known root was bound in the test, or
+    was empty before (empty dicts are not tracked).
     """
     objects = search.objects
     ours = Counter(map(id, chain(targets, chain.from_iterable(older.values()))))
@@ -216,7 +201,7 @@ def _accounted_for(
 def _owned_by_native_code(frameworks: Sequence[ReferenceFinder]) -> Callable[[object, bool], bool]:
     """Return a function of an object, and whether it is an array, that tells whether native code may own it.
 
-    An array that no framework counts the owners of has none beside its Python object.
+    An array whose owners no framework counts has no owner beside its Python object.
     """
     count = owner_counter(frameworks)
 

@@ -1,7 +1,7 @@
-"""The objects that take much memory and are new, and who holds them: what the collector does not show of a leak.
+"""Find new objects that take much memory, and who holds them.
 
-Bytes, bytearrays, NumPy arrays, long lists and the like are found by a walk over the whole heap before and after, and
-one search explains the largest. In between, ids and sizes are kept, and no object.
+A walk over the whole heap before and after finds bytes, bytearrays, NumPy arrays, long lists and the like; one search
+explains the largest. In between, ids and sizes are kept, and no object.
 """
 
 from __future__ import annotations
@@ -26,29 +26,29 @@ if TYPE_CHECKING:
     from pytest_gpuleak.heap.walk import Batch
 
 MIN_BYTES: Final = 64 * 1024
-"""Bytes from which an object, or the growth of one, is looked at on its own."""
+"""Smallest object, or growth of an object, that is examined, in bytes."""
 
 BUDGET_S: Final = 4.0
-"""Seconds for one walk over the heap: 650,000 objects (torch imported) took 0.8 s, and over two when the machine was busy."""
+"""Time limit of a walk over the heap, in seconds. 650,000 objects (torch imported) took 0.8 s, over 2 s when busy."""
 
 EXPLAIN_BUDGET_S: Final = 2.0
-"""Seconds for the search for holders."""
+"""Time limit of the search for holders, in seconds."""
 
 MAX_EXPLAINED: Final = 200
-"""Objects whose holder is searched for, largest first, in one search: see `heap.referrers.SCAN_FROM`."""
+"""Objects whose holder is searched, largest first, in one search: see `heap.referrers.SCAN_FROM`."""
 
 MAX_TRAIL: Final = 8
-"""Untracked containers inside each other that are written at either end of a longer way."""
+"""Nested untracked containers that are written at either end of a longer path."""
 
 MAX_PARTS: Final = 10
 """Contributions that are reported."""
 
 
 class LargeObjects:
-    """Notes the large objects of the heap, and tells which are new since.
+    """Record the large objects of the heap, and report which are new since.
 
-    The caller makes the whole heap visible (`Detector.whole_heap`) around `begin` and `end`. Objects of the plugin's
-    own do not count where it can be told by their holder.
+    The caller makes the whole heap visible (`Detector.whole_heap`) around `begin` and `end`. Objects that the plugin
+    holds do not count.
 
     Args:
         maps: whether memory maps count: they are memory of the process, and not of the heap.
@@ -61,7 +61,7 @@ class LargeObjects:
         self._before: dict[int, int] | None = None
 
     def begin(self) -> None:
-        """What is large now is old."""
+        """Record the objects that are large now as old."""
         self._before = None
         walk = HeapWalk(Deadline(self._budget_s))
         with PausedCollector():
@@ -70,7 +70,7 @@ class LargeObjects:
         self._before = sizes if walk.complete else None
 
     def end(self) -> tuple[Contribution, ...]:
-        """What is large and new, largest first, at most `MAX_PARTS`; nothing where `begin` found no end in time."""
+        """Return large new objects, largest first, at most `MAX_PARTS`; none if `begin` ran out of time."""
         before, self._before = self._before, None
         if before is None:
             return ()
@@ -89,7 +89,7 @@ class LargeObjects:
     def _note_grown(
         self, before: dict[int, int], objects: list[object], trails: list[list[object]], grown: dict[int, int]
     ) -> None:
-        """Fill the lists. In a function of its own: the search may leave its callers' frames, with their locals, behind."""
+        """Fill the lists in a frame of its own: the search may leave its callers' frames, with their locals, behind."""
         for batch, found in self._large(HeapWalk(Deadline(self._budget_s))):
             new = [(value, size - before.get(id(value), 0)) for value, size in found if id(value) not in grown]
             new = [(value, more) for value, more in new if more >= MIN_BYTES]
@@ -101,7 +101,7 @@ class LargeObjects:
                     trails.append(_trail(value, owners.get(id(value)), batch))
 
     def _large(self, walk: HeapWalk) -> Iterator[tuple[Batch, list[tuple[object, int]]]]:
-        """The large objects with their sizes, batch by batch, some perhaps repeatedly."""
+        """Yield the large objects with their sizes, batch by batch, some perhaps repeatedly."""
         sizes = Sizes(maps=self._maps)
         for batch in walk.batches():
             found = sizes.large(batch.objects, MIN_BYTES)
@@ -110,11 +110,7 @@ class LargeObjects:
 
 
 class LargeObjectRecorder:
-    """Explains the growth of a counter by the large objects that are new.
-
-    Args:
-        probe: reads the counter.
-    """
+    """Explain the growth of the counter that `probe` reads by the large objects that are new."""
 
     def __init__(self, probe: CounterProbe) -> None:
         self._probe = probe
@@ -122,22 +118,22 @@ class LargeObjectRecorder:
         self._before = 0
 
     def begin_record(self) -> None:
-        """Note the large objects; the caller has made the whole heap visible."""
+        """Record the large objects; the caller has made the whole heap visible."""
         self._large.begin()
         self._before = self._probe.read()
 
     def end_record(self) -> HostGrowth:
-        """Return the growth by the counter, and the large objects that are new."""
+        """Return the counter's growth and the large objects that are new."""
         return HostGrowth(self._probe.read() - self._before, self._large.end())
 
 
 def recorder_of(probe: HostProbe) -> Recorder:
-    """Return what tells a re-run's growth by a probe: the probe itself, or for a counter the large objects behind it."""
+    """Return the recorder of a re-run's growth: the probe itself, or for a counter a recorder of large objects."""
     return LargeObjectRecorder(probe) if isinstance(probe, CounterProbe) else cast("Recorder", probe)
 
 
 def _owners(wanted: set[int], batch: Batch) -> dict[int, int]:
-    """The indices of the parents of some objects of a batch, by the ids of the objects; empty where it has no parents."""
+    """Return the indices of the parents of some of a batch's objects, by the objects' ids; empty without parents."""
     found: dict[int, int] = {}
     if wanted:
         for value, owner in zip(batch.objects, batch.owners, strict=False):
@@ -147,7 +143,7 @@ def _owners(wanted: set[int], batch: Batch) -> dict[int, int]:
 
 
 def _trail(value: object, owner: int | None, batch: Batch) -> list[object]:
-    """The untracked containers around an object, outermost first, and the object itself."""
+    """Return the untracked containers around an object, outermost first, and the object itself."""
     trail = [value]
     place: Batch | None = batch
     while place is not None and place.parents and owner is not None:
@@ -160,7 +156,7 @@ def _trail(value: object, owner: int | None, batch: Batch) -> list[object]:
 def _contributions(
     objects: list[object], trails: list[list[object]], grown: dict[int, int]
 ) -> tuple[Contribution, ...]:
-    """Objects of one type under one holder's root together."""
+    """Sum up objects of the same type below the same root."""
     from pytest_gpuleak.explain.explain import explain
 
     order = sorted(range(len(objects)), key=lambda index: -grown[id(objects[index])])
@@ -186,7 +182,7 @@ def _contributions(
 
 
 def _label(value: Any) -> str:
-    """The type as a reader knows it, and for a memory map what it maps."""
+    """Return the type as a reader knows it, and for a memory map what it maps."""
     label = safe_access.public_label(type(value))
     if not is_map(type(value)):
         return label
@@ -194,7 +190,7 @@ def _label(value: Any) -> str:
 
 
 def _holder(answer: Explanation, trail: list[object], lookups: Lookups) -> Holder:
-    """The holder of the outermost untracked container, and the way on from there; of a very long one its ends."""
+    """Return the holder of the outermost untracked container, with the path on from there; of a long path its ends."""
     holder = answer.holder
     if len(trail) == 1:
         return holder
@@ -211,7 +207,7 @@ def _holder(answer: Explanation, trail: list[object], lookups: Lookups) -> Holde
 
 
 def _edge(parent: Any, child: object, lookups: Lookups) -> str:
-    """How one gets from an untracked container to what it refers to, as one writes it in Python."""
+    """Write in Python the reference from an untracked container to what it holds."""
     if type(parent) is dict:
         key = lookups.key(parent, child)
         return "'s key" if key is None else f"[{safe_access.key_text(key[0])}]"

@@ -1,4 +1,4 @@
-"""The part of a search that asks for what the collector does not show, once nothing visible is left to follow."""
+"""Ask native code for the references that the collector does not show, once nothing visible is left to follow."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ if TYPE_CHECKING:
     from pytest_gpuleak.heap.referrers import Deadline
 
 MAX_ROUNDS: Final = 8
-"""Times that native code is asked: a path may enter C++ and leave it that often."""
+"""Number of times that native code is asked: a path may enter and leave C++ that often."""
 
 MAX_RING_LINKS: Final = 32
-"""Native links from which a ring is looked for."""
+"""Number of native links that are followed in search of a ring."""
 
 
 class NativeReferences:
-    """Asks for hidden referrers, in rounds, the cheap ones first. One a search.
+    """Ask for hidden referrers, in rounds, the cheap questions first. One instance a search.
 
     Args:
         graph: what the search has found; links are added to it.
@@ -40,9 +40,9 @@ class NativeReferences:
         frameworks: tell what their native code holds.
 
     Attributes:
-        known: names of edges that only their finder knows, by the ids of parent and child.
+        known: names of references that only their finder knows, by the ids of parent and child.
         links: the references that were found, as pairs of ids, in their order.
-        hidden: the ids of the objects with a referrer that was not found.
+        hidden: ids of the objects with a referrer that was not found.
     """
 
     def __init__(
@@ -72,11 +72,7 @@ class NativeReferences:
         self.known: dict[tuple[int, int], str] = {}
 
     def ask(self, starts: Iterable[int]) -> tuple[list[int], bool]:
-        """Look for hidden referrers of what was found above the targets `starts`.
-
-        Returns:
-            The ids of the objects to go on from, and whether there was anything new.
-        """
+        """Look for hidden referrers above the targets `starts`; return ids to expand, and whether there were any."""
         self._rounds += 1
         if self._rounds > MAX_ROUNDS:
             return [], False
@@ -103,7 +99,7 @@ class NativeReferences:
         return self._take_in(links), bool(links)
 
     def leave_out_heap(self) -> None:
-        """Ask the frameworks alone: no ring is closed by what only a walk over the whole heap shows."""
+        """Ask the frameworks alone. No ring is closed by a reference that only a walk over the whole heap shows."""
         self._heap_walked = True
 
     def _take_census(self) -> None:
@@ -115,15 +111,15 @@ class NativeReferences:
         self._counted.update(map(id, chain.from_iterable((self._targets, *lists))))
 
     def may_close_rings(self, targets: Sequence[object]) -> bool:
-        """Whether a ring through native code may keep one of the targets alive."""
+        """Tell whether a ring through native code may keep one of the targets alive."""
         return any(framework.may_close_rings(targets) for framework in self._frameworks)
 
     def root_of(self, value: object) -> str:
-        """What native code uses an object for that it alone holds, in words; empty if unknown."""
+        """Describe what native code uses an object for that it alone holds; empty if unknown."""
         return next(filter(None, (framework.root_of(value) for framework in self._frameworks)), "")
 
     def _walk_heap(self, wanted: Sequence[object]) -> list[Link]:
-        """Links that only a walk over the whole heap shows: the dearest, and so the last."""
+        """Return links that only a walk over the whole heap shows. It is expensive, so it comes last."""
         links: list[Link] = []
         if wanted:
             local_values = self._roots.local_values()
@@ -132,7 +128,7 @@ class NativeReferences:
         return [link for link in links if (id(link.parent), id(link.child)) not in self._known]
 
     def _take_in(self, links: Sequence[Link]) -> list[int]:
-        """Add links to the graph; the objects on them that must be expanded."""
+        """Add links to the graph, and return the ids of the objects on them that must be expanded."""
         graph = self._graph
         new: dict[int, None] = {}
         for link in links:
@@ -150,11 +146,11 @@ class NativeReferences:
         return list(new)
 
     def kept_by_rings(self) -> set[int]:
-        """The ids of all that rings through native code keep alive; empty where there is none."""
+        """Return the ids of all that rings through native code keep alive; empty without such a ring."""
         return self._graph.below(self.on_short_rings(len(self._graph.objects)))
 
     def on_short_rings(self, limit: int) -> list[int]:
-        """The ids of the objects on rings through native code of at most `limit` objects."""
+        """Return the ids of the objects on rings through native code of at most `limit` objects."""
         found: dict[int, None] = {}
         for parent, child in list(self.links)[:MAX_RING_LINKS]:
             half = self._graph.chain_from(child, parent, len(self._graph.objects))
@@ -163,14 +159,11 @@ class NativeReferences:
         return list(found)
 
     def ring(self, target: int, above: set[int]) -> list[int]:
-        """The ids on a ring through native code that keeps a target alive; empty where there is none.
+        """Return the ids on a ring through native code that keeps a target alive; empty without such a ring.
 
-        From where the way to the target leaves the ring, round to there, and down to the target. Of several the
-        shortest, and of these the one whose types sort first: the same whatever else is alive.
-
-        Args:
-            target: the id of the target.
-            above: the ids of the objects from which it can be reached.
+        They begin where the path to the target leaves the ring, go round to there, and down to the target. Of several
+        rings the shortest counts, then the first by its types' names: the same whatever else is alive. `above` has the
+        ids of the objects from which the target can be reached.
         """
         graph = self._graph
         links = [link for link in self.links if above.issuperset(link)]
@@ -184,14 +177,13 @@ class NativeReferences:
         return min(found, key=self._order, default=[])
 
     def _order(self, ring: Sequence[int]) -> tuple[int, list[str]]:
-        """What makes one ring come before another."""
         return len(ring), [safe_access.class_label(type(self._graph.objects[node])) for node in ring]
 
     @property
     def unexplained(self) -> bool:
-        """Whether there are references that neither the collector nor native code has accounted for."""
+        """Tell whether neither the collector nor native code has accounted for some references."""
         return self._unexplained
 
     def nearest_hidden(self, target: int) -> list[int]:
-        """The ids down to a target from the nearest object with a referrer that was not found; empty where none has."""
+        """Return the ids from the nearest object with a missing referrer down to a target; empty if none has."""
         return self._graph.chain_to_any(target, self.hidden)

@@ -12,7 +12,7 @@ from pytest_gpuleak.explain.edge_to_edit import (
     MAX_EDGES,
     MAX_TEXT,
     SHOWN_AT_ENDS,
-    deciding_edge,
+    edge_to_edit,
     omitted_edges,
     with_text,
 )
@@ -34,8 +34,7 @@ if TYPE_CHECKING:
     from pytest_gpuleak.model.findings import HolderKind
 
 FULL_EDGES: Final = 100_000
-"""References that one search writes in paths longer than `MAX_EDGES`. Of further long paths only the ends are written.
-"""
+"""References that a search writes in paths longer than `MAX_EDGES`; of further long paths only the ends."""
 
 MAX_ROOT_EDGES: Final = 40
 """References in the name of a root that is itself at the end of a path, such as a cache in an object."""
@@ -113,7 +112,6 @@ class Writer:
         return with_text(Holder(kind, root, text, tuple(steps), None, None))
 
     def _heading(self, line: Line, root: Root, first: object) -> _Heading:
-        """Return the root as it is written above a path, and the references that follow."""
         steps = line.steps
         kind, text = root.kind, root.text
         file, number = root.file, root.line
@@ -153,7 +151,7 @@ class Writer:
         return _Heading(kind, root_text, text, steps, file, number)
 
     def _abridged(self, way: Way, reached: Reached, root: Root, first: object) -> Holder:
-        """Return the holder for a long path, with the references at both ends alone."""
+        """Return the holder for a long path, with only the references at both ends."""
         heading = self._heading(_ends(way, reached), root, first)
         return _holder(heading, [PathStep(step.text, step.label) for step in heading.steps])
 
@@ -170,13 +168,13 @@ class Writer:
             if begin >= SHOWN_AT_ENDS:
                 head = [PathStep(step.text, step.label) for step in heading.steps[:begin]]
                 shown = head[:SHOWN_AT_ENDS]
-                deciding = deciding_edge(Holder(heading.kind, heading.root, "", tuple(head)))
+                marked = edge_to_edit(Holder(heading.kind, heading.root, "", tuple(head)))
                 # Of attributes the last one is to be edited, and it lies at the other end.
-                if deciding is not None and deciding >= SHOWN_AT_ENDS and not head[deciding].edge.startswith("."):
-                    if deciding > SHOWN_AT_ENDS:
-                        shown.append(PathStep(omitted_edges(deciding - SHOWN_AT_ENDS), ""))
-                    shown.append(head[deciding])
-                    lost = begin - deciding - 1
+                if marked is not None and marked >= SHOWN_AT_ENDS and not head[marked].edge.startswith("."):
+                    if marked > SHOWN_AT_ENDS:
+                        shown.append(PathStep(omitted_edges(marked - SHOWN_AT_ENDS), ""))
+                    shown.append(head[marked])
+                    lost = begin - marked - 1
                 else:
                     lost = begin - SHOWN_AT_ENDS
                 long = _LongHead(heading, shown, lost, (way.head, reached.met, root))

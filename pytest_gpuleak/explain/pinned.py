@@ -1,8 +1,7 @@
 """Tell an exception that user code keeps from one that a failed test left behind.
 
-The first is a holder like any other. The second is kept by pytest until its reports are written, and no test is to
-blame. The traceback tells them apart: it begins in the frame that caught the exception, and the test runner catches a
-failed test's.
+The first is a holder like any other; pytest keeps the second until its reports are written, and no test is to blame.
+The traceback of the second begins in the test runner's frame, which caught it.
 """
 
 from __future__ import annotations
@@ -17,17 +16,13 @@ if TYPE_CHECKING:
     from pytest_gpuleak.model.findings import HolderKind
 
 _RUNNERS: Final = ("_pytest", "pluggy", "unittest")
-"""Packages whose frames catch what a test raises (_pytest/runner.py, CallInfo.from_call; unittest/case.py, _Outcome).
-"""
+"""Packages whose frames catch a test's error (_pytest/runner.py, CallInfo.from_call; unittest/case.py, _Outcome)."""
 
 _INFO: Final = "_pytest._code.code.ExceptionInfo"
 
 
 def left_by_failure(line: Line, kind: HolderKind) -> tuple[int, Any] | None:
-    """Return a failed test's exception, or bare traceback, that a path goes through, with its position.
-
-    None where there is none, and where user code keeps the exception.
-    """
+    """Return a failed test's exception or traceback on a path, with its position; None where user code keeps it."""
     if kind == "frame":
         return line.met.pinned
     if kind not in ("fixture", "thread"):
@@ -43,10 +38,7 @@ def left_by_failure(line: Line, kind: HolderKind) -> tuple[int, Any] | None:
 
 
 def _is_users_value(line: Line) -> bool:
-    """Tell whether the path leads through a fixture's value or a test class's instance.
-
-    Values of pytest's own classes (`pytestconfig`) lead to whatever pytest keeps, and do not count.
-    """
+    """Tell whether a path leads through a fixture's value (not pytest's own `pytestconfig`) or a test's instance."""
     edges = [step.text for step in line.steps[:2]]
     if edges[:1] == ["._instance"] or edges == ["._obj", ".__self__"]:
         return True

@@ -1,4 +1,4 @@
-"""The objects of this process that stand for a child, and the lines that start one. Loaded where a process was left."""
+"""Find this process's objects that represent a child, and the lines that start a child."""
 
 from __future__ import annotations
 
@@ -18,21 +18,19 @@ if TYPE_CHECKING:
     from pytest_gpuleak.model.findings import Holder, Origin
 
 CLASSES = (("subprocess", "Popen", "_execute_child"), ("multiprocessing.process", "BaseProcess", "start"))
-"""Module, class, and the method that starts the process: of every object that stands for a child."""
+"""Module, class, and the method that starts the process, for all classes whose objects represent a child."""
 
 TABLES = (("subprocess", "_active"), ("multiprocessing.process", "_children"))
-"""Module and name of the library's own tables of children."""
+"""Module and name of the standard library's own tables of children."""
 
 SEARCH_S = 1.0
-"""Seconds that the search for who holds the handles may take."""
+"""Time limit of the search for holders of the handles, in seconds."""
 
 
 def holders_of(pids: set[int], but: Collection[str] = ()) -> dict[int, Holder | None]:
-    """Find who holds the objects that stand for these children, by pid; None for a child that nothing stands for.
+    """Find who holds the objects that represent these children, by pid; None for a child without such an object.
 
-    Args:
-        pids: the children.
-        but: kinds of holders that do not count.
+    Holders whose kind is in `but` do not count.
     """
     from pytest_gpuleak.explain.explain import explain
 
@@ -51,7 +49,7 @@ def holders_of(pids: set[int], but: Collection[str] = ()) -> dict[int, Holder | 
 
 
 def _tables() -> Iterator[int]:
-    """The ids of the library's own tables of children: they hold each, and nothing of a user's is behind it."""
+    """Yield the ids of the library's own tables of children: they hold every child, and no user's edit removes it."""
     for module, name in TABLES:
         yield id(getattr(sys.modules.get(module), name, None))
 
@@ -71,7 +69,6 @@ def _handles(pids: set[int]) -> Iterator[tuple[int, object]]:
 
 
 def _loaded() -> list[tuple[str, type, str]]:
-    """The classes whose modules the tests have imported."""
     found = []
     for module, name, method in CLASSES:
         kind = vars(sys.modules[module]).get(name) if module in sys.modules else None
@@ -82,11 +79,7 @@ def _loaded() -> list[tuple[str, type, str]]:
 
 @contextlib.contextmanager
 def noting_starts(is_user_file: Callable[[str], bool]) -> Iterator[Mapping[int, Origin]]:
-    """Within it, note the first user's line on the stack that starts a child, by the child's pid.
-
-    Args:
-        is_user_file: whether a source file is the user's own.
-    """
+    """Record, within the context, the first line of a user's file on the stack that starts a child, by its pid."""
     table = OriginTable(is_user_file)
     replaced: list[tuple[type, str, Any, Any]] = []
     try:

@@ -202,7 +202,6 @@ class _Neighbours:
 
 
 def _reach(starts: Iterable[int], neighbours: _Neighbours) -> list[int]:
-    """Return what can be reached from `starts`, themselves included, nearest first."""
     order = list(dict.fromkeys(starts))
     seen = set(order)
     for node in order:  # it grows meanwhile
@@ -218,9 +217,8 @@ class Forest:
 
     Attributes:
         roots: the roots, by the ids of the objects that they are attached to.
-        distance: references from the root to each object.
         above: the object through which each is reached; None at the beginning of a path.
-        top: the object at the beginning of each one's path.
+        top: the object at the beginning of each object's path; `distance` references lie in between.
         complete: whether everything below the roots was met.
     """
 

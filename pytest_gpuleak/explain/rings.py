@@ -1,9 +1,8 @@
 """Find rings through C++ that keep a tensor beside the root that was found: emptying the root frees nothing.
 
-A parameter in a global store whose gradient was made with ``create_graph=True`` is held twice: by the store, and by the
-ring parameter, ``.grad``, graph, parameter, which lies in C++ where no collector looks. So the reference that a reader
-would remove is ignored and the tensor's holders are searched again. If that finds a ring, the ring is the holder and
-the root a further one.
+A parameter in a global store whose gradient was made with ``create_graph=True`` is held by the store, and by the ring
+parameter, ``.grad``, graph, parameter in C++. So the reference that a reader would remove is ignored and the holders
+are searched again. A ring found so becomes the holder, and the root a further one.
 """
 
 from __future__ import annotations
@@ -43,11 +42,11 @@ def behind_rings(
     """Return `found`, with the ring as the holder of each target that a ring also keeps alive.
 
     Args:
-        search: the search that has found the roots.
+        search: the search that has found the roots of `targets`.
         targets: what it was made for.
         found: one explanation a target.
         cuts: references that do not count: those by which further holders were found.
-        budget_s: seconds after which no more is looked for.
+        budget_s: time limit, in seconds.
     """
     if budget_s <= 0 or not search.may_close_rings(targets):
         return found
@@ -74,7 +73,7 @@ def behind_rings(
 
 
 def _let_go(root: Root, chain: Sequence[object], leaked: Collection[int]) -> tuple[Cut, ...]:
-    """Return the references by which the root holds the first leaked array on the path: below it, all is leaked."""
+    """Return the references by which the root holds the first leaked array on the path: all below it is leaked."""
     first = next(index for index, value in enumerate(chain) if id(value) in leaked)
     return cuts_of(root, chain[: first + 1])
 

@@ -1,7 +1,6 @@
 """Explain targets that no root leads to: held by C++, by a ring through C++, by a cycle, or not found out.
 
-A few targets are asked about one by one. For thousands that would take a walk over the whole graph for each, so the
-paths down to them are found together.
+A few targets are examined one by one. For thousands, the paths down to them are found together in one walk.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ MAX_EDGES: Final = 24
 """References shown of a path that ends at no root."""
 
 MAX_BY_ITSELF: Final = 64
-"""Targets that are asked about one by one."""
+"""Number of targets that are examined one by one."""
 
 MAX_WORK: Final = 500_000
 """Objects that these walks may meet in all. After that the other targets are handled together."""

@@ -1,7 +1,6 @@
-"""Find objects with referrers that the collector does not show.
+"""Find objects with referrers that the collector does not show: the interpreter's reference count, less those found.
 
-An object without visible referrers is one; but a reference from C++ may also lead into a ring of Python objects, which
-no collection frees then. So references are counted: the interpreter's count, less those found.
+A reference from C++ may also lead into a ring of Python objects, which no collection frees then, so all are counted.
 """
 
 from __future__ import annotations
@@ -28,19 +27,18 @@ class Hidden:
 
     Args:
         objects: what the search has met, by id.
-        nodes: the ids of those to look at: expanded, nothing left to find above them.
+        nodes: the ids of those to examine: expanded, nothing left to find above them.
         parents: the ids of all that visibly refer to one of `nodes`.
-        rooted: the ids of objects that a root is attached to: its references are not among those of containers.
+        rooted: the ids of objects with a root attached, whose reference comes from no container.
         counted: references to objects that are the search's own, by id.
         linked: references from native code that are known already, by id.
-        deadline: when to stop counting: what was not counted has none.
+        deadline: when to stop counting; objects that were not counted are not reported.
         owners: counts who owns an array in native code (`owner_counter`).
 
     Attributes:
         by_native: those that a framework's native code may hold: arrays with an owner beside their Python object, and
             anything with a reference too many.
-        by_reference: those with a reference too many, beside the one that native code holds to the Python object of an
-            array with other owners.
+        by_reference: those with a reference too many, beside native code's reference to the Python object of an array.
         unheld: the ids of those that nothing visible refers to.
     """
 

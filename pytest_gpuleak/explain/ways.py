@@ -1,7 +1,7 @@
-"""Paths from a root down to many objects, with shared beginnings, so that each reference is named once.
+"""Paths from a root down to many objects, with shared beginnings (a list of 100,000 nodes has as many paths).
 
-A linked list of 100,000 nodes has 100,000 paths of up to 100,000 references. So a path is its last reference and the
-path before it, and going on from an object names the references that no further object can change.
+A path is its last reference and the path before it. Going on from an object names the references that no further object
+can change.
 """
 
 from __future__ import annotations
@@ -46,8 +46,7 @@ class Way:
     """A path from a root down to some object: the last reference, and the path before it.
 
     Attributes:
-        step: the last reference.
-        above: the path without it; None where it is the first.
+        above: the path without the last reference `step`; None where it is the first.
         head: the path of the first `HEAD` references, where there are more.
         cache: the path up to the first reference into an `lru_cache`, if any.
     """
@@ -196,7 +195,6 @@ class Walker:
 
 
 def _kind_for_root(value: object) -> str:
-    """Return what an object means for the name of the root above it; empty for most."""
     kind = type(value)
     if safe_access.is_subclass(kind, BaseException):
         return "error"
@@ -220,7 +218,7 @@ def _kind_of_mock(kind: type) -> str:
 
 
 def _folded(before: Way | None, step: Step) -> Way | None:
-    """Return the path on which a step and the one before it are one: ``._modules['layer']`` is ``.layer``; else None."""
+    """Return the path with a step merged into its predecessor (``._modules['layer']`` to ``.layer``), or None."""
     if before is None or before.step.text not in _FOLDED_AWAY:
         return None
     key = _PLAIN_KEY.fullmatch(step.text)

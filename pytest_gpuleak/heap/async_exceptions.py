@@ -23,9 +23,8 @@ def raise_in(thread: int, error: type[BaseException]) -> None:
 def take_back() -> None:
     """Take back an exception that has not arrived in this thread, and clear the interpreter's mark.
 
-    Replacing the exception by None would leave the mark: the interpreter would look for an exception at each call for
-    the rest of the session, and Python 3.11 loops forever there under a profile function (Python/ceval.c, DO_TRACING).
-    An exception that arrives clears the mark. A thread for which another one waits sets it again when it runs
+    Replacing the exception by None would leave the mark, and Python 3.11 loops forever there under a profile function
+    (Python/ceval.c, DO_TRACING). An exception that arrives clears it; other threads set their own again
     (Python/ceval_gil.h, ``take_gil``).
     """
     try:

@@ -1,8 +1,7 @@
 """The garbage collector's functions, and the view of them that user code has during an epoch.
 
-`gc.freeze()` hides every live object from `gc.get_objects()`, `gc.get_referrers()` and collections. Tests that call
-these must still see the whole heap, so the functions of the ``gc`` module are replaced for the session. The originals
-are bound here, at import, before any replacement.
+`gc.freeze()` hides live objects from `gc`'s functions. Tests that call these must still see the whole heap, so they are
+replaced for the session; the originals are bound here, at import.
 """
 
 from __future__ import annotations
@@ -30,16 +29,16 @@ if TYPE_CHECKING:
         """Whether the epoch has given way to a scan, which freezes nothing."""
 
         def note(self) -> None:
-            """Remember the arrays born so far: they become indistinguishable from old objects."""
+            """Remember the arrays born so far, which become indistinguishable from old objects."""
 
         def moved(self) -> None:
-            """The freeze point has moved: every live object is old now."""
+            """Record that the freeze point has moved: every live object is old now."""
 
         def begin_collection(self) -> None:
-            """A full collection begins: remember the young arrays, as `note` does."""
+            """Remember the young arrays, as `note` does: a full collection begins."""
 
         def end_collection(self) -> None:
-            """The full collection has ended and froze everything: the freeze point has moved."""
+            """Record that the full collection froze everything: the freeze point has moved."""
 
 
 __all__ = ["GcView", "collect", "collect_young", "current_view", "delivered_again", "epochs_supported", "freeze", "get_freeze_count", "get_objects",
@@ -57,9 +56,9 @@ def installed() -> bool:
 def thaw_in_order() -> None:
     """Unfreeze, with the old objects before the young, as in a process that never freezes.
 
-    `gc.unfreeze()` appends frozen objects after the young ones (``gc_list_merge``, Modules/gcmodule.c). A full
-    collection keeps the list in traversal order, and that order would jump around in memory. Freezing first restores
-    old before young; both calls take constant time.
+    `gc.unfreeze()` appends frozen objects after the young ones (``gc_list_merge``, Modules/gcmodule.c), and a full
+    collection then keeps an order that jumps around in memory. Freezing first restores old before young; both calls
+    take constant time.
     """
     freeze()
     unfreeze()
@@ -78,8 +77,7 @@ def whole_heap() -> AbstractContextManager[None]:
 def collect_young() -> None:
     """Collect what was born since the freeze point, of any generation; do nothing without a freeze point.
 
-    Not for every test: it lowers the collector's count of long-lived objects (CPython's ``long_lived_total``) until the
-    next full collection, which then comes sooner.
+    Not for every test: it lowers CPython's ``long_lived_total``, so the next full collection comes sooner.
     """
     if _installed:
         _installed[0].collect_young()
@@ -92,10 +90,9 @@ def delivered_again(unraisable: Any) -> bool:
 
 @functools.cache
 def epochs_supported() -> bool:
-    """Tell whether the collector has the permanent generation that epochs need.
+    """Tell whether the collector has the permanent generation that epochs need; else the scan is used.
 
-    Free-threaded builds have a collector without generations, and Python 3.14 an incremental one, whose young objects
-    and permanent generation behave differently: the scan is used there.
+    Free-threaded builds have no generations; Python 3.14's incremental collector treats young objects differently.
     """
     if sys.implementation.name != "cpython" or sys.version_info >= (3, 14):
         return False
@@ -200,11 +197,7 @@ class GcView:
 
     @property
     def border_lost(self) -> bool:
-        """Tell whether a full collection thawed the heap and could not freeze it again.
-
-        The collector swallows exceptions in a callback, such as those that a signal's handler raises (a timeout,
-        Ctrl-C).
-        """
+        """Tell whether a full collection thawed the heap, and a signal handler's exception prevented the freeze."""
         return self._collecting
 
     def _on_collection(self, phase: str, info: dict[str, int]) -> None:

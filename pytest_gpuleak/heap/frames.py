@@ -1,8 +1,8 @@
 """Running functions and their local variables.
 
 A running frame does not show its locals to the collector (since CPython 3.11, Objects/frameobject.c, frame_traverse),
-so they are read by name. Up to 3.12 reading `f_locals` leaves a dict in the frame that keeps every local alive. It is
-emptied again, unless user code holds it (`locals()` returns that same dict).
+so they are read by name. Up to 3.12 `f_locals` leaves a dict in the frame that keeps every local alive. It is emptied
+again, unless user code holds it (`locals()` returns that same dict).
 """
 
 from __future__ import annotations
@@ -49,8 +49,7 @@ class RunningFrame:
 def function_name(code: types.CodeType) -> str:
     """Return the qualified name of a code object, equal in all Python versions.
 
-    Code objects have it since Python 3.11. Before, it is taken from the function that runs, unless that has another
-    function's name (`functools.wraps`); else the plain name is used.
+    Before Python 3.11 it is the running function's, or the plain name if that has another's (`functools.wraps`).
     """
     found = getattr(code, "co_qualname", None) or _name_of_owner(code) or code.co_name
     return without_comprehensions(cut_name(str(found)))

@@ -1,11 +1,8 @@
 """References that the collector cannot see, because C or C++ objects hold them.
 
-The frameworks are asked first, in rounds (`ReferenceFinder`). Finders walk over the whole heap: they are asked once in a
-search, for objects with references that nothing visible accounts for, and only when the frameworks have no answer. The search
-then goes on from the containers that a finder names.
-
-Some references no one can see: a DLPack capsule (``numpy.from_dlpack(tensor)``) holds a tensor in a C structure that has
-no way in.
+The frameworks are asked first, in rounds (`ReferenceFinder`). Without an answer, the finders, which walk over the whole
+heap, are asked once a search for objects with unaccounted references; the search goes on from the containers they name.
+Some references stay unseen: a DLPack capsule (``numpy.from_dlpack(tensor)``) holds a tensor in an opaque C structure.
 """
 
 from __future__ import annotations
@@ -100,7 +97,6 @@ class Descent:
                         pending.append(child)
 
     def _link(self, parent: object, child: object) -> None:
-        """Record a reference that leads on, and those above it."""
         pending = [(parent, child)]
         while pending:
             parent, child = pending.pop()

@@ -18,10 +18,9 @@ _class_name: Callable[[type], Any] = vars(type)["__name__"].__get__
 
 
 def extension_class(module: str, name: str) -> type | None:
-    """Return the class with this module and name that derives from `object` alone; None where there is none.
+    """Return the class with this module and name that derives from `object` alone, or None.
 
-    The interpreter lists the live subclasses of `object`, so a library that was removed from `sys.modules`, or stubbed
-    there, is found too.
+    The interpreter lists the live subclasses of `object`, whatever a test has put into `sys.modules`.
     """
     loaded = dict.get(sys.modules, module)
     if is_kind_of(type(loaded), types.ModuleType):

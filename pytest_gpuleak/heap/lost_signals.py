@@ -1,13 +1,11 @@
 """Deliver signals again whose handler's exception the garbage collector swallowed.
 
-A signal's handler runs when the interpreter next runs Python code in the main thread. During a full collection that may
-be our entry of ``gc.callbacks``, and CPython drops exceptions of callbacks (``invoke_gc_callback``, Modules/gcmodule.c:
-``PyErr_WriteUnraisable``). Ctrl-C or pytest-timeout's exception would be lost and a hanging test would hang for good.
-`sys.unraisablehook` gets the exception with the handler's frame, which tells the signal.
+CPython drops exceptions of callbacks (``invoke_gc_callback``, Modules/gcmodule.c: ``PyErr_WriteUnraisable``). If our
+entry of ``gc.callbacks`` is the next Python code in the main thread, Ctrl-C or pytest-timeout's exception is lost and a
+hanging test hangs for good. `sys.unraisablehook` gets the exception with the handler's frame, which tells the signal.
 
-The last callback of the same collection, which is written in C, sets the signal again, so that the next Python code,
-the user's, gets it. A timer or a thread would not do: where collections take nearly all the time, the signal would
-arrive in the next one and be lost again.
+The last callback of the same collection, which is written in C, sets the signal again, so that the user's code gets it.
+A timer or thread might fire in the next collection, where the signal would be lost again.
 """
 
 from __future__ import annotations
@@ -24,11 +22,9 @@ if TYPE_CHECKING:
 
 
 class LostSignals:
-    """Wrap `sys.unraisablehook`, and deliver again what was lost in a callback.
+    """Wrap `sys.unraisablehook`, and deliver again what was lost in our entry `callback` of ``gc.callbacks``.
 
-    Args:
-        callback: our entry of ``gc.callbacks``, a bound method with an argument ``phase``. It calls `go_on` first
-            while `lost` is not empty.
+    `callback` is a bound method with an argument ``phase``, and calls `go_on` first while `lost` is not empty.
     """
 
     def __init__(self, callback: Callable[..., object]) -> None:
@@ -99,7 +95,6 @@ def _delivery(number: int) -> Callable[[str, dict[str, int]], object]:
 
 
 def _phase_of(error: BaseException, callback: Any) -> str | None:
-    """Return the phase in which a callback raised an exception; None where the callback is not in the traceback."""
     entry = error.__traceback__
     while entry is not None:
         if entry.tb_frame.f_code is callback.__func__.__code__:
@@ -109,7 +104,6 @@ def _phase_of(error: BaseException, callback: Any) -> str | None:
 
 
 def _signal_of(error: BaseException | None) -> int | None:
-    """Return the signal whose handler raised an exception; None where there is none."""
     codes = set()
     entry = None if error is None else error.__traceback__
     while entry is not None:

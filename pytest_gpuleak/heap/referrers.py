@@ -1,8 +1,4 @@
-"""Find referrers with automatic collection paused.
-
-While a test runs, the functions of the `gc` module may be replaced by wrappers that show frozen objects too. The
-originals are taken from `collector`, which bound them first.
-"""
+"""Find referrers with automatic collection paused, by the `gc` functions that `collector` bound before any wrapper."""
 
 from __future__ import annotations
 
@@ -47,10 +43,7 @@ WALL_FACTOR: Final = 3
 
 
 class Deadline:
-    """Time limit of a search: `seconds` of this thread's CPU time, or `WALL_FACTOR` times as many of wall time.
-
-    Wall time alone would cut explanations short at random on a machine that uses all its cores for tests.
-    """
+    """Time limit of a search: `seconds` of CPU time, `WALL_FACTOR` times as many of wall time on a busy machine."""
 
     def __init__(self, seconds: float) -> None:
         self._cpu_end = thread_time() + seconds
@@ -59,10 +52,7 @@ class Deadline:
         self._over = False
 
     def worked(self, steps: int) -> bool:
-        """Count small steps and tell whether the time is up. The clock is read once in `_CHECK_EVERY` steps.
-
-        Counting rounds alone would read the clock too rarely where a round takes a million steps.
-        """
+        """Count small steps and tell whether the time is up. The clock is read once in `_CHECK_EVERY` steps."""
         self._work += steps
         if self._work >= _CHECK_EVERY:
             self._work = 0
@@ -79,10 +69,7 @@ class Deadline:
 
 
 class PausedCollector:
-    """Context without automatic collections; restores the collector's state.
-
-    A collection during the search would run finalisers and weak reference callbacks of user code.
-    """
+    """Context without automatic collections, which would run finalisers and callbacks of user code."""
 
     def __enter__(self) -> None:
         self._was_enabled = isenabled()
@@ -107,11 +94,11 @@ def untouchable_modules() -> frozenset[int]:
     """Return the ids of objects that `get_referents` must not be called for.
 
     In CPython 3.12 the traversal of the `_asyncio` module shows its free list of futures' iterators, which have been
-    freed (Modules/_asynciomodule.c, module_traverse). A new reference to one frees it a second time; then the list is a
-    ring in which every heap walk and every collection hangs (seen on 3.12.1).
+    freed (Modules/_asynciomodule.c, module_traverse). A new reference to one frees it a second time, and every later
+    heap walk hangs (seen on 3.12.1).
 
-    A test that restores `sys.modules` after an import leaves the module alive without a name, and a second import makes
-    another one. Each has its own class `Future`, so the module is searched on the heap if the class is missed.
+    A test that restores `sys.modules` may leave several such modules, each with its own class `Future`, so a module is
+    searched on the heap if the class is missed.
     """
     loaded = loaded_module(_UNTOUCHABLE)
     made = 0
@@ -128,10 +115,9 @@ def untouchable_modules() -> frozenset[int]:
 
 
 def referrers(children: Sequence[object], deadline: Deadline) -> list[object]:
-    """Return every tracked container that refers to one of `children`, in no particular order.
+    """Return every tracked container that refers to one of `children`, as far as found before the deadline.
 
-    The caller removes the search's own containers. After the deadline the result is what was found so far. Clear the
-    list after use: it may hold itself, and collections are paused.
+    The caller removes the search's own containers, and clears the list: it may hold itself, and collections are paused.
     """
     if len(children) < SCAN_FROM:
         return get_referrers(*children)

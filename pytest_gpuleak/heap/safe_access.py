@@ -1,8 +1,7 @@
 """Read user objects without running their code.
 
-A leaked array may hang from a dead weak proxy, a mock, a lazy module whose ``__getattr__`` imports things, or a class
-whose metaclass overrides ``__mro__``. ``isinstance``, ``getattr``, ``==``, ``repr`` and ``bool`` all run code of the
-object. The functions here ask the interpreter instead, through descriptors of the built-in types.
+``isinstance``, ``getattr``, ``==``, ``repr`` and ``bool`` all run code of an object, which may be a dead weak proxy, a
+mock or a lazy module. The functions here ask the interpreter instead, through descriptors of the built-in types.
 """
 
 from __future__ import annotations
@@ -95,8 +94,7 @@ def class_label(cls: type) -> str:
 def public_label(cls: type) -> str:
     """Return a type's `class_label` by its public module where the class is found there too.
 
-    Types written in C name the accelerator module: ``_asyncio.Future``, known as ``asyncio.Future``. Which types are
-    written in C differs between Python versions.
+    ``_asyncio.Future`` is known as ``asyncio.Future``: which types are written in C differs between Python versions.
     """
     module, qualname = class_module(cls), class_qualname(cls)
     if module is not None and module.startswith("_") and resolve(module[1:], qualname) is cls:
@@ -167,10 +165,9 @@ def resolve(module: str | None, qualname: str | None) -> object:
 
 
 def instance_dict(value: object) -> dict[Any, Any] | None:
-    """Return the ``__dict__`` of `value`, or None.
+    """Return the ``__dict__`` of `value`, or None. Use it only for objects on a path.
 
-    Since CPython 3.11 this call creates the dict of many instances (Objects/object.c, _PyObject_GetDictPtr), so use it
-    only for objects on a path.
+    Since CPython 3.11 this call creates the dict of many instances (Objects/object.c, _PyObject_GetDictPtr).
     """
     for cls in mro(type(value)):
         descriptor = class_dict(cls).get("__dict__")
@@ -251,9 +248,8 @@ def is_attribute_name(name: object) -> bool:
 def key_text(key: object) -> str:
     """Write a mapping's key as Python text of about `MAX_KEY_LENGTH` characters, without control characters.
 
-    Built-in scalars, tuples of scalars, and what a dotted name leads to (a class, a function, an enum's member) are
-    written so that Python can evaluate them. A weak reference is written with the type it refers to, any other key as
-    its type.
+    Scalars, tuples of scalars, and what a dotted name leads to are written so that Python can evaluate them, a weak
+    reference with the type it refers to, any other key as its type.
     """
     text = _scalar_text(key)
     if text is None:  # a dotted name is never cut, or it would lead nowhere

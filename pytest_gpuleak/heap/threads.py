@@ -20,8 +20,7 @@ def running_threads() -> frozenset[int]:
 def started_threads(enter: Callable[[], object]) -> Iterator[None]:
     """Call `enter` in each thread that the body starts, before the thread's own function.
 
-    It uses the profile function that `threading` gives to new threads. The first event calls `enter` and restores the
-    previous function, so that a user's profiler works on.
+    The profile function that `threading` gives to new threads calls `enter`, and restores a user's profiler.
     """
     previous: Any = threading.getprofile()
 

@@ -1,8 +1,7 @@
-"""Containers of C code that the collector does not track.
+"""Find containers of C code that the collector does not track.
 
-`PyStructSequence_New` (Objects/structseq.c) does not track what it makes, and torch returns such tuples from every
-operation with named results (``logits.max(1)``, ``torch.topk``). `gc.get_referrers` does not show them as holders of
-their tensors.
+`PyStructSequence_New` (Objects/structseq.c) does not track what it makes, such as torch's named results
+(``logits.max(1)``), so `gc.get_referrers` does not show them as holders.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ class UntrackedContainers:
     """Finds untracked containers of types that the collector knows, in a walk over the heap."""
 
     def find(self, orphans: Sequence[object], extra: Sequence[object], deadline: Deadline) -> list[Link]:
-        """See `NativeEdgeFinder.find`."""
+        """Return links from untracked containers to `orphans` (see `NativeEdgeFinder`)."""
         wanted = set(map(id, orphans))
         own = {id(orphans), id(extra), *untouchable_modules()}
         candidates: dict[int, bool] = {}
@@ -58,10 +57,7 @@ class UntrackedContainers:
 
 
 def _may_hide(kind: type) -> bool:
-    """Tell whether an untracked object of this type may hold tracked objects.
-
-    Untracked dicts and tuples never do, nor do static classes.
-    """
+    """Tell whether an untracked object of this type may hold tracked objects: no dict, tuple or static class does."""
     return (
         kind is not dict
         and kind is not tuple

@@ -1,8 +1,7 @@
 """Walk over every object that Python can reach, and size them, without running user code.
 
-The collector knows containers alone. A bytearray, a str or a NumPy array is met as what a container refers to.
-Untracked dicts and tuples (Objects/dictobject.c, MAINTAIN_TRACKING) are descended into, and so are arrays into their
-bases. Objects that only C++ holds are not met.
+The collector knows containers alone, so the walk descends into what they refer to, into untracked dicts and tuples
+(Objects/dictobject.c, MAINTAIN_TRACKING) and into the bases of arrays. Objects that only C++ holds are not met.
 """
 
 from __future__ import annotations
@@ -58,15 +57,10 @@ class Batch(NamedTuple):
 
 
 class HeapWalk:
-    """One walk. It refers to objects: drop it, and its batches, afterwards.
+    """One walk, for which the whole heap must be visible. It refers to objects: drop it, and its batches, afterwards.
 
-    The whole heap must be visible to the collector, which should be paused.
-
-    Args:
-        ignore: ids of the caller's own containers, whose sizes change between walks.
-
-    Attributes:
-        complete: whether `batches` came to its end before the deadline.
+    `ignore` has the ids of the caller's own containers, whose sizes change between walks. `complete` tells whether
+    `batches` came to its end before the deadline.
     """
 
     def __init__(self, deadline: Deadline, ignore: Collection[int] = ()) -> None:
@@ -102,7 +96,6 @@ class HeapWalk:
             chunk.clear()
 
     def _untracked(self, objects: list[object]) -> Iterator[Batch]:
-        """Yield a batch of untracked objects, and batches of the untracked objects inside them."""
         batch = Batch(objects)
         lists = [objects]
         try:
@@ -162,11 +155,8 @@ def inside(container: object, array_class: Any) -> list[object]:
 class Sizes:
     """Sizes of objects in bytes, without what they refer to, as `sys.getsizeof` returns them.
 
-    A ``__sizeof__`` written in Python is replaced by the nearest one in the bases that is written in C. One instance a
-    walk, since types are known by their ids.
-
-    Args:
-        maps: whether a memory map counts with its length, which is memory of the process and not of the heap.
+    A ``__sizeof__`` written in Python is replaced by the nearest in the bases that is written in C. One instance a
+    walk, since types are known by their ids. `maps` tells whether a memory map counts with its length.
     """
 
     def __init__(self, *, maps: bool = False) -> None:

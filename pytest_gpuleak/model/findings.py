@@ -36,8 +36,7 @@ class ArrayInfo:
 
     Attributes:
         dtype: element type, without the framework's prefix (``float32``).
-        bytes: bytes of the elements the array shows.
-        storage_bytes: bytes of the storage behind it, which a view keeps alive as a whole.
+        bytes: bytes of the elements the array shows; `storage_bytes` of the storage, which a view keeps as a whole.
         created: the line that created the storage, where known.
     """
 
@@ -66,8 +65,7 @@ class Holder:
         root: the root, as one writes it in Python: ``app.metrics.HISTORY``.
         text: the whole chain from the root to the array: ``app.metrics.HISTORY[0]``.
         path: the references from the root's object to the array, in this order.
-        file: source file of the root, where one is known.
-        line: line of the root's definition in that file, from 1, where known.
+        file: source file that defines the root, where known; `line` counts from 1.
         deciding: index in `path` of the reference to edit; None where that is the root itself.
     """
 
@@ -96,11 +94,9 @@ class Autograd:
 
 @dataclasses.dataclass(frozen=True)
 class Contribution:
-    """A part of memory that no array explains.
+    """A part of memory that no array explains: `count` blocks or objects.
 
-    Attributes:
-        text: what it is, in words: a type (``bytearray``), an allocation's line, a process's command line.
-        count: how many blocks or objects.
+    `text` says what it is: a type (``bytearray``), an allocation's line, a process's command line.
     """
 
     text: str
@@ -190,7 +186,7 @@ MAX_ARRAYS_SHOWN = 50
 
 @dataclasses.dataclass(frozen=True)
 class FixtureRecord:
-    """One wider fixture that left memory behind when it was torn down.
+    """One higher-scoped fixture that left memory behind when it was torn down.
 
     Attributes:
         name: the fixture's name, or what the user wrote for xunit-style setup (``TestModel.setup_class``).
@@ -215,11 +211,11 @@ class KnownLeak:
     """One entry of a baseline: a leak that is reported and passes until it grows.
 
     Attributes:
-        test: pytest's id of the test function, without parameters; for a wider fixture the place that defines it.
+        test: pytest's id of the test function, without parameters; for a fixture the place that defines it.
         fixture: the fixture's name, where a fixture leaks and no test; else None.
         device: the type of device (``cpu``, ``cuda``), without an index: which card a test gets is chance.
-        bytes: bytes of the finding, the most among the test's parameters. For retained memory, the sum over all tests of
-            one process, since their order decides which of them leaves what.
+        bytes: the most bytes among the test's parameters; for retained memory, the sum over a process's tests, whose
+            order decides which of them leaves what.
         holder: the holder as one writes it in Python, for the reviewer; empty where none was found.
         reason: the reviewer's reason for tolerating it; empty until then.
     """

@@ -15,10 +15,7 @@ MAX_EDGE_READ = 2_000
 
 
 def fingerprint(kind: str, holder: Holder | None) -> str:
-    """Return a hex digest of kinds, names and references.
-
-    Digits, paths and addresses are left out: they differ between machines and between orders of the tests.
-    """
+    """Return a hex digest of kinds, names and references, without digits, paths and addresses, which may differ."""
     import hashlib
 
     parts = [kind]

@@ -15,11 +15,9 @@ _ERROR_LIMIT = 300
 
 
 def isolated(part: Callable[[], _T], instead: Callable[[str], _T]) -> _T:
-    """Return what `part` returns, or what `instead` returns when `part` raises.
+    """Return what `part` returns, or what `instead`, which must not raise, returns for the error as one line.
 
-    Args:
-        part: may raise. Exceptions that end the program (KeyboardInterrupt, SystemExit) are passed on.
-        instead: gets the error as one line. It must not raise.
+    Exceptions that end the program (KeyboardInterrupt, SystemExit) are passed on.
     """
     try:
         return part()

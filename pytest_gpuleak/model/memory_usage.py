@@ -21,10 +21,7 @@ def describe_usage(tests: Sequence[TestRecord], count: int) -> dict[str, Any]:
 
 
 def sum_drift(tests: Iterable[TestRecord]) -> dict[str, dict[str, int]]:
-    """Return, by device and counter, the bytes added from the first test's begin to the last test's end.
-
-    Workers of xdist have counters of their own; their drifts are added up.
-    """
+    """Return, by device and counter, the bytes added from first to last test, summed over xdist's workers."""
     first: dict[tuple[str, str, str], int] = {}
     last: dict[tuple[str, str, str], int] = {}
     for test in tests:
@@ -53,9 +50,9 @@ def highest_peaks(tests: Iterable[TestRecord]) -> dict[str, int]:
 
 
 def find_heaviest(tests: Iterable[TestRecord], count: int) -> list[dict[str, Any]]:
-    """Return the tests with the highest peaks, heaviest first: nodeid, device, bytes, and what the bytes count.
+    """Return the tests with the highest peaks: nodeid, device, bytes, and what the bytes count.
 
-    A device counts by its peak above the start of the test. Where no device was used, the host counts by its growth.
+    A device counts by its peak above the start of the test; without a device, the host counts by its growth.
     """
     weighed = [entry for test in tests if (entry := _weight(test)) is not None]
     on_devices = [entry for entry in weighed if entry["device"] != HOST]

@@ -9,8 +9,8 @@ class Peak(NamedTuple):
     """How far one counter of one device rose during a test, in bytes.
 
     Attributes:
-        before: the value before the test, plus what wider fixtures added during it.
-        own: the peak above `before`, setups of wider fixtures left out.
+        before: the value before the test, plus what higher-scoped fixtures added during it.
+        own: the peak above `before`, setups of higher-scoped fixtures left out.
         total: the highest value, whatever caused it.
         exact: whether the framework counts peaks. If not, `own` and `total` are the highest values that were read.
     """

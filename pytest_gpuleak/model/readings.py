@@ -40,10 +40,7 @@ class ArrayReading(NamedTuple):
 class DeviceSpace(NamedTuple):
     """What is free on a device, in bytes; None where it is not told.
 
-    Attributes:
-        total: all that the device has.
-        free: what its driver would give.
-        largest_free: the largest free block that the allocator has cached.
+    `total` is all that the device has, `free` what its driver would give, `largest_free` the allocator's largest block.
     """
 
     total: int | None
@@ -62,7 +59,7 @@ class Growth(NamedTuple):
     """Bytes that a run added to the counters.
 
     Attributes:
-        bytes: growth by counter, without what wider fixtures added.
+        bytes: growth by counter, without what higher-scoped fixtures added.
         first_used: devices that were unused before the run.
         imported: host memory (bytes) of the modules that the run imported. Growth up to this causes no re-run.
     """

@@ -44,7 +44,7 @@ class RunReport:
 
 
 def encode(record: TestRecord | FixtureRecord | KnownLeak) -> dict[str, Any]:
-    """Encode a test, a fixture or a stale entry as JSON-ready dicts, lists and scalars, for JSON and xdist's channel."""
+    """Encode a test, fixture or stale entry as dicts, lists and scalars, for JSON and xdist's channel."""
     if isinstance(record, TestRecord):
         return encode_test(record)
     from pytest_gpuleak.model.findings import KnownLeak, encode_finding

@@ -18,10 +18,9 @@ def _installed_folders() -> tuple[str, ...]:
 
 
 def is_user_file(path: str, root: str) -> bool:
-    """Tell whether a source file is the user's own.
+    """Tell whether a source file is the user's own: neither installed, nor Python's, nor the plugin's.
 
-    Installed packages, Python's library, the plugin and code without a file are not. A package under test below the
-    rootdir is, even where the rootdir itself lies below an installed folder.
+    A package under test below the rootdir is the user's, even where the rootdir itself lies below an installed folder.
     """
     if path.startswith(("<", PACKAGE)):
         return path.startswith(("<ipython-input", "<stdin>"))

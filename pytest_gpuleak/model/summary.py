@@ -52,10 +52,7 @@ class Totals:
 
 
 def summarise(tests: Iterable[TestRecord], fixtures: Sequence[FixtureRecord]) -> dict[str, Any]:
-    """Count verdicts and findings, and add up seconds: the keys of a report's `summary` that records alone determine.
-
-    `tests` is read once, so it may be a generator.
-    """
+    """Return the keys of a `summary` that records alone determine. `tests` is read once, so it may be a generator."""
     totals = Totals()
     totals.set_fixtures(
         sum(any(found.failed for found in record.findings) for record in fixtures),

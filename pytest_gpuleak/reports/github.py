@@ -57,7 +57,6 @@ def escape_property(text: str) -> str:
 
 
 def _largest_first(culprits: list[list[Entry]]) -> list[list[Entry]]:
-    """Sort culprits by their total bytes and the findings of each by theirs, so that a cut drops the smallest."""
     sorted_findings = [sorted(met, key=lambda entry: -entry[1].bytes) for met in culprits]
     return sorted(sorted_findings, key=lambda met: -sum(found.bytes for _, found in met))
 

@@ -30,8 +30,8 @@ MAX_ISSUES = 25_000
 def encode_report(report: RunReport) -> str:
     """Write a report as code quality JSON, in ASCII.
 
-    Fingerprints are unique in the list and the same on every branch: GitLab drops an issue with a fingerprint it has
-    seen, and takes a new fingerprint for a new issue.
+    GitLab drops an issue with a fingerprint it has seen, and takes a new fingerprint for a new issue: so fingerprints
+    are unique in the list, and the same on every branch.
     """
     prefix = root_of(report)
     told = [entry for entry in findings_of(report) if entry[1].failed or entry[1].known]

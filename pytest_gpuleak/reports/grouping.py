@@ -1,7 +1,4 @@
-"""Group findings whose memory one holder keeps.
-
-Terminal, Markdown and HTML explain a holder once, with its largest finding, and add up the rest.
-"""
+"""Group findings whose memory one holder keeps: a report explains the holder once, with its largest finding."""
 
 from __future__ import annotations
 
@@ -27,9 +24,9 @@ class Group:
     """The findings of one holder.
 
     Attributes:
-        entries: each finding with the test or fixture that it is of, the largest first; at least one.
-        tests: how many different tests there are among them.
-        fixtures: the different fixtures among them, the one with the largest finding first.
+        entries: each finding with its test or fixture, the largest first; at least one.
+        tests: the number of different tests among them.
+        fixtures: the different fixtures among them, the fixture with the largest finding first.
     """
 
     entries: tuple[Entry, ...]

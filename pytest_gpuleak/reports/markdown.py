@@ -1,8 +1,7 @@
 """The Markdown report: a job summary for GitHub, or any reader of GitHub-flavoured Markdown.
 
-User text stands in HTML blocks, inside ``<code>`` or ``<pre>``, with HTML's escapes. Markdown is not read in there: no
-pipe ends a cell, no backtick a span, and GitHub makes no link, mention or reference of it. An empty line would end a
-block, so none is written inside one.
+User text stands in HTML blocks, inside ``<code>`` or ``<pre>``, with HTML's escapes: Markdown is not read in there. An
+empty line would end a block, so none is written inside.
 """
 
 from __future__ import annotations

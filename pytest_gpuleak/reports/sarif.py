@@ -215,7 +215,6 @@ def _stale_result(entry: KnownLeak, prefix: str) -> Json:
 
 
 def _named(record: TestRecord | FixtureRecord) -> tuple[str, Json]:
-    """Return a record's name, as text and as a logical location."""
     if isinstance(record, TestRecord):
         name = clean_text(record.nodeid, ID_LIMIT)
         return name, {"fullyQualifiedName": name, "kind": "function"}
@@ -289,7 +288,6 @@ def _in_64_bits(number: int) -> int:
 
 
 def _utc(created: str) -> str | None:
-    """Convert an ISO 8601 time to SARIF's UTC form; None where it is no time."""
     try:
         moment = datetime.datetime.fromisoformat(created)
         return moment.astimezone(datetime.timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
@@ -298,7 +296,6 @@ def _utc(created: str) -> str | None:
 
 
 def _plain_numbers(summary: Json) -> Json:
-    """Return the counts and sums of a summary."""
     return {
         clean_text(name, ID_LIMIT): _in_64_bits(value) if isinstance(value, int) else value
         for name, value in summary.items()

@@ -36,26 +36,18 @@ _INSTALLED = frozenset({"site-packages", "dist-packages"})
 
 @dataclasses.dataclass(frozen=True)
 class Place:
-    """A line of a file.
-
-    Attributes:
-        file: path below the repository's root, with forward slashes, not escaped in any way.
-        line: line number, from 1.
-    """
+    """A line of a file: its path below the repository's root, with forward slashes, not escaped; its number from 1."""
 
     file: str
     line: int
 
 
 LAST_RESORT = Place("conftest.py", 1)
-"""Place of findings outside the repository, such as a plugin's fixture: the file where one would override it.
-
-GitHub refuses a whole SARIF file for one result without a place.
-"""
+"""Place of findings outside the repository, where one would override a fixture: GitHub demands a place for each."""
 
 
 def place_at(file: str | None, line: int | None, prefix: str = "") -> Place | None:
-    """Return a place below the repository's root; None where the path does not lie there.
+    """Return a place below the repository's root, or None.
 
     Args:
         file: path relative to pytest's rootdir, with slashes of either kind.
@@ -91,8 +83,7 @@ def culprits_of(
 ) -> list[list[tuple[TestRecord | FixtureRecord, Finding]]]:
     """Group findings that one edit would remove, in the order in which they were met.
 
-    The key is kind, device, fingerprint, holder's root and place. The fingerprint alone has no digits and would merge
-    `app.layer1` and `app.layer2`. Findings without a holder are told apart by their places.
+    The key is kind, device, fingerprint, root and place: fingerprints alone would merge `app.layer1` and `app.layer2`.
     """
     culprits: dict[tuple[object, ...], list[tuple[TestRecord | FixtureRecord, Finding]]] = {}
     for record, found in entries:
@@ -110,10 +101,7 @@ def root_of(report: RunReport) -> str:
 
 
 def places_of(finding: Finding, record: TestRecord | FixtureRecord, prefix: str = "") -> list[tuple[Role, Place]]:
-    """Return all places of a finding with their roles, best first; never empty.
-
-    The line that creates the memory comes first, then the definition of its holder, then the test or fixture.
-    """
+    """Return at least one place of a finding: the creating line, the holder's definition, the test or fixture."""
     found: list[tuple[Role, Place]] = []
     roles: set[str] = set()
     for role, file, line in _candidates(finding, record):

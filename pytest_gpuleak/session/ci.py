@@ -19,7 +19,7 @@ class Surroundings(NamedTuple):
         summary: the file that a step's summary is appended to.
         gitlab: whether GitLab CI collects the files.
         project: the folder of the checkout, where CI gives it.
-        rank: the process's rank in a distributed run, which gives its files names of their own.
+        rank: the process's rank in a distributed run, part of its files' names.
     """
 
     github: bool = False

@@ -39,9 +39,8 @@ class Run:
 
     Attributes:
         surroundings: the CI service to inform; None: none.
-        lines: what could not be watched, a line each.
-        faults: steps of the end of the run that failed, a line each.
-        errors: reports that could not be written, a line each.
+        lines: what could not be watched, a line each; likewise `faults`, steps of the end of the run that failed, and
+            `errors`, reports that could not be written.
         published: lines for the CI service to read.
     """
 
@@ -74,10 +73,9 @@ def nothing() -> None:
 
 
 def close_run(run: Run, session: pytest.Session, exitstatus: int) -> None:
-    """Judge what the last fixtures left, write the reports and set the exit status.
+    """Judge what the last fixtures left, write the reports and set the exit status; an error costs only its step.
 
-    An error in a step costs only this step: an exception from here would end pytest without its summary and the
-    reports.
+    An exception from here would end pytest without its summary and the reports.
     """
     run.attempt("judging what the fixtures left", run.check.finish, nothing)
     records: list[FixtureRecord] = run.attempt(

@@ -1,8 +1,7 @@
 """Note faults of the check itself and of the user's hooks: each costs only its stage, and is told once.
 
-A stage is one step between what a test left and its verdict: settle, read, run again, search, describe. A stage that
-raises is left out; the stages after it work with what is known. Only text of the exception is kept, because the frames
-of its traceback hold the arrays that are being judged. Loaded with the first fault or the first suspect.
+The stages after one that raises work with what is known. Only text of the exception is kept, because the frames of its
+traceback hold the arrays that are being judged. Loaded with the first fault or the first suspect.
 """
 
 from __future__ import annotations
@@ -45,17 +44,13 @@ class Faults:
         """Faults outside of tests, each once."""
 
     def guard(self, stage: Stage, nodeid: str, code: CodeType | None = None) -> Guard:
-        """Return a context for the stage: an error ends it, is noted and goes no further.
-
-        For `nodeid` and `code` see `engine.stages.Safeguards.guard`.
-        """
+        """Return a context for the stage, as `engine.stages.Safeguards.guard`: an error ends it and is noted."""
         return Guard(self, stage, nodeid, code)
 
     def note(self, stage: Stage, error: BaseException, nodeid: str, code: CodeType | None = None) -> str:
         """Note that a stage has failed, release what the error refers to, and return the fault as text.
 
-        The first fault of its kind becomes a warning of the run. `pytest.exit` and `sys.exit` still end the run, after
-        the verdict on this test.
+        The first fault of its kind becomes a warning. `pytest.exit` and `sys.exit` still end the run, later.
         """
         text = describe(error, self._shorten, code)
         if isinstance(error, (pytest.exit.Exception, SystemExit)):
@@ -80,7 +75,7 @@ class Faults:
 
     @property
     def texts(self) -> tuple[str, ...]:
-        """The running test's faults."""
+        """Return the running test's faults."""
         return tuple(self._texts)
 
     def take(self) -> tuple[str, ...]:
@@ -126,8 +121,7 @@ class Guard:
 def describe(error: BaseException, shorten: Callable[[str], str], code: CodeType | None = None) -> str:
     """Describe an error in one line: its type, its message, and where it was raised.
 
-    The place is the outermost line of the code that the check called; for an error of the check itself the line that
-    raised it. Without a frame it is that of `code`, the function called.
+    The place is the outermost line of the code that the check called, else the line of the check, else that of `code`.
     """
     try:
         message = clean_text(str(error), MAX_ERROR_TEXT)
@@ -155,10 +149,7 @@ def _place_of(error: BaseException, code: CodeType | None) -> tuple[str, int] | 
 
 
 def forget_frames(error: BaseException) -> None:
-    """Clear the frames that an error and its causes passed through, since they hold their arguments.
-
-    A running frame keeps its variables (`traceback.clear_frames`).
-    """
+    """Clear the frames that an error and its causes passed through, which hold their arguments."""
     behind: list[BaseException | None] = [error]
     for _ in range(MAX_CAUSES):
         if not behind:

@@ -22,10 +22,7 @@ PLUGIN_ERRORS = (Exception, OutcomeException)
 
 
 class FixtureHooks:
-    """Report the setups and teardowns of higher-scoped fixtures to `events`, outermost first.
-
-    `policy_of` returns what a fixture may leave behind, by the request that it is set up for.
-    """
+    """Report the setups and teardowns of higher-scoped fixtures to `events`; `policy_of` returns a request's policy."""
 
     def __init__(
         self,

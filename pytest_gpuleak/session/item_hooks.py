@@ -139,7 +139,7 @@ class RuntestHooks(FixtureHooks):
         self._shortages.add(item, error, report)
 
     def note_fault(self, stage: str, node: Any, error: BaseException) -> None:
-        """See `FixtureHooks`. The test is given up, since it cannot be judged without this step."""
+        """Give up the test, which cannot be judged without this step."""
         from pytest_gpuleak.engine import stages  # a run without faults does not load it
 
         text = self._attempts.faults.note(getattr(stages, stage), error, node.nodeid)

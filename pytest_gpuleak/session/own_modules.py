@@ -1,7 +1,6 @@
 """Keep this package's modules loaded once a session whatever a test does to `sys.modules`.
 
-A test may remove them (`del sys.modules[name]` for all, a snapshot that is put back), and most are loaded on first use.
-A second copy would have its own classes, and treat objects of the first copy as foreign.
+A second copy, loaded on the next use, would treat objects of the first copy's classes as foreign.
 """
 
 from __future__ import annotations

@@ -55,10 +55,7 @@ def shared_meter(config: pytest.Config) -> PeakMeter:
 
 
 def take_over_meter(config: pytest.Config, *, needed: bool) -> PeakMeter | None:
-    """Return the run's meter, for a caller whose own hooks begin and end it.
-
-    None if no test has a budget and the caller does not read peaks itself (`needed`).
-    """
+    """Return the meter, for a caller with hooks of its own; None without budgets, unless it reads peaks (`needed`)."""
     meter = config.stash.get(_METER, None)
     if meter is not None:
         config.pluginmanager.unregister(name=_HOOKS)

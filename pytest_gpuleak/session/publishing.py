@@ -1,7 +1,4 @@
-"""Publish a run where it takes place: GitHub Actions, GitLab CI.
-
-Nothing is published anywhere else. A failure costs a line, and never the run.
-"""
+"""Publish a run where it takes place: GitHub Actions, GitLab CI. A failure costs a line, and never the run."""
 
 from __future__ import annotations
 
@@ -38,10 +35,9 @@ MAX_SUMMARY = 1024 * 1024
 
 
 def locate(report: RunReport, rootpath: Path, surroundings: Surroundings | None) -> RunReport:
-    """Note in a report how pytest's rootdir is reached from the repository's root.
+    """Note in a report how pytest's rootdir is reached from the repository's root, to which code review is relative.
 
-    Paths in a report are relative to the rootdir, while code review needs them relative to the repository: CI's
-    checkout, else the closest parent folder with a ``.git``.
+    The root is CI's checkout, else the closest parent folder with a ``.git``.
     """
     try:
         folder = rootpath.resolve()
@@ -55,11 +51,7 @@ def locate(report: RunReport, rootpath: Path, surroundings: Surroundings | None)
 
 
 def publish(report: RunReport, rootpath: Path, surroundings: Surroundings) -> list[str]:
-    """Publish a run where it takes place: append the step's summary, write the code quality report.
-
-    Returns:
-        Lines to print, each at the beginning of a line: GitHub's annotations, and errors.
-    """
+    """Publish a run: append the step's summary, write the code quality report, and return the lines to print."""
 
     def part(name: str, publish_it: Callable[[], list[str]]) -> list[str]:
         return isolated(publish_it, lambda why: [f"gpu-leak: publishing {name} failed: {clean_text(why, TEXT_LIMIT)}"])

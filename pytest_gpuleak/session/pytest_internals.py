@@ -25,8 +25,7 @@ def log_handlers(config: pytest.Config) -> tuple[Any, ...]:
 def release_values(item: pytest.Item, handlers: Sequence[Any]) -> None:
     """Release what pytest itself releases right after the teardown's report.
 
-    These are the values of function fixtures (``runtestprotocol`` clears them after the report), and the teardown's log
-    records (the logging plugin clears them at the next phase), which hold their messages' arguments.
+    These are the values of function fixtures (``runtestprotocol``), and the arguments of the teardown's log records.
     """
     values = getattr(item, "funcargs", None)
     if type(values) is dict:
@@ -39,8 +38,8 @@ def release_values(item: pytest.Item, handlers: Sequence[Any]) -> None:
 class DeferredFinalizerErrors:
     """Turn errors in ``__del__``, which our collections bring forward, into warnings of the run.
 
-    With ``-W error`` pytest's own hook would fail the next test for an object that, without the plugin, might never
-    have been collected. The context may be entered again for another test.
+    With ``-W error`` pytest's own hook would fail the next test for an object that might otherwise never be
+    collected. The context may be entered again for another test.
     """
 
     __slots__ = ("_config", "_messages", "_previous", "nodeid")
@@ -82,10 +81,7 @@ def warn(config: pytest.Config, message: str, nodeid: str) -> None:
 
 
 def stop_timer(item: pytest.Item) -> None:
-    """Cancel pytest-timeout's timer: the test has ended in time, and what follows is the plugin's own work.
-
-    The timer covers the whole protocol. It would raise during a collection, or end the process.
-    """
+    """Cancel pytest-timeout's timer, which would raise in the plugin's work after the test, or end the process."""
     cancel = getattr(item.config.hook, "pytest_timeout_cancel_timer", None)
     if cancel is not None:
         cancel(item=item)

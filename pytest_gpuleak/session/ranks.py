@@ -22,7 +22,7 @@ class Rank(NamedTuple):
 
     @property
     def name(self) -> str:
-        """Its name in records and paths: ``rank3``."""
+        """Return its name in records and paths: ``rank3``."""
         return f"rank{self.number}"
 
 

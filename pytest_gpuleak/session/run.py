@@ -59,7 +59,6 @@ def _watch_memory(config: pytest.Config, settings: Settings, driver: LazyNvml, f
 
 
 def _open_baseline(config: pytest.Config, settings: Settings) -> BaselineRun | None:
-    """Open the run's baseline. Raises pytest.UsageError if it cannot be used."""
     if settings.baseline is None and not (settings.update_baseline or settings.fail_stale):
         return None
     from pytest_gpuleak.session.features.baseline import open_baseline

@@ -21,15 +21,15 @@ class RunSafeguards:
         self._attempts = attempts
 
     def guard(self, stage: Stage, nodeid: str | None = None, code: CodeType | None = None) -> Guard:
-        """See `Safeguards`."""
+        """Return `Safeguards.guard`'s context, for the test that is being checked where `nodeid` is None."""
         return self._attempts.guard(stage, nodeid, code)
 
     def bounded(self, call: Callable[[], _Answer], what: str, advice: str) -> _Answer:
-        """See `Safeguards`. If the call cannot be stopped, the session is ended."""
+        """Bound a call. If it cannot be stopped, the session is ended."""
         from pytest_gpuleak.session.rerun.hanging import run_bounded  # a run without suspects does not load it
 
         return run_bounded(self._attempts, call, what, advice)
 
     def tell(self, line: str) -> None:
-        """See `Safeguards`."""
+        """Add a line to the end of the run, once."""
         self._attempts.tell(line)

@@ -1,7 +1,6 @@
 """Remove the plugin's own frames from a failure's traceback, so that pytest shows the same as without the plugin.
 
-Hiding them is not enough: where pytest leaves out its own frames and no user frame remains, it shows all frames, unless
-there is a plugin's frame.
+Hiding them is not enough: without a user frame pytest shows all frames, unless there is a plugin's frame.
 """
 
 from __future__ import annotations
@@ -36,8 +35,8 @@ def drop_own_frames(error: BaseException) -> None:
 def _drop(first: TracebackType | None) -> None:
     """Drop each wrapper that an error passed through, with the call that brought the error there.
 
-    pluggy throws the error into the wrapper: the entries before and after it share a frame of pluggy. An entry of ours
-    that is not between two such entries has itself failed, and stays.
+    pluggy throws the error into the wrapper, whose entry lies between two of pluggy's with the same frame. Any other
+    entry of ours has itself failed, and stays.
     """
     if first is None:
         return

@@ -40,11 +40,7 @@ def call_settle_hook(config: pytest.Config, safeguards: Safeguards, nodeid: str)
 
 
 def bring_frameworks(config: pytest.Config, faults: Faults, safeguards: Safeguards) -> list[DeviceProbe]:
-    """Add the frameworks of `pytest_gpuleak_arrays` to the run's, behind guards; objects that are none go to `faults`.
-
-    Returns:
-        The probes of their devices, which are among the run's from now on.
-    """
+    """Add the frameworks of `pytest_gpuleak_arrays` to the run's, behind guards; return the probes of their devices."""
     hook = config.hook.pytest_gpuleak_arrays
     answers: list[Any] = []
     with faults.guard(ARRAYS_HOOK, "", _code_of(hook)):

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pytest_gpuleak.explain.edge_to_edit import MAX_PATH, deciding_edge
+from pytest_gpuleak.explain.edge_to_edit import MAX_PATH, edge_to_edit
 from pytest_gpuleak.explain.paths import Writer
 from pytest_gpuleak.explain.roots.roots import EDITABLE, Root
 from pytest_gpuleak.model.findings import Holder, PathStep
@@ -62,7 +62,7 @@ def test_the_edge_to_edit_stays_in_sight() -> None:
     chain = nested(["a"] * 8 + ["list"] + ["a"] * 8)
     holder = holder_of(*chain)
     assert holder.text == "leaky_app.HELD" + "['a']" * 4 + " … 4 more … [0] … 4 more … " + "['a']" * 4
-    assert deciding_edge(holder) == 8
+    assert edge_to_edit(holder) == 8
     assert holder.path[8].edge == "[0]"
 
 
@@ -112,7 +112,7 @@ ADAM = "torch.optim.adam.Adam"
     ],
 )
 def test_the_edge_to_edit(holder: Holder, expected: int | None) -> None:
-    assert deciding_edge(holder) == expected
+    assert edge_to_edit(holder) == expected
 
 
 @pytest.mark.parametrize("count", [0, 1, 5, 9, 30, 300])
@@ -121,7 +121,7 @@ def test_the_edge_to_edit_is_in_the_text(count: int) -> None:
     chain = nested(["a", "tuple", "list"] * count)
     model.content = chain[0]
     holder = holder_of(model, *chain)
-    decided = deciding_edge(holder)
+    decided = edge_to_edit(holder)
     assert decided is not None
     assert holder.path[decided].edge == ("[0]" if count else ".content")
     assert holder.path[decided].edge in holder.text

@@ -37,12 +37,10 @@ Row = list[Any]
 class PymplerProbe:
     """Growth of all Python objects by type, by the sizes that `sys.getsizeof` returns. Slows no test.
 
-    It sees small and large objects and NumPy's data, but no memory of native code, CPU tensors or memory maps. The
-    reading before and after each test is only a trigger: the heap's counter plus an estimate for small objects
-    (`sys.getallocatedblocks`). The verdict rests on the two summaries around the re-run.
-
-    Only `pympler.summary.get_diff` is used. `muppy` and `summary.summarize` call ``__class__``, ``__sizeof__`` and a
-    metaclass's ``__repr__`` and ``__hash__`` of every object, so objects are collected and sized here.
+    It sees small and large objects and NumPy's data, but no memory of native code, CPU tensors or memory maps. A test's
+    readings (the heap's counter, `sys.getallocatedblocks`) only trigger the re-run, whose two summaries give the
+    verdict. Only `pympler.summary.get_diff` is used: `muppy` and `summary.summarize` run code of objects and
+    metaclasses.
 
     `floor`: over 1,000 clean tests (``benchmarks/host_noise.py``, Linux, 2 cores, 2026-11-21) the trigger grew by 3.1
     MiB at most on Python 3.13, a first import, and 0.7 MiB on 3.11; the first import of torch added 133 MiB once.

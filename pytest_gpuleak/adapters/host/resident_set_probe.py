@@ -8,10 +8,9 @@ from pytest_gpuleak.model.readings import ProbeUnavailable
 
 
 class ResidentSetProbe(CounterProbe):
-    """Growth of the resident set: evidence, never a verdict.
+    """Growth of the resident set: evidence, never a verdict, since it falls late or never.
 
-    It includes memory maps and every allocator's pages, and falls late or never: allocators keep freed memory, and the
-    operating system removes pages at its own time.
+    It includes memory maps and every allocator's pages; allocators and the operating system keep freed pages.
     """
 
     name = "rss"

@@ -27,10 +27,9 @@ _ERRORS = (OSError, ValueError, IndexError, AttributeError)
 class ThrottledReader:
     """Reads a counter, or returns its last value if reading is expensive and little can have changed.
 
-    glibc's ``mallinfo2`` walks every free chunk (`int_mallinfo`, malloc/malloc.c), and tests leave more and more of
-    them. An expensive counter is read again when the process's address space has changed, as it does with large growth
-    that fits into no free chunk, and otherwise as often as `SHARE` of the time allows. Nothing is missed meanwhile if
-    the free chunks have no room.
+    glibc's ``mallinfo2`` walks every free chunk (`int_mallinfo`, malloc/malloc.c). An expensive counter is read again
+    when the process's address space has changed, as it does with large growth that fits into no free chunk, and
+    otherwise as often as `SHARE` of the time allows.
 
     Args:
         read: reads the counter, in bytes.
@@ -86,8 +85,7 @@ class ThrottledReader:
 class AddressSpace:
     """The size of the process's private writable memory, read from a file that is kept open.
 
-    It is ``data`` of ``/proc/self/statm`` (proc(5)), where alone the arenas of threads show: they grow in reserved
-    addresses. Where ``data`` is 0 (gVisor), the whole size.
+    ``data`` of ``/proc/self/statm`` (proc(5)) alone shows the arenas of threads. The whole size where it is 0 (gVisor).
     """
 
     def __init__(self) -> None:

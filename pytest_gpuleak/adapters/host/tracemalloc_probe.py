@@ -16,8 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 FRAMES: Final = 1
-"""Frames kept for each allocation. More are expensive: importing torch took 2 s untraced, 9 s with 1 frame, 48 s with
-4."""
+"""Frames kept for each allocation. Importing torch took 2 s untraced, 9 s with 1 frame, 48 s with 4."""
 
 MAX_PARTS: Final = 10
 """Lines that are reported at most."""
@@ -42,9 +41,8 @@ class TracemallocProbe:
     """Growth by tracemalloc's count, and the lines behind it. Slows tests two to five times.
 
     It sees all Python objects and NumPy's data, but no other allocations of C code. Tracing that the user began
-    (``PYTHONTRACEMALLOC``, a conftest.py) is used with its number of frames and goes on after the run. While tracing is
-    the plugin's, a test's `tracemalloc.start` has no effect, and a test that stops it cannot be measured: tracing
-    restarts with the next.
+    (``PYTHONTRACEMALLOC``, a conftest.py) keeps its number of frames and goes on after the run. A test that stops the
+    plugin's tracing cannot be measured: tracing restarts with the next test.
 
     `floor`: over 1,000 clean tests (``benchmarks/host_noise.py``, Linux, 2 cores, 2026-11-21) the largest growth was
     3.8 MiB on Python 3.13, a first import, and 0.6 MiB on 3.11; the first import of torch added 64 MiB once.

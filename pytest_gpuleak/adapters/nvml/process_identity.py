@@ -18,12 +18,9 @@ MAX_NAME = 80
 
 
 class Identity(NamedTuple):
-    """The pids by which the driver may know this process.
+    """The pids, outermost first, by which the driver may know this process.
 
-    Attributes:
-        pids: outermost first.
-        visible: whether a process that the driver does not list holds no memory.
-        why: why not, in a few words.
+    `visible` tells whether a process that the driver does not list holds no memory; `why` says why not, in a few words.
     """
 
     pids: tuple[int, ...]
@@ -32,12 +29,12 @@ class Identity(NamedTuple):
 
 
 def identify(pid: int, status: str, namespace: str, release: str) -> Identity:
-    """Return how the driver identifies a process.
+    """Return how the driver identifies the process `pid`.
 
     Args:
         pid: as the process itself knows it.
-        status: the text of ``/proc/self/status``, empty if there is none. Its line ``NSpid`` lists the pids from the
-            namespace of the mounted ``/proc`` inwards (Linux, Documentation/filesystems/proc.rst).
+        status: the text of ``/proc/self/status`` or empty. ``NSpid`` in it lists the pids from the namespace of the
+            mounted ``/proc`` inwards (Linux, Documentation/filesystems/proc.rst).
         namespace: the target of ``/proc/self/ns/pid``, empty if unknown.
         release: of the kernel.
     """

@@ -1,8 +1,7 @@
 """Read through nvidia-ml-py (module ``pynvml``) how much device memory each process holds.
 
-NVML sees memory outside torch's allocator: contexts, raw ``cudaMalloc``, NCCL, other frameworks, other processes, whose
-growth it includes. So it is evidence and never a verdict. It creates no CUDA context, and nothing here sets or resets
-anything. All sizes are bytes; an unknown figure is None, never 0.
+NVML also sees memory outside torch's allocator (contexts, raw ``cudaMalloc``, NCCL) and other processes' growth, so it
+is evidence and never a verdict. Nothing here creates a context or sets anything. Unknown bytes are None, never 0.
 """
 
 from __future__ import annotations
@@ -59,10 +58,7 @@ class NvmlReading(NamedTuple):
 
 
 def outside(reading: NvmlReading, reserved: int) -> int | None:
-    """Return this process's bytes on the device outside torch's allocator; a context alone takes some hundred MiB.
-
-    None if the driver gives no figure, or a figure below `reserved`, which cannot be this process's: pids may coincide.
-    """
+    """Return this process's bytes outside torch's allocator; None if unknown, or below `reserved` (another's pid)."""
     if reading.own is None or reading.own < reserved:
         return None
     return reading.own - reserved

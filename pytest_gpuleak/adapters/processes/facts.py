@@ -29,7 +29,6 @@ class LeftProcess(NamedTuple):
 
     Attributes:
         created: its start, in seconds since 1970, accurate to a second.
-        age_s: its age in seconds when it was described.
         command: its command line, cleaned and cut.
         program: the program that it runs, without parts that differ from run to run.
         own_bytes: bytes of host memory that no other process shares; None if unreadable.
@@ -106,10 +105,9 @@ def list_descendants() -> dict[int, int]:
 
 
 def children_by_file(pid: int, proc: str = "/proc") -> dict[int, int] | None:
-    """Return a process's descendants, with their parents, from its threads' files; None without such files.
+    """Return a process's descendants, with their parents, from its threads' files (CONFIG_PROC_CHILDREN), else None.
 
-    Needs CONFIG_PROC_CHILDREN. The files may omit a child while another ends (Linux,
-    Documentation/filesystems/proc.rst): its creation time later tells it from a new process.
+    The files may omit a child while another ends (Linux, Documentation/filesystems/proc.rst).
     """
     found: dict[int, int] = {}
     waiting = [pid]

@@ -86,10 +86,7 @@ def executor_pools() -> dict[int, int]:
 
 
 def pool_workers(pids: Iterable[int]) -> dict[int, str]:
-    """Return which of these processes are workers of a pool: the kind of pool by pid.
-
-    A wider fixture's pool may start its workers when a test first uses it, or replace a worker.
-    """
+    """Return the kind of pool by pid for pools' workers, which a fixture's pool may start during a test."""
     wanted = set(pids)
     found = {pid: "multiprocessing.Pool" for pid, name in process_names().items() if "PoolWorker" in name}
     found.update(dict.fromkeys(executor_pools(), "ProcessPoolExecutor"))

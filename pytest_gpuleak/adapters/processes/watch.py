@@ -1,7 +1,4 @@
-"""Watch for processes that a test has started and that outlive it.
-
-A process is identified by pid and creation time, since pids are reused: psutil compares two `Process` objects by both.
-"""
+"""Watch for processes that a test has started and that outlive it, identified by pid and creation time."""
 
 from __future__ import annotations
 
@@ -22,11 +19,7 @@ CLOCK_SLACK_S = 2.0
 
 
 class ProcessWatch:
-    """Tells which test or fixture each child process belongs to.
-
-    `list_descendants` returns this process's descendants: the parent's pid by pid, parents first. Only tests replace
-    it.
-    """
+    """Tell which test or fixture each child process belongs to. Only tests replace `list_descendants`."""
 
     def __init__(self, list_descendants: Callable[[], dict[int, int]] | None = None) -> None:
         self._list = list_descendants
@@ -41,7 +34,7 @@ class ProcessWatch:
         self._last_start: int | None = None
 
     def begin(self) -> None:
-        """Note that a test begins: processes that run now are not its own."""
+        """Record the start of a test: processes that run now are not its own."""
         self._begun = time.time()
         if not self._seen and not self._known and self._looked:
             return  # no process ran when the last test ended
@@ -59,11 +52,11 @@ class ProcessWatch:
         return _describe_left(candidates) if candidates else []
 
     def enter_setup(self) -> None:
-        """Note that a wider fixture's setup begins; setups may be nested."""
+        """Record the start of a higher-scoped fixture's setup; setups may be nested."""
         self._setups.append(set(self._look()))
 
     def adopt(self, owner: Hashable = None) -> None:
-        """Note that a wider fixture's setup has ended: its processes belong to `owner`, not to a test."""
+        """Record the end of a higher-scoped fixture's setup: its processes belong to `owner`, not to a test."""
         before = self._setups.pop() if self._setups else self._known
         new = {process for process in self._candidates() if process not in before}
         self._known |= new
@@ -151,10 +144,7 @@ def has_children() -> bool:
 
 
 def last_start() -> int | None:
-    """Return the last pid or thread id that the system assigned; None if unknown.
-
-    While it stays the same, no process was started. Linux, Documentation/filesystems/proc.rst, "loadavg".
-    """
+    """Return the last pid or thread id that the system assigned (``/proc/loadavg``); None if unknown."""
     try:
         descriptor = os.open("/proc/loadavg", os.O_RDONLY)
         try:

@@ -1,8 +1,7 @@
 """Find the lines that allocated the blocks of device memory that are still alive, from the allocator's own history.
 
-CUDA's caching allocator can record the stack of each allocation (``torch.cuda.memory._record_memory_history``).
-Recording is on during a re-run only, and is read from the documented ``torch.cuda.memory._snapshot``. All sizes are
-bytes.
+CUDA's caching allocator records the stack of each allocation (``torch.cuda.memory._record_memory_history``), during a
+re-run only. It is read from the documented ``torch.cuda.memory._snapshot``; sizes are bytes.
 """
 
 from __future__ import annotations
@@ -29,8 +28,7 @@ if TYPE_CHECKING:
     Place = tuple[str, int, str]
 
 MAX_ENTRIES: Final = 100_000
-"""Events that are kept, some KB each with its stack (torch/cuda/memory.py). Live blocks keep their stacks in any
-case."""
+"""Events that are kept, some KB each with its stack (torch/cuda/memory.py). Live blocks always keep their stacks."""
 
 NATIVE_TEXT: Final = "allocated in native code (backward)"
 """Text for a block without a Python frame: autograd's threads run none during a backward pass."""
@@ -45,8 +43,8 @@ _DIGEST_LENGTH: Final = 12
 class RecordedHistory:
     """Records the stacks of device allocations within the context, unless the user records already.
 
-    Neither imports torch nor initialises a device. Leave the context once the re-run has settled: it then takes the
-    snapshot.
+    Neither imports torch nor initialises a device. Leave the context, which takes the snapshot, once the re-run has
+    settled.
 
     Attributes:
         why_not: why nothing was recorded; empty after a recording.
@@ -120,10 +118,8 @@ def blocks_alive(
 ) -> tuple[Contribution, ...]:
     """Return the blocks allocated during a recording and alive at its end, by the allocating line, most bytes first.
 
-    A block's bytes are the requested bytes, without the allocator's rounding.
-
     Args:
-        snapshot: the result of ``torch.cuda.memory._snapshot()``.
+        snapshot: the result of ``torch.cuda.memory._snapshot()``; requested bytes count, without rounding.
         before: addresses of the blocks alive when the recording began.
         is_user_file: returns whether a source file is the user's own.
         device: index of the device; None: all devices.
@@ -141,9 +137,9 @@ def blocks_alive(
 
 
 def write_snapshot(snapshot: Mapping[str, Any], folder: Path, nodeid: str) -> Path:
-    """Write a snapshot for PyTorch's memory viewer (pytorch.org/memory_viz) into a folder; return the path.
+    """Write a snapshot for PyTorch's memory viewer (pytorch.org/memory_viz); return its path. Raises OSError.
 
-    Creates the folder. The file appears whole or not at all, and replaces an earlier run's. Raises OSError.
+    Creates the folder. The file appears whole or not at all, and replaces an earlier run's.
     """
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / snapshot_name(nodeid)

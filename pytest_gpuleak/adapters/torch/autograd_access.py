@@ -1,8 +1,7 @@
-"""Read tensors and autograd nodes by torch's own descriptors, to change as little as possible.
+"""Read tensors and autograd nodes by torch's own descriptors, without running a subclass's code, mode, hook or kernel.
 
 A first read of a tensor that only C++ knew gives it a Python object, which torch keeps as long as the tensor lives
-(torch/csrc/autograd/python_variable.cpp, "PyObject preservation"). Nothing here runs a subclass's code, a mode, a
-user's hook or a kernel, and nothing warns.
+(torch/csrc/autograd/python_variable.cpp, "PyObject preservation").
 """
 
 from __future__ import annotations
@@ -21,11 +20,9 @@ _SAVED = "_raw_saved_"
 
 
 class Saved(NamedTuple):
-    """A value that a node saved for the backward pass.
+    """A value that a node saved for the backward pass: a tensor, or what a pack hook made of it.
 
-    Attributes:
-        value: the tensor, or the object that a pack hook made of it.
-        edge: how it is read from the node: ``._saved_self``, ``.saved_tensors[1]``.
+    `edge` is how it is read from the node: ``._saved_self``, ``.saved_tensors[1]``.
     """
 
     value: Any
@@ -93,8 +90,8 @@ class TorchAccess:
     def grad_fn(self, tensor: Any) -> Any:
         """Return the node that made a tensor; None for a leaf.
 
-        For a view whose memory was written to since, torch would create a new node (torch/csrc/autograd/variable.cpp,
-        VariableHooks::grad_fn): return the node of its base, on which the new node would build.
+        For a view whose memory was written to since, return its base's node: torch would create a new node
+        (torch/csrc/autograd/variable.cpp, VariableHooks::grad_fn).
         """
         if self.read(tensor, "_is_view") and self.read(tensor, "_version"):
             base = self.read(tensor, "_base")
@@ -108,8 +105,7 @@ class TorchAccess:
     def _node_type(self, node: object) -> type | None:
         """Return the class whose descriptors read a node; None for other objects.
 
-        C++ nodes share no base: their classes are recognised by the methods that torch gives each
-        (torch/csrc/autograd/python_cpp_function.h, THP_FUNCTION_DEFAULT_METHODS).
+        C++ nodes share no base, but methods (torch/csrc/autograd/python_cpp_function.h, THP_FUNCTION_DEFAULT_METHODS).
         """
         kind = type(node)
         if id(kind) not in self._node_types:
@@ -164,7 +160,7 @@ class TorchAccess:
     def saved(self, node: Any) -> list[Saved]:
         """Return the values that a node saved for the backward pass. Calls no pack or unpack hook.
 
-        Reading a saved output creates a temporary tensor over the same storage (torch/csrc/autograd/saved_variable.cpp,
+        Reading a saved output creates a temporary tensor (torch/csrc/autograd/saved_variable.cpp,
         SavedVariable::unpack).
         """
         kind = self._node_type(node)

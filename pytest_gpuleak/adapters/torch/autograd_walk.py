@@ -1,10 +1,9 @@
 """Walk over autograd graphs so that they can still be freed without overflowing the stack.
 
 In torch 2.13 a node keeps the Python object that its first read creates, and freeing a chain of such nodes recurses:
-about 200 bytes of C stack a node, where torch frees an unread chain in a loop (torch/csrc/autograd/function.cpp,
-Node::release_resources). After a walk over a whole chain of 50,000 nodes, the user's process crashes when it drops the
-graph. So a walk goes `MAX_DEPTH` nodes deep at most, and all walks of a process that were cut short, `ALLOWANCE` nodes
-together.
+about 200 bytes of C stack a node (torch/csrc/autograd/function.cpp, Node::release_resources frees unread ones in a
+loop). After a walk over 50,000 nodes the process crashes when the user drops the graph. So a walk goes `MAX_DEPTH`
+nodes deep at most, and all walks of a process that were cut short, `ALLOWANCE` nodes together.
 """
 
 from __future__ import annotations
@@ -23,9 +22,7 @@ MAX_DEPTH: Final = 500
 """Nodes on one path that a walk gives Python objects: 100 KB of stack to free; a thread has at least 512 KB."""
 
 ALLOWANCE: Final = 8_000
-"""Nodes on one path that all walks may leave with Python objects: 1.6 MB of the main thread's 8 MB of stack.
-
-Walks that reached a graph's end do not count: only a deeper graph can be met again higher up."""
+"""Nodes with Python objects on one path, over all walks cut short: 1.6 MB of the main thread's 8 MB of stack."""
 
 MAX_NODES: Final = 500_000
 """Nodes that one walk reads: each gets a Python object of some hundred bytes."""
@@ -119,7 +116,6 @@ class GraphWalk:
         return origin, edge + "".join(steps)
 
     def _leads_on(self, node: Any) -> bool:
-        """Return whether a node leads to others: all nodes except AccumulateGrad, which has a leaf."""
         return self._access.variable(node) is None
 
     def _reach(self, node: Any, above: int, index: int, depth: int) -> None:

@@ -1,10 +1,8 @@
 """Read autograd graphs only while no other thread can be running a backward pass.
 
 The backward pass runs without the interpreter's lock and drops saved tensors as it goes. Reading a saved tensor at that
-moment crashes the process: ``SavedTensor.data`` reads without the node's mutex, and the getter of ``_saved_self`` gives
-a Python object to a tensor whose last other owner is just releasing it (torch/csrc/autograd/python_variable.cpp,
-"PyObject preservation"). With torch 2.13, a thread that trains and a thread that reads ``grad_fn._saved_self`` crash
-within seconds.
+moment crashes the process (torch/csrc/autograd/python_variable.cpp, "PyObject preservation"): with torch 2.13 a thread
+that trains and a thread that reads ``grad_fn._saved_self`` crash within seconds.
 """
 
 from __future__ import annotations
@@ -44,10 +42,9 @@ _HALF_A_TICK_S: Final = 5e-7
 def no_backward_running(budget_s: float) -> Iterator[bool]:
     """Keep other threads from beginning a backward pass within the context; yield whether none is running.
 
-    If it yields False, no graph may be read. A thread needs the interpreter's lock to begin a pass, so threads are kept
-    from requesting it while the reading lasts (`sys.setswitchinterval`), after those with a pending request have run.
-    The reading must not release the lock: no sleep, no input or output, no user code. It takes at most `budget_s`
-    seconds.
+    If it yields False, no graph may be read. Beginning a pass needs the interpreter's lock, which
+    `sys.setswitchinterval` keeps from other threads for at most `budget_s` seconds. The reading must not release it: no
+    sleep, no input or output, no user code.
     """
     if len(sys._current_frames()) == 1:
         yield not _any_in_engine()

@@ -20,9 +20,8 @@ if TYPE_CHECKING:
 def trace_origins(torch: Any, is_user_file: Callable[[str], bool]) -> Iterator[OriginLog]:
     """Run the body under a torch function mode that notes where each storage is made, in this and new threads.
 
-    Not a dispatch mode, though that sees gradients too: it gives a Python object to every tensor that only C++ holds,
-    which then looks like a leak, and reads torch from ``sys.modules`` during an operation, where it keeps a test's mock
-    and later crashes.
+    A dispatch mode would see gradients too, but gives a Python object to every tensor that only C++ holds, which then
+    looks like a leak, and may keep a test's mock from ``sys.modules`` and crash later.
     """
     from pytest_gpuleak.adapters.creation_lines import OriginTable
 

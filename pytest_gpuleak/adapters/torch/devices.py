@@ -2,13 +2,12 @@
 
 A device is read once its allocator has served this process. The figures come from:
 
-- CUDA and ROCm (both `cuda`): `torch._C._cuda_memoryStats`, which copies counters under a lock without a call to the
-  device (`DeviceCachingAllocator::getStats`, c10/cuda/CUDACachingAllocator.cpp). It includes blocks of
-  `torch.cuda.MemPool` and graphs; with expandable segments `reserved` is the mapped memory. `cudaMallocAsync` asks the
-  driver's pool, "returns 0s without creating a context" (c10/cuda/CUDAMallocAsyncAllocator.cpp), and knows no requested
-  or active bytes. With `PYTORCH_NO_CUDA_MEMORY_CACHING`, a pluggable allocator or
-  `torch.cuda.caching_allocator_enable(False)` nothing is counted: then there is no reading, and `TorchDevices.absent`
-  says why.
+- CUDA and ROCm (both `cuda`): `torch._C._cuda_memoryStats`, which copies counters without a call to the device
+  (`DeviceCachingAllocator::getStats`, c10/cuda/CUDACachingAllocator.cpp). It includes blocks of `torch.cuda.MemPool`
+  and graphs; with expandable segments `reserved` is the mapped memory. `cudaMallocAsync` asks the driver's pool,
+  creates no context (c10/cuda/CUDAMallocAsyncAllocator.cpp), and knows no requested or active bytes. With
+  `PYTORCH_NO_CUDA_MEMORY_CACHING`, a pluggable allocator or `torch.cuda.caching_allocator_enable(False)` nothing is
+  counted, and `TorchDevices.absent` says why.
 - Other accelerators (`xpu`, `mtia`, `hpu`, PrivateUse1): the functions of the same names on `torch.<device>`, where
   they exist, once its `is_initialized()` is true.
 - MPS: `torch._C._mps_currentAllocatedMemory`; the driver's memory as reserved; no peaks.
@@ -42,8 +41,7 @@ class TorchDevices:
     """The counters of torch's devices.
 
     Attributes:
-        first_used: the devices that the last `read` met first. The cost of first use (a context's random state,
-            kernels, workspaces) is not a leak of the test that happened to come first.
+        first_used: the devices that the last `read` met first, whose cost of first use (a context) is no leak.
         idle: whether the last `read` found that no device can have been used yet.
         absent: why devices had no readings in the last `read`, by type: ``{"cuda": "..."}``.
     """
@@ -79,10 +77,10 @@ class TorchDevices:
         return readings
 
     def used(self, device: str) -> int | None:
-        """Return the bytes of a device that all processes use (``mem_get_info``); None if unknown.
+        """Return the bytes of a device that all processes use (``mem_get_info``); None if unknown or unread.
 
-        A device without a reading is not asked: that would create a context of hundreds of MiB (pytorch/pytorch#86493).
-        On devices that share the host's memory the figure is the host's (pytorch/pytorch#176180).
+        Asking an unused device would create a context (pytorch/pytorch#86493). On devices that share the host's memory
+        the figure is the host's (pytorch/pytorch#176180).
         """
         torch = loaded_torch()
         kind, _, index = device.partition(":")
@@ -239,8 +237,7 @@ def cuda_not_counted(torch: Any) -> str | None:
 def checked(figures: Mapping[str, int | None]) -> DeviceReading | None:
     """Return a reading of the plausible figures; None without plausible allocated bytes.
 
-    Dropped are negative, wrapped (2**63 and above) and non-integer counters, and those that contradict the allocated
-    bytes: less reserved, less active, a lower peak.
+    Wrapped (2**63 and above), negative and non-integer figures are dropped, and those less than the allocated bytes.
     """
     sound = {
         name: value

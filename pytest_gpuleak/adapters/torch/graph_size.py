@@ -27,13 +27,11 @@ def retained_by_graph(
     """Return how much the autograd graph behind `tensors` keeps alive beyond them; other objects are skipped.
 
     Counts nodes, saved tensors with storages of their own (including a custom function's ctx attributes and packed
-    tensors) and the bytes of these storages, each once. Leaves out storages of `tensors`, counted elsewhere, and of the
-    graph's leaves (``AccumulateGrad.variable``, usually parameters), which live with their model.
+    tensors) and the bytes of these storages, each once; not storages of `tensors` and of the graph's leaves
+    (``AccumulateGrad.variable``, usually parameters), which live with their model.
 
-    torch keeps a Python object for each saved tensor that is read first, and for its storage, until that is freed. The
-    count is a lower bound where parts are unreadable or too deep to be read safely (see
-    `adapters.torch.autograd_walk`), and after `budget_s` seconds or `max_nodes` nodes. None without a graph, or if
-    other threads keep running backward passes (see `adapters.torch.backward_pass`).
+    A lower bound where parts are unreadable or too deep (see `adapters.torch.autograd_walk`), and after `budget_s`
+    seconds or `max_nodes` nodes. None without a graph, or if other threads keep running backward passes.
     """
     access = TorchAccess.of_loaded()
     if access is None:

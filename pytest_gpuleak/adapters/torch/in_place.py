@@ -1,7 +1,6 @@
 """Restore torch in `sys.modules` while the plugin calls torch or runs a test again.
 
-If a test has removed torch, torch's own lazy imports and a re-run test would load a second torch, which torch does not
-survive.
+Lazy imports after a test has removed torch would load a second torch, which torch does not survive.
 """
 
 from __future__ import annotations

@@ -1,13 +1,11 @@
 """Find the process's torch without importing it, whatever tests do to `sys.modules`.
 
-Tests of optional imports remove torch from `sys.modules`, put None or a mock there, or reload parts of it, while
-tensors live on. Importing torch then loads it a second time, which it does not survive (in 2.13 `torch._C` frees the
-method tables of the first, and the next full collection may crash). So torch is remembered once found, and if never
-seen in `sys.modules`, found by its classes.
+Tests of optional imports remove torch from `sys.modules`, put None or a mock there, or reload parts of it. A second
+import breaks torch (in 2.13 `torch._C` frees the first's method tables, and the next full collection may crash). So
+torch is remembered once found, and if never seen in `sys.modules`, found by its classes.
 
 Held are `torch._C.TensorBase` and `StorageBase`, static C types that live as long as the process, and a weak reference
-to the module `torch`. It lives as long as its C++ side, which holds the class `torch.Tensor` (THPVariableClass,
-torch/csrc/autograd/python_variable.cpp) and, by its methods' globals, all of torch.
+to the module `torch`, which its C++ side keeps alive (THPVariableClass, torch/csrc/autograd/python_variable.cpp).
 """
 
 from __future__ import annotations
@@ -40,9 +38,7 @@ class TorchLookup:
     """The knowledge of the process's torch.
 
     Attributes:
-        module: returns the module `torch`, or None until it was seen.
-        tensor_base: the base class of all tensors, or None until torch was seen.
-        storage_base: the base class of all storages, likewise.
+        module: returns the module `torch`, or None until it was seen; so `tensor_base` and `storage_base`, its classes.
         folders: the size of `sys.path_importer_cache` when torch was last searched among classes.
         broken: why nothing can be checked any more; empty if all is well.
     """

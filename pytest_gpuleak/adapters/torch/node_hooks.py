@@ -2,12 +2,12 @@
 
 The collector sees a node's hooks only if no other reference to the node exists (traverse_node,
 torch/csrc/autograd/python_cpp_function.cpp), so never within a graph. But ``node.register_hook(hook)`` passes the
-node's dict to ``Function._register_hook(dict, hook)`` in Python (registerFunctionHook, same file), and stops if that
-raises. So the walk registers a dummy while a replacement of that function notes the dict and raises. Only other
-threads' hooks are registered meanwhile.
+node's dict to ``Function._register_hook(dict, hook)`` (registerFunctionHook, same file), and stops if that raises. So
+the walk registers a dummy while a replacement of that function notes the dict and raises. Only other threads' hooks are
+registered meanwhile.
 
-A hook on a tensor (``tensor.register_hook``) is visible while the tensor lives. Afterwards no path leads to the hooks
-that its node keeps: they appear as ``hooks of an autograd graph``.
+A hook on a tensor (``tensor.register_hook``) is visible while the tensor lives; afterwards its node keeps the hooks,
+which appear as ``hooks of an autograd graph``.
 """
 
 from __future__ import annotations

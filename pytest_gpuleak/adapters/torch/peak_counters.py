@@ -1,9 +1,8 @@
 """Read torch's counters, with peaks of the plugin's own beside the user's.
 
-torch has a single peak for each device. Resetting it with `reset_peak_memory_stats` for one purpose destroys it for
-every other reader. So `PeakView` keeps the user's peak when it resets, and wraps the functions that return peaks: they
-return the higher of the kept and the current peak. A user's reset drops the kept peak, and notes the current peak for
-the plugin.
+torch has a single peak for each device, which any reset destroys for every other reader. So `PeakView` keeps the user's
+peak when it resets, and wraps the functions that return peaks: they return the higher of the kept and the current peak.
+A user's reset drops the kept peak, and notes the current peak for the plugin.
 """
 
 from __future__ import annotations
@@ -63,13 +62,10 @@ class DeviceCounters(Protocol):
 
 
 class PeakAccessor:
-    """A function by which users read or reset a device's peaks.
+    """The function `name` of the module `owner`, by which users read peaks or, if it `resets`, reset them.
 
     Args:
-        owner: the module that has it.
-        name: its name there.
-        resets: whether it resets peaks; else it returns statistics or a single figure.
-        figure: for a single figure, its name in the result of `DeviceCounters.peaks`.
+        figure: for a function that returns a single figure, its name in the result of `DeviceCounters.peaks`.
         index: returns the device's index from a call's arguments; None if unknown.
     """
 

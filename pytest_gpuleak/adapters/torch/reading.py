@@ -20,11 +20,10 @@ _NUMBERS = frozenset((int,))
 
 
 class StorageReference:
-    """A weak hold on a storage, by torch's own C++ weak reference.
+    """A weak hold on a storage, by torch's own C++ weak reference (as in ``torch.multiprocessing.reductions``).
 
-    Not a Python weak reference to the tensor: ``torch.utils.swap_tensors`` refuses tensors that have one, and a
-    module's ``.to()`` calls it for wrapper subclasses, so the user's test would fail. Same as
-    ``torch.multiprocessing.reductions.StorageWeakRef``, which must not be imported.
+    ``torch.utils.swap_tensors``, which a module's ``.to()`` calls for wrapper subclasses, refuses tensors with a Python
+    weak reference, so the user's test would fail.
     """
 
     __slots__ = ("_address", "_expired", "_free", "storage")

@@ -23,8 +23,7 @@ class TorchReferences:
     def owner_counter(self) -> Callable[[object], int | None]:
         """Return a counter of a tensor's C++ owners, by ``Tensor._use_count`` without the Python object.
 
-        Since torch 2.10 these owners together hold one reference to the Python object; in a torch without the count
-        they hold none (torch/csrc/autograd/python_variable_methods).
+        Since torch 2.10 they together hold one reference to that object (torch/csrc/autograd/python_variable_methods).
         """
         tensor_class = torch_class("torch._C", "TensorBase")
         if tensor_class is None:

@@ -49,10 +49,9 @@ def held_by_torch_alone(tensors: list[Any]) -> set[int]:
 
 
 class LiveTorchObjects:
-    """The live tensors, nodes and scripted modules that the collector tracks, newest first.
+    """The live tensors, nodes and scripted modules that the collector tracks, newest first, found by one heap walk.
 
-    It walks the whole heap, so create one for each search. Its lists refer to the objects, which changes reference
-    counts.
+    Create one for each search: its lists refer to the objects, which changes reference counts.
     """
 
     def __init__(self, access: TorchAccess, deadline: Deadline) -> None:
@@ -120,7 +119,6 @@ class _Finder:
         self._counts: dict[int, int] = {}
 
     def links(self) -> list[Link]:
-        """Return the links from the first kind of place that has any."""
         census = self._census
         held = self._held(census)
         self._bases_and_gradients(census.tensors)

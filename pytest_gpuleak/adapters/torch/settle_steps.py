@@ -1,9 +1,8 @@
 """Free device memory that is held but not leaked.
 
-No step initialises a device or empties the caching allocator, which takes milliseconds and whose reserve is the user's.
-Not touched, since the next test would take seconds to rebuild them: `torch.compile`'s caches (`torch.compiler.reset()`)
-and the pools of CUDA graphs. A project may drop them in the hook `pytest_gpuleak_settle`. A step ignores errors: the
-next reading reports a failed device.
+No step initialises a device or empties the caching allocator, whose reserve is the user's. `torch.compile`'s caches and
+the pools of CUDA graphs stay, since rebuilding takes seconds; a project may drop them in `pytest_gpuleak_settle`.
+Errors are ignored: the next reading reports a failed device.
 """
 
 from __future__ import annotations
@@ -74,10 +73,7 @@ def synchronize(torch: Any) -> None:
 
 
 def clear_workspaces(torch: Any) -> None:
-    """Clear the workspaces that cuBLAS and cuBLASLt keep (pytorch issue 95668), and other backends' own.
-
-    In newer versions of torch they are thread-local (pytorch pull 180283), and those in autograd's threads stay.
-    """
+    """Clear cuBLAS's (pytorch issue 95668; thread-local since pull 180283) and other backends' workspaces."""
     if cuda_initialised(torch):
         clear = getattr(torch.cuda, "clear_cublas_workspaces", None)
         if clear is None:

@@ -1,9 +1,7 @@
-"""Find gradients that were never read, and so have no Python object.
+"""Give gradients that were never read a Python object, where a counter has grown and no array explains it.
 
-`gc` shows only arrays with a Python object. If a counter has grown and no array explains it, the gradients get one, so
-that they are judged like others. Not so tensors saved by autograd nodes: torch's object for them is temporary
-(torch/csrc/autograd/saved_variable.cpp). They count with the graph of the tensor that leads there, or as unexplained
-bytes.
+`gc` shows only arrays with such an object. Tensors saved by autograd nodes get a temporary object alone
+(torch/csrc/autograd/saved_variable.cpp): they count with the graph that leads there, or as unexplained bytes.
 """
 
 from __future__ import annotations

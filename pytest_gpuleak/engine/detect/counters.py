@@ -39,21 +39,18 @@ MAX_DRIVER_CALL_S = 100e-6
 
 
 MAX_UNSEEN_HOST_GROWTH = 256 * 1024
-"""Host growth (bytes) that may go unnoticed when a reading is reused. A quarter of the smallest growth that is
-investigated (1 MiB)."""
+"""Host growth (bytes) that a reused reading may hide: a quarter of the smallest growth investigated (1 MiB)."""
 
 NOTHING: Mapping[Key, int] = MappingProxyType({})
 
 MODULE_BYTES = 48 * 1024
-"""Bytes of host memory that importing a module takes: 18 to 35 KiB on the mean of scipy, sklearn, gpytorch, accelerate
-and torch._dynamo (Python 3.11; 60 to 1,300 modules each), 82 KiB of torch with its libraries."""
+"""Host bytes of an imported module: 18 to 35 KiB on the mean of large packages, 82 KiB of torch (Python 3.11)."""
 
 
 class CounterWatch:
-    """Read the counters. A probe that fails is not asked again, and the run goes on.
+    """Read the counters. A probe that fails is not asked again, and `faults` receives a line for it.
 
-    `processes` reads the driver's bytes by device and process. It takes milliseconds, so it is called only where more
-    of a device is in use than torch accounts for. `faults` receives a line for each counter that could not be read.
+    `processes` reads the driver's bytes by device and process, only where more is in use than torch accounts for.
     """
 
     def __init__(
@@ -106,7 +103,7 @@ class CounterWatch:
 
     @property
     def host_probes(self) -> tuple[HostProbe, ...]:
-        """The host's counters that can be read."""
+        """Return the host's counters that can be read."""
         return tuple(self._host)
 
     def begin(self) -> None:
@@ -123,30 +120,28 @@ class CounterWatch:
             self._outside.begin()
 
     def carry_over(self) -> None:
-        """Reuse the reading of `end` as the next test's "before", because reading the heap takes tens of us.
+        """Reuse the reading of `end` as the next test's "before": growth in between counts for the next test.
 
-        Call it after a clean test: growth between the tests then counts for the next test. After a failed test, the
-        memory that its traceback frees would be credited to the next test.
+        Call it after a clean test: memory that a failed test's traceback frees would be credited to the next test.
         """
         self._standing = self._after
 
     def carry_over_host(self) -> None:
-        """Reuse the last host reading as the next test's "before", after a test of any verdict.
+        """Reuse the last host reading as the next test's "before", unless this test changed it by more than 256 KiB.
 
-        Host counters are not exact to the byte. The reading is not reused if the test changed it by more than 256 KiB:
-        memory that it frees late would mask the next test's growth.
+        Memory that it frees late would mask the next test's growth.
         """
         host = {key: size for key, size in self._after.items() if key[0] == HOST}
         if all(abs(size - self._before.get(key, 0)) < MAX_UNSEEN_HOST_GROWTH for key, size in host.items()):
             self._standing_host = host
 
     def setup_begins(self, fixture: FixtureKey, place: FixturePlace, policy: Policy) -> None:  # noqa: ARG002
-        """See `FixtureEvents`: from here on growth does not belong to the test."""
+        """Stop counting growth for the test."""
         # A reused reading may lag; the error then lands on the fixture, which is not judged by counters.
         self._levels.append(_Level(self.read(brief=True)))
 
     def setup_ends(self, fixture: FixtureKey, duration_s: float, *, failed: bool) -> None:  # noqa: ARG002
-        """See `FixtureEvents`: book the setup's growth to the fixture."""
+        """Book the setup's growth to the fixture."""
         if not self._levels:
             return  # its setup began before the counters were watched
         level = self._levels.pop()
@@ -158,14 +153,11 @@ class CounterWatch:
             inner[key] = inner.get(key, 0) + size
 
     def teardown_begins(self, fixture: FixtureKey) -> None:  # noqa: ARG002
-        """See `FixtureEvents`."""
+        """Read the counters before the fixture's finalizers."""
         self._levels.append(_Level(self.read(brief=True)))
 
     def teardown_ends(self, fixture: FixtureKey) -> None:
-        """See `FixtureEvents`: do not credit the test with memory of the fixture's own that is freed.
-
-        Memory that the test has put into the fixture, and that dies with it, belongs to the test.
-        """
+        """Do not credit the test with the fixture's own memory that is freed; what the test put there is the test's."""
         owned = self._owned.pop(fixture, {})
         if not self._levels:
             return
@@ -197,7 +189,7 @@ class CounterWatch:
         return Growth(growth, first_used, imported)
 
     def record(self, peaks: Mapping[str, int]) -> dict[str, dict[str, int]]:
-        """Return the counters before and after the run as the report has them, with the `peaks` in bytes by device."""
+        """Return the counters before and after the run as the report has them; `peaks` are bytes by device."""
         found: dict[str, dict[str, int]] = {}
         for key, size in self._after.items():
             device, metric = key
@@ -309,7 +301,6 @@ class _Level:
 
 
 def _less(more: Mapping[Key, int], less: Mapping[Key, int]) -> dict[Key, int]:
-    """Subtract counter by counter; a counter that is missing on one side counts as 0 there."""
     return {key: more.get(key, 0) - less.get(key, 0) for key in {*more, *less}}
 
 

@@ -11,15 +11,14 @@ if TYPE_CHECKING:
 class Detector(Protocol):
     """Tells which arrays were born since a moment and are still alive.
 
-    Between calls a detector holds ids and plain metadata, never an array. The lists it returns hold strong references:
-    the caller must drop them before user code runs again.
+    Between calls it holds no array. The lists that it returns hold arrays: drop them before user code runs again.
     """
 
     mode: Literal["epoch", "scan"]
 
     @property
     def sees_only_young(self) -> bool:
-        """Whether the functions of `heap.collector` see exactly what was born since `open` or `take_and_age`."""
+        """Tell whether `heap.collector` sees exactly what was born since `open` or `take_and_age`."""
 
     def start(self) -> None:
         """Begin to watch the process."""

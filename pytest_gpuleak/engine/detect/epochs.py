@@ -20,19 +20,16 @@ if TYPE_CHECKING:
     from pytest_gpuleak.engine.detect.heap_scan import ScanDetector
 
 LONG_LIVED_SHARE = 4
-"""A full collection is due when what was frozen since the last one exceeds this part of the heap, the same rule as
-CPython's (``long_lived_pending > long_lived_total / 4``)."""
+"""A full collection is due when more than this part of the heap was frozen since the last, CPython's own rule."""
 
 LEAST_FROZEN = 100_000
 """Objects frozen before the heap is counted for the first time, and the minimum before a full collection."""
 
 INTERPRETERS_OWN = 5_000
-"""Objects that may be frozen by the interpreter itself: Python 3.12 freezes a few hundred as it starts, while a process
-that has imported pytest and is then frozen has tens of thousands."""
+"""Objects that the interpreter itself may freeze (Python 3.12: a few hundred); user code freezes tens of thousands."""
 
 LEAST_STAYING = 0.25
-"""Lower bound for the share of frozen objects assumed to survive. The true share is measured at each heap count; a
-higher estimate makes those counts more frequent."""
+"""Lower bound for the share of frozen objects that survive. Heap counts, more frequent the higher it is, measure it."""
 
 
 class EpochDetector:
@@ -60,7 +57,6 @@ class EpochDetector:
 
     @property
     def _scan(self) -> ScanDetector:
-        """Return the detector that is used while the user has frozen objects."""
         if self._scanner is None:
             from pytest_gpuleak.engine.detect.heap_scan import ScanDetector
 
@@ -69,7 +65,7 @@ class EpochDetector:
 
     @property
     def sees_only_young(self) -> bool:
-        """See `Detector.sees_only_young`. False after a full collection in the epoch, which hides older births."""
+        """Tell whether the epoch alone is visible: not after a full collection in it, which hides older births."""
         return self._open and not (self.scanning or self._noted or self._collected_in_epoch or self._view.border_lost)
 
     def start(self) -> None:
@@ -135,10 +131,7 @@ class EpochDetector:
             return find_arrays(identities, get_objects(), array_types(self.frameworks))
 
     def close(self) -> None:
-        """Collect the epoch's garbage, unless the user has switched the collector off.
-
-        `gc.freeze()` resets the generations' counters, so automatic collections of short tests never come due.
-        """
+        """Collect the epoch's garbage if the collector is on: `gc.freeze()` resets its counters."""
         self._open = False
         if self.scanning:
             self._scan.close()
@@ -194,8 +187,7 @@ class EpochDetector:
     def _keep_heap_small(self) -> None:
         """Collect what would be frozen unseen, and the whole heap when it is due.
 
-        Between two tests pytest and its plugins make garbage too. The number frozen since the last full collection is
-        an upper bound (frozen objects die too), so count the heap before deciding on a full collection.
+        The number frozen since the last full collection is an upper bound, so the heap is counted before a collection.
         """
         born = len(get_objects())
         if born > gc.get_threshold()[0] and gc.isenabled():

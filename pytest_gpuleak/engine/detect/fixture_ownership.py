@@ -26,8 +26,7 @@ class OwnedSetup:
         self.handles: list[StorageHandle] = []
         self.setup_s = 0.0
         self.failed = False
-        """Whether the setup has raised: the error's traceback, which pytest drops at teardown, holds what it has made.
-        """
+        """Whether the setup has raised: the traceback, which pytest drops at teardown, holds what it has made."""
         self.outlived_failure = False
         """Whether a test has failed since: garbage of its traceback may hold the memory."""
 
@@ -52,7 +51,7 @@ class FixtureOwnership:
 
     @property
     def active_ids(self) -> frozenset[int]:
-        """The ids of pytest's fixtures that are set up."""
+        """Return the ids of pytest's fixtures that are set up."""
         return frozenset(self._active)
 
     def begin(self) -> None:
@@ -65,23 +64,23 @@ class FixtureOwnership:
 
     @property
     def own(self) -> set[int]:
-        """Ids of the arrays that the test made before a higher-scoped fixture moved the freeze point."""
+        """Return the ids of the arrays that the test made before a higher-scoped fixture moved the freeze point."""
         return self._own
 
     @property
     def active(self) -> list[OwnedSetup]:
-        """The higher-scoped fixtures that are set up now."""
+        """Return the higher-scoped fixtures that are set up now."""
         return list(self._active.values())
 
     def setup_begins(self, fixture: FixtureKey, place: FixturePlace, policy: Policy) -> None:
-        """See `FixtureEvents`."""
+        """Assign what was born so far; what is born from here on is the fixture's."""
         self._give()
         setup = OwnedSetup(place, policy)
         self._active[fixture] = setup
         self._owners.append(setup)
 
     def setup_ends(self, fixture: FixtureKey, duration_s: float, *, failed: bool) -> None:
-        """See `FixtureEvents`."""
+        """Give the fixture what was born in its setup."""
         setup = self._active.get(fixture)
         if setup is not None and setup in self._owners:
             self._give()
@@ -95,13 +94,13 @@ class FixtureOwnership:
         return setup if setup is not None and setup.outlived_failure and setup.holds_memory() else None
 
     def teardown_begins(self, fixture: FixtureKey) -> None:
-        """See `FixtureEvents`."""
+        """Record which arrays exist before the fixture's finalizers run."""
         if fixture in self._active:
             # Do not move the freeze point here: garbage behind it would only go in a full collection.
             self._before.append({id(array) for array in self.detector.look()})
 
     def teardown_ends(self, fixture: FixtureKey) -> None:
-        """See `FixtureEvents`."""
+        """Assign what the teardown made to the fixture, and report its setup in `released`."""
         setup = self._active.pop(fixture, None)
         if setup is None:
             return
@@ -134,7 +133,6 @@ class FixtureOwnership:
             setup.identities -= identities
 
     def _give(self) -> None:
-        """Assign what was born since the freeze point last moved to the fixture being set up, else to the test."""
         born = self.detector.take_and_age()
         if not born:
             return

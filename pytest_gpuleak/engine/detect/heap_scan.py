@@ -36,7 +36,7 @@ class ScanDetector:
 
     @property
     def sees_only_young(self) -> bool:
-        """See `Detector.sees_only_young`: nothing is hidden here."""
+        """Return whether young objects alone are visible; see `Detector.sees_only_young`."""
         return False
 
     def start(self) -> None:

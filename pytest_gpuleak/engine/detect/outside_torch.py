@@ -18,8 +18,7 @@ KINDS = ("cuda",)
 class OutsideTorch:
     """Tell whether memory in use on a device outside torch belongs to this process.
 
-    The free memory of a device is quick to read, but other processes change it. Where use grows, the driver is asked
-    what this process holds, and the growth since the last answer is the process's own.
+    Free memory is quick to read, but other processes change it. Where use grows, the driver is asked who holds it.
     """
 
     def __init__(self, processes: Callable[[], Mapping[str, NvmlReading]]) -> None:
@@ -37,8 +36,8 @@ class OutsideTorch:
     ) -> dict[str, int]:
         """Return by device the bytes that the process itself has added since `begin`.
 
-        `in_use` is the growth of use beyond torch's own in any process, `reserved` what torch has reserved now;
-        `first_used` devices are skipped, since their context came with the run.
+        `in_use` is the growth of use beyond torch's own in any process, `reserved` what torch has reserved now; the
+        context of `first_used` devices came with the run, so they are skipped.
         """
         asked = {device: size for device, size in in_use.items() if device.partition(":")[0] in KINDS}
         new = [device for device in asked if device not in self._known]

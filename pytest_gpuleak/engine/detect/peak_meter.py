@@ -19,9 +19,8 @@ METRICS = ("allocated", "reserved")
 class PeakMeter:
     """Measure how far a test raised the devices' counters, without what higher-scoped fixtures do meanwhile.
 
-    A higher-scoped fixture is set up within the first test that requests it. The peak before its setup is kept; after
-    it peaks restart, and what the fixture left allocated counts as having been there before the test. Probes may be
-    added to the list; a probe that raises is not asked again.
+    The peak before a fixture's setup is kept; after it peaks restart, and what the fixture left allocated counts as
+    there before the test. Probes may be added to the list; a probe that raises is not asked again.
 
     Attributes:
         active: whether a test is being measured.
@@ -48,21 +47,21 @@ class PeakMeter:
             self._gauges[key] = _Gauge(now, now)
 
     def setup_begins(self, fixture: FixtureKey, place: FixturePlace, policy: Policy) -> None:  # noqa: ARG002
-        """See `FixtureEvents`."""
+        """Pause for the setup."""
         self.pause()
 
     def setup_ends(self, fixture: FixtureKey, duration_s: float, *, failed: bool) -> None:  # noqa: ARG002
-        """See `FixtureEvents`."""
+        """Resume after the setup."""
         self.resume()
 
     def teardown_begins(self, fixture: FixtureKey) -> None:
-        """See `FixtureEvents`."""
+        """Pause for the teardown, if a test is measured."""
         if self.active and fixture not in self._torn_down:
             self._torn_down.add(fixture)
             self.pause()
 
     def teardown_ends(self, fixture: FixtureKey) -> None:
-        """See `FixtureEvents`. It may come within a test's setup, when the next test requests another parameter."""
+        """Resume after the teardown, which may come within a test's setup: the next test requests another parameter."""
         if fixture in self._torn_down:
             self._torn_down.discard(fixture)
             self.resume()
@@ -117,7 +116,6 @@ class PeakMeter:
                 gauge.own = max(gauge.own, top - gauge.before)
 
     def _read(self, *, restart: bool = False) -> dict[tuple[str, str], tuple[int, int | None]]:
-        """Read each counter and its peak, by device and metric, without probes that have failed."""
         found: dict[tuple[str, str], tuple[int, int | None]] = {}
         for probe in self._probes:
             if probe in self._failed:

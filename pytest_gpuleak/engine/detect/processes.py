@@ -35,19 +35,19 @@ class Children:
         self._watch.begin()
 
     def setup_begins(self, fixture: FixtureKey, place: FixturePlace, policy: Policy) -> None:
-        """See `FixtureEvents`."""
+        """Take processes that start from here on as the fixture's."""
         self._watch.enter_setup()
         self._places[fixture] = (place, policy)
 
     def setup_ends(self, fixture: FixtureKey, duration_s: float, *, failed: bool) -> None:  # noqa: ARG002
-        """See `FixtureEvents`."""
+        """Assign the setup's processes to the fixture."""
         self._watch.adopt(fixture)
 
     def teardown_begins(self, fixture: FixtureKey) -> None:
-        """See `FixtureEvents`. Processes that start from here on are the test's."""
+        """Do nothing: processes that start from here on are the test's."""
 
     def teardown_ends(self, fixture: FixtureKey) -> None:
-        """See `FixtureEvents`."""
+        """Collect the fixture's processes that still run."""
         place, policy = self._places.pop(fixture, (None, None))
         left = self._watch.released(fixture)
         if place is not None and policy is not None and left:

@@ -1,10 +1,8 @@
 """Keep the epoch's arrays young through a full collection.
 
-A full collection makes all survivors old, and what is old is frozen. Only a walk over the whole heap (a tenth of a
-second) could then tell which old objects are the epoch's own, and suites whose teardown calls `gc.collect()` would pay
-it for every test. So the epoch's arrays are moved back to the young generation after the collection, by
-`PyObject_GC_UnTrack` and `PyObject_GC_Track` of CPython's C API, whose lists are consistent while the collector's
-callbacks run (Modules/gcmodule.c, `invoke_gc_callback`).
+A full collection makes all survivors old and frozen, and only a walk over the whole heap could then find the epoch's
+arrays. So they are moved back to the young generation, by `PyObject_GC_UnTrack` and `PyObject_GC_Track` of CPython's C
+API, whose lists are consistent while the collector's callbacks run (Modules/gcmodule.c, `invoke_gc_callback`).
 """
 
 from __future__ import annotations
@@ -21,8 +19,8 @@ if TYPE_CHECKING:
 class KeepYoung:
     """Follow the epoch's arrays through a full collection; `lost` are ids of arrays without weak references.
 
-    The weak references exist for the length of the collection only: `torch.utils.swap_tensors` refuses an array that
-    has one. The list of arrays is **emptied**, since it would keep them alive.
+    The list of arrays is **emptied**, since it would keep them alive. The weak references end with the collection:
+    `torch.utils.swap_tensors` refuses an array that has one.
     """
 
     def __init__(self, arrays: list[object]) -> None:
@@ -36,10 +34,9 @@ class KeepYoung:
                 self.lost.add(id(array))
 
     def restore(self) -> set[int]:
-        """Make the living arrays young again, after the collection, when everything is frozen.
+        """Make living arrays young again, after the collection; return the ids that may be alive and are not young.
 
-        Returns the ids of arrays that may be alive but are not young. An array with a dead weak reference counts: torch
-        may resurrect its Python object without reviving old weak references.
+        An array with a dead weak reference is among them: torch may resurrect it without reviving the reference.
         """
         move = make_young()
         left = self.lost

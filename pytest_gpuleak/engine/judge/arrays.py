@@ -29,9 +29,8 @@ MINOR_SHARE = 16
 def judge(evidence: Evidence, policy: Policy) -> tuple[Finding, ...]:
     """Return the findings of one test or fixture, worst first.
 
-    Growth is judged by the pair of `growing_tensors` and `growing_bytes`; what does not grow, or was not confirmed, by
-    `retained_bytes` per device. With ``confirm=0`` the strict rule holds: what exceeds the growth limits after the only
-    run fails.
+    Growth is judged by `growing_tensors` and `growing_bytes` together; what does not grow, or was not confirmed, by
+    `retained_bytes` per device. With ``confirm=0`` what exceeds the growth limits after the only run fails.
     """
     if len(evidence.alive) > 1:
         groups = compare_runs(evidence)
@@ -73,7 +72,6 @@ _CYCLE_FINGERPRINT = fingerprint("cycle", None)
 
 
 def _failing_devices(groups: Iterable[Group], policy: Policy) -> dict[FindingKind, set[str]]:
-    """Return by kind of finding the devices on which it fails."""
     growing: dict[str, list[Survivor]] = defaultdict(list)
     kept: dict[str, int] = defaultdict(int)
     strict: dict[str, list[Survivor]] = defaultdict(list)
@@ -120,7 +118,6 @@ def _over_growth(by_device: dict[str, list[Survivor]], policy: Policy) -> set[st
 
 
 def _by_device(readings: Iterable[ArrayReading]) -> list[list[ArrayReading]]:
-    """Group readings by device; readings of a shared storage count once."""
     groups: dict[str, dict[int, ArrayReading]] = defaultdict(dict)
     for reading in readings:
         groups[reading.device].setdefault(reading.storage, reading)

@@ -19,11 +19,11 @@ if TYPE_CHECKING:
 
 BLOCK = 512
 """Bytes that CUDA's caching allocator rounds a block up to (c10/cuda/CUDACachingAllocator.cpp, kMinBlockSize). Without
-a count of requested bytes, an array may take this much more."""
+a count of requested bytes, an array may take this much more.
+"""
 
 ARRAY_OBJECTS = 1024
-"""Host bytes that an array is assumed to need beside its data: C++ and Python objects (390 bytes for a CPU tensor of
-torch 2.13), and the entry or node that holds it. For 100,000 tensors of 8 bytes these add 40 MiB to the heap."""
+"""Host bytes assumed beside an array's data: its objects (390 bytes for torch 2.13's CPU tensor), its entry or node."""
 
 CONTRIBUTIONS_SHOWN = 10
 
@@ -32,8 +32,7 @@ CONTRIBUTIONS_SHOWN = 10
 class CounterRun:
     """Growth of the counters in one run, after settling.
 
-    `host` is what a recorded re-run added to the host's memory, by the probe's name; `blocks` are the allocator's
-    blocks that it left, by device. The first run has neither.
+    `host` is a recorded re-run's growth by the probe's name, `blocks` what it left of the allocator's, by device.
     """
 
     growth: Growth
@@ -55,10 +54,7 @@ def host_limit(policy: Policy, limits: HostLimits) -> int:
 
 
 def suspects(growth: Growth, known: Mapping[str, int], policy: Policy, probes: Mapping[str, HostLimits]) -> set[str]:
-    """Return the devices (`HOST` for the host's counters) that grew by more than arrays and noise explain.
-
-    `known` are the bytes of the arrays by device; under `HOST` what they explain of the host's counters.
-    """
+    """Return the devices (or `HOST`) that grew by more than noise and the bytes that arrays explain (`known`)."""
     found = {
         device for device in growth.devices if growth.of(device) > known.get(device, 0) + _slack(growth, device, 1)
     }
@@ -82,8 +78,7 @@ def judge_counters(
 
     On a device, growth on every re-run beyond the arrays is ``unattributed`` and fails over `growing_bytes`; what only
     the first run left fails from `retained_bytes` up, unless that run was the first to use the device. On the host,
-    growth counts only where every run exceeds the limit: imports, caches and the allocator's slack make single growths
-    of megabytes normal.
+    every run must exceed the limit: imports, caches and the allocator's slack make single growths of megabytes normal.
     """
     findings: list[Finding] = []
     for device in sorted({device for run in runs for device in run.growth.devices}):
@@ -118,7 +113,6 @@ def _bytes_on(device: str, added: list[Survivor], gone: list[Survivor]) -> int:
 
 
 def _moved(evidence: Evidence, run: int) -> tuple[list[Survivor], list[Survivor]]:
-    """Return the survivors that appeared in a run, and those that died in it."""
     survivors, alive = evidence.survivors, evidence.alive
     if run >= len(alive):
         return [], []
@@ -135,7 +129,6 @@ def _slack(growth: Growth, device: str, arrays: int) -> int:
 
 
 def _graph_bytes(evidence: Evidence, device: str) -> int:
-    """Return the bytes that the autograd graphs behind the first run's arrays on a device retain."""
     return sum(graph.saved_bytes for (where, _, _), graph in evidence.graphs.items() if where == device)
 
 
@@ -179,8 +172,7 @@ def _judge_device(device: str, runs: Sequence[CounterRun], evidence: Evidence, p
 def _judge_outside(device: str, runs: Sequence[CounterRun], policy: Policy) -> Finding | None:
     """Judge what the process holds outside torch's allocator by the driver, where every run added to it.
 
-    A single growth may be a CUDA context, a library or loaded kernels, so only repeated growth counts
-    (pytorch/pytorch#107667).
+    A single growth may be a CUDA context, a library or loaded kernels (pytorch/pytorch#107667).
     """
     sizes = [run.growth.bytes.get((device, OUTSIDE), 0) for run in runs]
     if min(sizes) < OUTSIDE_FLOOR or (len(sizes) == 1 and policy.confirm > 0):

@@ -1,7 +1,6 @@
-"""Compare the runs of one suspect to find what grows. Pure, linear in the number of survivors but for sorting.
+"""Compare the runs of one suspect to find what grows. Pure.
 
-A test may leave 100,000 tensors behind (a replay buffer, a cached data set), so survivors are not compared in pairs:
-dicts keyed by what must be equal find similar survivors.
+Dicts keyed by what must be equal find similar survivors, of which a test may leave 100,000, without comparing pairs.
 """
 
 from __future__ import annotations
@@ -26,10 +25,7 @@ _DIGITS = re.compile(r"\d+")
 
 @dataclasses.dataclass(frozen=True)
 class Group:
-    """Survivors of one kind under one root, at least one, which become a finding.
-
-    `bytes_per_run` are added by each re-run.
-    """
+    """Survivors, at least one, of one kind under one root, to which each re-run adds `bytes_per_run`."""
 
     kind: FindingKind
     members: tuple[Survivor, ...]
@@ -37,12 +33,12 @@ class Group:
 
     @property
     def device(self) -> str:
-        """The device that the members are on."""
+        """Return the device that the members are on."""
         return self.members[0].reading.device
 
     @property
     def size(self) -> int:
-        """Bytes that the members add up to."""
+        """Return the bytes that the members add up to."""
         return sum(member.size for member in self.members)
 
 
@@ -119,8 +115,8 @@ def match_replacements(
 ) -> dict[int, int]:
     """Match new survivors to the dead survivors that they replace: a replacement adds nothing.
 
-    Match in four passes: same root and form, same form, same root, same device (data of another size may take a place
-    in a cache too). Ties go to the root with the fewest survivors that stayed: an overwritten slot keeps none, an
+    Match in four passes: same root and form, same form, same root, same device (a cache's place may take data of
+    another size). Ties go to the root with the fewest survivors that stayed: an overwritten slot keeps none, an
     appended list keeps all. `dead`, `new` and `staying` are indices into `survivors`; the result has the new indices by
     the dead.
     """
@@ -146,8 +142,8 @@ def match_replacements(
 def name_by_what_stays(added: Sequence[Survivor], staying: Sequence[Survivor]) -> list[Survivor]:
     """Give what a re-run `added` the holder of a similar survivor of an earlier run that is still alive (`staying`).
 
-    A higher-scoped fixture that refers to its latest user only (`datamodule.trainer`) is the nearest holder of what the
-    last run left, but keeps nothing of earlier runs. The memory grows because of the holder that keeps theirs.
+    A fixture that refers to its latest user only (`datamodule.trainer`) is the nearest holder, but the memory grows
+    because of the holder that keeps earlier runs' arrays.
     """
     free: dict[Any, deque[Survivor]] = defaultdict(deque)
     under_root = Counter(map(_root_and_form, staying))
@@ -198,8 +194,8 @@ def _growing_places(
 ) -> Callable[[Survivor], bool]:
     """Return a function that tells whether a first survivor under a growing root grows itself.
 
-    Beside a growing list the same root may hold a slot that is filled once. Where every addition came to a place that
-    the first run had filled too, only the survivors at such places grow.
+    The same root may also hold a slot that is filled once. Where every addition came to a place that the first run had
+    filled too, only the survivors at such places grow.
     """
     filled = {survivor.pattern for survivor in first}
     places = {root: {survivor.pattern for survivor in additions[root]} for root in growing}

@@ -75,11 +75,10 @@ def judge_unconfirmed(
     holders: Mapping[int, Holder | None],
     why: str,
 ) -> tuple[Finding, ...]:
-    """Return the findings of processes whose growth no re-run has confirmed, judged by their memory. Pure.
+    """Return the findings of processes whose growth no re-run has confirmed (`why`), judged by their memory. Pure.
 
-    With ``confirm=0`` the strict rule holds: a process that runs after the only run fails. A pool's worker that a
-    fixture holds is a note, because pools start their workers when a test first uses them. `why` tells why no re-run
-    ended; for `readings` and `holders` see `judge_processes`.
+    With ``confirm=0`` a process that runs after the only run fails. A pool's worker that a fixture holds is a note,
+    because pools start their workers when a test first uses them.
     """
     findings: list[Finding] = []
     for process in left:

@@ -1,7 +1,6 @@
-"""Settle: let memory that is about to be freed go, cheapest step first.
+"""Settle: let memory that is about to be freed go, cheapest step first, until nothing is left.
 
-Each step is an object behind `SettleStep`; settling ends with the first step after which nothing is left. Steps for
-devices (synchronise, clear workspaces) come between the collections and the hook.
+Steps for devices (synchronise, clear workspaces) come between the collections and the hook.
 """
 
 from __future__ import annotations
@@ -49,10 +48,7 @@ class Collection:
 
 @dataclasses.dataclass(frozen=True)
 class YoungCollection:
-    """Collect everything born in the epoch, including what has survived a young collection.
-
-    Cheap compared with a collection of the whole heap, which is left for what older objects are connected with.
-    """
+    """Collect everything born in the epoch, survivors of young collections included: cheaper than the whole heap."""
 
     collects: bool = True
 
@@ -79,17 +75,16 @@ class Call:
 
 @dataclasses.dataclass(frozen=True)
 class Waits:
-    """Wait briefly, doubling, for what other threads free late.
+    """Wait briefly, doubling, for what other threads free late; with a single thread, not at all.
 
-    Threads that ran before the test (`known`) get less time than threads that the test started. With a single thread
-    there are no waits.
+    Threads that ran before the test (`known`) get less time than threads that the test started.
     """
 
     known: frozenset[int] = frozenset()
 
     @property
     def collects(self) -> bool:
-        """Whether memory freed by waiting was garbage: never."""
+        """Return False: memory freed by waiting was no garbage."""
         return False
 
     def steps(self) -> Iterator[None]:
@@ -116,11 +111,11 @@ class BoundedStep:
 
     @property
     def collects(self) -> bool:
-        """See `SettleStep`."""
+        """Return whether the bounded step collects."""
         return self._step.collects
 
     def steps(self) -> Iterator[None]:
-        """See `SettleStep`."""
+        """Take the bounded step's steps within the limit."""
         steps = self._step.steps()
         advice = "look at what it waits for"
         try:
@@ -154,9 +149,9 @@ def settle_steps_of(
     own: Callable[[], Iterable[SettleStep]],
     known: frozenset[int],
 ) -> Iterator[SettleStep]:
-    """Yield the steps for a suspect, each when the steps before have not sufficed.
+    """Yield the steps for a suspect, each when the steps before have not sufficed. `own` gives the user's steps.
 
-    `own` gives the user's ways to free memory; `known` are the threads that ran before the test.
+    `known` are the threads that ran before the test.
     """
     yield full_collection(safeguards)
     yield from device_steps(safeguards, frameworks)
@@ -167,8 +162,7 @@ def settle_steps_of(
 def steps_that_can_release(settle_steps: Iterable[SettleStep], known: frozenset[int]) -> list[SettleStep]:
     """Return the steps that may free what a root holds: calls, and waits while a thread of the test's own runs.
 
-    A collection frees nothing reachable, and threads that ran before the test are rarely worth a wait where the root
-    has leaked before.
+    A collection frees nothing reachable, and older threads are rarely worth a wait where the root has leaked before.
     """
     own_threads = bool(running_threads() - known)
     return [step for step in settle_steps if isinstance(step, Call) or (own_threads and isinstance(step, Waits))]
@@ -177,9 +171,9 @@ def steps_that_can_release(settle_steps: Iterable[SettleStep], known: frozenset[
 class Settling:
     """Take settle steps until no suspect is alive.
 
-    `suspects` is **emptied**, since the caller's list would keep the arrays alive. While a thread that did not run
-    before the test (`known`) runs, what dies may have been an argument of it, which it drops just before it ends: that
-    is no cycle. `threaded` tells whether such a thread ran when the suspects were searched for.
+    `suspects` is **emptied**, since the caller's list would keep the arrays alive. While a thread that the test started
+    (not `known`) runs, an array that dies may have been its argument, which it drops just before it ends: that is no
+    cycle. `threaded` tells whether such a thread ran when the suspects were searched for.
 
     Attributes:
         alive: ids of the arrays that are still alive.
@@ -224,7 +218,6 @@ class Settling:
                 yield suspect
 
     def _no_thread_runs(self) -> bool:
-        """Tell whether no thread runs that the test has started."""
         return running_threads() <= self._known
 
     def _still_alive(self) -> set[int]:

@@ -36,10 +36,7 @@ class Step(NamedTuple):
 
 
 class Chain:
-    """Objects, each of which refers to the next: a path or a part of one.
-
-    Args:
-        lookups: shared by all chains of one search.
+    """Objects, each of which refers to the next: a path or a part of one. All chains of one search share `lookups`.
 
     Attributes:
         looked_beyond: whether an object beyond the end was requested. A longer chain may then have another name.
@@ -73,8 +70,7 @@ class Met(NamedTuple):
 
     Attributes:
         pinned: the exception whose traceback the path goes through, or the traceback itself.
-        loop: the position of an event loop.
-        task: the last task below it with only parts of asyncio in between.
+        task: the last task below the event loop `loop` with only parts of asyncio in between.
         left: whether the path left asyncio's parts below the loop.
     """
 

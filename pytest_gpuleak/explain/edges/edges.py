@@ -59,7 +59,6 @@ def attribute_text(cls: type, name: object) -> str:
 
 
 def _text_of(chain: Chain, cls: type, name: object) -> str:
-    """Cache `attribute_text` by class and name."""
     texts: dict[str, str] = chain.lookups.once("attributes", cls, dict)
     if type(name) is not str:
         return attribute_text(cls, name)

@@ -134,7 +134,6 @@ def _local(chain: Chain, position: int, frame: types.FrameType, prefix: str, ski
 
 
 def _places_of_locals(frame: types.FrameType) -> dict[int, tuple[int, str]]:
-    """Return, by the object's id, the position and name of the first local variable that holds it."""
     places: dict[int, tuple[int, str]] = {}
     for index, (name, value) in enumerate(local_variables(frame)):
         places.setdefault(id(value), (index, name))
@@ -186,10 +185,7 @@ def _contents_of_cache(wrapper: object, namespace: object) -> dict[Any, Any] | N
 
 
 def name_in_thread_local(chain: Chain, position: int) -> Edge | None:
-    """Name an attribute of a `threading.local`, as the thread that set it writes it.
-
-    The object keeps a dict of dicts, one a thread (Modules/_threadmodule.c, local_traverse).
-    """
+    """Name an attribute of a `threading.local`, which keeps a dict for each thread (Modules/_threadmodule.c)."""
     values = chain.at(position + 2)
     if type(chain.at(position + 1)) is dict and type(values) is dict and chain.reaches(position + 3):
         key = chain.lookups.key(values, chain.at(position + 3))

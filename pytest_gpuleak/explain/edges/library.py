@@ -73,7 +73,6 @@ def _texts_of_members(members: dict[Any, Any], value_text: str) -> dict[int, str
 
 
 def _value_text(cls: type, enum: type) -> str:
-    """Write how a member's value is read: ``.value``, unless the class overrides that name."""
     return (
         ".value" if safe_access.find_in_class(cls, "value") is safe_access.class_dict(enum).get("value") else "._value_"
     )
@@ -89,7 +88,6 @@ def _name_in_enum_member(chain: Chain, position: int, cls: type) -> Edge | None:
 
 
 def _name_in_future(chain: Chain, position: int, cls: type) -> Edge | None:
-    """Name the result, error, callback, coroutine or context of an asyncio future or task written in C."""
     future, child, label = chain.objects[position], chain.at(position + 1), chain.label(position)
     for attribute, text in _FUTURE_ATTRIBUTES.items():
         if safe_access.slot(future, cls, attribute) is child:

@@ -25,8 +25,7 @@ class _Index:
     Attributes:
         places: key or position by the id of an item; the first of several.
         passes: how often the container was read for an item that was not announced.
-        announced: whether `places` has the announced items.
-        whole: whether `places` has all items.
+        whole: whether `places` has all items, not the `announced` ones alone.
     """
 
     __slots__ = ("announced", "passes", "places", "whole")

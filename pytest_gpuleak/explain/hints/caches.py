@@ -52,8 +52,7 @@ def weak_key(trail: Trail) -> str | None:
 def cached_method(trail: Trail) -> str | None:
     """Recognise a cache on a method: `self` is part of each key, and stays as long as the cache.
 
-    The first argument of a function is no `self`. It counts as one only if the key's first item has attributes and the
-    function is found in that object's class, or in a class by its name (a base class).
+    A key's first item counts as `self` if it has attributes, and its class, or a class by the name, has the function.
     """
     index = _cache(trail, _KEY)
     if index is None or trail.edge(index + 1) != "[0]" or trail.type(index + 1) != "tuple":
@@ -117,6 +116,5 @@ def cached_property(trail: Trail) -> str | None:
 
 
 def _cache(trail: Trail, edge: str) -> int | None:
-    """Return the position of the step that leads into a cache by its keys or its results."""
     index = trail.find(edge)
     return index if index is not None and trail.named and trail.type(index) == _LRU else None

@@ -84,7 +84,7 @@ def _variable(trail: Trail, index: int) -> str | None:
 def _stored(trail: Trail, is_edge: Callable[[int], bool]) -> int | None:
     """Return the position of the first step that `is_edge` accepts, where attributes and items alone lead there.
 
-    A function that is itself the root was not stored but defined: taking it out is no remedy.
+    A function that is itself the root was defined, not stored: taking it out is no remedy.
     """
     index = next((position for position in range(len(trail.steps)) if is_edge(position)), None)
     if not index or not trail.named or not trail.is_plain_until(index):

@@ -1,4 +1,4 @@
-"""Hints on what pytest keeps: test instances, recorded properties, session and config, values of wider fixtures."""
+"""Hints on what pytest keeps: test instances, recorded properties, session, config, higher-scoped fixtures' values."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def session_object(trail: Trail) -> str | None:
 
 
 def shared_fixture(trail: Trail) -> str | None:
-    """Recognise what a test put into the value of a wider fixture."""
+    """Recognise what a test put into the value of a higher-scoped fixture."""
     if trail.kind != "fixture" or not trail.root.startswith("fixture ") or not trail.steps:
         return None
     if trail.type(0).startswith("_pytest.") or not trail.is_plain_until(len(trail.steps)):

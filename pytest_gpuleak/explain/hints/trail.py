@@ -100,10 +100,9 @@ class Trail:
         return all(self.is_plain(position) for position in range(index))
 
     def piles_up_before(self, index: int) -> bool:
-        """Tell whether something before the step at `index` may be what grows.
+        """Tell whether something before the step at `index` may be what grows; what hangs on it is not the culprit.
 
-        An item of a list, a deque or a set, or of a dict under a key that is no name: each run added one object, and
-        what hangs on it is not the culprit.
+        This is an item of a list, deque or set, or of a dict under a key that is no name: each run added one object.
         """
         return self.growing and any(
             step.type in _LISTS or (step.type in _DICTS and not step.edge.startswith("['"))

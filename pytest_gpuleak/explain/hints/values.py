@@ -105,7 +105,7 @@ def view_of_large_storage(trail: Trail) -> str | None:
 def _place(trail: Trail, end: int) -> str | None:
     """Write where the array is kept that `end` steps lead to; None where other hints know better.
 
-    Each of several arrays may be kept in a place of its own below the root, so for several the root is written.
+    Several arrays may be kept in places of their own below the root, so for these the root is written.
     """
     in_cache = trail.edge(end - 1) == _RESULT
     start = end - in_cache

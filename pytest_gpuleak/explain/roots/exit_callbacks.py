@@ -1,9 +1,7 @@
-"""Read which functions `atexit` keeps.
+"""Read which functions `atexit` keeps, in an array that no function returns (Modules/atexitmodule.c).
 
-They lie in an array of the interpreter that no function returns (Modules/atexitmodule.c). But `atexit.unregister`
-compares each of them with its argument: a probe that is equal to nothing sees them all, and none is removed. A
-function's own ``__eq__`` would run before the probe's; it is user code, so a profile function ends the call before its
-first line, and the comparison with it.
+`atexit.unregister` compares each of them with its argument: a probe that equals nothing sees them all, and none is
+removed. A function's own ``__eq__``, which would run first, is user code: a profile function ends the call before it.
 """
 
 from __future__ import annotations
@@ -50,10 +48,7 @@ _ALLOWED: Final = _Probe.__eq__.__code__
 
 
 def exit_callbacks() -> list[object]:
-    """Return the functions that `atexit` keeps, as far as they can be read without running user code.
-
-    Returns none while a profiler runs, whose place the guard against user code needs.
-    """
+    """Return what `atexit` keeps; nothing while a profiler runs, since the guard against user code needs its place."""
     unregister = safe_access.loaded("atexit", "unregister")
     if type(unregister) is not types.BuiltinFunctionType or sys.getprofile() is not None:
         return []

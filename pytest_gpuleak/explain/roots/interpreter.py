@@ -96,7 +96,6 @@ def _handed_out() -> Iterator[tuple[object, str]]:
 
 
 def _names_of_variables() -> dict[int, str]:
-    """Return the globals that hold context variables, by their ids, public modules first."""
     names: dict[int, str] = {}
     for private in (False, True):
         for module, namespace in safe_access.loaded_modules().items():

@@ -144,7 +144,6 @@ def _named(what: str, name: str | None) -> str:
 
 
 def _thread_of_loop(loop: object) -> str | None:
-    """Return the name of an event loop's thread; None for the main thread or a loop that is not running."""
     namespace = safe_access.instance_dict(loop)
     ident = None if namespace is None else namespace.get("_thread_id")  # Lib/asyncio/base_events.py, run_forever
     if type(ident) is not int:
@@ -163,7 +162,7 @@ def task_class(value: object) -> type | None:
 
 
 _METHODS_IN_C: Final = (types.BuiltinFunctionType, type(re.compile("").match))
-"""Types of methods written in C. Those that receive their class have a type of their own (Objects/methodobject.c,
+"""Types of methods written in C. Those that receive their class have another type (Objects/methodobject.c,
 PyCMethod_Type), such as `get_loop` on Python 3.12.
 """
 

@@ -13,9 +13,7 @@ RUNNING: Final = 2
 LAST_ERROR: Final = 3
 EXCEPTION: Final = 4
 RANKS: Final = (EDITABLE, RUNNING, LAST_ERROR, EXCEPTION)
-"""Best first: what stays until someone edits it; what runs; what the last error pinned; any other exception, and what
-is held in an unknown way.
-"""
+"""Best first: what stays until edited; what runs; what the last error pinned; other exceptions and unknown holders."""
 
 
 @dataclass(frozen=True)

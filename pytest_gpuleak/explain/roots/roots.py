@@ -1,8 +1,7 @@
-"""Recognise roots.
+"""Recognise roots. The search uses a worse rank (`root.RANKS`) only where there is no better root.
 
-Ranks, best first: what stays until someone edits it (a module's global, a class attribute, a cache, a fixture); what
-runs (a thread, a frame); what the last error pinned; any other exception. The search uses a worse rank only where there
-is no better one.
+What stays until someone edits it is a module's global, a class attribute, a cache or a fixture; what runs is a thread
+or a frame.
 """
 
 from __future__ import annotations
@@ -89,10 +88,7 @@ class Roots:
         self._special_kinds: dict[int, bool] = {}
 
     def excluded(self, container: object) -> bool:
-        """Tell whether `container` belongs to the plugin, or is followed in another way.
-
-        Frames on a stack are read by the names of their locals: see `local_roots`.
-        """
+        """Tell whether `container` belongs to the plugin, or is a frame on a stack, which `local_roots` reads."""
         identity = id(container)
         if identity in self.ignored or identity in self._bookkeeping or identity in self._plugin:
             return True
@@ -154,10 +150,7 @@ class Roots:
         return found
 
     def _places_of_locals(self) -> dict[int, list[tuple[RunningFrame, str]]]:
-        """Return running frames and variable names by the ids of the values, read once a search.
-
-        Reading them on each level would be expensive in a deep recursion.
-        """
+        """Return running frames and variable names by the ids of the values, read once a search."""
         places: dict[int, list[tuple[RunningFrame, str]]] = {}
         for running in self.frames:
             if id(running.frame.f_locals) in self._modules:
@@ -210,7 +203,6 @@ class Roots:
         return any(base is not None and safe_access.is_subclass(kind, base) for base in bases)
 
     def _stand_in(self, value: object) -> Root | None:
-        """Return the root for a non-module in `sys.modules`; else None."""
         name = self._stand_ins.get(id(value))
         if name is None:
             return None
@@ -242,8 +234,8 @@ def _global(module: str, name: str) -> Root:
 def _remoteness(module: str, name: str) -> int:
     """Return how far a global is from where a reader would look for it, 0 at best.
 
-    A test that imported the name holds it too, but the module that a user would edit is the better answer, and a public
-    name is better than the private one behind it (`warnings.filters`, `_warnings.filters`).
+    The module that a user would edit is better than a test that imported the name, and a public name better than the
+    private name behind it (`warnings.filters`, `_warnings.filters`).
     """
     last = module.rpartition(".")[2]
     if last.startswith("test_") or last.endswith("_test") or last == "conftest" or module == "__main__":
@@ -290,7 +282,6 @@ def _cache_root(wrapper: object) -> Root | None:
 
 
 def _attribute(value: object, name: str) -> str:
-    """Return a str attribute of a pytest object, from its ``__dict__`` or its ``__slots__``."""
     namespace = safe_access.instance_dict(value)
     found = None if namespace is None else safe_access.plain_text(namespace.get(name))
     if found is None:

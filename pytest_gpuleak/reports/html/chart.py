@@ -160,7 +160,7 @@ def _summarise(metric: str, series: Mapping[str, Sequence[tuple[int, int]]]) -> 
 
 
 def _spread(marks: list[tuple[float, float, Mark]]) -> Iterable[tuple[float, float, Mark]]:
-    """Of marks that would cover each other, keep the first."""
+    """Keep the first of marks that would cover each other."""
     if len(marks) <= _MARKS_DRAWN:
         return marks
     return {round(at * _MARKS_DRAWN / WIDTH): (at, size, mark) for at, size, mark in reversed(marks)}.values()
@@ -184,10 +184,7 @@ def _size(point: tuple[int, int]) -> int:
 
 
 def _scale(lowest: int, highest: int) -> tuple[int, int, int]:
-    """Choose the axis: its ends, and the step between lines as a power of two.
-
-    The axis starts at 0 unless that would squeeze all points into the upper half.
-    """
+    """Choose the axis's ends (0 unless that would squeeze all points), and the step between lines as a power of two."""
     if lowest <= highest / 2:
         lowest = min(0, lowest)
     # Changes below a hundredth are drawn as level.

@@ -1,8 +1,7 @@
 """The HTML report: one file that opens from disk or from an artifact server.
 
-Its content security policy forbids every request and allows scripts and styles by hash. Where a server's stricter
-policy forbids both, all findings can still be read: they are plain HTML and the chart is an inline SVG. The script only
-filters, sorts and redraws the chart.
+Its content security policy forbids every request and allows scripts and styles by hash. Under a stricter policy the
+findings, plain HTML, and the chart, an SVG, can still be read: the script only filters, sorts and redraws.
 """
 
 from __future__ import annotations
@@ -86,7 +85,6 @@ def _safe_json(value: object) -> Any:
 
 
 def _trusted(text: str) -> Any:
-    """Mark our own text as HTML that needs no escaping."""
     import markupsafe
 
     return markupsafe.Markup(text)
@@ -101,7 +99,6 @@ def _breakable(nodeid: str) -> Any:
 
 
 def _part(name: str, caller: Callable[[], str]) -> Any:
-    """Render a section of the page; a line stands in for a section that fails."""
     return isolated(lambda: _trusted(caller()), lambda why: _note(f"{name} could not be shown ({why})"))
 
 
@@ -134,7 +131,6 @@ _UNSHOWN = (
 
 
 def _points(points: Iterable[tuple[float, float]]) -> Any:
-    """Write the points of a line. They are numbers, so nothing has to be escaped."""
     return _trusted(" ".join(f"{x:g},{y:g}" for x, y in points))
 
 

@@ -67,13 +67,11 @@ class Row:
         number: from 1, in the order of the page; the row's anchor is ``finding-<number>``.
         about: place, worker and scope, shown after the name.
         order: position of the test in the run; fixtures come last.
-        held: the holder's chain, or the text in its place.
-        holder_kind: its key, for the filter.
+        held: the holder's chain, or the text in its place; `holder_kind` is its key, for the filter.
         steps_left: number of references that are not shown.
         others: further holders, as pairs of chain and kind, each once.
         references: number of further references that read like one of the holders.
-        arrays: groups of similar arrays, with their numbers.
-        arrays_left: number of arrays in the report that are not shown.
+        arrays: groups of similar arrays, with their numbers; `arrays_left` are not shown.
         also: number of other findings with the same holder.
         fault: why the finding cannot be shown, as one line; else empty.
     """
@@ -262,7 +260,6 @@ def _steps(holder: Holder | None, finding: Finding) -> tuple[Step, ...]:
 
 
 def _key_safely(finding: Finding) -> object:
-    """Return the key that findings of one holder share. Findings without a holder get keys of their own."""
     key: object = isolated(lambda: holder_key(finding) or (finding.device,), lambda _: "")
     return isolated(lambda: (hash(key), key)[1], lambda _: "")
 

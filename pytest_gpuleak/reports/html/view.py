@@ -226,7 +226,6 @@ def _count(value: object) -> int:
 
 
 def _choices(values: Iterable[str], words: Mapping[str, str]) -> tuple[tuple[str, str, int], ...]:
-    """List the choices of a filter: the value, its words, and the number of rows."""
     counts = Counter(values)
     return tuple((value, words.get(value, value), counts[value]) for value in sorted(counts, key=_state_rank))
 

@@ -112,7 +112,7 @@ class Journal:
             self._write(line if self._first else "," + line, totals)
 
     def set_fixtures(self, records: Sequence[Mapping[str, Any]]) -> None:
-        """Set the findings of wider fixtures so far. They are written with the next test."""
+        """Set the findings of higher-scoped fixtures so far. They are written with the next test."""
         try:
             self._fixtures = json.dumps(plain(records), allow_nan=False)
             _count_fixtures(self._totals, records)
@@ -140,12 +140,7 @@ class Journal:
         return f'], "fixtures": {self._fixtures}, "stale": [], "summary": {{{summary}, "running": {running}}}}}\n'
 
     def _write(self, line: str, provisional: Totals | None = None) -> None:
-        """Write a record's line (empty: none) and the tail.
-
-        Args:
-            line: the record's line.
-            provisional: counts that include a provisional record; None: the record is final.
-        """
+        """Write a record's line (empty: none) and the tail. `provisional` are the counts with a provisional record."""
         # A forked process shares the file, but its knowledge of the content is out of date.
         if self._file is None or os.getpid() != self._process:
             return
@@ -185,16 +180,10 @@ class Journal:
 
 
 def recover(text: str) -> dict[str, Any] | None:
-    """Read a journal that was cut in the middle of a write, so that it is no JSON document.
+    """Read a journal that was cut in the middle of a write, so that it is no JSON document; None for any other text.
 
-    Records are checked for their keys and counts only; the caller validates the result like any report.
-
-    Args:
-        text: the file's content.
-
-    Returns:
-        The report with every whole record, `incomplete` set and the summary counted from the records; None where the
-            text is no journal. Findings of fixtures are lost if the cut is before them.
+    The report has every whole record, `incomplete`, and the summary counted from the records, which are checked for
+    keys and counts only; the caller validates it. Findings of fixtures are lost if the cut is before them.
     """
     first, *lines = text.split("\n")
     document = _parse(first + "]}") if first.endswith('"tests": [') else None

@@ -47,13 +47,10 @@ class UnusableReport(ValueError):  # noqa: N818 - a user reads the message, and 
 
 
 def read_report(source: Path | Literal["-"]) -> RunReport:
-    """Read and check a JSON report.
+    """Read and check a JSON report from a file, or from standard input (``"-"``).
 
     Unknown keys are ignored, and keys that an earlier release did not write take their defaults. A journal that was cut
     in the middle of a write gives the tests that had ended, and is incomplete.
-
-    Args:
-        source: a file, or ``"-"`` for standard input.
 
     Raises:
         UnusableReport: the input is missing, no report, damaged, or of a newer version.

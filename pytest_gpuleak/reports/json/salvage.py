@@ -1,7 +1,6 @@
 """Write as much as possible of a record that cannot be encoded as a whole.
 
-Every field is encoded alone. A field that fails takes a default, and the record names the field and the error, so that
-the reader sees the gap and the report keeps its format.
+Every field is encoded alone. A field that fails takes a default, and the record names the field and the error.
 """
 
 from __future__ import annotations

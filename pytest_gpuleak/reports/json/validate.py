@@ -38,11 +38,7 @@ _LEAST |= {"saved_tensors": 0, "saved_bytes": 0}
 
 
 class WrongValueError(ValueError):
-    """A value is not what the format says. The message tells its place, the value, and what is accepted.
-
-    Attributes:
-        where: the place, as one writes it in Python (``tests[3].line``).
-    """
+    """Raised for a wrong value; the message tells its place (`where`: ``tests[3].line``) and what is accepted."""
 
     def __init__(self, what: str) -> None:
         super().__init__(what)
@@ -101,8 +97,6 @@ def check_usage(value: object) -> dict[str, Any]:
 
 @dataclasses.dataclass
 class _Heavy:
-    """One of the heaviest tests of a run."""
-
     nodeid: str
     device: str
     bytes: int

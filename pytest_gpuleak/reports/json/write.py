@@ -44,7 +44,6 @@ def _mapping_of(values: dict[str, Any]) -> str:
 
 
 def _lines_of(records: Sequence[TestRecord | FixtureRecord | KnownLeak]) -> str:
-    """Write one record a line. With `indent`, json uses its Python encoder, which takes three times as long."""
     return "[\n" + ",\n".join(map(_line_of, records)) + "\n]" if records else "[]"
 
 

@@ -132,7 +132,6 @@ def _line(record: TestRecord | FixtureRecord, found: Finding) -> str:
 
 
 def _sections(report: RunReport) -> Iterator[tuple[str, Sequence[Entry]]]:
-    """Yield the findings by verdict of their test or fixture, leaked first."""
     sections: dict[str, list[Entry]] = {"leaked": [], "noted": [], "allowed": []}
     for test in report.tests:
         if test.verdict in sections:

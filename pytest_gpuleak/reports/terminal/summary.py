@@ -54,10 +54,7 @@ def render_faults(tests: Iterable[TestRecord], outside: Sequence[str]) -> str | 
 
 
 def render_usage(report: RunReport, *, width: int) -> list[str]:
-    """Write the heaviest tests and what the session added; nothing where no counter was read.
-
-    Reads `summary["memory"]`.
-    """
+    """Write the heaviest tests and the drift of ``summary["memory"]``; nothing where no counter was read."""
     usage = report.summary.get("memory") or {}
     lines: list[str] = []
     for entry in usage.get("heaviest", ()):

@@ -20,10 +20,7 @@ _BY_NAME = {option.name: option for option in OPTIONS}
 
 
 class Given(NamedTuple):
-    """A value that is given for an option.
-
-    `place` names where, for a usage error; relative paths are relative to `folder`.
-    """
+    """A value for an option, given at `place` (for a usage error); relative paths are relative to `folder`."""
 
     value: Any
     place: str
@@ -87,9 +84,9 @@ def _on_command_line(config: pytest.Config, name: str) -> Any:
 def _in_ini(config: pytest.Config, name: str) -> object:
     """Read the value from the ini, or `-o`: text, or in TOML a number, bool or list too; None: nothing.
 
-    Before 9.0 pytest's `getini` returns the file's value. From 9.0 on it holds a native TOML value to one declared
-    type, while a size may be a number or a text: so take the raw value, which pytest wraps and keeps in `inicfg` (9.0)
-    or `_inicfg`. If a later pytest keeps it elsewhere, texts still work.
+    From pytest 9.0 on `getini` holds a native TOML value to one declared type, while a size may be a number or a text:
+    so take the raw value, which pytest keeps in `inicfg` or `_inicfg`. If a later pytest keeps it elsewhere, texts
+    still work.
     """
     raw: Mapping[str, object] | None = getattr(config, "_inicfg", None)
     if raw is None:

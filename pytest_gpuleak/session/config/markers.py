@@ -34,10 +34,7 @@ def why_not_accepted(mark: pytest.Mark) -> str | None:
 
 
 def policy_of(node: pytest.Item | pytest.Collector, settings: Settings) -> Policy:
-    """Find the policy of a test, or of what was set up for a class or module.
-
-    Raises ValueError for a bad marker, which only a marker added after `check_markers` can be.
-    """
+    """Find the policy of a test, or of a class's or module's setup. Raises ValueError for a marker added late."""
     named: dict[str, Any] = {}
     allowed: str | None = None
     for mark in closest_first(node, POLICY_MARKER, ALLOW_MARKER):
@@ -59,11 +56,10 @@ def check_markers(items: Iterable[pytest.Item]) -> None:
 
 
 def check_each(items: Iterable[pytest.Item], why_not: Callable[[pytest.Mark], str | None], *names: str) -> None:
-    """Check every marker of these names on the collected tests.
+    """Check every marker of these names on the collected tests. Raises pytest.UsageError for the first bad marker.
 
-    Raises pytest.UsageError for the first bad marker, which names the marker, its argument and value, what is accepted,
-    and the test (for a marker of a class or module, its first test). An xdist worker ends quietly and the controller
-    raises the error, because xdist would take an exception for a crash and go on.
+    The error names the marker, its argument and value, what is accepted, and the test. An xdist worker ends quietly and
+    the controller raises the error, because xdist would take an exception for a crash and go on.
     """
     seen: set[int] = set()
     for item in items:
@@ -94,7 +90,6 @@ def closest_first(node: pytest.Item | pytest.Collector, *names: str) -> list[pyt
 
 
 def _has_any(node: pytest.Item | pytest.Collector, names: tuple[str, ...]) -> bool:
-    """Tell whether a marker of these names is on a node, in a third of the time of `iter_markers`."""
     above: Any = node
     while above is not None:
         if above.own_markers:

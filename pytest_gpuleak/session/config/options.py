@@ -34,9 +34,7 @@ class Option(NamedTuple):
 
     Attributes:
         name: the marker's argument; `--gpu-leak-NAME` and `gpu_leak_NAME` derive from it. Empty for the switch.
-        kind: the kind of its value.
-        default: the default, as a user would write it; empty where there is none.
-        help: what it does.
+        kind: the kind of its value; `default` is written as by a user.
         target: the field of `Policy` (a test's) or `Settings` (the run's) that it sets.
         marker: whether the `gpu_leak` marker takes it.
     """
@@ -50,12 +48,12 @@ class Option(NamedTuple):
 
     @property
     def flag(self) -> str:
-        """Its name on the command line."""
+        """Return its name on the command line."""
         return "--" + self.ini.replace("_", "-")
 
     @property
     def ini(self) -> str:
-        """Its name in the ini, and its attribute of `config.option`."""
+        """Return its name in the ini, and its attribute of `config.option`."""
         return f"gpu_leak_{self.name}".rstrip("_")
 
 

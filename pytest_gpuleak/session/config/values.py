@@ -18,8 +18,8 @@ _MAX_COUNT = 2**63 - 1
 class Kind(NamedTuple):
     """A kind of value.
 
-    `metavar` is its placeholder in the help, empty for a switch; `accepts` ends a usage error; `parse` reads text, or
-    what a marker or TOML gives, and raises ValueError; `action` is argparse's.
+    `metavar` is its placeholder in the help, empty for a switch; `accepts` ends a usage error; `parse` reads text or a
+    value of a marker or TOML, and raises ValueError; `action` is argparse's.
     """
 
     metavar: str

@@ -1,7 +1,6 @@
 """A session under a baseline: each test is judged where it runs, the rest at the end of the run.
 
-The controller of pytest-xdist reads the file and sends its entries to the workers, which read and write no file. What a
-worker saw of the collection comes back with its output.
+xdist's controller alone reads and writes the file: workers receive its entries, and send back what they collected.
 """
 
 from __future__ import annotations
@@ -170,10 +169,7 @@ class BaselineRun:
             self._config.workeroutput[SEEN_KEY] = [sorted(part) for part in self._watch.seen()]  # type: ignore[attr-defined]
 
     def finish(self, report: RunReport, session: pytest.Session) -> tuple[RunReport, str | None]:
-        """Update the baseline if requested, and judge the run by it.
-
-        Returns the judged run, and what went wrong as one line, or None.
-        """
+        """Update the baseline if requested; return the run judged by it, and a fault as one line, or None."""
         seen = self._seen(report)
         error = None
         if self._settings.update_baseline:
@@ -201,7 +197,6 @@ class BaselineRun:
         return seen
 
     def _why_not(self, report: RunReport, session: pytest.Session) -> str | None:
-        """Return why this run does not update the baseline, as one line; None if it does."""
         status = session.exitstatus
         if report.incomplete is not None or status == pytest.ExitCode.INTERRUPTED:
             why = f"the run is incomplete: {report.incomplete or 'it was interrupted'}"
@@ -234,7 +229,6 @@ class BaselineRun:
         return None
 
     def _note_unseen(self, report: RunReport, seen: Seen, change: BaselineChange) -> None:
-        """Add a line if an update saw only a part of the suite."""
         ran = {entry_place(record)[0] for record in report.tests if record.verdict != "unchecked"}
         unseen = sum(
             entry.test not in ran if entry.fixture is None else (entry.test, entry.fixture) not in seen.fixtures
@@ -318,10 +312,7 @@ class _Watch:
         )
 
     def _is_whole(self, file: str, arguments: Iterable[Path], *, elsewhere: bool) -> bool:
-        """Tell whether the run collected all of a file, or would have, were the file there.
-
-        `elsewhere` tells that every file of the baseline is missing.
-        """
+        """Tell whether the run collected a whole file, or would have; `elsewhere`: all files are missing."""
         path = self._path_of(file)
         read = file in self._files_seen
         if not read and (elsewhere or path.exists()):

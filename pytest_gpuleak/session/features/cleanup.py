@@ -1,8 +1,7 @@
 """`--gpu-leak-clean`: clear a failed test's frames and release the device's cache.
 
 A failed test's traceback keeps the locals of its frames: pytest stores it in ``sys.last_value`` until the next call,
-plugins for longer. What an error itself refers to (its arguments, ``AttributeError.obj``) is freed with the error. When
-frames are cleared, the traceback has been written and debuggers have ended.
+plugins for longer. Frames are cleared when the traceback has been written and debuggers have ended.
 """
 
 from __future__ import annotations
@@ -82,7 +81,7 @@ class CleaningHooks:
 
     @pytest.hookimpl(wrapper=True)
     def pytest_fixture_setup(self, fixturedef: Any) -> Generator[None, object, object]:
-        """Record the error of a wider fixture's setup, which pytest raises again in each of its tests."""
+        """Record the error of a higher-scoped fixture's setup, which pytest raises again in each of its tests."""
         __tracebackhide__ = True
         try:
             return (yield)
@@ -125,12 +124,9 @@ def clear_frames(
 ) -> int:
     """Clear the locals of functions that errors have ended, and return the number of frames.
 
-    Running frames are left alone, and so are suspended generators and coroutines: clearing would close them and run the
-    user's ``finally`` (`frame.clear`, up to Python 3.12).
-
-    Args:
-        errors: each with a traceback of its own, where it has one beside its ``__traceback__``.
-        kept: errors that will be raised and shown again, whose frames are left alone.
+    Running frames and suspended generators and coroutines are left alone: clearing would close these and run the user's
+    ``finally`` (`frame.clear`, up to Python 3.12). So are the frames of errors in `kept`, which will be raised again.
+    Each of `errors` may come with a traceback beside its ``__traceback__``.
     """
     spared = set(map(id, _frames([(error, None) for error in kept])))
     frames = [frame for frame in _frames(errors) if id(frame) not in spared]
@@ -146,10 +142,9 @@ def clear_frames(
 
 
 def _forget_snapshot(frame: types.FrameType) -> None:
-    """Empty the dict that ``f_locals`` leaves in a frame, for example when pytest shows the locals.
+    """Empty the dict that ``f_locals`` leaves in a frame, unless user code keeps it (``locals()``).
 
-    Up to Python 3.12 `frame.clear` does not (CPython's frame_tp_clear). A dict that user code keeps (``locals()``) is
-    left.
+    Up to Python 3.12 `frame.clear` does not (CPython's frame_tp_clear).
     """
     if sys.version_info >= (3, 13) or not frame.f_code.co_flags & inspect.CO_OPTIMIZED:
         return
@@ -161,15 +156,7 @@ def _forget_snapshot(frame: types.FrameType) -> None:
 
 
 def release_device_cache(counters: Mapping[tuple[str, str], int], frameworks: Frameworks) -> list[str]:
-    """Give what the frameworks' allocators have cached back to the devices.
-
-    Args:
-        counters: the devices in use, by device and metric. Where nothing is cached nothing is asked.
-        frameworks: have the allocators.
-
-    Returns:
-        The kinds of devices that were asked (``cuda``).
-    """
+    """Return cached memory to the devices in `counters` (by device and metric); return the kinds asked (``cuda``)."""
     kinds = {
         device.partition(":")[0]
         for (device, metric), reserved in counters.items()
@@ -179,7 +166,6 @@ def release_device_cache(counters: Mapping[tuple[str, str], int], frameworks: Fr
 
 
 def _frames(errors: Iterable[tuple[BaseException, types.TracebackType | None]]) -> list[types.FrameType]:
-    """Return the frames of all tracebacks, each once, causes, contexts and groups included."""
     frames: dict[int, types.FrameType] = {}
     for error, own in errors:
         for top in (own, *map(_traceback_of, error_chain(error))):

@@ -1,6 +1,6 @@
 """Fail a leaking test when the report of its teardown is logged, once a test.
 
-Not when the report is made: plugins that repeat failed tests (pytest-rerunfailures, flaky) look at it in between. They
+Plugins that repeat failed tests (pytest-rerunfailures, flaky) look at the report earlier. They
 would repeat a confirmed leak, and a filled cache would be clean the second time.
 """
 
@@ -24,10 +24,9 @@ class LeakFails:
         self._item = 0
 
     def note(self, item: pytest.Item, report: pytest.TestReport) -> None:
-        """Fail a test's report when it is logged.
+        """Fail a test's report when it is logged; mark it where an earlier attempt (flaky's `min_passes`) was counted.
 
-        A test that already leaked in an earlier attempt (flaky's `min_passes`) was counted then. pytest keeps its tests
-        until the session ends, so an id always means the same test.
+        pytest keeps its tests until the session ends, so an id always means the same test.
         """
         if id(item) == self._item:
             setattr(report, AGAIN_ATTRIBUTE, True)

@@ -112,10 +112,7 @@ class RunProgress:
                 self._running[nodeid] = left
 
     def why_incomplete(self, session: pytest.Session, records: Iterable[TestRecord]) -> str | None:
-        """Return why tests are missing from the report, as one line; None where none is.
-
-        A test whose process died is not missing: it has a record that says so.
-        """
+        """Return why tests are missing from the report, as one line, or None. A dead process's test has a record."""
         ended = Counter(nodeid for nodeid, _ in {(record.nodeid, record.worker) for record in records})
         missing = sum(max(0, self._copies - ended[nodeid]) for nodeid in self._expected)
         if not (missing or self._uncollected):

@@ -1,7 +1,6 @@
-"""Take the tests' records as they end, into the run's records and the journal.
+"""Take the tests' records as they end, with the reports of their teardowns, into the run's records and the journal.
 
-A record comes with the report of a test's teardown, from this process or from an xdist worker. A test without a record
-(its process died, or another plugin ran it) gets an `unchecked` record here.
+A test without a record (its process died, or another plugin ran it) gets an `unchecked` record here.
 """
 
 from __future__ import annotations
@@ -104,10 +103,7 @@ class Recorder:
             self._ledger.add_fixture(decode_fixture(record))
 
     def finish(self, *, stopped: bool) -> None:
-        """Complete the records: fixtures of workers that died, and tests without a record.
-
-        `stopped` tells that the session ended early, so that a test that was running has not run to its end.
-        """
+        """Complete the records: workers that died, tests without a record. `stopped`: the session ended early."""
         why = "no report of its teardown brought a verdict: a plugin runs it in a way of its own"
         # Some plugins add a report to a test that has ended.
         known = self._ledger.nodeids() if self._without_record else set()
@@ -194,16 +190,13 @@ class JournalHooks:
 
 
 class LeakedStatus:
-    """Says what a leaking test's letter is.
-
-    Registered with the first leak: its three calls a test would make a clean test 5 % more expensive.
-    """
+    """Return a leaking test's letter. Registered with the first leak: its three calls a test cost a clean test 5 %."""
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_report_teststatus(
         self, report: pytest.TestReport
     ) -> tuple[str, str, tuple[str, dict[str, bool]]] | None:
-        """The letter L, for a test that failed by a leak alone."""
+        """Return the letter L, for a test that failed by a leak alone."""
         record = getattr(report, RECORD_ATTRIBUTE, None)
         if record is not None and report.failed and record["verdict"] == "leaked":
             return "leaked", "L", ("LEAKED", {"red": True})

@@ -23,12 +23,7 @@ if TYPE_CHECKING:
 
 
 class RunRecords:
-    """Collect records. It renders nothing.
-
-    Args:
-        detailed: whether clean tests' records are kept whole. If nothing reads them, counts are enough: a record with
-            counters takes 650 bytes.
-    """
+    """Collect records. Unless `detailed`, ids and times alone are kept of clean tests, whose records nothing reads."""
 
     def __init__(self, *, detailed: bool = True) -> None:
         self.tests: list[TestRecord] = []
@@ -125,13 +120,10 @@ class RunRecords:
         return any(one.findings for records in (self.tests, self.fixtures) for one in records)
 
     def _usage(self, top: int) -> dict[str, Any]:
-        """Return what the tests took. A terminal shows it on request only."""
         return isolated(lambda: describe_usage(self.tests, top), lambda _: {})
 
 
 class _CleanTests:
-    """Clean tests, with ids and times alone."""
-
     def __init__(self) -> None:
         self._nodeids: list[str] = []
         self._overheads_s: list[float] = []

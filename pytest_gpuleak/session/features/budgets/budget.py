@@ -36,7 +36,7 @@ class Budget(NamedTuple):
         bytes: the peak that it may reach and not exceed.
         total: whether everything allocated counts; else what the test itself adds.
         device: a single device (``cuda:1``), or a kind (``cuda``); None: every device.
-        metric: ``allocated``: blocks handed out; ``reserved``: memory taken from the driver.
+        metric: ``allocated`` (blocks handed out) or ``reserved`` (memory taken from the driver).
         source: what set it, as its failure names it.
     """
 
@@ -48,10 +48,7 @@ class Budget(NamedTuple):
 
 
 class Excess(NamedTuple):
-    """A budget that was exceeded on `device`, where most was added. Sizes in bytes.
-
-    `peak` is what counted against the budget, `before` was in use before the test.
-    """
+    """A budget exceeded on `device`, in bytes: `peak` counted against it, `before` was in use before the test."""
 
     budget: Budget
     device: str
@@ -60,7 +57,7 @@ class Excess(NamedTuple):
 
     @property
     def over(self) -> int:
-        """Bytes beyond the budget."""
+        """Return the bytes beyond the budget."""
         return self.peak - self.budget.bytes
 
 
@@ -116,10 +113,9 @@ def _arguments(mark: pytest.Mark) -> dict[str, Any]:
 
 
 def judge_budget(budget: Budget, peaks: Mapping[str, DevicePeak]) -> Excess | str | None:
-    """Return how a test exceeded its budget, why that could not be checked, or None where the budget was held.
+    """Return how a test exceeded its budget on the worst device, why that could not be checked, or None.
 
-    Each device is compared by itself; the device with the greatest excess is reported. Where a framework counts no
-    peaks, readings may show that the budget was exceeded, but not that it was held.
+    Where a framework counts no peaks, readings may show that the budget was exceeded, but not that it was held.
     """
     if not peaks:
         return NO_DEVICE
@@ -146,10 +142,7 @@ def judge_budget(budget: Budget, peaks: Mapping[str, DevicePeak]) -> Excess | st
 
 
 def describe_excess(excess: Excess, alive: Sequence[Contribution] = ()) -> str:
-    """Write the failed test's text.
-
-    `alive` are the largest arrays at the end of the call, since an allocator keeps no list for the time of the peak.
-    """
+    """Write the failed test's text; `alive` are the largest arrays at the end of the call, not at the peak."""
     budget = excess.budget
     what = ("total " if budget.total else "") + ("reserved " if budget.metric == "reserved" else "")
     peak, over, before = map(format_bytes, (excess.peak, excess.over, excess.before))

@@ -37,10 +37,7 @@ BLOCKS_SHOWN = 5
 
 
 def budget_of(item: pytest.Item, default: int | None) -> Budget | None:
-    """Find a test's budget: the closest marker's, or else the run's own, of `default` bytes.
-
-    Raises ValueError for a bad marker, which only a marker added while tests run can be.
-    """
+    """Find a test's budget: the closest marker's, or else the run's own, of `default` bytes. Raises ValueError."""
     for mark in closest_first(item, BUDGET_MARKER):
         return parse_budget(mark)
     return None if default is None else Budget(default, source=BUDGET_OPTION)
@@ -102,7 +99,6 @@ class BudgetHooks:
         return (yield)
 
     def _judge(self, item: pytest.Item) -> str | None:
-        """Return the failure's text; None where the budget was held, or could not be checked."""
         try:
             budget = budget_of(item, self._default)
         except ValueError as error:

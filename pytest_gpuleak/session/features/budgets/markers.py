@@ -10,10 +10,7 @@ from pytest_gpuleak.session.xdist_keys import UNCHECKED_BUDGETS_KEY, USAGE_ERROR
 
 
 class BudgetMarkers:
-    """Load budgets on demand; registered unless the plugin is switched off.
-
-    Raises pytest.UsageError for a bad `--gpu-leak-max-mb`.
-    """
+    """Load budgets on demand. Raises pytest.UsageError for a bad `--gpu-leak-max-mb`."""
 
     def __init__(self, config: pytest.Config) -> None:
         self._config = config

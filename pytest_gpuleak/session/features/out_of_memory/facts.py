@@ -56,10 +56,7 @@ def read_facts(tracker: RunTracker, knowledge: SessionKnowledge, shortage: Short
 
 
 def _read_arrays(tracker: RunTracker, readings: dict[int, ArrayReading], own: set[int]) -> None:
-    """Read every live array, as far as the remaining memory allows.
-
-    `readings` is filled by storage with the largest array of each; `own` with the storages of the running test.
-    """
+    """Read live arrays, as far as memory allows, into `readings` by storage, and the test's storages into `own`."""
     born = {id(array) for array in tracker.left_arrays()}
     for identity, reading in read_live_arrays(tracker.frameworks.arrays):
         keep_largest(readings, reading)

@@ -65,10 +65,7 @@ _POWERS = {"b": 0, "k": 1, "m": 2, "g": 3, "t": 4, "p": 5, "e": 6}
 
 
 class Shortage(NamedTuple):
-    """The content of an out-of-memory error, in bytes, None where not stated.
-
-    The device is ``cuda:0`` or ``host``; None if the error names no device.
-    """
+    """The content of an out-of-memory error, in bytes; the device is ``cuda:0`` or ``host``. None where not stated."""
 
     device: str | None
     requested: int | None = None
@@ -77,10 +74,7 @@ class Shortage(NamedTuple):
 
 
 class DeviceFacts(NamedTuple):
-    """A device in bytes, None where unknown.
-
-    `free` is used by no process; `largest_free` is the largest free block in the allocator's cache.
-    """
+    """A device in bytes, None where unknown. `free`: used by no process; `largest_free`: the largest cached block."""
 
     device: str
     total: int | None = None
@@ -115,12 +109,10 @@ class OutOfMemory:
 
     Attributes:
         shortage: the content of the error.
-        devices: the devices that this process uses.
-        host: None where a device ran out.
+        devices: the devices that this process uses; `host` is None where a device ran out.
         earlier: what tests and fixtures that have ended left behind.
         fixtures: what fixtures that are still set up hold.
-        own: the failing test's live tensors.
-        others: all other live tensors.
+        own: the failing test's live tensors; `others`: all other live tensors.
         nvml: the driver's readings, by device.
     """
 
@@ -135,10 +127,7 @@ class OutOfMemory:
 
 
 def find_shortage(error: BaseException) -> Shortage | None:
-    """Return the first out-of-memory error among an exception, its causes, contexts and groups.
-
-    Runs no user code: classes are compared by name, and messages are read from the arguments.
-    """
+    """Return the first out-of-memory error in an exception's chain and groups, by class names: runs no user code."""
     for one in error_chain(error):
         found = _shortage_of(one)
         if found is not None:
@@ -161,10 +150,7 @@ def group_readings(readings: Iterable[ArrayReading]) -> tuple[Group, ...]:
 
 
 def error_chain(error: BaseException) -> Iterator[BaseException]:
-    """Return the error, its causes, contexts and members of groups, nearest first, each once.
-
-    At most `MAX_ERRORS`: user code may build endless chains.
-    """
+    """Return the error, its causes, contexts and members of groups, nearest first, each once, `MAX_ERRORS` at most."""
     waiting: list[BaseException] = [error]
     met: set[int] = set()
     while waiting and len(met) < MAX_ERRORS:
