@@ -10,7 +10,7 @@ import sys
 from collections import Counter
 from inspect import CO_OPTIMIZED
 from sys import getrefcount
-from types import CellType
+from types import CellType, MethodType
 from typing import TYPE_CHECKING, Final, Literal
 
 from pytest_gpuleak.explain.hints.pytest_objects import KEPT_INSTANCE
@@ -122,7 +122,7 @@ class _Above:
             level = self._expand(level, own, frames.instances)
         self._complete = not level and not any(type(value) is CellType for value in self._objects.values())
         from_item = Counter(map(id, item.values()))
-        for references in (frames.references, from_item, Counter(map(id, frames.instances))):
+        for references in (frames.references, from_item):
             for identity in self._objects.keys() & references.keys():
                 self._known[identity] += references[identity]
         self._from_item = self._objects.keys() & from_item.keys()
@@ -203,7 +203,7 @@ class _Frames:
     Attributes:
         references: how many local variables refer to an object.
         on_stack: the ids of the frames. The collector may show them as referrers too (Python 3.10).
-        instances: the test's instance and the dicts that it refers to, among them its ``__dict__``.
+        instances: the test's instance, its bound methods, and the dicts that it refers to, its ``__dict__`` among them.
     """
 
     def __init__(self, test_class: type | None) -> None:
@@ -237,9 +237,13 @@ class _Frames:
         return found
 
     def take_instance(self, value: object) -> None:
-        """Note the value if it is the test's instance."""
-        if type(value) is not self._class:
-            return
-        if not any(value is known for known in self.instances):
+        """Note the value if it is the test's instance, or a method bound to it."""
+        if type(value) is MethodType:
+            if type(value.__self__) is self._class and not self._is_known(value):
+                self.instances.append(value)
+        elif type(value) is self._class and not self._is_known(value):
             self.instances.append(value)
             self.instances += [attributes for attributes in get_referents(value) if type(attributes) is dict]
+
+    def _is_known(self, value: object) -> bool:
+        return any(value is known for known in self.instances)

@@ -178,6 +178,8 @@ class GcView:
         if self._thawed or not (self._frozen or self._listener.user_frozen):
             yield  # no epoch has begun, or whole_heap is active already
             return
+        if self._listener.user_frozen:
+            collect()  # garbage that is frozen below would stay for good, and seem to be held
         self._listener.note()
         self.before_aging()
         self._thawed = True

@@ -153,6 +153,37 @@ def test_a_leak_around_a_look_at_the_heap_is_found(run: Runner, call: str) -> No
     assert found.finding("test_after")["bytes"] == 200
 
 
+def test_garbage_made_while_the_user_has_frozen_the_heap_is_no_leak(run: Runner) -> None:
+    # Arrays that are older than the class's fixture are searched for on the whole heap, which is frozen again after it.
+    found = run(
+        """
+        import gc, unittest
+
+        def test_freezes():
+            gc.freeze()
+
+        class TestIt(unittest.TestCase):
+            @classmethod
+            def setUpClass(cls):
+                cls.shared = Buffer()
+
+            def test_error(self):
+                value = Buffer(2**22)
+                try:
+                    raise ValueError
+                except ValueError as error:
+                    kept = error
+                gc.collect()
+
+            def test_other(self):
+                pass
+        """,
+        apart=True,
+    )
+    found.result.assert_outcomes(passed=3)
+    assert set(found.verdicts.values()) <= {"clean", "noted"}
+
+
 def test_a_fixture_that_freezes_for_good(run: Runner) -> None:
     found = run(
         """

@@ -55,7 +55,11 @@ class _Sink(io.TextIOBase):
 
 @contextlib.contextmanager
 def muted_output(config: pytest.Config) -> Iterator[None]:
-    """Mute pytest's terminal, its live log and log file, and with `-s` the standard streams and their descriptors."""
+    """Mute pytest's terminal, its live log and log file, and what its capturing lets through.
+
+    ``-s`` captures nothing, ``--capture=sys`` not what is written past Python's streams, and ``tee-sys`` writes what it
+    captures to the terminal too.
+    """
     manager = config.pluginmanager
     with contextlib.ExitStack() as stack:
         reporter: Any = manager.get_plugin("terminalreporter")
@@ -67,9 +71,13 @@ def muted_output(config: pytest.Config) -> Iterator[None]:
             # `with capsys.disabled()` must not print on the terminal within a re-run.
             vars(capture)["global_and_fixture_disabled"] = contextlib.nullcontext
             stack.callback(vars(capture).pop, "global_and_fixture_disabled", None)
-        if capture is None or getattr(capture, "_method", "") == "no":
+        method = "no" if capture is None else getattr(capture, "_method", "")
+        if method == "no":
             for name in ("stdout", "stderr"):
                 stack.enter_context(_replaced_stream(name))
+        if method == "tee-sys":
+            stack.enter_context(_muted_tee(capture))
+        if method != "fd":
             for descriptor in (1, 2):
                 stack.enter_context(_muted_descriptor(descriptor))
         logging: Any = manager.get_plugin("logging-plugin")
@@ -93,6 +101,21 @@ def _muted_writer(writer: Any) -> Iterator[None]:
         yield
     finally:
         vars(writer).update(state)
+
+
+@contextlib.contextmanager
+def _muted_tee(capture: Any) -> Iterator[None]:
+    """Have what is captured go to the capture alone (`_pytest.capture.TeeCaptureIO`)."""
+    ways = (getattr(getattr(capture, "_global_capturing", None), name, None) for name in ("out", "err"))
+    files: list[Any] = [file for way in ways if hasattr(file := getattr(way, "tmpfile", None), "_other")]
+    others = [file._other for file in files]
+    for file, other in zip(files, others, strict=True):
+        file._other = _Sink(other)
+    try:
+        yield
+    finally:
+        for file, other in zip(files, others, strict=True):
+            file._other = other
 
 
 @contextlib.contextmanager

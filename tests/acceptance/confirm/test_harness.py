@@ -1,0 +1,208 @@
+"""What the test's runner alone holds is decided at a glance, without a re-run."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from tests.conftest import Runner
+
+pytestmark = pytest.mark.interpreter
+
+HOLDS_THE_INSTANCE = """
+import pytest
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_protocol(item, nextitem):
+    from _pytest.runner import runtestprotocol
+    instance = item.instance  # as pytest-flaky's frame does
+    item.ihook.pytest_runtest_logstart(nodeid=item.nodeid, location=item.location)
+    runtestprotocol(item, nextitem=nextitem)
+    item.ihook.pytest_runtest_logfinish(nodeid=item.nodeid, location=item.location)
+    return True
+"""
+
+COUNTED = """
+    import json, pathlib, unittest
+    KEPT, RUNS = [], {}
+
+    def note(name):
+        RUNS[name] = RUNS.get(name, 0) + 1
+        pathlib.Path("runs.json").write_text(json.dumps(RUNS))
+"""
+
+
+def runs(pytester: pytest.Pytester) -> dict[str, int]:
+    """How often each test's body ran."""
+    found = json.loads((pytester.path / "runs.json").read_text())
+    assert isinstance(found, dict)
+    return found
+
+
+@pytest.fixture
+def holding(run: Runner, pytester: pytest.Pytester) -> None:
+    """A frame holds each test's instance until the test's report is made."""
+    conftest = pytester.path / "conftest.py"
+    conftest.write_text(conftest.read_text() + HOLDS_THE_INSTANCE)
+
+
+@pytest.mark.usefixtures("holding")
+def test_what_a_frame_of_a_plugin_holds_is_clean_without_a_re_run(run: Runner, pytester: pytest.Pytester) -> None:
+    found = run(
+        f"""{COUNTED}
+    class TestCase(unittest.TestCase):
+        def setUp(self):
+            self.batch = [Buffer(2**22)]
+
+        def test_attribute(self):
+            note("attribute")
+            self.value = Buffer(2**22)
+
+        def test_nested(self):
+            note("nested")
+            self.model = {{"layers": [Buffer(), Buffer()]}}
+
+        def test_ring(self):
+            note("ring")
+            self.me, self.value = self, Buffer()
+
+        def test_subtests(self):
+            note("subtests")
+            for i in range(2):
+                with self.subTest(i=i):
+                    self.value = Buffer()
+    """,
+        apart=True,
+    )
+    found.result.assert_outcomes(passed=4)
+    assert set(found.verdicts.values()) == {"clean"}
+    assert runs(pytester) == {"attribute": 1, "nested": 1, "ring": 1, "subtests": 1}
+
+
+@pytest.mark.parametrize(
+    "keep",
+    [
+        "KEPT.append(self)",
+        "KEPT.append(self.value)",
+        "KEPT.append(self.__dict__)",
+        "KEPT.append(lambda: self)",
+        "KEPT.append(self.test_it)",
+        "self.box = [self.value]; KEPT.append(self.box)",
+        "type(self).last = [*getattr(type(self), 'last', ()), self.value]",
+    ],
+)
+@pytest.mark.usefixtures("holding")
+@pytest.mark.parametrize("base", ["unittest.TestCase", "object"])
+def test_what_something_else_holds_too_is_a_leak(run: Runner, pytester: pytest.Pytester, base: str, keep: str) -> None:
+    found = run(
+        f"""{COUNTED}
+    class TestIt({base}):
+        def test_it(self):
+            note("it")
+            self.value = Buffer(100)
+            {keep}
+    """,
+    )
+    assert found.verdicts == {"TestIt::test_it": "leaked"}
+    assert runs(pytester) == {"it": 2}
+
+
+def test_what_the_instance_of_a_class_keeps_is_a_note_without_a_re_run(run: Runner, pytester: pytest.Pytester) -> None:
+    found = run(
+        f"""{COUNTED}
+    class TestIt:
+        def setup_method(self):
+            self.batch = Buffer(100)
+
+        def test_attribute(self):
+            note("attribute")
+
+        def test_other(self):
+            note("other")
+            self.batch = {{"x": [Buffer(7)]}}
+    """
+    )
+    assert found.verdicts == {"TestIt::test_attribute": "noted", "TestIt::test_other": "noted"}
+    assert runs(pytester) == {"attribute": 1, "other": 1}
+    finding = found.finding("TestIt::test_attribute")
+    assert (finding["kind"], finding["failed"], finding["bytes"]) == ("retained", False, 100)
+    assert found.holder("TestIt::test_attribute") == "TestIt instance kept by pytest.batch"
+    assert found.holder("TestIt::test_other") == "TestIt instance kept by pytest.batch['x'][0]"
+    assert "delete the attribute in teardown_method" in finding["hint"]
+
+
+def test_as_much_as_fails_is_confirmed_by_a_re_run(run: Runner, pytester: pytest.Pytester) -> None:
+    found = run(
+        f"""{COUNTED}
+    class TestIt:
+        def test_it(self):
+            note("it")
+            self.value = Buffer(2**21)
+    """
+    )
+    assert found.verdicts == {"TestIt::test_it": "leaked"}
+    assert runs(pytester) == {"it": 2}
+    assert found.finding("TestIt::test_it")["kind"] == "retained"
+
+
+@pytest.mark.usefixtures("holding")
+def test_counters_are_judged_without_what_the_runner_holds(run: Runner) -> None:
+    found = run(
+        f"""{COUNTED}
+    class TestIt(unittest.TestCase):
+        def test_it(self):
+            self.value = Buffer(2**22)
+
+        def test_next(self):
+            pass
+    """,
+        "--gpu-leak-host=heap",
+    )
+    assert found.verdicts == {"TestIt::test_it": "clean", "TestIt::test_next": "clean"}
+
+
+def test_pytest_flaky_makes_no_suspects(run: Runner, pytester: pytest.Pytester) -> None:
+    pytest.importorskip("flaky")
+    found = run(
+        f"""{COUNTED}
+    class TestIt(unittest.TestCase):
+        def test_it(self):
+            note("it")
+            self.value = Buffer(2**22)
+    """,
+        "-p",
+        "flaky.flaky_pytest_plugin",
+        apart=True,
+    )
+    assert found.verdicts == {"TestIt::test_it": "clean"}
+    assert runs(pytester) == {"it": 1}
+
+
+@pytest.mark.torch
+@pytest.mark.usefixtures("holding")
+def test_a_model_and_its_loss_on_the_instance(run: Runner, pytester: pytest.Pytester) -> None:
+    pytest.importorskip("torch")
+    found = run(
+        f"""{COUNTED}
+    import torch
+
+    class TestIt(unittest.TestCase):
+        def setUp(self):
+            self.model = torch.nn.Linear(4, 4)
+
+        def test_loss(self):
+            note("loss")
+            self.loss = self.model(torch.ones(8, 4)).sum()
+            self.loss.backward()
+
+        def test_graph_kept(self):
+            note("graph")
+            self.loss = self.model(torch.ones(8, 4)).sum()
+            KEPT.append(self.loss * 2)
+    """,
+    )
+    assert found.verdicts == {"TestIt::test_loss": "clean", "TestIt::test_graph_kept": "leaked"}
+    assert runs(pytester) == {"loss": 1, "graph": 2}

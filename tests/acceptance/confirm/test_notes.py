@@ -1,0 +1,199 @@
+"""Something small that does not grow costs no search where no report is written and notes are not shown."""
+
+from __future__ import annotations
+
+import textwrap
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.conftest import OFF
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tests.conftest import Runner
+
+    Quiet = Callable[..., list[str]]
+
+pytestmark = pytest.mark.interpreter
+
+AUGMENTATIONS = """
+    class Augmentation:
+        def __call__(self):
+            self.last = Buffer(40)
+
+    @pytest.mark.parametrize("augmentation", [Augmentation() for _ in range(3)])
+    def test_it(augmentation):
+        augmentation()
+"""
+
+
+@pytest.fixture
+def quiet(run: Runner, pytester: pytest.Pytester) -> Quiet:  # `run` has made the conftest.py
+    """Runs a test file under the plugin without a report; returns the lines printed."""
+    del run
+
+    def start(source: str, *options: str) -> list[str]:
+        pytester.makepyfile(
+            test_it="import pytest\nfrom tests.support.standin import Buffer\n" + textwrap.dedent(source)
+        )
+        plain = ("-p", "no:cacheprovider", "-p", "no:hypothesispytest", *OFF, "--gpu-leak")
+        return pytester.runpytest_inprocess(*plain, *options).outlines
+
+    return start
+
+
+@pytest.fixture
+def searches(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The number of arrays whose holders were searched for, an entry a search."""
+    from pytest_gpuleak.explain import crowds
+
+    found: list[int] = []
+    original = crowds.explain_crowd
+
+    def noted(targets: list[object], **options: object) -> object:
+        found.append(len(targets))
+        return original(targets, **options)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(crowds, "explain_crowd", noted)
+    return found
+
+
+def summary(lines: list[str]) -> str:
+    """The plugin's line at the end, up to what the check took."""
+    (line,) = [line for line in lines if line.startswith("gpu-leak: ") and "leaked" in line]
+    return line.partition(";")[0]
+
+
+def test_a_note_is_not_searched_for(quiet: Quiet, searches: list[int]) -> None:
+    assert summary(quiet(AUGMENTATIONS)) == "gpu-leak: 0 leaked, 3 noted, 0 clean"
+    assert searches == []
+
+
+@pytest.mark.parametrize(
+    "options", [("-v",), ("--gpu-leak-report=report.json",), ("--junitxml=junit.xml",)], ids=" ".join
+)
+def test_a_note_that_is_read_has_its_holder(quiet: Quiet, searches: list[int], options: tuple[str, ...]) -> None:
+    lines = quiet(AUGMENTATIONS, *options)
+    assert summary(lines) == "gpu-leak: 0 leaked, 3 noted, 0 clean"
+    assert searches
+
+
+def test_what_grows_fails_with_its_holder_however_small(quiet: Quiet, searches: list[int]) -> None:
+    lines = quiet("KEPT = []\n\ndef test_it():\n    KEPT.append(Buffer(1))\n")
+    assert summary(lines) == "gpu-leak: 1 leaked, 0 clean"
+    assert any("held by  test_it.KEPT[0]" in line for line in lines), lines
+    assert searches == [2]
+
+
+def test_what_is_too_large_fails_with_its_holder(quiet: Quiet) -> None:
+    lines = quiet("KEPT = {}\n\ndef test_it():\n    KEPT['x'] = Buffer(2**20)\n")
+    assert summary(lines) == "gpu-leak: 1 leaked, 0 clean"
+    assert any("held by  test_it.KEPT['x']" in line for line in lines), lines
+
+
+def test_small_parts_that_sum_up_fail(quiet: Quiet) -> None:
+    lines = quiet("KEPT = {}\n\ndef test_it():\n    for i in range(8):\n        KEPT[i] = Buffer(2**17)\n")
+    assert summary(lines) == "gpu-leak: 1 leaked, 0 clean"
+
+
+def test_garbage_in_a_ring_with_an_old_object_is_none_that_grows(quiet: Quiet) -> None:
+    source = """
+        class Node:
+            pass
+
+        RINGS = [Node() for _ in range(2)]
+
+        def test_it():
+            node = RINGS.pop()
+            node.ring, node.value = [node], Buffer(100)
+            RINGS.insert(0, Node())
+
+        def test_next():
+            pass
+    """
+    assert summary(quiet(source)) in ("gpu-leak: 0 leaked, 1 noted, 1 clean", "gpu-leak: 0 leaked, 2 clean")
+
+
+def test_garbage_in_a_ring_fails_where_that_is_asked_for(quiet: Quiet) -> None:
+    source = """
+        def test_it():
+            ring = [Buffer(100)]
+            ring.append(ring)
+    """
+    assert summary(quiet(source, "--gpu-leak-cycles=fail")) == "gpu-leak: 1 leaked, 0 clean"
+
+
+def test_a_re_run_that_fails_leaves_a_note(quiet: Quiet, searches: list[int]) -> None:
+    source = """
+        KEPT, ONCE = {}, [1]
+
+        def test_it():
+            KEPT["x"] = Buffer(100)
+            ONCE.pop()
+    """
+    assert summary(quiet(source)) == "gpu-leak: 0 leaked, 1 noted, 0 clean"
+    assert searches == []
+
+
+def test_generators_draw_as_without_the_plugin(run: Runner, pytester: pytest.Pytester) -> None:
+    # Each suspect's re-run draws too. Later generators are made in the midst of the session, some within old objects.
+    source = """
+        import gc, random, pytest
+        try:
+            from numpy.random import default_rng
+        except ImportError:
+            default_rng = random.Random
+        EARLY, KEPT, DRAWN = random.Random(1), {}, []
+
+        class Box:
+            pass
+
+        BOX = Box()
+
+        @pytest.fixture(scope="class")
+        def held():
+            return {"generator": random.Random(2)}
+
+        @pytest.fixture(scope="class")
+        def other():
+            return [default_rng(3)]
+
+        def draw(*generators):
+            DRAWN.extend(generator.random() for generator in generators)
+
+        def test_first():
+            KEPT["a"] = Buffer(10)
+            draw(EARLY)
+
+        class TestLater:
+            def test_a(self, held):
+                KEPT["b"] = Buffer(10)
+                BOX.generator = random.Random(4)
+                draw(EARLY, held["generator"])
+
+            def test_b(self, held):
+                gc.collect()
+                KEPT["c"] = Buffer(10)
+                draw(EARLY, held["generator"], BOX.generator)
+
+            def test_c(self, held, other):
+                gc.get_objects()
+                KEPT["d"] = Buffer(10)
+                draw(EARLY, held["generator"], BOX.generator, other[0])
+
+            def test_d(self, held, other):
+                KEPT["e"] = Buffer(10)
+                draw(EARLY, held["generator"], BOX.generator, other[0])
+
+        def test_last():
+            import json
+            with open("drawn.json", "w") as file:
+                json.dump([EARLY.random(), BOX.generator.random()], file)
+    """
+    drawn = []
+    for plugin in ("--no-gpu-leak", "--gpu-leak"):
+        run(source, plugin=plugin, apart=True).result.assert_outcomes(passed=6)
+        drawn.append((pytester.path / "drawn.json").read_text())
+    assert drawn[0] == drawn[1]
