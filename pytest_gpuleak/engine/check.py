@@ -122,7 +122,7 @@ class SuspectCheck:
         stays = investigation.add_run(arrays, steps, tracker.threads, CHEAP_STEPS, threaded=tracker.threaded)
         if self._brief and max(investigation.added()[0].values(), default=0) >= self._policy.retained_bytes:
             self._brief = False
-            stays = investigation.settle(self._settle_steps())
+            stays = investigation.settle(self._settle_steps(), tracker.threads)
         grown = False
         with self._guard(COUNTERS):
             grown = self._counters.add_run(investigation, growth)
@@ -215,7 +215,7 @@ class SuspectCheck:
                 return
             self._brief = False
             self._arrays.forget_look()
-            self._arrays.settle(self._settle_steps())
+            self._arrays.settle(self._settle_steps(), self._tracker.threads)
         self._arrays.look(origins)
 
     @contextlib.contextmanager

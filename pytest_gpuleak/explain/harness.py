@@ -38,6 +38,8 @@ BUDGET_S: Final = 0.05
 SEARCH_BUDGET_S: Final = 0.25
 """Seconds that the search for the path may take; it looks at young objects alone."""
 
+_VALUES_LIE_IN_OBJECTS: Final = sys.version_info >= (3, 13)
+
 _OWN_REFERENCES: Final = 3
 """References that counting adds: the mapping of objects, the variable, the argument of `getrefcount`."""
 
@@ -131,9 +133,10 @@ class _Above:
     def _expand(self, level: list[object], own: set[int], instances: Sequence[object]) -> list[object]:
         """Add the containers that refer to objects of a level, and return those met first."""
         new: list[object] = []
-        own.update((id(level), id(new)))
+        children = tuple(level)  # a tuple is passed on as it is: of a list, Python 3.13 would show a copy
+        own.update((id(level), id(new), id(children)))
         wanted = set(map(id, level))
-        containers = get_referrers(*level)
+        containers = get_referrers(*children)
         young = set(map(id, containers))
         containers += [instance for instance in instances if id(instance) not in young]
         for container in containers:
@@ -164,7 +167,7 @@ class _Above:
                 owned[identity], counts[identity] = value, count
             # Native code that owns an array keeps its Python object too, once.
             own = _OWN_REFERENCES + (2 if count else 0)
-            if getrefcount(value) - own > self._known[identity]:
+            if getrefcount(value) - own > self._known[identity] or _has_shared_dict(value, self._objects):
                 return False
         return not owned or self._links_to(owned, frameworks) == counts
 
@@ -195,6 +198,18 @@ class _Above:
                     reached.add(child)
                     pending.append(child)
         return reached
+
+
+def _has_shared_dict(value: object, met: Collection[int]) -> bool:
+    """Tell whether something else refers to the object's ``__dict__``, and so to the attributes.
+
+    Since Python 3.13 the values lie in the object, and its dict is not shown to refer to them (Objects/dictobject.c,
+    dict_traverse).
+    """
+    if not _VALUES_LIE_IN_OBJECTS:
+        return False
+    own = instance_dict(value)
+    return own is not None and id(own) not in met and getrefcount(own) > _OWN_REFERENCES
 
 
 class _Frames:

@@ -225,8 +225,10 @@ class ArrayEvidence:
         self._alive.pop()
         self._evidence = None
 
-    def settle(self, settle_steps: Iterable[SettleStep]) -> bool:
-        """Take steps that were left out at first, forget what they free, and tell whether anything stays."""
+    def settle(self, settle_steps: Iterable[SettleStep], threads: frozenset[int]) -> bool:
+        """Take steps that `add_run` was not given, forget what they free, and tell whether anything stays."""
+        if self._left.keys() <= self._recognised.keys():
+            settle_steps = steps_that_can_release(settle_steps, threads)
         for step in settle_steps:
             living = self._living()
             if not living:
