@@ -5,19 +5,21 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING, NamedTuple
 
-from pytest_gpuleak.adapters.bulk import read_arrays
+from pytest_gpuleak.adapters.arrays import framework_of
+from pytest_gpuleak.adapters.bulk import hold_arrays, read_arrays
 from pytest_gpuleak.engine.judge.counters import ARRAY_OBJECTS, BLOCK
 from pytest_gpuleak.explain.harness import held_by_harness, holder_of
+from pytest_gpuleak.model.evidence import Survivor
 from pytest_gpuleak.model.readings import HOST, Growth
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Sequence
 
+    from pytest_gpuleak.adapters.protocol import ArrayFramework
     from pytest_gpuleak.engine.run_tracker import RunTracker
     from pytest_gpuleak.engine.session_knowledge import SessionKnowledge
-    from pytest_gpuleak.model.findings import Finding, Holder
+    from pytest_gpuleak.model.findings import Finding
     from pytest_gpuleak.model.policy import Policy
-    from pytest_gpuleak.model.readings import ArrayReading
 
 
 class HarnessVerdict(NamedTuple):
@@ -69,45 +71,64 @@ class HarnessCheck:
         held_by = held_by_harness(arrays, item, test_class, frameworks)
         if held_by is None:
             return None
-        storages = {reading.storage: reading for reading in read_arrays(arrays, tracker.guarded_arrays).values()}
+        survivors = _survivors(arrays, tracker.guarded_arrays)
         findings: tuple[Finding, ...] = ()
         if held_by == "item":
-            if policy.confirm == 0 or _may_fail(storages, policy):
+            if policy.confirm == 0 or _may_fail(survivors, policy):
                 return None
             holder = holder_of(arrays, item, test_class, frameworks if knowledge.notes_are_read else None)
-            findings = _notes(storages.values(), holder, policy, knowledge, nodeid)
-        return HarnessVerdict(_without(growth, storages), findings)
+            findings = _notes([one._replace(holder=holder) for one in survivors], policy, knowledge, nodeid)
+            handles = hold_arrays(arrays, tracker.guarded_arrays)
+            sizes = {survivor.reading.storage: survivor for survivor in survivors}
+            for handle in handles.values():
+                left = sizes.get(handle.storage)
+                if left is not None:
+                    knowledge.left_behind.note(nodeid, left.reading.device, left.size, handle, holder.text)
+        return HarnessVerdict(_without(growth, survivors), findings)
+
+
+def _survivors(arrays: Sequence[object], frameworks: Sequence[ArrayFramework]) -> list[Survivor]:
+    """Return the storages of the arrays; those that older arrays use too are not owned."""
+    readings = read_arrays(arrays, frameworks)
+    ours = Counter(reading.storage for reading in readings.values())
+    found: dict[int, Survivor] = {}
+    for array in arrays:
+        reading = readings.get(id(array))
+        if reading is None or reading.storage in found:
+            continue
+        users = framework_of(array, frameworks).storage_users(array)
+        found[reading.storage] = Survivor(0, reading, owned=users is None or users <= ours[reading.storage])
+    return list(found.values())
 
 
 def _notes(
-    readings: Iterable[ArrayReading], holder: Holder, policy: Policy, knowledge: SessionKnowledge, nodeid: str
+    survivors: Sequence[Survivor], policy: Policy, knowledge: SessionKnowledge, nodeid: str
 ) -> tuple[Finding, ...]:
     from pytest_gpuleak.engine.describe import described
     from pytest_gpuleak.engine.judge.arrays import judge
-    from pytest_gpuleak.model.evidence import Evidence, Survivor
+    from pytest_gpuleak.model.evidence import Evidence
 
-    survivors = tuple(Survivor(0, reading, holder=holder) for reading in readings)
     alive = frozenset(range(len(survivors)))
     return tuple(
-        described(found, "", knowledge, nodeid) for found in judge(Evidence(survivors, (alive, alive)), policy)
+        described(found, "", knowledge, nodeid) for found in judge(Evidence(tuple(survivors), (alive, alive)), policy)
     )
 
 
-def _may_fail(storages: Mapping[int, ArrayReading], policy: Policy) -> bool:
+def _may_fail(survivors: Iterable[Survivor], policy: Policy) -> bool:
     sizes: Counter[str] = Counter()
-    for reading in storages.values():
-        sizes[reading.device] += reading.storage_bytes
+    for survivor in survivors:
+        sizes[survivor.reading.device] += survivor.size
     return any(size >= policy.retained_bytes for size in sizes.values())
 
 
-def _without(growth: Growth, storages: Mapping[int, ArrayReading]) -> Growth:
+def _without(growth: Growth, survivors: Sequence[Survivor]) -> Growth:
     """Return the growth less what these arrays explain of it."""
     exact: Counter[str] = Counter()
     rounded: Counter[str] = Counter()
-    for reading in storages.values():
-        exact[reading.device] += reading.storage_bytes
-        rounded[reading.device] += -(-reading.storage_bytes // BLOCK) * BLOCK
-    host = exact["cpu"] + ARRAY_OBJECTS * len(storages)
+    for survivor in survivors:
+        exact[survivor.reading.device] += survivor.size
+        rounded[survivor.reading.device] += -(-survivor.size // BLOCK) * BLOCK
+    host = exact["cpu"] + ARRAY_OBJECTS * len(survivors)
 
     def explained(device: str, metric: str) -> int:
         if device == HOST:

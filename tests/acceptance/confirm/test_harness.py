@@ -182,6 +182,22 @@ def test_pytest_flaky_makes_no_suspects(run: Runner, pytester: pytest.Pytester) 
 
 
 @pytest.mark.torch
+def test_a_view_of_something_older_is_no_memory_of_its_own(run: Runner) -> None:
+    pytest.importorskip("torch")
+    found = run(
+        """
+        import torch
+        WEIGHT = torch.ones(1024, 1024)
+
+        class TestIt:
+            def test_it(self):
+                self.view = WEIGHT[:2]
+        """
+    )
+    assert found.verdicts == {"TestIt::test_it": "clean"}
+
+
+@pytest.mark.torch
 @pytest.mark.usefixtures("holding")
 def test_a_model_and_its_loss_on_the_instance(run: Runner, pytester: pytest.Pytester) -> None:
     pytest.importorskip("torch")
