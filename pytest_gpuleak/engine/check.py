@@ -15,11 +15,12 @@ from pytest_gpuleak.engine.settle.steps import Collection, YoungCollection, sett
 from pytest_gpuleak.engine.stages import ACCOUNT, CONFIRM, COUNTERS, PROCESSES, READ, VERDICT
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
 
     from pytest_gpuleak.adapters.processes.facts import LeftProcess
     from pytest_gpuleak.adapters.protocol import OriginLog, SettleStep
     from pytest_gpuleak.engine.detect.fixture_ownership import OwnedSetup
+    from pytest_gpuleak.engine.harness_check import HarnessVerdict
     from pytest_gpuleak.engine.run_tracker import RunTracker
     from pytest_gpuleak.engine.session_knowledge import SessionKnowledge
     from pytest_gpuleak.engine.stages import Guard, Stage
@@ -43,7 +44,7 @@ def _drop(_setups: list[OwnedSetup]) -> None:
 class SuspectCheck:
     """Check one subject that has left arrays, memory or processes behind.
 
-    `check_fixtures` judges the fixtures that a re-run has torn down.
+    `check_fixtures` judges the fixtures that a re-run has torn down; `harness` decides on what the runner alone holds.
     """
 
     def __init__(
@@ -53,6 +54,7 @@ class SuspectCheck:
         subject: Subject,
         policy: Policy,
         check_fixtures: Callable[[list[OwnedSetup]], None] = _drop,
+        harness: Callable[[Sequence[object], Growth], HarnessVerdict | None] | None = None,
     ) -> None:
         self._tracker = tracker
         self._knowledge = knowledge
@@ -62,6 +64,9 @@ class SuspectCheck:
         self._check_fixtures = check_fixtures
         self._judged: tuple[Evidence, tuple[Finding, ...]] | None = None
         self._brief = False
+        self._first = True
+        self._harness = harness
+        self._known: HarnessVerdict | None = None
         self._arrays = ArrayEvidence(
             tracker.detector, tracker.guarded_arrays, tracker.frameworks, lambda: knowledge.culprits, self._guard
         )
@@ -81,15 +86,13 @@ class SuspectCheck:
         self._processes = ProcessEvidence(tracker, self._policy, processes, self._knowledge.is_user_file)
         stays = False
         why = ""
-        with self._guard(CONFIRM):
-            why = self._why_not_again()
-            self._brief = not (why or processes) and self._may_be_brief()
         with self._guard(READ):
             stays = self._take_in(arrays, growth)
         arrays.clear()  # an error may have kept the references
         with contextlib.ExitStack() as afterwards:
             if stays or processes:
                 with self._guard(CONFIRM) as stage:
+                    why = self._why_not_again()
                     if not why:
                         afterwards.enter_context(self._subject.confirming())
                         why = self._confirm()
@@ -108,7 +111,13 @@ class SuspectCheck:
                     self._knowledge.left_behind.note(self._subject.nodeid, *left)
             with self._guard(PROCESSES):
                 self._processes.explain(self._guard)
-            return tuple(self._describe(found, why) for found in self._judge(why))
+            found = tuple(self._describe(found, why) for found in self._judge(why))
+            return found if self._known is None else (*found, *self._known.findings)
+
+    @property
+    def held_by_harness(self) -> bool:
+        """Whether the test's runner alone held what was left."""
+        return self._known is not None
 
     def _guard(self, stage: Stage) -> Guard:
         return self._safeguards.guard(stage, self._subject.nodeid)
@@ -118,8 +127,18 @@ class SuspectCheck:
 
     def _take_in(self, arrays: list[object], growth: Growth) -> bool:
         tracker, investigation = self._tracker, self._arrays
-        steps = () if self._brief else self._settle_steps()
-        stays = investigation.add_run(arrays, steps, tracker.threads, CHEAP_STEPS, threaded=tracker.threaded)
+        steps = self._first_steps() if self._first else () if self._brief else self._settle_steps()
+        stays = investigation.add_run(
+            arrays,
+            steps,
+            tracker.threads,
+            CHEAP_STEPS,
+            threaded=tracker.threaded,
+            decide=(lambda living: self._ask_harness(living, growth)) if self._first else None,
+        )
+        self._first = False
+        if self._known is not None:
+            growth = self._known.growth
         if self._brief and max(investigation.added()[0].values(), default=0) >= self._policy.retained_bytes:
             self._brief = False
             stays = investigation.settle(self._settle_steps(), tracker.threads)
@@ -134,6 +153,17 @@ class SuspectCheck:
         tracker = self._tracker
         return settle_steps_of(self._safeguards, tracker.frameworks, self._subject.settle_steps, tracker.threads)
 
+    def _ask_harness(self, living: Sequence[object], growth: Growth) -> bool:
+        if self._harness is not None and not self._tracker.threaded:
+            self._known = self._harness(living, growth)
+        return self._known is not None
+
+    def _first_steps(self) -> Iterator[SettleStep]:
+        """Decide, once something is known to stay, whether these steps are taken at all."""
+        self._brief = self._may_be_brief()
+        if not self._brief:
+            yield from self._settle_steps()
+
     def _may_be_brief(self) -> bool:
         """Tell whether a quick re-run may decide before the steps and searches that walk the whole heap.
 
@@ -146,7 +176,9 @@ class SuspectCheck:
             and subject.expected_s is not None
             and subject.expected_s <= BRIEF_RERUN_S
             and not self._tracker.threaded
+            and not self._processes.watched
             and not subject.settle_steps()
+            and not self._why_not_again()
         )
 
     def _judge(self, why: str = "") -> tuple[Finding, ...]:
@@ -214,7 +246,6 @@ class SuspectCheck:
             if not any(found.failed or found.bytes_per_run for found in self._judge()):
                 return
             self._brief = False
-            self._arrays.forget_look()
             self._arrays.settle(self._settle_steps(), self._tracker.threads)
         self._arrays.look(origins)
 

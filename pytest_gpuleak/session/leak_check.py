@@ -65,6 +65,7 @@ class LeakCheck:
         self._own_modules = OwnModules()
         self._fixtures: FixtureCheck | None = None
         self._harness: HarnessCheck | None = None
+        self._harness_first = False  # look at what the runner holds first, since the last suspect was of that kind
         self._meter: PeakMeter | None = None
 
     def start(self) -> None:
@@ -189,7 +190,10 @@ class LeakCheck:
         if blind:
             return blind
         findings: tuple[Finding, ...] = ()
-        known = self._check_harness(item, arrays, growth) if arrays and not tracker.threaded else None
+        known = None
+        if arrays and self._harness_first and not tracker.threaded:
+            known = self._check_harness(item, arrays, growth)
+            self._harness_first = known is not None
         if known is not None:
             arrays.clear()
             growth, findings = known
@@ -204,7 +208,7 @@ class LeakCheck:
             tracker.counters.carry_over()
         return self._conclude(findings, nodeid, policy) if findings else ("clean", ())
 
-    def _check_harness(self, item: pytest.Item, arrays: list[object], growth: Growth) -> HarnessVerdict | None:
+    def _check_harness(self, item: pytest.Item, arrays: Sequence[object], growth: Growth) -> HarnessVerdict | None:
         """Decide at once on what pytest or another plugin alone holds; None where that cannot be told."""
         if self._harness is None:
             self._own_modules.keep()
@@ -236,8 +240,16 @@ class LeakCheck:
         subject = ItemSubject(
             item, nextitem, attempt.duration_s + rebuilt_s, self.attempts, self._log_handlers, self._settle_steps
         )
-        check = SuspectCheck(self.tracker, self.knowledge, subject, attempt.policy, self._check_fixtures)
+        check = SuspectCheck(
+            self.tracker,
+            self.knowledge,
+            subject,
+            attempt.policy,
+            self._check_fixtures,
+            lambda living, growth: self._check_harness(item, living, growth),
+        )
         findings = check.check(arrays, growth, processes)
+        self._harness_first = check.held_by_harness
         self._own_modules.keep()
         return findings
 

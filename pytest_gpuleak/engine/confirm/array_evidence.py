@@ -97,19 +97,18 @@ class ArrayEvidence:
         young: Sequence[SettleStep] = (),
         *,
         threaded: bool = False,
+        decide: Callable[[Sequence[object]], bool] | None = None,
     ) -> bool:
-        """Settle what a run left and note what stays.
+        """Settle what a run left, note what stays, and tell whether anything does.
 
         Args:
             arrays: strong references to the arrays that it left; emptied here.
             settle_steps: the steps to take.
             threads: the threads that ran before the run.
-            young: the cheap steps to take before these. If known culprits alone hold what stays after them, a
-                collection of the whole heap cannot free it, and only steps that can make the culprit let go follow.
+            young: the cheap steps to take first. If known culprits alone hold what stays, steps that cannot make them
+                let go are left out.
             threaded: whether another thread ran when the arrays were searched for.
-
-        Returns:
-            Whether anything stays.
+            decide: tells whether what stays after the cheap steps is no suspect.
         """
         readings = read_arrays(arrays, self._frameworks)
         shared = SharedStorages(arrays, self._natives.storages)
@@ -119,6 +118,11 @@ class ArrayEvidence:
         handles = hold_arrays([array for array in arrays if not has_weak_references(array)], self._frameworks)
         settled = Settling(arrays, threads, threaded=threaded)
         settled.run(young)
+        if decide is not None and settled.alive:
+            with self._guard(RECOGNISE):
+                if len(living := list(settled.found())) == len(settled.alive) and decide(living):
+                    settled.alive.clear()
+            living = []
         handles |= hold_arrays(settled.found(), self._frameworks)
         settled.alive &= handles.keys()
         recognised = False
@@ -195,10 +199,7 @@ class ArrayEvidence:
         self._added = None
 
     def look(self, origins: OriginLog | None = None) -> None:
-        """Note which of the arrays left so far are alive, and who holds them.
-
-        Call it after the run, or after each re-run, with the creating lines noted during it.
-        """
+        """Note, after each run, which arrays are alive and who holds them; `origins` are the lines noted in a re-run."""
         from pytest_gpuleak.heap.referrers import PausedCollector
 
         self._evidence = None
@@ -220,13 +221,9 @@ class ArrayEvidence:
         self._evidence = None
         self._look_at_handles(NOT_SEARCHED, origins or {})
 
-    def forget_look(self) -> None:
-        """Forget the last look, to look again."""
-        self._alive.pop()
-        self._evidence = None
-
     def settle(self, settle_steps: Iterable[SettleStep], threads: frozenset[int]) -> bool:
-        """Take steps that `add_run` was not given, forget what they free, and tell whether anything stays."""
+        """Take steps that `add_run` was not given, forget what they free and the last run's look; tell if any stays."""
+        del self._alive[max(self._runs - 2, 0) :]
         if self._left.keys() <= self._recognised.keys():
             settle_steps = steps_that_can_release(settle_steps, threads)
         for step in settle_steps:
