@@ -6,13 +6,14 @@
 
 from __future__ import annotations
 
-from itertools import pairwise
+from itertools import filterfalse, pairwise
 from typing import TYPE_CHECKING, Any, Final
 
 from pytest_gpuleak.heap import safe_access
-from pytest_gpuleak.heap.hidden_references import Descent, Link
+from pytest_gpuleak.heap.hidden_references import Descent, Link, visible_objects
 from pytest_gpuleak.heap.library_types import extension_class
-from pytest_gpuleak.heap.referrers import get_objects, get_referents, is_tracked, untouchable_modules
+from pytest_gpuleak.heap.referrers import is_tracked, untouchable_modules
+from pytest_gpuleak.heap.type_sieve import TypeSieve
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -31,20 +32,14 @@ class ArrayBases:
         if array_class is None:
             return []
         bases = _Bases(orphans, array_class)
-        descent = Descent(bases.is_array, bases.lead_to_wanted, _may_hide, deadline)
+        sieve = TypeSieve(lambda kind: kind is dict or kind is tuple or bases.is_array_type(kind))
+        descent = Descent(bases.is_array, bases.lead_to_wanted, _may_hide, sieve, deadline)
         own = {id(orphans), id(extra), *untouchable_modules()}
-        for source in (extra, get_objects()):
-            for container in source:
-                if id(container) in own:
-                    continue
-                values = [container, *get_referents(container)] if source is extra else get_referents(container)
-                if deadline.worked(1 + len(values)):
-                    return bases.links + descent.links
-                for value in values:
-                    if bases.is_array(value):
-                        bases.lead_to_wanted(value)
-                    elif _may_hide(value):
-                        descent.enter(value)
+        for values in visible_objects(extra, own, deadline):
+            picked = sieve.pick(values)
+            for array in filter(bases.is_array, picked):
+                bases.lead_to_wanted(array)
+            descent.enter(filter(_may_hide, filterfalse(is_tracked, picked)))
         return bases.links + descent.links
 
 
@@ -62,6 +57,9 @@ class _Bases:
         self._array_class = array_class
         self._array_types = _with_subclasses(array_class)
         self._linked: set[int] = set()
+
+    def is_array_type(self, kind: type) -> bool:
+        return id(kind) in self._array_types
 
     def is_array(self, value: object) -> bool:
         return id(type(value)) in self._array_types

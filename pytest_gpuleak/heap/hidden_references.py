@@ -8,15 +8,19 @@ Some references stay unseen: a DLPack capsule (``numpy.from_dlpack(tensor)``) ho
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import chain, compress, filterfalse, repeat
 from typing import TYPE_CHECKING, Final, Protocol
 
-from pytest_gpuleak.heap.referrers import get_referents
+from pytest_gpuleak.heap.referrers import get_objects, get_referents, is_tracked
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 
     from pytest_gpuleak.heap.referrers import Deadline
+    from pytest_gpuleak.heap.type_sieve import TypeSieve
 
+
+_CHUNK: Final = 1024
 
 RING_ROOT: Final = "a cycle through C++ that no collector frees"
 """Root of an array that a ring of references keeps, some of them in C++."""
@@ -50,12 +54,32 @@ class NativeEdgeFinder(Protocol):
         """
 
 
+def visible_objects(extra: Sequence[object], ignore: Collection[int], deadline: Deadline) -> Iterator[list[object]]:
+    """Yield tracked containers and the untracked objects that they refer to, thousands at a time. Keep no list.
+
+    `extra` is yielded too, with what it refers to; `ignore` has the ids of containers that are left out.
+    """
+    yield [*extra, *get_referents(*(value for value in extra if id(value) not in ignore))]
+    containers = get_objects()
+    try:
+        for start in range(0, len(containers), _CHUNK):
+            chunk = [container for container in containers[start : start + _CHUNK] if id(container) not in ignore]
+            references = get_referents(*chunk)
+            if deadline.worked(len(chunk) + len(references)):
+                return
+            chunk.extend(filterfalse(is_tracked, references))
+            yield chunk
+    finally:
+        containers.clear()  # it may hold this frame
+
+
 class Descent:
     """Walk down from untracked containers to the objects that the search wants. One instance a look.
 
     Each container is read once, whatever holds it. A container that the collector does not track holds no tracked
     object, so its content is no ring. `ends` tells where a path ends, `leads_on` whether that is wanted, and `hides`
-    whether an object is an untracked container. `links` collects the references on wanted paths.
+    whether an object is an untracked container; both are asked for the objects that `sieve` picks. `links` collects
+    the references on wanted paths.
     """
 
     def __init__(
@@ -63,29 +87,30 @@ class Descent:
         ends: Callable[[object], bool],
         leads_on: Callable[[object], bool],
         hides: Callable[[object], bool],
+        sieve: TypeSieve,
         deadline: Deadline,
     ) -> None:
         self.links: list[Link] = []
         self._ends = ends
         self._leads_on = leads_on
         self._hides = hides
+        self._sieve = sieve
         self._deadline = deadline
         self._met: set[int] = set()
         self._leading: set[int] = set()
         self._above: dict[int, list[tuple[object, object]]] = {}
 
-    def enter(self, container: object) -> None:
-        """Look into a container, and into those inside it."""
-        pending = [container]
-        while pending:
-            parent = pending.pop()
-            if id(parent) in self._met:
-                continue
-            self._met.add(id(parent))
-            children = get_referents(parent)
-            if self._deadline.worked(1 + len(children)):
+    def enter(self, containers: Iterable[object]) -> None:
+        """Look into untracked containers, and into those inside them."""
+        parents = self._unmet(containers)
+        while parents:
+            contents = list(map(get_referents, parents))
+            children = list(chain.from_iterable(contents))
+            if self._deadline.worked(len(parents) + len(children)):
                 return
-            for child in children:
+            owners = chain.from_iterable(map(repeat, parents, map(len, contents)))
+            inner: list[object] = []
+            for parent, child in compress(zip(owners, children, strict=True), self._sieve.marks(children)):
                 if self._ends(child):
                     if self._leads_on(child):
                         self._link(parent, child)
@@ -94,7 +119,15 @@ class Descent:
                         self._link(parent, child)
                     else:
                         self._above.setdefault(id(child), []).append((parent, child))
-                        pending.append(child)
+                        inner.append(child)
+            parents = self._unmet(inner)
+
+    def _unmet(self, containers: Iterable[object]) -> list[object]:
+        found = {id(container): container for container in containers}
+        for met in found.keys() & self._met:
+            del found[met]
+        self._met.update(found)
+        return list(found.values())
 
     def _link(self, parent: object, child: object) -> None:
         pending = [(parent, child)]

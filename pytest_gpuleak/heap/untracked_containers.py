@@ -6,11 +6,13 @@
 
 from __future__ import annotations
 
+from itertools import filterfalse
 from typing import TYPE_CHECKING, Any, Final
 
 from pytest_gpuleak.heap import safe_access
-from pytest_gpuleak.heap.hidden_references import Descent
-from pytest_gpuleak.heap.referrers import get_objects, get_referents, is_tracked, untouchable_modules
+from pytest_gpuleak.heap.hidden_references import Descent, visible_objects
+from pytest_gpuleak.heap.referrers import is_tracked, untouchable_modules
+from pytest_gpuleak.heap.type_sieve import TypeSieve
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -31,28 +33,19 @@ class UntrackedContainers:
         """Return links from untracked containers to `orphans` (see `NativeEdgeFinder`)."""
         wanted = set(map(id, orphans))
         own = {id(orphans), id(extra), *untouchable_modules()}
-        candidates: dict[int, bool] = {}
+        wanted_types = set(map(id, map(type, orphans)))
 
         def may_hide(value: object) -> bool:
-            kind = type(value)
-            if id(kind) not in candidates:
-                candidates[id(kind)] = _may_hide(kind)
-            return candidates[id(kind)] and not is_tracked(value)
+            return not is_tracked(value) and _may_hide(type(value))
 
         def is_wanted(value: object) -> bool:
             return id(value) in wanted
 
-        descent = Descent(is_wanted, is_wanted, may_hide, deadline)
-        for source in ((extra,), get_objects()):
-            for container in source:
-                if id(container) in own and container is not extra:
-                    continue
-                values = get_referents(container)
-                if deadline.worked(1 + len(values)):
-                    return descent.links
-                for value in values:
-                    if may_hide(value):
-                        descent.enter(value)
+        hiding = TypeSieve(_may_hide)
+        inner = TypeSieve(lambda kind: _may_hide(kind) or id(kind) in wanted_types)
+        descent = Descent(is_wanted, is_wanted, may_hide, inner, deadline)
+        for values in visible_objects(extra, own, deadline):
+            descent.enter(hiding.pick(list(filterfalse(is_tracked, values))))
         return descent.links
 
 

@@ -16,6 +16,7 @@ from pytest_gpuleak.heap import safe_access
 from pytest_gpuleak.heap.frames import local_variables, running_frames
 from pytest_gpuleak.heap.library_types import extension_class
 from pytest_gpuleak.heap.referrers import get_objects, get_referents, is_tracked, untouchable_modules
+from pytest_gpuleak.heap.type_sieve import TypeSieve
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -66,10 +67,10 @@ class HeapWalk:
     def __init__(self, deadline: Deadline, ignore: Collection[int] = ()) -> None:
         self.complete = False
         self._deadline = deadline
-        self._hiding: dict[int, bool] = {}
         self._met: set[int] = set()
-        self._ignored = {*ignore, id(self._hiding), id(self._met), *untouchable_modules()}
-        self._array_class: Any = extension_class("numpy", "ndarray")
+        self._ignored = {*ignore, id(self._met), *untouchable_modules()}
+        self._array_class = array_class = extension_class("numpy", "ndarray")
+        self._hiding = TypeSieve(lambda kind: _may_hide(kind, array_class))  # without self, which would be a cycle
 
     def batches(self) -> Iterator[Batch]:
         """Yield every object, in lists that must not be kept."""
@@ -103,7 +104,7 @@ class HeapWalk:
                 yield batch
                 nested: list[object] = []
                 places: list[int] = []
-                for index, container in self._hiding_among(batch.objects):
+                for index, container in compress(enumerate(batch.objects), self._hiding.marks(batch.objects)):
                     if id(container) not in self._met:
                         self._met.add(id(container))
                         nested.append(container)
@@ -123,14 +124,12 @@ class HeapWalk:
             for some in lists:
                 some.clear()
 
-    def _hiding_among(self, objects: list[object]) -> Iterator[tuple[int, object]]:
-        """Yield untracked objects that may refer to others, each with its index."""
-        kinds = list(map(id, map(type, objects)))
-        for kind, example in _new_types(objects, kinds, self._hiding):
-            is_array = self._array_class is not None and safe_access.is_subclass(example, self._array_class)
-            has_gc = bool(_FLAGS.__get__(example) & _HAVE_GC) and not safe_access.is_subclass(example, type)
-            self._hiding[kind] = is_array or has_gc
-        return compress(enumerate(objects), map(self._hiding.__getitem__, kinds))
+
+def _may_hide(kind: type, array_class: Any) -> bool:
+    """Tell whether untracked objects of a type may refer to others."""
+    if array_class is not None and safe_access.is_subclass(kind, array_class):
+        return True
+    return bool(_FLAGS.__get__(kind) & _HAVE_GC) and not safe_access.is_subclass(kind, type)
 
 
 def _new_types(objects: list[object], kinds: list[int], known: Mapping[int, object]) -> list[tuple[int, type]]:

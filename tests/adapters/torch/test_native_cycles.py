@@ -31,7 +31,7 @@ class Owner:
 
 def holder_of(box: list[Any]) -> Any:
     gc.collect()
-    return explain(box, ignore={id(sys._getframe(1)), id(sys._getframe())})[0].holder
+    return explain(box, ignore={id(sys._getframe(1)), id(sys._getframe())}, budget_s=60)[0].holder
 
 
 def hook_that_refers_to(value: Any) -> Callable[..., None]:

@@ -1,0 +1,38 @@
+"""Pick the objects of some types from many, at the speed of C."""
+
+from __future__ import annotations
+
+from itertools import compress
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection
+
+
+class TypeSieve:
+    """Pick objects by their type. `belongs` is asked once for each type.
+
+    Types are told apart by their ids, since to hash a class may run a method of its metaclass. Keep a sieve no longer
+    than a walk with paused collections: a new class may get the id of one that is gone.
+    """
+
+    def __init__(self, belongs: Callable[[type], bool]) -> None:
+        self._belongs = belongs
+        self._known: dict[int, bool] = {}
+
+    def marks(self, objects: Collection[object]) -> list[bool]:
+        """Return for each object whether it is picked."""
+        try:
+            return list(map(self._known.__getitem__, map(id, map(type, objects))))
+        except KeyError:  # seldom, so most calls take one pass
+            self._learn(objects)
+            return self.marks(objects)
+
+    def pick(self, objects: Collection[object]) -> list[object]:
+        """Return the objects that are picked."""
+        return list(compress(objects, self.marks(objects)))
+
+    def _learn(self, objects: Collection[object]) -> None:
+        kinds = dict(zip(map(id, map(type, objects)), map(type, objects), strict=True))
+        for key in kinds.keys() - self._known.keys():
+            self._known[key] = self._belongs(kinds[key])
