@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 from pytest_gpuleak.heap import safe_access
 from pytest_gpuleak.heap.hidden_references import Descent, Link, visible_objects
 from pytest_gpuleak.heap.library_types import extension_class
-from pytest_gpuleak.heap.referrers import is_tracked, untouchable_modules
+from pytest_gpuleak.heap.referrers import get_referents, is_tracked, untouchable_modules
 from pytest_gpuleak.heap.type_sieve import TypeSieve
 
 if TYPE_CHECKING:
@@ -35,7 +35,8 @@ class ArrayBases:
         sieve = TypeSieve(lambda kind: kind is dict or kind is tuple or bases.is_array_type(kind))
         descent = Descent(bases.is_array, bases.lead_to_wanted, _may_hide, sieve, deadline)
         own = {id(orphans), id(extra), *untouchable_modules()}
-        for values in visible_objects(extra, own, deadline):
+        inside = get_referents(*(value for value in extra if id(value) not in own))
+        for values in visible_objects([*extra, *inside], own, deadline):
             picked = sieve.pick(values)
             for array in filter(bases.is_array, picked):
                 bases.lead_to_wanted(array)

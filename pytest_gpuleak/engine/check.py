@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from time import perf_counter
 from typing import TYPE_CHECKING
 
 from pytest_gpuleak.engine.confirm.array_evidence import ArrayEvidence
@@ -67,6 +68,8 @@ class SuspectCheck:
         self._first = True
         self._harness = harness
         self._known: HarnessVerdict | None = None
+        self.seconds = {"reruns": 0.0, "search": 0.0}
+        """What the check has taken so far, beside settling and judging."""
         self._arrays = ArrayEvidence(
             tracker.detector, tracker.guarded_arrays, tracker.frameworks, lambda: knowledge.culprits, self._guard
         )
@@ -102,10 +105,11 @@ class SuspectCheck:
                     self._counters.forget_reruns()
                     self._processes.forget_reruns()
                 if stays and not investigation.confirmed:
-                    if self._brief:
-                        investigation.look_briefly()
-                    else:
-                        investigation.look()
+                    with self._timed("search"):
+                        if self._brief:
+                            investigation.look_briefly()
+                        else:
+                            investigation.look()
             with self._guard(ACCOUNT):
                 for left in investigation.leftovers():
                     self._knowledge.left_behind.note(self._subject.nodeid, *left)
@@ -118,6 +122,14 @@ class SuspectCheck:
     def held_by_harness(self) -> bool:
         """Whether the test's runner alone held what was left."""
         return self._known is not None
+
+    @contextlib.contextmanager
+    def _timed(self, part: str) -> Iterator[None]:
+        began = perf_counter()
+        try:
+            yield
+        finally:
+            self.seconds[part] += perf_counter() - began
 
     def _guard(self, stage: Stage) -> Guard:
         return self._safeguards.guard(stage, self._subject.nodeid)
@@ -232,7 +244,8 @@ class SuspectCheck:
                 growth = tracker.counters.end()
                 self._processes.add_run()
                 self._take_in(tracker.left_arrays(), growth)
-            self._look(origins)
+            with self._timed("search"):
+                self._look(origins)
             if not (self._processes.grows or any(found.bytes_per_run for found in self._judge())):
                 break
             if left == 0 and counters.wants_record and not recorded:
@@ -263,7 +276,7 @@ class SuspectCheck:
     def _run_again(self, *, tracing_on: bool) -> tuple[RerunResult, OriginLog]:
         logs: list[OriginLog] = []
         tracing = self._traced(logs) if tracing_on else contextlib.nullcontext()
-        with self._tracker.frameworks.in_place():
+        with self._timed("reruns"), self._tracker.frameworks.in_place():
             self._tracker.begin_run()
             result = self._subject.run_again(tracing, self._findings_by_size)
         origins = {key: origin for log in logs for key, origin in log.items()}

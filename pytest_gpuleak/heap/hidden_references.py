@@ -57,11 +57,17 @@ class NativeEdgeFinder(Protocol):
 def visible_objects(extra: Sequence[object], ignore: Collection[int], deadline: Deadline) -> Iterator[list[object]]:
     """Yield tracked containers and the untracked objects that they refer to, thousands at a time. Keep no list.
 
-    `extra` is yielded too, with what it refers to; `ignore` has the ids of containers that are left out.
+    `extra` is yielded too; `ignore` has the ids of containers that are left out.
     """
-    yield [*extra, *get_referents(*(value for value in extra if id(value) not in ignore))]
-    containers = get_objects()
+    # Listed before the generator is made: through it, Python 3.10 would lead to the frames of the search itself.
+    return _in_batches(get_objects(), extra, ignore, deadline)
+
+
+def _in_batches(
+    containers: list[object], extra: Sequence[object], ignore: Collection[int], deadline: Deadline
+) -> Iterator[list[object]]:
     try:
+        yield list(extra)
         for start in range(0, len(containers), _CHUNK):
             chunk = [container for container in containers[start : start + _CHUNK] if id(container) not in ignore]
             references = get_referents(*chunk)

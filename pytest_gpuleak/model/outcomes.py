@@ -30,6 +30,8 @@ class TestRecord(NamedTuple):
         memory: counters by device, before and after; empty where no probe ran.
         file: its source file, relative to the rootdir where it lies below it; None: unknown.
         faults: failures of the check itself, or of a user's hook, on this test: a sentence each.
+        suspect_s: seconds of a suspect's check: ``check``, of which ``reruns`` and ``search``; empty: nothing was
+            suspected.
     """
 
     nodeid: str
@@ -45,6 +47,7 @@ class TestRecord(NamedTuple):
     file: str | None = None
     line: int | None = None
     faults: tuple[str, ...] = ()
+    suspect_s: dict[str, float] = {}  # noqa: RUF012 - as above
 
 
 TestRecord.__test__ = False  # type: ignore[attr-defined] # pytest would collect a class of this name from a test module

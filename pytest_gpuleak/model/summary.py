@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from pytest_gpuleak.model.findings import FixtureRecord
     from pytest_gpuleak.model.records import TestRecord
+
+SUSPECT_PARTS = ("check", "reruns", "search")
 
 VERDICTS = ("clean", "leaked", "noted", "allowed", "unchecked")
 
@@ -59,16 +62,35 @@ def summarise(tests: Iterable[TestRecord], fixtures: Sequence[FixtureRecord]) ->
         sum(len(record.findings) for record in fixtures),
     )
     clean: list[float] = []
+    suspects: list[dict[str, float]] = []
     faulty = 0
     for record in tests:
         totals.add(record.verdict, len(record.findings), record.overhead_s, record.duration_s)
         faulty += bool(record.faults)
-        if not record.findings:
+        if record.suspect_s:
+            suspects.append(record.suspect_s)
+        elif not record.findings:
             clean.append(record.overhead_s)
     ordered = sorted(clean)
     return {
         **totals.summary(),
         "faults": faulty,
-        # Median over clean tests: a suspect's re-run would distort the mean.
+        # A median: the first test pays for what is loaded once, and some pay for a wider fixture's check.
         "overhead_per_test_us": ordered[len(ordered) // 2] * 1e6 if ordered else None,
+        "suspects": {"tests": len(suspects), **{f"{part}_s": _sum(suspects, part) for part in SUSPECT_PARTS}},
     }
+
+
+def find_dearest(tests: Iterable[TestRecord], count: int) -> list[dict[str, Any]]:
+    """Return the suspects whose check took longest: nodeid, and the seconds of ``TestRecord.suspect_s``."""
+    suspects = sorted(
+        (test for test in tests if test.suspect_s), key=lambda test: (-_sum([test.suspect_s], "check"), test.nodeid)
+    )
+    return [
+        {"nodeid": test.nodeid, **{f"{part}_s": _sum([test.suspect_s], part) for part in SUSPECT_PARTS}}
+        for test in suspects[:count]
+    ]
+
+
+def _sum(suspects: Sequence[Mapping[str, float]], part: str) -> float:
+    return sum(seconds for one in suspects if math.isfinite(seconds := one.get(part, 0.0)))

@@ -28,7 +28,7 @@ OUTCOME_WORDS: dict[Outcome, str] = {
 class Attempt:
     """An attempt of a test, while it runs."""
 
-    __slots__ = ("duration_s", "nodeid", "outcome", "overhead_s", "policy", "why")
+    __slots__ = ("duration_s", "nodeid", "outcome", "overhead_s", "policy", "suspect_s", "why")
 
     def __init__(self, nodeid: str, policy: Policy) -> None:
         self.nodeid = nodeid
@@ -37,6 +37,7 @@ class Attempt:
         self.why: str | None = None
         self.duration_s = 0.0
         self.overhead_s = 0.0
+        self.suspect_s: dict[str, float] = {}
 
 
 class AttemptLog:
@@ -152,6 +153,7 @@ class AttemptLog:
             worker=self.worker,
             duration_s=attempt.duration_s,
             overhead_s=attempt.overhead_s,
+            suspect_s=attempt.suspect_s,
             file=file,
             line=None if line is None else line + 1,
             faults=() if self._faults is None else self._faults.texts,

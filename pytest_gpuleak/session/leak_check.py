@@ -248,7 +248,11 @@ class LeakCheck:
             self._check_fixtures,
             lambda living, growth: self._check_harness(item, living, growth),
         )
-        findings = check.check(arrays, growth, processes)
+        began = perf_counter()
+        try:
+            findings = check.check(arrays, growth, processes)
+        finally:
+            attempt.suspect_s = {"check": perf_counter() - began, **check.seconds}
         self._harness_first = check.held_by_harness
         self._own_modules.keep()
         return findings

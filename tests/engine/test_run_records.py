@@ -22,7 +22,10 @@ def records(draw: st.DrawFn) -> TestRecord:
     verdict: Verdict = draw(st.sampled_from(["clean", "noted", "unchecked"]))
     nodeid = f"test_it.py::test_{draw(st.integers(0, 20))}"
     findings = FOUND if verdict == "noted" else ()
-    return TestRecord(nodeid, verdict, None, "passed", "main", draw(SECONDS), draw(SECONDS), findings=findings)
+    suspect_s = draw(st.sampled_from([{}, {"check": 1.0, "reruns": 0.5, "search": 0.25}]))
+    return TestRecord(
+        nodeid, verdict, None, "passed", "main", draw(SECONDS), draw(SECONDS), findings=findings, suspect_s=suspect_s
+    )
 
 
 @given(st.lists(records()))
@@ -37,4 +40,5 @@ def test_the_summary_is_the_same_without_the_records(tests: list[TestRecord]) ->
         assert abs(whole.pop(name) - short.pop(name)) < 1e-6 * (1 + len(tests))
     assert short == whole
     assert brief.nodeids() == detailed.nodeids()
-    assert [test.verdict for test in brief.tests] == [test.verdict for test in tests if test.verdict != "clean"]
+    kept = [test for test in tests if test.verdict != "clean" or test.suspect_s]
+    assert brief.tests == kept

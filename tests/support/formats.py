@@ -20,7 +20,7 @@ from pytest_gpuleak.reports.json import write as json_report
 from pytest_gpuleak.reports.terminal.baseline import render_stale
 from pytest_gpuleak.reports.terminal.findings import render_short
 from pytest_gpuleak.reports.terminal.section import render_leaks
-from pytest_gpuleak.reports.terminal.summary import render_summary, render_usage
+from pytest_gpuleak.reports.terminal.summary import render_dearest, render_summary, render_usage
 from tests.reports.test_html import Page
 
 if sys.version_info >= (3, 11):
@@ -57,6 +57,7 @@ def terminal_text(report: RunReport, verbosity: int) -> str:
     lines = [
         *render_leaks(report, verbosity=verbosity, width=80),
         *render_usage(report, width=80),
+        *render_dearest(report, width=80),
         *render_stale(report.stale, "leaks.toml", fails=True),
         render_summary(report.summary),
     ]

@@ -212,6 +212,9 @@ def _tiles(report: RunReport, found: Sequence[Found]) -> Iterable[tuple[str, str
     cost = counts.get("overhead_per_test_us")
     if isinstance(cost, (int, float)) and math.isfinite(cost):
         yield (f"{cost:.0f} \u00b5s" if cost < 1000 else f"{cost / 1000:.1f} ms"), "check per clean test", ""
+    suspects = counts.get("suspects") or {}
+    if suspects.get("tests"):
+        yield _duration(suspects["check_s"]), f"check of {count_of(suspects['tests'], 'suspect')}", ""
 
 
 def _duration(seconds: float) -> str:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from pytest_gpuleak.model.findings import FixtureRecord, KnownLeak
 from pytest_gpuleak.model.records import SCHEMA, RunReport, TestRecord
-from pytest_gpuleak.model.summary import summarise
+from pytest_gpuleak.model.summary import find_dearest, summarise
 from pytest_gpuleak.model.text import clean_text
 from pytest_gpuleak.reports.json.journal import recover
 from pytest_gpuleak.reports.json.validate import (
@@ -168,6 +168,7 @@ def _report(document: dict[str, Any]) -> RunReport:
         summary["known"] = sum(found.known for record in (*tests, *fixtures) for found in record.findings)
     if "stale" in summary:
         summary["stale"] = len(stale)
+    dearest = summary.get("dearest")
     incomplete = document.get("incomplete")
     if not (incomplete is None or isinstance(incomplete, str)):
         raise WrongValueError(f"is {describe_value(incomplete)}, which is not text or null").at("incomplete")
@@ -179,7 +180,12 @@ def _report(document: dict[str, Any]) -> RunReport:
         created=_time(document.get("created")),
         environment=_mapping(document, "environment"),
         policy=_mapping(document, "policy"),
-        summary={**summary, **summarise(tests, fixtures), "memory": usage},
+        summary={
+            **summary,
+            **summarise(tests, fixtures),
+            "memory": usage,
+            "dearest": find_dearest(tests, len(dearest) if isinstance(dearest, list) else 0),
+        },
         tests=tests,
         fixtures=fixtures,
         stale=stale,

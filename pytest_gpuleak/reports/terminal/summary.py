@@ -25,17 +25,16 @@ INDENT = "  "
 
 
 def render_summary(counts: Mapping[str, Any]) -> str:
-    """Write the summary line: ``gpu-leak: 2 leaked, 1 noted, 3 unchecked, 97 clean; 21 us a test``."""
+    """Write the summary line: ``gpu-leak: 2 leaked, 97 clean at 21 us; 3 suspects took 1.4 s (re-runs 0.9, search 0.4)``."""
     parts = [f"{counts.get('leaked', 0)} leaked"]
     if counts.get("fixtures_leaked"):
         parts.append(f"{count_of(counts['fixtures_leaked'], 'fixture')} leaked")
     parts += [f"{counts[name]} {name}" for name in ("noted", "allowed", "unchecked") if counts.get(name)]
-    parts.append(f"{counts.get('clean', 0)} clean")
+    parts.append(f"{counts.get('clean', 0)} clean{_cost(counts.get('overhead_per_test_us'))}")
     listed = [f"{counts[name]} {name}" for name in ("known", "stale") if counts.get(name)]
     if listed:
         parts.append(f"baseline: {', '.join(listed)}")
-    cost = counts.get("overhead_per_test_us")
-    return f"gpu-leak: {', '.join(parts)}{'' if cost is None else _cost(cost)}"
+    return f"gpu-leak: {', '.join(parts)}{_cost_of_suspects(counts.get('suspects') or {})}"
 
 
 def render_faults(tests: Iterable[TestRecord], outside: Sequence[str]) -> str | None:
@@ -72,7 +71,30 @@ def render_usage(report: RunReport, *, width: int) -> list[str]:
     ]
 
 
-def _cost(microseconds: float) -> str:
-    if not math.isfinite(microseconds):
+def render_dearest(report: RunReport, *, width: int) -> list[str]:
+    """Write the suspects whose check took longest, of ``summary["dearest"]``."""
+    lines = [
+        f"{INDENT}{entry['check_s']:>8.1f} s  {_parts(entry)}  {clean_text(entry['nodeid'], ID_LIMIT)}"
+        for entry in report.summary.get("dearest") or ()
+    ]
+    if lines:
+        lines.insert(0, "gpu-leak: the suspects that took longest to check")
+    return [
+        line if len(line) <= max(width, MIN_WIDTH) else shorten_middle(line, max(width, MIN_WIDTH)) for line in lines
+    ]
+
+
+def _cost(microseconds: float | None) -> str:
+    if microseconds is None or not math.isfinite(microseconds):
         return ""
-    return f"; {microseconds:.0f} us a test" if microseconds < 1000 else f"; {microseconds / 1000:.1f} ms a test"
+    return f" at {microseconds:.0f} us" if microseconds < 1000 else f" at {microseconds / 1000:.1f} ms"
+
+
+def _cost_of_suspects(suspects: Mapping[str, Any]) -> str:
+    if not suspects.get("tests"):
+        return ""
+    return f"; {count_of(suspects['tests'], 'suspect')} took {suspects['check_s']:.1f} s ({_parts(suspects)})"
+
+
+def _parts(seconds: Mapping[str, float]) -> str:
+    return f"re-runs {seconds['reruns_s']:.1f}, search {seconds['search_s']:.1f}"

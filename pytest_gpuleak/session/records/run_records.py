@@ -14,7 +14,7 @@ from pytest_gpuleak.model.memory_usage import describe_usage
 from pytest_gpuleak.model.outcomes import TestRecord
 from pytest_gpuleak.model.policy import Settings, describe
 from pytest_gpuleak.model.records import RunReport
-from pytest_gpuleak.model.summary import summarise
+from pytest_gpuleak.model.summary import find_dearest, summarise
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -42,7 +42,7 @@ class RunRecords:
 
     def add_test(self, record: TestRecord) -> None:
         """Add the record of one attempt of one test."""
-        if self._clean is not None and record.verdict == "clean" and not record.faults:
+        if self._clean is not None and record.verdict == "clean" and not (record.faults or record.suspect_s):
             self._clean.add(record)
         else:
             self.tests.append(record)
@@ -112,6 +112,7 @@ class RunRecords:
             "stale": len(self.stale),
             "deselected": self.deselected,
             "memory": self._usage(top) if on_file or top else {},
+            "dearest": find_dearest(self.tests, top),
         }
 
     @property

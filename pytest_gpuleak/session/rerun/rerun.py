@@ -7,6 +7,7 @@ restores what a re-run changes beside the test's own effects, and hides it from 
 from __future__ import annotations
 
 import contextlib
+import os
 import signal
 import threading
 import types
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
 BASE_LIMIT_S = 2.0
 """Seconds that any re-run may take. Loading and setting up the tracing takes a short re-run about 50 ms; the rest
 allows for a machine under load, a collection of a large heap, and fixtures whose setup was quick the first time."""
+
+MAX_LOAD = 4.0
 
 FACTOR = 20
 """How many times as long as the first run a re-run may take. Tracing slows a test that only calls small operations of
@@ -54,9 +57,18 @@ def limit_of(expected_s: float, limit_s: float) -> float:
     """Return the seconds that a re-run may take, and its teardown again.
 
     `expected_s` is the duration of the first run and of the higher-scoped fixtures to set up again, `limit_s` the
-    user's limit.
+    user's limit. Where more processes want to run than the machine has cores, it is as many times as long, at most
+    `MAX_LOAD` times: a stopped re-run confirms nothing, so a leak would fail on one day and be a note on the next.
     """
-    return min(limit_s, BASE_LIMIT_S + FACTOR * expected_s)
+    return min(limit_s, (BASE_LIMIT_S + FACTOR * expected_s) * _load())
+
+
+def _load() -> float:
+    """Return how many processes want to run for each core, from 1 to `MAX_LOAD`; 1 where the system does not tell."""
+    try:
+        return min(MAX_LOAD, max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1)))
+    except (AttributeError, OSError):  # Windows
+        return 1.0
 
 
 def run_again(item: pytest.Item, nextitem: pytest.Item | None, limit_s: float, tracing: Any, hang: Hang) -> RerunResult:

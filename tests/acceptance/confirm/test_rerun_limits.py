@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import os
 import sys
 import textwrap
 from typing import TYPE_CHECKING
@@ -103,11 +104,23 @@ def record_of_ended(found: Run, why: str = "its re-run hung at test_it.py:") -> 
     return record
 
 
-def test_the_limit_fits_the_test() -> None:
+def test_the_limit_fits_the_test(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "getloadavg", lambda: (0.0, 0.0, 0.0), raising=False)
     assert limit_of(0.001, 60) < BASE_LIMIT_S + 0.1
     assert limit_of(1, 60) > 20
     assert limit_of(100, 60) == 60
     assert limit_of(0.001, 0.5) == 0.5
+
+
+def test_a_busy_machine_has_more_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    cores = os.cpu_count() or 1
+    idle = limit_of(0.1, 60)
+    for load, factor in ((0.5, 1), (2, 2), (100, 4)):
+        monkeypatch.setattr(os, "getloadavg", lambda load=load: (load * cores, 0.0, 0.0), raising=False)
+        assert limit_of(0.1, 60) == pytest.approx(factor * (BASE_LIMIT_S + 2.0))
+    monkeypatch.delattr(os, "getloadavg")
+    assert limit_of(0.1, 60) <= idle
+    assert limit_of(0.1, 0.5) == 0.5
 
 
 @needs_signals
