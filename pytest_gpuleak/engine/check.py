@@ -37,6 +37,11 @@ CHEAP_STEPS = (Collection(1), YoungCollection())
 BRIEF_RERUN_S = 1.0
 """Seconds that a re-run may take to be tried before a collection of the whole heap, which takes about as long."""
 
+HOST_RERUN_S = 2.0
+"""Seconds that a test may take to be run again for the host's memory alone, or `HOST_RERUN_SHARE` of the session."""
+
+HOST_RERUN_SHARE = 0.1
+
 
 def _drop(_setups: list[OwnedSetup]) -> None:
     """Judge no fixture."""
@@ -95,7 +100,7 @@ class SuspectCheck:
         with contextlib.ExitStack() as afterwards:
             if stays or processes:
                 with self._guard(CONFIRM) as stage:
-                    why = self._why_not_again()
+                    why = self._why_not_again() or self._why_not_worth_it()
                     if not why:
                         afterwards.enter_context(self._subject.confirming())
                         why = self._confirm()
@@ -222,6 +227,18 @@ class SuspectCheck:
 
     def _why_not_again(self) -> str:
         return "no re-run was asked for" if self._policy.confirm == 0 else self._subject.why_not_again()
+
+    def _why_not_worth_it(self) -> str:
+        """Tell why a slow test is not run again for the host's memory alone; empty if it is.
+
+        Most growth of the host is a first use: tables, compiled code, caches of a library. A leak is met again by a
+        quicker test, or by this one later in the session.
+        """
+        expected_s, limit_s = self._subject.expected_s, max(HOST_RERUN_S, HOST_RERUN_SHARE * self._knowledge.elapsed_s)
+        host_alone = self._counters.host_alone and not (self._arrays.left_arrays or self._processes.watched)
+        if not host_alone or expected_s is None or expected_s <= limit_s:
+            return ""
+        return f"a re-run would take {expected_s:.0f} s, over {limit_s:.0f} s, for growth of the host's memory alone"
 
     def _confirm(self) -> str:
         """Run again until the subject does not grow, or as often as asked; return why that ended early, if it did."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import cached_property
+from time import perf_counter
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -38,6 +39,12 @@ class SessionKnowledge:
         self.worker = worker
         self.snapshots = snapshots
         self.notes_are_read = notes_are_read
+        self._began = perf_counter()
+
+    @property
+    def elapsed_s(self) -> float:
+        """Return the seconds since the session began."""
+        return perf_counter() - self._began
 
     @cached_property
     def culprits(self) -> Culprits:

@@ -120,6 +120,11 @@ class CounterEvidence:
         """
         return self._host_grew_again and not any(run.host for run in self._runs)
 
+    @property
+    def host_alone(self) -> bool:
+        """Whether the host's memory has grown, and no device's."""
+        return self._suspected == {HOST}
+
     def judge(self, evidence: Evidence) -> tuple[Finding, ...]:
         """Return the findings on what no array explains."""
         return judge_counters(self._runs, evidence, self._policy, self._limits) if self._runs else ()
