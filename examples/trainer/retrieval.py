@@ -14,11 +14,11 @@ class EmbeddingIndex:
     def __init__(self, name: str, vectors: Tensor) -> None:
         self.name = name
         self.vectors = torch.nn.functional.normalize(vectors.detach(), dim=1)
-        self._open[name, str(vectors.device)] = self
+        self._open[name, vectors.device.type] = self
 
     @classmethod
     def find(cls, name: str, device: torch.device) -> EmbeddingIndex | None:
-        return cls._open.get((name, str(device)))
+        return cls._open.get((name, device.type))
 
     def nearest(self, queries: Tensor, count: int) -> Tensor:
         """The rows of the `count` vectors most similar to each query, best first."""

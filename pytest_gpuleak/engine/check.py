@@ -85,10 +85,12 @@ class SuspectCheck:
         arrays: list[object],
         growth: Growth,
         processes: list[LeftProcess],
+        seen: Callable[[], object] = int,
     ) -> tuple[Finding, ...]:
         """Return the findings. A stage that fails is left out; the following stages work with what is known.
 
-        `arrays` are strong references to what the first run left, emptied here before user code runs.
+        `arrays` are strong references to what the first run left, emptied here before user code runs; `seen` is called
+        when they are.
         """
         tracker, investigation = self._tracker, self._arrays
         self._processes = ProcessEvidence(tracker, self._policy, processes, self._knowledge.is_user_file)
@@ -97,6 +99,7 @@ class SuspectCheck:
         with self._guard(READ):
             stays = self._take_in(arrays, growth)
         arrays.clear()  # an error may have kept the references
+        seen()
         with contextlib.ExitStack() as afterwards:
             if stays or processes:
                 with self._guard(CONFIRM) as stage:

@@ -11,13 +11,14 @@ import gc
 import sys
 import types
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from gc import collect, freeze, get_freeze_count, get_objects, get_referrers, unfreeze
+from gc import collect, disable, enable, freeze, get_freeze_count, get_objects, get_referrers, isenabled, unfreeze
 from typing import TYPE_CHECKING, Any
 
 from pytest_gpuleak.heap.lost_signals import LostSignals
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from types import TracebackType
     from typing import Protocol
 
     class Listener(Protocol):
@@ -41,7 +42,7 @@ if TYPE_CHECKING:
             """Record that the full collection froze everything: the freeze point has moved."""
 
 
-__all__ = ["GcView", "collect", "collect_young", "current_view", "delivered_again", "epochs_supported", "freeze", "get_freeze_count", "get_objects",
+__all__ = ["GcView", "PausedCollector", "collect", "collect_young", "current_view", "delivered_again", "epochs_supported", "freeze", "get_freeze_count", "get_objects",
            "get_referrers", "installed", "unfreeze", "whole_heap"]  # fmt: skip
 
 
@@ -62,6 +63,28 @@ def thaw_in_order() -> None:
     """
     freeze()
     unfreeze()
+
+
+class PausedCollector:
+    """Context without automatic collections, which would free a cycle before it is seen, and run user code."""
+
+    _pauses = False
+
+    def __enter__(self) -> PausedCollector:  # noqa: PYI034 - `Self` comes with Python 3.11
+        self._pauses = isenabled()
+        disable()
+        return self
+
+    def resume(self) -> None:
+        """Let collections run again, if they did before. May be called before the context ends."""
+        if self._pauses:
+            self._pauses = False
+            enable()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.resume()
 
 
 def current_view() -> GcView | None:

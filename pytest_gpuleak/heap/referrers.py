@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from gc import disable, enable, get_referents, is_tracked, isenabled
+from gc import get_referents, is_tracked
 from time import perf_counter, thread_time
 from types import ModuleType
 from typing import TYPE_CHECKING, Final
 
-from pytest_gpuleak.heap.collector import get_objects, get_referrers
+from pytest_gpuleak.heap.collector import PausedCollector, get_objects, get_referrers
 from pytest_gpuleak.heap.safe_access import (
     class_module,
     class_name,
@@ -19,7 +19,6 @@ from pytest_gpuleak.heap.safe_access import (
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from types import TracebackType
 
 __all__ = [
     "Deadline",
@@ -66,20 +65,6 @@ class Deadline:
     def left(self) -> float:
         """Return the seconds left, at least 0."""
         return max(0.0, min(self._cpu_end - thread_time(), (self._end - perf_counter()) / WALL_FACTOR))
-
-
-class PausedCollector:
-    """Context without automatic collections, which would run finalisers and callbacks of user code."""
-
-    def __enter__(self) -> None:
-        self._was_enabled = isenabled()
-        disable()
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if self._was_enabled:
-            enable()
 
 
 def reaches_everything(value: object) -> bool:

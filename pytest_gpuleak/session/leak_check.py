@@ -6,6 +6,7 @@ from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 from pytest_gpuleak.engine.run_tracker import may_have_grown
+from pytest_gpuleak.heap.collector import PausedCollector
 from pytest_gpuleak.model.outcomes import CHECKED
 from pytest_gpuleak.session.config.markers import policy_of
 from pytest_gpuleak.session.own_modules import OwnModules
@@ -13,7 +14,7 @@ from pytest_gpuleak.session.peak_hooks import BUDGET_FINDING, shared_meter
 from pytest_gpuleak.session.pytest_internals import DeferredFinalizerErrors, log_handlers, release_values, stop_timer
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     import pytest
 
@@ -146,15 +147,18 @@ class LeakCheck:
         began = perf_counter()
         if self._detailed:
             self.attempts.upcoming = () if nextitem is None else (nextitem.nodeid,)
-        release_values(item, self._log_handlers)
-        growth = tracker.counters.end(brief=True)
-        memory = self._record_memory(attempt.nodeid) if self._detailed else {}
-        self._finalizers.nodeid = attempt.nodeid
-        with self._finalizers:
-            judged = self._check(item, nextitem, growth) if attempt.outcome in CHECKED else self._postpone(item)
-            if isinstance(judged, str):
-                return self.attempts.give_up(item, judged)
-            tracker.end_test()
+        with PausedCollector() as paused:
+            release_values(item, self._log_handlers)
+            growth = tracker.counters.end(brief=True)
+            memory = self._record_memory(attempt.nodeid) if self._detailed else {}
+            self._finalizers.nodeid = attempt.nodeid
+            with self._finalizers:
+                checked = attempt.outcome in CHECKED
+                judged = self._check(item, nextitem, growth, paused.resume) if checked else self._postpone(item)
+                if isinstance(judged, str):
+                    return self.attempts.give_up(item, judged)
+                paused.resume()
+                tracker.end_test()
         verdict, findings = judged
         return self.attempts.end(item, verdict, findings, memory, began)
 
@@ -171,9 +175,12 @@ class LeakCheck:
         return "unchecked", () if over_budget is None else (over_budget,)
 
     def _check(
-        self, item: pytest.Item, nextitem: pytest.Item | None, growth: Growth
+        self, item: pytest.Item, nextitem: pytest.Item | None, growth: Growth, seen: Callable[[], object]
     ) -> tuple[Verdict, tuple[Finding, ...]] | str:
-        """Return the verdict and the findings; as text, why checking has ended."""
+        """Return the verdict and the findings; as text, why checking has ended.
+
+        `seen` is called once what the test left is known, before any user code runs again.
+        """
         tracker, nodeid, policy = self.tracker, self.attempts.nodeid, self.attempts.policy
         # The fixtures first: the test's arrays, held here, would be found as holders of theirs.
         released = tracker.take_released()
@@ -201,7 +208,7 @@ class LeakCheck:
         if suspected:
             stop_timer(item)
             rebuilt_s = sum(setup.setup_s for setup in released)
-            findings = (*self._check_suspect(item, nextitem, rebuilt_s, arrays, growth, processes), *findings)
+            findings = (*self._check_suspect(item, nextitem, rebuilt_s, arrays, growth, processes, seen), *findings)
         if suspected or released or known:
             tracker.counters.carry_over_host()
         else:
@@ -230,6 +237,7 @@ class LeakCheck:
         arrays: list[object],
         growth: Growth,
         processes: list[LeftProcess],
+        seen: Callable[[], object],
     ) -> tuple[Finding, ...]:
         attempt = self.attempts.attempt
         assert attempt is not None
@@ -250,7 +258,7 @@ class LeakCheck:
         )
         began = perf_counter()
         try:
-            findings = check.check(arrays, growth, processes)
+            findings = check.check(arrays, growth, processes, seen)
         finally:
             attempt.suspect_s = {"check": perf_counter() - began, **check.seconds}
         self._harness_first = check.held_by_harness

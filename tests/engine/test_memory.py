@@ -89,6 +89,61 @@ def test_growth_is_what_the_test_itself_added() -> None:
     assert watch.end().bytes == {(HOST, "heap"): 150}
 
 
+GIB = 2**30
+
+
+def reading(allocated: int, requested: int | None) -> dict[str, DeviceReading]:
+    return {"cuda:0": DeviceReading(allocated, requested)}
+
+
+@pytest.mark.parametrize(("before", "after"), [(None, GIB - 12), (GIB - 12, None)])
+def test_a_counter_that_one_reading_lacks_is_not_compared(before: int | None, after: int | None) -> None:
+    devices = Devices()
+    watch = CounterWatch([devices], ())
+    devices.readings = reading(GIB, before)
+    watch.begin()
+    devices.readings = reading(GIB + 512, after)
+    assert watch.end().bytes == {("cuda:0", "allocated"): 512}
+
+
+@pytest.mark.parametrize("lacking", range(3))
+def test_a_counter_that_a_fixture_s_reading_lacks_is_not_compared(lacking: int) -> None:
+    devices = Devices()
+    watch = CounterWatch([devices], ())
+    readings = [reading(GIB + size, None if lacking == step else GIB + size) for step, size in enumerate((0, 100, 107))]
+    devices.readings = reading(GIB, GIB)
+    watch.begin()
+    devices.readings = readings[0]
+    watch.setup_begins(0, PLACE, Policy())
+    devices.readings = readings[1]
+    watch.setup_ends(1, 0.0, failed=False)
+    devices.readings = readings[2]
+    assert watch.end().of("cuda:0") == 7
+
+
+def test_a_device_that_was_unread_for_a_while_is_not_compared_with_nothing() -> None:
+    devices = Devices()
+    watch = CounterWatch([devices], ())
+    devices.readings = reading(GIB, GIB)
+    watch.begin()
+    devices.readings = {}
+    assert watch.end().bytes == {}
+    watch.begin()
+    devices.readings = reading(GIB, GIB)
+    growth = watch.end()
+    assert (growth.bytes, growth.first_used) == ({}, frozenset())
+
+
+def test_a_device_that_was_never_used_before_was_empty() -> None:
+    devices = Devices()
+    watch = CounterWatch([devices], ())
+    watch.begin()
+    devices.readings = reading(512, 40)
+    growth = watch.end()
+    assert growth.of("cuda:0") == 40
+    assert growth.first_used == {"cuda:0"}
+
+
 def test_modules_that_a_run_imports_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     watch = CounterWatch((), [Heap()])
     watch.begin()

@@ -106,7 +106,8 @@ def test_peaks_of_ours_and_of_the_users(cuda: Any, probe: TorchDevices) -> None:
     cuda.empty(32 * MIB, dtype=cuda.uint8, device="cuda:0")
     assert probe.read()["cuda:0"].peak == base + 32 * MIB
     assert cuda.cuda.max_memory_allocated(0) == high
-    assert cuda.accelerator.max_memory_allocated(0) == high
+    if cuda.accelerator.current_accelerator().type == "cuda":  # not beside the simulated one of other tests
+        assert cuda.accelerator.max_memory_allocated(0) == high
     cuda.cuda.reset_peak_memory_stats(0)
     assert cuda.cuda.max_memory_allocated(0) == base
     assert probe.read()["cuda:0"].peak == base + 32 * MIB

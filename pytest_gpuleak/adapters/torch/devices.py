@@ -238,6 +238,9 @@ def checked(figures: Mapping[str, int | None]) -> DeviceReading | None:
     """Return a reading of the plausible figures; None without plausible allocated bytes.
 
     Wrapped (2**63 and above), negative and non-integer figures are dropped, and those less than the allocated bytes.
+    So are the requested bytes while a stream still uses freed blocks (``record_stream``): the allocator subtracts such
+    blocks from the allocated bytes at once, from the requested and active bytes with its next allocation
+    (`DeviceCachingAllocator::free` and `process_events`, c10/cuda/CUDACachingAllocator.cpp).
     """
     sound = {
         name: value
@@ -250,8 +253,8 @@ def checked(figures: Mapping[str, int | None]) -> DeviceReading | None:
     for name in ("reserved", "active", "peak"):
         if sound.get(name, allocated) < allocated:
             del sound[name]
-    if sound.get("requested", 0) > allocated:
-        del sound["requested"]
+    if sound.get("active", allocated) > allocated or sound.get("requested", 0) > allocated:
+        sound.pop("requested", None)
     if "reserved_peak" in sound and sound["reserved_peak"] < sound.get("reserved", allocated):
         del sound["reserved_peak"]
     from pytest_gpuleak.adapters.probe_protocol import DeviceReading  # most runs use no device

@@ -71,6 +71,8 @@ class CounterWatch:
         self._before: dict[Key, int] = {}
         self._after: dict[Key, int] = {}
         self._others: dict[Key, int] = {}
+        self._met: set[str] = set()
+        self._unknown: set[Key] = set()
         self._levels: list[_Level] = []
         self._owned: dict[FixtureKey, dict[Key, int]] = {}
         self._standing: dict[Key, int] | None = None
@@ -110,12 +112,16 @@ class CounterWatch:
         """Begin a run of a test."""
         if self._others:
             self._others = {}
+        if self._unknown:
+            self._unknown = set()
         self._levels.clear()
         self._before = self._standing or self.read(host=self._standing_host)
         self._standing = None
         if self._standing_host:
             self._standing_host = {}
         self._modules = len(sys.modules)
+        if len(self._before) > len(self._host):
+            self._met.update(device for device, _ in self._before)
         if self._outside is not None:
             self._outside.begin()
 
@@ -146,8 +152,8 @@ class CounterWatch:
             return  # its setup began before the counters were watched
         level = self._levels.pop()
         # A full reading: growth of the fixture that a brief reading misses would be charged to the test.
-        added = _less(self.read(), level.before)
-        self._owned[fixture] = _less(added, level.inner)
+        added = self._added(level.before, self.read())
+        self._owned[fixture] = {key: size - level.inner.get(key, 0) for key, size in added.items()}
         inner = self._levels[-1].inner if self._levels else self._others
         for key, size in added.items():
             inner[key] = inner.get(key, 0) + size
@@ -161,23 +167,24 @@ class CounterWatch:
         owned = self._owned.pop(fixture, {})
         if not self._levels:
             return
-        freed = _less(self._levels.pop().before, self.read(brief=True))
+        added = self._added(self._levels.pop().before, self.read(brief=True))
         for key, size in owned.items():
-            self._others[key] = self._others.get(key, 0) - max(min(size, freed.get(key, 0)), 0)
+            self._others[key] = self._others.get(key, 0) - max(min(size, -added.get(key, 0)), 0)
 
     def end(self, *, brief: bool = False) -> Growth:
         """Return what the last run has added; if `brief`, expensive counters may return a recent reading."""
         self._after = self.read(brief=brief)
-        growth: dict[Key, int] = {}
-        for key, size in self._after.items():
-            before = self._before.get(key)
-            if before is not None or key[0] != HOST:
-                growth[key] = size - (before or 0) - self._others.get(key, 0)
+        growth = self._added(self._before, self._after)
+        for key in self._unknown:
+            growth.pop(key, None)
+        for key, size in self._others.items() if growth else ():
+            if key in growth:
+                growth[key] -= size
         imported = max(len(sys.modules) - self._modules, 0) * MODULE_BYTES
         if len(self._after) <= len(self._host):
             return Growth(growth, imported=imported)
         devices = {device for device, _ in self._before}
-        first_used = frozenset(device for device, _ in self._after if device not in devices and device != HOST)
+        first_used = frozenset(device for device, _ in self._after) - devices - self._met - {HOST}
         reserved = {device: size for (device, metric), size in self._after.items() if metric == "reserved"}
         in_use = {device: size for (device, metric), size in growth.items() if metric == UNACCOUNTED}
         if self._outside is None:
@@ -187,6 +194,24 @@ class CounterWatch:
         for device, size in self._outside.growth(in_use, reserved, first_used).items():
             growth[device, OUTSIDE] = size
         return Growth(growth, first_used, imported)
+
+    def _added(self, before: Mapping[Key, int], after: Mapping[Key, int]) -> dict[Key, int]:
+        """Return what was added between two readings. What only one of them has is `_unknown`, and not compared.
+
+        After ``x.record_stream(s); del x``, for example, torch's requested bytes lag behind until the next allocation.
+        A device that was never met before was empty.
+        """
+        added: dict[Key, int] = {}
+        for key, size in after.items():
+            if key in before:
+                added[key] = size - before[key]
+            elif key[0] in self._met or key[0] == HOST or any(device == key[0] for device, _ in before):
+                self._unknown.add(key)
+            else:
+                added[key] = size
+        if len(added) < len(before):
+            self._unknown.update(key for key in before if key not in after)
+        return added
 
     def record(self, peaks: Mapping[str, int]) -> dict[str, dict[str, int]]:
         """Return the counters before and after the run as the report has them; `peaks` are bytes by device."""
@@ -298,10 +323,6 @@ class _Level:
     def __init__(self, before: dict[Key, int]) -> None:
         self.before = before
         self.inner: dict[Key, int] = {}
-
-
-def _less(more: Mapping[Key, int], less: Mapping[Key, int]) -> dict[Key, int]:
-    return {key: more.get(key, 0) - less.get(key, 0) for key in {*more, *less}}
 
 
 def _counters(device: str, reading: DeviceReading) -> dict[Key, int]:

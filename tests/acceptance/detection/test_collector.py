@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import importlib
 import textwrap
 from typing import TYPE_CHECKING
 
@@ -132,6 +134,7 @@ def test_a_leak_around_a_look_at_the_heap_is_found(run: Runner, call: str) -> No
     found = run(
         f"""
         import gc
+import importlib
         KEPT = []
 
         def test_before():
@@ -275,3 +278,28 @@ def test_garbage_does_not_pile_up(run: Runner) -> None:
         """
     )
     run(source).result.assert_outcomes(passed=300)
+
+
+def test_what_the_check_itself_allocates_frees_no_cycle(run: Runner, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first use of a device loads modules in the check: an automatic collection there freed the test's cycle."""
+    counters = importlib.import_module("pytest_gpuleak.engine.detect.counters")
+    original = counters.CounterWatch.end
+
+    def end(watch: object, **options: bool) -> object:
+        assert [[] for _ in range(3 * gc.get_threshold()[0])]
+        return original(watch, **options)
+
+    monkeypatch.setattr(counters.CounterWatch, "end", end)
+    source = """
+        import gc
+
+        def test_cycle():
+            buffer = Buffer(64)
+            buffer.itself = buffer
+
+        def test_collections_are_on():
+            assert gc.isenabled()
+    """
+    found = run(source, "--gpu-leak-cycles=fail")
+    assert found.verdicts == {"test_cycle": "leaked", "test_collections_are_on": "clean"}
+    assert [finding["kind"] for finding in found.tests["test_cycle"]["findings"]] == ["cycle"]
