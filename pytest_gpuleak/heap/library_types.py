@@ -16,6 +16,9 @@ _subclasses: Callable[[type], list[type]] = vars(type)["__subclasses__"]
 _class_module: Callable[[type], Any] = vars(type)["__module__"].__get__
 _class_name: Callable[[type], Any] = vars(type)["__name__"].__get__
 
+_ABSENT: dict[tuple[str, str], int] = {}
+"""Classes that no loaded module has brought, by the number of modules at that time."""
+
 
 def extension_class(module: str, name: str) -> type | None:
     """Return the class with this module and name that derives from `object` alone, or None.
@@ -28,14 +31,18 @@ def extension_class(module: str, name: str) -> type | None:
         if is_kind_of(type(found), type) and _says(found, module, name):  # type: ignore[arg-type]
             return found
     package = module.partition(".")[0]
-    # Listing all classes takes 0.2 ms. A package that was ever imported has left its folder here.
+    # Listing all classes takes 0.2 to 2 ms. A package that was ever imported has left its folder here.
     if not any(
         type(path) is str and path.endswith(("/" + package, "\\" + package)) for path in sys.path_importer_cache
     ):
         return None
+    if loaded is None and _ABSENT.get((module, name)) == len(sys.modules):
+        return None
     for kind in _subclasses(object):
         if _says(kind, module, name):
             return kind
+    if loaded is None:
+        _ABSENT[module, name] = len(sys.modules)
     return None
 
 
