@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import importlib.util
 import sys
-import types
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 if TYPE_CHECKING:
+    import types
     from collections.abc import Callable
     from pathlib import Path
 
