@@ -72,6 +72,13 @@ class Frameworks:
         """Return the settle steps of all frameworks."""
         return [step for framework in self.members for step in framework.settle_steps()]
 
+    def free_workspaces(self) -> None:
+        """Free what libraries keep on devices between calls, where a framework can without waiting for a device."""
+        for framework in self.members:
+            free = getattr(framework, "free_workspaces", None)
+            if free is not None:
+                free()
+
     def reference_finders(self) -> list[ReferenceFinder]:
         """Return the reference finders of all frameworks."""
         return [finder for framework in self.members for finder in framework.reference_finders()]

@@ -73,6 +73,10 @@ class Growth(NamedTuple):
         requested = self.bytes.get((device, "requested"))
         return self.bytes.get((device, "allocated"), 0) if requested is None else requested
 
+    def lowest(self, later: Growth) -> Growth:
+        """Return the lower of this and a later reading of the same run: what grew meanwhile is not the test's."""
+        return self._replace(bytes={key: min(size, later.bytes.get(key, size)) for key, size in self.bytes.items()})
+
     @property
     def devices(self) -> list[str]:
         """Return the names of the devices that were read, sorted."""

@@ -204,7 +204,10 @@ class LeakCheck:
         if known is not None:
             arrays.clear()
             growth, findings = known
-        suspected = bool(arrays or processes) or may_have_grown(growth, policy)
+        suspected = bool(arrays or processes)
+        if not suspected and may_have_grown(growth, policy):
+            growth = tracker.without_workspaces(growth)
+            suspected = may_have_grown(growth, policy)
         if suspected:
             stop_timer(item)
             rebuilt_s = sum(setup.setup_s for setup in released)

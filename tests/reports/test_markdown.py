@@ -62,7 +62,7 @@ def read(page: str) -> Reader:
 
 def test_a_clean_run(make: Any) -> None:
     page = encode_report(make.report(make.test("t.py::test_a")))
-    assert page == "### No GPU memory leaks found\n\n<p>gpu-leak: 0 leaked, 1 clean at 21 us</p>\n"
+    assert page == "### No GPU memory leaks found\n\n<p>gpu-leak: 0 leaked, 1 clean; 21 us a clean test</p>\n"
 
 
 def test_a_leak_has_a_row_and_its_explanation(make: Any) -> None:

@@ -297,11 +297,12 @@ class TestSummary:
         counts = {"leaked": 2, "fixtures_leaked": 1, "noted": 1, "allowed": 1, "unchecked": 3, "clean": 97}
         report = make.report(summary={**counts, "overhead_per_test_us": 21.4})
         assert terminal_summary.render_summary(report.summary) == (
-            "gpu-leak: 2 leaked, 1 fixture leaked, 1 noted, 1 allowed, 3 unchecked, 97 clean at 21 us"
+            "gpu-leak: 2 leaked, 1 fixture leaked, 1 noted, 1 allowed, 3 unchecked, 97 clean; 21 us a clean test"
         )
 
     @pytest.mark.parametrize(
-        ("cost", "text"), [(21.4, " at 21 us"), (4321.0, " at 4.3 ms"), (None, ""), (float("nan"), "")]
+        ("cost", "text"),
+        [(21.4, "; 21 us a clean test"), (4321.0, "; 4.3 ms a clean test"), (None, ""), (float("nan"), "")],
     )
     def test_one_line_where_nothing_leaked(self, make: Any, cost: float | None, text: str) -> None:
         report = make.report(summary={"clean": 5, "overhead_per_test_us": cost})
@@ -311,7 +312,7 @@ class TestSummary:
         suspects = {"tests": 20, "check_s": 1.42, "reruns_s": 0.91, "search_s": 0.35}
         counts = {"noted": 20, "clean": 7, "overhead_per_test_us": 155.0, "suspects": suspects}
         assert terminal_summary.render_summary(counts) == (
-            "gpu-leak: 0 leaked, 20 noted, 7 clean at 155 us; 20 suspects took 1.4 s (re-runs 0.9, search 0.3)"
+            "gpu-leak: 0 leaked, 20 noted, 7 clean; 155 us a clean test; 20 suspects took 1.4 s (re-runs 0.9, search 0.3)"
         )
 
     def test_the_dearest_suspects(self, make: Any) -> None:

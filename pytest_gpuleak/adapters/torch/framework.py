@@ -89,6 +89,12 @@ class TorchFramework(Framework):
 
         return device_steps()
 
+    def free_workspaces(self) -> None:
+        """Free the workspaces that libraries such as cuBLAS keep on devices, without waiting for a device."""
+        from pytest_gpuleak.adapters.torch.settle_steps import free_workspaces_now
+
+        free_workspaces_now()
+
     def reference_finders(self) -> Sequence[ReferenceFinder]:
         """Return the finder of references in torch's C++ objects."""
         from pytest_gpuleak.adapters.torch.reference_finder import TorchReferences

@@ -58,6 +58,12 @@ def device_steps() -> list[SettleStep]:
     return settle_steps
 
 
+def free_workspaces_now() -> None:
+    """Free the workspaces of the devices in use without waiting for a device. Never raises."""
+    for _ in DeviceStep("workspaces", free_workspaces).steps():
+        pass
+
+
 def synchronize(torch: Any) -> None:
     """Wait for the devices: blocks in use on another stream are freed only then."""
     if cuda_initialised(torch):
@@ -73,7 +79,13 @@ def synchronize(torch: Any) -> None:
 
 
 def clear_workspaces(torch: Any) -> None:
-    """Clear cuBLAS's (pytorch issue 95668; thread-local since pull 180283) and other backends' workspaces."""
+    """Clear the workspaces, and wait: stream-ordered frees (cudaMallocAsync) take effect when the stream has finished."""
+    free_workspaces(torch)
+    synchronize(torch)
+
+
+def free_workspaces(torch: Any) -> None:
+    """Free cuBLAS's (pytorch issue 95668; thread-local since pull 180283) and other backends' workspaces."""
     if cuda_initialised(torch):
         clear = getattr(torch.cuda, "clear_cublas_workspaces", None)
         if clear is None:
@@ -84,8 +96,6 @@ def clear_workspaces(torch: Any) -> None:
         clear = getattr(module, "clear_workspaces", None)
         if clear is not None:
             clear()
-    # Stream-ordered frees (cudaMallocAsync) take effect when the stream has finished.
-    synchronize(torch)
 
 
 def clear_plans(torch: Any) -> None:

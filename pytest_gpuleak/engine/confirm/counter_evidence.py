@@ -146,14 +146,14 @@ class CounterEvidence:
         # The devices first: clearing a workspace takes microseconds, a full collection a tenth of a second.
         for step in (*device_steps(safeguards, tracker.frameworks), Collection(1), YoungCollection()):
             for _ in step.steps():
-                growth = _lower(growth, counters.end())
+                growth = growth.lowest(counters.end())
             if not (self._unexplained(investigation, growth) or self._room(investigation, growth)):
                 return growth
         for step in (full_collection(safeguards), *self._subject.settle_steps(), Waits(tracker.threads)):
             if not self._unexplained(investigation, growth):
                 return growth
             for _ in step.steps():
-                growth = _lower(growth, counters.end())
+                growth = growth.lowest(counters.end())
                 if not self._unexplained(investigation, growth):
                     return growth
         return growth
@@ -197,7 +197,3 @@ def share_of(arrays: list[object], size: int, frameworks: Sequence[ArrayFramewor
             taken += storage_bytes
             chosen.append(array)
     return chosen if taken >= size / 2 else []
-
-
-def _lower(first: Growth, now: Growth) -> Growth:
-    return first._replace(bytes={key: min(size, now.bytes.get(key, size)) for key, size in first.bytes.items()})

@@ -25,16 +25,17 @@ INDENT = "  "
 
 
 def render_summary(counts: Mapping[str, Any]) -> str:
-    """Write the summary line: ``gpu-leak: 2 leaked, 97 clean at 21 us; 3 suspects took 1.4 s (re-runs 0.9, search 0.4)``."""
+    """Write the summary line: ``gpu-leak: 2 leaked, 97 clean; 21 us a clean test; 3 suspects took 1.4 s``, with its parts."""
     parts = [f"{counts.get('leaked', 0)} leaked"]
     if counts.get("fixtures_leaked"):
         parts.append(f"{count_of(counts['fixtures_leaked'], 'fixture')} leaked")
     parts += [f"{counts[name]} {name}" for name in ("noted", "allowed", "unchecked") if counts.get(name)]
-    parts.append(f"{counts.get('clean', 0)} clean{_cost(counts.get('overhead_per_test_us'))}")
+    parts.append(f"{counts.get('clean', 0)} clean")
     listed = [f"{counts[name]} {name}" for name in ("known", "stale") if counts.get(name)]
     if listed:
         parts.append(f"baseline: {', '.join(listed)}")
-    return f"gpu-leak: {', '.join(parts)}{_cost_of_suspects(counts.get('suspects') or {})}"
+    cost = _cost(counts.get("overhead_per_test_us")) + _cost_of_suspects(counts.get("suspects") or {})
+    return f"gpu-leak: {', '.join(parts)}{cost}"
 
 
 def render_faults(tests: Iterable[TestRecord], outside: Sequence[str]) -> str | None:
@@ -87,7 +88,8 @@ def render_dearest(report: RunReport, *, width: int) -> list[str]:
 def _cost(microseconds: float | None) -> str:
     if microseconds is None or not math.isfinite(microseconds):
         return ""
-    return f" at {microseconds:.0f} us" if microseconds < 1000 else f" at {microseconds / 1000:.1f} ms"
+    figure = f"{microseconds:.0f} us" if microseconds < 1000 else f"{microseconds / 1000:.1f} ms"
+    return f"; {figure} a clean test"
 
 
 def _cost_of_suspects(suspects: Mapping[str, Any]) -> str:

@@ -140,6 +140,7 @@ def test_a_suite_on_a_simulated_accelerator(simulated: Run) -> None:
         "test_bytes_are_not_judged": [("unattributed", False, 512, 512)],
         "test_last": [],
     }
+    assert simulated.tests["test_first_linear_with_its_workspace"]["suspect_s"] == {}
     # The product, its relu and exp, each of 512 KiB, beside the tensors that are found on their own.
     assert kept + graph["autograd"]["saved_bytes"] >= 2 * MIB
     assert simulated.holder("test_gradient_that_nobody_reads") == "test_it.PARAMETER.grad"

@@ -48,7 +48,7 @@ def test_the_price_of_suspects_is_told(run: Runner) -> None:
         [
             "gpu-leak: the suspects that took longest to check",
             "* s  re-runs *, search *test_slow_leak",
-            "gpu-leak: 2 leaked, 1 clean at *s; 2 suspects took * s (re-runs *, search *)",
+            "gpu-leak: 2 leaked, 1 clean; *s a clean test; 2 suspects took * s (re-runs *, search *)",
         ]
     )
     found.result.stdout.no_fnmatch_line("*re-runs *test_quick_leak")
