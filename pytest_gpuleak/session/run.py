@@ -29,9 +29,11 @@ from pytest_gpuleak.session.records.completeness import RunProgress
 from pytest_gpuleak.session.records.recorder import JournalHooks, Recorder, Sender
 from pytest_gpuleak.session.records.run_records import RunRecords
 from pytest_gpuleak.session.safeguards import RunSafeguards
-from pytest_gpuleak.session.showing import show_run
+from pytest_gpuleak.session.showing import show_run, show_short_summary
 
 if TYPE_CHECKING:
+    from collections.abc import Generator
+
     from pytest_gpuleak.model.policy import Policy, Settings
     from pytest_gpuleak.session.features.baseline import BaselineRun
 
@@ -216,3 +218,11 @@ class Session:
         """Show the section GPU LEAKS, the summary line, and report errors."""
         if not self._config.option.collectonly:
             show_run(self._run, terminalreporter)
+
+    @pytest.hookimpl(specname="pytest_terminal_summary", wrapper=True, tryfirst=True)
+    def pytest_short_summary_of_leaks(self, terminalreporter: Any) -> Generator[None, object, object]:
+        """Add the leaks to pytest's short test summary, which it writes after all hooks."""
+        result = yield
+        if not self._config.option.collectonly:
+            show_short_summary(self._run, terminalreporter)
+        return result

@@ -36,6 +36,38 @@ def show_run(run: Run, terminalreporter: Any) -> None:
         terminalreporter.line(line)
 
 
+SUMMARISED = {"f": "failed", "E": "error", "x": "xfailed", "X": "xpassed", "s": "skipped", "p": "passed"}
+"""The reports that pytest's short summary lists for each letter of ``-r`` (`TerminalReporter.short_test_summary`)."""
+
+
+def show_short_summary(run: Run, terminalreporter: Any) -> None:
+    """Write a line for each leak below pytest's short test summary, where ``-r`` asks for failures (its default).
+
+    With ``-q`` the leaks have been written in a line each.
+    """
+    letters = str(getattr(terminalreporter, "reportchars", ""))
+    option = run.config.option
+    if int(option.verbose) < 0 or getattr(option, "no_summary", False) or not ("f" in letters or "L" in letters):
+        return
+    lines: list[str] = run.attempt("adding to the short test summary", lambda: _short_summary(run), list)
+    if not lines:
+        return
+    if not any(terminalreporter.stats.get(SUMMARISED[letter]) for letter in letters if letter in SUMMARISED):
+        terminalreporter.write_sep("=", "short test summary info", cyan=True, bold=True)
+    for line in lines:
+        word, _, rest = line.partition(" ")
+        terminalreporter.write_line(f"{terminalreporter._tw.markup(word, red=True)} {rest}")
+
+
+def _short_summary(run: Run) -> list[str]:
+    from pytest_gpuleak.reports.terminal.short_summary import render_short_summary
+
+    ledger = run.ledger
+    if not ledger.found:
+        return []
+    return render_short_summary(ledger.tests, ledger.fixtures)
+
+
 def _show_findings(run: Run, report: RunReport, terminalreporter: Any) -> None:
     verbosity, width = int(run.config.option.verbose), terminalreporter._tw.fullwidth
     lines: list[str] = run.attempt("showing the leaks", lambda: _leak_lines(report, verbosity, width), list)

@@ -1,0 +1,50 @@
+"""Lines for pytest's short test summary: each leaking test and fixture with its bytes and holder."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pytest_gpuleak.model.isolation import isolated
+from pytest_gpuleak.model.text import clean_text, format_bytes
+from pytest_gpuleak.reports.terminal.section import name_of_record
+from pytest_gpuleak.reports.terminal.summary import ID_LIMIT, TEXT_LIMIT
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from pytest_gpuleak.model.findings import Finding, FixtureRecord
+    from pytest_gpuleak.model.records import TestRecord
+
+MAX_LINES = 100
+"""Lines that are written. The JSON report has all."""
+
+
+def render_short_summary(tests: Sequence[TestRecord], fixtures: Sequence[FixtureRecord]) -> list[str]:
+    """Write a line for each record that fails, largest first: ``LEAKED test.py::test - 8.0 MiB held by app.HISTORY``.
+
+    Lines are as long as they are: what a narrow terminal would cut off is the holder.
+    """
+    records: list[TestRecord | FixtureRecord] = [*fixtures, *(test for test in tests if test.verdict == "leaked")]
+    leaks = [(record, failed) for record in records if (failed := [one for one in record.findings if one.failed])]
+    leaks.sort(key=lambda leak: -sum(found.bytes for found in leak[1]))
+    lines = [_line(record, failed) for record, failed in leaks[:MAX_LINES]]
+    if len(leaks) > MAX_LINES:
+        lines.append(f"LEAKED and {len(leaks) - MAX_LINES} more")
+    return lines
+
+
+def _line(record: TestRecord | FixtureRecord, failed: Sequence[Finding]) -> str:
+    return isolated(
+        lambda: f"LEAKED {name_of_record(record)} - {_amount(failed)}",
+        lambda why: f"LEAKED (the line could not be written: {clean_text(why, TEXT_LIMIT)})",
+    )
+
+
+def _amount(failed: Sequence[Finding]) -> str:
+    largest = max(failed, key=lambda found: found.bytes)
+    if largest.kind == "process":
+        return "1 process left running" if largest.count == 1 else f"{largest.count} processes left running"
+    size = format_bytes(sum(found.bytes for found in failed))
+    if largest.holder is None or not largest.holder.root:
+        return f"{size}, {clean_text(largest.kind, ID_LIMIT)}"
+    return f"{size} held by {clean_text(largest.holder.root, TEXT_LIMIT)}"
