@@ -28,7 +28,9 @@ CUDNN_VERSION = 90100
 LOOKED_UP = ("libcuda.so.1", "libnvidia-ml.so.1")
 """Libraries that torch and NVML's binding open by name, so that no library states the need of them."""
 OF_TORCH = ("libtorch", "libc10", "libcaffe2")
-OF_THE_SYSTEM = re.compile(r"lib(c|m|dl|rt|pthread|stdc\+\+|gcc_s|gomp[-\w]*|torch\w*|c10\w*|shm|caffe2\w*)\.so|ld-linux")
+OF_THE_SYSTEM = re.compile(
+    r"lib(c|m|dl|rt|pthread|stdc\+\+|gcc_s|gomp[-\w]*|torch\w*|c10\w*|shm|caffe2\w*)\.so|ld-linux"
+)
 UNVERSIONED = re.compile(r"cu[A-Z]|cusparseLt|nccl|nvshmem")
 """Names of NVIDIA's libraries that have no symbol versions."""
 RETURNS_TEXT = re.compile(r"(String|ErrorName|ncclGetLastError)$")

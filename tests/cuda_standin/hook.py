@@ -5,7 +5,6 @@ Installed as `cuda_standin_hook` beside a `.pth` file, by which each interpreter
 
 from __future__ import annotations
 
-import importlib
 import os
 import sys
 from typing import TYPE_CHECKING
@@ -18,6 +17,7 @@ if TYPE_CHECKING:
 
 def install() -> None:
     """Have `cuda_standin_values` imported when torch has been."""
+    import importlib
     import importlib.abc
     import importlib.machinery
 

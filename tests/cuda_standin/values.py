@@ -66,7 +66,9 @@ def carried_out(operator: Any, kernel: Any, sized_by_values: bool) -> Callable[.
 
     def with_tensors(arguments: tuple[Any, ...]) -> tuple[Any, ...]:
         """Replace the numbers that Python passed where the schema has a tensor."""
-        if not any(isinstance(arguments[index], (int, float, complex)) for index in of_tensors if index < len(arguments)):
+        if not any(
+            isinstance(arguments[index], (int, float, complex)) for index in of_tensors if index < len(arguments)
+        ):
             return arguments
         return tuple(
             torch.tensor(each) if index in of_tensors and isinstance(each, (int, float, complex)) else each
