@@ -29,7 +29,6 @@ def install() -> None:
         ) -> ModuleSpec | None:
             if name != "torch":
                 return None
-            sys.meta_path.remove(self)
             spec = importlib.machinery.PathFinder.find_spec(name, path)
             if spec is None or spec.loader is None:
                 return spec
@@ -37,7 +36,8 @@ def install() -> None:
             load = loader.exec_module
 
             def load_with_values(module: types.ModuleType) -> None:
-                # Taken off first: whoever looks at torch's loader later sees the interpreter's own.
+                # Both are taken off first: what looks at torch's loader later finds the interpreter's own.
+                sys.meta_path.remove(self)
                 del loader.__dict__["exec_module"]
                 load(module)
                 importlib.import_module("cuda_standin_values")
