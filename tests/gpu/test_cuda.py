@@ -130,6 +130,9 @@ def test_the_settle_steps_give_a_first_products_workspace_back(cuda: Any, probe:
     assert cuda.cuda.memory_reserved(0) >= before  # the cache is the user's
 
 
+@pytest.mark.skipif(
+    os.environ.get("CUDA_STANDIN") == "1", reason="the stand-in runtime takes other times than a device's"
+)
 def test_a_reading_costs_less_than_150_microseconds(cuda: Any, probe: TorchDevices) -> None:
     kept = cuda.ones(1, device="cuda:0")
     for action in (probe.read, probe.begin_peaks):

@@ -74,7 +74,7 @@ def test_the_examples_print_what_the_readme_shows(tmp_path: Path) -> None:
 
 def test_the_demo_says_what_the_readme_shows() -> None:
     last = next(text for lang, text in blocks() if lang == "text").rstrip().splitlines()[-1]
-    assert last in (ROOT / "scripts" / "demo").read_text(encoding="utf-8")
+    assert last in (ROOT / "scripts" / "check_demo.py").read_text(encoding="utf-8")
 
 
 @pytest.mark.torch
