@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from pytest_gpuleak.heap.collector import PausedCollector
 from pytest_gpuleak.session.config.markers import policy_of
 from pytest_gpuleak.session.fixture_hooks import PLUGIN_ERRORS, FixtureHooks
 from pytest_gpuleak.session.fixtures import node_of
@@ -89,14 +90,15 @@ class RuntestHooks(FixtureHooks):
 
     def _judge(self, item: pytest.Item, report: pytest.TestReport) -> None:
         nextitem, self._nextitem = self._nextitem, None
-        if self._meter is not None:
-            self._meter.end()
         record = None
-        if not self._fault:  # after a fault, the owner of an array is unknown
-            try:
-                record = self._check.judge(item, nextitem)
-            except PLUGIN_ERRORS as error:
-                self.note_fault("JUDGE", item, error)
+        with PausedCollector() as paused:
+            if self._meter is not None:
+                self._meter.end()
+            if not self._fault:  # after a fault, the owner of an array is unknown
+                try:
+                    record = self._check.judge(item, nextitem, paused.resume)
+                except PLUGIN_ERRORS as error:
+                    self.note_fault("JUDGE", item, error)
         if self._fault:
             record = self._attempts.give_up(item, self._fault)
         if record is None:

@@ -6,7 +6,6 @@ from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 from pytest_gpuleak.engine.run_tracker import may_have_grown
-from pytest_gpuleak.heap.collector import PausedCollector
 from pytest_gpuleak.model.outcomes import CHECKED
 from pytest_gpuleak.session.config.markers import policy_of
 from pytest_gpuleak.session.own_modules import OwnModules
@@ -139,26 +138,31 @@ class LeakCheck:
             self._fixture_check().check_processes(left)
         self.attempts.charge(began)
 
-    def judge(self, item: pytest.Item, nextitem: pytest.Item | None) -> TestRecord | None:
-        """Return the record of the attempt that has just ended, teardown included; None where none had begun."""
+    def judge(
+        self, item: pytest.Item, nextitem: pytest.Item | None, seen: Callable[[], object] = int
+    ) -> TestRecord | None:
+        """Return the record of the attempt that has just ended, teardown included; None where none had begun.
+
+        The caller pauses automatic collections, which would free the test's cycles. `seen` is called to resume them once
+        what the test left is known, and before any user code runs.
+        """
         attempt, tracker = self.attempts.attempt, self.tracker
         if attempt is None:
             return None
         began = perf_counter()
         if self._detailed:
             self.attempts.upcoming = () if nextitem is None else (nextitem.nodeid,)
-        with PausedCollector() as paused:
-            release_values(item, self._log_handlers)
-            growth = tracker.counters.end(brief=True)
-            memory = self._record_memory(attempt.nodeid) if self._detailed else {}
-            self._finalizers.nodeid = attempt.nodeid
-            with self._finalizers:
-                checked = attempt.outcome in CHECKED
-                judged = self._check(item, nextitem, growth, paused.resume) if checked else self._postpone(item)
-                if isinstance(judged, str):
-                    return self.attempts.give_up(item, judged)
-                paused.resume()
-                tracker.end_test()
+        release_values(item, self._log_handlers)
+        growth = tracker.counters.end(brief=True)
+        memory = self._record_memory(attempt.nodeid) if self._detailed else {}
+        self._finalizers.nodeid = attempt.nodeid
+        with self._finalizers:
+            checked = attempt.outcome in CHECKED
+            judged = self._check(item, nextitem, growth, seen) if checked else self._postpone(item)
+            if isinstance(judged, str):
+                return self.attempts.give_up(item, judged)
+            seen()
+            tracker.end_test()
         verdict, findings = judged
         return self.attempts.end(item, verdict, findings, memory, began)
 
@@ -177,10 +181,7 @@ class LeakCheck:
     def _check(
         self, item: pytest.Item, nextitem: pytest.Item | None, growth: Growth, seen: Callable[[], object]
     ) -> tuple[Verdict, tuple[Finding, ...]] | str:
-        """Return the verdict and the findings; as text, why checking has ended.
-
-        `seen` is called once what the test left is known, before any user code runs again.
-        """
+        """Return the verdict and the findings; as text, why checking has ended."""
         tracker, nodeid, policy = self.tracker, self.attempts.nodeid, self.attempts.policy
         # The fixtures first: the test's arrays, held here, would be found as holders of theirs.
         released = tracker.take_released()
