@@ -140,10 +140,6 @@ def test_mixed(tmp_path: Path) -> None:
     }
 
 
-@pytest.mark.xfail(
-    strict=True,
-    reason="reported clean, without a finding: the cycle is gone when the plugin looks, after the first use",
-)
 def test_cycle_at_the_first_use(tmp_path: Path) -> None:
     ended = run_case(tmp_path, "first_use_cycle", "--gpu-leak-cycles=fail")
     assert ended.verdicts == {"test_cycle": f"leaked: cycle {4 * MIB} B cuda:0"}

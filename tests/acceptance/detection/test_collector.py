@@ -134,7 +134,7 @@ def test_a_leak_around_a_look_at_the_heap_is_found(run: Runner, call: str) -> No
     found = run(
         f"""
         import gc
-import importlib
+
         KEPT = []
 
         def test_before():
