@@ -15,23 +15,19 @@ from __future__ import annotations
 import argparse
 import collections
 import dataclasses
-import json
 import random
-import subprocess
 import sys
-import tempfile
 import textwrap
-from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).resolve().parent.parent
+from device_suite import run_suite
+
 SIZES = (1, 3, 127, 128, 129, 511, 512, 513, 5_000, 1 << 18, (1 << 20) - 1, 1 << 20, 3 << 20, 11 << 20)
 """Bytes of a tensor: around blocks of 512 bytes, and the limits of the allocator's pools (1 MiB, 10 MiB)."""
 SMALLEST_LEAK = 512
 """Bytes: smaller leaks of memory that no tensor explains may hide in a block's rounding."""
 LEAKING_SHARE = 1 / 8
 IN_A_PROCESS = 300
-LIMIT_S = 900
 
 HEAD = """
 import torch
@@ -148,35 +144,6 @@ def draw_program(name: str, draw: random.Random, devices: int) -> Program:
     return Program(f"def {name}():\n{body}\n", leak, "cycle" in chosen)
 
 
-def run_batch(programs: dict[str, Program]) -> dict[str, Any]:
-    """Run the programs in one process under the plugin, and return its JSON report."""
-    with tempfile.TemporaryDirectory(prefix="programs-") as folder:
-        file, report = Path(folder, "test_programs.py"), Path(folder, "report.json")
-        file.write_text("\n".join([HEAD, *(program.source for program in programs.values())]), encoding="utf-8")
-        command = [
-            sys.executable,
-            "-m",
-            "pytest",
-            "-q",
-            "-p",
-            "no:cacheprovider",
-            "-c",
-            "/dev/null",
-            "--rootdir",
-            folder,
-        ]
-        done = subprocess.run(
-            [*command, "--gpu-leak", f"--gpu-leak-report={report}", str(file)],
-            cwd=ROOT, capture_output=True, text=True, timeout=LIMIT_S, check=False,
-        )  # fmt: skip
-        if not report.exists():
-            sys.exit(
-                f"pytest wrote no report (exit status {done.returncode}):\n{done.stdout[-2000:]}{done.stderr[-2000:]}"
-            )
-        found: dict[str, Any] = json.loads(report.read_bytes())
-        return found
-
-
 def what_is_wrong(program: Program, test: dict[str, Any]) -> str:
     """Tell in a few words how a verdict differs from what was planted; empty where it does not."""
     if program.leak is not None:
@@ -208,7 +175,7 @@ def main() -> int:
     arguments = parser.parse_args()
     devices = count_devices()
     print(f"seed {arguments.seed}, {arguments.programs} programs on {devices} devices", flush=True)
-    wrong, failed, planted, done = 0, 0, 0, 0
+    wrong, failed, done = 0, 0, 0
     draw = random.Random(arguments.seed)
     leaks: collections.Counter[str | None] = collections.Counter()
     while done < arguments.programs:
@@ -216,7 +183,8 @@ def main() -> int:
         programs = {
             (name := f"test_{done + number}"): draw_program(name, draw, devices) for number in range(count)
         }  # fmt: skip
-        for test in run_batch(programs)["tests"]:
+        source = "\n".join([HEAD, *(program.source for program in programs.values())])
+        for test in run_suite(source)["tests"]:
             program = programs[test["nodeid"].rpartition("::")[2]]
             if test["outcome"] != "passed":
                 failed += 1  # it fails without the plugin too: a capture that meets another call

@@ -3,10 +3,10 @@
     python benchmarks/gpu_figures.py                                   # to stdout
     python benchmarks/gpu_figures.py --out docs/gpu-measurements.md
 
-The figures: the plugin's own time for a clean test that uses the device, with and without a report (which measures peaks);
-how many of 1,000 clean tests are suspected (the noise of the counters); the bytes of a context, of cuBLAS's workspaces and
-of cuFFT's plans; and what the driver says of this process beside what torch says. On the stand-in runtime of
-tests/cuda_standin the page says so in its first line: times and sizes are then not a device's.
+The figures: the plugin's own time for a clean test that uses the device, with a report, which measures peaks; how many of
+1,000 clean tests are suspected (the noise of the counters); the bytes of a context, of cuBLAS's workspaces and of cuFFT's
+plans, by the driver and by torch. On the stand-in runtime of tests/cuda_standin the page says so in its first line: times
+and sizes are then not a device's.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ import os
 import platform
 import subprocess
 import sys
-import tempfile
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).resolve().parent.parent
+from device_suite import run_suite
+
 MIB = 1 << 20
 LIMIT_S = 600
 
@@ -70,32 +70,6 @@ found["reserved after both"] = torch.cuda.memory_reserved()
 found["name"] = torch.cuda.get_device_name()
 print(json.dumps(found))
 """
-
-
-def run_clean_suite(folder: Path, *options: str) -> dict[str, Any]:
-    """Run 1,000 clean tests on the device, and return the report's summary."""
-    file, report = folder / "test_clean.py", folder / "report.json"
-    file.write_text(CLEAN, encoding="utf-8")
-    command = [
-        sys.executable,
-        "-m",
-        "pytest",
-        "-q",
-        "-p",
-        "no:cacheprovider",
-        "-c",
-        os.devnull,
-        "--rootdir",
-        str(folder),
-    ]
-    done = subprocess.run(
-        [*command, "--gpu-leak", f"--gpu-leak-report={report}", *options, str(file)],
-        cwd=ROOT, capture_output=True, text=True, timeout=LIMIT_S, check=False,
-    )  # fmt: skip
-    if not report.exists():
-        sys.exit(f"pytest wrote no report (exit status {done.returncode}):\n{done.stdout[-2000:]}{done.stderr[-2000:]}")
-    summary: dict[str, Any] = json.loads(report.read_bytes())["summary"]
-    return summary
 
 
 def measure_first_use() -> dict[str, Any]:
@@ -155,8 +129,7 @@ def main() -> int:
     if not torch.cuda.is_available():
         sys.exit("no CUDA device: nothing to measure")
     first = measure_first_use()
-    with tempfile.TemporaryDirectory(prefix="gpu-figures-") as folder:
-        summary = run_clean_suite(Path(folder))
+    summary = run_suite(CLEAN)["summary"]
     page = render(summary, first, torch.__version__)
     if arguments.out is None:
         print(page)

@@ -3,10 +3,22 @@
 from __future__ import annotations
 
 from itertools import compress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Final
+
+from pytest_gpuleak.heap import safe_access
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
+
+HAVE_GC: Final = 1 << 14
+"""Flag of types whose objects the collector can look into (Include/object.h, Py_TPFLAGS_HAVE_GC)."""
+
+TYPE_FLAGS: Final[Any] = type.__dict__["__flags__"]
+
+
+def may_refer(kind: type) -> bool:
+    """Tell whether the collector can look into objects of a type. No class counts: an untracked one is static."""
+    return bool(TYPE_FLAGS.__get__(kind) & HAVE_GC) and not safe_access.is_subclass(kind, type)
 
 
 class TypeSieve:

@@ -7,23 +7,17 @@
 from __future__ import annotations
 
 from itertools import filterfalse
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING
 
-from pytest_gpuleak.heap import safe_access
 from pytest_gpuleak.heap.hidden_references import Descent, visible_objects
 from pytest_gpuleak.heap.referrers import is_tracked, untouchable_modules
-from pytest_gpuleak.heap.type_sieve import TypeSieve
+from pytest_gpuleak.heap.type_sieve import TypeSieve, may_refer
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from pytest_gpuleak.heap.hidden_references import Link
     from pytest_gpuleak.heap.referrers import Deadline
-
-_HAVE_GC: Final = 1 << 14
-"""Flag of types whose objects the collector can look into (Include/object.h, Py_TPFLAGS_HAVE_GC)."""
-
-_FLAGS: Final[Any] = type.__dict__["__flags__"]
 
 
 class UntrackedContainers:
@@ -51,9 +45,4 @@ class UntrackedContainers:
 
 def _may_hide(kind: type) -> bool:
     """Tell whether an untracked object of this type may hold tracked objects: no dict, tuple or static class does."""
-    return (
-        kind is not dict
-        and kind is not tuple
-        and not safe_access.is_subclass(kind, type)
-        and bool(_FLAGS.__get__(kind) & _HAVE_GC)
-    )
+    return kind is not dict and kind is not tuple and may_refer(kind)

@@ -16,7 +16,7 @@ from pytest_gpuleak.heap import safe_access
 from pytest_gpuleak.heap.frames import local_variables, running_frames
 from pytest_gpuleak.heap.library_types import extension_class
 from pytest_gpuleak.heap.referrers import get_objects, get_referents, is_tracked, untouchable_modules
-from pytest_gpuleak.heap.type_sieve import TypeSieve
+from pytest_gpuleak.heap.type_sieve import HAVE_GC, TYPE_FLAGS, TypeSieve, may_refer
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -27,15 +27,12 @@ _CHUNK: Final = 2048
 _GC_HEAD: Final = getsizeof([]) - list.__sizeof__([])
 """Bytes before an object that the collector may track (Include/internal/pycore_gc.h, PyGC_Head)."""
 
-_HAVE_GC: Final = 1 << 14
-
 _PREHEADER: Final = (1 << 4 | 1 << 3) if version_info >= (3, 12) else 1 << 4 if version_info >= (3, 11) else 0
 """Include/object.h, Py_TPFLAGS_MANAGED_DICT and, from 3.12 on, Py_TPFLAGS_MANAGED_WEAKREF."""
 
 _PREHEADER_SIZE: Final = 2 * calcsize("P")
 """Bytes before an object with a managed dict or weak references (`_PyType_PreHeaderSize`)."""
 
-_FLAGS: Final[Any] = type.__dict__["__flags__"]
 _ITEM_SIZE: Final[Any] = type.__dict__["__itemsize__"]
 
 
@@ -127,9 +124,7 @@ class HeapWalk:
 
 def _may_hide(kind: type, array_class: Any) -> bool:
     """Tell whether untracked objects of a type may refer to others."""
-    if array_class is not None and safe_access.is_subclass(kind, array_class):
-        return True
-    return bool(_FLAGS.__get__(kind) & _HAVE_GC) and not safe_access.is_subclass(kind, type)
+    return (array_class is not None and safe_access.is_subclass(kind, array_class)) or may_refer(kind)
 
 
 def _new_types(objects: list[object], kinds: list[int], known: Mapping[int, object]) -> list[tuple[int, type]]:
@@ -224,8 +219,8 @@ def _measure_of(kind: type, *, maps: bool) -> tuple[Callable[[Any], int], bool]:
 
 def _inherited(measure: Callable[[Any], int], kind: type) -> Callable[[Any], int]:
     """Return a size from a base class's function, with the collector's head that `sys.getsizeof` adds."""
-    head = _GC_HEAD if _FLAGS.__get__(kind) & _HAVE_GC else 0
-    if _FLAGS.__get__(kind) & _PREHEADER:
+    head = _GC_HEAD if TYPE_FLAGS.__get__(kind) & HAVE_GC else 0
+    if TYPE_FLAGS.__get__(kind) & _PREHEADER:
         head += _PREHEADER_SIZE
     return lambda value: measure(value) + head
 

@@ -24,11 +24,19 @@ def is_user_file(path: str, root: str) -> bool:
     """
     if path.startswith(("<", PACKAGE)):
         return path.startswith(("<ipython-input", "<stdin>"))
-    below = path.removeprefix(os.path.join(root, "")) if path.startswith(os.path.join(root, "")) else None  # noqa: PTH118
-    searched = path if below is None else os.sep + below
-    if f"{os.sep}site-packages{os.sep}" in searched or f"{os.sep}dist-packages{os.sep}" in searched:
-        return False
-    return below is not None or not path.startswith(_installed_folders())
+    folder = os.path.join(root, "")  # noqa: PTH118
+    if path.startswith(folder):
+        return not _is_in_packages(os.sep + path.removeprefix(folder))
+    return not is_installed(path)
+
+
+def is_installed(path: str) -> bool:
+    """Tell whether a source file lies in an installed package or in Python's own library."""
+    return _is_in_packages(path) or path.startswith(_installed_folders())
+
+
+def _is_in_packages(path: str) -> bool:
+    return f"{os.sep}site-packages{os.sep}" in path or f"{os.sep}dist-packages{os.sep}" in path
 
 
 def shorten(path: str, root: str) -> str:

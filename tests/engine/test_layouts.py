@@ -22,7 +22,8 @@ from pytest_gpuleak.engine.settle.steps import has_weak_references
 from pytest_gpuleak.explain import known_culprits, unaccounted
 from pytest_gpuleak.heap import safe_access
 from pytest_gpuleak.heap.referrers import untouchable_modules
-from pytest_gpuleak.heap.walk import _HAVE_GC, Sizes
+from pytest_gpuleak.heap.type_sieve import HAVE_GC
+from pytest_gpuleak.heap.walk import Sizes
 
 pytestmark = pytest.mark.interpreter
 
@@ -49,9 +50,9 @@ def test_which_objects_can_be_referred_to_weakly(value: object, expected: bool) 
 
 
 def test_the_flags_of_types() -> None:
-    assert all(_read_flags(kind) & _HAVE_GC for kind in (Plain, list, dict, tuple, types.FunctionType))
-    assert not _read_flags(int) & _HAVE_GC
-    assert not _read_flags(bytearray) & _HAVE_GC
+    assert all(_read_flags(kind) & HAVE_GC for kind in (Plain, list, dict, tuple, types.FunctionType))
+    assert not _read_flags(int) & HAVE_GC
+    assert not _read_flags(bytearray) & HAVE_GC
     assert _read_flags(Plain) & _HEAP_TYPE
     assert not any(_read_flags(kind) & _HEAP_TYPE for kind in (int, list, type, object))
     assert _outlives_tests(bytearray)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import sys
 import types
 from itertools import compress, repeat
@@ -11,6 +10,7 @@ from operator import is_
 from typing import TYPE_CHECKING, Any
 
 from pytest_gpuleak.adapters.torch.lookup import loaded_torch, torch_class, torch_module
+from pytest_gpuleak.model.source_files import is_installed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -23,8 +23,6 @@ _SETTINGS = (
     ("get_num_threads", "set_num_threads"),
 )
 """The functions that read and write each process setting."""
-
-_STANDARD_LIBRARY = os.path.dirname(os.__file__) + os.sep  # noqa: PTH120 - compared with text
 
 _READ: dict[int, tuple[int, tuple[str, ...]]] = {}
 """By the namespace of a library's module: its size when it was read, and the names of the generators in it."""
@@ -97,4 +95,4 @@ def _module_globals(kind: type) -> list[object]:
 
 def _is_of_library(namespace: dict[str, Any]) -> bool:
     file = namespace.get("__file__")
-    return type(file) is not str or file.startswith(_STANDARD_LIBRARY) or "site-packages" in file
+    return type(file) is not str or is_installed(file)

@@ -177,7 +177,7 @@ class CounterWatch:
         growth = self._added(self._before, self._after)
         for key in self._unknown:
             growth.pop(key, None)
-        for key, size in self._others.items() if growth else ():
+        for key, size in self._others.items():
             if key in growth:
                 growth[key] -= size
         imported = max(len(sys.modules) - self._modules, 0) * MODULE_BYTES

@@ -102,7 +102,7 @@ def _also_in(group: Group, width: int, *, every: bool) -> list[str]:
         lines += [labelled("", name) for name in shown]
     if len(shown) < len(others):
         lines.append(labelled("", f"and {len(others) - len(shown)} more{'' if every else ' (-v shows all)'}"))
-    return [line if len(line) <= width else shorten_middle(line, width) for line in lines]
+    return [shorten_middle(line, width) for line in lines]
 
 
 def _render_safely(group: Group, verbosity: int, width: int) -> list[str]:

@@ -67,9 +67,7 @@ def render_usage(report: RunReport, *, width: int) -> list[str]:
         peak = usage.get("peaks", {}).get(device)
         highest = "" if peak is None else f"; peak {format_bytes(peak)}"
         lines.append(f"{INDENT}session, {clean_text(device, ID_LIMIT)}: {', '.join(parts)}{highest}")
-    return [
-        line if len(line) <= max(width, MIN_WIDTH) else shorten_middle(line, max(width, MIN_WIDTH)) for line in lines
-    ]
+    return [shorten_middle(line, max(width, MIN_WIDTH)) for line in lines]
 
 
 def render_dearest(report: RunReport, *, width: int) -> list[str]:
@@ -80,9 +78,7 @@ def render_dearest(report: RunReport, *, width: int) -> list[str]:
     ]
     if lines:
         lines.insert(0, "gpu-leak: the suspects that took longest to check")
-    return [
-        line if len(line) <= max(width, MIN_WIDTH) else shorten_middle(line, max(width, MIN_WIDTH)) for line in lines
-    ]
+    return [shorten_middle(line, max(width, MIN_WIDTH)) for line in lines]
 
 
 def _cost(microseconds: float | None) -> str:

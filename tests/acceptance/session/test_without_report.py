@@ -72,10 +72,10 @@ OUTSIDE = """
 
 
 def said(result: pytest.RunResult) -> list[str]:
-    """The lines from the first test on, without times and addresses."""
+    """The lines from the first test on, without times, prices and addresses."""
     lines = result.stdout.lines
     start = next(index for index, line in enumerate(lines) if line.startswith(("collected", "gw0", "created")))
-    varies = re.compile(r"0x[0-9a-f]+|gw\d+|in [\d.]+s|[\d.]+ (us|ms) a test|=+|-+")
+    varies = re.compile(r"0x[0-9a-f]+|gw\d+|in [\d.]+s|; [\d.]+ (us|ms|s) a clean test.*|=+|-+")
     return sorted(varies.sub("", line) for line in lines[start + 1 :] if not line.startswith(("[gw", "gw")))
 
 
