@@ -230,10 +230,6 @@ def test_owners(tmp_path: Path) -> None:
     }
 
 
-@pytest.mark.xfail(
-    strict=True,
-    reason="beside a fixture's unread gradients: growing 263168 B (weight and bias), and unattributed 229888 B allocated",
-)
 def test_unread_gradients_beside_a_fixtures(tmp_path: Path) -> None:
     ended = run_case(tmp_path, "unread_gradients")
     with_gradients = 2 * (256 * 256 + 256) * 4

@@ -82,6 +82,7 @@ class ArrayEvidence:
         self._graphs: dict[Root, Autograd] = {}
         self._alive: list[frozenset[int]] = []
         self._handles: dict[int, StorageHandle] = {}
+        self._met_in_search: set[int] = set()  # ids of arrays that got their Python object from a search
         self._standing: set[int] = set()  # ids of the arrays that were alive when the last run began
         self._first: frozenset[int] = frozenset()
         self._added: tuple[dict[str, int], int] | None = None
@@ -126,6 +127,7 @@ class ArrayEvidence:
         handles |= hold_arrays(settled.found(), self._frameworks)
         settled.alive &= handles.keys()
         recognised = False
+        self._met_in_search.clear()
         with self._guard(RECOGNISE):
             recognised = self._recognise(settled.alive)
         settled.run(steps_that_can_release(settle_steps, threads) if recognised else settle_steps)
@@ -156,6 +158,10 @@ class ArrayEvidence:
         indices = frozenset(map(self._survivors.index_of, left.values()))
         if self._runs == 1:
             self._first |= indices
+
+    def met_in_search(self) -> list[object]:
+        """Return the arrays that had no Python object before the last run's search for holders read them."""
+        return self._detector.find(self._met_in_search) if self._met_in_search else []
 
     @property
     def left_arrays(self) -> bool:
@@ -277,8 +283,13 @@ class ArrayEvidence:
         """Tell whether known culprits alone hold all that is alive."""
         if self._culprits is None or not alive or not self._detector.sees_only_young:
             return False
-        arrays = [array for array in self._detector.look() if id(array) in alive]
+        young = self._detector.look()
+        before = set(map(id, young))
+        arrays = [array for array in young if id(array) in alive]
+        young.clear()
         found = self._recognised_of(arrays) if len(arrays) == len(alive) else None
+        # What the counters show of these is still to be explained: no look at the run has seen them.
+        self._met_in_search = {id(array) for array in self._detector.look()} - before
         if found is None:
             return False
         handles = hold_arrays(arrays, self._frameworks)

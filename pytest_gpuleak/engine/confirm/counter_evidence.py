@@ -165,8 +165,16 @@ class CounterEvidence:
             return
         # One search for all devices: reading creates Python objects, which a second search would count as known.
         frameworks = self._tracker.frameworks
-        for device, arrays in frameworks.unread_arrays(set(room)).items():
-            investigation.add_hidden(share_of(arrays, room[device], frameworks.arrays))
+        unread = frameworks.unread_arrays(set(room))
+        met = investigation.met_in_search()
+        for identity, reading in read_arrays(met, frameworks.arrays).items():
+            if reading.device in unread:
+                unread[reading.device] += [array for array in met if id(array) == identity]
+        met.clear()
+        for device, arrays in unread.items():
+            # A device's counter is exact; the host's counts every object that the test has made.
+            slack = room[device] // SLACK_SHARE if device == "cpu" else 0
+            investigation.add_hidden(share_of(arrays, room[device], slack, frameworks.arrays))
 
     def _room(self, investigation: ArrayEvidence, growth: Growth) -> dict[str, int]:
         """Return by device the bytes that no array explains and that unread arrays may hold."""
@@ -180,7 +188,7 @@ class CounterEvidence:
         return {device: size for device, size in room.items() if size > 0}
 
 
-def share_of(arrays: list[object], size: int, frameworks: Sequence[ArrayFramework]) -> list[object]:
+def share_of(arrays: list[object], size: int, slack: int, frameworks: Sequence[ArrayFramework]) -> list[object]:
     """Choose, largest first, the arrays that together explain `size` bytes.
 
     It is unknown when an unread array was made, so size decides: an earlier test's array does not fit into this test's
@@ -193,7 +201,7 @@ def share_of(arrays: list[object], size: int, frameworks: Sequence[ArrayFramewor
     chosen, taken = [], 0
     for array in sized:
         storage_bytes = readings[id(array)].storage_bytes
-        if taken + storage_bytes <= size + size // SLACK_SHARE:
+        if taken + storage_bytes <= size + slack:
             taken += storage_bytes
             chosen.append(array)
     return chosen if taken >= size / 2 else []

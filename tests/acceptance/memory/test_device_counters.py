@@ -75,6 +75,11 @@ def test_gradient_that_nobody_reads():
 def test_gradient_added_up():
     (PARAMETER * 3).sum().backward()
 
+def test_layer_kept_with_unread_gradients():
+    layer = torch.nn.Linear(64, 64).to("simgpu:0")
+    layer(torch.ones(2, 64, device="simgpu:0")).sum().backward()
+    KEPT.append(layer)
+
 def test_outside_of_torch():
     simgpu.raw_allocate(0, 4 * 2**20, counted=False)
 
@@ -116,13 +121,14 @@ def simulated(run: Runner) -> Run:
 @pytest.mark.torch
 @pytest.mark.slow
 def test_a_suite_on_a_simulated_accelerator(simulated: Run) -> None:
-    simulated.result.assert_outcomes(passed=15)
+    simulated.result.assert_outcomes(passed=16)
     kinds = {
         name: [(found["kind"], found["failed"], found["bytes"], found["bytes_per_run"]) for found in test["findings"]]
         for name, test in simulated.tests.items()
     }
     graph = simulated.tests["test_loss_kept_with_its_graph"]["findings"][0]
     kept = graph["bytes"]
+    layer = 2 * (64 * 64 + 64) * 4  # weight and bias, and a gradient of each
     assert kinds == {
         "test_first_linear_with_its_workspace": [],
         "test_128_floats_kept": [("growing", True, 512, 512)],
@@ -132,6 +138,8 @@ def test_a_suite_on_a_simulated_accelerator(simulated: Run) -> None:
         "test_loss_kept_with_its_graph": [("growing", True, kept, kept)],
         "test_gradient_that_nobody_reads": [("retained", True, MIB, 0)],
         "test_gradient_added_up": [],
+        # The second run keeps `KEPT` as a known holder: recognising it reads the gradients before they are counted.
+        "test_layer_kept_with_unread_gradients": [("growing", True, layer, layer)],
         "test_outside_of_torch": [("unattributed", True, 4 * MIB, 4 * MIB)],
         "test_other_processes_come_and_go": [],
         "test_frees_that_arrive_late": [],

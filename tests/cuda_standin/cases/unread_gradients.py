@@ -19,3 +19,7 @@ def test_unread_gradients():
     layer = torch.nn.Linear(256, 256, device="cuda")
     layer(torch.ones(4, 256, device="cuda")).sum().backward()
     KEPT.append(layer)
+
+
+def test_fixture_again(model):
+    assert model.weight.grad is not None
