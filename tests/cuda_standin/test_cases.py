@@ -202,6 +202,24 @@ def test_a_block_without_a_tensor(tmp_path: Path) -> None:
     assert part["created"]["code"] == "BLOCKS.append(torch.cuda.caching_allocator_alloc(4 << 20))"
 
 
+def test_lines_of_memory_that_no_tensor_explains(tmp_path: Path) -> None:
+    ended = run_case(tmp_path, "allocator_history", "-W", "ignore::DeprecationWarning")
+    assert ended.verdicts == {
+        "test_list_of_a_scripted_module": f"leaked: unattributed {4 * MIB} B cuda:0 allocated",
+        "test_graph_kept_with_its_pool": "leaked: unattributed 16 B cuda:0 allocated",
+        "test_pinned_kept": f"leaked: growing {MIB} B cpu",
+        "test_storage_kept": f"leaked: growing {MIB} B cuda:0",
+    }
+    lines = {
+        name: {part["created"]["code"] for found in ended.tests[name]["findings"] for part in found["contributions"]}
+        for name in ("test_list_of_a_scripted_module", "test_graph_kept_with_its_pool")
+    }
+    assert lines == {
+        "test_list_of_a_scripted_module": {'self.items.append(torch.ones(count, device="cuda"))'},
+        "test_graph_kept_with_its_pool": {"with torch.cuda.graph(graph):"},
+    }
+
+
 def test_budgets(tmp_path: Path) -> None:
     ended = run_case(tmp_path, "budgets")
     over = f"unchecked: budget {52 * MIB} B cuda:0 allocated"
