@@ -84,3 +84,11 @@ PY
 }
 
 has_torch() { "$1" -c 'import torch' </dev/null >/dev/null 2>&1; }
+
+# keep_bytecode PYTHON: compile once what hundreds of runs inside the tests would each compile again where
+# PYTHONDONTWRITEBYTECODE is set. The tests themselves run with it as it is: they write files that change within a second.
+keep_bytecode() {
+  [ -n "${PYTHONDONTWRITEBYTECODE:-}" ] || return 0
+  env -u PYTHONDONTWRITEBYTECODE "$1" -m compileall -q "$root/pytest_gpuleak" "$root/tests" || true
+  env -u PYTHONDONTWRITEBYTECODE "$1" -m pytest -q --collect-only --gpu-leak "$root/tests" >/dev/null 2>&1 || true
+}
