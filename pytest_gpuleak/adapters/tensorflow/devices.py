@@ -7,9 +7,10 @@ Peaks are not read: to restart them (`reset_memory_stats`) would change what the
 
 from __future__ import annotations
 
+import sys
 from typing import TYPE_CHECKING, Any
 
-from pytest_gpuleak.adapters.tensorflow.lookup import eager_context, loaded_module
+from pytest_gpuleak.adapters.tensorflow.lookup import CONTEXT, eager_context, loaded_module
 
 if TYPE_CHECKING:
     from pytest_gpuleak.adapters.probe_protocol import DeviceReading
@@ -33,11 +34,13 @@ class TensorFlowDevices:
 
     def read(self) -> dict[str, DeviceReading]:
         """Return the readings of the GPUs of the context that the tests have initialised."""
+        readings: dict[str, DeviceReading] = {}
+        if CONTEXT not in sys.modules:
+            return readings
         if self.absent:
             self.absent = {}
         devices = _gpus()
         self.idle = not devices
-        readings: dict[str, DeviceReading] = {}
         if devices:
             from pytest_gpuleak.adapters.probe_protocol import DeviceReading  # most runs use no device
 
