@@ -60,7 +60,8 @@ def no_tensorflow(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in [name for name in sys.modules if name.partition(".")[0] in ("tensorflow", "keras")]:
         monkeypatch.delitem(sys.modules, name)
     fresh = lookup.TensorFlowLookup()
-    for module in (lookup, reading, sys.modules[TensorFlowArrays.__module__]):
+    importers = (sys.modules[kind.__module__] for kind in (TensorFlowArrays, TensorFlowFramework))
+    for module in (lookup, reading, *importers):
         monkeypatch.setattr(module, "LOOKUP", fresh)
 
 
