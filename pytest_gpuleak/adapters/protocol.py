@@ -236,6 +236,14 @@ class Framework(Protocol):
         """Return the steps that free device memory that is no leak (such as workspaces), cheapest first."""
         return ()
 
+    def program_names(self) -> Sequence[str]:
+        """Return the names of the compiled programs that it keeps. A test that adds to them in each run is noted."""
+        return ()
+
+    def program_count(self) -> int:
+        """Return how many programs it keeps. Asked after each test, so 0 where counting takes more than microseconds."""
+        return 0
+
     def reference_finders(self) -> Sequence[ReferenceFinder]:
         """Return the finders of references in its native code."""
         return ()

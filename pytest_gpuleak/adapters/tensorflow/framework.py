@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import sys
 from functools import cached_property
 from typing import TYPE_CHECKING
 
 from pytest_gpuleak.adapters.protocol import Framework
 from pytest_gpuleak.adapters.tensorflow.arrays import TensorFlowArrays
-from pytest_gpuleak.adapters.tensorflow.lookup import LOOKUP, eager_context, loaded_module
+from pytest_gpuleak.adapters.tensorflow.lookup import CONTEXT, LOOKUP, eager_context, loaded_module
+from pytest_gpuleak.adapters.tensorflow.traces import traced_functions
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -21,6 +23,7 @@ class TensorFlowFramework(Framework):
 
     name = package = "tensorflow"
     companions = ("keras", "tf_keras")
+    cache_packages = ("tensorflow", "keras")
 
     def __init__(self) -> None:
         self.arrays = TensorFlowArrays()
@@ -43,6 +46,14 @@ class TensorFlowFramework(Framework):
         from pytest_gpuleak.adapters.tensorflow.settle_steps import background_steps
 
         return background_steps()
+
+    def program_names(self) -> Sequence[str]:
+        """Return the names of the functions whose traces are alive, once for each trace."""
+        return traced_functions() if CONTEXT in sys.modules else ()
+
+    def program_count(self) -> int:
+        """Return the number of traces that are alive."""
+        return len(traced_functions()) if CONTEXT in sys.modules else 0
 
     def keep_states(self) -> Sequence[Restore]:
         """Note the seeds, the global generator and Keras's counters of names; return functions that restore them."""
