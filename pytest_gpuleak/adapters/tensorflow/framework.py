@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from pytest_gpuleak.adapters.protocol import Framework
 from pytest_gpuleak.adapters.tensorflow.arrays import TensorFlowArrays
@@ -62,3 +62,13 @@ class TensorFlowFramework(Framework):
         from pytest_gpuleak.adapters.tensorflow.states import keep_states
 
         return keep_states()
+
+    def is_distributed(self) -> bool:
+        """Return whether the context's cluster has several tasks, which wait for each other."""
+        context: Any = eager_context()
+        state = {} if context is None else vars(context)
+        for name in ("_server_def", "_collective_ops_server_def"):
+            server = state.get(name)
+            if server is not None and sum(len(job.tasks) for job in server.cluster.job) > 1:
+                return True
+        return False

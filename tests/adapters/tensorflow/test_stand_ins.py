@@ -190,6 +190,32 @@ def test_the_executors_are_waited_for_where_operations_run_in_the_background(mon
     assert background_steps() == []
 
 
+def test_traces_are_told_by_the_names_of_their_functions(monkeypatch: pytest.MonkeyPatch) -> None:
+    names = {
+        "__inference_step_12", "__inference_step_31", b"__inference_Net.call_7", "__inference___backward_step_66_94",
+        "__forward_step_93", "cond_true_27", "__wrapped__Fill_device_/job:localhost/replica:0/task:0/device:CPU:0",
+    }  # fmt: skip
+    context = Context()
+    context.list_function_names = lambda: names  # type: ignore[attr-defined] # not each version has it
+    with_context(monkeypatch, context)
+    framework = TensorFlowFramework()
+    assert sorted(framework.program_names()) == ["Net.call", "step", "step"]
+    assert framework.program_count() == 3
+    del context.list_function_names  # type: ignore[attr-defined]
+    assert (list(framework.program_names()), framework.program_count()) == ([], 0)
+
+
+@pytest.mark.parametrize(("tasks", "distributed"), [((), False), ((1,), False), ((1, 1), True), ((3,), True)])
+def test_a_cluster_of_several_tasks_is_told(
+    monkeypatch: pytest.MonkeyPatch, tasks: tuple[int, ...], distributed: bool
+) -> None:
+    context = Context()
+    jobs = [SimpleNamespace(tasks=dict.fromkeys(range(count), "host")) for count in tasks]
+    context._server_def = SimpleNamespace(cluster=SimpleNamespace(job=jobs))  # type: ignore[attr-defined]
+    with_context(monkeypatch, context)
+    assert TensorFlowFramework().is_distributed() == distributed
+
+
 def test_seeds_and_names_are_put_back(monkeypatch: pytest.MonkeyPatch) -> None:
     context = Context()
     with_context(monkeypatch, context)
