@@ -8,11 +8,15 @@ import pytest
 
 pytest_plugins = ["pytester"]
 
+FRAMEWORKS = {"torch": "torch", "tensorflow": "TensorFlow"}
+"""Frameworks by the marker of the tests that need them, which is the package's name."""
+
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Skip what needs torch where there is none; it is looked for, not imported, since some tests watch imports."""
-    if importlib.util.find_spec("torch") is None:
-        skip = pytest.mark.skip(reason="torch is not installed for this Python")
-        for item in items:
-            if item.get_closest_marker("torch"):
-                item.add_marker(skip)
+    """Skip what needs a framework that is not there; it is looked for, not imported, since some tests watch imports."""
+    for framework, name in FRAMEWORKS.items():
+        if importlib.util.find_spec(framework) is None:
+            skip = pytest.mark.skip(reason=f"{name} is not installed for this Python")
+            for item in items:
+                if item.get_closest_marker(framework):
+                    item.add_marker(skip)

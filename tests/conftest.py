@@ -10,6 +10,7 @@ import json
 import pathlib
 import sys
 import textwrap
+import warnings
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -39,7 +40,7 @@ Json = dict[str, Any]
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """Import torch before pytester takes its snapshot of `sys.modules`.
+    """Import torch, or TensorFlow, before pytester takes its snapshot of `sys.modules`.
 
     Imported in the body of a test, torch would be dropped from there with the rest when pytester restores the snapshot,
     and initialised a second time by the next test, which ends in a segmentation fault. The simulated accelerator comes
@@ -50,6 +51,11 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
             importlib.import_module("torch")
             if item.path.parent.name != "gpu":  # with it, `torch.accelerator` is no longer CUDA
                 importlib.import_module("tests.support.simgpu").install()
+    if item.get_closest_marker("tensorflow") is not None:
+        with contextlib.suppress(ImportError), warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # its own imports warn of what other libraries have deprecated
+            importlib.import_module("tensorflow")
+            importlib.import_module("keras")
 
 
 @pytest.fixture(autouse=True)

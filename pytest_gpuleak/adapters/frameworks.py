@@ -79,6 +79,14 @@ class Frameworks:
             if free is not None:
                 free()
 
+    def program_names(self) -> list[str]:
+        """Return the names of the compiled programs that all frameworks keep."""
+        return [name for framework in self.members for name in framework.program_names()]
+
+    def program_count(self) -> int:
+        """Return how many programs the frameworks keep that can count them quickly."""
+        return sum([framework.program_count() for framework in self.members])
+
     def reference_finders(self) -> list[ReferenceFinder]:
         """Return the reference finders of all frameworks."""
         return [finder for framework in self.members for finder in framework.reference_finders()]

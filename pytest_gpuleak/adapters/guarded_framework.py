@@ -112,6 +112,18 @@ class GuardedFramework(Framework):
             return [GuardedStep(step, self.name, self._guard) for step in self._framework.settle_steps()]
         return []
 
+    def program_names(self) -> list[str]:
+        """Return the names of its compiled programs; none where the framework fails."""
+        with self._guard("program_names"):
+            return [clean_text(text_of(name), TEXT_LIMIT) for name in self._framework.program_names()]
+        return []
+
+    def program_count(self) -> int:
+        """Return the number of its compiled programs; 0 where the framework fails."""
+        with self._guard("program_count"):
+            return size_of(self._framework.program_count())
+        return 0
+
     def reference_finders(self) -> list[ReferenceFinder]:
         """Return the guarded reference finders; none where the framework fails."""
         with self._guard("reference_finders"):

@@ -179,6 +179,7 @@ class Framework(Protocol):
     Attributes:
         name: as users know it; the key of its version in the report's environment.
         package: its import package: files in it are not user code.
+        companions: packages built on it whose objects are as much its structure as its own (Keras over TensorFlow).
         arrays: reads its arrays.
         storages: reads the objects that stand for memory itself (``tensor.untyped_storage()``), or None. If an array
             shares the memory, `read` returns None and `storage_users` more than 1: they do not count.
@@ -186,6 +187,7 @@ class Framework(Protocol):
 
     name: str
     package: str = ""
+    companions: tuple[str, ...] = ()
     arrays: ArrayFramework
     storages: ArrayFramework | None = None
 
@@ -233,6 +235,14 @@ class Framework(Protocol):
     def settle_steps(self) -> Sequence[SettleStep]:
         """Return the steps that free device memory that is no leak (such as workspaces), cheapest first."""
         return ()
+
+    def program_names(self) -> Sequence[str]:
+        """Return the names of the compiled programs that it keeps. A test that adds to them in each run is noted."""
+        return ()
+
+    def program_count(self) -> int:
+        """Return how many programs it keeps. Asked after each test, so 0 where counting takes more than microseconds."""
+        return 0
 
     def reference_finders(self) -> Sequence[ReferenceFinder]:
         """Return the finders of references in its native code."""

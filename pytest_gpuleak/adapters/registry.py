@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from pytest_gpuleak.adapters.frameworks import Frameworks
+from pytest_gpuleak.adapters.tensorflow.framework import TensorFlowFramework
 from pytest_gpuleak.adapters.torch.framework import TorchFramework
 
 if TYPE_CHECKING:
@@ -13,7 +14,7 @@ if TYPE_CHECKING:
     from pytest_gpuleak.adapters.protocol import Framework, PartsLayout, ReferenceFinder
     from pytest_gpuleak.heap.hidden_references import NativeEdgeFinder
 
-FRAMEWORKS: Final[tuple[Callable[[], Framework], ...]] = (TorchFramework,)
+FRAMEWORKS: Final[tuple[Callable[[], Framework], ...]] = (TorchFramework, TensorFlowFramework)
 """The plugin's frameworks, a factory each. Creating a framework does not import the library."""
 
 
@@ -34,12 +35,17 @@ def own_layouts() -> list[PartsLayout]:
 
 def own_packages() -> tuple[str, ...]:
     """Return the prefixes of the frameworks' own type names (``torch.``)."""
-    return tuple(f"{framework.package}." for framework in own_frameworks().members)
+    return tuple(
+        f"{package}."
+        for framework in own_frameworks().members
+        for package in (framework.package, *framework.companions)
+    )
 
 
 def finders() -> list[NativeEdgeFinder]:
     """Return the finders that walk over the heap."""
     from pytest_gpuleak.adapters.numpy import ArrayBases
+    from pytest_gpuleak.adapters.tensorflow.tapes import TapeRecords
     from pytest_gpuleak.heap.untracked_containers import UntrackedContainers
 
-    return [ArrayBases(), UntrackedContainers()]
+    return [ArrayBases(), TapeRecords(), UntrackedContainers()]

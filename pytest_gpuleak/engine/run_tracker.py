@@ -12,7 +12,7 @@ from pytest_gpuleak.engine.detect.counters import CounterWatch
 from pytest_gpuleak.engine.detect.epochs import EpochDetector
 from pytest_gpuleak.engine.detect.fixture_ownership import FixtureOwnership, OwnedSetup
 from pytest_gpuleak.engine.detect.processes import Children
-from pytest_gpuleak.heap.collector import epochs_supported, installed
+from pytest_gpuleak.heap.collector import collect_young, epochs_supported, installed
 from pytest_gpuleak.heap.threads import running_threads
 from pytest_gpuleak.model.readings import HOST, OUTSIDE, OUTSIDE_FLOOR
 
@@ -57,6 +57,7 @@ class RunTracker:
         self._listeners: tuple[FixtureEvents, ...] = (self.ownership, self.processes, self.counters)
         self._used: Policy | None = None
         self._gave_up = False
+        self._programs = 0
         self.threads: frozenset[int] = frozenset()
         """The threads that ran when the run began."""
         self.threaded = False
@@ -137,6 +138,18 @@ class RunTracker:
             return growth
         self.frameworks.free_workspaces()
         return growth.lowest(self.counters.end(brief=True))
+
+    def compiled(self) -> bool:
+        """Return whether more compiled programs are kept than after the run before, its garbage collected."""
+        try:
+            before, count = self._programs, self.frameworks.program_count()
+            if count > before:
+                collect_young()
+                count = self.frameworks.program_count()
+            self._programs = count
+        except Exception:  # noqa: BLE001 - programs are no memory: the test is judged without them
+            return False
+        return count > before
 
     def take_released(self) -> list[OwnedSetup]:
         """Return the setups of fixtures that were torn down since the last call."""

@@ -49,7 +49,7 @@ _CODE: Final = ("closure variable ", "default ", "frame of ", "class ")
 """Beginnings of labels of references in the user's functions and classes, not in an object."""
 
 _LIBRARIES: Final = frozenset(
-    {"torch", "torchvision", "numpy", "jax", "tensorflow", "cupy", "pytest", "_pytest", "pluggy"}
+    {"torch", "torchvision", "numpy", "jax", "tensorflow", "keras", "tf_keras", "cupy", "pytest", "_pytest", "pluggy"}
 )
 
 

@@ -209,6 +209,7 @@ class LeakCheck:
         if not suspected and may_have_grown(growth, policy):
             growth = tracker.without_workspaces(growth)
             suspected = may_have_grown(growth, policy)
+        suspected = tracker.compiled() or suspected
         if suspected:
             stop_timer(item)
             rebuilt_s = sum(setup.setup_s for setup in released)

@@ -8,7 +8,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from pytest_gpuleak.explain.hints import caches, callables, hooks, places, pytest_objects, runtime, tasks, values
+from pytest_gpuleak.explain.hints import (
+    caches,
+    callables,
+    graphs,
+    hooks,
+    places,
+    pytest_objects,
+    runtime,
+    tasks,
+    values,
+)
 from pytest_gpuleak.explain.hints.trail import Trail
 
 if TYPE_CHECKING:
@@ -42,6 +52,10 @@ ORDER: Final[tuple[Inspector, ...]] = (
     # Before the caches of functions, which torch.compile has too.
     caches.weak_key,
     caches.compile_cache,
+    graphs.gradient_registry,
+    graphs.captured_by_function,
+    graphs.keras_state,
+    graphs.kept_by_tape,
     caches.cached_method,
     caches.cached_arguments,
     # What the array is, wherever it is kept.

@@ -22,7 +22,9 @@ _TEARDOWN: Final = {
 }
 """Teardown functions by their setup functions, in unittest's and pytest's names."""
 
-_LIBRARIES: Final = frozenset({"torch", "torchvision", "torchaudio", "numpy", "jax", "tensorflow", "cupy", "_pytest"})
+_LIBRARIES: Final = frozenset(
+    {"torch", "torchvision", "torchaudio", "numpy", "jax", "tensorflow", "keras", "cupy", "_pytest"}
+)
 """Packages, beside the standard library, whose globals no user edits."""
 
 

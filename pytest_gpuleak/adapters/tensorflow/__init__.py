@@ -1,0 +1,1 @@
+"""Adapter to TensorFlow and Keras: eager tensors, variables, traced functions, and the counters of GPUs."""

@@ -1,0 +1,74 @@
+"""Register TensorFlow with the plugin. Each member imports its code on the first call."""
+
+from __future__ import annotations
+
+import sys
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from pytest_gpuleak.adapters.protocol import Framework
+from pytest_gpuleak.adapters.tensorflow.arrays import TensorFlowArrays
+from pytest_gpuleak.adapters.tensorflow.lookup import CONTEXT, LOOKUP, eager_context, loaded_module
+from pytest_gpuleak.adapters.tensorflow.traces import traced_functions
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from pytest_gpuleak.adapters.protocol import Restore, SettleStep
+    from pytest_gpuleak.adapters.tensorflow.devices import TensorFlowDevices
+
+
+class TensorFlowFramework(Framework):
+    """The TensorFlow that the tests have imported, and Keras over it."""
+
+    name = package = "tensorflow"
+    companions = ("keras", "tf_keras")
+    cache_packages = ("tensorflow", "keras")
+
+    def __init__(self) -> None:
+        self.arrays = TensorFlowArrays()
+
+    @cached_property
+    def devices(self) -> TensorFlowDevices:
+        """Return the probe of the GPUs that TensorFlow uses."""
+        from pytest_gpuleak.adapters.tensorflow.devices import TensorFlowDevices
+
+        return TensorFlowDevices()
+
+    def version(self) -> str | None:
+        """Return TensorFlow's version; None until it is imported."""
+        return str((loaded_module("tensorflow") or {}).get("__version__", "")) or None
+
+    def settle_steps(self) -> Sequence[SettleStep]:
+        """Return the step that waits for operations that run in the background; none before a device is used."""
+        if eager_context() is None:
+            return ()
+        from pytest_gpuleak.adapters.tensorflow.settle_steps import background_steps
+
+        return background_steps()
+
+    def program_names(self) -> Sequence[str]:
+        """Return the names of the functions whose traces are alive, once for each trace."""
+        return traced_functions() if CONTEXT in sys.modules else ()
+
+    def program_count(self) -> int:
+        """Return the number of traces that are alive."""
+        return len(traced_functions()) if CONTEXT in sys.modules else 0
+
+    def keep_states(self) -> Sequence[Restore]:
+        """Note the seeds, the global generator and Keras's counters of names; return functions that restore them."""
+        if LOOKUP.tensor_class() is None:
+            return ()
+        from pytest_gpuleak.adapters.tensorflow.states import keep_states
+
+        return keep_states()
+
+    def is_distributed(self) -> bool:
+        """Return whether the context's cluster has several tasks, which wait for each other."""
+        context: Any = eager_context()
+        state = {} if context is None else vars(context)
+        for name in ("_server_def", "_collective_ops_server_def"):
+            server = state.get(name)
+            if server is not None and sum(len(job.tasks) for job in server.cluster.job) > 1:
+                return True
+        return False

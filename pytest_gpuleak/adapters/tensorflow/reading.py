@@ -1,0 +1,200 @@
+"""Read and hold TensorFlow's eager tensors by their C class's descriptors, independently of `sys.modules`.
+
+The key of a tensor's memory is the address of its numbers on the host, which `tf.reshape`, `tf.identity` and
+`Variable.read_value` share. A variable's key is the id of its handle, since each `assign` gives it other memory.
+"""
+
+from __future__ import annotations
+
+import weakref
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from pytest_gpuleak.adapters.tensorflow.element_types import RESOURCE, STRING, VARIANT, ElementType, element_type
+from pytest_gpuleak.adapters.tensorflow.lookup import CONTEXT, LOOKUP, eager_context, loaded_module
+from pytest_gpuleak.model.readings import ArrayReading
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+HOST = "cpu"
+_SIZES = frozenset((int,))
+
+
+class TensorReference:
+    """A weak hold on an eager tensor."""
+
+    __slots__ = ("_reference", "storage")
+
+    def __init__(self, array: object) -> None:
+        self.storage = storage_of(array)
+        self._reference = weakref.ref(array)
+
+    def alive(self) -> bool:
+        """Return whether the tensor still exists."""
+        return self._reference() is not None
+
+
+class _Facts(NamedTuple):
+    """A tensor's metadata. `shape` is None for a variable of unknown shape."""
+
+    kind: int
+    shape: tuple[int, ...] | None
+    elements: ElementType
+    device: str
+
+
+def storage_of(array: object) -> int:
+    """Return the address of a tensor's numbers on the host; the id where they are elsewhere, or not plain numbers."""
+    try:
+        facts = _facts(array)
+        return (None if facts is None else _address(array, facts)) or id(array)
+    except Exception:  # noqa: BLE001 - a tensor that TensorFlow cannot describe: nothing is known to share it
+        return id(array)
+
+
+def users_of_storage(array: object) -> int | None:
+    """Return 1 where the key is the tensor's own id; None where others may share the address."""
+    return 1 if storage_of(array) == id(array) else None
+
+
+def read_tensors(arrays: Sequence[object]) -> list[ArrayReading | None]:
+    """Return the metadata of each tensor; None for tensors without memory of a known size."""
+    own = _kept_by_context()
+    values, variables = dict[int, int](), list[int]()
+    readings: list[ArrayReading | None] = []
+    for index, array in enumerate(arrays):
+        reading = None
+        if id(array) not in own:
+            try:
+                facts = _facts(array)
+                reading = None if facts is None else _read(array, facts)
+            except Exception:  # noqa: BLE001 - a tensor that TensorFlow cannot describe has no memory of a known size
+                facts = None
+            if reading is not None and facts is not None and facts.device == HOST:
+                if facts.kind == RESOURCE:
+                    variables.append(index)
+                elif reading.storage != id(array):
+                    values[index] = reading.storage
+        readings.append(reading)
+    if values and variables:
+        _join(arrays, readings, values, variables)
+    return readings
+
+
+def _join(
+    arrays: Sequence[object], readings: list[ArrayReading | None], values: dict[int, int], variables: list[int]
+) -> None:
+    """Give tensors that are the value of one of the variables the variable's key."""
+    wanted = {(reading.shape, reading.dtype) for index in values if (reading := readings[index]) is not None}
+    owners: dict[int, int] = {}
+    for index in variables:
+        reading = readings[index]
+        if reading is not None and (reading.shape, reading.dtype) in wanted:
+            address = _address_of_value(arrays[index], reading.dtype)
+            if address:
+                owners[address] = reading.storage
+    for index, address in values.items():
+        reading, owner = readings[index], owners.get(address)
+        if reading is not None and owner is not None:
+            readings[index] = reading._replace(storage=owner)
+
+
+def _facts(array: Any) -> _Facts | None:
+    cls: Any = LOOKUP.tensor_class()
+    kind = int(cls._datatype_enum(array))
+    if kind == VARIANT:
+        return None
+    device = device_name(cls.device.__get__(array))
+    if kind != RESOURCE:
+        elements = element_type(kind)
+        return None if elements is None else _Facts(kind, tuple(cls._shape_tuple(array)), elements, device)
+    data = cls._handle_data.__get__(array)
+    parts = list(data.shape_and_type) if data is not None and data.is_set else []
+    elements = element_type(int(parts[0].dtype)) if parts else None
+    if elements is None:
+        return None  # an iterator, a table: Python does not know the size
+    shape = parts[0].shape
+    sizes = None if shape.unknown_rank else tuple(int(one.size) for one in shape.dim)
+    return _Facts(kind, None if sizes is None or min(sizes, default=0) < 0 else sizes, elements, device)
+
+
+def _read(array: object, facts: _Facts) -> ArrayReading | None:
+    shape = facts.shape
+    if shape is None:
+        shape = (_shape_of_value(array, facts.elements) if facts.device == HOST else None) or (1,)
+    size = facts.elements.size
+    for one in shape:
+        size *= one
+    if size <= 0:
+        return None
+    key = _address(array, facts) or id(array)
+    return ArrayReading(id(array), shape, facts.elements.name, facts.device, size, key, size)
+
+
+def _address(array: object, facts: _Facts) -> int | None:
+    """Return where a tensor's numbers are; None unless they are plain numbers on the host, which costs no copy."""
+    if facts.kind in (RESOURCE, STRING) or facts.device != HOST:
+        return None
+    cls: Any = LOOKUP.tensor_class()
+    return _address_of(cls._numpy_internal(array))
+
+
+def _address_of(numbers: Any) -> int | None:
+    return int(numbers.__array_interface__["data"][0]) if numbers.size else None
+
+
+def _address_of_value(handle: object, dtype: str) -> int | None:
+    cls: Any = LOOKUP.tensor_class()
+    try:
+        value = _value_of(handle, dtype)
+        return None if value is None else _address_of(cls._numpy_internal(value))
+    except Exception:  # noqa: BLE001 - a variable without a value shares nothing
+        return None
+
+
+def _shape_of_value(handle: object, elements: ElementType) -> tuple[int, ...] | None:
+    cls: Any = LOOKUP.tensor_class()
+    try:
+        value = _value_of(handle, elements.name)
+        return None if value is None else tuple(cls._shape_tuple(value))
+    except Exception:  # noqa: BLE001 - as above
+        return None
+
+
+def _value_of(handle: object, dtype: str) -> Any:
+    """Read a variable on the host, which copies nothing, unseen by gradient tapes and by callbacks of operations."""
+    context = eager_context()
+    wrapper = loaded_module("tensorflow.python.pywrap_tfe") or {}
+    types = loaded_module("tensorflow.python.framework.dtypes") or {}
+    local = None if context is None else vars(context).get("_thread_local_data")
+    if local is None or not local.is_eager or local.op_callbacks:
+        return None
+    wrapper["TFE_Py_TapeSetStopOnThread"]()
+    try:
+        return wrapper["TFE_Py_FastPathExecute"](
+            context, "ReadVariableOp", None, handle, "dtype", types["as_dtype"](dtype)
+        )
+    finally:
+        wrapper["TFE_Py_TapeSetRestartOnThread"]()
+
+
+def _kept_by_context() -> set[int]:
+    """Return the ids of the small constants that TensorFlow itself caches for the life of its context."""
+    namespace = loaded_module(CONTEXT) or {}
+    found: set[int] = set()
+    try:
+        for caches in list(namespace["_tensor_caches_map"].values()):
+            for name in ("_ones_rank_cache", "_zeros_cache"):
+                cache = getattr(caches, name, None)  # of this thread, in a slot
+                if cache is not None:
+                    found.update(map(id, list(cache._data.values())))
+    except Exception:  # noqa: BLE001 - another version's caches: their tensors are read as others are
+        return found
+    return found
+
+
+def device_name(full: str) -> str:
+    """Return ``cpu`` or ``gpu:0`` for ``/job:localhost/replica:0/task:0/device:GPU:0``: TensorFlow's own numbering."""
+    _, _, device = full.rpartition("device:")
+    kind, _, index = device.lower().partition(":")
+    return HOST if kind in ("", HOST) else f"{kind}:{index or 0}"

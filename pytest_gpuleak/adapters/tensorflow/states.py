@@ -1,0 +1,86 @@
+"""Restore TensorFlow's seeds and Keras's counters of names after a re-run."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import TYPE_CHECKING, Any
+
+from pytest_gpuleak.adapters.tensorflow.lookup import eager_context, loaded_module
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from pytest_gpuleak.adapters.protocol import Restore
+
+_GENERATOR = "tensorflow.python.ops.stateful_random_ops"
+_KERAS_STATE = "keras.src.backend.common.global_state"
+_TRACKER = "GLOBAL_STATE_TRACKER"
+_NAMES = "object_name_uids"
+_SEEDS = "global_seed_generator"
+
+
+def keep_states() -> list[Restore]:
+    """Note the seeds of operations, the state of the global generators, and Keras's counters of names."""
+    restores: list[Restore] = []
+    for keep in (_keep_seeds, _keep_generator, _keep_keras_generator, _keep_names):
+        with contextlib.suppress(Exception):  # another version's state
+            restore = keep()
+            if restore is not None:
+                restores.append(restore)
+    return restores
+
+
+def _keep_seeds() -> Restore | None:
+    """Note the global seed, and the generator of the seeds that operations without one are given."""
+    context: Any = eager_context()
+    if context is None:
+        return None
+    seed, generator = context._seed, context._rng
+    state = generator.getstate() if generator is not None else None
+
+    def restore() -> None:
+        context._seed, context._rng = seed, generator
+        if generator is not None:
+            generator.setstate(state)
+
+    return restore
+
+
+def _keep_generator() -> Restore | None:
+    """Note the state of `tf.random.get_global_generator()`, if a test has made one."""
+    return _keep_variable(lambda: vars((loaded_module(_GENERATOR) or {})["global_generator"])["_state_var"])
+
+
+def _keep_keras_generator() -> Restore | None:
+    """Note the state of the generator that Keras draws from where no seed is given."""
+    return _keep_variable(lambda: _keras_state()[_SEEDS].state)
+
+
+def _keep_variable(find: Callable[[], Any]) -> Restore | None:
+    variable = find()
+    value = variable.numpy()
+    del variable
+
+    def restore() -> None:
+        find().assign(value)
+
+    return restore
+
+
+def _keep_names() -> Restore | None:
+    """Note how many layers of each kind Keras has named: a later test's ``dense_1`` must not become ``dense_2``."""
+    names = _keras_state().get(_NAMES)
+    counted = None if names is None else dict(names)
+
+    def restore() -> None:
+        current = _keras_state().get(_NAMES)
+        if current is not None:
+            current.clear()
+            current.update(counted or {})
+
+    return restore
+
+
+def _keras_state() -> dict[str, Any]:
+    tracker = (loaded_module(_KERAS_STATE) or {}).get(_TRACKER)
+    return {} if tracker is None else vars(tracker)

@@ -1,0 +1,97 @@
+"""Programs that a test compiles in each run are noted, where the framework counts them."""
+
+from __future__ import annotations
+
+import textwrap
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import pytest
+
+    from tests.conftest import Runner
+
+FRAMEWORK = """
+    import compiler
+    from pytest_gpuleak.adapters.protocol import Framework
+    from tests.support.standin import StandInArrays
+
+    class Compiler(Framework):
+        name = package = "compiler"
+        arrays = StandInArrays()
+
+        def program_names(self):
+            return [program.name for program in compiler.programs]
+
+        def program_count(self):
+            if compiler.broken:
+                raise RuntimeError("no count")
+            return len(compiler.programs)
+
+    def pytest_gpuleak_arrays(config):
+        return [Compiler()]
+"""
+COMPILER = """
+    import weakref
+
+    programs = weakref.WeakSet()
+    broken = False
+
+    class Program:
+        def __init__(self, name):
+            self.name = name
+            programs.add(self)
+"""
+SUITE = """
+    import compiler
+
+    KEPT, ONCE = [], {}
+
+    def test_compiles_in_each_run():
+        KEPT.append(compiler.Program("step"))
+
+    def test_compiles_once():
+        ONCE.setdefault("program", None) or ONCE.update(program=compiler.Program("once"))
+
+    def test_drops_what_it_compiles():
+        compiler.Program("dropped")
+
+    def test_drops_a_program_in_a_cycle():
+        program = compiler.Program("dropped")
+        program.itself = program
+
+    def test_compiles_nothing():
+        pass
+
+    def test_compiles_more():
+        KEPT.append(compiler.Program("step"))
+        KEPT.append(compiler.Program("loss"))
+"""
+
+
+def start(run: Runner, pytester: pytest.Pytester, suite: str) -> dict[str, dict[str, object]]:
+    pytester.makepyfile(compiler=textwrap.dedent(COMPILER))
+    pytester.makeconftest(textwrap.dedent(FRAMEWORK))
+    found = run(suite)
+    assert found.result.ret == 0
+    return found.tests
+
+
+def test_a_program_more_in_each_run_is_noted(run: Runner, pytester: pytest.Pytester) -> None:
+    tests = start(run, pytester, SUITE)
+    assert {name: test["verdict"] for name, test in tests.items()} == {
+        "test_compiles_in_each_run": "noted",
+        "test_compiles_once": "clean",
+        "test_drops_what_it_compiles": "clean",
+        "test_drops_a_program_in_a_cycle": "clean",
+        "test_compiles_nothing": "clean",
+        "test_compiles_more": "noted",
+    }
+    (finding,) = tests["test_compiles_more"]["findings"]  # type: ignore[misc, attr-defined]
+    assert (finding["kind"], finding["failed"], finding["count"]) == ("recompiled", False, 2)
+    assert {part["text"] for part in finding["contributions"]} == {"step", "loss"}
+    assert tests["test_drops_a_program_in_a_cycle"]["suspect_s"] == {}  # a young collection has freed it
+
+
+def test_a_framework_that_cannot_count_costs_nothing(run: Runner, pytester: pytest.Pytester) -> None:
+    tests = start(run, pytester, "import compiler\ncompiler.broken = True\ndef test_it(): compiler.Program('x')\n")
+    assert tests["test_it"]["verdict"] == "clean"

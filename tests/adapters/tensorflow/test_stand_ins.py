@@ -1,0 +1,233 @@
+"""What is found of a TensorFlow that is absent, half imported, replaced, or has GPUs. Needs no TensorFlow."""
+
+from __future__ import annotations
+
+import gc
+import random
+import sys
+import weakref
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import pytest
+
+from pytest_gpuleak.adapters.tensorflow import lookup, reading
+from pytest_gpuleak.adapters.tensorflow.arrays import TensorFlowArrays
+from pytest_gpuleak.adapters.tensorflow.devices import TensorFlowDevices
+from pytest_gpuleak.adapters.tensorflow.framework import TensorFlowFramework
+from pytest_gpuleak.adapters.tensorflow.settle_steps import background_steps
+from pytest_gpuleak.adapters.tensorflow.states import keep_states
+
+pytestmark = pytest.mark.interpreter
+
+MIB = 1 << 20
+
+
+class EagerTensor:
+    """As TensorFlow's class, by the names that it has in C."""
+
+    _id = _handle_data = device = property(lambda self: None)
+
+    def _shape_tuple(self) -> tuple[int, ...]:
+        raise RuntimeError("the tensor is gone")
+
+    def _datatype_enum(self) -> int:
+        raise RuntimeError("the tensor is gone")
+
+
+class Context:
+    """As TensorFlow's eager context, initialised, with two GPUs."""
+
+    def __init__(self) -> None:
+        self._context_handle: object = "handle"
+        self._initialized = True
+        self._logical_devices = [
+            SimpleNamespace(name=f"/device:{name}", device_type=name.partition(":")[0])
+            for name in ("CPU:0", "GPU:0", "GPU:1")
+        ]
+        self._seed, self._rng = 7, random.Random(7)
+        self.waits = 0
+
+    def sync_executors(self) -> None:
+        self.waits += 1
+
+    def is_async(self) -> bool:
+        return False
+
+
+@pytest.fixture(autouse=True)
+def no_tensorflow(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in [name for name in sys.modules if name.partition(".")[0] in ("tensorflow", "keras")]:
+        monkeypatch.delitem(sys.modules, name)
+    fresh = lookup.TensorFlowLookup()
+    importers = (sys.modules[kind.__module__] for kind in (TensorFlowArrays, TensorFlowFramework))
+    for module in (lookup, reading, *importers):
+        monkeypatch.setattr(module, "LOOKUP", fresh)
+
+
+def stand(monkeypatch: pytest.MonkeyPatch, name: str, **members: Any) -> ModuleType:
+    module = ModuleType(name)
+    vars(module).update(members)
+    monkeypatch.setitem(sys.modules, name, module)
+    return module
+
+
+def with_context(monkeypatch: pytest.MonkeyPatch, context: Context | None) -> None:
+    stand(monkeypatch, lookup.CONTEXT, Context=Context, _context=context)
+
+
+def test_without_tensorflow_there_is_nothing() -> None:
+    framework = TensorFlowFramework()
+    assert framework.arrays.array_type() is None
+    assert framework.devices.read() == {}
+    assert framework.version() is None
+    assert [*framework.settle_steps(), *framework.keep_states()] == []
+
+
+@pytest.mark.parametrize("found", [None, "a text", object(), type("EagerTensor", (), {})])
+def test_what_is_no_tensor_class_is_not_taken_for_one(monkeypatch: pytest.MonkeyPatch, found: object) -> None:
+    stand(monkeypatch, lookup.OPS, EagerTensor=found)
+    assert TensorFlowArrays().array_type() is None
+
+
+def test_a_module_that_is_half_imported_has_no_arrays(monkeypatch: pytest.MonkeyPatch) -> None:
+    stand(monkeypatch, lookup.OPS)
+    assert TensorFlowArrays().array_type() is None
+
+
+def test_a_mock_in_its_place_is_not_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Mock:
+        def __getattr__(self, name: str) -> object:
+            raise AssertionError(name)
+
+    for name in (lookup.OPS, lookup.CONTEXT, "tensorflow"):
+        monkeypatch.setitem(sys.modules, name, Mock())
+    framework = TensorFlowFramework()
+    assert framework.arrays.array_type() is None
+    assert framework.devices.read() == {}
+    assert framework.version() is None
+
+
+def test_tensors_are_known_while_their_module_is_away(monkeypatch: pytest.MonkeyPatch) -> None:
+    stand(monkeypatch, lookup.OPS, EagerTensor=EagerTensor)
+    assert TensorFlowArrays().array_type() is EagerTensor
+    monkeypatch.delitem(sys.modules, lookup.OPS)
+    assert TensorFlowArrays().array_type() is EagerTensor
+
+
+def test_a_second_class_takes_the_place_of_the_first_which_is_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    def one() -> type:
+        return type("EagerTensor", (EagerTensor,), dict(vars(EagerTensor)))
+
+    ops = stand(monkeypatch, lookup.OPS, EagerTensor=one())
+    first = weakref.ref(TensorFlowArrays().array_type())  # type: ignore[arg-type] # it was found
+    second = vars(ops)["EagerTensor"] = one()
+    assert TensorFlowArrays().array_type() is second
+    gc.collect()
+    assert first() is None
+
+
+def test_a_tensor_that_cannot_be_read_owns_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    stand(monkeypatch, lookup.OPS, EagerTensor=EagerTensor)
+    tensor = EagerTensor()
+    assert TensorFlowArrays().read(tensor) is None
+    assert TensorFlowArrays().storage(tensor) == id(tensor)
+    handle = TensorFlowArrays().hold(tensor)
+    assert handle.alive()
+    del tensor
+    assert not handle.alive()
+
+
+@pytest.mark.parametrize(
+    ("full", "name"),
+    [
+        ("/job:localhost/replica:0/task:0/device:CPU:0", "cpu"),
+        ("/job:localhost/replica:0/task:0/device:GPU:1", "gpu:1"),
+        ("/device:TPU:3", "tpu:3"),
+        ("", "cpu"),
+    ],
+)
+def test_names_of_devices(full: str, name: str) -> None:
+    assert reading.device_name(full) == name
+
+
+def test_counters_of_the_gpus_of_an_initialised_context(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+
+    def get_memory_info(handle: object, device: str) -> dict[str, int]:
+        asked.append((handle, device))
+        return {"current": 3 * MIB if device == "GPU:0" else -1, "peak": 9 * MIB}
+
+    stand(monkeypatch, "tensorflow.python.pywrap_tfe", TFE_GetMemoryInfo=get_memory_info)
+    with_context(monkeypatch, Context())
+    devices = TensorFlowDevices()
+    readings = devices.read()
+    assert {name: reading.allocated for name, reading in readings.items()} == {"gpu:0": 3 * MIB}
+    assert devices.absent == {"gpu:1": "its counters are out of range"}
+    assert asked == [("handle", "GPU:0"), ("handle", "GPU:1")]
+    assert not devices.idle
+
+
+@pytest.mark.parametrize("state", [{"_context_handle": None}, {"_initialized": False}, {"_logical_devices": None}])
+def test_a_context_that_is_not_initialised_is_not_asked(
+    monkeypatch: pytest.MonkeyPatch, state: dict[str, object]
+) -> None:
+    context = Context()
+    vars(context).update(state)
+    with_context(monkeypatch, context)
+    assert TensorFlowDevices().read() == {}
+    with_context(monkeypatch, None)
+    assert TensorFlowDevices().read() == {}
+
+
+def test_the_executors_are_waited_for_where_operations_run_in_the_background(monkeypatch: pytest.MonkeyPatch) -> None:
+    context = Context()
+    with_context(monkeypatch, context)
+    (step,) = background_steps()
+    assert list(step.steps()) == [None]
+    assert context.waits == 1
+    context._logical_devices = context._logical_devices[:1]
+    assert background_steps() == []
+
+
+def test_traces_are_told_by_the_names_of_their_functions(monkeypatch: pytest.MonkeyPatch) -> None:
+    names = {
+        "__inference_step_12", "__inference_step_31", b"__inference_Net.call_7", "__inference___backward_step_66_94",
+        "__forward_step_93", "cond_true_27", "__wrapped__Fill_device_/job:localhost/replica:0/task:0/device:CPU:0",
+    }  # fmt: skip
+    context = Context()
+    context.list_function_names = lambda: names  # type: ignore[attr-defined] # not each version has it
+    with_context(monkeypatch, context)
+    framework = TensorFlowFramework()
+    assert sorted(framework.program_names()) == ["Net.call", "step", "step"]
+    assert framework.program_count() == 3
+    del context.list_function_names  # type: ignore[attr-defined]
+    assert (list(framework.program_names()), framework.program_count()) == ([], 0)
+
+
+@pytest.mark.parametrize(("tasks", "distributed"), [((), False), ((1,), False), ((1, 1), True), ((3,), True)])
+def test_a_cluster_of_several_tasks_is_told(
+    monkeypatch: pytest.MonkeyPatch, tasks: tuple[int, ...], distributed: bool
+) -> None:
+    context = Context()
+    jobs = [SimpleNamespace(tasks=dict.fromkeys(range(count), "host")) for count in tasks]
+    context._server_def = SimpleNamespace(cluster=SimpleNamespace(job=jobs))  # type: ignore[attr-defined]
+    with_context(monkeypatch, context)
+    assert TensorFlowFramework().is_distributed() == distributed
+
+
+def test_seeds_and_names_are_put_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    context = Context()
+    with_context(monkeypatch, context)
+    tracker = SimpleNamespace(object_name_uids={"dense": 2})
+    stand(monkeypatch, "keras.src.backend.common.global_state", GLOBAL_STATE_TRACKER=tracker)
+    restores = keep_states()
+    following = random.Random(7).random()
+    tracker.object_name_uids.update(dense=3, conv=1)
+    context._rng.random()
+    context._seed = 8
+    for restore in restores:
+        restore()
+    assert context._seed == 7
+    assert context._rng.random() == following
+    assert tracker.object_name_uids == {"dense": 2}
