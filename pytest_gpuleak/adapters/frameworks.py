@@ -44,6 +44,9 @@ class Frameworks:
         if storages is not None:
             self.arrays.append(storages)
             self.storages.append(storages)
+        tracers = framework.tracers
+        if tracers is not None:
+            self.arrays.append(tracers)
 
     @property
     def broken(self) -> str:
@@ -78,6 +81,10 @@ class Frameworks:
             free = getattr(framework, "free_workspaces", None)
             if free is not None:
                 free()
+
+    def program_names(self) -> list[str]:
+        """Return the names of the compiled programs that all frameworks keep."""
+        return [name for framework in self.members for name in framework.program_names()]
 
     def reference_finders(self) -> list[ReferenceFinder]:
         """Return the reference finders of all frameworks."""

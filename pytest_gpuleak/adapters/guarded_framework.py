@@ -71,6 +71,8 @@ class GuardedFramework(Framework):
         self.arrays = guard_arrays(_complete(framework.arrays))
         storages = framework.storages
         self.storages = None if storages is None else guard_arrays(_complete(storages))
+        tracers = framework.tracers
+        self.tracers = None if tracers is None else guard_arrays(_complete(tracers))
         self._devices: DeviceProbe | None = None
         with guard("devices"):
             devices = framework.devices
@@ -110,6 +112,12 @@ class GuardedFramework(Framework):
         """Return the guarded settle steps; none where the framework fails."""
         with self._guard("settle_steps"):
             return [GuardedStep(step, self.name, self._guard) for step in self._framework.settle_steps()]
+        return []
+
+    def program_names(self) -> list[str]:
+        """Return the names of its compiled programs; none where the framework fails."""
+        with self._guard("program_names"):
+            return [clean_text(text_of(name), TEXT_LIMIT) for name in self._framework.program_names()]
         return []
 
     def reference_finders(self) -> list[ReferenceFinder]:

@@ -76,7 +76,12 @@ class SuspectCheck:
         self.seconds = {"reruns": 0.0, "search": 0.0}
         """What the check has taken so far, beside settling and judging."""
         self._arrays = ArrayEvidence(
-            tracker.detector, tracker.guarded_arrays, tracker.frameworks, lambda: knowledge.culprits, self._guard
+            tracker.detector,
+            tracker.guarded_arrays,
+            tracker.frameworks,
+            lambda: knowledge.culprits,
+            self._guard,
+            knowledge.is_user_file,
         )
         self._counters = CounterEvidence(tracker, knowledge, subject, policy)
 

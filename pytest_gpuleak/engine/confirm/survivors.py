@@ -49,6 +49,11 @@ class Survivors:
             self._all.append(Survivor(left.run, left.reading))
         return self._index[key]
 
+    def note_line(self, left: Leftover, created: Origin) -> None:
+        """Note the creating line that an array itself knows."""
+        index = self.index_of(left)
+        self._all[index] = self._all[index]._replace(created=created)
+
     def of(self, left: Leftover) -> Survivor:
         """Return the entry of an array's storage."""
         return self._all[self.index_of(left)]
