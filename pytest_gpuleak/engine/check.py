@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from pytest_gpuleak.engine.confirm.array_evidence import ArrayEvidence
 from pytest_gpuleak.engine.confirm.counter_evidence import CounterEvidence
 from pytest_gpuleak.engine.confirm.process_evidence import ProcessEvidence
+from pytest_gpuleak.engine.confirm.program_evidence import ProgramEvidence
 from pytest_gpuleak.engine.confirm.tracing import traced
 from pytest_gpuleak.engine.describe import described, without_running_frames
 from pytest_gpuleak.engine.judge.arrays import judge
@@ -84,6 +85,7 @@ class SuspectCheck:
             knowledge.is_user_file,
         )
         self._counters = CounterEvidence(tracker, knowledge, subject, policy)
+        self._programs = ProgramEvidence(tracker, knowledge, subject)
 
     def check(
         self,
@@ -105,8 +107,12 @@ class SuspectCheck:
             stays = self._take_in(arrays, growth)
         arrays.clear()  # an error may have kept the references
         seen()
+        with self._guard(COUNTERS):
+            self._programs.end_first_run()
+        suspected = stays or bool(processes)
         with contextlib.ExitStack() as afterwards:
-            if stays or processes:
+            if suspected or self._programs.wanted:
+                began = perf_counter()
                 with self._guard(CONFIRM) as stage:
                     why = self._why_not_again() or self._why_not_worth_it()
                     if not why:
@@ -117,6 +123,9 @@ class SuspectCheck:
                     investigation.forget_reruns()
                     self._counters.forget_reruns()
                     self._processes.forget_reruns()
+                    self._programs.forget_reruns()
+                if not suspected:
+                    self._knowledge.program_reruns_s += perf_counter() - began
                 if stays and not investigation.confirmed:
                     with self._timed("search"):
                         if self._brief:
@@ -220,6 +229,8 @@ class SuspectCheck:
             found = (*(found or ()), *self._counters.judge(self._evidence()))
         with self._guard(PROCESSES):
             found = (*self._processes.judge(why), *(found or ()))
+        if not any(one.bytes_per_run for one in found or ()):  # else what keeps arrays keeps their programs too
+            found = (*(found or ()), *self._programs.judge())
         return found or ()
 
     def _judge_arrays(self) -> tuple[Finding, ...]:
@@ -256,6 +267,7 @@ class SuspectCheck:
             left -= 1
             self._arrays.expect_run()
             self._processes.expect_run()
+            self._programs.expect_run()
             with counters.recording():
                 # Lines are noted for arrays: where a counter alone has grown, tracing only costs time.
                 self._traces_arrays = self._arrays.left_arrays
@@ -268,10 +280,12 @@ class SuspectCheck:
                     return result.why
                 growth = tracker.counters.end()
                 self._processes.add_run()
+                self._programs.add_run()
                 self._take_in(tracker.left_arrays(), growth)
             with self._timed("search"):
                 self._look(origins)
-            if not (self._processes.grows or any(found.bytes_per_run for found in self._judge())):
+            grows = self._processes.grows or self._programs.grows
+            if not (grows or any(found.bytes_per_run for found in self._judge())):
                 break
             if left == 0 and counters.wants_record and not recorded:
                 left, recorded = 1, True

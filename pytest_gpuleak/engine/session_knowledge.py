@@ -40,6 +40,10 @@ class SessionKnowledge:
         self.snapshots = snapshots
         self.notes_are_read = notes_are_read
         self._began = perf_counter()
+        self.programs = 0
+        """Number of compiled programs when a suspect was last checked."""
+        self.program_reruns_s = 0.0
+        """Seconds that re-runs for compiled programs alone have taken."""
 
     @property
     def elapsed_s(self) -> float:

@@ -11,7 +11,9 @@ import re
 from typing import Any, Literal
 
 HolderKind = Literal["module", "class", "cache", "fixture", "frame", "thread", "traceback", "native", "unknown"]
-FindingKind = Literal["growing", "retained", "unconfirmed", "cycle", "unattributed", "host", "process", "budget"]
+FindingKind = Literal[
+    "growing", "retained", "unconfirmed", "cycle", "unattributed", "host", "process", "budget", "tracer", "recompiled"
+]
 
 
 @dataclasses.dataclass(frozen=True)

@@ -100,6 +100,23 @@ RULES: tuple[Rule, ...] = (
         "Take less: smaller inputs, `torch.no_grad()`, fewer copies; or raise the budget where it is too tight.",
     ),
     Rule(
+        "gpu-leak/tracer",
+        "LeakedTracer",
+        "The test keeps a tracer.",
+        (
+            "A tracer stands for an array while a function is traced. Kept longer it means nothing, and to compute with "
+            "it raises an error."
+        ),
+        "Return the value from the traced function in place of storing it; `jax.checking_leaks()` raises where it leaks.",
+    ),
+    Rule(
+        "gpu-leak/recompiled",
+        "CompiledEachRun",
+        "The test compiles more programs each time it runs.",
+        "What was compiled in the first run does not serve the next one, and all of it is kept.",
+        "Compile a function once, and call it with arguments that compare equal from run to run.",
+    ),
+    Rule(
         STALE_RULE,
         "StaleBaselineEntry",
         "The baseline lists a leak that is gone.",

@@ -18,6 +18,8 @@ KIND_WORDS = {
     "host": "no tensor explains it",
     "process": "still running",
     "budget": "over the test's budget",
+    "tracer": "kept after the function was traced",
+    "recompiled": "each run compiles as many more",
 }
 HOLDER_WORDS = {
     "module": "module global",
@@ -30,12 +32,16 @@ HOLDER_WORDS = {
     "native": "no Python holder found",
     "unknown": "unknown holder",
 }
+_WITHOUT_MEMORY = {"tracer": "tracer", "recompiled": "compiled program"}
+"""Words for what findings count that are about no memory."""
 
 
 def describe_amount(finding: Finding, limit: int) -> str:
     """Write what was left behind: ``2 tensors, 8.0 MiB on cuda:0; each run leaves 8.0 MiB more``."""
     amount = _size(finding, limit)
-    if finding.count:
+    if finding.kind in _WITHOUT_MEMORY:
+        amount = count_of(finding.count, _WITHOUT_MEMORY[finding.kind])
+    elif finding.count:
         amount = f"{_count(finding)}, {amount}"
     per_run = format_bytes(finding.bytes_per_run)
     # A kind of a later release has no words here.

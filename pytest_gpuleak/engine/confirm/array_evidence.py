@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections import Counter, defaultdict
 from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
@@ -10,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from pytest_gpuleak.adapters.arrays import array_types, framework_of, select_arrays
 from pytest_gpuleak.adapters.bulk import hold_arrays, lines_of_arrays, parts_of_arrays, read_arrays, storages_of
 from pytest_gpuleak.adapters.storages import SharedStorages, is_storage
-from pytest_gpuleak.engine.confirm.survivors import Leftover, Survivors
+from pytest_gpuleak.engine.confirm.survivors import Leftover, Recognised, Survivors
 from pytest_gpuleak.engine.settle.steps import Settling, has_weak_references, steps_that_can_release
 from pytest_gpuleak.engine.stages import EXPLAIN, GRAPHS, READ, RECOGNISE
 from pytest_gpuleak.heap.collector import collect, get_objects
@@ -43,18 +42,6 @@ GRAPHS_BUDGET_S = 1.0
 """Seconds for counting what one test's autograd graphs retain; graphs beyond that are counted in part."""
 
 
-@dataclasses.dataclass(frozen=True)
-class _Recognised:
-    """An array that only known culprits hold.
-
-    `handle` tells whether it is alive, `users` how many arrays share its storage (None: unknown).
-    """
-
-    explanation: Explanation
-    handle: StorageHandle
-    users: int | None
-
-
 class ArrayEvidence:
     """Collect the runs of one suspect. Holds ids, plain data and weak handles between calls, no array.
 
@@ -78,7 +65,7 @@ class ArrayEvidence:
         self._detector = detector
         self._frameworks = arrays
         self._culprits = culprits
-        self._recognised: dict[int, _Recognised] = {}
+        self._recognised: dict[int, Recognised] = {}
         self._left: dict[int, Leftover] = {}  # by id: a later array at the same address replaces a dead one
         self._cycles: tuple[ArrayReading, ...] = ()
         self._survivors = Survivors()
@@ -133,7 +120,7 @@ class ArrayEvidence:
             recognised = self._recognise(settled.alive)
         if settled.alive and not recognised:
             with self._guard(READ):
-                settled.alive -= parts_of_arrays(settled.found(), self._frameworks)
+                settled.leave_out(parts_of_arrays(settled.found(), self._frameworks))
         settled.run(steps_that_can_release(settle_steps, threads) if recognised else settle_steps)
         late = list(shared.left())
         outlived = read_arrays(late, self._frameworks)
@@ -294,7 +281,7 @@ class ArrayEvidence:
         handles = hold_arrays(arrays, self._frameworks)
         for array, explanation in zip(arrays, found, strict=True):
             users = framework_of(array, self._frameworks).storage_users(array)
-            self._recognised[id(array)] = _Recognised(explanation, handles[id(array)], users)
+            self._recognised[id(array)] = Recognised(explanation, handles[id(array)], users)
         if not self._graphs:
             with self._guard(GRAPHS):
                 readings = read_arrays(arrays, self._frameworks)
