@@ -9,7 +9,7 @@ import dataclasses
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from pytest_gpuleak.adapters.jax.lookup import loaded_backends
+from pytest_gpuleak.adapters.jax.lookup import backend_names, loaded_backends
 from pytest_gpuleak.adapters.jax.reading import device_name
 from pytest_gpuleak.model.readings import DeviceSpace
 
@@ -33,15 +33,20 @@ class JaxDevices:
     def __init__(self) -> None:
         self.idle = True
         self.absent: dict[str, str] = {}
+        self._uncounted: list[str] = []
 
     def read(self) -> dict[str, DeviceReading]:
         """Return the readings of the devices that have counters. Raises JAX's error where a device fails."""
         readings: dict[str, DeviceReading] = {}
+        backends = backend_names()
+        if backends == self._uncounted:
+            return readings
         for device in counted_devices():
             reading = _reading(device.memory_stats())
             if reading is not None:
                 readings[device_name(device)] = reading
         self.idle = not readings
+        self._uncounted = backends if self.idle else []
         return readings
 
     def used(self, device: str) -> int | None:

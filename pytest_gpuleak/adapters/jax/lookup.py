@@ -15,7 +15,7 @@ from pytest_gpuleak.heap.classes import is_kind_of
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-_module_dict: Callable[[object], dict[str, Any]] = types.ModuleType.__dict__["__dict__"].__get__
+_module_dict: Callable[[object], dict[str, Any]] = vars(types.ModuleType)["__dict__"].__get__
 
 _FINISHED = "jax._src.array"
 """The module that adds shape, dtype and the operators to jaxlib's class of arrays."""
@@ -85,5 +85,15 @@ def class_in(module: object, name: str) -> type | None:
 
 def loaded_backends() -> list[Any]:
     """Return the clients of the backends that exist. Asking jax for devices would initialise more."""
-    found = member("jax._src.xla_bridge", "_backends") if loaded_arrays() is not None else None
-    return list(found.values()) if type(found) is dict else []
+    return list(_backends().values())
+
+
+def backend_names() -> list[str]:
+    """Return the names of the backends that exist. Cheap: asked around each test."""
+    return list(_backends())
+
+
+def _backends() -> dict[str, Any]:
+    bridge = sys.modules.get("jax._src.xla_bridge")
+    found = _module_dict(bridge).get("_backends") if type(bridge) is types.ModuleType else None
+    return found if type(found) is dict else {}

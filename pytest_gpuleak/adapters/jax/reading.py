@@ -153,8 +153,10 @@ def _traced_function(tracer: Any) -> str:
 
     The text is ``train_step at app/train.py:12``.
     """
-    frame = getattr(_attribute(tracer, "_trace"), "frame", None)
-    text = getattr(getattr(frame, "debug_info", None), "func_src_info", None)
+    described = _attribute(tracer, "_debug_info")  # up to JAX 0.4
+    if described is None:
+        described = getattr(getattr(_attribute(tracer, "_trace"), "frame", None), "debug_info", None)
+    text = getattr(described, "func_src_info", None)
     return printable(text.partition(" at ")[0])[:MAX_CODE_LENGTH] if type(text) is str else ""
 
 

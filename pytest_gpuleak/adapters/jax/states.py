@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from pytest_gpuleak.adapters.jax.lookup import loaded_arrays, member
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 def keep_states() -> list[Restore]:
     """Note the values of ``jax.config``; return a function that restores those that have changed."""
-    config = member("jax", "config") if loaded_arrays() is not None else None
+    config: Any = member("jax", "config") if loaded_arrays() is not None else None
     values = getattr(config, "values", None)
     if type(values) is not dict:
         return []

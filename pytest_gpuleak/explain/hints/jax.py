@@ -15,8 +15,9 @@ _JITTED: Final = "PjitFunction"
 """End of the label of a function that `jax.jit` returned, whose module differs between jaxlib's versions."""
 
 _CLOSURE: Final = re.compile(r"closure variable '(?P<variable>.*)' of .*", re.DOTALL)
-_PULLBACKS: Final = ("jax._src.api.VJP", "jax._src.tree_util.Partial")
-"""What `jax.vjp` and `jax.linearize` return; the second up to JAX 0.6, where it may also be a user's own."""
+_PULLBACK: Final = "jax._src.api.VJP"
+_PARTIAL: Final = "jax.tree_util.Partial"
+"""Up to JAX 0.6, `jax.vjp` returns one that has another as its argument."""
 
 
 def leaked_tracer(trail: Trail) -> str | None:
@@ -58,9 +59,7 @@ def kept_pullback(trail: Trail) -> str | None:
     """Recognise a function that `jax.vjp` returned: it keeps what the forward pass has saved."""
     for index in range(len(trail.steps)):
         kind = trail.type(index)
-        if not trail.named or kind not in _PULLBACKS:
-            continue
-        if kind == _PULLBACKS[0] or any("vjp" in trail.type(after) for after in range(index + 1, len(trail.steps))):
+        if trail.named and (kind == _PULLBACK or kind == _PARTIAL == trail.type(index + 2)):
             return (
                 f"{trail.owner(index)} is a function of `jax.vjp`, which keeps what the forward pass saved: call it and "
                 "let it go within the test, and keep its results alone."

@@ -11,8 +11,8 @@ import sys
 import types
 from typing import TYPE_CHECKING, Any, Final
 
-from pytest_gpuleak.explain.roots.interpreter import HandedOut, registry_root
 from pytest_gpuleak.adapters.registry import own_cache_packages
+from pytest_gpuleak.explain.roots.interpreter import HandedOut, registry_root
 from pytest_gpuleak.explain.roots.root import CACHED, EDITABLE, EXCEPTION, LAST_ERROR, RANKS, RUNNING, Root
 from pytest_gpuleak.heap import safe_access
 from pytest_gpuleak.heap.frames import (
@@ -266,7 +266,12 @@ def _class_root(cls: type) -> Root | None:
         return None
     text = safe_access.class_label(cls)
     return Root(
-        _rank_in(module), "class", text, module=module, name=qualname, preference=(2, safe_access.cut_name(qualname or ""))
+        _rank_in(module),
+        "class",
+        text,
+        module=module,
+        name=qualname,
+        preference=(2, safe_access.cut_name(qualname or "")),
     )
 
 
@@ -284,7 +289,12 @@ def _cache_root(wrapper: object) -> Root | None:
         return None
     text = f"{safe_access.cut_name(module or '')}.{safe_access.cut_name(qualname or '')}"
     return Root(
-        _rank_in(module), "cache", text, module=module, name=qualname, preference=(2, safe_access.cut_name(qualname or ""))
+        _rank_in(module),
+        "cache",
+        text,
+        module=module,
+        name=qualname,
+        preference=(2, safe_access.cut_name(qualname or "")),
     )
 
 
