@@ -229,7 +229,8 @@ class SuspectCheck:
             found = (*(found or ()), *self._counters.judge(self._evidence()))
         with self._guard(PROCESSES):
             found = (*self._processes.judge(why), *(found or ()))
-        if not any(one.bytes_per_run for one in found or ()):  # else what keeps arrays keeps their programs too
+        # What keeps more arrays or tracers with each run keeps their programs too.
+        if not any(one.bytes_per_run or one.kind == "tracer" for one in found or ()):
             found = (*(found or ()), *self._programs.judge())
         return found or ()
 

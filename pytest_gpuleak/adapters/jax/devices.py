@@ -10,14 +10,13 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from pytest_gpuleak.adapters.jax.lookup import backend_names, loaded_backends
-from pytest_gpuleak.adapters.jax.reading import device_name
-from pytest_gpuleak.model.readings import DeviceSpace
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from pytest_gpuleak.adapters.probe_protocol import DeviceReading
     from pytest_gpuleak.adapters.protocol import SettleStep
+    from pytest_gpuleak.model.readings import DeviceSpace
 
 
 class JaxDevices:
@@ -77,6 +76,15 @@ class WaitForDevices:
                     yield
 
 
+def device_name(device: Any) -> str:
+    """Return a device's name as torch and the driver count: ``cuda:0`` for XLA's first GPU in this process."""
+    kind = str(device.platform)
+    if kind == "gpu":
+        kind = "cuda"  # ROCm's devices are named so by torch as well
+    number = device.local_hardware_id
+    return f"{kind}:{device.id if number is None or number < 0 or kind == 'cpu' else number}"
+
+
 def counted_devices() -> list[Any]:
     """Return the devices of initialised backends apart from the CPU."""
     return [
@@ -101,6 +109,8 @@ def device_names() -> list[str]:
 
 def device_space(name: str) -> DeviceSpace | None:
     """Return the space on a device by its allocator's limit; None where it has none."""
+    from pytest_gpuleak.model.readings import DeviceSpace  # asked once a device is out of memory
+
     with suppress(Exception):
         for device in counted_devices():
             stats = device.memory_stats() if device_name(device) == name else None

@@ -12,7 +12,7 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 from pytest_gpuleak.adapters.arrays import select_arrays
-from pytest_gpuleak.adapters.jax.lookup import LOOKUP
+from pytest_gpuleak.adapters.jax.lookup import loaded_arrays
 from pytest_gpuleak.heap import safe_access
 from pytest_gpuleak.heap.collector import get_objects, get_referrers, whole_heap
 
@@ -26,10 +26,10 @@ _KEPT = ("_arrays", "_fully_replicated_shard")
 def find_parts(arrays: Sequence[object]) -> set[int]:
     """Return the ids of the `arrays` that are parts of a living array. Walks the heap.
 
-    A part has the very stack that its array was made on. Arrays that one call has made have one too, so the array is
-    asked, unless a container refers to what may be the part.
+    A part has the very stack that its array was made on. Arrays that one call has made share a stack too, so the array
+    is asked; not where a container refers to what may be a part, since asking makes the parts that there are not yet.
     """
-    native = LOOKUP.array_class
+    native = loaded_arrays()
     if native is None:
         return set()
     with whole_heap():
@@ -46,11 +46,14 @@ def find_parts(arrays: Sequence[object]) -> set[int]:
         candidates = [array for group in groups for array in group if id(array) in wanted]
         orphans = set(map(id, candidates)) - _held(candidates, {id(living), id(arrays), *map(id, groups)})
     found: set[int] = set()
+    shards: set[int] = set()
     for group in groups:
-        if not orphans.isdisjoint(map(id, group)):
-            for array in group:
+        asks = not orphans.isdisjoint(map(id, group))
+        for array in group:
+            shards |= _shards_of(array)
+            if asks:
                 found |= _parts_of(native, array)
-    return found & orphans
+    return (found & orphans) | (shards & wanted)
 
 
 def _held(candidates: list[Any], own: set[int]) -> set[int]:
@@ -63,6 +66,17 @@ def _held(candidates: list[Any], own: set[int]) -> set[int]:
             held.update(map(id, get_referents(container)))
     containers.clear()
     return held
+
+
+def _shards_of(array: object) -> set[int]:
+    """Return the ids of the arrays in the shards that an array has listed and keeps (``addressable_shards``)."""
+    found: set[int] = set()
+    for listed in list((safe_access.instance_dict(array) or {}).values()):
+        for shard in listed if type(listed) is list else ():
+            part = (safe_access.instance_dict(shard) or {}).get("_data")
+            if part is not None and part is not array:
+                found.add(id(part))
+    return found
 
 
 def _parts_of(native: Any, array: Any) -> set[int]:

@@ -7,7 +7,7 @@ import weakref
 from typing import TYPE_CHECKING, Any, Final
 
 from pytest_gpuleak.adapters.creation_lines import MAX_CODE_LENGTH, printable
-from pytest_gpuleak.adapters.jax.lookup import LOOKUP
+from pytest_gpuleak.adapters.jax.devices import device_name
 from pytest_gpuleak.heap import safe_access
 from pytest_gpuleak.model.findings import Origin
 from pytest_gpuleak.model.readings import TRACE, ArrayReading
@@ -52,8 +52,7 @@ def read_array(array: Any) -> ArrayReading | None:
     try:
         if _is_deleted(array):
             return None
-        native = LOOKUP.array_class
-        names = safe_access.class_dict(native)  # type: ignore[arg-type] # there is a class where there are arrays
+        names = safe_access.class_dict(type(array))
         aval, sharding = names["aval"].__get__(array), names["_sharding"].__get__(array)
         size = int(names["on_device_size_in_bytes"](array))  # of all shards in this process
         shape, dtype = tuple(map(int, aval.shape)), str(aval.dtype)
@@ -129,15 +128,6 @@ def _place(devices: Sequence[Any], memory: object, size: int) -> tuple[str, tupl
     numbers = [name.partition(":")[2] for name in names]
     shown = ",".join(numbers) if len(numbers) <= _MAX_NAMED else f"{numbers[0]}..{numbers[-1]}"
     return f"{names[0].partition(':')[0]}:{shown}", shards
-
-
-def device_name(device: Any) -> str:
-    """Return a device's name as torch and the driver count: ``cuda:0`` for XLA's first GPU in this process."""
-    kind = str(device.platform)
-    if kind == "gpu":
-        kind = "cuda"  # ROCm's devices are named so by torch as well
-    number = device.local_hardware_id
-    return f"{kind}:{device.id if number is None or number < 0 or kind == 'cpu' else number}"
 
 
 def _attribute(value: Any, name: str) -> Any:
