@@ -55,7 +55,9 @@ def judge(evidence: Evidence, policy: Policy) -> tuple[Finding, ...]:
         for readings in _by_device(evidence.cycles):
             if readings[0].device != TRACE:
                 findings.append(_cycle(readings, policy))
-    findings += [_finding(group, "tracer", failed=False) for group in every if group.device == TRACE]
+    tracers = (member for group in every if group.device == TRACE for member in group.members)
+    # By root alone: whether they stay or are replaced by the next run's says nothing, since they have no memory.
+    findings += [_finding(group, "tracer", failed=False) for group in group_by_root("retained", tracers)]
     order = ("growing", "retained", "unconfirmed", "cycle", "tracer")
     return tuple(sorted(findings, key=lambda found: (not found.failed, order.index(found.kind), *_order_of(found))))
 
