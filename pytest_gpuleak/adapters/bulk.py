@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from pytest_gpuleak.adapters.protocol import ArrayFramework, StorageHandle
+    from pytest_gpuleak.model.findings import Origin
     from pytest_gpuleak.model.readings import ArrayReading
 
 
@@ -43,6 +44,28 @@ def hold_many(framework: ArrayFramework, arrays: Sequence[object]) -> list[Stora
     return [framework.hold(array) for array in arrays] if many is None else many(arrays)
 
 
+def lines_of_arrays(
+    arrays: Iterable[object], frameworks: Sequence[ArrayFramework], is_user_file: Callable[[str], bool]
+) -> dict[int, Origin]:
+    """Return the creating lines that arrays themselves know, by id; none from frameworks without `creation_lines`."""
+    lines: dict[int, Origin] = {}
+    for framework, group in _groups(arrays, frameworks):
+        lines_of = getattr(framework, "creation_lines", None)
+        if lines_of is not None:
+            lines.update(lines_of(group, is_user_file))
+    return lines
+
+
+def parts_of_arrays(arrays: Iterable[object], frameworks: Sequence[ArrayFramework]) -> set[int]:
+    """Return the ids of the arrays that other arrays have made of themselves, by the frameworks that have `parts`."""
+    found: set[int] = set()
+    for framework, group in _groups(arrays, frameworks):
+        parts_of = getattr(framework, "parts", None)
+        if parts_of is not None:
+            found |= parts_of(group)
+    return found
+
+
 def read_live_arrays(frameworks: Sequence[ArrayFramework]) -> Iterator[tuple[int, ArrayReading]]:
     """Walk the whole heap and yield the id and the metadata of each live array that owns memory."""
     with whole_heap():
@@ -69,7 +92,9 @@ def _groups(
     arrays: Iterable[object], frameworks: Sequence[ArrayFramework]
 ) -> Iterator[tuple[ArrayFramework, list[object]]]:
     by_type: dict[int, list[object]] = {}  # by the type's id: the arrays keep their types alive
+    array: object = None
     for array in arrays:
         by_type.setdefault(id(type(array)), []).append(array)
+    del array  # a search for holders within a group's call would find this generator
     for group in by_type.values():
         yield framework_of(group[0], frameworks), group

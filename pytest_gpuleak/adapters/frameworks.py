@@ -44,6 +44,9 @@ class Frameworks:
         if storages is not None:
             self.arrays.append(storages)
             self.storages.append(storages)
+        tracers = framework.tracers
+        if tracers is not None:
+            self.arrays.append(tracers)
 
     @property
     def broken(self) -> str:

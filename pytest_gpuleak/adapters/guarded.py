@@ -16,10 +16,11 @@ from pytest_gpuleak.heap.classes import is_kind_of
 from pytest_gpuleak.model.readings import ArrayReading
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
     from contextlib import AbstractContextManager
 
     from pytest_gpuleak.adapters.protocol import ArrayFramework, OriginLog, StorageHandle
+    from pytest_gpuleak.model.findings import Origin
 
     GuardMaker = Callable[[str], AbstractContextManager[Any]]
 
@@ -87,6 +88,27 @@ class GuardedArrays:
                 return hold_many(self._framework, arrays)
             return [_GuardedHandle(self._framework.hold(array), self._guard) for array in arrays]
         return [self.hold(array) for array in arrays]
+
+    def creation_lines(self, arrays: Sequence[object], is_user_file: Callable[[str], bool]) -> Mapping[int, Origin]:
+        """Return the lines that the arrays themselves know, by id; none where the framework has none or fails."""
+        lines_of = getattr(self._framework, "creation_lines", None)
+        if lines_of is None:
+            return {}
+        from pytest_gpuleak.model.findings import Origin
+
+        with self._guard("creation_lines"):
+            found: Mapping[int, Origin] = lines_of(arrays, is_user_file)
+            return {whole(key, "a number"): origin for key, origin in found.items() if type(origin) is Origin}
+        return {}
+
+    def parts(self, arrays: Sequence[object]) -> set[int]:
+        """Return the ids of the arrays that are parts of others; none where the framework has none or fails."""
+        parts_of = getattr(self._framework, "parts", None)
+        if parts_of is None:
+            return set()
+        with self._guard("parts"):
+            return {whole(identity, "ids") for identity in parts_of(arrays)}
+        return set()
 
     def storage_users(self, array: object) -> int | None:
         """Return how many share the array's memory; None where the framework fails."""
@@ -174,4 +196,17 @@ def _checked(reading: Any, array: object) -> ArrayReading:
         bytes=whole(reading.bytes, "a number of bytes, 0 or more", least=0),
         storage=whole(reading.storage, "a number"),
         storage_bytes=whole(reading.storage_bytes, "a number of bytes, 0 or more", least=0),
+        shards=_checked_shards(reading.shards),
     )
+
+
+def _checked_shards(shards: Any) -> tuple[tuple[str, int], ...]:
+    """Copy the bytes by device. Raises WrongAnswer."""
+    if type(shards) is not tuple:
+        raise WrongAnswer(f"returned the shards {shown(shards)}, accepted is a tuple of devices and bytes")
+    found = []
+    for shard in shards:
+        if type(shard) is not tuple or len(shard) != 2 or type(shard[0]) is not str:
+            raise WrongAnswer(f"returned the shard {shown(shard)}, accepted is a device and its bytes")
+        found.append((shard[0], whole(shard[1], "a number of bytes, 0 or more", least=0)))
+    return tuple(found)

@@ -71,6 +71,8 @@ class GuardedFramework(Framework):
         self.arrays = guard_arrays(_complete(framework.arrays))
         storages = framework.storages
         self.storages = None if storages is None else guard_arrays(_complete(storages))
+        tracers = framework.tracers
+        self.tracers = None if tracers is None else guard_arrays(_complete(tracers))
         self._devices: DeviceProbe | None = None
         with guard("devices"):
             devices = framework.devices

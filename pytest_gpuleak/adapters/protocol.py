@@ -44,7 +44,10 @@ class StorageHandle(Protocol):
 class ArrayFramework(Protocol):
     """The arrays of one framework. No method may import it, touch a device, or run code that a user's subclass defines.
 
-    Two methods are optional: `read_many` and `hold_many`, which take a sequence of arrays and return a list.
+    Four methods are optional. `read_many` and `hold_many` take a sequence of arrays and return a list.
+    `creation_lines(arrays, is_user_file)` returns the user's lines that the arrays themselves know, by id, so that they
+    are told without a re-run. `parts(arrays)` returns the ids of the arrays that living arrays have made of themselves
+    and keep in native code: they are not counted. It may walk the heap.
     """
 
     name: str
@@ -183,6 +186,10 @@ class Framework(Protocol):
         arrays: reads its arrays.
         storages: reads the objects that stand for memory itself (``tensor.untyped_storage()``), or None. If an array
             shares the memory, `read` returns None and `storage_users` more than 1: they do not count.
+        tracers: reads what stands for arrays while a function is traced, on the device `TRACE`, or None. What outlives
+            its trace is noted and fails nothing.
+        cache_packages: packages whose globals keep, as caches, what user code holds: such a root is named only where
+            nothing else holds the array.
     """
 
     name: str
@@ -190,6 +197,8 @@ class Framework(Protocol):
     companions: tuple[str, ...] = ()
     arrays: ArrayFramework
     storages: ArrayFramework | None = None
+    tracers: ArrayFramework | None = None
+    cache_packages: Sequence[str] = ()
 
     @property
     def broken(self) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from pytest_gpuleak.adapters.frameworks import Frameworks
+from pytest_gpuleak.adapters.jax.framework import JaxFramework
 from pytest_gpuleak.adapters.tensorflow.framework import TensorFlowFramework
 from pytest_gpuleak.adapters.torch.framework import TorchFramework
 
@@ -14,7 +15,7 @@ if TYPE_CHECKING:
     from pytest_gpuleak.adapters.protocol import Framework, PartsLayout, ReferenceFinder
     from pytest_gpuleak.heap.hidden_references import NativeEdgeFinder
 
-FRAMEWORKS: Final[tuple[Callable[[], Framework], ...]] = (TorchFramework, TensorFlowFramework)
+FRAMEWORKS: Final[tuple[Callable[[], Framework], ...]] = (TorchFramework, JaxFramework, TensorFlowFramework)
 """The plugin's frameworks, a factory each. Creating a framework does not import the library."""
 
 
@@ -40,6 +41,11 @@ def own_packages() -> tuple[str, ...]:
         for framework in own_frameworks().members
         for package in (framework.package, *framework.companions)
     )
+
+
+def own_cache_packages() -> tuple[str, ...]:
+    """Return the packages whose globals are caches of the plugin's own frameworks."""
+    return tuple(package for framework in own_frameworks().members for package in framework.cache_packages)
 
 
 def finders() -> list[NativeEdgeFinder]:

@@ -77,7 +77,12 @@ class SuspectCheck:
         self.seconds = {"reruns": 0.0, "search": 0.0}
         """What the check has taken so far, beside settling and judging."""
         self._arrays = ArrayEvidence(
-            tracker.detector, tracker.guarded_arrays, tracker.frameworks, lambda: knowledge.culprits, self._guard
+            tracker.detector,
+            tracker.guarded_arrays,
+            tracker.frameworks,
+            lambda: knowledge.culprits,
+            self._guard,
+            knowledge.is_user_file,
         )
         self._counters = CounterEvidence(tracker, knowledge, subject, policy)
         self._programs = ProgramEvidence(tracker, knowledge, subject)
@@ -224,7 +229,8 @@ class SuspectCheck:
             found = (*(found or ()), *self._counters.judge(self._evidence()))
         with self._guard(PROCESSES):
             found = (*self._processes.judge(why), *(found or ()))
-        if not any(one.bytes_per_run for one in found or ()):  # else what keeps arrays keeps their programs too
+        # What keeps more arrays or tracers with each run keeps their programs too.
+        if not any(one.bytes_per_run or one.kind == "tracer" for one in found or ()):
             found = (*(found or ()), *self._programs.judge())
         return found or ()
 

@@ -86,7 +86,11 @@ class FixtureCheck:
         if outlived:
             arrays += find_storages(outlived, tracker.frameworks.storages)
         investigation = ArrayEvidence(
-            tracker.detector, tracker.guarded_arrays, tracker.frameworks, guard=lambda stage: self._guard(stage, place)
+            tracker.detector,
+            tracker.guarded_arrays,
+            tracker.frameworks,
+            guard=lambda stage: self._guard(stage, place),
+            is_user_file=self._knowledge.is_user_file,
         )
         steps = settle_steps_of(
             self._knowledge.safeguards, tracker.frameworks, lambda: self._settle_steps(nodeid), tracker.threads

@@ -15,7 +15,8 @@ if TYPE_CHECKING:
     from pytest_gpuleak.engine.stages import Guard, Safeguards
 
 _MAX_NAME = 60
-_HARMLESS = ("storage", "storage_users", "trace_origins")
+_OPTIONAL = ("creation_lines", "parts")
+_HARMLESS = ("storage", "storage_users", "trace_origins", *_OPTIONAL)
 """Methods that nothing is missed without: the array then counts as its storage's only user, or has no line."""
 
 
@@ -43,7 +44,7 @@ def guard_arrays(framework: ArrayFramework, safeguards: Safeguards) -> ArrayFram
             "arrays that it cannot tell of are not judged",
             method not in _HARMLESS,
         )
-        for method in (*METHODS, "hold(...).alive")
+        for method in (*METHODS, *_OPTIONAL, "hold(...).alive")
     }
     codes = {method: code_of(getattr(framework, method, None)) for method in METHODS}
     return GuardedArrays(framework, name, lambda method: safeguards.guard(stages[method], code=codes.get(method)))

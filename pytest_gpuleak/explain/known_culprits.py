@@ -14,7 +14,7 @@ from sys import getrefcount
 from typing import TYPE_CHECKING, Any, Final
 
 from pytest_gpuleak.adapters.registry import own_reference_finders
-from pytest_gpuleak.explain.roots.roots import EDITABLE, RANKS
+from pytest_gpuleak.explain.roots.root import LASTING, RANKS
 from pytest_gpuleak.explain.unaccounted import owner_counter
 from pytest_gpuleak.heap import safe_access
 from pytest_gpuleak.heap.hidden_references import RING_ROOT
@@ -79,7 +79,7 @@ class Culprits:
 
     def remember(self, root: Root, value: object, length: int) -> None:
         """Remember a root found by a search of the whole heap; its longest path to an array has `length` objects."""
-        if root.rank != EDITABLE:
+        if root.rank not in LASTING:
             return
         known = self._known.pop(root.text, None)
         if known is None:
@@ -119,7 +119,7 @@ class Culprits:
             older = self._older(young)
             search = Search(targets, ignore, Deadline(BUDGET_S), older, frameworks=finders)
             search.run()
-            if search.found((EDITABLE,)) < len(set(map(id, targets))):
+            if search.found(LASTING) < len(set(map(id, targets))):
                 return self._recognise_rings(search)
             if not _accounted_for(search, targets, older, young, finders):
                 return None

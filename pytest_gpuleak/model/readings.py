@@ -26,6 +26,7 @@ class ArrayReading(NamedTuple):
         bytes: bytes of the elements it shows.
         storage: key of the memory behind it: equal for arrays that share it, while it lives.
         storage_bytes: bytes of that memory.
+        shards: for memory on several devices, the bytes on each by its name; empty for memory in one place.
     """
 
     identity: int
@@ -35,6 +36,11 @@ class ArrayReading(NamedTuple):
     bytes: int
     storage: int
     storage_bytes: int
+    shards: tuple[tuple[str, int], ...] = ()
+
+    def places(self) -> tuple[tuple[str, int], ...]:
+        """Return the bytes by device as counters include them: parts of the host's memory are one device."""
+        return self.shards if self.shards and self.device != "cpu" else ((self.device, self.storage_bytes),)
 
 
 class DeviceSpace(NamedTuple):
@@ -47,6 +53,9 @@ class DeviceSpace(NamedTuple):
     free: int | None
     largest_free: int | None
 
+
+TRACE = "trace"
+"""Device of what stands for arrays while a function is traced (`Framework.tracers`): it has no memory."""
 
 HOST = "host"
 """Key of the host's counters, beside the names of devices."""

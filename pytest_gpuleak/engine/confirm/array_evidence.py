@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections import Counter, defaultdict
 from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
 from pytest_gpuleak.adapters.arrays import array_types, framework_of, select_arrays
-from pytest_gpuleak.adapters.bulk import hold_arrays, read_arrays, storages_of
+from pytest_gpuleak.adapters.bulk import hold_arrays, lines_of_arrays, parts_of_arrays, read_arrays, storages_of
 from pytest_gpuleak.adapters.storages import SharedStorages, is_storage
-from pytest_gpuleak.engine.confirm.survivors import Leftover, Survivors
+from pytest_gpuleak.engine.confirm.survivors import Leftover, Recognised, Survivors
 from pytest_gpuleak.engine.settle.steps import Settling, has_weak_references, steps_that_can_release
-from pytest_gpuleak.engine.stages import EXPLAIN, GRAPHS, RECOGNISE
+from pytest_gpuleak.engine.stages import EXPLAIN, GRAPHS, READ, RECOGNISE
 from pytest_gpuleak.heap.collector import collect, get_objects
 from pytest_gpuleak.model.evidence import Evidence, Root, root_of
 from pytest_gpuleak.model.findings import Holder
@@ -43,23 +42,12 @@ GRAPHS_BUDGET_S = 1.0
 """Seconds for counting what one test's autograd graphs retain; graphs beyond that are counted in part."""
 
 
-@dataclasses.dataclass(frozen=True)
-class _Recognised:
-    """An array that only known culprits hold.
-
-    `handle` tells whether it is alive, `users` how many arrays share its storage (None: unknown).
-    """
-
-    explanation: Explanation
-    handle: StorageHandle
-    users: int | None
-
-
 class ArrayEvidence:
     """Collect the runs of one suspect. Holds ids, plain data and weak handles between calls, no array.
 
     `culprits` gives what held leaked arrays before; None to search the whole heap each time. `guard` gives the context
-    for a stage that the verdict can do without; None lets its errors through.
+    for a stage that the verdict can do without; None lets its errors through. `is_user_file` tells a user's source
+    files, for the lines that arrays themselves know; None: they are not asked.
     """
 
     def __init__(
@@ -69,13 +57,15 @@ class ArrayEvidence:
         frameworks: Frameworks,
         culprits: Callable[[], Culprits] | None = None,
         guard: Callable[[Stage], Guard] | None = None,
+        is_user_file: Callable[[str], bool] | None = None,
     ) -> None:
         self._natives = frameworks
+        self._is_user_file = is_user_file
         self._guard: Callable[[Stage], AbstractContextManager[Any]] = guard or (lambda _: nullcontext())
         self._detector = detector
         self._frameworks = arrays
         self._culprits = culprits
-        self._recognised: dict[int, _Recognised] = {}
+        self._recognised: dict[int, Recognised] = {}
         self._left: dict[int, Leftover] = {}  # by id: a later array at the same address replaces a dead one
         self._cycles: tuple[ArrayReading, ...] = ()
         self._survivors = Survivors()
@@ -130,6 +120,9 @@ class ArrayEvidence:
         self._met_in_search.clear()
         with self._guard(RECOGNISE):
             recognised = self._recognise(settled.alive)
+        if settled.alive and not recognised:
+            with self._guard(READ):
+                settled.leave_out(parts_of_arrays(settled.found(), self._frameworks))
         settled.run(steps_that_can_release(settle_steps, threads) if recognised else settle_steps)
         late = list(shared.left())
         outlived = read_arrays(late, self._frameworks)
@@ -146,6 +139,9 @@ class ArrayEvidence:
         if self._runs == 0:
             self._first = indices
         self._take_in(left, handles)
+        if settled.alive and self._is_user_file is not None:
+            for identity, line in lines_of_arrays(settled.found(), self._frameworks, self._is_user_file).items():
+                self._survivors.note_line(left[identity], line)
         self._runs += 1
         return bool(settled.alive)
 
@@ -182,7 +178,8 @@ class ArrayEvidence:
             ):
                 continue
             met.add(reading.storage)
-            sizes[reading.device] += reading.storage_bytes if new else -reading.storage_bytes
+            for device, size in reading.places():
+                sizes[device] += size if new else -size
             count += 1 if new else -1
         self._added = sizes, count
         return self._added
@@ -295,7 +292,7 @@ class ArrayEvidence:
         handles = hold_arrays(arrays, self._frameworks)
         for array, explanation in zip(arrays, found, strict=True):
             users = framework_of(array, self._frameworks).storage_users(array)
-            self._recognised[id(array)] = _Recognised(explanation, handles[id(array)], users)
+            self._recognised[id(array)] = Recognised(explanation, handles[id(array)], users)
         if not self._graphs:
             with self._guard(GRAPHS):
                 readings = read_arrays(arrays, self._frameworks)

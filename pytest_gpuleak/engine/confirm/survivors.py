@@ -11,7 +11,7 @@ from pytest_gpuleak.model.evidence import Survivor
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from pytest_gpuleak.adapters.protocol import OriginLog
+    from pytest_gpuleak.adapters.protocol import OriginLog, StorageHandle
     from pytest_gpuleak.explain.explanation import Explanation
     from pytest_gpuleak.model.findings import Holder, HolderKind, Origin
     from pytest_gpuleak.model.readings import ArrayReading
@@ -28,6 +28,17 @@ class Leftover(NamedTuple):
 
     run: int
     reading: ArrayReading
+
+
+class Recognised(NamedTuple):
+    """An array that only known culprits hold.
+
+    `handle` tells whether it is alive, `users` how many arrays share its storage (None: unknown).
+    """
+
+    explanation: Explanation
+    handle: StorageHandle
+    users: int | None
 
 
 class Survivors:
@@ -48,6 +59,11 @@ class Survivors:
             self._index[key] = len(self._all)
             self._all.append(Survivor(left.run, left.reading))
         return self._index[key]
+
+    def note_line(self, left: Leftover, created: Origin) -> None:
+        """Note the creating line that an array itself knows."""
+        index = self.index_of(left)
+        self._all[index] = self._all[index]._replace(created=created)
 
     def of(self, left: Leftover) -> Survivor:
         """Return the entry of an array's storage."""

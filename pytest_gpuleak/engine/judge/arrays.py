@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING
 from pytest_gpuleak.engine.judge.growth import Group, compare_runs, group_by_root
 from pytest_gpuleak.model.findings import MAX_ARRAYS_SHOWN, ArrayInfo, Finding, FindingKind, Holder, Origin
 from pytest_gpuleak.model.fingerprint import fingerprint
+from pytest_gpuleak.model.readings import TRACE
+from pytest_gpuleak.model.text import format_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -22,6 +24,9 @@ if TYPE_CHECKING:
 MAX_CYCLE_SHOWN = 10
 """Arrays listed with a cycle."""
 
+MAX_DEVICES_SHOWN = 16
+"""Devices of sharded arrays whose bytes are listed."""
+
 MINOR_SHARE = 16
 """A retained finding of at most the limit divided by this is a note where larger findings fail without it."""
 
@@ -33,9 +38,10 @@ def judge(evidence: Evidence, policy: Policy) -> tuple[Finding, ...]:
     `retained_bytes` per device. With ``confirm=0`` what exceeds the growth limits after the only run fails.
     """
     if len(evidence.alive) > 1:
-        groups = compare_runs(evidence)
+        every = compare_runs(evidence)
     else:
-        groups = group_by_root("unconfirmed", (evidence.survivors[index] for index in sorted(evidence.alive[0])))
+        every = group_by_root("unconfirmed", (evidence.survivors[index] for index in sorted(evidence.alive[0])))
+    groups = [group for group in every if group.device != TRACE]
     failing = _failing_devices(groups, policy)
     minor = _minor(groups, policy)
     findings = [
@@ -47,8 +53,12 @@ def judge(evidence: Evidence, policy: Policy) -> tuple[Finding, ...]:
     ]
     if policy.cycles != "ignore":
         for readings in _by_device(evidence.cycles):
-            findings.append(_cycle(readings, policy))
-    order = ("growing", "retained", "unconfirmed", "cycle")
+            if readings[0].device != TRACE:
+                findings.append(_cycle(readings, policy))
+    tracers = (member for group in every if group.device == TRACE for member in group.members)
+    # By root alone: whether they stay or are replaced by the next run's says nothing, since they have no memory.
+    findings += [_finding(group, "tracer", failed=False) for group in group_by_root("retained", tracers)]
+    order = ("growing", "retained", "unconfirmed", "cycle", "tracer")
     return tuple(sorted(findings, key=lambda found: (not found.failed, order.index(found.kind), *_order_of(found))))
 
 
@@ -147,7 +157,20 @@ def _finding(group: Group, kind: FindingKind, failed: bool) -> Finding:
         tensors=tuple(_info(member.reading, member.created) for member in members[:MAX_ARRAYS_SHOWN]),
         holder=holder,
         other_holders=next((member.others for member in members if member.others), ()),
+        evidence=_bytes_by_device(members),
     )
+
+
+def _bytes_by_device(members: Iterable[Survivor]) -> tuple[str, ...]:
+    """Return a line with the bytes on each device, if there are several."""
+    sizes: dict[str, int] = defaultdict(int)
+    for member in members:
+        for device, size in member.reading.shards:
+            sizes[device] += size if member.owned else 0
+    shown = [f"{device} {format_bytes(size)}" for device, size in list(sizes.items())[:MAX_DEVICES_SHOWN]]
+    if len(sizes) > len(shown):
+        shown.append(f"and {len(sizes) - len(shown)} more")
+    return (f"on {len(sizes)} devices: {', '.join(shown)}",) if shown else ()
 
 
 def _cycle(readings: list[ArrayReading], policy: Policy) -> Finding:

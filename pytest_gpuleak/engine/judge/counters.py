@@ -106,10 +106,13 @@ def explained_of_host(evidence: Evidence, run: int) -> int:
 
 
 def _bytes_on(device: str, added: list[Survivor], gone: list[Survivor]) -> int:
-    more, less = (
-        sum(survivor.size for survivor in part if survivor.reading.device == device) for part in (added, gone)
+    return _size_on(device, added) - _size_on(device, gone)
+
+
+def _size_on(device: str, survivors: list[Survivor]) -> int:
+    return sum(
+        size for survivor in survivors if survivor.size for name, size in survivor.reading.places() if name == device
     )
-    return more - less
 
 
 def _moved(evidence: Evidence, run: int) -> tuple[list[Survivor], list[Survivor]]:

@@ -210,6 +210,12 @@ class Settling:
                 if not self.alive:
                     return
 
+    def leave_out(self, identities: set[int]) -> None:
+        """Treat these suspects as none: further steps are not taken for them."""
+        self.alive -= identities
+        for identity in identities:
+            self._references.pop(identity, None)
+
     def found(self) -> Iterator[object]:
         """Yield the living suspects, except arrays of a type without weak references."""
         for identity in self.alive:

@@ -13,6 +13,7 @@ from pytest_gpuleak.explain.hints import (
     callables,
     graphs,
     hooks,
+    jax,
     places,
     pytest_objects,
     runtime,
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
     from pytest_gpuleak.model.findings import Finding
 
 ORDER: Final[tuple[Inspector, ...]] = (
+    # No memory: what to edit is the function that was traced.
+    jax.leaked_tracer,
     # Something still runs, and frees its memory when it ends.
     tasks.running_thread,
     tasks.asyncio_task,
@@ -49,7 +52,8 @@ ORDER: Final[tuple[Inspector, ...]] = (
     runtime.profiler,
     hooks.hook_not_removed,
     hooks.ring_through_graph,
-    # Before the caches of functions, which torch.compile has too.
+    # Before the caches of functions, which torch.compile and JAX have too.
+    jax.kept_by_caches,
     caches.weak_key,
     caches.compile_cache,
     graphs.gradient_registry,
@@ -61,6 +65,8 @@ ORDER: Final[tuple[Inspector, ...]] = (
     # What the array is, wherever it is kept.
     values.optimizer_state,
     values.gradient,
+    jax.jitted_closure,
+    jax.kept_pullback,
     values.autograd_graph,
     values.view_of_large_storage,
     # How it came to be kept.

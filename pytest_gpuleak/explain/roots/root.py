@@ -11,9 +11,14 @@ if TYPE_CHECKING:
 EDITABLE: Final = 1
 RUNNING: Final = 2
 LAST_ERROR: Final = 3
-EXCEPTION: Final = 4
-RANKS: Final = (EDITABLE, RUNNING, LAST_ERROR, EXCEPTION)
-"""Best first: what stays until edited; what runs; what the last error pinned; other exceptions and unknown holders."""
+CACHED: Final = 4
+EXCEPTION: Final = 5
+RANKS: Final = (EDITABLE, RUNNING, LAST_ERROR, CACHED, EXCEPTION)
+"""Best first: what stays until edited; what runs; what the last error pinned; a framework's caches, which let go of most
+things by themselves; other exceptions and unknown holders.
+"""
+LASTING: Final = (EDITABLE, CACHED)
+"""Ranks of roots that outlive a test under a name."""
 
 
 @dataclass(frozen=True)

@@ -11,8 +11,9 @@ import sys
 import types
 from typing import TYPE_CHECKING, Any, Final
 
+from pytest_gpuleak.adapters.registry import own_cache_packages
 from pytest_gpuleak.explain.roots.interpreter import HandedOut, registry_root
-from pytest_gpuleak.explain.roots.root import EDITABLE, EXCEPTION, LAST_ERROR, RANKS, RUNNING, Root
+from pytest_gpuleak.explain.roots.root import CACHED, EDITABLE, EXCEPTION, LAST_ERROR, RANKS, RUNNING, Root
 from pytest_gpuleak.heap import safe_access
 from pytest_gpuleak.heap.frames import (
     PACKAGE,
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
     from pytest_gpuleak.heap.frames import RunningFrame
     from pytest_gpuleak.model.findings import HolderKind
 
-__all__ = ["EDITABLE", "EXCEPTION", "LAST_ERROR", "RANKS", "RUNNING", "Root", "Roots"]
+__all__ = ["CACHED", "EDITABLE", "EXCEPTION", "LAST_ERROR", "RANKS", "RUNNING", "Root", "Roots"]
 
 _LAST_ERROR_NAMES: Final = ("last_exc", "last_value", "last_traceback", "last_type")
 """Globals of `sys` that pin the frames of the last failed test (pytest-dev/pytest#2798)."""
@@ -38,6 +39,8 @@ _LAST_ERROR_NAMES: Final = ("last_exc", "last_value", "last_traceback", "last_ty
 _BOOKKEEPING: Final = (("threading", "_active"), ("threading", "_limbo"), ("sys", "modules"))
 """Globals by which the interpreter finds live things. The running thread is the better answer."""
 
+
+_CACHE_PACKAGES: Final = own_cache_packages()
 
 MAX_NAMES: Final = 100
 """Names of one module for the same object that are considered."""
@@ -216,7 +219,7 @@ class Roots:
         """
         namespace = safe_access.module_dict(module)
         name = None if namespace is None else self._modules.get(id(namespace))
-        return None if name is None else Root(EDITABLE, "module", name, hops=1, module=name, preference=(5, name))
+        return None if name is None else Root(_rank_in(name), "module", name, hops=1, module=name, preference=(5, name))
 
 
 def _global(module: str, name: str) -> Root:
@@ -226,9 +229,13 @@ def _global(module: str, name: str) -> Root:
     text = (
         f"{shown}.{name}" if safe_access.is_attribute_name(name) else f"{shown}.__dict__[{safe_access.key_text(name)}]"
     )
-    return Root(
-        EDITABLE, "module", text, hops=1, module=module, name=name, preference=(_remoteness(module, name), text)
-    )
+    preference = (_remoteness(module, name), text)
+    return Root(_rank_in(module), "module", text, hops=1, module=module, name=name, preference=preference)
+
+
+def _rank_in(module: str | None) -> int:
+    """Return the rank of a global, class or cache of a module."""
+    return CACHED if any(safe_access.is_within(module, package) for package in _CACHE_PACKAGES) else EDITABLE
 
 
 def _remoteness(module: str, name: str) -> int:
@@ -259,7 +266,12 @@ def _class_root(cls: type) -> Root | None:
         return None
     text = safe_access.class_label(cls)
     return Root(
-        EDITABLE, "class", text, module=module, name=qualname, preference=(2, safe_access.cut_name(qualname or ""))
+        _rank_in(module),
+        "class",
+        text,
+        module=module,
+        name=qualname,
+        preference=(2, safe_access.cut_name(qualname or "")),
     )
 
 
@@ -277,7 +289,12 @@ def _cache_root(wrapper: object) -> Root | None:
         return None
     text = f"{safe_access.cut_name(module or '')}.{safe_access.cut_name(qualname or '')}"
     return Root(
-        EDITABLE, "cache", text, module=module, name=qualname, preference=(2, safe_access.cut_name(qualname or ""))
+        _rank_in(module),
+        "cache",
+        text,
+        module=module,
+        name=qualname,
+        preference=(2, safe_access.cut_name(qualname or "")),
     )
 
 

@@ -1,0 +1,1 @@
+"""JAX's arrays, tracers and devices."""

@@ -1,0 +1,139 @@
+"""Read the memory of JAX's devices from their own counters (``Device.memory_stats``). No backend is initialised.
+
+The CPU and some plugins have no counters. Peaks cannot be restarted, so none are reported.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+from pytest_gpuleak.adapters.jax.lookup import backend_names, loaded_backends
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from pytest_gpuleak.adapters.probe_protocol import DeviceReading
+    from pytest_gpuleak.adapters.protocol import SettleStep
+    from pytest_gpuleak.model.readings import DeviceSpace
+
+
+class JaxDevices:
+    """The counters of the devices of initialised backends.
+
+    Attributes:
+        idle: whether the last `read` found no backend with counters.
+        absent: why devices have no readings; always empty: a CPU without counters is no news.
+    """
+
+    name = "jax"
+
+    def __init__(self) -> None:
+        self.idle = True
+        self.absent: dict[str, str] = {}
+        self._uncounted: list[str] = []
+
+    def read(self) -> dict[str, DeviceReading]:
+        """Return the readings of the devices that have counters. Raises JAX's error where a device fails."""
+        readings: dict[str, DeviceReading] = {}
+        backends = backend_names()
+        if backends == self._uncounted:
+            return readings
+        for device in counted_devices():
+            reading = _reading(device.memory_stats())
+            if reading is not None:
+                readings[device_name(device)] = reading
+        self.idle = not readings
+        self._uncounted = backends if self.idle else []
+        return readings
+
+    def used(self, device: str) -> int | None:
+        """Return None: JAX does not ask the driver."""
+        del device
+        return None
+
+    def begin_peaks(self) -> None:
+        """Do nothing: JAX cannot restart a peak."""
+
+    def stop(self) -> None:
+        """Do nothing: nothing was replaced."""
+
+
+@dataclasses.dataclass(frozen=True)
+class WaitForDevices:
+    """Wait for what was dispatched to the devices: memory in use by a program is freed only then."""
+
+    collects: bool = False
+
+    def steps(self) -> Iterator[None]:
+        """Wait once for each device."""
+        for device in counted_devices():
+            wait = getattr(device, "synchronize_all_activity", None)
+            if wait is not None:
+                with suppress(Exception):  # the next reading reports a failed device
+                    wait()
+                    yield
+
+
+def device_name(device: Any) -> str:
+    """Return a device's name as torch and the driver count: ``cuda:0`` for XLA's first GPU in this process."""
+    kind = str(device.platform)
+    if kind == "gpu":
+        kind = "cuda"  # ROCm's devices are named so by torch as well
+    number = device.local_hardware_id
+    return f"{kind}:{device.id if number is None or number < 0 or kind == 'cpu' else number}"
+
+
+def counted_devices() -> list[Any]:
+    """Return the devices of initialised backends apart from the CPU."""
+    return [
+        device
+        for client in loaded_backends()
+        if getattr(client, "platform", "cpu") not in ("cpu", "interpreter")
+        for device in client.local_devices()
+    ]
+
+
+def device_steps() -> list[SettleStep]:
+    """Return the steps that wait for devices with memory of their own."""
+    return [WaitForDevices()] if counted_devices() else []
+
+
+def device_names() -> list[str]:
+    """Return the names of the devices with their models (``cuda:0 NVIDIA H100``)."""
+    with suppress(Exception):  # a plugin that does not tell
+        return [f"{device_name(device)} {device.device_kind}" for device in counted_devices()]
+    return []
+
+
+def device_space(name: str) -> DeviceSpace | None:
+    """Return the space on a device by its allocator's limit; None where it has none."""
+    from pytest_gpuleak.model.readings import DeviceSpace  # asked once a device is out of memory
+
+    with suppress(Exception):
+        for device in counted_devices():
+            stats = device.memory_stats() if device_name(device) == name else None
+            if stats:
+                total, used = _count(stats, "bytes_limit"), _count(stats, "bytes_in_use")
+                free = None if total is None or used is None else max(total - used, 0)
+                return DeviceSpace(total, free, _count(stats, "largest_free_block_bytes"))
+    return None
+
+
+def _reading(stats: object) -> DeviceReading | None:
+    """Return a reading of plausible figures; None without a count of the bytes in use."""
+    from pytest_gpuleak.adapters.probe_protocol import DeviceReading  # most runs use no device
+
+    if type(stats) is not dict:
+        return None
+    allocated = _count(stats, "bytes_in_use")
+    if allocated is None:
+        return None
+    reserved = _count(stats, "pool_bytes")
+    return DeviceReading(allocated, reserved=None if reserved is None or reserved < allocated else reserved)
+
+
+def _count(stats: dict[str, Any], name: str) -> int | None:
+    value = stats.get(name)
+    return value if type(value) is int and 0 <= value < 1 << 63 else None

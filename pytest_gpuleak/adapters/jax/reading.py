@@ -1,0 +1,162 @@
+"""Read and hold JAX's arrays and tracers by their classes' own descriptors."""
+
+from __future__ import annotations
+
+import linecache
+import weakref
+from typing import TYPE_CHECKING, Any, Final
+
+from pytest_gpuleak.adapters.creation_lines import MAX_CODE_LENGTH, printable
+from pytest_gpuleak.adapters.jax.devices import device_name
+from pytest_gpuleak.heap import safe_access
+from pytest_gpuleak.model.findings import Origin
+from pytest_gpuleak.model.readings import TRACE, ArrayReading
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+MAX_LINES: Final = 2000
+"""Arrays whose stacks are read: each takes 12 us, and a crowd's lines are taken from similar arrays."""
+
+_HOST_MEMORY: Final = frozenset({"pinned_host", "unpinned_host"})
+_MAX_NAMED: Final = 8
+
+
+class TracerReference:
+    """A weak hold on a tracer."""
+
+    __slots__ = ("_reference", "storage")
+
+    def __init__(self, array: object) -> None:
+        self.storage = id(array)
+        self._reference: Callable[[], Any] = weakref.ref(array)
+
+    def alive(self) -> bool:
+        """Return whether the object still exists."""
+        return self._reference() is not None
+
+
+class ArrayReference(TracerReference):
+    """A weak hold on an array: its memory goes when it is donated or deleted, though its Python object may stay."""
+
+    __slots__ = ()
+
+    def alive(self) -> bool:
+        """Return whether the array still exists and has memory."""
+        array = self._reference()
+        return array is not None and not _is_deleted(array)
+
+
+def read_array(array: Any) -> ArrayReading | None:
+    """Return an array's metadata; None if it has no memory, or a kind of memory that JAX does not size."""
+    try:
+        if _is_deleted(array):
+            return None
+        names = safe_access.class_dict(type(array))
+        aval, sharding = names["aval"].__get__(array), names["_sharding"].__get__(array)
+        size = int(names["on_device_size_in_bytes"](array))  # of all shards in this process
+        shape, dtype = tuple(map(int, aval.shape)), str(aval.dtype)
+        devices = _devices(sharding)
+    except Exception:  # noqa: BLE001 - tokens, extended dtypes, an array that another thread deletes now
+        return None
+    if size <= 0 or not devices:
+        return None
+    device, shards = _place(devices, getattr(sharding, "memory_kind", None), size)
+    return ArrayReading(id(array), shape, dtype, device, size, id(array), size, shards)
+
+
+def read_tracer(tracer: Any) -> ArrayReading | None:
+    """Return a tracer's metadata, on the device `TRACE`."""
+    aval = _attribute(tracer, "aval")
+    shape: tuple[int, ...] = ()
+    try:
+        shape = tuple(map(int, aval.shape))
+    except Exception:  # noqa: BLE001 - a symbolic dimension, or no shape at all
+        shape = ()
+    return ArrayReading(id(tracer), shape, str(getattr(aval, "dtype", "unknown")), TRACE, 0, id(tracer), 0)
+
+
+def lines_of_arrays(arrays: Sequence[Any], is_user_file: Callable[[str], bool]) -> dict[int, Origin]:
+    """Return the innermost user line on the stack of each array, as jaxlib has kept it."""
+    found: dict[int, Origin] = {}
+    for array in arrays[:MAX_LINES]:
+        try:
+            place = _user_place(safe_access.class_dict(type(array))["traceback"].__get__(array), is_user_file)
+        except Exception:  # noqa: BLE001 - a line is evidence only
+            continue
+        if place is not None:
+            found[id(array)] = _origin(*place)
+    return found
+
+
+def lines_of_tracers(tracers: Sequence[Any], is_user_file: Callable[[str], bool]) -> dict[int, Origin]:
+    """Return the user line that made each tracer; the function is the one that was traced, where JAX tells."""
+    found: dict[int, Origin] = {}
+    for tracer in tracers[:MAX_LINES]:
+        try:
+            place = _user_place(getattr(_attribute(tracer, "_line_info"), "traceback", None), is_user_file)
+            traced = _traced_function(tracer)
+        except Exception:  # noqa: BLE001 - as above
+            continue
+        if place is not None:
+            found[id(tracer)] = _origin(place[0], place[1], traced or place[2])
+    return found
+
+
+def _is_deleted(array: Any) -> bool:
+    return bool(safe_access.class_dict(type(array))["is_deleted"](array))
+
+
+def _devices(sharding: Any) -> list[Any]:
+    """Return the devices of this process that have a part of the array, by their numbers."""
+    devices = [device for device in sharding.device_set if device.process_index == device.client.process_index()]
+    return sorted(devices, key=lambda device: int(device.id))
+
+
+def _place(devices: Sequence[Any], memory: object, size: int) -> tuple[str, tuple[tuple[str, int], ...]]:
+    """Return the name of the memory, and for an array on several devices the bytes on each: shards are equally large.
+
+    The devices that XLA divides a CPU into share the host's memory: a finding calls them ``cpu``.
+    """
+    names = [device_name(device) for device in devices]
+    each = size // len(devices)
+    shards = tuple((name, each) for name in names) if len(names) > 1 else ()
+    if memory in _HOST_MEMORY or all(device.platform == "cpu" for device in devices):
+        return "cpu", shards
+    if len(names) == 1:
+        return names[0], ()
+    numbers = [name.partition(":")[2] for name in names]
+    shown = ",".join(numbers) if len(numbers) <= _MAX_NAMED else f"{numbers[0]}..{numbers[-1]}"
+    return f"{names[0].partition(':')[0]}:{shown}", shards
+
+
+def _attribute(value: Any, name: str) -> Any:
+    """Return an attribute that JAX's classes define as a slot, without the properties of a subclass."""
+    try:
+        return object.__getattribute__(value, name)
+    except AttributeError:
+        return None
+
+
+def _traced_function(tracer: Any) -> str:
+    """Return the name of the function whose trace a tracer belongs to (``DebugInfo``); empty where JAX does not tell.
+
+    The text is ``train_step at app/train.py:12``.
+    """
+    described = _attribute(tracer, "_debug_info")  # up to JAX 0.4
+    if described is None:
+        described = getattr(getattr(_attribute(tracer, "_trace"), "frame", None), "debug_info", None)
+    text = getattr(described, "func_src_info", None)
+    return printable(text.partition(" at ")[0])[:MAX_CODE_LENGTH] if type(text) is str else ""
+
+
+def _user_place(stack: Any, is_user_file: Callable[[str], bool]) -> tuple[str, int, str] | None:
+    for frame in () if stack is None else stack.frames:
+        if is_user_file(frame.file_name):
+            return frame.file_name, int(frame.line_num), frame.function_name
+    return None
+
+
+def _origin(file: str, line: int, function: str) -> Origin:
+    code = linecache.getline(file, line).strip()
+    return Origin(file, line, function.rpartition(".")[2] or function, printable(code)[:MAX_CODE_LENGTH])
