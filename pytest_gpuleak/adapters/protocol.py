@@ -21,6 +21,9 @@ OriginLog: TypeAlias = "Mapping[int, Origin]"
 Restore: TypeAlias = "Callable[[], None]"
 """Restores the state that was noted when the function was created."""
 
+MemoryRange: TypeAlias = "tuple[int, int]"
+"""Where memory is: its address, and its size in bytes."""
+
 BACKWARD = 0
 """Log key, of no storage, for the line that last ran a backward pass: gradients have no line of their own."""
 
@@ -44,7 +47,8 @@ class StorageHandle(Protocol):
 class ArrayFramework(Protocol):
     """The arrays of one framework. No method may import it, touch a device, or run code that a user's subclass defines.
 
-    Two methods are optional: `read_many` and `hold_many`, which take a sequence of arrays and return a list.
+    Optional methods: `read_many`, `hold_many` and `storage_many`, which take a sequence of arrays and return a list; and
+    `memory`, which returns the `MemoryRange` that an array shows, or None, by which a DLPack capsule is recognised.
     """
 
     name: str

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from pytest_gpuleak.adapters.cupy.framework import CupyFramework
 from pytest_gpuleak.adapters.frameworks import Frameworks
+from pytest_gpuleak.adapters.mlx.framework import MlxFramework
 from pytest_gpuleak.adapters.torch.framework import TorchFramework
 
 if TYPE_CHECKING:
@@ -13,7 +15,11 @@ if TYPE_CHECKING:
     from pytest_gpuleak.adapters.protocol import Framework, PartsLayout, ReferenceFinder
     from pytest_gpuleak.heap.hidden_references import NativeEdgeFinder
 
-FRAMEWORKS: Final[tuple[Callable[[], Framework], ...]] = (TorchFramework,)
+FRAMEWORKS: Final[tuple[Callable[[], Framework], ...]] = (
+    TorchFramework,
+    CupyFramework,
+    MlxFramework,
+)
 """The plugin's frameworks, a factory each. Creating a framework does not import the library."""
 
 
@@ -35,6 +41,13 @@ def own_layouts() -> list[PartsLayout]:
 def own_packages() -> tuple[str, ...]:
     """Return the prefixes of the frameworks' own type names (``torch.``)."""
     return tuple(f"{framework.package}." for framework in own_frameworks().members)
+
+
+def borrower_finder() -> NativeEdgeFinder:
+    """Return the finder of those to whom arrays lent their memory, such as DLPack capsules: it walks over the heap."""
+    from pytest_gpuleak.adapters.dlpack import LentMemory
+
+    return LentMemory(own_frameworks())
 
 
 def finders() -> list[NativeEdgeFinder]:

@@ -26,6 +26,7 @@ class ArrayReading(NamedTuple):
         bytes: bytes of the elements it shows.
         storage: key of the memory behind it: equal for arrays that share it, while it lives.
         storage_bytes: bytes of that memory.
+        pending: whether the elements are still to be computed. Native code then keeps the inputs of the computation.
     """
 
     identity: int
@@ -35,6 +36,7 @@ class ArrayReading(NamedTuple):
     bytes: int
     storage: int
     storage_bytes: int
+    pending: bool = False
 
 
 class DeviceSpace(NamedTuple):

@@ -256,6 +256,8 @@ class CounterWatch:
     def read(self, *, brief: bool = False, host: Mapping[Key, int] = NOTHING) -> dict[Key, int]:
         """Read every counter, except readings in `host` that are still valid. Never raises. For `brief` see `end`."""
         found: dict[Key, int] = {}
+        first: dict[str, tuple[DeviceProbe, DeviceReading]] = {}
+        in_heap = 0
         for probe in tuple(self._devices):
             try:
                 readings = probe.read()
@@ -263,19 +265,28 @@ class CounterWatch:
                 self._drop(probe, f"failed: {type(error).__name__}: {error}")
                 continue
             for device, reading in readings.items():
-                if (device, COUNTED[0]) in found:
-                    self.tell(f"{device} of {probe.name} not watched: another framework counts its memory too")
-                    continue
-                found.update(_counters(device, reading))
-                self._read_use(probe, device, reading, found)
+                if device in first:  # two frameworks use it, each with an allocator of its own
+                    from pytest_gpuleak.adapters.probe_protocol import total_of
+
+                    first[device] = first[device][0], total_of(first[device][1], reading)
+                else:
+                    first[device] = probe, reading
+                if getattr(probe, "in_heap", False):
+                    in_heap += reading.allocated if reading.reserved is None else reading.reserved
             for device, why in probe.absent.items():
                 self.tell(f"{device} not watched: {why}")
+        for device, (probe, reading) in first.items():
+            found.update(_counters(device, reading))
+            self._read_use(probe, device, reading, found)
         for one in tuple(self._host):
             key = HOST, one.name
             try:
                 found[key] = host[key] if key in host else one.read_briefly() if brief else one.read()
             except Exception as error:  # noqa: BLE001 - as above
                 self._drop(one, f"failed: {type(error).__name__}: {error}")
+            else:
+                if in_heap and key not in host and getattr(one, "counts_heap", False):
+                    found[key] -= in_heap  # it is judged as a device's
         return found
 
     def _read_use(self, probe: DeviceProbe, device: str, reading: DeviceReading, found: dict[Key, int]) -> None:
