@@ -49,8 +49,9 @@ def read_united(arrays: Sequence[object], frameworks: Sequence[ArrayFramework]) 
         if start >= end:
             end, owner = start + size, identity
         elif readings[identity].storage != readings[owner].storage:
-            lent = readings[owner]
-            readings[identity] = readings[identity]._replace(storage=lent.storage, storage_bytes=lent.storage_bytes)
+            whole = max(readings[owner].storage_bytes, readings[identity].storage_bytes)
+            readings[owner] = readings[owner]._replace(storage_bytes=whole)
+            readings[identity] = readings[identity]._replace(storage=readings[owner].storage, storage_bytes=whole)
     return readings
 
 

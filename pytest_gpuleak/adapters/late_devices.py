@@ -21,6 +21,8 @@ class LateDevices:
         idle: whether the last `read` found no device in use.
     """
 
+    own_allocator = True
+
     def __init__(self, name: str, module: str, make: Callable[[], DeviceProbe]) -> None:
         self.name = name
         self._module = module

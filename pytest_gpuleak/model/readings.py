@@ -14,6 +14,10 @@ OUTSIDE_FLOOR = 2 * 1024 * 1024
 """Smallest growth of `OUTSIDE` that is judged, in bytes: the driver hands out pages of 2 MiB."""
 
 
+NOT_EVALUATED = ", not evaluated"
+"""End of `ArrayReading.dtype` of an array that is `pending`."""
+
+
 class ProbeUnavailable(Exception):  # noqa: N818 - a state to be told in the header, no error
     """A probe cannot read anything on this machine. The text says why, in a few words for the run's header."""
 

@@ -34,7 +34,7 @@ class CupyArrays:
         return key
 
     def read(self, array: object) -> ArrayReading | None:
-        """Return an array's metadata; None for an empty array and for memory that another library lent to CuPy."""
+        """Return an array's metadata; None for an empty array. Memory that another array lent has no bytes here."""
         reading: ArrayReading | None = self._reading.read_array(self._class.get(), array)
         return reading
 

@@ -14,8 +14,8 @@ _LENT: Final = "DLPackMemory"
 """CuPy's class for memory that ``cupy.from_dlpack`` took from another array (cupy/_core/dlpack.pyx)."""
 
 _BORROWED: Final = "UnownedMemory"
-_LENDERS: Final = frozenset({"torch", "jax", "jaxlib", "tensorflow"})
-"""Packages whose arrays are read by their own adapters."""
+_INTERFACE: Final = "__cuda_array_interface__"
+"""The attribute by which another library's array lends its memory (``cupy.asarray(tensor)``)."""
 
 _USERS_OF_OURS: Final = 2
 """References to the memory that asking adds: the variable and the argument of `getrefcount`."""
@@ -47,17 +47,17 @@ def hold_array(base: Any, array: object) -> ArrayHandle:
 
 
 def read_array(base: Any, array: object) -> ArrayReading | None:
-    """Return an array's metadata; None for an empty array and for memory that another library lent to CuPy."""
+    """Return an array's metadata; None for an empty array. Memory that another array lent counts as that array's."""
     try:
         memory = _memory(base, array)
         size = int(base.nbytes.__get__(array))
-        if memory is None or not memory.ptr or not size or _is_lent(memory):
+        if memory is None or not memory.ptr or not size:
             return None
-        whole = int(memory.size) or size  # memory of the user's may come without a size
+        whole = 0 if _is_lent(memory) else int(memory.size) or size  # memory of the user's may come without a size
         shape = tuple(int(length) for length in base.shape.__get__(array))
         dtype = str(base.dtype.__get__(array))
         device = f"cuda:{int(memory.device_id)}"
-        return ArrayReading(id(array), shape, dtype, device, min(size, whole), int(memory.ptr), whole)
+        return ArrayReading(id(array), shape, dtype, device, min(size, whole or size), int(memory.ptr), whole)
     except Exception:  # noqa: BLE001 - an array whose memory was taken away: nothing is known of it
         return None
 
@@ -84,9 +84,8 @@ def _memory(base: Any, array: object) -> Any:
 
 
 def _is_lent(memory: Any) -> bool:
-    """Return whether another library's array owns the memory: that array is found on its own."""
+    """Return whether another array owns the memory: that array is found on its own."""
     name = safe_access.class_name(type(memory))
     if name != _BORROWED:
         return name == _LENT
-    owners = (safe_access.class_module(type(owner)) or "" for owner in gc.get_referents(memory))
-    return any(module.partition(".")[0] in _LENDERS for module in owners)
+    return any(safe_access.find_in_class(type(owner), _INTERFACE) is not None for owner in gc.get_referents(memory))

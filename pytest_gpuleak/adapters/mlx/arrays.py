@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
     from pytest_gpuleak.adapters.mlx.reading import MlxReading
-    from pytest_gpuleak.adapters.protocol import OriginLog, StorageHandle
+    from pytest_gpuleak.adapters.protocol import MemoryRange, OriginLog, StorageHandle
     from pytest_gpuleak.model.readings import ArrayReading
 
 
@@ -48,6 +48,10 @@ class MlxArrays:
     def hold(self, array: object) -> StorageHandle:
         """Return a weak reference to the array."""
         return self._reading.hold(array)
+
+    def memory(self, array: object) -> MemoryRange | None:
+        """Return where the elements of an evaluated array are."""
+        return self._reading.memory(array)
 
     def storage_users(self, array: object) -> int | None:
         """Return None: a view has a reference to its buffer in C++."""

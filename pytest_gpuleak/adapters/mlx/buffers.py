@@ -6,8 +6,7 @@ import itertools
 import weakref
 from typing import TYPE_CHECKING, Any, Final
 
-from pytest_gpuleak.adapters.mlx.random_state import is_native
-from pytest_gpuleak.heap import safe_access
+from pytest_gpuleak.adapters.mlx.native import native
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -106,8 +105,8 @@ class _Group:
 
 
 def _measure() -> Measure | None:
-    function: Any = safe_access.loaded("mlx.core", "get_array_buffer_size")
-    return function if is_native(function) else None
+    function: Measure | None = native("mlx.core", "get_array_buffer_size")
+    return function
 
 
 def _size(measure: Measure, array: object) -> int | None:

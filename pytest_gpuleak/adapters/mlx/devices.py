@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
-from pytest_gpuleak.adapters.mlx.random_state import is_native
+from pytest_gpuleak.adapters.mlx.native import call
 from pytest_gpuleak.adapters.mlx.reading import DEVICE
 from pytest_gpuleak.adapters.probe_protocol import DeviceReading
-from pytest_gpuleak.heap import safe_access
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -40,12 +39,12 @@ class MlxDevices:
     def in_heap(self) -> bool:
         """Return whether the memory comes from ``malloc``: MLX has neither Metal nor CUDA here."""
         if self._in_heap is None:
-            self._in_heap = not any(_call(module, "is_available") for module in _BACKENDS)
+            self._in_heap = not any(call(module, "is_available") for module in _BACKENDS)
         return self._in_heap
 
     def read(self) -> dict[str, DeviceReading]:
         """Return the reading of the allocator; none before it has handed out memory."""
-        active, cached, peak = (_call(_CORE, f"get_{name}_memory") for name in ("active", "cache", "peak"))
+        active, cached, peak = (call(_CORE, f"get_{name}_memory") for name in ("active", "cache", "peak"))
         if active is None or not (active or cached or peak or not self.idle):
             return {}
         self.idle = False
@@ -60,7 +59,7 @@ class MlxDevices:
 
     def begin_peaks(self) -> None:
         """Note the peak so far: a higher one is a later one."""
-        self._peak_before = _call(_CORE, "get_peak_memory") or 0
+        self._peak_before = call(_CORE, "get_peak_memory") or 0
 
     def stop(self) -> None:
         """Do nothing: nothing was changed."""
@@ -75,29 +74,18 @@ class WaitForMlx:
 
     def steps(self) -> Iterator[None]:
         """Wait once."""
-        _call(_CORE, "synchronize")
+        call(_CORE, "synchronize")
         yield
 
 
 def device_steps() -> Sequence[SettleStep]:
     """Return the steps; none before MLX has handed out memory, since waiting would start its threads."""
-    return (WaitForMlx(),) if _call(_CORE, "get_peak_memory") else ()
+    return (WaitForMlx(),) if call(_CORE, "get_peak_memory") else ()
 
 
 def clear_cache() -> bool:
     """Free the cached buffers; tell whether there were any."""
-    if not _call(_CORE, "get_cache_memory"):
+    if not call(_CORE, "get_cache_memory"):
         return False
-    _call(_CORE, "clear_cache")
+    call(_CORE, "clear_cache")
     return True
-
-
-def _call(module: str, name: str) -> Any:
-    """Call a function of MLX; None if MLX is not loaded, lacks it, or a test has put a stand-in there."""
-    function: Any = safe_access.loaded(module, name)
-    if not is_native(function):
-        return None
-    try:
-        return function()
-    except Exception:  # noqa: BLE001 - a failed device: its memory is unknown
-        return None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
+from pytest_gpuleak.adapters.mlx.native import native
 from pytest_gpuleak.heap import safe_access
 
 if TYPE_CHECKING:
@@ -19,27 +20,20 @@ _WORD: Final = 32
 def current_key() -> Any:
     """Return the array that this thread's generator draws from next: each draw makes a new one. None if unknown."""
     state: Any = safe_access.loaded(_MODULE, "state")
-    find: Any = safe_access.loaded(_MODULE, "__getattr__")  # since MLX 0.32 each thread has a state of its own
+    find = native(_MODULE, "__getattr__")  # since MLX 0.32 each thread has a state of its own
     try:
-        if state is None and is_native(find):
-            state = find("state")
-        return state[0]
+        return (find("state") if state is None else state)[0]
     except Exception:  # noqa: BLE001 - not loaded, or without a state
         return None
 
 
 def keep_random_state() -> Sequence[Restore]:
     """Note this thread's key as the seed that makes it; return the function that seeds the generator with it."""
-    seed: Any = safe_access.loaded(_MODULE, "seed")
-    if not is_native(seed):
+    seed = native(_MODULE, "seed")
+    if seed is None:
         return ()
     try:
         high, low = current_key().tolist()
     except Exception:  # noqa: BLE001 - no key, or one that a transformation has left behind
         return ()
     return (lambda: seed((high << _WORD) | low),)
-
-
-def is_native(function: object) -> bool:
-    """Return whether a function is MLX's own, and no stand-in of a test."""
-    return safe_access.in_package(type(function), "nanobind")

@@ -10,22 +10,21 @@ from __future__ import annotations
 import weakref
 from typing import TYPE_CHECKING, Any, Final
 
+from pytest_gpuleak.adapters.mlx.addresses import memory_of
 from pytest_gpuleak.adapters.mlx.buffers import Buffers
+from pytest_gpuleak.adapters.mlx.native import call
 from pytest_gpuleak.adapters.mlx.random_state import current_key
 from pytest_gpuleak.heap import safe_access
-from pytest_gpuleak.model.readings import ArrayReading
+from pytest_gpuleak.model.readings import NOT_EVALUATED, ArrayReading
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from pytest_gpuleak.adapters.late_class import LateClass
-    from pytest_gpuleak.adapters.protocol import StorageHandle
+    from pytest_gpuleak.adapters.protocol import MemoryRange, StorageHandle
 
 DEVICE: Final = "mlx"
 """Name of the only device: MLX's arrays lie in memory that the processor and the graphics processor share."""
-
-PENDING: Final = ", not evaluated"
-"""End of a lazy array's type of elements in reports."""
 
 _PREFIX: Final = "mlx.core."
 
@@ -70,6 +69,12 @@ class MlxReading:
                 found.append(None)
         return found
 
+    def memory(self, array: object) -> MemoryRange | None:
+        """Return where an array's elements are; None before they are computed, and where asking would move them."""
+        if self._buffers.of([array])[0][1] is None or call("mlx.core.cuda", "is_available"):
+            return None
+        return memory_of(array)
+
     def _read(self, array: object, key: int, size: int | None) -> ArrayReading | None:
         nbytes = int(self._get(array, "nbytes"))
         if not nbytes:
@@ -77,7 +82,7 @@ class MlxReading:
         shape = tuple(int(length) for length in self._get(array, "shape"))
         dtype = str(self._get(array, "dtype")).removeprefix(_PREFIX)
         if size is None:
-            return ArrayReading(id(array), shape, dtype + PENDING, DEVICE, 0, key, 0, pending=True)
+            return ArrayReading(id(array), shape, dtype + NOT_EVALUATED, DEVICE, 0, key, 0, pending=True)
         return ArrayReading(id(array), shape, dtype, DEVICE, min(nbytes, size), key, size)
 
     def _get(self, array: object, name: str) -> Any:

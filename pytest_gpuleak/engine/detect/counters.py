@@ -265,12 +265,15 @@ class CounterWatch:
                 self._drop(probe, f"failed: {type(error).__name__}: {error}")
                 continue
             for device, reading in readings.items():
-                if device in first:  # two frameworks use it, each with an allocator of its own
+                if device not in first:
+                    first[device] = probe, reading
+                elif getattr(probe, "own_allocator", False):
                     from pytest_gpuleak.adapters.probe_protocol import total_of
 
                     first[device] = first[device][0], total_of(first[device][1], reading)
                 else:
-                    first[device] = probe, reading
+                    self.tell(f"{device} of {probe.name} not watched: another framework counts its memory too")
+                    continue
                 if getattr(probe, "in_heap", False):
                     in_heap += reading.allocated if reading.reserved is None else reading.reserved
             for device, why in probe.absent.items():

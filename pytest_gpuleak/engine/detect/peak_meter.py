@@ -133,12 +133,14 @@ class PeakMeter:
                     self.fault = " ".join(f"{type(error).__name__}: {error}".split())[:200]
                 continue
             for device, reading in readings.items():
-                if device in met:  # two frameworks use it, each with an allocator of its own
+                if device not in met:
+                    met[device] = reading
+                elif getattr(probe, "own_allocator", False):
                     from pytest_gpuleak.adapters.probe_protocol import total_of
 
-                    reading = total_of(met[device], reading)  # noqa: PLW2901 - both, from here on
-                met[device] = reading
-                found.update(_counters(device, reading))
+                    met[device] = total_of(met[device], reading)
+        for device, reading in met.items():
+            found.update(_counters(device, reading))
         return found
 
 
