@@ -65,7 +65,7 @@ class FakeCupy:
     """The modules that the adapter looks at."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.calls: list[object] = []
+        self.calls: list[tuple[str, int]] = []
         self.capturing = False
         self.pinned = SingleDeviceMemoryPool(0, 0)
         modules: dict[str, dict[str, Any]] = {
@@ -107,7 +107,8 @@ def cupy(monkeypatch: pytest.MonkeyPatch) -> FakeCupy:
 
 def test_nothing_is_read_before_a_pool_has_taken_memory(cupy: FakeCupy) -> None:
     devices = CupyDevices()
-    for pools in (None, (), {}, (SingleDeviceMemoryPool(), SingleDeviceMemoryPool())):
+    unused: list[object] = [None, (), {}, (SingleDeviceMemoryPool(), SingleDeviceMemoryPool())]
+    for pools in unused:
         cupy.allocate_from(pools)
         assert devices.read() == {}
         assert devices.idle
@@ -201,6 +202,6 @@ def test_nothing_is_asked_of_a_cupy_that_is_not_imported(monkeypatch: pytest.Mon
     framework = CupyFramework()
     assert framework.devices.read() == {}
     assert framework.devices.idle
-    assert framework.settle_steps() == framework.keep_states() == ()
+    assert [*framework.settle_steps(), *framework.keep_states()] == []
     assert framework.version() is None
     assert "cupy" not in sys.modules
