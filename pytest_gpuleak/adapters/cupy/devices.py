@@ -6,13 +6,8 @@ calls to CUDA), libraries' own allocations (cuFFT, cuBLAS, random generators).
 
 from __future__ import annotations
 
-from typing import Final
-
-from pytest_gpuleak.adapters.cupy.pools import MEMORY, current_allocator, device_pools
+from pytest_gpuleak.adapters.cupy.pools import Pools
 from pytest_gpuleak.adapters.probe_protocol import DeviceReading, total_of
-from pytest_gpuleak.heap import safe_access
-
-_ASYNC: Final = "MemoryAsyncPool"
 
 
 class CupyDevices:
@@ -29,6 +24,7 @@ class CupyDevices:
         self.idle = True
         self.absent: dict[str, str] = {}
         self._seen: set[int] = set()
+        self._pools = Pools()
 
     def read(self) -> dict[str, DeviceReading]:
         """Return the readings of the devices whose pools have taken memory.
@@ -36,7 +32,7 @@ class CupyDevices:
         What is handed out is the total less the free blocks: ``used_bytes()`` would walk over each block in use.
         """
         readings: dict[str, DeviceReading] = {}
-        for device, pool in device_pools():
+        for device, pool in self._pools.by_device():
             total = int(pool.total_bytes())
             if total or device in self._seen:
                 self._seen.add(device)
@@ -44,7 +40,10 @@ class CupyDevices:
                 name = f"cuda:{device}"
                 readings[name] = total_of(readings[name], reading) if name in readings else reading
         self.idle = not readings
-        self.absent = self._why_absent()
+        if self._pools.allocates_asynchronously():
+            self.absent = {"cuda": "CuPy allocates with MemoryAsyncPool, whose figures take calls to CUDA"}
+        elif self.absent:
+            self.absent = {}
         return readings
 
     def used(self, device: str) -> int | None:
@@ -57,9 +56,3 @@ class CupyDevices:
 
     def stop(self) -> None:
         """Do nothing: nothing was changed."""
-
-    def _why_absent(self) -> dict[str, str]:
-        kind = safe_access.loaded_class(MEMORY, _ASYNC)
-        if kind is None or type(current_allocator()) is not kind:
-            return {}
-        return {"cuda": f"CuPy allocates with {_ASYNC}, whose figures take calls to CUDA"}

@@ -6,7 +6,7 @@ import dataclasses
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
-from pytest_gpuleak.adapters.mlx.native import call
+from pytest_gpuleak.adapters.mlx.native import CheckedFunctions, call
 from pytest_gpuleak.adapters.mlx.reading import DEVICE
 from pytest_gpuleak.adapters.probe_protocol import DeviceReading
 
@@ -32,6 +32,7 @@ class MlxDevices:
 
     def __init__(self) -> None:
         self.idle = True
+        self._figures = CheckedFunctions(_CORE, "get_active_memory", "get_cache_memory", "get_peak_memory")
         self._peak_before = 0
         self._in_heap: bool | None = None
 
@@ -44,13 +45,14 @@ class MlxDevices:
 
     def read(self) -> dict[str, DeviceReading]:
         """Return the reading of the allocator; none before it has handed out memory."""
-        active, cached, peak = (call(_CORE, f"get_{name}_memory") for name in ("active", "cache", "peak"))
-        if active is None or not (active or cached or peak or not self.idle):
+        figures = self._figures.call()
+        if figures is None or (self.idle and not any(figures)):
             return {}
+        active, cached, peak = figures
         self.idle = False
         # Without a reset, which the user's code would see, a peak below an earlier one is not known.
-        known = peak if peak is not None and peak > self._peak_before else None
-        return {DEVICE: DeviceReading(active, reserved=active + (cached or 0), peak=known)}
+        known = peak if peak > self._peak_before else None
+        return {DEVICE: DeviceReading(active, reserved=active + cached, peak=known)}
 
     def used(self, device: str) -> int | None:
         """Return None: MLX cannot tell what other processes use."""

@@ -187,12 +187,13 @@ class CounterWatch:
         first_used = frozenset(device for device, _ in self._after) - devices - self._met - {HOST}
         reserved = {device: size for (device, metric), size in self._after.items() if metric == "reserved"}
         in_use = {device: size for (device, metric), size in growth.items() if metric == UNACCOUNTED}
-        if self._outside is None:
-            from pytest_gpuleak.engine.detect.outside_torch import OutsideTorch  # most runs use no device
+        if in_use:
+            if self._outside is None:
+                from pytest_gpuleak.engine.detect.outside_torch import OutsideTorch  # most runs use no device
 
-            self._outside = OutsideTorch(self._processes)
-        for device, size in self._outside.growth(in_use, reserved, first_used).items():
-            growth[device, OUTSIDE] = size
+                self._outside = OutsideTorch(self._processes)
+            for device, size in self._outside.growth(in_use, reserved, first_used).items():
+                growth[device, OUTSIDE] = size
         return Growth(growth, first_used, imported)
 
     def _added(self, before: Mapping[Key, int], after: Mapping[Key, int]) -> dict[Key, int]:
