@@ -10,9 +10,13 @@ from pytest_gpuleak.heap.collector import get_objects, whole_heap
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
-    from pytest_gpuleak.adapters.protocol import ArrayFramework, StorageHandle
+    from pytest_gpuleak.adapters.protocol import ArrayFramework, MemoryRange, StorageHandle
     from pytest_gpuleak.model.findings import Origin
     from pytest_gpuleak.model.readings import ArrayReading
+
+
+MOST_COMPARED = 1_000
+"""Arrays of a test whose addresses are compared: of more, most are one framework's own."""
 
 
 def read_arrays(arrays: Iterable[object], frameworks: Sequence[ArrayFramework]) -> dict[int, ArrayReading]:
@@ -21,6 +25,34 @@ def read_arrays(arrays: Iterable[object], frameworks: Sequence[ArrayFramework]) 
     for framework, group in _groups(arrays, frameworks):
         found = read_many(framework, group)
         readings.update((id(array), one) for array, one in zip(group, found, strict=True) if one is not None)
+    return readings
+
+
+def read_united(arrays: Sequence[object], frameworks: Sequence[ArrayFramework]) -> dict[int, ArrayReading]:
+    """Like `read_arrays`, with the same storage for memory that one array lent to another (DLPack).
+
+    The borrower counts such memory as a storage of its own. Memory that is in use has one owner, so ranges that overlap
+    are the same memory.
+    """
+    readings = read_arrays(arrays, frameworks)
+    if not 1 < len(readings) <= MOST_COMPARED:
+        return readings
+    ranges: list[tuple[int, int, int]] = []
+    for framework, group in _groups(arrays, frameworks):
+        find: Callable[[object], MemoryRange | None] | None = getattr(framework, "memory", None)
+        for array in group if find is not None else ():
+            memory = find(array) if id(array) in readings else None  # type: ignore[misc] # as was just asked
+            if memory is not None:
+                ranges.append((*memory, id(array)))
+    ranges.sort(key=lambda found: (found[0], -found[1]))
+    end, owner = 0, -1
+    for start, size, identity in ranges:
+        if start >= end:
+            end, owner = start + size, identity
+        elif readings[identity].storage != readings[owner].storage:
+            whole = max(readings[owner].storage_bytes, readings[identity].storage_bytes)
+            readings[owner] = readings[owner]._replace(storage_bytes=whole)
+            readings[identity] = readings[identity]._replace(storage=readings[owner].storage, storage_bytes=whole)
     return readings
 
 
@@ -85,7 +117,13 @@ def keep_largest(readings: dict[int, ArrayReading], reading: ArrayReading) -> No
 
 def storages_of(arrays: Iterable[object], frameworks: Sequence[ArrayFramework]) -> set[int]:
     """Return the keys of the memory behind arrays. Raises LookupError for an object that is no array."""
-    return {framework.storage(array) for framework, group in _groups(arrays, frameworks) for array in group}
+    return {key for framework, group in _groups(arrays, frameworks) for key in storage_many(framework, group)}
+
+
+def storage_many(framework: ArrayFramework, arrays: Sequence[object]) -> list[int]:
+    """Return the key of the memory behind each of a framework's arrays, in one call where it has `storage_many`."""
+    many: Callable[[Sequence[object]], list[int]] | None = getattr(framework, "storage_many", None)
+    return [framework.storage(array) for array in arrays] if many is None else many(arrays)
 
 
 def _groups(

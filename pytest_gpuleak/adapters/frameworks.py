@@ -69,7 +69,7 @@ class Frameworks:
 
     def release_cache(self, kinds: Collection[str]) -> list[str]:
         """Release the cached memory of these kinds of devices; return the kinds released."""
-        return [kind for framework in self.members for kind in framework.release_cache(kinds)]
+        return list(dict.fromkeys(kind for framework in self.members for kind in framework.release_cache(kinds)))
 
     def settle_steps(self) -> list[SettleStep]:
         """Return the settle steps of all frameworks."""

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import contextlib
 import weakref
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from pytest_gpuleak.adapters.answers import WrongAnswer, is_named, shown, whole
-from pytest_gpuleak.adapters.bulk import hold_many, read_many
+from pytest_gpuleak.adapters.bulk import hold_many, read_many, storage_many
 from pytest_gpuleak.heap.classes import is_kind_of
 from pytest_gpuleak.model.readings import ArrayReading
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
     from contextlib import AbstractContextManager
 
-    from pytest_gpuleak.adapters.protocol import ArrayFramework, OriginLog, StorageHandle
+    from pytest_gpuleak.adapters.protocol import ArrayFramework, MemoryRange, OriginLog, StorageHandle
     from pytest_gpuleak.model.findings import Origin
 
     GuardMaker = Callable[[str], AbstractContextManager[Any]]
@@ -67,6 +67,13 @@ class GuardedArrays:
             return _checked_or_none(self._framework.read(array), array)
         return None
 
+    def storage_many(self, arrays: Sequence[object]) -> list[int]:
+        """Return the storage key of each array. Guard the arrays one by one only if the call for all of them fails."""
+        with contextlib.suppress(Exception):
+            if self._is_ours:
+                return storage_many(self._framework, arrays)
+        return [self.storage(array) for array in arrays]
+
     def hold(self, array: object) -> StorageHandle:
         """Return a weak handle on the memory; where the framework fails, on the array itself."""
         with self._guard("hold"):
@@ -109,6 +116,13 @@ class GuardedArrays:
         with self._guard("parts"):
             return {whole(identity, "ids") for identity in parts_of(arrays)}
         return set()
+
+    def memory(self, array: object) -> MemoryRange | None:
+        """Return where the array's memory is; None unless it is an array of the plugin's own frameworks."""
+        find = getattr(self._framework, "memory", None) if self._is_ours else None
+        with contextlib.suppress(Exception):
+            return None if find is None else cast("MemoryRange | None", find(array))
+        return None
 
     def storage_users(self, array: object) -> int | None:
         """Return how many share the array's memory; None where the framework fails."""
@@ -197,6 +211,7 @@ def _checked(reading: Any, array: object) -> ArrayReading:
         storage=whole(reading.storage, "a number"),
         storage_bytes=whole(reading.storage_bytes, "a number of bytes, 0 or more", least=0),
         shards=_checked_shards(reading.shards),
+        pending=getattr(reading, "pending", False) is True,
     )
 
 

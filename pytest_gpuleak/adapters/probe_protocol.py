@@ -30,10 +30,29 @@ class DeviceReading(NamedTuple):
     reserved_peak: int | None = None
 
 
+def total_of(one: DeviceReading, other: DeviceReading) -> DeviceReading:
+    """Add what two allocators have on a device. A figure that one of them does not count is unknown for both.
+
+    Reserved bytes that are not counted are at least the allocated ones, and so are peaks: without the sum, a budget
+    would not see the allocator that counts them.
+    """
+    pairs = list(zip(one, other, strict=True))
+    sums = [None if a is None or b is None else a + b for a, b in pairs]
+    least = (one.allocated, other.allocated)
+    for index, name in enumerate(DeviceReading._fields):
+        if name in ("reserved", "peak", "reserved_peak") and any(value is not None for value in pairs[index]):
+            sums[index] = sum(least[side] if value is None else value for side, value in enumerate(pairs[index]))
+    return DeviceReading(*sums)  # type: ignore[arg-type] # allocated bytes are always counted
+
+
 class DeviceProbe(Protocol):
     """The counters of one framework's devices.
 
     No method may import the framework, initialise a device, or touch a device that the process has not initialised.
+
+    Two attributes are optional. `in_heap`: whether the C heap holds the memory that is counted as reserved; it is then
+    left out of the host's counters, so that it is judged once. `own_allocator`: whether the figures are added to those of
+    a framework that was asked before for the same device; without it they are left out, since both may be the same.
     """
 
     name: str
@@ -74,6 +93,7 @@ class HostProbe(Protocol):
         name: as in `--gpu-leak-host`; gives ``heap_before`` and ``heap_after`` in the report's ``memory.host``.
         judges: whether its growth fails a test; else growth is evidence and a note.
         floor: the probe's measured noise, in bytes a run: smaller growth means nothing.
+        counts_heap: optional; whether it includes what native code takes from ``malloc`` (see `DeviceProbe`).
     """
 
     name: str

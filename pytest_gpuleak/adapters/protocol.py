@@ -21,6 +21,9 @@ OriginLog: TypeAlias = "Mapping[int, Origin]"
 Restore: TypeAlias = "Callable[[], None]"
 """Restores the state that was noted when the function was created."""
 
+MemoryRange: TypeAlias = "tuple[int, int]"
+"""Where memory is: its address, and its size in bytes."""
+
 BACKWARD = 0
 """Log key, of no storage, for the line that last ran a backward pass: gradients have no line of their own."""
 
@@ -44,10 +47,11 @@ class StorageHandle(Protocol):
 class ArrayFramework(Protocol):
     """The arrays of one framework. No method may import it, touch a device, or run code that a user's subclass defines.
 
-    Four methods are optional. `read_many` and `hold_many` take a sequence of arrays and return a list.
+    Six methods are optional. `read_many`, `hold_many` and `storage_many` take a sequence of arrays and return a list.
     `creation_lines(arrays, is_user_file)` returns the user's lines that the arrays themselves know, by id, so that they
     are told without a re-run. `parts(arrays)` returns the ids of the arrays that living arrays have made of themselves
-    and keep in native code: they are not counted. It may walk the heap.
+    and keep in native code: they are not counted. It may walk the heap. `memory(array)` returns the `MemoryRange` that an
+    array shows, or None, by which a DLPack capsule is recognised.
     """
 
     name: str

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from pytest_gpuleak.adapters.cupy.framework import CupyFramework
 from pytest_gpuleak.adapters.frameworks import Frameworks
 from pytest_gpuleak.adapters.jax.framework import JaxFramework
+from pytest_gpuleak.adapters.mlx.framework import MlxFramework
 from pytest_gpuleak.adapters.tensorflow.framework import TensorFlowFramework
 from pytest_gpuleak.adapters.torch.framework import TorchFramework
 
@@ -15,7 +17,13 @@ if TYPE_CHECKING:
     from pytest_gpuleak.adapters.protocol import Framework, PartsLayout, ReferenceFinder
     from pytest_gpuleak.heap.hidden_references import NativeEdgeFinder
 
-FRAMEWORKS: Final[tuple[Callable[[], Framework], ...]] = (TorchFramework, JaxFramework, TensorFlowFramework)
+FRAMEWORKS: Final[tuple[Callable[[], Framework], ...]] = (
+    TorchFramework,
+    CupyFramework,
+    JaxFramework,
+    MlxFramework,
+    TensorFlowFramework,
+)
 """The plugin's frameworks, a factory each. Creating a framework does not import the library."""
 
 
@@ -46,6 +54,13 @@ def own_packages() -> tuple[str, ...]:
 def own_cache_packages() -> tuple[str, ...]:
     """Return the packages whose globals are caches of the plugin's own frameworks."""
     return tuple(package for framework in own_frameworks().members for package in framework.cache_packages)
+
+
+def borrower_finder() -> NativeEdgeFinder:
+    """Return the finder of those to whom arrays lent their memory, such as DLPack capsules: it walks over the heap."""
+    from pytest_gpuleak.adapters.dlpack import LentMemory
+
+    return LentMemory(own_frameworks())
 
 
 def finders() -> list[NativeEdgeFinder]:

@@ -6,7 +6,7 @@ from collections import Counter
 from itertools import chain
 from typing import TYPE_CHECKING, Final
 
-from pytest_gpuleak.adapters.registry import finders
+from pytest_gpuleak.adapters.registry import borrower_finder, finders
 from pytest_gpuleak.explain.unaccounted import Hidden, owner_counter
 from pytest_gpuleak.heap import safe_access
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from pytest_gpuleak.explain.cuts import Cut
     from pytest_gpuleak.explain.reference_graph import Graph
     from pytest_gpuleak.explain.roots.roots import Roots
-    from pytest_gpuleak.heap.hidden_references import Link
+    from pytest_gpuleak.heap.hidden_references import Link, NativeEdgeFinder
     from pytest_gpuleak.heap.referrers import Deadline
 
 MAX_ROUNDS: Final = 8
@@ -95,7 +95,11 @@ class NativeReferences:
             links += natives.links(hidden.by_native, hidden.unheld, self._known, self._deadline)
         if not links and not self._heap_walked:
             self._heap_walked = True
-            links = self._walk_heap(tuple(hidden.by_reference.values()))
+            links = self._walk_heap(tuple(hidden.by_reference.values()), finders())
+            if not links:
+                # What lent its memory has owners in native code that are told by its address alone.
+                lenders = hidden.by_native | hidden.by_reference
+                links = self._walk_heap(tuple(lenders.values()), [borrower_finder()])
         return self._take_in(links), bool(links)
 
     def leave_out_heap(self) -> None:
@@ -118,12 +122,12 @@ class NativeReferences:
         """Describe what native code uses an object for that it alone holds; empty if unknown."""
         return next(filter(None, (framework.root_of(value) for framework in self._frameworks)), "")
 
-    def _walk_heap(self, wanted: Sequence[object]) -> list[Link]:
+    def _walk_heap(self, wanted: Sequence[object], finders: Sequence[NativeEdgeFinder]) -> list[Link]:
         """Return links that only a walk over the whole heap shows. It is expensive, so it comes last."""
         links: list[Link] = []
         if wanted:
             local_values = self._roots.local_values()
-            for finder in finders():
+            for finder in finders:
                 links.extend(finder.find(wanted, local_values, self._deadline))
         return [link for link in links if (id(link.parent), id(link.child)) not in self._known]
 

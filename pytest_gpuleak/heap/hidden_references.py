@@ -2,7 +2,7 @@
 
 The frameworks are asked first, in rounds (`ReferenceFinder`). Without an answer, the finders, which walk over the whole
 heap, are asked once a search for objects with unaccounted references; the search goes on from the containers they name.
-Some references stay unseen: a DLPack capsule (``numpy.from_dlpack(tensor)``) holds a tensor in an opaque C structure.
+Memory that was lent through an opaque C structure (DLPack) is recognised by its address (`adapters.dlpack`).
 """
 
 from __future__ import annotations

@@ -14,6 +14,10 @@ OUTSIDE_FLOOR = 2 * 1024 * 1024
 """Smallest growth of `OUTSIDE` that is judged, in bytes: the driver hands out pages of 2 MiB."""
 
 
+NOT_EVALUATED = ", not evaluated"
+"""End of `ArrayReading.dtype` of an array that is `pending`."""
+
+
 class ProbeUnavailable(Exception):  # noqa: N818 - a state to be told in the header, no error
     """A probe cannot read anything on this machine. The text says why, in a few words for the run's header."""
 
@@ -27,6 +31,7 @@ class ArrayReading(NamedTuple):
         storage: key of the memory behind it: equal for arrays that share it, while it lives.
         storage_bytes: bytes of that memory.
         shards: for memory on several devices, the bytes on each by its name; empty for memory in one place.
+        pending: whether the elements are still to be computed. Native code then keeps the inputs of the computation.
     """
 
     identity: int
@@ -37,6 +42,7 @@ class ArrayReading(NamedTuple):
     storage: int
     storage_bytes: int
     shards: tuple[tuple[str, int], ...] = ()
+    pending: bool = False
 
     def places(self) -> tuple[tuple[str, int], ...]:
         """Return the bytes by device as counters include them: parts of the host's memory are one device."""

@@ -18,7 +18,7 @@ from pytest_gpuleak.engine.judge.counters import (
     suspects,
 )
 from pytest_gpuleak.model.evidence import Evidence, Survivor
-from pytest_gpuleak.model.findings import Autograd, Contribution, Finding, Origin
+from pytest_gpuleak.model.findings import Autograd, Contribution, Finding, Holder, Origin
 from pytest_gpuleak.model.policy import Policy
 from pytest_gpuleak.model.readings import HOST, ArrayReading, Growth
 
@@ -131,6 +131,20 @@ def test_what_a_graph_retains_is_its_own_finding_s() -> None:
     evidence = Evidence(survivors("cuda:0", 0, 1, size=4), (frozenset({0}), frozenset({0, 1})))
     evidence = dataclasses.replace(evidence, graphs={("cuda:0", "", ""): Autograd(3, 2, MIB)})
     assert judge(device_runs(MIB + 4, MIB + 4), evidence) == ()
+
+
+def test_arrays_that_were_not_evaluated_are_named_for_the_inputs_that_they_keep() -> None:
+    holder = Holder("module", "app.LOSSES", "app.LOSSES[0]")
+    lazy = tuple(
+        one._replace(holder=holder, reading=one.reading._replace(pending=True, storage_bytes=0))
+        for one in survivors("mlx", 0, 1)
+    )
+    runs = [CounterRun(Growth({("mlx", "allocated"): MIB})) for _ in lazy]
+    (found,) = judge(runs, Evidence(lazy, (frozenset({0}), frozenset({0, 1}))))
+    assert (found.kind, found.failed, found.bytes_per_run, found.holder) == ("unattributed", True, MIB, holder)
+    assert "2 are alive" in found.evidence[1]
+    (found,) = judge(runs, Evidence(survivors("mlx", 0, 1, size=4), (frozenset({0}), frozenset({0, 1}))))
+    assert found.holder is None
 
 
 def test_rounding_is_allowed_for_where_requests_are_not_counted() -> None:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import TYPE_CHECKING
 
 import pytest
 
 from pytest_gpuleak.explain.hints import values
 from pytest_gpuleak.explain.hints.order import hint_for
+from pytest_gpuleak.explain.hints.protocol import MAX_HINT_LENGTH
+from pytest_gpuleak.model.readings import NOT_EVALUATED
 from tests.support.leaks import CLOSURE, leak, trail
 
 if TYPE_CHECKING:
@@ -130,3 +133,21 @@ def test_gradients_are_to_be_dropped() -> None:
 )
 def test_another_grad_is_no_gradient(finding: Finding) -> None:
     assert values.gradient(trail(finding)) is None
+
+
+def lazy(finding: Finding) -> Finding:
+    """The finding with arrays that were not evaluated."""
+    arrays = [dataclasses.replace(array, dtype=array.dtype + NOT_EVALUATED) for array in finding.tensors]
+    return dataclasses.replace(finding, tensors=tuple(arrays))
+
+
+def test_lazy_arrays_are_to_be_evaluated_before_they_are_kept() -> None:
+    hint = hint_for(lazy(leak("app.LOSSES", ("[0]", "list"))))
+    assert hint is not None
+    assert hint.startswith("`app.LOSSES` keeps arrays that were never evaluated")
+    assert "`mx.eval()`" in hint
+    long = hint_for(lazy(leak("app." + "LOSSES" * 50, ("[0]", "list"))))
+    assert long is not None
+    assert len(long) <= MAX_HINT_LENGTH
+    for other in (leak("app.LOSSES", ("[0]", "list")), lazy(leak("C++", kind="native", text="C++ -> mlx.core.array"))):
+        assert values.not_evaluated(trail(other)) is None

@@ -4,7 +4,6 @@ import functools
 
 import jax
 import numpy as np
-
 from jaxnet.loop import step, train
 from jaxnet.model import Params, predict
 

@@ -11,6 +11,9 @@ if TYPE_CHECKING:
 class CounterProbe:
     """One counter of the host's memory; `start` sets its reader. `maps`: whether the counter includes memory maps."""
 
+    counts_heap = True
+    """Whether the counter includes what native code takes from ``malloc`` (`DeviceProbe`'s `in_heap`)."""
+
     def __init__(self, *, maps: bool) -> None:
         self.maps = maps
         self._read: Callable[[], int] | None = None

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
     from types import ModuleType
 
-    from pytest_gpuleak.adapters.protocol import OriginLog, StorageHandle
+    from pytest_gpuleak.adapters.protocol import MemoryRange, OriginLog, StorageHandle
     from pytest_gpuleak.model.readings import ArrayReading
 
 
@@ -56,6 +56,11 @@ class TorchArrays:
         """Return a C++ weak reference for each tensor."""
         handles: list[StorageHandle] = self._reading.hold_tensors(arrays)
         return handles
+
+    def memory(self, array: object) -> MemoryRange | None:
+        """Return where the storage's memory is; None without memory, or if only a copy would tell."""
+        found: MemoryRange | None = self._reading.memory_of_tensor(array)
+        return found
 
     def storage_users(self, array: object) -> int | None:
         """Return the storage's reference count: all tensors, and its Python object once code has asked for it."""
@@ -106,6 +111,11 @@ class TorchStorages(TorchArrays):
     def hold_many(self, arrays: Sequence[object]) -> list[StorageHandle]:
         """Return a C++ weak reference for each storage."""
         return [self.hold(array) for array in arrays]
+
+    def memory(self, array: object) -> MemoryRange | None:
+        """Return where the storage's memory is; None without memory."""
+        found: MemoryRange | None = self._reading.memory_of_storage(array)
+        return found
 
     def storage_users(self, array: object) -> int | None:
         """Return how many own the storage, its Python object included."""

@@ -11,7 +11,7 @@ from pytest_gpuleak.model.readings import ArrayReading
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from pytest_gpuleak.adapters.protocol import StorageHandle
+    from pytest_gpuleak.adapters.protocol import MemoryRange, StorageHandle
 
 _class_dict: Callable[[type], dict[str, Any]] = vars(type)["__dict__"].__get__
 
@@ -120,6 +120,22 @@ def users_of_storage(array: object) -> int | None:
             return int(torch._C._storage_Use_Count(key)) - 1
         except (AttributeError, NotImplementedError, RuntimeError):
             return None
+
+
+def memory_of_tensor(array: object) -> MemoryRange | None:
+    """Return where the storage of a tensor that owns memory is; None for a copy-on-write tensor, which would copy."""
+    torch = torch_lookup.loaded_torch()
+    with torch._C.DisableTorchFunction(), torch._C._DisableTorchDispatch():
+        if _read(torch, array, _Texts()) is None or torch._C._is_cow_tensor(array):
+            return None
+        return memory_of_storage(torch._C.TensorBase.untyped_storage(array))
+
+
+def memory_of_storage(storage: Any) -> MemoryRange | None:
+    """Return where a storage's memory is; None without memory. Raises torch's error for an invalid storage."""
+    base = torch_lookup.loaded_torch()._C.StorageBase
+    start = int(base.data_ptr(storage))
+    return (start, int(base.nbytes(storage))) if start else None
 
 
 def storage_address(storage: object) -> int:

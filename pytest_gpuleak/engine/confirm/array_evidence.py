@@ -7,7 +7,14 @@ from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
 from pytest_gpuleak.adapters.arrays import array_types, framework_of, select_arrays
-from pytest_gpuleak.adapters.bulk import hold_arrays, lines_of_arrays, parts_of_arrays, read_arrays, storages_of
+from pytest_gpuleak.adapters.bulk import (
+    hold_arrays,
+    lines_of_arrays,
+    parts_of_arrays,
+    read_arrays,
+    read_united,
+    storages_of,
+)
 from pytest_gpuleak.adapters.storages import SharedStorages, is_storage
 from pytest_gpuleak.engine.confirm.survivors import Leftover, Recognised, Survivors
 from pytest_gpuleak.engine.settle.steps import Settling, has_weak_references, steps_that_can_release
@@ -101,7 +108,7 @@ class ArrayEvidence:
             threaded: whether another thread ran when the arrays were searched for.
             decide: tells whether what stays after the cheap steps is no suspect.
         """
-        readings = read_arrays(arrays, self._frameworks)
+        readings = read_united(arrays, self._frameworks)
         shared = SharedStorages(arrays, self._natives.storages)
         arrays[:] = [array for array in arrays if id(array) in readings]
         # In most suites a young collection frees all: hold only what stays. An array without weak references cannot be

@@ -187,12 +187,13 @@ class CounterWatch:
         first_used = frozenset(device for device, _ in self._after) - devices - self._met - {HOST}
         reserved = {device: size for (device, metric), size in self._after.items() if metric == "reserved"}
         in_use = {device: size for (device, metric), size in growth.items() if metric == UNACCOUNTED}
-        if self._outside is None:
-            from pytest_gpuleak.engine.detect.outside_torch import OutsideTorch  # most runs use no device
+        if in_use:
+            if self._outside is None:
+                from pytest_gpuleak.engine.detect.outside_torch import OutsideTorch  # most runs use no device
 
-            self._outside = OutsideTorch(self._processes)
-        for device, size in self._outside.growth(in_use, reserved, first_used).items():
-            growth[device, OUTSIDE] = size
+                self._outside = OutsideTorch(self._processes)
+            for device, size in self._outside.growth(in_use, reserved, first_used).items():
+                growth[device, OUTSIDE] = size
         return Growth(growth, first_used, imported)
 
     def _added(self, before: Mapping[Key, int], after: Mapping[Key, int]) -> dict[Key, int]:
@@ -256,6 +257,8 @@ class CounterWatch:
     def read(self, *, brief: bool = False, host: Mapping[Key, int] = NOTHING) -> dict[Key, int]:
         """Read every counter, except readings in `host` that are still valid. Never raises. For `brief` see `end`."""
         found: dict[Key, int] = {}
+        first: dict[str, tuple[DeviceProbe, DeviceReading]] = {}
+        in_heap = 0
         for probe in tuple(self._devices):
             try:
                 readings = probe.read()
@@ -263,19 +266,31 @@ class CounterWatch:
                 self._drop(probe, f"failed: {type(error).__name__}: {error}")
                 continue
             for device, reading in readings.items():
-                if (device, COUNTED[0]) in found:
+                if device not in first:
+                    first[device] = probe, reading
+                elif getattr(probe, "own_allocator", False):
+                    from pytest_gpuleak.adapters.probe_protocol import total_of
+
+                    first[device] = first[device][0], total_of(first[device][1], reading)
+                else:
                     self.tell(f"{device} of {probe.name} not watched: another framework counts its memory too")
                     continue
-                found.update(_counters(device, reading))
-                self._read_use(probe, device, reading, found)
+                if getattr(probe, "in_heap", False):
+                    in_heap += reading.allocated if reading.reserved is None else reading.reserved
             for device, why in probe.absent.items():
                 self.tell(f"{device} not watched: {why}")
+        for device, (probe, reading) in first.items():
+            found.update(_counters(device, reading))
+            self._read_use(probe, device, reading, found)
         for one in tuple(self._host):
             key = HOST, one.name
             try:
                 found[key] = host[key] if key in host else one.read_briefly() if brief else one.read()
             except Exception as error:  # noqa: BLE001 - as above
                 self._drop(one, f"failed: {type(error).__name__}: {error}")
+            else:
+                if in_heap and key not in host and getattr(one, "counts_heap", False):
+                    found[key] -= in_heap  # it is judged as a device's
         return found
 
     def _read_use(self, probe: DeviceProbe, device: str, reading: DeviceReading, found: dict[Key, int]) -> None:

@@ -117,6 +117,7 @@ class PeakMeter:
 
     def _read(self, *, restart: bool = False) -> dict[tuple[str, str], tuple[int, int | None]]:
         found: dict[tuple[str, str], tuple[int, int | None]] = {}
+        met: dict[str, DeviceReading] = {}
         for probe in self._probes:
             if probe in self._failed:
                 continue
@@ -132,8 +133,14 @@ class PeakMeter:
                     self.fault = " ".join(f"{type(error).__name__}: {error}".split())[:200]
                 continue
             for device, reading in readings.items():
-                if (device, METRICS[0]) not in found:  # otherwise another framework uses it too, and was asked first
-                    found.update(_counters(device, reading))
+                if device not in met:
+                    met[device] = reading
+                elif getattr(probe, "own_allocator", False):
+                    from pytest_gpuleak.adapters.probe_protocol import total_of
+
+                    met[device] = total_of(met[device], reading)
+        for device, reading in met.items():
+            found.update(_counters(device, reading))
         return found
 
 

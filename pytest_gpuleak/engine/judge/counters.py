@@ -152,7 +152,14 @@ def _judge_device(device: str, runs: Sequence[CounterRun], evidence: Evidence, p
         return None
     blocks = runs[-1].blocks.get(device, ())
     holder = next((part.holder for part in blocks if part.holder is not None), None)
+    pending = [
+        survivor for survivor in evidence.survivors if survivor.reading.pending and survivor.reading.device == device
+    ]
     lines = [_counted(device, runs)]
+    if holder is None and pending:
+        # Of native references to inputs nothing is known but that these arrays have them.
+        holder = next((survivor.holder for survivor in pending if survivor.holder is not None), None)
+        lines.append(f"arrays that were not evaluated keep the inputs of their computation: {len(pending)} are alive")
     if explained(evidence, device, 0):
         lines.append(f"of these, tensors that Python sees hold {format_bytes(explained(evidence, device, 0))}")
     if device in runs[0].growth.first_used:

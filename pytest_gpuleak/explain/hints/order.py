@@ -68,6 +68,7 @@ ORDER: Final[tuple[Inspector, ...]] = (
     jax.jitted_closure,
     jax.kept_pullback,
     values.autograd_graph,
+    values.not_evaluated,
     values.view_of_large_storage,
     # How it came to be kept.
     caches.cached_results,

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from pytest_gpuleak.explain.edge_to_edit import OF_FRAMEWORKS
 from pytest_gpuleak.explain.hints.trail import code
+from pytest_gpuleak.model.readings import NOT_EVALUATED
 
 if TYPE_CHECKING:
     from pytest_gpuleak.explain.hints.trail import Trail
@@ -82,6 +83,16 @@ def autograd_graph(trail: Trail) -> str | None:
     return f"{place} keeps a result with its autograd graph, and with it every tensor that the graph saved: store {remedy}."
 
 
+def not_evaluated(trail: Trail) -> str | None:
+    """Recognise lazy arrays: MLX computes an array when its values are asked for, and keeps the inputs until then."""
+    if not any(array.dtype.endswith(NOT_EVALUATED) for array in trail.finding.tensors) or not trail.named:
+        return None
+    return (
+        f"{_capitalised(trail.owner(0))} keeps arrays that were never evaluated, and with them the inputs of their "
+        "computation: call `mx.eval()` on them before they are stored, or store their `.item()`."
+    )
+
+
 def view_of_large_storage(trail: Trail) -> str | None:
     """Recognise a small view that keeps the whole storage behind it."""
     behind = trail.edge(len(trail.steps) - 1) == "._base"
@@ -116,4 +127,8 @@ def _place(trail: Trail, end: int) -> str | None:
     place = (
         trail.owner(0) if trail.finding.count > 1 else trail.container_of(end) if not in_cache else trail.owner(end - 1)
     )
-    return place[:1].upper() + place[1:]
+    return _capitalised(place)
+
+
+def _capitalised(text: str) -> str:
+    return text[:1].upper() + text[1:]

@@ -247,7 +247,7 @@ def test_new_backends_are_met(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("stand_in", [None, "text", types.SimpleNamespace(ArrayImpl=int), types.ModuleType("array")])
 def test_a_stand_in_for_jax_is_none(monkeypatch: pytest.MonkeyPatch, stand_in: object) -> None:
     monkeypatch.setattr(jax_lookup, "LOOKUP", JaxLookup())
-    monkeypatch.setitem(sys.modules, "jax._src.array", stand_in)  # type: ignore[arg-type]
+    monkeypatch.setitem(sys.modules, "jax._src.array", stand_in)
     assert JaxArrays().array_type() is None
     assert JaxTracers().array_type() is None
 

@@ -1,0 +1,65 @@
+"""Register CuPy with the plugin. Each member imports its code on the first call: most suites do not use CuPy."""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+from pytest_gpuleak.adapters.cupy.arrays import CupyArrays
+from pytest_gpuleak.adapters.late_devices import LateDevices
+from pytest_gpuleak.adapters.protocol import Framework
+from pytest_gpuleak.heap import safe_access
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Sequence
+
+    from pytest_gpuleak.adapters.probe_protocol import DeviceProbe
+    from pytest_gpuleak.adapters.protocol import Restore, SettleStep
+
+
+def _make_devices() -> DeviceProbe:
+    from pytest_gpuleak.adapters.cupy.devices import CupyDevices
+
+    return CupyDevices()
+
+
+class CupyFramework(Framework):
+    """The CuPy that the tests have imported."""
+
+    name = package = "cupy"
+
+    def __init__(self) -> None:
+        self.arrays = CupyArrays()
+
+    @cached_property
+    def devices(self) -> LateDevices:
+        """Return the probe of the memory pools."""
+        return LateDevices("cupy", "cupy", _make_devices)
+
+    def version(self) -> str | None:
+        """Return CuPy's version; None until it is imported."""
+        return safe_access.plain_text(safe_access.loaded("cupy", "__version__"))
+
+    def release_cache(self, kinds: Collection[str]) -> list[str]:
+        """Free the blocks that the memory pools of used devices keep."""
+        if "cuda" not in kinds or safe_access.loaded("cupy", "cuda") is None:
+            return []
+        from pytest_gpuleak.adapters.cupy.pools import free_blocks
+
+        return ["cuda"] if free_blocks() else []
+
+    def settle_steps(self) -> Sequence[SettleStep]:
+        """Return the steps for the devices that CuPy has used; none before."""
+        if safe_access.loaded("cupy", "cuda") is None:
+            return ()
+        from pytest_gpuleak.adapters.cupy.settle_steps import device_steps
+
+        return device_steps()
+
+    def keep_states(self) -> Sequence[Restore]:
+        """Put the devices' random generators aside; return the function that brings them back."""
+        if safe_access.loaded("cupy", "random") is None:
+            return ()
+        from pytest_gpuleak.adapters.cupy.random_states import keep_random_states
+
+        return keep_random_states()

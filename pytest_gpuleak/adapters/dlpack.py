@@ -1,0 +1,213 @@
+"""Find who keeps an array through DLPack, by the address of its memory.
+
+A capsule (``tensor.__dlpack__()``) and what was made of one (``numpy.from_dlpack(tensor)``) hold the array in a C
+structure, which the collector cannot look into. The structure states where the memory is (dlpack.h).
+"""
+
+from __future__ import annotations
+
+import bisect
+import ctypes
+from functools import cache
+from itertools import filterfalse
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from pytest_gpuleak.adapters.arrays import array_types, framework_of
+from pytest_gpuleak.heap import safe_access
+from pytest_gpuleak.heap.classes import is_kind_of
+from pytest_gpuleak.heap.hidden_references import Descent, Link, visible_objects
+from pytest_gpuleak.heap.library_types import extension_class
+from pytest_gpuleak.heap.referrers import get_referents, is_tracked, untouchable_modules
+from pytest_gpuleak.heap.type_sieve import TypeSieve
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from pytest_gpuleak.adapters.frameworks import Frameworks
+    from pytest_gpuleak.adapters.protocol import ArrayFramework, MemoryRange
+    from pytest_gpuleak.heap.referrers import Deadline
+
+_MAX_BASES: Final = 16
+
+EDGE: Final = " (memory)"
+"""How the reference from a capsule to the array is written: no Python expression leads through a capsule."""
+
+_NAMES: Final = {b"dltensor": 0, b"dltensor_versioned": 32}
+"""Names of unused capsules, and where their DLTensor begins: behind version, context, deleter and flags, if any.
+
+The name of a used capsule begins with ``used_``; its structure is freed by whoever used it.
+"""
+
+
+class _DLTensor(ctypes.Structure):
+    """The structure of that name, the same in all versions of dlpack.h up to 1."""
+
+    _fields_ = (
+        ("data", ctypes.c_void_p),
+        ("device_type", ctypes.c_int32),
+        ("device_id", ctypes.c_int32),
+        ("ndim", ctypes.c_int32),
+        ("dtype", ctypes.c_uint32),
+        ("shape", ctypes.c_void_p),
+        ("strides", ctypes.c_void_p),
+        ("byte_offset", ctypes.c_uint64),
+    )
+
+
+class LentMemory:
+    """Finds capsules, arrays over capsules, and other frameworks' arrays, whose memory is a wanted array's."""
+
+    def __init__(self, frameworks: Frameworks) -> None:
+        self._frameworks = frameworks
+
+    def find(self, orphans: Sequence[object], extra: Sequence[object], deadline: Deadline) -> list[Link]:
+        """Return links to those of `orphans` that are arrays (see `NativeEdgeFinder`)."""
+        wanted = _Wanted(orphans, self._frameworks.arrays)
+        if not wanted.ranges:
+            return []
+        # A storage object refers to its memory, and keeps no array.
+        storages = self._frameworks.storages
+        borrowers = _Borrowers([one for one in self._frameworks.arrays if one not in storages], wanted)
+        sieve = TypeSieve(lambda kind: kind is dict or kind is tuple or borrowers.is_borrower_type(kind))
+        descent = Descent(borrowers.is_borrower, borrowers.leads_to_wanted, _may_hide, sieve, deadline)
+        own = {id(orphans), id(extra), *untouchable_modules()}
+        inside = get_referents(*(value for value in extra if id(value) not in own))
+        for values in visible_objects([*extra, *inside], own, deadline):
+            picked = sieve.pick(values)
+            for value in filter(borrowers.is_borrower, picked):
+                borrowers.leads_to_wanted(value)
+            descent.enter(filter(_may_hide, filterfalse(is_tracked, picked)))
+        return borrowers.links + descent.links
+
+
+class _Block(NamedTuple):
+    start: int
+    end: int
+    array: object
+    framework: ArrayFramework
+
+
+class _Wanted:
+    """The arrays that are searched for, by the memory that each shows."""
+
+    def __init__(self, orphans: Sequence[object], arrays: Sequence[ArrayFramework]) -> None:
+        types = array_types(arrays)
+        self.ranges: list[_Block] = []
+        for value in orphans:
+            if any(is_kind_of(type(value), kind) for kind in types):
+                framework = framework_of(value, arrays)
+                memory = memory_of(value, framework)
+                if memory is not None and memory[1]:
+                    self.ranges.append(_Block(memory[0], memory[0] + memory[1], value, framework))
+        self.ranges.sort(key=lambda block: block.start)
+        self._starts = [block.start for block in self.ranges]
+        self._longest = max((block.end - block.start for block in self.ranges), default=0)
+
+    def at(self, address: int) -> list[_Block]:
+        """Return the arrays whose memory has this address."""
+        first = bisect.bisect_right(self._starts, address - self._longest)
+        last = bisect.bisect_right(self._starts, address)
+        return [block for block in self.ranges[max(first - 1, 0) : last] if block.start <= address < block.end]
+
+
+class _Borrowers:
+    """Follows objects that may have borrowed memory to the wanted arrays; collects the `links` found."""
+
+    def __init__(self, arrays: Sequence[ArrayFramework], wanted: _Wanted) -> None:
+        self.links: list[Link] = []
+        self._arrays = arrays
+        self._types = array_types(arrays)
+        self._wanted = wanted
+        self._ids = {id(block.array) for block in wanted.ranges}
+        self._numpy = extension_class("numpy", "ndarray")
+        self._capsule = _capsule_functions().kind
+        self._linked: set[int] = set()
+
+    def is_borrower_type(self, kind: type) -> bool:
+        return (
+            kind is self._capsule
+            or (self._numpy is not None and is_kind_of(kind, self._numpy))
+            or any(is_kind_of(kind, base) for base in self._types)
+        )
+
+    def is_borrower(self, value: object) -> bool:
+        return self.is_borrower_type(type(value))
+
+    def leads_to_wanted(self, value: object) -> bool:
+        """Add the links from an object to the arrays whose memory it has; return whether there are any."""
+        if id(value) in self._linked:
+            return True
+        found = self._lent_to(value)
+        for block in found:
+            self.links.append(Link(value, block.array, EDGE))
+        if found:
+            self._linked.add(id(value))
+        return bool(found)
+
+    def _lent_to(self, value: object) -> list[_Block]:
+        if id(value) in self._ids:
+            return []
+        if type(value) is self._capsule:
+            address = capsule_address(value)
+        elif self._numpy is not None and is_kind_of(type(value), self._numpy):
+            address = self._array_address(value)
+        else:
+            framework = framework_of(value, self._arrays)
+            memory = memory_of(value, framework)
+            # Arrays of one framework that share memory refer to it, and not to each other.
+            return [] if memory is None else [b for b in self._wanted.at(memory[0]) if b.framework is not framework]
+        return [] if address is None else self._wanted.at(address)
+
+    def _array_address(self, array: object) -> int | None:
+        """Return where the memory of a NumPy array over a capsule begins; None for any other array."""
+        assert self._numpy is not None
+        base: object = array
+        for _ in range(_MAX_BASES):
+            base = safe_access.slot(base, self._numpy, "base")
+            if type(base) is self._capsule:
+                interface = safe_access.slot(array, self._numpy, "__array_interface__")
+                return int(interface["data"][0]) if type(interface) is dict else None
+            if not is_kind_of(type(base), self._numpy):
+                return None
+        return None
+
+
+class _CapsuleFunctions(NamedTuple):
+    kind: type
+    name: Callable[[object], bytes | None]
+    pointer: Callable[[object, bytes], int | None]
+
+
+@cache
+def _capsule_functions() -> _CapsuleFunctions:
+    import datetime
+
+    name, pointer = ctypes.pythonapi.PyCapsule_GetName, ctypes.pythonapi.PyCapsule_GetPointer
+    name.argtypes, name.restype = [ctypes.py_object], ctypes.c_char_p
+    pointer.argtypes, pointer.restype = [ctypes.py_object, ctypes.c_char_p], ctypes.c_void_p
+    return _CapsuleFunctions(type(datetime.datetime_CAPI), name, pointer)
+
+
+def capsule_address(capsule: object) -> int | None:
+    """Return where the memory of an unused DLPack capsule begins; None for any other capsule."""
+    functions = _capsule_functions()
+    name = functions.name(capsule)
+    offset = _NAMES.get(name or b"")
+    start = None if offset is None or name is None else functions.pointer(capsule, name)
+    if start is None or offset is None:
+        return None
+    tensor = _DLTensor.from_address(start + offset)
+    return int(tensor.data or 0) + int(tensor.byte_offset)
+
+
+def memory_of(array: object, framework: ArrayFramework) -> MemoryRange | None:
+    """Return where an array's memory is; None where its framework cannot tell."""
+    ask: Any = getattr(framework, "memory", None)
+    try:
+        return None if ask is None else ask(array)
+    except Exception:  # noqa: BLE001 - an array whose memory cannot be told is kept by no capsule that is known
+        return None
+
+
+def _may_hide(value: object) -> bool:
+    return (type(value) is dict or type(value) is tuple) and not is_tracked(value)

@@ -1,0 +1,45 @@
+"""Find a class of a framework once the tests have imported it, at the cost of one look into `sys.modules`."""
+
+from __future__ import annotations
+
+import sys
+import weakref
+from typing import TYPE_CHECKING
+
+from pytest_gpuleak.heap import safe_access
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+class LateClass:
+    """The first of `names` that is a class in `module`, an extension module, which is never imported here.
+
+    What was found stays known when a test removes the module from `sys.modules` or puts a mock in its place: arrays of
+    the class are alive all the same. The class of an extension module lives as long as the process.
+    """
+
+    def __init__(self, module: str, *names: str) -> None:
+        self._name = module
+        self._names = names
+        self._module: Callable[[], object] = _nothing
+        self._found: type | None = None
+
+    def get(self) -> type | None:
+        """Return the class; None until its module is imported."""
+        module = sys.modules.get(self._name)
+        if module is not self._module():
+            self._look_up(module)
+        return self._found
+
+    def _look_up(self, module: object) -> None:
+        namespace = safe_access.module_dict(module) or {}
+        for name in self._names:
+            found = namespace.get(name)
+            if safe_access.is_a(found, type):
+                self._found, self._module = found, weakref.ref(module)
+                return
+
+
+def _nothing() -> None:
+    return None

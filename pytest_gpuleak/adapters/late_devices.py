@@ -1,0 +1,65 @@
+"""Load the probe of a framework's devices once the tests have imported the framework: most suites have one framework."""
+
+from __future__ import annotations
+
+import sys
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from pytest_gpuleak.adapters.probe_protocol import DeviceProbe, DeviceReading
+
+_NO_REASONS: Final[Mapping[str, str]] = MappingProxyType({})
+
+
+class LateDevices:
+    """A device probe that `make` creates with the first reading after `module` is in `sys.modules`.
+
+    Attributes:
+        idle: whether the last `read` found no device in use.
+    """
+
+    own_allocator = True
+
+    def __init__(self, name: str, module: str, make: Callable[[], DeviceProbe]) -> None:
+        self.name = name
+        self._module = module
+        self._make = make
+        self._probe: DeviceProbe | None = None
+        self.idle = True
+
+    @property
+    def absent(self) -> Mapping[str, str]:
+        """Return why devices had no readings."""
+        return _NO_REASONS if self._probe is None else self._probe.absent
+
+    @property
+    def in_heap(self) -> bool:
+        """Return whether the C heap holds the memory that is counted (`DeviceProbe`)."""
+        return bool(getattr(self._probe, "in_heap", False))
+
+    def read(self) -> dict[str, DeviceReading]:
+        """Return the readings of the devices in use; none before the framework is imported."""
+        if self._probe is None:
+            if self._module not in sys.modules:
+                return {}
+            self._probe = self._make()
+        readings = self._probe.read()
+        self.idle = self._probe.idle
+        return readings
+
+    def used(self, device: str) -> int | None:
+        """Return the bytes of a device that all processes use."""
+        return None if self._probe is None else self._probe.used(device)
+
+    def begin_peaks(self) -> None:
+        """Restart the peaks."""
+        if self._probe is not None:
+            self._probe.begin_peaks()
+
+    def stop(self) -> None:
+        """Stop the probe."""
+        if self._probe is not None:
+            self._probe.stop()

@@ -1,0 +1,46 @@
+"""Tell where the memory of an MLX array is, by the buffer protocol."""
+
+from __future__ import annotations
+
+import ctypes
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from pytest_gpuleak.adapters.protocol import MemoryRange
+
+_FULL_READ_ONLY: Final = 0x011C
+"""A request for memory of any layout, which need not be writable (Include/cpython/object.h, PyBUF_FULL_RO)."""
+
+
+class _Buffer(ctypes.Structure):
+    """``Py_buffer``, the same in all versions of Python (Include/cpython/object.h)."""
+
+    _fields_ = (
+        ("buf", ctypes.c_void_p),
+        ("obj", ctypes.c_void_p),
+        ("len", ctypes.c_ssize_t),
+        ("itemsize", ctypes.c_ssize_t),
+        ("readonly", ctypes.c_int),
+        ("ndim", ctypes.c_int),
+        ("format", ctypes.c_char_p),
+        ("shape", ctypes.c_void_p),
+        ("strides", ctypes.c_void_p),
+        ("suboffsets", ctypes.c_void_p),
+        ("internal", ctypes.c_void_p),
+    )
+
+
+def memory_of(array: object) -> MemoryRange | None:
+    """Return address and bytes of an evaluated array's elements; None where Python has no such type of elements."""
+    buffer = _Buffer()
+    get, release = ctypes.pythonapi.PyObject_GetBuffer, ctypes.pythonapi.PyBuffer_Release
+    get.argtypes = [ctypes.py_object, ctypes.POINTER(_Buffer), ctypes.c_int]
+    release.argtypes, release.restype = [ctypes.POINTER(_Buffer)], None
+    try:
+        get(array, ctypes.byref(buffer), _FULL_READ_ONLY)
+    except Exception:  # noqa: BLE001 - bfloat16, for example
+        return None
+    try:
+        return (buffer.buf, buffer.len) if buffer.buf else None
+    finally:
+        release(ctypes.byref(buffer))

@@ -1,0 +1,93 @@
+"""Read the counters of MLX's allocator, and what settles it. MLX has one pool of memory for all of its devices."""
+
+from __future__ import annotations
+
+import dataclasses
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Final
+
+from pytest_gpuleak.adapters.mlx.native import CheckedFunctions, call
+from pytest_gpuleak.adapters.mlx.reading import DEVICE
+from pytest_gpuleak.adapters.probe_protocol import DeviceReading
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from pytest_gpuleak.adapters.protocol import SettleStep
+
+_CORE: Final = "mlx.core"
+_BACKENDS: Final = ("mlx.core.metal", "mlx.core.cuda")
+"""Modules of the backends with an allocator of their own; without either, memory comes from ``malloc``."""
+
+
+class MlxDevices:
+    """The counters: active memory, which lazy graphs hold as well, and with the cache what is reserved.
+
+    Attributes:
+        idle: whether the last `read` found that no memory was ever handed out.
+    """
+
+    name = "mlx"
+    absent: Mapping[str, str] = MappingProxyType({})
+
+    def __init__(self) -> None:
+        self.idle = True
+        self._figures = CheckedFunctions(_CORE, "get_active_memory", "get_cache_memory", "get_peak_memory")
+        self._peak_before = 0
+        self._in_heap: bool | None = None
+
+    @property
+    def in_heap(self) -> bool:
+        """Return whether the memory comes from ``malloc``: MLX has neither Metal nor CUDA here."""
+        if self._in_heap is None:
+            self._in_heap = not any(call(module, "is_available") for module in _BACKENDS)
+        return self._in_heap
+
+    def read(self) -> dict[str, DeviceReading]:
+        """Return the reading of the allocator; none before it has handed out memory."""
+        figures = self._figures.call()
+        if figures is None or (self.idle and not any(figures)):
+            return {}
+        active, cached, peak = figures
+        self.idle = False
+        # Without a reset, which the user's code would see, a peak below an earlier one is not known.
+        known = peak if peak > self._peak_before else None
+        return {DEVICE: DeviceReading(active, reserved=active + cached, peak=known)}
+
+    def used(self, device: str) -> int | None:
+        """Return None: MLX cannot tell what other processes use."""
+        del device
+        return None
+
+    def begin_peaks(self) -> None:
+        """Note the peak so far: a higher one is a later one."""
+        self._peak_before = call(_CORE, "get_peak_memory") or 0
+
+    def stop(self) -> None:
+        """Do nothing: nothing was changed."""
+
+
+@dataclasses.dataclass(frozen=True)
+class WaitForMlx:
+    """Wait for what was dispatched (``mx.async_eval``): its inputs are freed then."""
+
+    what: str = "waiting for MLX"
+    collects: bool = False
+
+    def steps(self) -> Iterator[None]:
+        """Wait once."""
+        call(_CORE, "synchronize")
+        yield
+
+
+def device_steps() -> Sequence[SettleStep]:
+    """Return the steps; none before MLX has handed out memory, since waiting would start its threads."""
+    return (WaitForMlx(),) if call(_CORE, "get_peak_memory") else ()
+
+
+def clear_cache() -> bool:
+    """Free the cached buffers; tell whether there were any."""
+    if not call(_CORE, "get_cache_memory"):
+        return False
+    call(_CORE, "clear_cache")
+    return True

@@ -1,0 +1,64 @@
+"""Memory that one array lends to another is one storage."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from pytest_gpuleak.adapters.bulk import MOST_COMPARED, read_united
+from pytest_gpuleak.model.readings import ArrayReading
+
+if TYPE_CHECKING:
+    from pytest_gpuleak.adapters.protocol import MemoryRange
+
+
+class Array:
+    """An array that owns the memory which it shows, or says that it does."""
+
+    def __init__(self, start: int, size: int, storage: int, whole: int | None = None) -> None:
+        self.start, self.size, self.storage = start, size, storage
+        self.whole = size if whole is None else whole
+
+
+class Arrays:
+    """Reads `Array`; `tells` whether it knows where the memory is."""
+
+    name = "arrays"
+
+    def __init__(self, *, tells: bool = True) -> None:
+        if tells:
+            self.memory = self._memory
+
+    def array_type(self) -> type:
+        return Array
+
+    def read(self, array: Any) -> ArrayReading | None:
+        return ArrayReading(id(array), (array.size,), "uint8", "cpu", array.size, array.storage, array.whole)
+
+    def _memory(self, array: Any) -> MemoryRange | None:
+        return (array.start, array.size) if array.start else None
+
+
+def storages(*arrays: Array, tells: bool = True) -> list[tuple[int, int]]:
+    reader: Any = Arrays(tells=tells)
+    readings = read_united(arrays, [reader])
+    return [(readings[id(array)].storage, readings[id(array)].storage_bytes) for array in arrays]
+
+
+def test_ranges_that_overlap_are_one_storage() -> None:
+    lender, whole, part, other = Array(100, 50, 1), Array(100, 50, 2), Array(120, 10, 3), Array(150, 8, 4)
+    assert storages(part, whole, other, lender) == [(2, 50), (2, 50), (4, 8), (2, 50)]
+
+
+def test_the_owner_tells_the_size() -> None:
+    assert storages(Array(100, 50, 1, whole=0), Array(100, 50, 2)) == [(1, 50), (1, 50)]
+
+
+def test_storages_that_nothing_is_known_of_stay_apart() -> None:
+    assert storages(Array(100, 50, 1), Array(100, 50, 2), tells=False) == [(1, 50), (2, 50)]
+    assert storages(Array(0, 50, 1), Array(0, 50, 2)) == [(1, 50), (2, 50)]
+    assert storages(Array(100, 50, 1)) == [(1, 50)]
+
+
+def test_of_very_many_arrays_none_is_compared() -> None:
+    found = storages(*(Array(100, 50, index) for index in range(MOST_COMPARED + 1)))
+    assert len(set(found)) == MOST_COMPARED + 1
