@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from pytest_gpuleak.adapters.arrays import array_types
 from pytest_gpuleak.adapters.nvml.driver import LazyNvml
+from pytest_gpuleak.adapters.registry import may_have_untracked_arrays
 from pytest_gpuleak.adapters.storages import are_shared_storages
 from pytest_gpuleak.engine.detect.counters import CounterWatch
 from pytest_gpuleak.engine.detect.epochs import EpochDetector
@@ -180,6 +181,8 @@ def may_have_grown(growth: Growth, policy: Policy) -> bool:
     for (device, metric), size in growth.bytes.items():
         if device == HOST:
             if size >= max(min(policy.retained_bytes, policy.host_bytes), 1) + growth.imported:
+                return True
+            if size > policy.array_bytes + growth.imported and may_have_untracked_arrays():
                 return True
         elif metric == "reserved":
             if policy.reserved_bytes is not None and size >= max(policy.reserved_bytes, 1):

@@ -40,6 +40,10 @@ class SessionKnowledge:
         self.snapshots = snapshots
         self.notes_are_read = notes_are_read
         self._began = perf_counter()
+        self.unexplained_growth_s = 0.0
+        """Seconds of CPU time spent so far on growth of the heap for which no array was found."""
+        self.known_arrays: dict[int, int] = {}
+        """Bytes of the memory behind untracked arrays at the last walk for them, by its key."""
 
     @property
     def elapsed_s(self) -> float:

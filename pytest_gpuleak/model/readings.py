@@ -10,6 +10,9 @@ if TYPE_CHECKING:
 OUTSIDE = "outside"
 """Name of the counter of a process's device memory outside torch's allocator."""
 
+DISK = "disk"
+"""Device of arrays whose memory is a mapped file: the system takes the pages back as it likes."""
+
 OUTSIDE_FLOOR = 2 * 1024 * 1024
 """Smallest growth of `OUTSIDE` that is judged, in bytes: the driver hands out pages of 2 MiB."""
 
@@ -26,6 +29,8 @@ class ArrayReading(NamedTuple):
         bytes: bytes of the elements it shows.
         storage: key of the memory behind it: equal for arrays that share it, while it lives.
         storage_bytes: bytes of that memory.
+        framework: the framework's name where its arrays are not called tensors; else empty.
+        file: the file that the memory is mapped from, if any.
     """
 
     identity: int
@@ -35,6 +40,8 @@ class ArrayReading(NamedTuple):
     bytes: int
     storage: int
     storage_bytes: int
+    framework: str = ""
+    file: str = ""
 
 
 class DeviceSpace(NamedTuple):

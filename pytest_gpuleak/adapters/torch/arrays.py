@@ -47,6 +47,11 @@ class TorchArrays:
         handle: StorageHandle = self._reading.hold_tensor(array)
         return handle
 
+    def address(self, array: object) -> tuple[int, int] | None:
+        """Return where the host's memory behind a tensor begins, and its bytes; None for memory of a device."""
+        found: tuple[int, int] | None = self._reading.host_memory(array)
+        return found
+
     def read_many(self, arrays: Sequence[object]) -> list[ArrayReading | None]:
         """Return the metadata of each tensor."""
         readings: list[ArrayReading | None] = self._reading.read_tensors(arrays)

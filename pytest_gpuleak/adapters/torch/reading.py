@@ -122,6 +122,19 @@ def users_of_storage(array: object) -> int | None:
             return None
 
 
+def host_memory(array: object) -> tuple[int, int] | None:
+    """Return where the memory of a CPU tensor's storage begins, and its bytes; None for any other tensor."""
+    torch = torch_lookup.loaded_torch()
+    with torch._C.DisableTorchFunction(), torch._C._DisableTorchDispatch():
+        try:
+            if torch._C.TensorBase.device.__get__(array).type != "cpu" or torch._C._is_cow_tensor(array):
+                return None
+            storage = torch._C.TensorBase.untyped_storage(array)
+            return int(storage.data_ptr()), int(storage.nbytes())
+        except (NotImplementedError, RuntimeError):
+            return None
+
+
 def storage_address(storage: object) -> int:
     """Return the address of a storage's StorageImpl."""
     return int(torch_lookup.loaded_torch()._C.StorageBase._cdata.__get__(storage))
