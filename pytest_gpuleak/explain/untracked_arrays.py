@@ -108,6 +108,9 @@ class HeapArrays:
                 arrays = list(compress(parts[-1], map(is_, map(type, parts[-1]), repeat(array_class))))
                 sizes = self.reader.sizes(arrays, self._others)
                 found += [array for array, one in zip(arrays, sizes, strict=True) if wanted(*one)]
+                for inner in map(self.reader.elements, arrays):
+                    inner = list(compress(inner, map(is_, map(type, inner), repeat(array_class))))  # noqa: PLW2901
+                    found += [array for array in inner if wanted(*self.reader.sizes([array], self._others)[0])]
                 hidden = [
                     value
                     for kind in (dict, tuple)

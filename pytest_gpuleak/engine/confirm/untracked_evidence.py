@@ -33,11 +33,17 @@ if TYPE_CHECKING:
 RUNS_BEFORE_WALK: Final = 2
 """Runs over which the heap must have grown before it is walked over."""
 
-LEAST_TRACED: Final = 4096
+LEAST_TRACED: Final = 512
 """Smallest memory whose creating line is told, in bytes."""
+
+MAX_TRACED: Final = 1000
+"""Arrays whose creating lines are told."""
 
 SLACK_SHARE: Final = 16
 """Tolerance (1/16): arrays may exceed the growth by this part, because something small was freed meanwhile."""
+
+REST_SHARE: Final = 64
+"""Share of the growth (1/64) that may stay unexplained before smaller arrays are blamed too."""
 
 FREE_S: Final = 5.0
 """Seconds of CPU time that a session may spend on growth that no array explains."""
@@ -143,9 +149,7 @@ class UntrackedEvidence:
     def judge(self) -> tuple[Finding, ...]:
         """Return the findings on the arrays found."""
         if self._findings is None:
-            self._findings = judge_untracked(
-                self._runs, self._policy, frames_count=self._subject.counts_running_frames
-            )
+            self._findings = judge_untracked(self._runs, self._policy, frames_count=self._subject.counts_running_frames)
         return self._findings
 
     @property
@@ -193,6 +197,7 @@ class UntrackedEvidence:
                     gone = Counter(size for key, size in before.items() if now.get(key) != size)
                     self._runs = UntrackedRuns(gone=gone, grows=True)
                     self._explain(arrays, heap)
+                    self._knowledge.known_arrays = now
                 arrays.clear()
         self._findings = None
 
@@ -233,6 +238,8 @@ class UntrackedEvidence:
         taken: set[int] = set()
         left = room
         for key, size in order:
+            if room - left >= self._grown[0] - self._grown[0] // REST_SHARE:
+                break  # what is left of the growth is small: other arrays of that size are others'
             if size <= left:
                 left -= size
                 taken.add(key)
@@ -247,7 +254,9 @@ class UntrackedEvidence:
             with self._guard(EXPLAIN), self._tracker.detector.whole_heap():
                 heap = self._arrays()
                 arrays = heap.plain(lambda key, size: size >= LEAST_TRACED and before.get(key) != size)
-                lines = {heap.key_of(array): self._lines.of(heap.reader.allocated(array)) for array in arrays}
+                lines = {
+                    heap.key_of(array): self._lines.of(heap.reader.allocated(array)) for array in arrays[:MAX_TRACED]
+                }
                 self._origins = {key: line for key, line in lines.items() if line is not None}
                 arrays.clear()
         self._lines.stop()
