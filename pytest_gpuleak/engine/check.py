@@ -125,6 +125,8 @@ class SuspectCheck:
             if stays:
                 with self._timed("search"):
                     self._untracked.finish(confirmed=not why)
+                    self._untracked.find_lenders(investigation.evidence())
+                    self._judged = None
             with self._guard(ACCOUNT):
                 for left in investigation.leftovers():
                     self._knowledge.left_behind.note(self._subject.nodeid, *left)
@@ -156,6 +158,7 @@ class SuspectCheck:
 
     def _take_in(self, arrays: list[object], growth: Growth) -> bool:
         tracker, investigation = self._tracker, self._arrays
+        self._untracked.note_borrowed(arrays)
         steps = self._first_steps() if self._first else () if self._brief else self._settle_steps()
         stays = investigation.add_run(
             arrays,
@@ -237,7 +240,7 @@ class SuspectCheck:
         return self._judged[1]
 
     def _evidence(self) -> Evidence:
-        evidence = self._arrays.evidence()
+        evidence = self._untracked.with_lenders(self._arrays.evidence())
         return evidence if self._subject.counts_running_frames else without_running_frames(evidence)
 
     def _why_not_again(self) -> str:

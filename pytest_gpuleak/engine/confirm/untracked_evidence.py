@@ -7,11 +7,12 @@ Where only the first run grew, a single walk finds arrays of the size of that gr
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 from collections import Counter
 from time import process_time
 from typing import TYPE_CHECKING, Final
 
-from pytest_gpuleak.adapters.arrays import array_types, select_arrays
+from pytest_gpuleak.adapters.arrays import array_types, framework_of, select_arrays
 from pytest_gpuleak.adapters.registry import may_have_untracked_arrays
 from pytest_gpuleak.engine.confirm.allocation_lines import AllocationLines
 from pytest_gpuleak.engine.confirm.survivors import Leftover, Survivors
@@ -20,14 +21,15 @@ from pytest_gpuleak.engine.stages import EXPLAIN
 from pytest_gpuleak.heap.collector import collect, get_objects
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from pytest_gpuleak.engine.run_tracker import RunTracker
     from pytest_gpuleak.engine.session_knowledge import SessionKnowledge
     from pytest_gpuleak.engine.stages import Guard, Stage
     from pytest_gpuleak.engine.subject import Subject
     from pytest_gpuleak.explain.untracked_arrays import HeapArrays
-    from pytest_gpuleak.model.findings import Finding, Origin
+    from pytest_gpuleak.model.evidence import Evidence, Survivor
+    from pytest_gpuleak.model.findings import Finding, Holder, Origin
     from pytest_gpuleak.model.policy import Policy
 
 RUNS_BEFORE_WALK: Final = 2
@@ -35,6 +37,9 @@ RUNS_BEFORE_WALK: Final = 2
 
 LEAST_TRACED: Final = 512
 """Smallest memory whose creating line is told, in bytes."""
+
+MAX_BORROWED: Final = 1000
+"""Arrays of a run that are asked whose memory they use."""
 
 MAX_TRACED: Final = 1000
 """Arrays whose creating lines are told."""
@@ -77,6 +82,8 @@ class UntrackedEvidence:
         self._findings: tuple[Finding, ...] | None = None
         self._recorded = False
         self._origins: dict[int, Origin] = {}
+        self._borrowed: dict[int, int] = {}
+        self._lenders: dict[int, Holder] = {}
         self._began = process_time()
         self.floor = policy.array_bytes if policy.host and may_have_untracked_arrays() and self._can_afford() else None
         """Growth of the heap in a run, in bytes, above which its arrays are looked for; None: they are not."""
@@ -145,6 +152,47 @@ class UntrackedEvidence:
         if self._grown[0] >= least:
             with self._guard(EXPLAIN):
                 self._find_residue(confirmed=confirmed)
+
+    def note_borrowed(self, arrays: Sequence[object]) -> None:
+        """Note which of the arrays that a run has left use another library's memory (`torch.from_numpy`)."""
+        if self.floor is None:
+            return
+        for array in arrays[:MAX_BORROWED]:
+            framework = framework_of(array, self._tracker.frameworks.arrays)
+            address = getattr(framework, "address", None)
+            place = None if address is None else address(array)
+            if place is not None and place[2]:
+                self._borrowed[place[0]] = framework.storage(array)
+
+    def with_lenders(self, evidence: Evidence) -> Evidence:
+        """Return the evidence with the holders that `find_lenders` has found as further holders."""
+        if not self._lenders:
+            return evidence
+        return dataclasses.replace(
+            evidence, survivors=tuple(_with_holder(one, self._lenders) for one in evidence.survivors)
+        )
+
+    def find_lenders(self, evidence: Evidence) -> None:
+        """Find out who holds the untracked arrays whose memory other arrays of the findings use."""
+        from pytest_gpuleak.heap.referrers import PausedCollector
+
+        alive = {survivor.reading.storage for survivor in evidence.survivors}
+        places = {place: storage for place, storage in self._borrowed.items() if storage in alive}
+        if not places:
+            return
+        with self._guard(EXPLAIN), self._tracker.detector.whole_heap(), PausedCollector():
+            from pytest_gpuleak.explain.untracked_arrays import explain_arrays
+
+            heap = self._arrays()
+            arrays, _ = heap.find(lambda _, size: size >= LEAST_TRACED)
+            arrays[:] = [array for array in arrays if _lies_in(heap.reader.address(array), places)]
+            why = explain_arrays(arrays, (), self._tracker.frameworks.reference_finders())
+            for array in arrays:
+                begin, size = heap.reader.address(array)
+                holder = why[id(array)].holder
+                if holder.named:
+                    self._lenders |= {storage: holder for at, storage in places.items() if begin <= at < begin + size}
+            arrays.clear()
 
     def judge(self) -> tuple[Finding, ...]:
         """Return the findings on the arrays found."""
@@ -277,21 +325,28 @@ class UntrackedEvidence:
         survivors.note(found, set(), self._origins, run)
         self._runs.survivors = survivors.all()
 
-    def _memory_of_others(self) -> list[tuple[int, int]]:
-        """Return begin and end of the host's memory that arrays of the frameworks use: it is theirs in the findings."""
-        found: list[tuple[int, int]] = []
+    def _memory_of_others(self) -> list[int]:
+        """Return where the host's memory begins that arrays of the frameworks use: it is theirs in the findings."""
+        found: list[int] = []
         for framework in self._tracker.frameworks.arrays:
             address, kind = getattr(framework, "address", None), framework.array_type()
             if address is not None and kind is not None:
                 arrays = select_arrays(get_objects(), [kind])
-                found += [place for array in arrays if (place := address(array)) is not None]
+                found += [place[0] for array in arrays if (place := address(array)) is not None]
                 arrays.clear()
         return found
 
 
-def _lies_in(memory: tuple[int, int], places: list[tuple[int, int]]) -> bool:
+def _lies_in(memory: tuple[int, int], places: Iterable[int]) -> bool:
     begin, size = memory
-    return any(begin <= start < begin + size for start, _ in places)
+    return any(begin <= start < begin + size for start in places)
+
+
+def _with_holder(survivor: Survivor, holders: dict[int, Holder]) -> Survivor:
+    holder = holders.get(survivor.reading.storage)
+    if holder is None or survivor.holder is None or holder.root == survivor.holder.root:
+        return survivor
+    return survivor._replace(others=(*survivor.others, holder))
 
 
 def _newest_modules(count: int) -> Iterator[str]:

@@ -48,6 +48,7 @@ ORDER: Final[tuple[Inspector, ...]] = (
     values.optimizer_state,
     values.gradient,
     values.autograd_graph,
+    values.mapped_file,
     values.view_of_large_array,
     values.view_of_large_storage,
     # How it came to be kept.

@@ -7,7 +7,7 @@ import re
 from typing import TYPE_CHECKING, Final
 
 from pytest_gpuleak.explain.edge_to_edit import OF_FRAMEWORKS
-from pytest_gpuleak.explain.hints.trail import code
+from pytest_gpuleak.explain.hints.trail import code, cut
 from pytest_gpuleak.model.text import format_bytes
 
 if TYPE_CHECKING:
@@ -83,6 +83,18 @@ def autograd_graph(trail: Trail) -> str | None:
     )
     remedy = "its `.item()`, or `.detach()` it first" if is_scalar else "what `.detach()`, or `.item()`, returns"
     return f"{place} keeps a result with its autograd graph, and with it every tensor that the graph saved: store {remedy}."
+
+
+def mapped_file(trail: Trail) -> str | None:
+    """Recognise an array whose memory is a file, which stays mapped."""
+    array = trail.finding.tensors[0] if trail.finding.tensors else None
+    if array is None or not array.file or not trail.named:
+        return None
+    name = cut(re.split(r"[/\\]", array.file)[-1])
+    return (
+        f"The file `{name}` stays mapped as long as {trail.owner(0)} keeps the array: drop the array in teardown, or "
+        "keep a copy (`np.array(...)`) of what is needed."
+    )
 
 
 def view_of_large_array(trail: Trail) -> str | None:
