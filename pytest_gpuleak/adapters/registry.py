@@ -52,6 +52,13 @@ def may_have_untracked_arrays() -> bool:
     return sys.modules.get("numpy") is not None
 
 
+def module_arrays() -> dict[int, int]:
+    """Return the bytes of the memory behind untracked arrays that modules hold, by its key."""
+    from pytest_gpuleak.adapters.numpy.module_arrays import module_arrays as found
+
+    return found()
+
+
 def untracked_arrays() -> UntrackedArrays:
     """Return the reader of arrays on the heap that the collector does not track."""
     from pytest_gpuleak.adapters.numpy.untracked import Ndarrays

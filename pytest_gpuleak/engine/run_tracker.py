@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from functools import cached_property
 from typing import TYPE_CHECKING
 
 from pytest_gpuleak.adapters.arrays import array_types
 from pytest_gpuleak.adapters.nvml.driver import LazyNvml
-from pytest_gpuleak.adapters.registry import may_have_untracked_arrays
+from pytest_gpuleak.adapters.registry import may_have_untracked_arrays, module_arrays
 from pytest_gpuleak.adapters.storages import are_shared_storages
 from pytest_gpuleak.engine.detect.counters import CounterWatch
 from pytest_gpuleak.engine.detect.epochs import EpochDetector
@@ -58,6 +59,8 @@ class RunTracker:
         self._listeners: tuple[FixtureEvents, ...] = (self.ownership, self.processes, self.counters)
         self._used: Policy | None = None
         self._gave_up = False
+        self.older_arrays: dict[int, int] | None = None
+        """Bytes of memory behind untracked arrays in modules when the first run with such arrays began, by its key."""
         self.threads: frozenset[int] = frozenset()
         """The threads that ran when the run began."""
         self.threaded = False
@@ -107,6 +110,10 @@ class RunTracker:
     def begin_run(self) -> None:
         """Begin a run: what is alive now is not its own."""
         self.threads = running_threads()
+        if self.older_arrays is None and may_have_untracked_arrays():
+            self.older_arrays = {}
+            with suppress(Exception):  # a run without these is judged with less certainty
+                self.older_arrays = module_arrays()
         self.ownership.begin()
         self.counters.begin()
         self.detector.open()

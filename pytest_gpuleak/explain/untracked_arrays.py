@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from itertools import compress, repeat
 from operator import is_
+from tracemalloc import is_tracing
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Final
 
@@ -50,6 +51,8 @@ class HeapArrays:
     def sizes(self) -> dict[int, int] | None:
         """Return the bytes of all memory behind arrays, by its key; None if the time was up before the walk's end."""
         found: dict[int, int] = {}
+        if is_tracing():
+            return self._sizes_of_plain()
         walk = HeapWalk(Deadline(BUDGET_S))
         for arrays in self._batches(walk):
             found.update(self.reader.sizes(arrays, self._others))
@@ -61,6 +64,8 @@ class HeapArrays:
 
         An array that another array alone keeps, as its base, is not listed: the other is.
         """
+        if is_tracing():
+            return self.plain(wanted), self._sizes_of_plain()
         found: dict[int, object] = {}
         sizes: dict[int, int] = {}
         walk = HeapWalk(Deadline(BUDGET_S), ignore=(id(found),))
@@ -123,6 +128,12 @@ class HeapArrays:
             parts.clear()
         containers.clear()
         return found
+
+    def _sizes_of_plain(self) -> dict[int, int]:
+        arrays = self.plain(lambda _, size: size > 0)
+        sizes = dict(self.reader.sizes(arrays, self._others))
+        arrays.clear()
+        return sizes
 
     def key_of(self, array: object) -> int:
         """Return the key of the memory behind an array."""

@@ -47,6 +47,9 @@ MAX_TRACED: Final = 1000
 SLACK_SHARE: Final = 16
 """Tolerance (1/16): arrays may exceed the growth by this part, because something small was freed meanwhile."""
 
+LEAST_EXPLAINED: Final = 0.75
+"""Share of the growth that arrays must explain: arrays chosen by their size may be older than the run."""
+
 REST_SHARE: Final = 64
 """Share of the growth (1/64) that may stay unexplained before smaller arrays are blamed too."""
 
@@ -253,7 +256,8 @@ class UntrackedEvidence:
         """Choose among all arrays those that explain the first run's growth: its own, then by their size."""
         from pytest_gpuleak.heap.referrers import PausedCollector
 
-        room, known = self._grown[0] + self._grown[0] // SLACK_SHARE, self._knowledge.known_arrays
+        room = self._grown[0] + self._grown[0] // SLACK_SHARE
+        known = {**(self._tracker.older_arrays or {}), **self._knowledge.known_arrays}
         least = max(room // 256, 1)
         with self._tracker.detector.whole_heap():
             collect(2)
@@ -277,7 +281,7 @@ class UntrackedEvidence:
         self._findings = None
 
     def _of_size(self, arrays: list[object], heap: HeapArrays, room: int) -> list[object]:
-        """Return the arrays that together explain the growth; none if they explain less than half of it."""
+        """Return the arrays that together explain the growth; none if they explain too little of it."""
         sizes = {id(array): one for array in arrays if (one := heap.read(array)) is not None}
         order = sorted(
             {one.storage: one.storage_bytes for one in sizes.values()}.items(),
@@ -291,7 +295,7 @@ class UntrackedEvidence:
             if size <= left:
                 left -= size
                 taken.add(key)
-        if room - left < self._grown[0] / 2:
+        if room - left < self._grown[0] * LEAST_EXPLAINED:
             return []
         return [array for array in arrays if id(array) in sizes and sizes[id(array)].storage in taken]
 

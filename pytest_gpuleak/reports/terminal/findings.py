@@ -46,7 +46,7 @@ def render_finding(finding: Finding, *, verbosity: int = 0, width: int = 80) -> 
         lines += wrapped("figures", text, width)
     for array in finding.tensors[: _ARRAYS_SHOWN if verbosity > 0 else 1]:
         lines.append(labelled(name_array(array), _array(array)))
-        lines += wrapped("file", array.file, width) if array.file else []
+        lines += [labelled("file", clean_text(array.file, TEXT_LIMIT))] if array.file else []
     if finding.why_unconfirmed:
         lines += wrapped("because", finding.why_unconfirmed, width)
     lines += _graph(finding.autograd)
