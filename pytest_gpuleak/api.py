@@ -9,9 +9,11 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, overload
 
+from pytest_gpuleak.adapters.host.modes import host_probes
 from pytest_gpuleak.adapters.registry import own_frameworks
 from pytest_gpuleak.engine.check import SuspectCheck
-from pytest_gpuleak.engine.run_tracker import RunTracker
+from pytest_gpuleak.engine.detect.counters import CounterWatch
+from pytest_gpuleak.engine.run_tracker import RunTracker, may_have_grown
 from pytest_gpuleak.engine.session_knowledge import SessionKnowledge
 from pytest_gpuleak.engine.stages import Unguarded
 from pytest_gpuleak.engine.subject import FunctionSubject
@@ -99,14 +101,15 @@ def watch() -> Iterator[Leaks]:
     findings: list[Finding] = []
     leaks = Leaks(findings)
     with _tracker() as (tracker, knowledge):
-        check = SuspectCheck(tracker, knowledge, FunctionSubject(), Policy())
+        policy = Policy(host_bytes=sys.maxsize)
+        check = SuspectCheck(tracker, knowledge, FunctionSubject(), policy)
         tracker.begin_run()
         try:
             yield leaks
         except BaseException as error:
             leaks.why_unchecked = f"the block raised {type(error).__name__}"
             raise
-        findings.extend(_check(tracker, check))
+        findings.extend(_check(tracker, check, policy))
     leaks.why_unchecked = None
 
 
@@ -147,13 +150,14 @@ def assert_no_leak(
         growing_tensors=tensors,
         growing_bytes=_size("mb", mb),
         retained_bytes=_size("retained_mb", retained_mb),
+        host_bytes=sys.maxsize,  # of the host's memory, arrays alone are judged
         confirm=repeat,
     )
     with _tracker() as (tracker, knowledge):
         check = SuspectCheck(tracker, knowledge, FunctionSubject(function), policy)
         tracker.begin_run()
         function()
-        failed = [found for found in _check(tracker, check) if found.failed]
+        failed = [found for found in _check(tracker, check, policy) if found.failed]
     if failed:
         raise LeakError(failed)
 
@@ -166,9 +170,10 @@ def _size(name: str, given: float | str) -> int:
         raise ValueError(message) from None
 
 
-def _check(tracker: RunTracker, check: SuspectCheck) -> tuple[Finding, ...]:
+def _check(tracker: RunTracker, check: SuspectCheck, policy: Policy) -> tuple[Finding, ...]:
+    growth = tracker.counters.end()
     arrays = tracker.left_arrays()
-    return check.check(arrays, tracker.counters.end(), []) if arrays else ()
+    return check.check(arrays, growth, []) if arrays or may_have_grown(growth, policy) else ()
 
 
 def render(findings: Sequence[Finding]) -> str:
@@ -188,7 +193,8 @@ def _render_safely(finding: Finding) -> list[str]:
 def _tracker() -> Iterator[tuple[RunTracker, SessionKnowledge]]:
     """Create a tracker for this process, even within the epoch of a test that the plugin checks."""
     safeguards = Unguarded()
-    tracker = RunTracker(own_frameworks(), safeguards)
+    # NumPy's arrays are found by the growth of the heap.
+    tracker = RunTracker(own_frameworks(), safeguards, CounterWatch((), host_probes(("heap",))))
     tracker.start(Policy())
     try:
         yield tracker, SessionKnowledge(os.getcwd(), safeguards)  # noqa: PTH109 - as text

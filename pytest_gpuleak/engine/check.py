@@ -11,6 +11,7 @@ from pytest_gpuleak.engine.confirm.counter_evidence import CounterEvidence
 from pytest_gpuleak.engine.confirm.process_evidence import ProcessEvidence
 from pytest_gpuleak.engine.confirm.program_evidence import ProgramEvidence
 from pytest_gpuleak.engine.confirm.tracing import traced
+from pytest_gpuleak.engine.confirm.untracked_evidence import UntrackedEvidence
 from pytest_gpuleak.engine.describe import described, without_running_frames
 from pytest_gpuleak.engine.judge.arrays import judge
 from pytest_gpuleak.engine.settle.steps import Collection, YoungCollection, settle_steps_of
@@ -86,6 +87,8 @@ class SuspectCheck:
         )
         self._counters = CounterEvidence(tracker, knowledge, subject, policy)
         self._programs = ProgramEvidence(tracker, knowledge, subject)
+        self._untracked = UntrackedEvidence(tracker, knowledge, subject, policy, self._guard)
+        self._counters.watched_growth = self._untracked.floor
 
     def check(
         self,
@@ -122,6 +125,7 @@ class SuspectCheck:
                     why = f"the check failed while the test ran again: {stage.fault}"
                     investigation.forget_reruns()
                     self._counters.forget_reruns()
+                    self._untracked.forget_reruns()
                     self._processes.forget_reruns()
                     self._programs.forget_reruns()
                 if not suspected:
@@ -132,12 +136,19 @@ class SuspectCheck:
                             investigation.look_briefly()
                         else:
                             investigation.look()
+            if stays:
+                with self._timed("search"):
+                    self._untracked.finish(confirmed=not why)
+                    self._untracked.find_lenders(investigation.evidence())
+                    self._judged = None
             with self._guard(ACCOUNT):
                 for left in investigation.leftovers():
                     self._knowledge.left_behind.note(self._subject.nodeid, *left)
             with self._guard(PROCESSES):
                 self._processes.explain(self._guard)
             found = tuple(self._describe(found, why) for found in self._judge(why))
+            if self._counters.suspects_nothing and not (found or processes or investigation.left_arrays):
+                self._untracked.charge()
             return found if self._known is None else (*found, *self._known.findings)
 
     @property
@@ -161,6 +172,7 @@ class SuspectCheck:
 
     def _take_in(self, arrays: list[object], growth: Growth) -> bool:
         tracker, investigation = self._tracker, self._arrays
+        self._untracked.note_borrowed(arrays)
         steps = self._first_steps() if self._first else () if self._brief else self._settle_steps()
         stays = investigation.add_run(
             arrays,
@@ -179,6 +191,7 @@ class SuspectCheck:
         grown = False
         with self._guard(COUNTERS):
             grown = self._counters.add_run(investigation, growth)
+            grown = self._untracked.add_run(self._counters.unexplained_host, growth.imported) or grown
         if stays or grown:
             tracker.ownership.disown(investigation.identities)
         return stays or grown
@@ -226,7 +239,9 @@ class SuspectCheck:
             with self._guard(READ):
                 found = self._judge_arrays()
         with self._guard(COUNTERS):
-            found = (*(found or ()), *self._counters.judge(self._evidence()))
+            of_arrays = self._untracked.judge()
+            counted = self._counters.judge(self._evidence(), self._untracked.bytes_per_run)
+            found = (*(found or ()), *of_arrays, *counted)
         with self._guard(PROCESSES):
             found = (*self._processes.judge(why), *(found or ()))
         # What keeps more arrays or tracers with each run keeps their programs too.
@@ -242,7 +257,7 @@ class SuspectCheck:
         return self._judged[1]
 
     def _evidence(self) -> Evidence:
-        evidence = self._arrays.evidence()
+        evidence = self._untracked.with_lenders(self._arrays.evidence())
         return evidence if self._subject.counts_running_frames else without_running_frames(evidence)
 
     def _why_not_again(self) -> str:
@@ -269,26 +284,29 @@ class SuspectCheck:
             self._arrays.expect_run()
             self._processes.expect_run()
             self._programs.expect_run()
-            with counters.recording():
+            with counters.recording(), self._untracked.recording():
                 # Lines are noted for arrays: where a counter alone has grown, tracing only costs time.
                 self._traces_arrays = self._arrays.left_arrays
-                tracing_on = self._traces_arrays or self._processes.watched
+                tracing_on = self._traces_arrays or self._processes.watched or self._untracked.traces
                 result, origins = self._run_again(tracing_on=tracing_on)
                 if tracing_on and not (result.passed or result.timed_out):
                     # The test may fail because of the tracing (torch.compile's fullgraph, a mode of its own).
+                    self._untracked.begin_again()
                     result, origins = self._run_again(tracing_on=False)
                 if not result.passed:
                     return result.why
+                self._untracked.note_lines()
                 growth = tracker.counters.end()
                 self._processes.add_run()
                 self._programs.add_run()
                 self._take_in(tracker.left_arrays(), growth)
             with self._timed("search"):
                 self._look(origins)
-            grows = self._processes.grows or self._programs.grows
+            again = self._untracked.wants_record
+            grows = again or self._processes.grows or self._programs.grows
             if not (grows or any(found.bytes_per_run for found in self._judge())):
                 break
-            if left == 0 and counters.wants_record and not recorded:
+            if left == 0 and (again or counters.wants_record) and not recorded:
                 left, recorded = 1, True
         return ""
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from functools import cached_property
 from typing import TYPE_CHECKING
 
 from pytest_gpuleak.adapters.arrays import array_types
 from pytest_gpuleak.adapters.nvml.driver import LazyNvml
+from pytest_gpuleak.adapters.registry import may_have_untracked_arrays, module_arrays
 from pytest_gpuleak.adapters.storages import are_shared_storages
 from pytest_gpuleak.engine.detect.counters import CounterWatch
 from pytest_gpuleak.engine.detect.epochs import EpochDetector
@@ -58,6 +60,8 @@ class RunTracker:
         self._used: Policy | None = None
         self._gave_up = False
         self._programs = 0
+        self.older_arrays: dict[int, int] | None = None
+        """Bytes of memory behind untracked arrays in modules when the first run with such arrays began, by its key."""
         self.threads: frozenset[int] = frozenset()
         """The threads that ran when the run began."""
         self.threaded = False
@@ -107,6 +111,10 @@ class RunTracker:
     def begin_run(self) -> None:
         """Begin a run: what is alive now is not its own."""
         self.threads = running_threads()
+        if self.older_arrays is None and may_have_untracked_arrays():
+            self.older_arrays = {}
+            with suppress(Exception):  # a run without these is judged with less certainty
+                self.older_arrays = module_arrays()
         self.ownership.begin()
         self.counters.begin()
         self.detector.open()
@@ -193,6 +201,8 @@ def may_have_grown(growth: Growth, policy: Policy) -> bool:
     for (device, metric), size in growth.bytes.items():
         if device == HOST:
             if size >= max(min(policy.retained_bytes, policy.host_bytes), 1) + growth.imported:
+                return True
+            if size > policy.array_bytes + growth.imported and may_have_untracked_arrays():
                 return True
         elif metric == "reserved":
             if policy.reserved_bytes is not None and size >= max(policy.reserved_bytes, 1):

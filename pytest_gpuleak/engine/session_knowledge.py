@@ -44,6 +44,10 @@ class SessionKnowledge:
         """Number of compiled programs when a suspect was last checked."""
         self.program_reruns_s = 0.0
         """Seconds that re-runs for compiled programs alone have taken."""
+        self.unexplained_growth_s = 0.0
+        """Seconds of CPU time spent so far on growth of the heap for which no array was found."""
+        self.known_arrays: dict[int, int] = {}
+        """Bytes of the memory behind untracked arrays at the last walk for them, by its key."""
 
     @property
     def elapsed_s(self) -> float:

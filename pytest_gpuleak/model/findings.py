@@ -40,6 +40,8 @@ class ArrayInfo:
         dtype: element type, without the framework's prefix (``float32``).
         bytes: bytes of the elements the array shows; `storage_bytes` of the storage, which a view keeps as a whole.
         created: the line that created the storage, where known.
+        framework: the framework's name where its arrays are not called tensors (``numpy``); else empty.
+        file: the file that the memory is mapped from; empty for memory of the process.
     """
 
     shape: tuple[int, ...]
@@ -48,6 +50,8 @@ class ArrayInfo:
     bytes: int
     storage_bytes: int
     created: Origin | None = None
+    framework: str = ""
+    file: str = ""
 
 
 @dataclasses.dataclass(frozen=True)

@@ -20,6 +20,7 @@ class Policy(NamedTuple):
         reserved_bytes: growth of a device's reserved memory that fails; None: none does.
         host: names of the probes that read the host's memory; empty: it is not read.
         host_bytes: bytes of host memory by which it may grow each run.
+        array_bytes: the same for arrays whose objects are known, such as NumPy's.
         confirm: re-runs of a suspect; 0: the first run alone decides.
         confirm_limit_s: a suspect that took longer (seconds) is not run again.
         cycles: how memory that only the cyclic collector freed is judged.
@@ -34,6 +35,7 @@ class Policy(NamedTuple):
     reserved_bytes: int | None = None
     host: tuple[str, ...] = ("heap",)
     host_bytes: int = 10 * MIB
+    array_bytes: int = MIB // 4
     confirm: int = 1
     confirm_limit_s: float = 60.0
     cycles: Literal["ignore", "note", "fail"] = "note"

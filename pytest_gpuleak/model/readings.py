@@ -10,6 +10,9 @@ if TYPE_CHECKING:
 OUTSIDE = "outside"
 """Name of the counter of a process's device memory outside torch's allocator."""
 
+DISK = "disk"
+"""Device of arrays whose memory is a mapped file: the system takes the pages back as it likes."""
+
 OUTSIDE_FLOOR = 2 * 1024 * 1024
 """Smallest growth of `OUTSIDE` that is judged, in bytes: the driver hands out pages of 2 MiB."""
 
@@ -32,6 +35,8 @@ class ArrayReading(NamedTuple):
         storage_bytes: bytes of that memory.
         shards: for memory on several devices, the bytes on each by its name; empty for memory in one place.
         pending: whether the elements are still to be computed. Native code then keeps the inputs of the computation.
+        framework: the framework's name where its arrays are not called tensors; else empty.
+        file: the file that the memory is mapped from, if any.
     """
 
     identity: int
@@ -43,6 +48,8 @@ class ArrayReading(NamedTuple):
     storage_bytes: int
     shards: tuple[tuple[str, int], ...] = ()
     pending: bool = False
+    framework: str = ""
+    file: str = ""
 
     def places(self) -> tuple[tuple[str, int], ...]:
         """Return the bytes by device as counters include them: parts of the host's memory are one device."""

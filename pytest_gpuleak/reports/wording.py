@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from pytest_gpuleak.model.text import clean_text, count_of, format_bytes
 
 if TYPE_CHECKING:
-    from pytest_gpuleak.model.findings import Finding, Holder
+    from pytest_gpuleak.model.findings import ArrayInfo, Finding, Holder
 
 KIND_WORDS = {
     "growing": "each run leaves {per_run} more",
@@ -73,4 +73,9 @@ def _size(finding: Finding, limit: int) -> str:
 def _count(finding: Finding) -> str:
     if finding.kind == "process":
         return "1 process" if finding.count == 1 else f"{finding.count} processes"
-    return count_of(finding.count, "tensor")
+    return count_of(finding.count, name_array(finding.tensors[0]) if finding.tensors else "tensor")
+
+
+def name_array(array: ArrayInfo) -> str:
+    """Name an array as its framework does: a tensor, or an array."""
+    return "array" if array.framework else "tensor"

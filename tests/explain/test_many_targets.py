@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pytest_gpuleak.adapters.numpy import ArrayBases
+from pytest_gpuleak.adapters.numpy.bases import ArrayBases
 from pytest_gpuleak.explain import large_objects, search
 from pytest_gpuleak.explain.edge_to_edit import MAX_EDGES
 from pytest_gpuleak.explain.explain import explain

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from math import inf
 from typing import TYPE_CHECKING, Final
 
@@ -57,6 +58,10 @@ class _PsutilHeap:
         return int(info.heap_used + info.mmap_used)
 
 
+def _has_numpy() -> bool:
+    return "numpy" in sys.modules
+
+
 def _sees_trial(read: Callable[[], int]) -> bool:
     """Return whether an allocation moves the counter, which does not move where jemalloc or the like is in use."""
     before = read()
@@ -87,7 +92,7 @@ class HeapProbe(CounterProbe):
     def start(self) -> None:
         """Find the heap's counter. Raises ProbeUnavailable if there is none."""
         heap = heap_reader()
-        self._thrifty = ThrottledReader(heap.read, lambda: heap.free)
+        self._thrifty = ThrottledReader(heap.read, lambda: heap.free, watchful=_has_numpy)
         self._read = self._thrifty.read
 
     def stop(self) -> None:

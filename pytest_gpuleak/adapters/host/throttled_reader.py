@@ -18,6 +18,12 @@ TIME_SHARE_IDLE = 0.001
 """The same share when little can have changed."""
 NEGLIGIBLE = 768 * 1024
 """Growth that may go unnoticed, in bytes. With `STEP_PAGES` this adds up to 1 MiB, the smallest growth investigated."""
+WATCHFUL_SHARE = 0.02
+"""`SHARE` in a process whose growth is investigated from a quarter of a MiB on."""
+WATCHFUL_S = 0.5
+"""Seconds that expensive readings may take in such a process before they are made less often."""
+WATCHFUL_NEGLIGIBLE = 128 * 1024
+"""`NEGLIGIBLE` in such a process."""
 STEP_PAGES = 64
 """Change of the address space that causes no new reading, in pages: 256 KiB with pages of 4 KiB."""
 
@@ -36,6 +42,7 @@ class ThrottledReader:
         room: bytes by which the counter could grow, as of its last reading, within the same address space.
         clock: seconds, from any origin.
         pages: the size of the process's address space, in pages; 0 if unknown.
+        watchful: whether growth is investigated from a quarter of a MiB on.
     """
 
     def __init__(
@@ -44,10 +51,12 @@ class ThrottledReader:
         room: Callable[[], float] = lambda: inf,
         clock: Callable[[], float] = perf_counter,
         pages: Callable[[], int] | None = None,
+        watchful: Callable[[], bool] = bool,
     ) -> None:
         self._read = read
         self._room = room
         self._clock = clock
+        self._watchful = watchful
         self._space_of = AddressSpace()
         self._pages = self._space_of.pages if pages is None else pages
         self._last = 0
@@ -55,6 +64,7 @@ class ThrottledReader:
         self._at = 0.0
         self._cost = 0.0
         self._previous = 0.0
+        self._spent = 0.0
 
     def read(self) -> int:
         """Read the counter."""
@@ -76,7 +86,13 @@ class ThrottledReader:
         """Return the counter, or its last value if reading is expensive and little can have changed."""
         if self._cost <= ALWAYS_READ_BELOW_S:
             return self.read()
-        share = TIME_SHARE_IDLE if self._space and self._room() < NEGLIGIBLE else SHARE
+        watchful = self._watchful()
+        if watchful and self._spent < WATCHFUL_S:
+            self._spent += self._cost
+            return self.read()
+        negligible = WATCHFUL_NEGLIGIBLE if watchful else NEGLIGIBLE
+        idle = self._space and self._room() < negligible
+        share = TIME_SHARE_IDLE if idle else WATCHFUL_SHARE if watchful else SHARE
         if self._clock() - self._at >= self._cost / share:
             return self.read()
         return self._last if abs(self._pages() - self._space) <= STEP_PAGES else self.read()

@@ -47,6 +47,14 @@ class TorchArrays:
         handle: StorageHandle = self._reading.hold_tensor(array)
         return handle
 
+    def address(self, array: object) -> tuple[int, int, bool] | None:
+        """Return where the host's memory behind a tensor begins, its bytes, and whether it is another library's.
+
+        None for memory of a device.
+        """
+        found: tuple[int, int, bool] | None = self._reading.host_memory(array)
+        return found
+
     def read_many(self, arrays: Sequence[object]) -> list[ArrayReading | None]:
         """Return the metadata of each tensor."""
         readings: list[ArrayReading | None] = self._reading.read_tensors(arrays)

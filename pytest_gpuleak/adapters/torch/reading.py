@@ -138,6 +138,22 @@ def memory_of_storage(storage: Any) -> MemoryRange | None:
     return (start, int(base.nbytes(storage))) if start else None
 
 
+def host_memory(array: object) -> tuple[int, int, bool] | None:
+    """Return where the memory of a CPU tensor's storage begins, its bytes, and whether torch has borrowed it.
+
+    None for any other tensor. A storage over borrowed memory (`torch.from_numpy`) cannot be resized.
+    """
+    torch = torch_lookup.loaded_torch()
+    with torch._C.DisableTorchFunction(), torch._C._DisableTorchDispatch():
+        try:
+            if torch._C.TensorBase.device.__get__(array).type != "cpu" or torch._C._is_cow_tensor(array):
+                return None
+            storage = torch._C.TensorBase.untyped_storage(array)
+            return int(storage.data_ptr()), int(storage.nbytes()), not storage.resizable()
+        except (NotImplementedError, RuntimeError):
+            return None
+
+
 def storage_address(storage: object) -> int:
     """Return the address of a storage's StorageImpl."""
     return int(torch_lookup.loaded_torch()._C.StorageBase._cdata.__get__(storage))

@@ -44,6 +44,10 @@ class CounterEvidence:
         self._suspected: set[str] = set()
         self._recording = False
         self._host_grew_again = False
+        self.watched_growth: int | None = None
+        """Unexplained growth of the host (bytes) above which a run is settled, for evidence that takes it; or None."""
+        self.unexplained_host = 0
+        """Bytes that the last run added to the host, as far as no array found so far explains them."""
         self._histories: list[AllocationHistory] = []
         self._limits = {probe.name: HostLimits(probe.judges, probe.floor) for probe in tracker.counters.host_probes}
 
@@ -57,6 +61,7 @@ class CounterEvidence:
         self._reveal(investigation, growth)
         if grown:
             grown = self._unexplained(investigation, growth)
+        self.unexplained_host = self._unexplained_host(investigation, growth)
         self._suspected |= grown
         self._host_grew_again = HOST in grown and bool(self._runs)
         host = self._end_record()
@@ -122,12 +127,17 @@ class CounterEvidence:
 
     @property
     def host_alone(self) -> bool:
-        """Whether the host's memory has grown, and no device's."""
-        return self._suspected == {HOST}
+        """Whether no device's memory has grown."""
+        return self._suspected <= {HOST}
 
-    def judge(self, evidence: Evidence) -> tuple[Finding, ...]:
-        """Return the findings on what no array explains."""
-        return judge_counters(self._runs, evidence, self._policy, self._limits) if self._runs else ()
+    @property
+    def suspects_nothing(self) -> bool:
+        """Whether no counter has grown by what is judged without arrays."""
+        return not self._suspected
+
+    def judge(self, evidence: Evidence, known_host: int = 0) -> tuple[Finding, ...]:
+        """Return the findings on what no array explains; `known_host` bytes of the host's growth a run are explained."""
+        return judge_counters(self._runs, evidence, self._policy, self._limits, known_host) if self._runs else ()
 
     def _unexplained(self, investigation: ArrayEvidence, growth: Growth) -> set[str]:
         return suspects(growth, self._known(investigation), self._policy, self._limits)
@@ -141,13 +151,13 @@ class CounterEvidence:
         """Settle, and return the growth that remains. Never more than at first: later growth is the plugin's own."""
         tracker, counters, safeguards = self._tracker, self._tracker.counters, self._knowledge.safeguards
         # Unread arrays are searched for on the whole heap, so rule out first what a young collection frees.
-        if not (self._unexplained(investigation, growth) or self._room(investigation, growth)):
+        if not self._may_go(investigation, growth):
             return growth
         # The devices first: clearing a workspace takes microseconds, a full collection a tenth of a second.
         for step in (*device_steps(safeguards, tracker.frameworks), Collection(1), YoungCollection()):
             for _ in step.steps():
                 growth = growth.lowest(counters.end())
-            if not (self._unexplained(investigation, growth) or self._room(investigation, growth)):
+            if not self._may_go(investigation, growth):
                 return growth
         for step in (full_collection(safeguards), *self._subject.settle_steps(), Waits(tracker.threads)):
             if not self._unexplained(investigation, growth):
@@ -157,6 +167,20 @@ class CounterEvidence:
                 if not self._unexplained(investigation, growth):
                     return growth
         return growth
+
+    def _may_go(self, investigation: ArrayEvidence, growth: Growth) -> bool:
+        """Tell whether growth is left that matters, so that a collection of what is young is worth a try."""
+        watched = self.watched_growth
+        return bool(
+            self._unexplained(investigation, growth)
+            or self._room(investigation, growth)
+            or (watched is not None and self._unexplained_host(investigation, growth) > watched)
+        )
+
+    def _unexplained_host(self, investigation: ArrayEvidence, growth: Growth) -> int:
+        # Every host counter includes CPU tensors; use the counter that grew least, since it carries the least noise.
+        host = [size for (device, _), size in growth.bytes.items() if device == HOST]
+        return min(host, default=0) - self._known(investigation).get(HOST, 0) - growth.imported
 
     def _reveal(self, investigation: ArrayEvidence, growth: Growth) -> None:
         """Give unread arrays, which C++ alone knows, to the investigation where the counters have room for them."""
@@ -180,9 +204,7 @@ class CounterEvidence:
         """Return by device the bytes that no array explains and that unread arrays may hold."""
         known = self._known(investigation)
         room = {device: growth.of(device) - known.get(device, 0) for device in growth.devices}
-        # Every host counter includes CPU tensors; use the counter that grew least, since it carries the least noise.
-        host = [size for (device, _), size in growth.bytes.items() if device == HOST]
-        unexplained = min(host, default=0) - known.get(HOST, 0) - growth.imported
+        unexplained = self._unexplained_host(investigation, growth)
         if unexplained >= self._policy.retained_bytes:
             room["cpu"] = unexplained
         return {device: size for device, size in room.items() if size > 0}

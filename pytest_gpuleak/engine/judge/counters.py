@@ -73,8 +73,9 @@ def judge_counters(
     evidence: Evidence,
     policy: Policy,
     probes: Mapping[str, HostLimits],
+    known_host: int = 0,
 ) -> tuple[Finding, ...]:
-    """Return the findings on memory that no array explains.
+    """Return the findings on memory that no array explains; `known_host` bytes of each run's growth of the host are.
 
     On a device, growth on every re-run beyond the arrays is ``unattributed`` and fails over `growing_bytes`; what only
     the first run left fails from `retained_bytes` up, unless that run was the first to use the device. On the host,
@@ -90,7 +91,7 @@ def judge_counters(
             findings.append(outside)
         if device in _reserved_over(runs[0].growth, policy):
             findings.append(_reserved(device, runs[0].growth))
-    host = _judge_host(runs, evidence, policy, probes)
+    host = _judge_host(runs, evidence, policy, probes, known_host)
     return (*findings, host) if host is not None else tuple(findings)
 
 
@@ -244,11 +245,11 @@ def _reserved(device: str, growth: Growth) -> Finding:
 
 
 def _judge_host(
-    runs: Sequence[CounterRun], evidence: Evidence, policy: Policy, probes: Mapping[str, HostLimits]
+    runs: Sequence[CounterRun], evidence: Evidence, policy: Policy, probes: Mapping[str, HostLimits], known_host: int
 ) -> Finding | None:
     """Return one finding for the host: by the first counter that grew, with the others beside it."""
     grown: dict[str, list[int]] = {}
-    of_arrays = [explained_of_host(evidence, index) for index in range(len(runs))]
+    of_arrays = [explained_of_host(evidence, index) + known_host for index in range(len(runs))]
     for name, limits in probes.items():
         sizes = [
             (run.host[name].bytes if name in run.host else run.growth.bytes.get((HOST, name), 0))

@@ -69,6 +69,8 @@ ORDER: Final[tuple[Inspector, ...]] = (
     jax.kept_pullback,
     values.autograd_graph,
     values.not_evaluated,
+    values.mapped_file,
+    values.view_of_large_array,
     values.view_of_large_storage,
     # How it came to be kept.
     caches.cached_results,

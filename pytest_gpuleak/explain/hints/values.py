@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import math
 import re
 from typing import TYPE_CHECKING, Final
 
 from pytest_gpuleak.explain.edge_to_edit import OF_FRAMEWORKS
-from pytest_gpuleak.explain.hints.trail import code
+from pytest_gpuleak.explain.hints.trail import code, cut
 from pytest_gpuleak.model.readings import NOT_EVALUATED
+from pytest_gpuleak.model.text import format_bytes
 
 if TYPE_CHECKING:
     from pytest_gpuleak.explain.hints.trail import Trail
+    from pytest_gpuleak.model.findings import ArrayInfo
 
 _STATE_OF: Final = re.compile(r"\[<\w*(?:Parameter|Tensor)>\]")
 """An optimizer's state by parameter: a defaultdict whose keys are tensors (torch/optim/optimizer.py)."""
@@ -93,15 +96,40 @@ def not_evaluated(trail: Trail) -> str | None:
     )
 
 
+def mapped_file(trail: Trail) -> str | None:
+    """Recognise an array whose memory is a file, which stays mapped."""
+    array = trail.finding.tensors[0] if trail.finding.tensors else None
+    if array is None or not array.file or not trail.named:
+        return None
+    name = cut(re.split(r"[/\\]", array.file)[-1])
+    return (
+        f"The file `{name}` stays mapped as long as {trail.owner(0)} keeps the array: drop the array in teardown, or "
+        "keep a copy (`np.array(...)`) of what is needed."
+    )
+
+
+def view_of_large_array(trail: Trail) -> str | None:
+    """Recognise a small part of a NumPy array that keeps the whole array."""
+    array = trail.finding.tensors[0] if trail.finding.tensors else None
+    if array is None or array.framework != "numpy" or array.file or not trail.named or not _keeps_more(array):
+        return None
+    count = math.prod(array.shape)
+    numbers = "1 number keeps" if count == 1 else f"{count} numbers keep"
+    return (
+        f"{numbers} {format_bytes(array.storage_bytes)}, the whole array that they were taken from, in "
+        f"{trail.owner(0)}: copy them (`.copy()`)."
+    )
+
+
+def _keeps_more(array: ArrayInfo) -> bool:
+    return 0 < array.bytes * _LEAST_SHARE <= array.storage_bytes and array.storage_bytes >= _LEAST_STORAGE
+
+
 def view_of_large_storage(trail: Trail) -> str | None:
     """Recognise a small view that keeps the whole storage behind it."""
     behind = trail.edge(len(trail.steps) - 1) == "._base"
     array = trail.finding.tensors[0] if trail.finding.tensors else None
-    is_small = (
-        array is not None
-        and 0 < array.bytes * _LEAST_SHARE <= array.storage_bytes
-        and array.storage_bytes >= _LEAST_STORAGE
-    )
+    is_small = array is not None and _keeps_more(array)
     if not (behind or is_small):
         return None
     place = _place(trail, len(trail.steps) - 1 if behind else len(trail.steps))

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from pytest_gpuleak.model.text import clean_text, count_of, format_bytes, shorten_middle
 from pytest_gpuleak.reports.terminal.summary import ID_LIMIT, INDENT, MIN_WIDTH, TEXT_LIMIT
-from pytest_gpuleak.reports.wording import describe_amount, describe_holder
+from pytest_gpuleak.reports.wording import describe_amount, describe_holder, name_array
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -44,7 +44,9 @@ def render_finding(finding: Finding, *, verbosity: int = 0, width: int = 80) -> 
     lines += _parts(finding, width, every=verbosity > 0)
     for text in finding.evidence[:_MOST_SHOWN]:
         lines += wrapped("figures", text, width)
-    lines += [labelled("tensor", _array(array)) for array in finding.tensors[: _ARRAYS_SHOWN if verbosity > 0 else 1]]
+    for array in finding.tensors[: _ARRAYS_SHOWN if verbosity > 0 else 1]:
+        lines.append(labelled(name_array(array), _array(array)))
+        lines += [labelled("file", clean_text(array.file, TEXT_LIMIT))] if array.file else []
     if finding.why_unconfirmed:
         lines += wrapped("because", finding.why_unconfirmed, width)
     lines += _graph(finding.autograd)
@@ -211,7 +213,8 @@ def _graph(autograd: Autograd | None) -> list[str]:
 
 
 def _place(origin: Origin, *, code: bool = True) -> str:
-    place = f"{clean_text(origin.file, ID_LIMIT)}:{origin.line} in {clean_text(origin.function, ID_LIMIT)}"
+    function = f" in {clean_text(origin.function, ID_LIMIT)}" if origin.function else ""
+    place = f"{clean_text(origin.file, ID_LIMIT)}:{origin.line}{function}"
     return f"{place}: {clean_text(origin.code, TEXT_LIMIT)}" if code and origin.code else place
 
 

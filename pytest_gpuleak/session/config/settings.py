@@ -51,6 +51,8 @@ def read_scan(config: pytest.Config) -> str:
 def build_policy(named: Mapping[str, Any]) -> Policy:
     """Build the policy from values by the options' names."""
     policy = Policy(**{_POLICY_FIELDS[name]: value for name, value in named.items()})
+    if "host_mb" in named:
+        policy = policy._replace(array_bytes=policy.host_bytes)
     # Where only one of the pair is named, growth is judged by it alone.
     if "mb" in named and "tensors" not in named:
         return policy._replace(growing_tensors=None)

@@ -1,4 +1,4 @@
-"""Find NumPy arrays that view a target's memory: ``tensor.numpy()``, ``array[1:]``.
+"""Find what hides a target behind NumPy: views of its memory (``tensor.numpy()``, ``array[1:]``), arrays of objects.
 
 `gc.get_referrers` shows neither arrays nor dicts and tuples that hold only arrays, since both are untracked
 (Objects/dictobject.c, MAINTAIN_TRACKING; Objects/tupleobject.c, _PyTuple_MaybeUntrack).
@@ -9,6 +9,7 @@ from __future__ import annotations
 from itertools import filterfalse, pairwise
 from typing import TYPE_CHECKING, Any, Final
 
+from pytest_gpuleak.adapters.numpy.objects import elements_of
 from pytest_gpuleak.heap import safe_access
 from pytest_gpuleak.heap.hidden_references import Descent, Link, visible_objects
 from pytest_gpuleak.heap.library_types import extension_class
@@ -24,7 +25,10 @@ _MAX_BASES: Final = 16
 
 
 class ArrayBases:
-    """Finds arrays by their chain of bases, in a walk over the whole heap."""
+    """Finds arrays by their chain of bases or their elements, in a walk over the whole heap.
+
+    A target that is an array is found in the untracked containers that hold it.
+    """
 
     def find(self, orphans: Sequence[object], extra: Sequence[object], deadline: Deadline) -> list[Link]:
         """Return the links from arrays to wanted objects; none if numpy is not imported."""
@@ -58,6 +62,8 @@ class _Bases:
         self._array_class = array_class
         self._array_types = _with_subclasses(array_class)
         self._linked: set[int] = set()
+        self._met: set[int] = set()
+        self._holding: set[int] = set()
 
     def is_array_type(self, kind: type) -> bool:
         return id(kind) in self._array_types
@@ -66,7 +72,21 @@ class _Bases:
         return id(type(value)) in self._array_types
 
     def lead_to_wanted(self, array: Any) -> bool:
-        """Add the links from `array` to a wanted object along its bases; return whether a link exists."""
+        """Add the links from `array` to wanted objects: bases, elements. Return whether it leads to one, or is one."""
+        leads = self._has_wanted_elements(array)
+        return self._has_wanted_base(array) or leads or id(array) in self._wanted
+
+    def _has_wanted_elements(self, array: Any) -> bool:
+        if id(array) in self._met:
+            return id(array) in self._holding
+        self._met.add(id(array))
+        for index, element in elements_of(array, self._array_class):
+            if id(element) in self._wanted:
+                self._holding.add(id(array))
+                self.links.append(Link(array, element, f"[{index}]"))
+        return id(array) in self._holding
+
+    def _has_wanted_base(self, array: Any) -> bool:
         chain = [array]
         while len(chain) <= _MAX_BASES:
             base = safe_access.slot(chain[-1], self._array_class, "base")

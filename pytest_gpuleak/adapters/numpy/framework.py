@@ -1,0 +1,76 @@
+"""Register NumPy with the plugin.
+
+The collector tracks no plain ndarray, so a test's epoch shows mapped files alone, whose class is written in Python. The
+arrays on the heap are found by their memory: see `UntrackedArrays`.
+"""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager, nullcontext
+from typing import TYPE_CHECKING, Any
+
+from pytest_gpuleak.adapters.protocol import Framework
+from pytest_gpuleak.heap import safe_access
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from pytest_gpuleak.adapters.protocol import OriginLog, StorageHandle
+    from pytest_gpuleak.model.readings import ArrayReading
+
+
+class MappedArrays:
+    """Reads `numpy.memmap`: arrays whose memory is a file's. Arrays of that class with memory of their own are no such.
+
+    The descriptors' module is loaded with the first array: most tests map no file.
+    """
+
+    name = "numpy.memmap"
+
+    def array_type(self) -> type | None:
+        """See `ArrayFramework`."""
+        return safe_access.loaded_class("numpy", "memmap")
+
+    def storage(self, array: Any) -> int:
+        """See `ArrayFramework`."""
+        from pytest_gpuleak.adapters.numpy.memory import memory_of, ndarray_class
+
+        return id(memory_of(array, ndarray_class())[1])
+
+    def read(self, array: Any) -> ArrayReading | None:
+        """See `ArrayFramework`."""
+        from pytest_gpuleak.adapters.numpy.memory import ndarray_class, read
+        from pytest_gpuleak.model.readings import DISK
+
+        reading = read(array, ndarray_class())
+        return reading if reading is not None and reading.device == DISK else None
+
+    def hold(self, array: Any) -> StorageHandle:
+        """See `ArrayFramework`."""
+        from pytest_gpuleak.adapters.numpy.memory import ArrayHandle, ndarray_class
+
+        return ArrayHandle(array, ndarray_class())
+
+    def storage_users(self, array: Any) -> int | None:
+        """See `ArrayFramework`: views of a map are not counted."""
+        del array
+        return None
+
+    def trace_origins(self, is_user_file: Callable[[str], bool]) -> AbstractContextManager[OriginLog]:
+        """See `ArrayFramework`: a map's line is not noted."""
+        del is_user_file
+        return nullcontext({})
+
+
+class NumpyFramework(Framework):
+    """The numpy that the tests have imported."""
+
+    name = package = "numpy"
+
+    def __init__(self) -> None:
+        self.arrays = MappedArrays()
+
+    def version(self) -> str | None:
+        """Return numpy's version; None until it is imported."""
+        found = safe_access.plain_text(safe_access.loaded("numpy", "__version__"))
+        return found or None

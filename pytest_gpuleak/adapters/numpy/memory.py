@@ -1,0 +1,125 @@
+"""Read ndarrays by their C class's descriptors: who owns their memory, how large it is, which file it maps."""
+
+from __future__ import annotations
+
+import weakref
+from pathlib import Path, PosixPath, WindowsPath
+from typing import Any, Final
+
+from pytest_gpuleak.heap import safe_access
+from pytest_gpuleak.heap.classes import is_kind_of
+from pytest_gpuleak.heap.library_types import extension_class
+from pytest_gpuleak.heap.walk import is_map
+from pytest_gpuleak.model.readings import DISK, ArrayReading
+
+MAX_BASES: Final = 16
+"""Bases that are followed. NumPy makes chains short: the base of a view of a view is the array that owns the memory."""
+
+_BUFFERS: Final = (bytes, bytearray)
+"""Types that own the memory of the arrays that view them (``np.frombuffer``), whose size `len` tells."""
+
+_PATHS: Final = (Path, PosixPath, WindowsPath)
+
+
+def ndarray_class() -> Any:
+    """Return the class of all arrays; None while numpy is not imported."""
+    return extension_class("numpy", "ndarray")
+
+
+def memory_of(array: Any, array_class: Any) -> tuple[Any, object]:
+    """Return the last array along the chain of bases, and the object behind it that owns the memory.
+
+    The owner is the array itself if it has no base. It is None at the end of a longer chain.
+    """
+    for _ in range(MAX_BASES):
+        base = safe_access.slot(array, array_class, "base")
+        if type(base) is memoryview:
+            base = safe_access.slot(base, memoryview, "obj")
+        if safe_access.in_package(type(base), "numpy") and not is_kind_of(type(base), array_class):
+            # `as_strided` puts an object of its own in between, which holds the array (numpy/lib/_stride_tricks_impl.py).
+            base = (safe_access.instance_dict(base) or {}).get("base", base)
+        if base is None:
+            return array, array
+        if not is_kind_of(type(base), array_class):
+            return array, base
+        array = base
+    return array, None
+
+
+def owns_data(array: Any, array_class: Any) -> bool:
+    """Tell whether an array frees its memory: not one over a pointer that C code has lent it."""
+    flags: Any = safe_access.slot(array, array_class, "flags")
+    return bool(getattr(flags, "owndata", False))
+
+
+def is_buffer(owner: object) -> bool:
+    """Tell whether an owner is a bytes-like object of Python's own."""
+    return type(owner) in _BUFFERS
+
+
+def size_of(last: Any, owner: object, array_class: Any) -> int:
+    """Return the bytes that the owner of the memory holds, as far as known: at least those of the last array."""
+    return len(owner) if is_buffer(owner) else int(array_class.nbytes.__get__(last))  # type: ignore[arg-type]
+
+
+def read(array: Any, array_class: Any) -> ArrayReading | None:
+    """Return an array's metadata; None if it has no memory."""
+    last, owner = memory_of(array, array_class)
+    shown = int(array_class.nbytes.__get__(array))
+    held = size_of(last, owner, array_class)
+    if owner is None or not held:
+        return None
+    mapped = is_map(type(owner))
+    return ArrayReading(
+        id(array),
+        tuple(array_class.shape.__get__(array)),
+        dtype_name(array, array_class),
+        DISK if mapped else "cpu",
+        min(shown, held),
+        id(owner),
+        held,
+        framework="numpy",
+        file=file_of(array, array_class) if mapped else "",
+    )
+
+
+def dtype_name(array: Any, array_class: Any) -> str:
+    """Return the name of the element type, or of its kind where the user made it."""
+    dtype: Any = array_class.dtype.__get__(array)
+    # A name is written in Python by numpy itself; a structured dtype's is long.
+    name = dtype.name if safe_access.in_package(type(dtype), "numpy") and dtype.names is None else "structured"
+    return safe_access.cut_name(str(name))
+
+
+def file_of(array: Any, array_class: Any) -> str:
+    """Return the file that a `numpy.memmap`, or an array that views it, maps; empty if unknown."""
+    for _ in range(MAX_BASES):
+        named = (safe_access.instance_dict(array) or {}).get("filename")
+        if type(named) is str:
+            return named
+        if type(named) in _PATHS:
+            return str(named)
+        array = safe_access.slot(array, array_class, "base")
+        if array is None or not is_kind_of(type(array), array_class):
+            return ""
+    return ""
+
+
+def data_address(array: Any, array_class: Any) -> int:
+    """Return the address of the first element."""
+    return int(array_class.__array_interface__.__get__(array)["data"][0])
+
+
+class ArrayHandle:
+    """A weak hold on the memory of an array: on the last array along its bases, which lives as long as the memory."""
+
+    __slots__ = ("_reference", "storage")
+
+    def __init__(self, array: Any, array_class: Any) -> None:
+        last, owner = memory_of(array, array_class)
+        self.storage = id(owner)
+        self._reference = weakref.ref(owner if is_map(type(owner)) else last)
+
+    def alive(self) -> bool:
+        """Return whether the memory still exists."""
+        return self._reference() is not None

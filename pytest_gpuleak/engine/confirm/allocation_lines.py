@@ -1,0 +1,61 @@
+"""Trace a re-run with `tracemalloc`, and tell which user line allocated an object."""
+
+from __future__ import annotations
+
+import linecache
+import tracemalloc
+from typing import TYPE_CHECKING, Final
+
+from pytest_gpuleak.adapters.creation_lines import MAX_CODE_LENGTH, printable
+from pytest_gpuleak.model.findings import Origin
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+FRAMES: Final = 12
+"""Frames kept for each allocation: a library's function is called by the user's line."""
+
+TRACED_RERUN_S: Final = 1.0
+"""Seconds that a run may take to be traced, which makes it two to five times as long."""
+
+
+class AllocationLines:
+    """The creating lines of a run's objects. Tracing that the user began is used and goes on.
+
+    `is_user_file` tells the user's source files from installed ones.
+    """
+
+    def __init__(self, is_user_file: Callable[[str], bool]) -> None:
+        self._is_user_file = is_user_file
+        self.tracing = False
+        """Whether the tracing is the plugin's own."""
+
+    @property
+    def traces(self) -> bool:
+        """Whether anything traces."""
+        return tracemalloc.is_tracing()
+
+    def start(self, expected_s: float | None) -> None:
+        """Trace from now on, if a run of `expected_s` seconds is quick enough and nothing traces."""
+        if expected_s is None or expected_s > TRACED_RERUN_S or tracemalloc.is_tracing():
+            return
+        try:
+            tracemalloc.start(FRAMES)
+        except (RuntimeError, MemoryError):
+            return  # the line is not told
+        self.tracing = True
+
+    def stop(self) -> None:
+        """Stop tracing that the plugin has started. Safe to call twice."""
+        if self.tracing:
+            self.tracing = False
+            tracemalloc.stop()
+
+    def of(self, value: object) -> Origin | None:
+        """Return the user's innermost line at which an object was allocated; None where it was not traced."""
+        trace = tracemalloc.get_object_traceback(value) if tracemalloc.is_tracing() else None
+        for frame in reversed(trace or ()):  # the innermost frame comes last
+            if self._is_user_file(frame.filename):
+                code = printable(linecache.getline(frame.filename, frame.lineno).strip())[:MAX_CODE_LENGTH]
+                return Origin(frame.filename, frame.lineno, "", code)
+        return None

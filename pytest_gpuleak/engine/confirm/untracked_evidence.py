@@ -1,0 +1,361 @@
+"""Collect the arrays of a suspect that the collector does not track: NumPy's. The heap's counter is what suspects them.
+
+A suspect whose heap grows in two runs is run once more between two walks over the heap: the arrays that are new then grow.
+Where only the first run grew, a single walk finds arrays of the size of that growth.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+from collections import Counter
+from time import process_time
+from typing import TYPE_CHECKING, Final
+
+from pytest_gpuleak.adapters.arrays import array_types, framework_of, select_arrays
+from pytest_gpuleak.adapters.registry import may_have_untracked_arrays
+from pytest_gpuleak.engine.confirm.allocation_lines import AllocationLines
+from pytest_gpuleak.engine.confirm.survivors import Leftover, Survivors
+from pytest_gpuleak.engine.judge.untracked import UntrackedRuns, judge_untracked
+from pytest_gpuleak.engine.stages import EXPLAIN
+from pytest_gpuleak.heap.collector import collect, get_objects
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Sequence
+
+    from pytest_gpuleak.engine.run_tracker import RunTracker
+    from pytest_gpuleak.engine.session_knowledge import SessionKnowledge
+    from pytest_gpuleak.engine.stages import Guard, Stage
+    from pytest_gpuleak.engine.subject import Subject
+    from pytest_gpuleak.explain.untracked_arrays import HeapArrays
+    from pytest_gpuleak.model.evidence import Evidence, Survivor
+    from pytest_gpuleak.model.findings import Finding, Holder, Origin
+    from pytest_gpuleak.model.policy import Policy
+
+RUNS_BEFORE_WALK: Final = 2
+"""Runs over which the heap must have grown before it is walked over."""
+
+LEAST_TRACED: Final = 512
+"""Smallest memory whose creating line is told, in bytes."""
+
+MAX_BORROWED: Final = 1000
+"""Arrays of a run that are asked whose memory they use."""
+
+MAX_TRACED: Final = 1000
+"""Arrays whose creating lines are told."""
+
+SLACK_SHARE: Final = 16
+"""Tolerance (1/16): arrays may exceed the growth by this part, because something small was freed meanwhile."""
+
+LEAST_EXPLAINED: Final = 0.75
+"""Share of the growth that arrays must explain: arrays chosen by their size may be older than the run."""
+
+REST_SHARE: Final = 64
+"""Share of the growth (1/64) that may stay unexplained before smaller arrays are blamed too."""
+
+FREE_S: Final = 5.0
+"""Seconds of CPU time that a session may spend on growth that no array explains."""
+
+SHARE: Final = 0.03
+"""The same as a share of the session's time: most growth of the heap is a cache or a first use."""
+
+
+class UntrackedEvidence:
+    """Collect what each run of a suspect added to the heap, and the arrays behind it."""
+
+    def __init__(
+        self,
+        tracker: RunTracker,
+        knowledge: SessionKnowledge,
+        subject: Subject,
+        policy: Policy,
+        guard: Callable[[Stage], Guard],
+    ) -> None:
+        self._tracker = tracker
+        self._knowledge = knowledge
+        self._subject = subject
+        self._policy = policy
+        self._guard = guard
+        self._grown: list[int] = []
+        self._before: dict[int, int] | None = None
+        self._lines = AllocationLines(knowledge.is_user_file)
+        self._born: set[int] = set()
+        self._imported: tuple[str, ...] = ()
+        self._runs = UntrackedRuns()
+        self._findings: tuple[Finding, ...] | None = None
+        self._recorded = False
+        self._origins: dict[int, Origin] = {}
+        self._borrowed: dict[int, int] = {}
+        self._lenders: dict[int, Holder] = {}
+        self._began = process_time()
+        self.floor = policy.array_bytes if policy.host and may_have_untracked_arrays() and self._can_afford() else None
+        """Growth of the heap in a run, in bytes, above which its arrays are looked for; None: they are not."""
+
+    def add_run(self, unexplained: int, imported: int) -> bool:
+        """Note by how many bytes a run has grown the heap beyond its other arrays; return whether it is suspected."""
+        if self.floor is None:
+            return False
+        self._grown.append(unexplained)
+        if len(self._grown) == 1 and self.suspected:
+            with self._guard(EXPLAIN):
+                self._born = self._arrays().of_young() if self._tracker.detector.sees_only_young else set()
+            self._imported = tuple(_newest_modules(imported))
+        if self._before is not None:
+            with self._guard(EXPLAIN):
+                self._compare()
+        return self.suspected
+
+    @property
+    def suspected(self) -> bool:
+        """Whether every run so far has grown the heap by more than the floor."""
+        return self.floor is not None and bool(self._grown) and min(self._grown) > self.floor
+
+    @property
+    def wants_record(self) -> bool:
+        """Whether one more run is worth two walks over the heap."""
+        return self.suspected and len(self._grown) >= RUNS_BEFORE_WALK and not self._recorded
+
+    @property
+    def traces(self) -> bool:
+        """Whether the re-run that begins next is traced."""
+        return self._lines.tracing
+
+    @contextlib.contextmanager
+    def recording(self) -> Iterator[None]:
+        """Find out which arrays a re-run within this context adds, if the runs before it have grown the heap."""
+        if self.suspected and len(self._grown) >= RUNS_BEFORE_WALK:
+            self._recorded = True
+            with self._guard(EXPLAIN):
+                self._begin()
+        try:
+            yield
+        finally:
+            self._before = None
+            self._lines.stop()
+
+    def begin_again(self) -> None:
+        """Begin the record again, without tracing: the re-run failed under it."""
+        if self._before is not None:
+            self._lines.stop()
+            with self._guard(EXPLAIN):
+                self._before = self._walk_sizes()
+
+    def forget_reruns(self) -> None:
+        """Forget all re-runs, because a re-run could not be recorded to its end."""
+        del self._grown[1:]
+        self._runs = UntrackedRuns()
+        self._findings = None
+
+    def finish(self, *, confirmed: bool) -> None:
+        """Look for arrays that the first run has left and that do not grow, or that no re-run could confirm."""
+        if self.floor is None or not self._grown or self._runs.grows or (confirmed and self.suspected):
+            return
+        strict = self._policy.confirm == 0 or self._subject.counts_running_frames
+        least = self.floor if strict else max(self._policy.retained_bytes, self.floor)
+        if self._grown[0] >= least:
+            with self._guard(EXPLAIN):
+                self._find_residue(confirmed=confirmed)
+
+    def note_borrowed(self, arrays: Sequence[object]) -> None:
+        """Note which of the arrays that a run has left use another library's memory (`torch.from_numpy`)."""
+        if self.floor is None:
+            return
+        for array in arrays[:MAX_BORROWED]:
+            framework = framework_of(array, self._tracker.frameworks.arrays)
+            address = getattr(framework, "address", None)
+            place = None if address is None else address(array)
+            if place is not None and place[2]:
+                self._borrowed[place[0]] = framework.storage(array)
+
+    def with_lenders(self, evidence: Evidence) -> Evidence:
+        """Return the evidence with the holders that `find_lenders` has found as further holders."""
+        if not self._lenders:
+            return evidence
+        return dataclasses.replace(
+            evidence, survivors=tuple(_with_holder(one, self._lenders) for one in evidence.survivors)
+        )
+
+    def find_lenders(self, evidence: Evidence) -> None:
+        """Find out who holds the untracked arrays whose memory other arrays of the findings use."""
+        from pytest_gpuleak.heap.referrers import PausedCollector
+
+        alive = {survivor.reading.storage for survivor in evidence.survivors}
+        places = {place: storage for place, storage in self._borrowed.items() if storage in alive}
+        if not places:
+            return
+        with self._guard(EXPLAIN), self._tracker.detector.whole_heap(), PausedCollector():
+            from pytest_gpuleak.explain.untracked_arrays import explain_arrays
+
+            heap = self._arrays()
+            arrays, _ = heap.find(lambda _, size: size >= LEAST_TRACED)
+            arrays[:] = [array for array in arrays if _lies_in(heap.reader.address(array), places)]
+            why = explain_arrays(arrays, (), self._tracker.frameworks.reference_finders())
+            for array in arrays:
+                begin, size = heap.reader.address(array)
+                holder = why[id(array)].holder
+                if holder.named:
+                    self._lenders |= {storage: holder for at, storage in places.items() if begin <= at < begin + size}
+            arrays.clear()
+
+    def judge(self) -> tuple[Finding, ...]:
+        """Return the findings on the arrays found."""
+        if self._findings is None:
+            self._findings = judge_untracked(self._runs, self._policy, frames_count=self._subject.counts_running_frames)
+        return self._findings
+
+    @property
+    def bytes_per_run(self) -> int:
+        """Bytes of the heap's growth in each run that the arrays explain."""
+        return self._runs.per_run
+
+    def charge(self) -> None:
+        """Charge the time since the check began to growth that no array explains."""
+        self._knowledge.unexplained_growth_s += process_time() - self._began
+
+    def _can_afford(self) -> bool:
+        knowledge = self._knowledge
+        return knowledge.unexplained_growth_s <= FREE_S + SHARE * knowledge.elapsed_s
+
+    def _arrays(self) -> HeapArrays:
+        from pytest_gpuleak.explain.untracked_arrays import HeapArrays
+
+        return HeapArrays(array_types(self._tracker.frameworks.arrays))
+
+    def _begin(self) -> None:
+        self._before = self._walk_sizes()
+        self._lines.start(self._subject.expected_s)
+
+    def _walk_sizes(self) -> dict[int, int] | None:
+        from pytest_gpuleak.heap.referrers import PausedCollector
+
+        with self._tracker.detector.whole_heap():
+            collect(2)
+            with PausedCollector():
+                return self._arrays().sizes()
+
+    def _compare(self) -> None:
+        """Note the arrays that are new since the record began, and the memory that has gone."""
+        from pytest_gpuleak.heap.referrers import PausedCollector
+
+        before, self._before = self._before, None
+        assert before is not None
+        with self._tracker.detector.whole_heap():
+            collect(2)
+            with PausedCollector():
+                heap = self._arrays()
+                arrays, now = heap.find(lambda key, size: before.get(key) != size)
+                if now is not None:
+                    gone = Counter(size for key, size in before.items() if now.get(key) != size)
+                    self._runs = UntrackedRuns(gone=gone, grows=True)
+                    self._explain(arrays, heap)
+                    self._knowledge.known_arrays = now
+                arrays.clear()
+        self._findings = None
+
+    def _find_residue(self, *, confirmed: bool) -> None:
+        """Choose among all arrays those that explain the first run's growth: its own, then by their size."""
+        from pytest_gpuleak.heap.referrers import PausedCollector
+
+        room = self._grown[0] + self._grown[0] // SLACK_SHARE
+        known = {**(self._tracker.older_arrays or {}), **self._knowledge.known_arrays}
+        least = max(room // 256, 1)
+        with self._tracker.detector.whole_heap():
+            collect(2)
+            with PausedCollector():
+                heap = self._arrays()
+                arrays, now = heap.find(
+                    lambda key, size: least <= size <= room and (key in self._born or known.get(key) != size)
+                )
+                chosen = self._of_size(arrays, heap, room)
+                self._runs = UntrackedRuns(confirmed=confirmed, imported=self._imported, sure=frozenset(self._born))
+                self._explain(chosen, heap)
+                self._runs.libraries = frozenset(
+                    one.holder.file
+                    for one in self._runs.survivors
+                    if one.holder and one.holder.file and not self._knowledge.is_user_file(one.holder.file)
+                )
+                arrays.clear()
+                chosen.clear()
+        if now is not None:
+            self._knowledge.known_arrays = now
+        self._findings = None
+
+    def _of_size(self, arrays: list[object], heap: HeapArrays, room: int) -> list[object]:
+        """Return the arrays that together explain the growth; none if they explain too little of it."""
+        sizes = {id(array): one for array in arrays if (one := heap.read(array)) is not None}
+        order = sorted(
+            {one.storage: one.storage_bytes for one in sizes.values()}.items(),
+            key=lambda one: (one[0] not in self._born, -one[1]),
+        )
+        taken: set[int] = set()
+        left = room
+        for key, size in order:
+            if room - left >= self._grown[0] - self._grown[0] // REST_SHARE:
+                break  # what is left of the growth is small: other arrays of that size are others'
+            if size <= left:
+                left -= size
+                taken.add(key)
+        if room - left < self._grown[0] * LEAST_EXPLAINED:
+            return []
+        return [array for array in arrays if id(array) in sizes and sizes[id(array)].storage in taken]
+
+    def note_lines(self) -> None:
+        """Note the creating lines of the recorded re-run, and stop tracing it: traced walks take seconds."""
+        before = self._before
+        if before is not None and self._lines.traces:
+            with self._guard(EXPLAIN), self._tracker.detector.whole_heap():
+                heap = self._arrays()
+                arrays = heap.plain(lambda key, size: size >= LEAST_TRACED and before.get(key) != size)
+                lines = {
+                    heap.key_of(array): self._lines.of(heap.reader.allocated(array)) for array in arrays[:MAX_TRACED]
+                }
+                self._origins = {key: line for key, line in lines.items() if line is not None}
+                arrays.clear()
+        self._lines.stop()
+
+    def _explain(self, arrays: list[object], heap: HeapArrays) -> None:
+        """Read the arrays, and note who holds each and which line made it. The whole heap must be visible."""
+        from pytest_gpuleak.explain.untracked_arrays import explain_arrays
+
+        readings = {id(array): one for array in arrays if (one := heap.read(array)) is not None}
+        shared = self._memory_of_others()
+        mine = [array for array in arrays if id(array) in readings and not _lies_in(heap.reader.address(array), shared)]
+        arrays[:] = sorted(mine, key=lambda array: -readings[id(array)].storage_bytes)
+        mine.clear()
+        why = explain_arrays(arrays, (id(mine),), self._tracker.frameworks.reference_finders())
+        survivors = Survivors()
+        run = int(self._runs.grows)
+        found = [(Leftover(run, readings[identity]), one) for identity, one in why.items()]
+        survivors.note(found, set(), self._origins, run)
+        self._runs.survivors = survivors.all()
+
+    def _memory_of_others(self) -> list[int]:
+        """Return where the host's memory begins that arrays of the frameworks use: it is theirs in the findings."""
+        found: list[int] = []
+        for framework in self._tracker.frameworks.arrays:
+            address, kind = getattr(framework, "address", None), framework.array_type()
+            if address is not None and kind is not None:
+                arrays = select_arrays(get_objects(), [kind])
+                found += [place[0] for array in arrays if (place := address(array)) is not None]
+                arrays.clear()
+        return found
+
+
+def _lies_in(memory: tuple[int, int], places: Iterable[int]) -> bool:
+    begin, size = memory
+    return any(begin <= start < begin + size for start in places)
+
+
+def _with_holder(survivor: Survivor, holders: dict[int, Holder]) -> Survivor:
+    holder = holders.get(survivor.reading.storage)
+    if holder is None or survivor.holder is None or holder.root == survivor.holder.root:
+        return survivor
+    return survivor._replace(others=(*survivor.others, holder))
+
+
+def _newest_modules(count: int) -> Iterator[str]:
+    """Yield the names of the modules that were imported last."""
+    import sys
+
+    names = [name for name in dict.copy(sys.modules) if type(name) is str]
+    yield from names[len(names) - min(count, len(names)) :]

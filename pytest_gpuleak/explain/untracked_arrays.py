@@ -1,0 +1,179 @@
+"""Find arrays that the collector does not track, by walks over the heap, and explain who holds them.
+
+Between walks only the keys and sizes of memory are kept, and no array.
+"""
+
+from __future__ import annotations
+
+from itertools import compress, repeat
+from operator import is_
+from tracemalloc import is_tracing
+from types import ModuleType
+from typing import TYPE_CHECKING, Any, Final
+
+from pytest_gpuleak.adapters.registry import untracked_arrays
+from pytest_gpuleak.explain.crowds import explain_crowd
+from pytest_gpuleak.heap.referrers import Deadline, get_objects, get_referents, is_tracked, untouchable_modules
+from pytest_gpuleak.heap.safe_access import is_a, is_subclass
+from pytest_gpuleak.heap.type_sieve import TypeSieve
+from pytest_gpuleak.heap.walk import HeapWalk
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+
+    from pytest_gpuleak.adapters.protocol import ReferenceFinder
+    from pytest_gpuleak.explain.explanation import Explanation
+    from pytest_gpuleak.model.readings import ArrayReading
+
+BUDGET_S: Final = 4.0
+"""Time limit of a walk over the heap, in seconds."""
+
+EXPLAIN_BUDGET_S: Final = 3.0
+"""Time limit of the search for holders, in seconds."""
+
+_CHUNK: Final = 2048
+
+_NESTED: Final = 3
+"""Levels of untracked containers that are looked into in a quick walk."""
+
+
+class HeapArrays:
+    """The untracked arrays on the heap. Before a walk make the whole heap visible and pause collections.
+
+    Args:
+        others: the array types whose memory is counted by their own frameworks.
+    """
+
+    def __init__(self, others: Sequence[type]) -> None:
+        self.reader = untracked_arrays()
+        self._others = others
+
+    def sizes(self) -> dict[int, int] | None:
+        """Return the bytes of all memory behind arrays, by its key; None if the time was up before the walk's end."""
+        found: dict[int, int] = {}
+        if is_tracing():
+            return self._sizes_of_plain()
+        walk = HeapWalk(Deadline(BUDGET_S))
+        for arrays in self._batches(walk):
+            found.update(self.reader.sizes(arrays, self._others))
+            arrays.clear()
+        return found if walk.complete else None
+
+    def find(self, wanted: Callable[[int, int], bool]) -> tuple[list[object], dict[int, int] | None]:
+        """Return the arrays behind whose key and bytes of memory `wanted` is true, and what `sizes` returns.
+
+        An array that another array alone keeps, as its base, is not listed: the other is.
+        """
+        if is_tracing():
+            return self.plain(wanted), self._sizes_of_plain()
+        found: dict[int, object] = {}
+        sizes: dict[int, int] = {}
+        walk = HeapWalk(Deadline(BUDGET_S), ignore=(id(found),))
+        for arrays in self._batches(walk):
+            part = self.reader.sizes(arrays, self._others)
+            chosen = [array for array, (key, size) in zip(arrays, part, strict=True) if size and wanted(key, size)]
+            sizes.update(part)
+            found.update(zip(map(id, chosen), chosen, strict=True))
+            chosen.clear()
+            arrays.clear()
+        listed = list(found.values())
+        found.clear()
+        return listed, sizes if walk.complete else None
+
+    def of_young(self) -> set[int]:
+        """Return the keys of the memory that the objects visible to the collector hold directly, without a walk."""
+        found: set[int] = set()
+        array_class = self.reader.array_type()
+        if array_class is None:
+            return found
+        untouchable = untouchable_modules()
+        objects = [value for value in get_objects() if type(value) is not ModuleType or id(value) not in untouchable]
+        sieve = TypeSieve(_belongs_to(array_class))
+        for start in range(0, len(objects), _CHUNK):
+            part = objects[start : start + _CHUNK]
+            arrays = sieve.pick([*part, *get_referents(*part)])
+            found.update(key for key, _ in self.reader.sizes(arrays, self._others))
+            part.clear()
+        objects.clear()
+        return found
+
+    def plain(self, wanted: Callable[[int, int], bool]) -> list[object]:
+        """Return the plain arrays with `wanted` memory in containers, in a walk that creates few objects.
+
+        While `tracemalloc` traces, each object that a walk creates, such as an id, takes microseconds.
+        """
+        array_class = self.reader.array_type()
+        untouchable = untouchable_modules()
+        containers = [value for value in get_objects() if type(value) is not ModuleType or id(value) not in untouchable]
+        found: list[object] = []
+        parts: list[list[object]] = []
+        for start in range(0, len(containers), _CHUNK):
+            parts.append(get_referents(*containers[start : start + _CHUNK]))
+            for _ in range(_NESTED):
+                arrays = list(compress(parts[-1], map(is_, map(type, parts[-1]), repeat(array_class))))
+                sizes = self.reader.sizes(arrays, self._others)
+                found += [array for array, one in zip(arrays, sizes, strict=True) if wanted(*one)]
+                for inner in map(self.reader.elements, arrays):
+                    inner = list(compress(inner, map(is_, map(type, inner), repeat(array_class))))  # noqa: PLW2901
+                    found += [array for array in inner if wanted(*self.reader.sizes([array], self._others)[0])]
+                hidden = [
+                    value
+                    for kind in (dict, tuple)
+                    for value in compress(parts[-1], map(is_, map(type, parts[-1]), repeat(kind)))
+                    if not is_tracked(value)
+                ]
+                parts.append(get_referents(*hidden))
+            for part in parts:
+                part.clear()
+            parts.clear()
+        containers.clear()
+        return found
+
+    def _sizes_of_plain(self) -> dict[int, int]:
+        arrays = self.plain(lambda _, size: size > 0)
+        sizes = dict(self.reader.sizes(arrays, self._others))
+        arrays.clear()
+        return sizes
+
+    def key_of(self, array: object) -> int:
+        """Return the key of the memory behind an array."""
+        ((key, _),) = self.reader.sizes([array], self._others)
+        return key
+
+    def read(self, array: object) -> ArrayReading | None:
+        """Return an array's metadata; None if it has no memory on the heap."""
+        return self.reader.read(array, self._others)
+
+    def _batches(self, walk: HeapWalk) -> Iterator[list[Any]]:
+        """Yield the arrays that something other than an array holds, or an array of objects, some repeatedly."""
+        array_class = self.reader.array_type()
+        if array_class is None:
+            return
+        sieve = TypeSieve(_belongs_to(array_class))
+        met: set[int] = set()
+        for batch in walk.batches():
+            marks = sieve.marks(batch.objects)
+            if True not in marks:
+                continue
+            if batch.parents:
+                bases = [is_a(parent, array_class) for parent in batch.parents]
+                marks = [mark and not bases[owner] for mark, owner in zip(marks, batch.owners, strict=True)]
+            arrays = [value for value, mark in zip(batch.objects, marks, strict=True) if mark]
+            while arrays:
+                met.update(map(id, arrays))
+                inner = [value for array in arrays for value in sieve.pick(self.reader.elements(array))]
+                yield arrays
+                arrays = [value for value in inner if id(value) not in met]
+                inner.clear()
+
+
+def explain_arrays(
+    arrays: list[object], ignore: Collection[int], frameworks: Sequence[ReferenceFinder]
+) -> Mapping[int, Explanation]:
+    """Return who holds each array, by its id. `ignore` has the ids of the caller's containers."""
+    found = explain_crowd(arrays, ignore={id(arrays), *ignore}, budget_s=EXPLAIN_BUDGET_S, frameworks=frameworks)
+    return {id(array): explanation for array, explanation in zip(arrays, found, strict=True)}
+
+
+def _belongs_to(array_class: type) -> Callable[[type], bool]:
+    return lambda kind: is_subclass(kind, array_class)

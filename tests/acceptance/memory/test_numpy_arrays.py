@@ -1,0 +1,358 @@
+"""NumPy arrays that tests leave behind, end to end: found by the heap's counter, named by a walk over the heap."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from tests.conftest import Runner
+
+pytest.importorskip("numpy")
+
+pytestmark = pytest.mark.slow
+
+KIB = 2**10
+MIB = 2**20
+
+
+def test_arrays_that_grow(run: Runner) -> None:
+    found = run(
+        """
+        import numpy as np
+
+        KEPT, NESTED, VIEWS, OBJECTS, MODELS, MANY, BUFFERS = [], {}, [], [], [], [], []
+
+        class Model:
+            def __init__(self):
+                self.weights = np.ones(2**17)
+                self.cycle = self
+
+        def test_half_a_mebibyte():
+            KEPT.append(np.ones(2**16))
+
+        def test_dict_that_the_collector_does_not_track():
+            NESTED[len(NESTED)] = {"x": (np.zeros(2**17),)}
+
+        def test_view():
+            samples = np.random.default_rng(0).normal(size=2**21)
+            VIEWS.append(samples[:10])
+
+        def test_array_of_objects():
+            OBJECTS.append(np.array([np.ones(2**17), None], dtype=object))
+
+        def test_attribute():
+            MODELS.append(Model())
+
+        def test_many_small():
+            MANY.append([np.ones(128) for _ in range(1000)])
+
+        def test_buffer():
+            BUFFERS.append(np.frombuffer(bytes(2**20), dtype="uint8"))
+        """,
+        apart=True,
+    )
+    found.result.assert_outcomes(passed=7)
+    assert set(found.verdicts.values()) == {"leaked"}
+    findings = {name: found.finding(name) for name in found.tests}
+    assert {(one["kind"], one["device"], one["failed"]) for one in findings.values()} == {("growing", "cpu", True)}
+    assert {name: one["holder"]["root"] for name, one in findings.items()} == {
+        "test_half_a_mebibyte": "test_it.KEPT",
+        "test_dict_that_the_collector_does_not_track": "test_it.NESTED",
+        "test_view": "test_it.VIEWS",
+        "test_array_of_objects": "test_it.OBJECTS",
+        "test_attribute": "test_it.MODELS",
+        "test_many_small": "test_it.MANY",
+        "test_buffer": "test_it.BUFFERS",
+    }
+    half = findings["test_half_a_mebibyte"]
+    assert (half["count"], half["bytes"], half["bytes_per_run"]) == (1, 512 * KIB, 512 * KIB)
+    (array,) = half["tensors"]
+    assert (array["shape"], array["dtype"], array["framework"]) == ([2**16], "float64", "numpy")
+    assert (array["created"]["file"], array["created"]["code"]) == ("test_it.py", "KEPT.append(np.ones(2**16))")
+    nested = findings["test_dict_that_the_collector_does_not_track"]["holder"]
+    assert nested["text"] == "test_it.NESTED[2]['x'][0]"
+    assert findings["test_attribute"]["holder"]["text"] == "test_it.MODELS[2].weights"
+    assert findings["test_array_of_objects"]["holder"]["text"] == "test_it.OBJECTS[2][0]"
+    assert (findings["test_many_small"]["count"], findings["test_many_small"]["bytes"]) == (1000, 1000 * KIB)
+    assert findings["test_buffer"]["tensors"][0]["storage_bytes"] == MIB
+    view = findings["test_view"]
+    assert (view["tensors"][0]["bytes"], view["tensors"][0]["storage_bytes"]) == (80, 16 * MIB)
+    assert view["hint"] == (
+        "10 numbers keep 16.0 MiB, the whole array that they were taken from, in `test_it.VIEWS`: copy them (`.copy()`)."
+    )
+    found.result.stdout.fnmatch_lines(["  growing: 1 array, 16.0 MiB on cpu; each run leaves 16.0 MiB more"])
+
+
+def test_arrays_that_stay(run: Runner) -> None:
+    found = run(
+        """
+        import functools
+        import numpy as np
+        import pytest
+
+        TABLE = LAST = None
+        KEPT = {}
+
+        def test_table():
+            global TABLE
+            TABLE = np.ones(2**20)
+
+        def test_replaced():
+            global LAST
+            LAST = np.ones(2**21)
+
+        @functools.lru_cache
+        def grid():
+            return np.ones(3 * 2**17)
+
+        def test_cache():
+            assert grid().size
+
+        @pytest.mark.gpu_leak(retained_mb=8)
+        def test_below_its_own_limit():
+            KEPT.setdefault("once", np.ones(2**18))
+        """,
+        apart=True,
+    )
+    assert found.verdicts == {
+        "test_table": "leaked",
+        "test_replaced": "leaked",
+        "test_cache": "leaked",
+        "test_below_its_own_limit": "clean",  # as small growth is not looked into
+    }
+    findings = {name: found.finding(name) for name in ("test_table", "test_replaced", "test_cache")}
+    assert {(one["kind"], one["bytes_per_run"]) for one in findings.values()} == {("retained", 0)}
+    assert {name: (one["holder"]["root"], one["bytes"]) for name, one in findings.items()} == {
+        "test_table": ("test_it.TABLE", 8 * MIB),
+        "test_replaced": ("test_it.LAST", 16 * MIB),
+        "test_cache": ("test_it.grid", 3 * MIB),
+    }
+
+
+CLEAN = """
+    import functools
+    import numpy as np
+    import pytest
+    import threading
+
+    DATA = np.random.default_rng(1).normal(size=(1000, 500))
+    LISTS = {}
+    LAST = None
+
+    class Fit:
+        def fit(self, inputs, outputs):
+            self.inputs = inputs.copy()
+            self.coefficients = np.linalg.lstsq(inputs, outputs, rcond=None)[0]
+            return self
+
+    @functools.lru_cache
+    def small():
+        return np.arange(20_000)
+
+    @pytest.fixture(scope="module")
+    def data():
+        return np.ones((1000, 1000))
+
+    def test_first_use():
+        np.fft.fft(np.ones(4096))
+        np.linalg.svd(np.random.default_rng(0).normal(size=(100, 100)))
+
+    def test_large_temporaries():
+        assert (np.ones((2048, 1024)) * 2).sum()
+
+    def test_cache_filled_once():
+        assert small().size
+
+    def test_replaces_a_small_one():
+        global LAST
+        LAST = np.ones(100)
+
+    def test_load(tmp_path):
+        np.save(tmp_path / "a.npy", DATA)
+        assert np.load(tmp_path / "a.npy").shape == np.load(tmp_path / "a.npy", mmap_mode="r").shape
+
+    def test_fit():
+        assert Fit().fit(DATA, DATA[:, 0]).coefficients.shape
+
+    def test_of_a_wider_fixture(data):
+        assert data.sum()
+
+    def test_cycle():
+        cycle = [np.ones(2**20)]
+        cycle.append(cycle)
+
+    def test_memory_that_is_no_array():
+        LISTS["once"] = [None] * 500_000
+
+    def test_thread():
+        sums = []
+        thread = threading.Thread(target=lambda: sums.append(np.ones(2**20).sum()))
+        thread.start()
+        thread.join()
+
+    def test_module_with_tables(tmp_path, monkeypatch):
+        (tmp_path / "tables.py").write_text("import numpy as np\\nTABLE = np.ones(2**19)\\n")
+        monkeypatch.syspath_prepend(tmp_path)
+        import tables
+        assert tables.TABLE.size
+
+    @pytest.mark.parametrize("size", range(200, 260, 10))
+    def test_parametrized(size):
+        assert (np.ones((size, 300)) @ np.ones((300, size))).sum()
+"""
+
+
+def test_a_clean_suite(run: Runner) -> None:
+    found = run(CLEAN, apart=True)
+    found.result.assert_outcomes(passed=17)
+    assert set(found.verdicts.values()) == {"clean"}
+
+
+def test_limits(run: Runner) -> None:
+    source = """
+        import numpy as np
+        import pytest
+
+        KEPT = []
+
+        def test_below():
+            KEPT.append(np.ones(2**14))
+
+        @pytest.mark.gpu_leak(host_mb=2)
+        def test_under_its_own_limit():
+            KEPT.append(np.ones(2**17))
+
+        def test_over():
+            KEPT.append(np.ones(2**17))
+    """
+    found = run(source, apart=True)
+    assert found.verdicts == {"test_below": "clean", "test_under_its_own_limit": "clean", "test_over": "leaked"}
+    found = run(source, "--gpu-leak-host-mb=4", apart=True)
+    assert set(found.verdicts.values()) == {"clean"}
+    found = run(source, "--gpu-leak-host=off", apart=True)
+    assert set(found.verdicts.values()) == {"clean"}
+
+
+def test_mapped_files(run: Runner) -> None:
+    found = run(
+        """
+        import numpy as np
+
+        MAPS, TABLE = [], []
+
+        def test_maps_another_file(tmp_path):
+            MAPS.append(np.memmap(tmp_path / "weights.bin", dtype="uint8", mode="w+", shape=(2**22,)))
+
+        def test_view_of_a_map(tmp_path):
+            MAPS.append({"view": np.asarray(np.memmap(tmp_path / "w.bin", dtype="uint8", mode="w+", shape=(2**22,)))})
+
+        def test_maps_once(tmp_path_factory):
+            path = tmp_path_factory.getbasetemp() / "once.npy"
+            if not TABLE:
+                np.save(path, np.ones(2**20))
+                TABLE.append(np.load(path, mmap_mode="r"))
+
+        def test_drops_its_map(tmp_path):
+            mapped = np.memmap(tmp_path / "x.bin", dtype="uint8", mode="w+", shape=(2**24,))
+            mapped[:] = 1
+        """,
+        apart=True,
+    )
+    assert found.verdicts == {
+        "test_maps_another_file": "leaked",
+        "test_view_of_a_map": "leaked",
+        "test_maps_once": "noted",
+        "test_drops_its_map": "clean",
+    }
+    mapped = found.finding("test_maps_another_file")
+    assert (mapped["kind"], mapped["device"], mapped["bytes"]) == ("growing", "disk", 4 * MIB)
+    assert mapped["tensors"][0]["file"].endswith("weights.bin")
+    assert "`weights.bin` stays mapped" in mapped["hint"]
+    assert found.finding("test_view_of_a_map")["holder"]["root"] == "test_it.MAPS"
+    assert found.finding("test_maps_once")["kind"] == "retained"
+    found.result.stdout.fnmatch_lines(["  file     *weights.bin"])
+
+
+@pytest.mark.torch
+def test_memory_shared_with_torch_is_counted_once(run: Runner) -> None:
+    pytest.importorskip("torch")
+    found = run(
+        """
+        import numpy as np
+        import torch
+
+        TENSORS, ARRAYS = [], []
+
+        def test_tensor_over_an_array():
+            TENSORS.append(torch.from_numpy(np.ones(2**20)))
+
+        def test_array_over_a_tensor():
+            ARRAYS.append(torch.ones(2**20).numpy())
+
+        def test_both():
+            array = np.ones(2**20)
+            ARRAYS.append(array)
+            TENSORS.append(torch.from_numpy(array))
+
+        def test_clean():
+            tensor = torch.from_numpy(np.ones(2**20))
+            assert tensor.numpy().sum()
+        """,
+        apart=True,
+    )
+    assert found.verdicts == {
+        "test_tensor_over_an_array": "leaked",
+        "test_array_over_a_tensor": "leaked",
+        "test_both": "leaked",
+        "test_clean": "clean",
+    }
+    assert found.finding("test_tensor_over_an_array")["holder"]["root"] == "test_it.TENSORS"
+    assert found.finding("test_array_over_a_tensor")["holder"]["root"] == "test_it.ARRAYS"
+    both = found.finding("test_both")
+    assert (both["count"], both["bytes"], both["holder"]["root"]) == (1, 8 * MIB, "test_it.TENSORS")
+    assert [holder["root"] for holder in both["other_holders"]] == ["test_it.ARRAYS"]
+
+
+@pytest.mark.parametrize("environment", [{}, {"PYTHONTRACEMALLOC": "1"}], ids=["untraced", "traced by the user"])
+def test_tracing_is_left_as_it_was(run: Runner, monkeypatch: pytest.MonkeyPatch, environment: dict[str, str]) -> None:
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    found = run(
+        f"""
+        import tracemalloc
+        import numpy as np
+
+        KEPT = []
+
+        def test_grows():
+            KEPT.append(np.zeros(2**17))
+
+        def test_sees_tracing():
+            assert tracemalloc.is_tracing() is {bool(environment)}
+        """,
+        apart=True,
+    )
+    found.result.assert_outcomes(passed=2)
+    assert found.verdicts == {"test_grows": "leaked", "test_sees_tracing": "clean"}
+    assert found.finding("test_grows")["tensors"][0]["created"]["code"] == "KEPT.append(np.zeros(2**17))"
+
+
+def test_a_test_that_fails_when_it_is_traced(run: Runner) -> None:
+    found = run(
+        """
+        import tracemalloc
+        import numpy as np
+
+        KEPT = []
+
+        def test_refuses_tracing():
+            assert not tracemalloc.is_tracing()
+            KEPT.append(np.zeros(2**17))
+        """,
+        apart=True,
+    )
+    finding = found.finding("test_refuses_tracing")
+    assert finding["failed"]
+    assert (finding["holder"]["root"], finding["bytes"]) == ("test_it.KEPT", MIB)

@@ -1,0 +1,86 @@
+"""The judge of arrays that the collector does not track."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from pytest_gpuleak.engine.judge.untracked import UntrackedRuns, judge_untracked
+from pytest_gpuleak.model.evidence import Survivor
+from pytest_gpuleak.model.findings import Finding, Holder, HolderKind, PathStep
+from pytest_gpuleak.model.policy import Policy
+from pytest_gpuleak.model.readings import ArrayReading
+
+MIB = 2**20
+POLICY = Policy()
+
+
+def left(
+    size: int,
+    root: str = "app.KEPT",
+    edge: str = "[0]",
+    kind: HolderKind = "module",
+    storage: int = 1,
+    file: str | None = None,
+) -> Survivor:
+    reading = ArrayReading(storage, (size,), "uint8", "cpu", size, storage, size, framework="numpy")
+    return Survivor(1, reading, holder=Holder(kind, root, root + edge, (PathStep(edge, "list"),), file))
+
+
+def judged(runs: UntrackedRuns, *, frames_count: bool = False) -> list[tuple[str, str, int, bool]]:
+    runs.survivors = tuple(one._replace(run=int(runs.grows)) for one in runs.survivors)
+    found: tuple[Finding, ...] = judge_untracked(runs, POLICY, frames_count=frames_count)
+    return [(one.kind, one.holder.root if one.holder else "", one.bytes, one.failed) for one in found]
+
+
+def test_what_a_recorded_run_adds_grows() -> None:
+    runs = UntrackedRuns((left(MIB), left(MIB, storage=2)), grows=True)
+    assert judged(runs) == [("growing", "app.KEPT", 2 * MIB, True)]
+    assert runs.per_run == 2 * MIB
+
+
+def test_growth_up_to_the_limit_is_none() -> None:
+    runs = UntrackedRuns((left(POLICY.array_bytes),), grows=True)
+    assert judged(runs) == []
+    assert runs.per_run == 0
+    assert judged(UntrackedRuns((left(POLICY.array_bytes + 1),), grows=True))[0][3]
+
+
+def test_what_replaces_memory_of_its_size_does_not_grow() -> None:
+    replaced = left(MIB, "app.LAST", ".data")
+    runs = UntrackedRuns((replaced, left(MIB, storage=2)), gone=Counter([MIB]), grows=True)
+    assert judged(runs) == [("growing", "app.KEPT", MIB, True)]
+    assert judged(UntrackedRuns((replaced,), gone=Counter([MIB]), grows=True)) == []
+
+
+def test_small_growth_beside_large_growth_is_a_note() -> None:
+    runs = UntrackedRuns((left(16 * MIB), left(1000, "lib.CACHE", storage=2)), grows=True)
+    assert judged(runs) == [("growing", "app.KEPT", 16 * MIB, True), ("growing", "lib.CACHE", 1000, False)]
+
+
+def test_local_variables_of_running_frames_count_where_they_are_the_users() -> None:
+    runs = UntrackedRuns((left(MIB, "frame", kind="frame"),), grows=True)
+    assert judged(runs) == []
+    assert judged(runs, frames_count=True) == [("growing", "frame", MIB, True)]
+
+
+def test_residue_fails_by_its_size() -> None:
+    assert judged(UntrackedRuns((left(MIB),))) == [("retained", "app.KEPT", MIB, True)]
+    assert judged(UntrackedRuns((left(MIB - 1),))) == [("retained", "app.KEPT", MIB - 1, False)]
+    assert judged(UntrackedRuns((left(MIB),), confirmed=False)) == [("unconfirmed", "app.KEPT", MIB, True)]
+
+
+def test_residue_of_a_library_is_a_note() -> None:
+    runs = UntrackedRuns((left(MIB, "lib.TABLE", file="/site-packages/lib.py"),))
+    runs.libraries = frozenset(("/site-packages/lib.py",))
+    assert judged(runs) == [("retained", "lib.TABLE", MIB, False)]
+
+
+def test_the_tables_of_a_module_that_was_imported_are_no_residue() -> None:
+    survivors = (left(MIB, "tables.TABLE"), left(MIB, "tables_of_mine.TABLE", storage=2))
+    assert judged(UntrackedRuns(survivors, imported=("tables",))) == [("retained", "tables_of_mine.TABLE", MIB, True)]
+
+
+def test_memory_without_a_holder_is_blamed_only_where_the_run_surely_left_it() -> None:
+    nameless = left(MIB, "nothing", kind="unknown", storage=7)
+    assert judged(UntrackedRuns((nameless,))) == []
+    assert judged(UntrackedRuns((nameless,), sure=frozenset((7,)))) == [("retained", "nothing", MIB, True)]
