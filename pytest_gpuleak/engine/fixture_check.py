@@ -116,8 +116,7 @@ class FixtureCheck:
         findings = judge(history.evidence(), setup.policy)
         # A fixture is never run again on purpose: what it leaves once is judged as retained.
         named = [
-            dataclasses.replace(found, kind="retained", code="") if found.kind == "unconfirmed" else found
-            for found in findings
+            dataclasses.replace(found, kind="retained") if found.kind == "unconfirmed" else found for found in findings
         ]
         nodeid = _nodeid_of(setup.place)
         record = self._record(

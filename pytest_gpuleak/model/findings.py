@@ -25,6 +25,8 @@ KIND_CODES: Final[dict[str, str]] = {
 }
 """Codes of findings that no pattern of the hints explains; `codes` has their pages."""
 
+_CODES_OF_KINDS: Final = frozenset({"", *KIND_CODES.values()})
+
 
 @dataclasses.dataclass(frozen=True)
 class Origin:
@@ -189,7 +191,8 @@ class Finding:
     code: str = ""
 
     def __post_init__(self) -> None:
-        if not self.code:  # frozen, so not set in the usual way
+        # A finding made with `dataclasses.replace` may have another kind, and the code of the one before.
+        if type(self.code) is str and self.code in _CODES_OF_KINDS and type(self.kind) is str:
             object.__setattr__(self, "code", KIND_CODES.get(self.kind, ""))
 
     @property
