@@ -10,8 +10,8 @@ from pytest_gpuleak.model.text import clean_text
 from pytest_gpuleak.reports.terminal.summary import ID_LIMIT
 
 if TYPE_CHECKING:
-    from pytest_gpuleak.model.findings import Finding
-    from pytest_gpuleak.model.records import RunReport
+    from pytest_gpuleak.model.findings import Finding, FixtureRecord
+    from pytest_gpuleak.model.records import RunReport, TestRecord
 
 _SHOWN = 6
 
@@ -24,7 +24,8 @@ def render_codes(report: RunReport) -> list[str]:
         if found.failed and found.code:
             sizes[found.code] = sizes.get(found.code, 0) + found.bytes
 
-    for record in (*report.tests, *report.fixtures):
+    records: tuple[TestRecord | FixtureRecord, ...] = (*report.tests, *report.fixtures)
+    for record in records:
         for found in record.findings:
             isolated(functools.partial(add, found), lambda _: None)
     codes = sorted(sizes, key=lambda code: -sizes[code])[:_SHOWN]

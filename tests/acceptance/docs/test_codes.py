@@ -60,17 +60,6 @@ def test_the_libraries_named_are_those_of_the_page_on_real_leaks() -> None:
         assert any(f"| {sighting.release.partition(' (')[0]} |" in row for row in rows), sighting
 
 
-def test_the_pages_are_current() -> None:
-    done = subprocess.run(
-        [sys.executable, "scripts/write_code_pages.py", "--check"],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-
-
 def _run(folder: Path, codes: set[str]) -> dict[str, list[dict[str, Any]]]:
     """Run the examples of these codes; the findings of each test file by its name."""
     for code in codes:
