@@ -65,7 +65,7 @@ class _Commands(click.Group):
 @click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
 @click.version_option(__version__, prog_name="gpuleak")
 def main() -> None:
-    """Read the JSON reports of `pytest --gpu-leak --gpu-leak-report report.json`.
+    """Read the JSON reports of `pytest --gpu-leak --gpu-leak-report report.json`, and explain the codes in them.
 
     A REPORT is a file, or - for standard input.
 
@@ -75,6 +75,7 @@ def main() -> None:
     gpuleak gate shard*.json --baseline gpu-leaks.toml      the verdict of a CI job
     gpuleak merge shard*.json -o all.json                   shards, ranks and retries as one
     gpuleak convert all.json -o all.html                    another format
+    gpuleak explain GL101                                   the page of a finding's code
     """
 
 
@@ -228,6 +229,33 @@ def convert(report: str, target: str, form: str | None) -> None:
     """
     form = choose_format(target, form)
     write_output(_read(report), target, form)
+
+
+@main.command()
+@click.argument("codes", nargs=-1, metavar="[CODE...]")
+def explain(codes: Sequence[str]) -> None:
+    """Print the page of each CODE, which stands behind a finding's fix; without one, list all codes.
+
+    A page has the pattern, why it keeps memory, the edit that frees it, and public libraries that had it.
+
+    \b
+    gpuleak explain                                         all codes
+    gpuleak explain GL101
+
+    \b
+    Exit status: 0, or 2 for a code that is not known.
+    """
+    from pytest_gpuleak.model.codes.table import CODES, TOPICS, page
+
+    unknown = [code for code in codes if code.upper() not in CODES]
+    if unknown:
+        shown = clean_text(repr(unknown[0]), TEXT_LIMIT)
+        refuse(f"{shown} is not accepted, only a code such as GL101: `gpuleak explain` lists all {len(CODES)}")
+    if codes:
+        say("\n".join(page(CODES[code.upper()]) for code in codes).splitlines())
+        return
+    for topic, rows in TOPICS.items():
+        say([topic, *[f"  {code.id}  {code.title}" for code in rows]])
 
 
 @main.command()

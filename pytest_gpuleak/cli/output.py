@@ -15,6 +15,7 @@ from pytest_gpuleak.model.text import clean_text, count_of, format_bytes
 from pytest_gpuleak.reports.atomic_write import write_text
 from pytest_gpuleak.reports.formats import WRITERS, render, why_not_accepted
 from pytest_gpuleak.reports.terminal.baseline import STALE_SHOWN, render_entry
+from pytest_gpuleak.reports.terminal.codes import render_codes
 from pytest_gpuleak.reports.terminal.findings import render_line
 from pytest_gpuleak.reports.terminal.section import render_leaks
 from pytest_gpuleak.reports.terminal.summary import (
@@ -84,7 +85,7 @@ def render_report(report: RunReport, verbosity: int) -> list[str]:
         lines.append(f"{' GPU LEAKS ':=^{columns}}")
     lines += [click.style(line, fg="red") if line.startswith("LEAKED ") else line for line in leaks]
     if verbosity >= 0:
-        lines += [*render_usage(report, width=columns), *render_dearest(report, width=columns)]
+        lines += [*render_codes(report), *render_usage(report, width=columns), *render_dearest(report, width=columns)]
         lines += [f"gpu-leak: stale: {render_entry(entry)}" for entry in report.stale[:STALE_SHOWN]]
         if len(report.stale) > STALE_SHOWN:
             lines.append(f"gpu-leak: and {len(report.stale) - STALE_SHOWN} more stale")

@@ -16,7 +16,7 @@ def annotate(finding: Finding, why_unconfirmed: str, shorten: Callable[[str], st
     if finding.kind == "cycle" and finding.holder is None:
         return finding  # it has no place and no line
     # Only now, since findings of cycles do not need it.
-    from pytest_gpuleak.explain.hints.order import hint_for
+    from pytest_gpuleak.explain.hints.order import advice_for
 
     finding = dataclasses.replace(
         finding,
@@ -26,7 +26,8 @@ def annotate(finding: Finding, why_unconfirmed: str, shorten: Callable[[str], st
         tensors=tuple(_with_short_path(array, shorten) for array in finding.tensors),
         why_unconfirmed=finding.why_unconfirmed or (why_unconfirmed or None if finding.kind == "unconfirmed" else None),
     )
-    return dataclasses.replace(finding, hint=finding.hint or hint_for(finding))
+    advice = None if finding.hint else advice_for(finding)
+    return finding if advice is None else dataclasses.replace(finding, hint=advice.hint, code=advice.code)
 
 
 def _with_place(holder: Holder, shorten: Callable[[str], str]) -> Holder:

@@ -8,12 +8,28 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 HolderKind = Literal["module", "class", "cache", "fixture", "frame", "thread", "traceback", "native", "unknown"]
 FindingKind = Literal[
     "growing", "retained", "unconfirmed", "cycle", "unattributed", "host", "process", "budget", "tracer", "recompiled"
 ]
+
+KIND_CODES: Final[dict[str, str]] = {
+    "growing": "GL001",
+    "retained": "GL002",
+    "unconfirmed": "GL003",
+    "cycle": "GL004",
+    "unattributed": "GL005",
+    "host": "GL006",
+    "process": "GL007",
+    "budget": "GL008",
+    "recompiled": "GL009",
+    "tracer": "GL010",
+}
+"""Codes of findings that no pattern of the hints explains; `codes` has their pages."""
+
+_CODES_OF_KINDS: Final = frozenset({"", *KIND_CODES.values()})
 
 
 @dataclasses.dataclass(frozen=True)
@@ -157,6 +173,7 @@ class Finding:
         evidence: figures that support the verdict, a line each.
         autograd: what their autograd graph retains, or None where it was not walked.
         hint: one sentence on the edit that frees them, or None.
+        code: code of the pattern that the hint is about, or that of its kind, the default; `codes` has its page.
         baseline: how it compares with the baseline; None without one, or for a mere note.
         why_unconfirmed: for an unconfirmed finding, why no re-run came to its end.
     """
@@ -179,6 +196,12 @@ class Finding:
     contributions: tuple[Contribution, ...] = ()
     evidence: tuple[str, ...] = ()
     baseline: BaselineStatus | None = None
+    code: str = ""
+
+    def __post_init__(self) -> None:
+        # A finding made with `dataclasses.replace` may have another kind, and the code of the one before.
+        if type(self.code) is str and self.code in _CODES_OF_KINDS and type(self.kind) is str:
+            object.__setattr__(self, "code", KIND_CODES.get(self.kind, ""))
 
     @property
     def evidence_lines(self) -> tuple[str, ...]:

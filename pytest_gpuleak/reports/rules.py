@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 
+from pytest_gpuleak.model.findings import KIND_CODES
 from pytest_gpuleak.model.text import clean_text
 
 STALE_RULE = "gpu-leak/stale"
@@ -24,6 +25,12 @@ class Rule:
     title: str
     text: str
     advice: str
+
+    @property
+    def help(self) -> str:
+        """Return text and advice as Markdown, and where the page of the kind's code is."""
+        code = KIND_CODES.get(self.id.rpartition("/")[2])
+        return f"{self.text}\n\n{self.advice}" + (f"\n\n`gpuleak explain {code}` tells more." if code else "")
 
 
 _KEEP = (

@@ -14,6 +14,7 @@ import math
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
+from pytest_gpuleak.model.codes.table import CODES, page
 from pytest_gpuleak.model.findings import BaselineStatus
 from pytest_gpuleak.model.isolation import isolated
 from pytest_gpuleak.model.records import TestRecord
@@ -34,7 +35,7 @@ from pytest_gpuleak.reports.terminal.summary import ID_LIMIT, TEXT_LIMIT
 from pytest_gpuleak.reports.unshown import describe_unshown
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from pytest_gpuleak.model.findings import BaselineState, Finding, FixtureRecord, Holder, KnownLeak
     from pytest_gpuleak.model.records import RunReport
@@ -47,6 +48,9 @@ MAX_RESULTS = 25_000
 SCHEMA_URI = "https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schemas/sarif-schema-2.1.0.json"
 BASE = "SRCROOT"
 """Base of the artifacts' uris: the root of the repository."""
+
+TAXONOMY = "gpuleak codes"
+"""Name of the taxonomy that the results' codes are from."""
 
 _STEPS_SHOWN = 100
 _STATES: dict[BaselineState, str] = {"known": "unchanged", "grown": "updated", "new": "new"}
@@ -69,6 +73,7 @@ def _log(report: RunReport) -> Json:
     findings.sort(key=lambda pair: (not pair[1].failed, not pair[1].known))  # stable; the cut drops notes first
     results = [_result_safely(record, found, prefix) for record, found in findings[:MAX_RESULTS]]
     results += [_stale_result(entry, prefix) for entry in report.stale[: MAX_RESULTS - len(results)]]
+    taxa = sorted({taxon["id"] for result in results for taxon in result.get("taxa", ())})
     left_out = len(findings) + len(report.stale) - len(results)
     return {
         "$schema": SCHEMA_URI,
@@ -84,6 +89,7 @@ def _log(report: RunReport) -> Json:
                         "rules": [_rule(rule) for rule in RULES],
                     }
                 },
+                "taxonomies": [_taxonomy(taxa)],
                 "invocations": [_invocation(report, left_out)],
                 "originalUriBaseIds": {BASE: {"description": {"text": "The root of the repository."}}},
                 "columnKind": "unicodeCodePoints",
@@ -102,11 +108,27 @@ def _rule(rule: Rule) -> Json:
         "fullDescription": {"text": f"{rule.title} {rule.text}"},
         # GitHub shows the Markdown where there is one.
         "help": {
-            "text": _message(f"{rule.text}\n\n{rule.advice.replace('`', '')}"),
-            "markdown": _message(f"{rule.text}\n\n{rule.advice}"),
+            "text": _message(rule.help.replace("`", "")),
+            "markdown": _message(rule.help),
         },
         "defaultConfiguration": {"level": "note" if rule.id == STALE_RULE else "error"},
         "properties": {"tags": ["memory", "gpu", "tests"], "precision": "very-high"},
+    }
+
+
+def _taxonomy(codes: Sequence[str]) -> Json:
+    """Describe the codes that results have, with the help of each (SARIF 2.1.0, 3.19.3)."""
+    return {
+        "name": TAXONOMY,
+        "shortDescription": {"text": "Patterns of leaks. `gpuleak explain CODE` prints the page of each."},
+        "taxa": [
+            {
+                "id": code.id,
+                "shortDescription": {"text": code.title},
+                "help": {"text": _message(page(code)), "markdown": _message(page(code))},
+            }
+            for code in (CODES[name] for name in codes)
+        ],
     }
 
 
@@ -164,9 +186,12 @@ def _result(record: TestRecord | FixtureRecord, found: Finding, prefix: str) -> 
             "bytesPerRun": _in_64_bits(found.bytes_per_run),
             "count": _in_64_bits(found.count),
             "fingerprint": clean_text(found.fingerprint, ID_LIMIT),
+            "code": clean_text(found.code, ID_LIMIT),
             "worker": clean_text(record.worker, ID_LIMIT),
         },
     }
+    if found.code in CODES:
+        result["taxa"] = [{"id": found.code, "toolComponent": {"name": TAXONOMY, "index": 0}}]
     if others:
         result["relatedLocations"] = [
             {"id": index, "message": {"text": _ROLES[role]}, **_location(place)}

@@ -11,6 +11,7 @@ import jsonschema
 import pytest
 
 from pytest_gpuleak import __version__
+from pytest_gpuleak.model.codes.table import CODES, page
 from pytest_gpuleak.model.findings import Holder, KnownLeak
 from pytest_gpuleak.model.records import SCHEMA, TestRecord, encode
 from pytest_gpuleak.reports.json.read import read_report
@@ -43,10 +44,28 @@ def clean(save: Save, make: type[Make]) -> Path:
 
 def test_help_has_examples_for_each_command(call: Call) -> None:
     assert call().stderr.count("gpuleak ") + call("--help").stdout.count("gpuleak ") >= 5
-    for name in ("show", "diff", "gate", "merge", "convert", "completion"):
+    for name in ("show", "diff", "gate", "merge", "convert", "explain", "completion"):
         text = call(name, "--help").stdout
         assert f"\n  gpuleak {name} " in text, "an example on a line of its own"
     assert __version__ in call("--version").stdout
+
+
+def test_explain_prints_pages(call: Call) -> None:
+    found = call("explain", "gl101", "GL004")
+    assert found.exit_code == 0
+    assert found.stdout == f"{page(CODES['GL101'])}\n{page(CODES['GL004'])}"
+    listed = call("explain").stdout
+    assert all(f"  {code.id}  {code.title}\n" in listed for code in CODES.values())
+
+
+@pytest.mark.parametrize("code", ["GL999", "", "101", HOSTILE])
+def test_explain_refuses_what_is_no_code(call: Call, code: str) -> None:
+    found = call("explain", "GL101", code)
+    assert (found.exit_code, found.stdout) == (2, "")
+    (line,) = found.stderr.splitlines()
+    assert line.startswith("gpuleak: ")
+    assert line.endswith(f"is not accepted, only a code such as GL101: `gpuleak explain` lists all {len(CODES)}")
+    assert line.isprintable()
 
 
 def test_show_is_the_terminal_report(call: Call, leaky: Path) -> None:
@@ -54,7 +73,8 @@ def test_show_is_the_terminal_report(call: Call, leaky: Path) -> None:
     assert found.exit_code == 0
     lines = found.stdout.splitlines()
     assert "GPU LEAKS" in lines[0]
-    assert lines[1:-1] == render_leaks(read_report(leaky), verbosity=0, width=100)
+    assert lines[1:-2] == render_leaks(read_report(leaky), verbosity=0, width=100)
+    assert lines[-2] == "gpu-leak: more on each: gpuleak explain GL001"
     assert lines[-1].startswith("gpu-leak: 1 leaked, 1 clean")
 
 

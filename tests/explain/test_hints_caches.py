@@ -102,12 +102,16 @@ def test_an_attribute_is_no_cached_property_for_want_of_better(finding: Finding)
     assert caches.cached_property(trail(finding)) is None
 
 
-def test_compiled_code_is_dropped_by_a_reset() -> None:
-    hint = hint_for(leak("torch._dynamo.convert_frame.output_codes", ("[0]", "list")))
+@pytest.mark.parametrize("root", ["torch._dynamo.convert_frame.output_codes", "app.nets.__compiled_fn_3_5e26870b_113e"])
+def test_compiled_code_is_dropped_by_a_reset(root: str) -> None:
+    hint = hint_for(leak(root, ("[0]", "list")))
     assert hint is not None
     assert "`torch.compiler.reset()`" in hint
 
 
-@pytest.mark.parametrize("root", ["torch._dynamo_extras.CACHE", "torch.nn.functional.CACHE", "app.torch._dynamo.CACHE"])
+@pytest.mark.parametrize(
+    "root",
+    ["torch._dynamo_extras.CACHE", "torch.nn.functional.CACHE", "app.torch._dynamo.CACHE", "app.my__compiled_fn_3"],
+)
 def test_other_caches_are_not_the_compilers(root: str) -> None:
     assert caches.compile_cache(trail(leak(root, ("[0]", "list")))) is None

@@ -81,8 +81,8 @@ def test_every_public_function_of_an_inspectors_module_is_in_the_order_once() ->
                 for name, function in inspect.getmembers(loaded, inspect.isfunction)
                 if not name.startswith("_") and function.__module__ == loaded.__name__
             ]
-    assert len(ORDER) == len(set(ORDER))
-    assert set(ORDER) == set(inspectors)
+    assert len(ORDER) == len(set(ORDER.values()))
+    assert set(ORDER.values()) == set(inspectors)
 
 
 def _first(finding: Finding) -> str:

@@ -116,6 +116,7 @@ def full_report(make: type[Make], text: str) -> RunReport:
         holder=holder,
         other_holders=(dataclasses.replace(holder, kind="frame"),),
         hint=text,
+        code=text,
         why_unconfirmed=text,
         metric=text,
         contributions=(Contribution(text, 5, 2, origin, dataclasses.replace(holder, root="other")),),
@@ -191,6 +192,15 @@ def test_what_leaked_and_who_holds_it_is_plain_text(make: type[Make]) -> None:
         "app/model.py:14 in forward self.meter.update(y.detach())",
     ):
         assert said in text
+
+
+def test_a_fix_has_its_code_and_title(make: type[Make]) -> None:
+    fix = make.finding(hint="Empty it in teardown.", code="GL701")
+    later = make.finding(hint="Empty it in teardown.", code="GL999")
+    page = encode_report(make.report(make.test("t.py::test_a", fix), make.test("t.py::test_b", later)))
+    assert "<small>GL701 container that each run adds to</small>" in page
+    assert "<small>GL999</small>" in page
+    assert "code <code>GL701</code>" in page
 
 
 def test_what_is_no_tensor_is_not_called_one(make: type[Make]) -> None:

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from pytest_gpuleak.model import findings
 from pytest_gpuleak.model import records as run_records
-from pytest_gpuleak.model.findings import Autograd, FixtureRecord
+from pytest_gpuleak.model.findings import Autograd, FixtureRecord, decode_finding, encode_finding
 from pytest_gpuleak.reports import formats
 from pytest_gpuleak.reports.formats import write_report
 from pytest_gpuleak.reports.json.plain import MAX_TEXT
@@ -59,6 +59,7 @@ FINDINGS = st.builds(
     holder=st.none() | HOLDERS,
     autograd=st.none() | st.builds(Autograd, COUNTS, COUNTS, COUNTS),
     hint=st.none() | TEXTS,
+    code=TEXTS,
     why_unconfirmed=st.none() | TEXTS,
 )
 MANY = st.lists(FINDINGS, max_size=2).map(tuple)
@@ -133,6 +134,15 @@ def test_names_of_the_contract(make: Any) -> None:
         "deciding": None,
     }
     assert document["tests"][0]["findings"][0]["tensors"][0]["shape"] == [1024, 1024]
+
+
+def test_a_finding_has_a_code_by_default_that_of_its_kind(make: Any) -> None:
+    plain, known = make.finding(kind="host"), make.finding(code="GL701")
+    assert encode_finding(plain)["code"] == "GL006"
+    assert dataclasses.replace(plain, kind="cycle").code == "GL004"
+    assert dataclasses.replace(known, kind="cycle").code == "GL701"
+    older = {name: value for name, value in encode_finding(plain).items() if name != "code"}
+    assert decode_finding(older) == plain
 
 
 def test_the_schema_knows_every_field(validator: jsonschema.Draft202012Validator) -> None:

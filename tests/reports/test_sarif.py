@@ -84,6 +84,18 @@ def test_a_leak_is_an_error_at_its_creating_line(make: Any, run_of: Any) -> None
     assert "baselineState" not in result
 
 
+def test_a_code_is_a_taxon_with_the_page_as_help(make: Any, run_of: Any) -> None:
+    findings = [make.finding(code="GL101"), make.finding(kind="host"), make.finding(code="GL999")]
+    found = run_of(make.report(*[make.test(f"t.py::test_{at}", finding) for at, finding in enumerate(findings)]))
+    (taxonomy,) = found["taxonomies"]
+    assert [taxon["id"] for taxon in taxonomy["taxa"]] == ["GL006", "GL101"]
+    assert "lru_cache" in taxonomy["taxa"][1]["help"]["markdown"]
+    assert [result.get("taxa", [{}])[0].get("id") for result in found["results"]] == ["GL101", "GL006", None]
+    assert [result["properties"]["code"] for result in found["results"]] == ["GL101", "GL006", "GL999"]
+    rules = {rule["id"]: rule for rule in found["tool"]["driver"]["rules"]}
+    assert "`gpuleak explain GL006`" in rules["gpu-leak/host"]["help"]["markdown"]
+
+
 def test_the_way_to_the_memory_is_a_graph(make: Any, run_of: Any) -> None:
     (result,) = run_of(make.report(make.test("t.py::test_a", make.finding())))["results"]
     (graph,) = result["graphs"]

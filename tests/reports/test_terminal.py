@@ -12,6 +12,7 @@ from pytest_gpuleak.reports import wording
 from pytest_gpuleak.reports.terminal import findings as terminal
 from pytest_gpuleak.reports.terminal import section as terminal_section
 from pytest_gpuleak.reports.terminal import summary as terminal_summary
+from pytest_gpuleak.reports.terminal.codes import render_codes
 
 if TYPE_CHECKING:
     from pytest_gpuleak.model.records import RunReport
@@ -48,7 +49,7 @@ class TestFinding:
         assert terminal.render_finding(finding)[1] == "  held by  app.load.cache  (cache, app/__init__.py:7)"
         assert terminal.render_finding(finding)[2:] == [
             "  fix      Keep loss.item() and not the loss: each loss keeps its whole graph",
-            "           alive, with all that it saved.",
+            "           alive, with all that it saved. (GL003)",
             "  and by   app.LAST[0]  (module global)",
             "  created  app/model.py:14 in forward: self.meter.update(y.detach())",
             "  tensor   float32 [1024, 1024], 4.0 MiB",
@@ -56,6 +57,11 @@ class TestFinding:
             "  graph    1 autograd node retains 3 saved tensors, 1.0 GiB",
             "  known    listed in the baseline",
         ]
+
+    def test_a_fix_ends_in_its_code(self, make: Any) -> None:
+        finding = make.finding(hint="Empty it in teardown.", code="GL\x1b701")
+        assert r"  fix      Empty it in teardown. (GL\x1b701)" in terminal.render_finding(finding)
+        assert "\nfix: Empty it in teardown. (GL\\x1b701)\n" in terminal.render_short(finding)
 
     def test_holders_that_read_the_same_are_counted(self, make: Any) -> None:
         cache = Holder("cache", "app.load", "app.load (cache key)[0].window")
@@ -290,6 +296,24 @@ class TestSection:
         for line in lines:
             assert line.isprintable()
             assert len(line) < 5 * terminal_summary.TEXT_LIMIT
+
+
+class TestCodes:
+    def test_codes_of_what_failed_by_their_bytes(self, make: Any) -> None:
+        report = make.report(
+            make.test("t.py::test_one", make.finding(code="GL701", bytes=5), make.finding(code="GL101", bytes=9)),
+            make.test("t.py::test_two", make.finding(code="GL701", bytes=5), make.finding(code="GL4", failed=False)),
+            fixtures=(FixtureRecord("model", "module", "tests", (make.finding(bytes=7, kind="host"),)),),
+        )
+        assert render_codes(report) == ["gpu-leak: more on each: gpuleak explain GL701 GL101 GL006"]
+
+    def test_no_leak_no_line(self, make: Any) -> None:
+        assert render_codes(make.report(make.test("t.py::test_one", make.finding(failed=False)))) == []
+
+    def test_many_codes_are_cut(self, make: Any) -> None:
+        findings = [make.finding(code=f"GL{number}", bytes=number) for number in range(900, 1000)]
+        (line,) = render_codes(make.report(make.test("t.py::test_one", *findings)))
+        assert line.endswith("explain GL999 GL998 GL997 GL996 GL995 GL994")
 
 
 class TestSummary:

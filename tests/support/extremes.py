@@ -60,6 +60,7 @@ FINDINGS = st.builds(
     holder=st.none() | HOLDERS,
     autograd=st.none() | st.builds(findings.Autograd, SIZES, SIZES, SIZES),
     hint=st.none() | TEXTS,
+    code=TEXTS,
     why_unconfirmed=st.none() | TEXTS,
     other_holders=some(HOLDERS),
     metric=st.none() | TEXTS,

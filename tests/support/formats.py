@@ -18,6 +18,7 @@ from pytest_gpuleak.reports import github, gitlab, junit, markdown, sarif
 from pytest_gpuleak.reports.html import page as html
 from pytest_gpuleak.reports.json import write as json_report
 from pytest_gpuleak.reports.terminal.baseline import render_stale
+from pytest_gpuleak.reports.terminal.codes import render_codes
 from pytest_gpuleak.reports.terminal.findings import render_short
 from pytest_gpuleak.reports.terminal.section import render_leaks
 from pytest_gpuleak.reports.terminal.summary import render_dearest, render_summary, render_usage
@@ -56,6 +57,7 @@ def terminal_text(report: RunReport, verbosity: int) -> str:
     """What the end of a run prints; every line is one line, whatever it says."""
     lines = [
         *render_leaks(report, verbosity=verbosity, width=80),
+        *render_codes(report),
         *render_usage(report, width=80),
         *render_dearest(report, width=80),
         *render_stale(report.stale, "leaks.toml", fails=True),

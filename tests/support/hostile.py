@@ -53,6 +53,7 @@ def hostile_finding(make: Any, text: str, **changes: Any) -> Finding:
         holder=holder,
         other_holders=(holder,),
         hint=text,
+        code=text,
         why_unconfirmed=text,
         evidence=(text,),
         metric=None,

@@ -19,7 +19,8 @@ _CLASS_NAME: Final = re.compile(r"_*[A-Z]\w*[a-z]\w*")
 _WEAK_KEYS: Final = "weakref.WeakKeyDictionary"
 """Label of a weak dict's entry; more follows where the value refers to its key (`explain.edges.weak`)."""
 
-_COMPILER: Final = re.compile(r"torch\._dynamo(\..*)?")
+_COMPILER: Final = re.compile(r"torch\._dynamo(\..*)?|(.+\.)?__compiled_fn_\d+\w*")
+"""The compiler's modules, and the globals that it adds to a user's module (torch/_dynamo/output_graph.py)."""
 
 
 def compile_cache(trail: Trail) -> str | None:

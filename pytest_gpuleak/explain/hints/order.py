@@ -6,7 +6,7 @@ answer wins, so `ORDER` goes from specific patterns to general ones. No hint is 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from pytest_gpuleak.explain.hints import (
     caches,
@@ -26,78 +26,92 @@ if TYPE_CHECKING:
     from pytest_gpuleak.explain.hints.protocol import Inspector
     from pytest_gpuleak.model.findings import Finding
 
-ORDER: Final[tuple[Inspector, ...]] = (
+ORDER: Final[dict[str, Inspector]] = {
     # No memory: what to edit is the function that was traced.
-    jax.leaked_tracer,
+    "GL801": jax.leaked_tracer,
     # Something still runs, and frees its memory when it ends.
-    tasks.running_thread,
-    tasks.asyncio_task,
-    tasks.coroutine,
-    tasks.async_generator,
-    tasks.generator,
-    tasks.scheduled_call,
-    tasks.finished_future,
+    "GL401": tasks.running_thread,
+    "GL402": tasks.asyncio_task,
+    "GL403": tasks.coroutine,
+    "GL404": tasks.async_generator,
+    "GL405": tasks.generator,
+    "GL406": tasks.scheduled_call,
+    "GL407": tasks.finished_future,
     # An object that records its inputs: its type names the mistake.
-    pytest_objects.kept_instance,
-    pytest_objects.recorded_property,
-    runtime.mock_calls,
-    runtime.log_record,
-    runtime.stored_traceback,
-    runtime.exception_argument,
-    runtime.context_variable,
-    runtime.finalizer,
-    runtime.at_exit,
-    runtime.patch_not_stopped,
-    runtime.signal_handler,
-    runtime.profiler,
-    hooks.hook_not_removed,
-    hooks.ring_through_graph,
+    "GL601": pytest_objects.kept_instance,
+    "GL602": pytest_objects.recorded_property,
+    "GL501": runtime.mock_calls,
+    "GL502": runtime.log_record,
+    "GL503": runtime.stored_traceback,
+    "GL504": runtime.exception_argument,
+    "GL505": runtime.context_variable,
+    "GL506": runtime.finalizer,
+    "GL507": runtime.at_exit,
+    "GL508": runtime.patch_not_stopped,
+    "GL509": runtime.signal_handler,
+    "GL510": runtime.profiler,
+    "GL205": hooks.hook_not_removed,
+    "GL206": hooks.ring_through_graph,
     # Before the caches of functions, which torch.compile and JAX have too.
-    jax.kept_by_caches,
-    caches.weak_key,
-    caches.compile_cache,
-    graphs.gradient_registry,
-    graphs.captured_by_function,
-    graphs.keras_state,
-    graphs.kept_by_tape,
-    caches.cached_method,
-    caches.cached_arguments,
+    "GL802": jax.kept_by_caches,
+    "GL105": caches.weak_key,
+    "GL106": caches.compile_cache,
+    "GL805": graphs.gradient_registry,
+    "GL806": graphs.captured_by_function,
+    "GL807": graphs.keras_state,
+    "GL808": graphs.kept_by_tape,
+    "GL101": caches.cached_method,
+    "GL102": caches.cached_arguments,
     # What the array is, wherever it is kept.
-    values.optimizer_state,
-    values.gradient,
-    jax.jitted_closure,
-    jax.kept_pullback,
-    values.autograd_graph,
-    values.not_evaluated,
-    values.mapped_file,
-    values.view_of_large_array,
-    values.view_of_large_storage,
+    "GL203": values.optimizer_state,
+    "GL202": values.gradient,
+    "GL803": jax.jitted_closure,
+    "GL804": jax.kept_pullback,
+    "GL201": values.autograd_graph,
+    "GL809": values.not_evaluated,
+    "GL810": values.mapped_file,
+    "GL811": values.view_of_large_array,
+    "GL204": values.view_of_large_storage,
     # How it came to be kept.
-    caches.cached_results,
-    caches.cached_property,
-    callables.mutable_default,
-    callables.memo_in_closure,
-    callables.closure,
-    callables.bound_method,
-    callables.partial,
-    places.registered_class,
+    "GL103": caches.cached_results,
+    "GL104": caches.cached_property,
+    "GL301": callables.mutable_default,
+    "GL302": callables.memo_in_closure,
+    "GL303": callables.closure,
+    "GL304": callables.bound_method,
+    "GL305": callables.partial,
+    "GL704": places.registered_class,
     # That a place keeps it.
-    pytest_objects.session_object,
-    pytest_objects.shared_fixture,
-    places.made_in_setup,
-    places.growing_container,
-    places.class_attribute,
-    places.module_global,
-)
+    "GL603": pytest_objects.session_object,
+    "GL604": pytest_objects.shared_fixture,
+    "GL605": places.made_in_setup,
+    "GL701": places.growing_container,
+    "GL702": places.class_attribute,
+    "GL703": places.module_global,
+}
+"""Each inspector by its code, which has a page in `model.codes`."""
 
 
-def hint_for(finding: Finding) -> str | None:
+class Advice(NamedTuple):
+    """A hint, and the code of the pattern that it is about."""
+
+    code: str
+    hint: str
+
+
+def advice_for(finding: Finding) -> Advice | None:
     """Return the hint for a finding; None where no pattern is recognised or no holder was searched."""
     if finding.holder is None:
         return None
     trail = Trail(finding, finding.holder)
-    for inspect in ORDER:
+    for code, inspect in ORDER.items():
         hint = inspect(trail)
         if hint is not None:
-            return hint
+            return Advice(code, hint)
     return None
+
+
+def hint_for(finding: Finding) -> str | None:
+    """Return the text of `advice_for`."""
+    advice = advice_for(finding)
+    return None if advice is None else advice.hint

@@ -13,6 +13,7 @@ import json
 from importlib import resources
 from typing import TYPE_CHECKING, Any
 
+from pytest_gpuleak.model.codes.table import title_of
 from pytest_gpuleak.model.isolation import isolated
 from pytest_gpuleak.model.text import clean_text, count_of, format_bytes, format_signed
 from pytest_gpuleak.reports.html.rows import TEXT_LIMIT
@@ -166,4 +167,5 @@ def _environment() -> jinja2.Environment:
     environment.filters["size"] = format_bytes
     environment.filters["signed_size"] = format_signed
     environment.filters["cut"] = clean_text
+    environment.filters["titled"] = title_of
     return environment

@@ -35,7 +35,7 @@ def render_finding(finding: Finding, *, verbosity: int = 0, width: int = 80) -> 
     if finding.holder is not None or finding.metric is None:
         lines += _held_lines(finding.holder, width)
     if finding.hint:
-        lines += wrapped("fix", finding.hint, width)
+        lines += wrapped("fix", with_code(finding), width)
     if verbosity > 0 and finding.holder is not None:
         lines += _path(finding.holder, width)
     lines += _other_lines(finding, width)
@@ -70,7 +70,7 @@ def render_short(finding: Finding) -> str:
     """Write one finding for a test's own report (longrepr, JUnit): what leaked, who holds it, where it was created."""
     origin = next((array.created for array in finding.tensors if array.created is not None), None)
     created = _place(origin) if origin else "unknown"
-    fix = f"\nfix: {clean_text(finding.hint, TEXT_LIMIT)}" if finding.hint else ""
+    fix = f"\nfix: {clean_text(with_code(finding), TEXT_LIMIT)}" if finding.hint else ""
     if finding.metric is not None:
         parts = [f"\n{_part(part)}" for part in finding.contributions[:_PARTS_SHOWN]]
         return f"{_what(finding)}{fix}{''.join(parts)}"
@@ -223,6 +223,11 @@ def _array(array: ArrayInfo) -> str:
     if array.storage_bytes != array.bytes:
         size += f" of a storage of {format_bytes(array.storage_bytes)}"
     return f"{clean_text(array.dtype, ID_LIMIT)} {clean_text(str(list(array.shape)), ID_LIMIT)}, {size}"
+
+
+def with_code(finding: Finding) -> str:
+    """Write a finding's hint with its code behind it."""
+    return f"{finding.hint} ({clean_text(finding.code, ID_LIMIT)})" if finding.code else finding.hint or ""
 
 
 def wrapped(label: str, text: str, width: int) -> list[str]:

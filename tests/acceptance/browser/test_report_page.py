@@ -305,3 +305,21 @@ def test_a_narrow_screen_needs_no_sideways_scrolling(visit: Opener, leaks: RunRe
     page.click("#finding-1 .row button")
     assert page.evaluate("document.documentElement.scrollWidth") <= 360
     assert page.is_visible("#finding-1 .chain")
+
+
+@pytest.mark.parametrize("scripts", [True, False])
+def test_a_narrow_screen_shows_how_much_each_holder_keeps(scripts: bool, visit: Opener, leaks: RunReport) -> None:
+    page = visit(leaks, viewport={"width": 360, "height": 700}, java_script_enabled=scripts).page
+    rows = page.locator("#culprits tbody tr")
+    assert rows.count() == 2
+    for row in rows.all():
+        box = row.locator("td").last.bounding_box()
+        assert 0 < box["x"] < box["x"] + box["width"] <= 360
+        assert "findings: " in row.locator("td").nth(3).evaluate("cell => getComputedStyle(cell, '::before').content")
+
+
+def test_the_labels_of_a_chart_can_be_read_on_a_narrow_screen_without_scripts(visit: Opener, leaks: RunReport) -> None:
+    page = visit(leaks, viewport={"width": 360, "height": 700}, java_script_enabled=False).page
+    assert page.locator(".chart svg text").first.bounding_box()["height"] > 9
+    frame = page.locator(".chart").first.bounding_box()
+    assert frame["x"] + frame["width"] <= 360
