@@ -28,7 +28,7 @@ NEED_CUDA = {"GL005"}
 OF_FRAMEWORKS = {
     code: found[0]
     for code in CODES
-    if (found := re.findall(r"import (jax|tensorflow|mlx|numpy)\\b", CODES[code].leaks)[-1:])
+    if (found := re.findall(r"import (jax|tensorflow|mlx|numpy)\b", CODES[code].leaks)[-1:])
 }
 """The framework that an example imports: it is skipped without it."""
 
