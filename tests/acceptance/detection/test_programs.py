@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     import pytest
 
-    from tests.conftest import Runner
+    from tests.conftest import Json, Runner
 
 FRAMEWORK = """
     import compiler
@@ -68,7 +68,7 @@ SUITE = """
 """
 
 
-def start(run: Runner, pytester: pytest.Pytester, suite: str) -> dict[str, dict[str, object]]:
+def start(run: Runner, pytester: pytest.Pytester, suite: str) -> dict[str, Json]:
     pytester.makepyfile(compiler=textwrap.dedent(COMPILER))
     pytester.makeconftest(textwrap.dedent(FRAMEWORK))
     found = run(suite)
@@ -86,7 +86,7 @@ def test_a_program_more_in_each_run_is_noted(run: Runner, pytester: pytest.Pytes
         "test_compiles_nothing": "clean",
         "test_compiles_more": "noted",
     }
-    (finding,) = tests["test_compiles_more"]["findings"]  # type: ignore[misc, attr-defined]
+    (finding,) = tests["test_compiles_more"]["findings"]
     assert (finding["kind"], finding["failed"], finding["count"]) == ("recompiled", False, 2)
     assert {part["text"] for part in finding["contributions"]} == {"step", "loss"}
     assert tests["test_drops_a_program_in_a_cycle"]["suspect_s"] == {}  # a young collection has freed it

@@ -120,7 +120,7 @@ def test_a_second_class_takes_the_place_of_the_first_which_is_not_kept(monkeypat
         return type("EagerTensor", (EagerTensor,), dict(vars(EagerTensor)))
 
     ops = stand(monkeypatch, lookup.OPS, EagerTensor=one())
-    first = weakref.ref(TensorFlowArrays().array_type())  # type: ignore[arg-type] # it was found
+    first = weakref.ref(TensorFlowArrays().array_type())
     second = vars(ops)["EagerTensor"] = one()
     assert TensorFlowArrays().array_type() is second
     gc.collect()
