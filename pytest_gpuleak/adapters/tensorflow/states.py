@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import weakref
 from typing import TYPE_CHECKING, Any
 
 from pytest_gpuleak.adapters.tensorflow.lookup import eager_context, loaded_module
@@ -16,13 +17,17 @@ _GENERATOR = "tensorflow.python.ops.stateful_random_ops"
 _KERAS_STATE = "keras.src.backend.common.global_state"
 _TRACKER = "GLOBAL_STATE_TRACKER"
 _NAMES = "object_name_uids"
+_KERAS_2 = ("keras.src.backend", "tf_keras.src.backend")
+_NAMES_BY_GRAPH = "PER_GRAPH_OBJECT_NAME_UIDS"
+"""Keras 2's counters of names, weakly by graph."""
+
 _SEEDS = "global_seed_generator"
 
 
 def keep_states() -> list[Restore]:
     """Note the seeds of operations, the state of the global generators, and Keras's counters of names."""
     restores: list[Restore] = []
-    for keep in (_keep_seeds, _keep_generator, _keep_keras_generator, _keep_names):
+    for keep in (_keep_seeds, _keep_generator, _keep_keras_generator, _keep_names, _keep_names_by_graph):
         with contextlib.suppress(Exception):  # another version's state
             restore = keep()
             if restore is not None:
@@ -77,6 +82,23 @@ def _keep_names() -> Restore | None:
         if current is not None:
             current.clear()
             current.update(counted or {})
+
+    return restore
+
+
+def _keep_names_by_graph() -> Restore | None:
+    """Note the same of Keras 2."""
+    tables = [table for module in _KERAS_2 if (table := (loaded_module(module) or {}).get(_NAMES_BY_GRAPH)) is not None]
+    counted = [(weakref.ref(graph), dict(names)) for table in tables for graph, names in list(table.items())]
+    if not tables:
+        return None
+
+    def restore() -> None:
+        before = {id(graph): names for reference, names in counted if (graph := reference()) is not None}
+        for table in tables:
+            for graph, names in list(table.items()):
+                names.clear()
+                names.update(before.get(id(graph), {}))
 
     return restore
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import textwrap
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     import pytest
 
-    from tests.conftest import Runner
+    from tests.conftest import Json, Runner
 
 FRAMEWORK = """
     import compiler
@@ -68,7 +68,7 @@ SUITE = """
 """
 
 
-def start(run: Runner, pytester: pytest.Pytester, suite: str) -> dict[str, dict[str, Any]]:
+def start(run: Runner, pytester: pytest.Pytester, suite: str) -> dict[str, Json]:
     pytester.makepyfile(compiler=textwrap.dedent(COMPILER))
     pytester.makeconftest(textwrap.dedent(FRAMEWORK))
     found = run(suite)

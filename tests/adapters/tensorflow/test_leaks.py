@@ -249,6 +249,53 @@ def test_what_keras_fit_leaves_in_the_gradient_registry_is_named(run: Runner) ->
     assert "tensorflow issue 97697" in finding["hint"]
 
 
+TRACES = """
+    import tensorflow as tf
+
+    COUNT = [0]
+
+    @tf.function
+    def step(x):
+        return tf.ones((10,)) * x
+
+    @tf.function
+    def once(x):
+        return x + 1
+
+    def test_a_number_as_argument():
+        COUNT[0] += 1
+        step(COUNT[0])
+
+    def test_a_shape_that_is_new_in_each_run():
+        COUNT[0] += 1
+        once(tf.ones(COUNT[0]))
+
+    def test_first_trace():
+        once(tf.constant(1.0))
+
+    def test_traced_before():
+        once(tf.constant(2.0))
+
+    def test_function_that_is_dropped():
+        tf.function(lambda x: x)(tf.ones(3))
+"""
+
+
+def test_a_trace_more_in_each_run_is_noted(run: Runner) -> None:
+    found = run(TRACES)
+    assert found.result.ret == 0
+    assert found.verdicts == {
+        "test_a_number_as_argument": "noted",
+        "test_a_shape_that_is_new_in_each_run": "noted",
+        "test_first_trace": "clean",
+        "test_traced_before": "clean",
+        "test_function_that_is_dropped": "clean",
+    }
+    finding = found.finding("test_a_number_as_argument")
+    assert (finding["kind"], finding["failed"]) == ("recompiled", False)
+    assert [part["text"] for part in finding["contributions"]] == ["step"]
+
+
 RERUN = """
     import tensorflow as tf
 

@@ -231,3 +231,22 @@ def test_seeds_and_names_are_put_back(monkeypatch: pytest.MonkeyPatch) -> None:
     assert context._seed == 7
     assert context._rng.random() == following
     assert tracker.object_name_uids == {"dense": 2}
+
+
+def test_names_of_keras_2_are_put_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Graph:
+        pass
+
+    graph = Graph()
+    names = {"dense": 2}
+    table = weakref.WeakKeyDictionary({graph: names})
+    stand(monkeypatch, "keras.src.backend", PER_GRAPH_OBJECT_NAME_UIDS=table)
+    restores = keep_states()
+    names.update(dense=3, conv=1)
+    for restore in restores:
+        restore()
+    assert table[graph] == {"dense": 2}
+    died = weakref.ref(graph)
+    del graph
+    gc.collect()
+    assert died() is None
