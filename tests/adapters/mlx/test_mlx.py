@@ -268,3 +268,27 @@ def test_what_fails_inside_of_mlx_breaks_no_run(run: Runner) -> None:
         "test_a_tracer_that_escapes": "leaked",
     }
     assert found.finding("test_without_elements")["count"] == 1
+
+
+def test_an_older_mlx_does_not_tell_what_is_evaluated(run: Runner) -> None:
+    source = """
+    import mlx.core as mx
+
+    del mx.get_array_buffer_size
+    KEPT = []
+
+    def test_lazy():
+        KEPT.append(mx.zeros((256, 256)) + 1)
+
+    def test_evaluated():
+        KEPT.append(mx.zeros((128, 256)) + 1)
+        mx.eval(KEPT[-1])
+
+    def test_dropped():
+        mx.eval(mx.zeros((128, 256)) + 1)
+    """
+    found = run(source, apart=True)
+    for name, size in (("test_lazy", 256 << 10), ("test_evaluated", 128 << 10)):
+        finding = found.finding(name)
+        assert (finding["kind"], finding["bytes"], finding["tensors"][0]["dtype"]) == ("growing", size, "float32")
+    assert found.verdicts["test_dropped"] == "clean"
