@@ -62,12 +62,14 @@ class LentMemory:
 
     def find(self, orphans: Sequence[object], extra: Sequence[object], deadline: Deadline) -> list[Link]:
         """Return links to those of `orphans` that are arrays (see `NativeEdgeFinder`)."""
-        wanted = _Wanted(orphans, self._frameworks.arrays)
+        storages = self._frameworks.storages
+        arrays = [one for one in self._frameworks.arrays if one not in storages]  # a storage object keeps no array
+        wanted = _Wanted(orphans, arrays)
         if not wanted.ranges:
             return []
-        # A storage object refers to its memory, and keeps no array.
-        storages = self._frameworks.storages
-        borrowers = _Borrowers([one for one in self._frameworks.arrays if one not in storages], wanted)
+        # Arrays of one framework that share memory refer to it, and not to each other.
+        others = [one for one in arrays if any(block.framework is not one for block in wanted.ranges)]
+        borrowers = _Borrowers(others, wanted)
         sieve = TypeSieve(lambda kind: kind is dict or kind is tuple or borrowers.is_borrower_type(kind))
         descent = Descent(borrowers.is_borrower, borrowers.leads_to_wanted, _may_hide, sieve, deadline)
         own = {id(orphans), id(extra), *untouchable_modules()}
@@ -154,7 +156,6 @@ class _Borrowers:
         else:
             framework = framework_of(value, self._arrays)
             memory = memory_of(value, framework)
-            # Arrays of one framework that share memory refer to it, and not to each other.
             return [] if memory is None else [b for b in self._wanted.at(memory[0]) if b.framework is not framework]
         return [] if address is None else self._wanted.at(address)
 
