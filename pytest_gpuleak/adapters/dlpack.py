@@ -124,6 +124,7 @@ class _Borrowers:
         self._numpy = extension_class("numpy", "ndarray")
         self._capsule = _capsule_functions().kind
         self._linked: set[int] = set()
+        self._by_type: dict[int, bool] = {}
 
     def is_borrower_type(self, kind: type) -> bool:
         return (
@@ -133,7 +134,11 @@ class _Borrowers:
         )
 
     def is_borrower(self, value: object) -> bool:
-        return self.is_borrower_type(type(value))
+        kind = type(value)
+        found = self._by_type.get(id(kind))  # most values are dicts and tuples
+        if found is None:
+            found = self._by_type[id(kind)] = self.is_borrower_type(kind)
+        return found
 
     def leads_to_wanted(self, value: object) -> bool:
         """Add the links from an object to the arrays whose memory it has; return whether there are any."""
