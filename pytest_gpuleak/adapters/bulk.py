@@ -50,9 +50,12 @@ def read_united(arrays: Sequence[object], frameworks: Sequence[ArrayFramework]) 
         if start >= end:
             end, owner = start + size, identity
         elif readings[identity].storage != readings[owner].storage:
-            whole = max(readings[owner].storage_bytes, readings[identity].storage_bytes)
-            readings[owner] = readings[owner]._replace(storage_bytes=whole)
-            readings[identity] = readings[identity]._replace(storage=readings[owner].storage, storage_bytes=whole)
+            pair = readings[owner], readings[identity]
+            whole = max(one.storage_bytes for one in pair)
+            # A device's memory that the host can read is memory of the CPU to torch and NumPy.
+            device = next((one.device for one in pair if one.device != "cpu"), "cpu")
+            for one, reading in zip((owner, identity), pair, strict=True):
+                readings[one] = reading._replace(storage=pair[0].storage, storage_bytes=whole, device=device)
     return readings
 
 

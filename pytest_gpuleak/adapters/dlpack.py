@@ -62,12 +62,14 @@ class LentMemory:
 
     def find(self, orphans: Sequence[object], extra: Sequence[object], deadline: Deadline) -> list[Link]:
         """Return links to those of `orphans` that are arrays (see `NativeEdgeFinder`)."""
-        wanted = _Wanted(orphans, self._frameworks.arrays)
+        storages = self._frameworks.storages
+        arrays = [one for one in self._frameworks.arrays if one not in storages]  # a storage object keeps no array
+        wanted = _Wanted(orphans, arrays)
         if not wanted.ranges:
             return []
-        # A storage object refers to its memory, and keeps no array.
-        storages = self._frameworks.storages
-        borrowers = _Borrowers([one for one in self._frameworks.arrays if one not in storages], wanted)
+        # Arrays of one framework that share memory refer to it, and not to each other.
+        others = [one for one in arrays if any(block.framework is not one for block in wanted.ranges)]
+        borrowers = _Borrowers(others, wanted)
         sieve = TypeSieve(lambda kind: kind is dict or kind is tuple or borrowers.is_borrower_type(kind))
         descent = Descent(borrowers.is_borrower, borrowers.leads_to_wanted, _may_hide, sieve, deadline)
         own = {id(orphans), id(extra), *untouchable_modules()}
@@ -122,6 +124,7 @@ class _Borrowers:
         self._numpy = extension_class("numpy", "ndarray")
         self._capsule = _capsule_functions().kind
         self._linked: set[int] = set()
+        self._by_type: dict[int, bool] = {}
 
     def is_borrower_type(self, kind: type) -> bool:
         return (
@@ -131,7 +134,11 @@ class _Borrowers:
         )
 
     def is_borrower(self, value: object) -> bool:
-        return self.is_borrower_type(type(value))
+        kind = type(value)
+        found = self._by_type.get(id(kind))  # most values are dicts and tuples
+        if found is None:
+            found = self._by_type[id(kind)] = self.is_borrower_type(kind)
+        return found
 
     def leads_to_wanted(self, value: object) -> bool:
         """Add the links from an object to the arrays whose memory it has; return whether there are any."""
@@ -154,7 +161,6 @@ class _Borrowers:
         else:
             framework = framework_of(value, self._arrays)
             memory = memory_of(value, framework)
-            # Arrays of one framework that share memory refer to it, and not to each other.
             return [] if memory is None else [b for b in self._wanted.at(memory[0]) if b.framework is not framework]
         return [] if address is None else self._wanted.at(address)
 

@@ -14,8 +14,8 @@ if TYPE_CHECKING:
 class Array:
     """An array that owns the memory which it shows, or says that it does."""
 
-    def __init__(self, start: int, size: int, storage: int, whole: int | None = None) -> None:
-        self.start, self.size, self.storage = start, size, storage
+    def __init__(self, start: int, size: int, storage: int, whole: int | None = None, device: str = "cpu") -> None:
+        self.start, self.size, self.storage, self.device = start, size, storage, device
         self.whole = size if whole is None else whole
 
 
@@ -32,7 +32,7 @@ class Arrays:
         return Array
 
     def read(self, array: Any) -> ArrayReading | None:
-        return ArrayReading(id(array), (array.size,), "uint8", "cpu", array.size, array.storage, array.whole)
+        return ArrayReading(id(array), (array.size,), "uint8", array.device, array.size, array.storage, array.whole)
 
     def _memory(self, array: Any) -> MemoryRange | None:
         return (array.start, array.size) if array.start else None
@@ -51,6 +51,13 @@ def test_ranges_that_overlap_are_one_storage() -> None:
 
 def test_the_owner_tells_the_size() -> None:
     assert storages(Array(100, 50, 1, whole=0), Array(100, 50, 2)) == [(1, 50), (1, 50)]
+
+
+def test_memory_that_a_device_shares_with_the_host_is_the_devices() -> None:
+    reader: Any = Arrays()
+    for devices in (("cpu", "mlx"), ("mlx", "cpu")):
+        arrays = [Array(100, 50, index, device=device) for index, device in enumerate(devices)]
+        assert {reading.device for reading in read_united(arrays, [reader]).values()} == {"mlx"}
 
 
 def test_storages_that_nothing_is_known_of_stay_apart() -> None:

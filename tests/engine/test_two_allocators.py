@@ -122,3 +122,19 @@ def test_a_probe_is_made_once_its_module_is_there(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setitem(__import__("sys").modules, "a_framework", None)
     assert list(late.read()) == list(late.read()) == ["fake:0"]
     assert (len(made), late.idle, dict(late.absent), late.in_heap) == (1, False, {"fake": "why"}, True)
+
+
+def test_a_framework_that_is_not_used_does_not_hide_that_nothing_is_measured() -> None:
+    broken, unused = FakeDevices(), LateDevices("unused", "no_such_module", FakeDevices)
+    meter = PeakMeter([broken, unused])
+    meter.begin()
+    broken.broken = "device lost"
+    meter.end()
+    assert meter.fault == "RuntimeError: device lost"
+    broken.broken = ""
+    used = FakeDevices()
+    meter = PeakMeter([broken, used])
+    meter.begin()
+    broken.broken = "device lost"
+    meter.end()
+    assert meter.fault == ""

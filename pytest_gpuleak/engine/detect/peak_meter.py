@@ -24,7 +24,7 @@ class PeakMeter:
 
     Attributes:
         active: whether a test is being measured.
-        fault: why nothing more is measured: each probe has raised. Empty while any probe works.
+        fault: why nothing more is measured: each probe of a device in use has raised. Empty while any of them works.
     """
 
     def __init__(self, probes: Sequence[DeviceProbe]) -> None:
@@ -36,6 +36,7 @@ class PeakMeter:
         self._torn_down: set[FixtureKey] = set()  # higher-scoped fixtures whose finalizers run
         self.active = False
         self.fault = ""
+        self._error = ""
 
     def begin(self) -> None:
         """Begin to measure an attempt of a test: what is allocated now is not its own."""
@@ -129,8 +130,7 @@ class PeakMeter:
                         self._told.append(probe)
             except Exception as error:  # noqa: BLE001 - a device may be lost during a run, which goes on
                 self._failed.append(probe)
-                if len(self._failed) == len(self._probes):
-                    self.fault = " ".join(f"{type(error).__name__}: {error}".split())[:200]
+                self._error = " ".join(f"{type(error).__name__}: {error}".split())[:200]
                 continue
             for device, reading in readings.items():
                 if device not in met:
@@ -139,6 +139,8 @@ class PeakMeter:
                     from pytest_gpuleak.adapters.probe_protocol import total_of
 
                     met[device] = total_of(met[device], reading)
+        if self._failed and all(probe in self._failed or probe.idle for probe in self._probes):
+            self.fault = self._error
         for device, reading in met.items():
             found.update(_counters(device, reading))
         return found

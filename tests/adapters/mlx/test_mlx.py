@@ -268,3 +268,60 @@ def test_what_fails_inside_of_mlx_breaks_no_run(run: Runner) -> None:
         "test_a_tracer_that_escapes": "leaked",
     }
     assert found.finding("test_without_elements")["count"] == 1
+
+
+def test_an_older_mlx_does_not_tell_what_is_evaluated(run: Runner) -> None:
+    source = """
+    import mlx.core as mx
+
+    del mx.get_array_buffer_size
+    KEPT = []
+
+    def test_lazy():
+        KEPT.append(mx.zeros((256, 256)) + 1)
+
+    def test_evaluated():
+        KEPT.append(mx.zeros((128, 256)) + 1)
+        mx.eval(KEPT[-1])
+
+    def test_dropped():
+        mx.eval(mx.zeros((128, 256)) + 1)
+    """
+    found = run(source, apart=True)
+    for name, size in (("test_lazy", 256 << 10), ("test_evaluated", 128 << 10)):
+        finding = found.finding(name)
+        assert (finding["kind"], finding["bytes"], finding["tensors"][0]["dtype"]) == ("growing", size, "float32")
+    assert found.verdicts["test_dropped"] == "clean"
+
+
+@pytest.mark.skipif(find_spec("torch") is None, reason="torch is not installed")
+def test_memory_that_mlx_lends_to_torch_is_counted_once(run: Runner) -> None:
+    source = """
+    import mlx.core as mx
+    import torch
+
+    TENSORS, PAIRS = [], []
+
+    def array():
+        made = mx.zeros((256, 256)) + 1
+        mx.eval(made)
+        return made
+
+    def test_tensor():
+        TENSORS.append(torch.from_dlpack(array()))
+
+    def test_both():
+        made = array()
+        PAIRS.append((made, torch.from_dlpack(made)))
+
+    def test_dropped():
+        assert torch.from_dlpack(array()).sum() == 256 * 256
+    """
+    found = run(source, apart=True)
+    assert found.verdicts["test_dropped"] == "clean"
+    for name, holder in (("test_tensor", "test_it.TENSORS[0]"), ("test_both", "test_it.PAIRS[0]")):
+        finding = found.finding(name)
+        assert (finding["kind"], finding["device"], finding["count"], finding["bytes"]) == (
+            "growing", "mlx", 1, 256 << 10,
+        )  # fmt: skip
+        assert finding["holder"]["text"].startswith(holder)
