@@ -135,7 +135,11 @@ def test_a_framework_is_asked_without_a_device(jax: Any) -> None:
     assert framework.version() == jax.__version__
     assert framework.devices.read() == {}  # the CPU counts nothing
     assert framework.devices.idle
-    assert (framework.device_names(), framework.device_space("cuda:0"), list(framework.settle_steps())) == ([], None, [])
+    assert (framework.device_names(), framework.device_space("cuda:0"), list(framework.settle_steps())) == (
+        [],
+        None,
+        [],
+    )
     assert not framework.is_distributed()
 
 
@@ -219,7 +223,9 @@ def test_a_devices_counters_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
     assert jax_devices.device_space("cuda:7") is None
 
 
-@pytest.mark.parametrize("stats", [None, {}, {"bytes_in_use": -1}, {"bytes_in_use": "many"}, {"bytes_in_use": 1 << 63}, 3])
+@pytest.mark.parametrize(
+    "stats", [None, {}, {"bytes_in_use": -1}, {"bytes_in_use": "many"}, {"bytes_in_use": 1 << 63}, 3]
+)
 def test_implausible_counters_are_none(monkeypatch: pytest.MonkeyPatch, stats: object) -> None:
     assert with_device(monkeypatch, stats).read() == {}
 
@@ -241,7 +247,7 @@ def test_new_backends_are_met(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("stand_in", [None, "text", types.SimpleNamespace(ArrayImpl=int), types.ModuleType("array")])
 def test_a_stand_in_for_jax_is_none(monkeypatch: pytest.MonkeyPatch, stand_in: object) -> None:
     monkeypatch.setattr(jax_lookup, "LOOKUP", JaxLookup())
-    monkeypatch.setitem(sys.modules, "jax._src.array", stand_in)  # type: ignore[arg-type]
+    monkeypatch.setitem(sys.modules, "jax._src.array", stand_in)
     assert JaxArrays().array_type() is None
     assert JaxTracers().array_type() is None
 
