@@ -13,7 +13,7 @@ pytestmark = pytest.mark.interpreter
 
 CACHE = "jax._src.pjit._process_in_axis_resources"
 CLOSED = (".__closure__[0].cell_contents", "closure variable 'weight' of make.<locals>.<lambda>")
-OLD, NEW = ("jax.tree_util.Partial",) * 2, ("jax._src.api.VJP", "list")
+PARTIAL = "jax.tree_util.Partial"
 
 
 def test_a_tracer_names_its_function_and_the_place() -> None:
@@ -38,7 +38,7 @@ def test_jaxs_own_caches_are_to_be_cleared(kind: str) -> None:
 
 @pytest.mark.parametrize("root", ["jaxtyping.CACHE", "app.jax", "jax"])
 def test_a_users_module_is_no_cache_of_jax(root: str) -> None:
-    assert jax.kept_by_caches(trail(root, ("[0]", "list"))) is None
+    assert jax.kept_by_caches(trail(leak(root, ("[0]", "list")))) is None
 
 
 @pytest.mark.parametrize("label", ["jaxlib._jax.PjitFunction", "jaxlib.xla_extension.PjitFunction"])
@@ -49,14 +49,14 @@ def test_a_jitted_closure_is_to_take_arguments(label: str) -> None:
 
 
 def test_a_plain_closure_is_no_jitted_one() -> None:
-    assert jax.jitted_closure(trail("app.STEPS", ("[0]", "list"), CLOSED)) is None
+    assert jax.jitted_closure(trail(leak("app.STEPS", ("[0]", "list"), CLOSED))) is None
 
 
 @pytest.mark.parametrize(
     "steps",
     [
         [("[0]", "list"), (".args_res[0]", "jax._src.api.VJP")],
-        [("[0]", "list"), (".args", OLD[0]), ("[0]", "tuple"), (".args", OLD[1]), ("[0]", "tuple")],
+        [("[0]", "list"), (".args", PARTIAL), ("[0]", "tuple"), (".args", PARTIAL), ("[0]", "tuple")],
     ],
 )
 def test_a_pullback_is_to_be_let_go(steps: list[tuple[str, str]]) -> None:
@@ -66,15 +66,16 @@ def test_a_pullback_is_to_be_let_go(steps: list[tuple[str, str]]) -> None:
 
 
 def test_a_users_partial_is_no_pullback() -> None:
-    assert jax.kept_pullback(trail("app.CALLS", ("[0]", "list"), (".args", OLD[0]), ("[0]", "tuple"))) is None
+    assert jax.kept_pullback(trail(leak("app.CALLS", ("[0]", "list"), (".args", PARTIAL), ("[0]", "tuple")))) is None
 
 
 def test_hints_stay_short_whatever_the_names() -> None:
     name = "app." + "x" * 300
+    closed = (CLOSED[0], f"closure variable '{'w' * 300}' of make")
     for found in (
         leak(name, ("[0]", "list"), found="tracer", function="f" * 300),
         leak(f"jax._src.{name}"),
-        leak(name, ("[0]", "list"), (".__wrapped__", "jaxlib._jax.PjitFunction"), CLOSED),
+        leak(name, ("[0]", "list"), (".__wrapped__", "jaxlib._jax.PjitFunction"), closed),
         leak(name, ("[0]", "list"), (".args_res[0]", "jax._src.api.VJP")),
     ):
         hint = hint_for(found)
