@@ -95,7 +95,7 @@ def lines_of_tracers(tracers: Sequence[Any], is_user_file: Callable[[str], bool]
     for tracer in tracers[:MAX_LINES]:
         try:
             place = _user_place(getattr(_attribute(tracer, "_line_info"), "traceback", None), is_user_file)
-            traced = _traced_function(tracer)
+            traced = _traced_function(tracer, is_user_file)
         except Exception:  # noqa: BLE001 - as above
             continue
         if place is not None:
@@ -138,16 +138,17 @@ def _attribute(value: Any, name: str) -> Any:
         return None
 
 
-def _traced_function(tracer: Any) -> str:
-    """Return the name of the function whose trace a tracer belongs to (``DebugInfo``); empty where JAX does not tell.
+def _traced_function(tracer: Any, is_user_file: Callable[[str], bool]) -> str:
+    """Return the name of the user's function whose trace a tracer belongs to (``DebugInfo``); empty if unknown.
 
-    The text is ``train_step at app/train.py:12``.
+    The text is ``train_step at app/train.py:12``, or names a wrapper of JAX's own.
     """
     described = _attribute(tracer, "_debug_info")  # up to JAX 0.4
     if described is None:
         described = getattr(getattr(_attribute(tracer, "_trace"), "frame", None), "debug_info", None)
     text = getattr(described, "func_src_info", None)
-    return printable(text.partition(" at ")[0])[:MAX_CODE_LENGTH] if type(text) is str else ""
+    name, _, place = text.partition(" at ") if type(text) is str else ("", "", "")
+    return printable(name)[:MAX_CODE_LENGTH] if is_user_file(place.rpartition(":")[0]) else ""
 
 
 def _user_place(stack: Any, is_user_file: Callable[[str], bool]) -> tuple[str, int, str] | None:

@@ -53,8 +53,7 @@ def judge(evidence: Evidence, policy: Policy) -> tuple[Finding, ...]:
     ]
     if policy.cycles != "ignore":
         for readings in _by_device(evidence.cycles):
-            if readings[0].device != TRACE:
-                findings.append(_cycle(readings, policy))
+            findings.append(_cycle(readings, policy))
     tracers = (member for group in every if group.device == TRACE for member in group.members)
     # By root alone: whether they stay or are replaced by the next run's says nothing, since they have no memory.
     findings += [_finding(group, "tracer", failed=False) for group in group_by_root("retained", tracers)]
@@ -131,7 +130,8 @@ def _over_growth(by_device: dict[str, list[Survivor]], policy: Policy) -> set[st
 def _by_device(readings: Iterable[ArrayReading]) -> list[list[ArrayReading]]:
     groups: dict[str, dict[int, ArrayReading]] = defaultdict(dict)
     for reading in readings:
-        groups[reading.device].setdefault(reading.storage, reading)
+        if reading.device != TRACE:
+            groups[reading.device].setdefault(reading.storage, reading)
     return [list(group.values()) for group in groups.values()]
 
 

@@ -28,8 +28,8 @@ def leaked_tracer(trail: Trail) -> str | None:
     traced = "the traced function" if origin is None else code(origin.function)
     place = code(trail.root) if trail.named and trail.kind != "fixture" else "something"
     return (
-        f"{place} was given a value inside {traced}, where it is only a tracer: return the value and store the result; "
-        "`jax.checking_leaks()` raises where a tracer escapes."
+        f"{place} was given a value inside {traced}, where it is only a tracer: store what the function returns; "
+        "`jax.checking_leaks()` raises where one escapes."
     )
 
 
@@ -49,8 +49,8 @@ def jitted_closure(trail: Trail) -> str | None:
         found = _CLOSURE.fullmatch(trail.type(index + 1))
         if trail.type(index).endswith(_JITTED) and found is not None and trail.named:
             return (
-                f"{trail.owner(index)} is a jitted function that keeps {code(found['variable'])} of its closure, and its "
-                "program: pass arrays as arguments, and jit a function once, not in each run."
+                f"{trail.owner(index)} is a jitted function that keeps {code(found['variable'])} of its closure, and "
+                "its program: pass arrays as arguments, and jit a function once."
             )
     return None
 

@@ -273,7 +273,10 @@ def test_tracers_and_programs_are_noted(run: Runner) -> None:
     assert "y = x * 2" in [array["created"]["code"] for array in tracer["tensors"] if array["created"]]
     assert "`forward`" in tracer["hint"]
     assert "jax.checking_leaks()" in tracer["hint"]
-    assert found.finding("test_tracer_of_a_gradient")["holder"]["root"] == "test_it.LAST"
+    findings = {one["kind"]: one for one in found.tests["test_tracer_of_a_gradient"]["findings"]}
+    assert findings["tracer"]["holder"]["root"] == "test_it.LAST"
+    assert "`cost`" in findings["tracer"]["hint"]
+    assert findings["retained"]["holder"]["text"] == "test_it.LAST['x'].primal", "the array that the tracer holds"
     program = found.finding("test_compiles_each_run")
     assert (program["kind"], program["count"], program["failed"]) == ("recompiled", 1, False)
     assert program["contributions"][0]["text"] == "jit_scale"
