@@ -30,6 +30,7 @@ def test_one(): pass
         "reserved_bytes": None,
         "host": ["heap"],
         "host_bytes": 4 * MIB,
+        "array_bytes": 4 * MIB,
         "confirm": 3,
         "confirm_limit_s": 60.0,
         "cycles": "fail",

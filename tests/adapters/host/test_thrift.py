@@ -17,6 +17,8 @@ from pytest_gpuleak.adapters.host.throttled_reader import (
     ALWAYS_READ_BELOW_S,
     NEGLIGIBLE,
     STEP_PAGES,
+    WATCHFUL_S,
+    WATCHFUL_SHARE,
     AddressSpace,
     ThrottledReader,
 )
@@ -47,8 +49,10 @@ class Process:
         self.now += self.cost_s
         return self.counter
 
-    def reader(self) -> ThrottledReader:
-        reader = ThrottledReader(self.read, lambda: self.room, lambda: self.now, lambda: self.space)
+    def reader(self, *, watchful: bool = False) -> ThrottledReader:
+        reader = ThrottledReader(
+            self.read, lambda: self.room, lambda: self.now, lambda: self.space, watchful=lambda: watchful
+        )
         for _ in range(2):
             reader.read()
         self.readings = 0
@@ -200,3 +204,17 @@ def test_a_forked_process_reads_its_own(space: AddressSpace) -> None:
     assert int(os.read(receiver, 100)) - space.pages() > (32 << 20) // mmap.PAGESIZE
     os.close(receiver)
     os.close(sender)
+
+
+def test_where_small_growth_matters_it_is_read_each_time_for_a_while() -> None:
+    process = Process(cost_s := 100e-6)
+    reader = process.reader(watchful=True)
+    tests = int(WATCHFUL_S / cost_s)
+    for _ in range(tests):
+        reader.read_briefly()
+    assert process.readings == pytest.approx(tests, abs=1)
+    process.readings = 0
+    for _ in range(100):
+        process.now += cost_s / WATCHFUL_SHARE / 2
+        reader.read_briefly()
+    assert 30 <= process.readings <= 60
