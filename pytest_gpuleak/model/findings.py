@@ -67,6 +67,8 @@ class Holder:
         path: the references from the root's object to the array, in this order.
         file: source file that defines the root, where known; `line` counts from 1.
         deciding: index in `path` of the reference to edit; None where that is the root itself.
+        edit_file: source file that sets the reference to edit, where it is known and not the root's; `edit_line` counts
+            from 1.
     """
 
     kind: HolderKind
@@ -76,6 +78,8 @@ class Holder:
     file: str | None = None
     line: int | None = None
     deciding: int | None = None
+    edit_file: str | None = None
+    edit_line: int | None = None
 
     @property
     def named(self) -> bool:
@@ -153,6 +157,7 @@ class Finding:
         hint: one sentence on the edit that frees them, or None.
         baseline: how it compares with the baseline; None without one, or for a mere note.
         why_unconfirmed: for an unconfirmed finding, why no re-run came to its end.
+        why_line_unknown: why no array has a creating line; None where one has, or for a finding about a counter.
     """
 
     kind: FindingKind
@@ -173,6 +178,7 @@ class Finding:
     contributions: tuple[Contribution, ...] = ()
     evidence: tuple[str, ...] = ()
     baseline: BaselineStatus | None = None
+    why_line_unknown: str | None = None
 
     @property
     def evidence_lines(self) -> tuple[str, ...]:

@@ -34,6 +34,16 @@ class Group:
     tests: int
     fixtures: tuple[FixtureRecord, ...]
 
+    @property
+    def owners(self) -> int:
+        """Return the number of different tests and fixtures."""
+        return self.tests + len(self.fixtures)
+
+    @property
+    def is_shared(self) -> bool:
+        """Tell whether findings of several tests or fixtures have the holder."""
+        return self.owners > 1
+
 
 def group_findings(entries: Iterable[Entry]) -> list[Group]:
     """Group findings by holder: failing groups first, then by total size.
@@ -45,7 +55,7 @@ def group_findings(entries: Iterable[Entry]) -> list[Group]:
     for record, found in entries:
         key = (found.failed, found.known, holder_key(found) or _own_key(record, found))
         groups.setdefault(key, []).append((record, found))
-    return sorted(map(_group, groups.values()), key=lambda group: (not group.entries[0][1].failed, -group.bytes))
+    return sorted(map(group_of, groups.values()), key=lambda group: (not group.entries[0][1].failed, -group.bytes))
 
 
 def group_safely(entries: Sequence[Entry]) -> list[Group]:
@@ -74,8 +84,9 @@ def _identity(record: TestRecord | FixtureRecord) -> tuple[str, ...]:
     return ("fixture", record.name, record.scope, record.baseid)
 
 
-def _group(entries: list[Entry]) -> Group:
-    entries.sort(key=lambda entry: -entry[1].bytes)
+def group_of(found: Iterable[Entry]) -> Group:
+    """Make one group of findings, at least one."""
+    entries = sorted(found, key=lambda entry: -entry[1].bytes)
     different = {_identity(record): record for record, _ in reversed(entries)}
     fixtures = [record for record in different.values() if not isinstance(record, TestRecord)]
     return Group(

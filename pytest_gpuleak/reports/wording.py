@@ -8,6 +8,9 @@ from pytest_gpuleak.model.text import clean_text, count_of, format_bytes
 
 if TYPE_CHECKING:
     from pytest_gpuleak.model.findings import Finding, Holder
+    from pytest_gpuleak.reports.grouping import Group
+
+_NAME_LIMIT = 300
 
 KIND_WORDS = {
     "growing": "each run leaves {per_run} more",
@@ -30,6 +33,11 @@ HOLDER_WORDS = {
     "native": "no Python holder found",
     "unknown": "unknown holder",
 }
+GONE = "unknown: it was freed before its holder was searched for"
+"""In the place of a holder that no search was made for."""
+
+LINE_UNKNOWN = "the line is recorded only while a test runs again"
+"""Why a finding has no creating line, where it does not say so itself: a report of an earlier release."""
 
 
 def describe_amount(finding: Finding, limit: int) -> str:
@@ -47,6 +55,19 @@ def describe_amount(finding: Finding, limit: int) -> str:
     elif finding.kind == "process" and finding.why_unconfirmed:
         words += ", not confirmed"
     return f"{amount}; {words}"
+
+
+FIXTURES_SHOWN = 10
+"""Fixtures of a holder that are named; further ones are counted."""
+
+
+def describe_owners(group: Group, limit: int = FIXTURES_SHOWN) -> str:
+    """Write whose findings a group has: ``7 tests, fixture 'index'``."""
+    whose = [count_of(group.tests, "test")] if group.tests else []
+    whose += [f"fixture '{clean_text(fixture.name, _NAME_LIMIT)}'" for fixture in group.fixtures[:limit]]
+    if len(group.fixtures) > limit:
+        whose.append(count_of(len(group.fixtures) - limit, "more fixture"))
+    return ", ".join(whose)
 
 
 def describe_holder(holder: Holder) -> str:
