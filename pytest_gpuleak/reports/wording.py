@@ -33,6 +33,12 @@ HOLDER_WORDS = {
     "native": "no Python holder found",
     "unknown": "unknown holder",
 }
+CYCLE = "a reference cycle"
+"""Root of a cycle that the garbage collector freed, and of one that it may free (`explain.rootless`)."""
+
+CYCLE_UNKNOWN = "unknown: it was freed before it could be read, goes through C++, or the search ran out of time"
+"""In the place of a cycle whose references are not known."""
+
 GONE = "unknown: it was freed before its holder was searched for"
 """In the place of a holder that no search was made for."""
 
@@ -61,6 +67,15 @@ FIXTURES_SHOWN = 10
 """Fixtures of a holder that are named; further ones are counted."""
 
 
+def describe_end(finding: Finding) -> str:
+    """Write what a holder's path leads to: an array as its type and shape where all are alike, or a part of the memory."""
+    like = {(array.dtype, array.shape) for array in finding.tensors}
+    if len(like) == 1:
+        dtype, shape = like.pop()
+        return f"{dtype} {list(shape)}"
+    return "a tensor" if like else finding.contributions[0].text if finding.contributions else ""
+
+
 def describe_owners(group: Group, limit: int = FIXTURES_SHOWN) -> str:
     """Write whose findings a group has: ``7 tests, fixture 'index'``."""
     whose = [count_of(group.tests, "test")] if group.tests else []
@@ -72,6 +87,8 @@ def describe_owners(group: Group, limit: int = FIXTURES_SHOWN) -> str:
 
 def describe_holder(holder: Holder) -> str:
     """Write what a holder's root is: ``module global``."""
+    if holder.root == CYCLE:
+        return CYCLE.removeprefix("a ")
     return HOLDER_WORDS.get(holder.kind) or clean_text(holder.kind, 40)
 
 

@@ -152,11 +152,10 @@ class TestFinding:
             terminal.render_finding(make.finding(holder=dataclasses.replace(holder, edit_file=file)))[2:4]
             for file in ("app.py", "src/" * 16 + "app.py")
         )
-        assert short[0].endswith("  <- cut here, set at app.py:31")
-        assert len(short[0]) == 80
+        assert short[1] == "               set at app.py:31"
         assert long == [
             f"             ['{'k' * 16} ... {'k' * 22}']: app.A  <- cut here",
-            f"           set at {'src/' * 16}app.py:31",
+            f"               set at {'src/' * 16}app.py:31",
         ]
 
     @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from pytest_gpuleak.model.findings import MAX_ARRAYS_SHOWN, ArrayInfo, Finding, 
 from pytest_gpuleak.model.fingerprint import fingerprint
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from pytest_gpuleak.model.evidence import Evidence, Survivor
     from pytest_gpuleak.model.policy import Policy
@@ -47,7 +47,7 @@ def judge(evidence: Evidence, policy: Policy) -> tuple[Finding, ...]:
     ]
     if policy.cycles != "ignore":
         for readings in _by_device(evidence.cycles):
-            findings.append(_cycle(readings, policy))
+            findings.append(_cycle(readings, policy, evidence.rings))
     order = ("growing", "retained", "unconfirmed", "cycle")
     return tuple(sorted(findings, key=lambda found: (not found.failed, order.index(found.kind), *_order_of(found))))
 
@@ -150,7 +150,7 @@ def _finding(group: Group, kind: FindingKind, failed: bool) -> Finding:
     )
 
 
-def _cycle(readings: list[ArrayReading], policy: Policy) -> Finding:
+def _cycle(readings: list[ArrayReading], policy: Policy, rings: Mapping[int, Holder]) -> Finding:
     """Build the finding for what only a collection freed. Kept cheap: some suites have it for nearly every test."""
     readings.sort(key=lambda reading: -reading.storage_bytes)
     return Finding(
@@ -162,6 +162,7 @@ def _cycle(readings: list[ArrayReading], policy: Policy) -> Finding:
         bytes_per_run=0,
         fingerprint=_CYCLE_FINGERPRINT,
         tensors=tuple(_info(reading) for reading in readings[:MAX_CYCLE_SHOWN]),
+        holder=next((rings[reading.identity] for reading in readings if reading.identity in rings), None),
     )
 
 

@@ -12,7 +12,15 @@ from pytest_gpuleak.model.isolation import isolated
 from pytest_gpuleak.model.text import clean_text
 from pytest_gpuleak.reports.grouping import group_of, holder_key
 from pytest_gpuleak.reports.unshown import describe_unshown
-from pytest_gpuleak.reports.wording import GONE, LINE_UNKNOWN, describe_amount, describe_holder, describe_owners
+from pytest_gpuleak.reports.wording import (
+    CYCLE_UNKNOWN,
+    GONE,
+    LINE_UNKNOWN,
+    describe_amount,
+    describe_end,
+    describe_holder,
+    describe_owners,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -249,16 +257,13 @@ def _chain(holder: Holder | None, finding: Finding) -> str:
         return clean_text(holder.text or holder.root or "nothing that the gc module shows", TEXT_LIMIT)
     if finding.contributions:
         return clean_text(finding.contributions[0].text, TEXT_LIMIT)
-    return "nothing: the garbage collector freed it" if finding.kind == "cycle" else GONE
+    return f"a cycle, {CYCLE_UNKNOWN}" if finding.kind == "cycle" else GONE
 
 
 def _steps(holder: Holder | None, finding: Finding) -> tuple[Step, ...]:
     if holder is None or not holder.path:  # the root may be the tensor itself
         return ()
-    last = finding.contributions[0].text if finding.contributions else ""
-    if finding.tensors:
-        array = finding.tensors[0]
-        last = f"tensor {array.dtype} {list(array.shape)}"
+    last = f"{holder.path[0].type}, the first again" if finding.kind == "cycle" else describe_end(finding)
     path = holder.path
     place = "" if holder.edit_file is None else write_place(holder.edit_file, holder.edit_line)
     targets = [step.type for step in path[1:]] + [last]

@@ -7,6 +7,7 @@ of holders is shortened in its middle to fit the width; a place in a file never 
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import TYPE_CHECKING
 
 from pytest_gpuleak.model.text import clean_text, count_of, format_bytes, shorten_end, wrap_text
@@ -23,7 +24,7 @@ from pytest_gpuleak.reports.terminal.lines import (
     labelled,
     wrapped,
 )
-from pytest_gpuleak.reports.wording import LINE_UNKNOWN, describe_amount
+from pytest_gpuleak.reports.wording import CYCLE_UNKNOWN, LINE_UNKNOWN, describe_amount, describe_end
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -46,8 +47,8 @@ def render_finding(finding: Finding, *, verbosity: int = 0, width: int = 80) -> 
     if finding.metric is None:
         lines += _created(finding, width, every=every)
     lines += _parts(finding, width, every=every)
-    details = [labelled("tensor", _array(array)) for array in finding.tensors[: _ARRAYS_SHOWN if every else 1]]
-    details += _graph(finding.autograd)
+    details = _arrays(finding, _ARRAYS_SHOWN if every else 1)
+    details += _graph(finding.autograd, width)
     for text in finding.evidence[:_MOST_SHOWN]:
         details += wrapped("figures", text, width)
     if finding.why_unconfirmed:
@@ -75,7 +76,7 @@ def render_briefly(finding: Finding, *, width: int = 80) -> list[str]:
 def render_holders(holders: Sequence[Holder], autograd: Autograd | None, *, width: int = 80) -> list[str]:
     """Write the holders of one object, the first with the tree of its path, and what its autograd graph retains."""
     lines = held_lines(holders[0], width) + other_lines(holders[0], holders[1:], width) if holders else []
-    return [line.removeprefix(INDENT) for line in lines + _graph(autograd)]
+    return [type(line)(line.removeprefix(INDENT)) for line in lines + _graph(autograd, width)]
 
 
 def render_short(finding: Finding) -> str:
@@ -117,18 +118,16 @@ def _baseline_lines(finding: Finding, width: int) -> list[str]:
 
 
 def _holder_lines(finding: Finding, width: int, *, every: bool) -> list[str]:
-    """Write the holders; nothing for a counter that none is known of, nor for a cycle, which nothing held."""
+    """Write the holders, or the cycle; nothing for a counter that no holder is known of."""
     holder = finding.holder
-    if holder is None and (finding.metric is not None or finding.kind == "cycle"):
+    if holder is None and finding.metric is not None:
         return []
-    end = ""
-    if finding.tensors:
-        array = finding.tensors[0]
-        end = f"{array.dtype} {list(array.shape)}"
-    elif finding.contributions:
-        end = finding.contributions[0].text
-    label = "cycle" if finding.kind == "cycle" else "held by"
-    lines = held_lines(holder, width, label=label, end=end, every=every)
+    if finding.kind == "cycle":
+        if holder is None:
+            return wrapped("cycle", CYCLE_UNKNOWN, width)
+        end = f"{holder.path[0].type}, the first again" if holder.path else ""
+        return held_lines(holder, width, label="cycle", end=end, every=every)
+    lines = held_lines(holder, width, end=describe_end(finding), every=every)
     return lines + other_lines(holder, finding.other_holders[:_MOST_SHOWN], width)
 
 
@@ -175,19 +174,28 @@ def _part(part: Contribution) -> str:
     return f"{size}{clean_text(part.text, TEXT_LIMIT)}{count}"
 
 
-def _graph(autograd: Autograd | None) -> list[str]:
+def _graph(autograd: Autograd | None, width: int) -> list[str]:
     if autograd is None:
         return []
-    kept = "no memory beyond these tensors"
+    kept = "no memory"
     if autograd.saved_tensors:
-        kept = f"{count_of(autograd.saved_tensors, 'saved tensor')}, {format_bytes(autograd.saved_bytes)}"
+        kept = f"{count_of(autograd.saved_tensors, 'saved tensor')}, {format_bytes(autograd.saved_bytes)},"
     nodes = count_of(autograd.nodes, "autograd node")
-    return [labelled("graph", f"{nodes} {'retains' if autograd.nodes == 1 else 'retain'} {kept}")]
+    return wrapped(
+        "graph", f"{nodes} {'retains' if autograd.nodes == 1 else 'retain'} {kept} beyond these tensors", width
+    )
 
 
 def _place(origin: Origin, *, code: bool = True) -> str:
     place = f"{clean_text(origin.file, ID_LIMIT)}:{origin.line} in {clean_text(origin.function, ID_LIMIT)}"
     return f"{place}: {clean_text(origin.code, TEXT_LIMIT)}" if code and origin.code else place
+
+
+def _arrays(finding: Finding, limit: int) -> list[str]:
+    """Write the largest arrays, equal ones once with their number."""
+    alike = Counter(map(_array, finding.tensors))
+    shown = list(alike.items())[:limit]
+    return [labelled("tensor", f"{number} x {text}" if number > 1 else text) for text, number in shown]
 
 
 def _array(array: ArrayInfo) -> str:

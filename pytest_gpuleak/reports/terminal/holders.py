@@ -29,7 +29,6 @@ _CHAIN_END: Final = 12  # shortest end of a chain worth showing beside its root,
 _STEPS_AT_ENDS: Final = 4  # of a path longer than twice this; with -v `_STEPS_SHOWN`
 _STEPS_SHOWN: Final = 30
 _DEEPEST: Final = 10  # levels that a line is indented by at most
-_LEAST_STEP: Final = 24  # columns that a reference keeps beside its mark
 
 
 def held_lines(
@@ -115,10 +114,11 @@ def _cut_lines(text: str, holder: Holder, width: int) -> list[str]:
     whole = text + CUT_HERE + place
     if fits(whole, width):
         return [whole]
-    if place and width - width_of(CUT_HERE + place) >= len(LABEL_INDENT) + _LEAST_STEP:
-        return [shorten_middle(text, width - width_of(CUT_HERE + place)) + CUT_HERE + place]
     line = shorten_middle(text, width - len(CUT_HERE)) + CUT_HERE
-    return [line, LABEL_INDENT + place.removeprefix(", ")] if place else [line]
+    if not place:
+        return [line]
+    indent = " " * (len(text) - len(text.lstrip(" ")) + 2)
+    return [line, indent + place.removeprefix(", ")]
 
 
 def _is_shown(index: int, count: int, deciding: int | None, *, every: bool) -> bool:

@@ -54,6 +54,26 @@ MARKUP: Final[dict[type[str], dict[str, bool]]] = {
 """Markup of pytest's terminal writer by the class of a line. The writer heeds ``NO_COLOR`` and ``--color``."""
 
 
+_STYLES: Final[dict[type[str], str]] = {
+    TitleLine: "font-weight:bold",
+    CutLine: "font-weight:bold;background:rgba(255,200,0,.3)",
+    DimLine: "opacity:.7",
+}
+
+
+def as_html(lines: Iterable[str]) -> str:
+    """Write lines as HTML for a notebook: one ``<pre>`` that fits a light and a dark page."""
+    import html
+
+    written = [
+        f'<span style="{_STYLES[type(line)]}">{html.escape(line)}</span>'
+        if type(line) in _STYLES
+        else html.escape(line)
+        for line in lines
+    ]
+    return f"<pre>{chr(10).join(written)}</pre>"
+
+
 def dimmed(lines: Iterable[str]) -> list[str]:
     """Return lines as details."""
     return [DimLine(line) for line in lines]
