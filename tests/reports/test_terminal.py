@@ -133,7 +133,7 @@ class TestFinding:
         assert [type(line) for line in lines] == [str, DimLine, DimLine, CutLine]
         placed = dataclasses.replace(holder, deciding=1, edit_file="app/trainer.py", edit_line=31)
         assert terminal.render_finding(make.finding(holder=placed))[3] == (
-            "               (a key): app.Record  <- cut here, set at app/trainer.py:31"
+            "               (a key): app.Record  <- cut here, at app/trainer.py:31"
         )
         root = dataclasses.replace(holder, deciding=None)
         assert type(terminal.render_finding(make.finding(holder=root))[1]) is CutLine
@@ -152,10 +152,10 @@ class TestFinding:
             terminal.render_finding(make.finding(holder=dataclasses.replace(holder, edit_file=file)))[2:4]
             for file in ("app.py", "src/" * 16 + "app.py")
         )
-        assert short[1] == "               set at app.py:31"
+        assert short[1] == "               at app.py:31"
         assert long == [
             f"             ['{'k' * 16} ... {'k' * 22}']: app.A  <- cut here",
-            f"               set at {'src/' * 16}app.py:31",
+            f"               at {'src/' * 16}app.py:31",
         ]
 
     @pytest.mark.parametrize(

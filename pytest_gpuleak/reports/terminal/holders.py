@@ -110,7 +110,7 @@ def place_of_root(holder: Holder) -> str:
 
 def _cut_lines(text: str, holder: Holder, width: int) -> list[str]:
     """Write the reference to cut with its mark and place; the place takes a line of its own where there is no room."""
-    place = "" if holder.edit_file is None else f", set at {_place(holder.edit_file, holder.edit_line)}"
+    place = "" if holder.edit_file is None else f", at {_place(holder.edit_file, holder.edit_line)}"
     whole = text + CUT_HERE + place
     if fits(whole, width):
         return [whole]

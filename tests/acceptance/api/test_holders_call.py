@@ -255,3 +255,12 @@ def test_the_graph_behind_a_tensor_is_told() -> None:
     assert "app.HISTORY[0]" in printed[0]
     assert any("graph" in line for line in printed)
     assert printed[-1] == "None"
+
+
+def test_a_notebook_shows_html_with_the_reference_to_cut_marked(app: Any) -> None:
+    app.HISTORY.append({"<b>": Thing()})
+    shown = holders(app.HISTORY[0]["<b>"])._repr_html_()
+    assert shown.startswith("<pre>held by  held_app.HISTORY  (module global)")
+    assert "             [&#x27;&lt;b&gt;&#x27;]</span>" in shown
+    assert '<span style="font-weight:bold;' in shown
+    assert "[0]: dict  &lt;- cut here</span>" in shown
