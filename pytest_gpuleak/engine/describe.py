@@ -26,7 +26,7 @@ def described(
     lines are not known, where that is not for want of a re-run.
     """
     from pytest_gpuleak.explain.annotate import annotate
-    from pytest_gpuleak.explain.hints.scripts import for_script
+    from pytest_gpuleak.explain.script_wording import for_script
 
     with knowledge.safeguards.guard(DESCRIBE, nodeid):
         told = annotate(found, why, knowledge.shorten, why_line_unknown or why_no_line(found, why))

@@ -27,7 +27,7 @@ def annotate(
     if finding.metric is None and finding.kind != "cycle" and not any(array.created for array in finding.tensors):
         finding = dataclasses.replace(finding, why_line_unknown=why_line_unknown or None)
     # Only now, since findings of cycles need neither.
-    from pytest_gpuleak.explain.hints.cycles import hint_for_cycle
+    from pytest_gpuleak.explain.cycle_hint import hint_for_cycle
     from pytest_gpuleak.explain.hints.order import hint_for
 
     finding = dataclasses.replace(

@@ -95,7 +95,7 @@ def test_a_kind_of_cycle_is_one_note_with_its_references_and_a_line(run: Runner)
         ]
     )
     lines = found.result.stdout.str()
-    assert "<- cut here, at test_it.py:" in lines
+    assert "<- cut here\n                 at test_it.py:" in lines
     assert "not searched" not in lines
     finding = found.tests["test_it[1]"]["findings"][0]
     assert finding["holder"]["root"] == "a reference cycle"
