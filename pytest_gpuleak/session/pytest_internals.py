@@ -35,6 +35,11 @@ def release_values(item: pytest.Item, handlers: Sequence[Any]) -> None:
             handler.reset()
 
 
+def runs_nothing(config: pytest.Config) -> bool:
+    """Tell whether tests are only listed: with ``--collect-only``, or ``--setup-plan``."""
+    return bool(config.option.collectonly or getattr(config.option, "setupplan", False))
+
+
 _NOTEBOOKS = frozenset({"nbmake", "nbval", "pytest_notebook"})
 """Plugins whose items run notebooks, by the packages of the items' classes."""
 

@@ -144,3 +144,8 @@ def test_a_notebook_that_runs_as_a_test_is_unchecked(run: Runner, pytester: pyte
     assert found.verdicts["test_clean"] == "clean"
     assert found.tests["notebook"]["verdict"] == "unchecked"
     assert "a process of its own" in found.tests["notebook"]["why_unchecked"]
+
+
+def test_a_plan_of_setups_counts_no_test(run: Runner) -> None:
+    lines = run("def test_one(): pass", "--setup-plan").result.outlines
+    assert not any("clean" in line for line in lines)
