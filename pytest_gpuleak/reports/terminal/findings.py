@@ -61,7 +61,7 @@ def render_finding(finding: Finding, *, verbosity: int = 0, width: int = 80) -> 
 def render_briefly(finding: Finding, *, width: int = 80) -> list[str]:
     """Write who holds it, what to do, and where it was created, in as few lines as that takes."""
     width = max(width, MIN_WIDTH)
-    lines: list[str] = []
+    lines = _baseline_lines(finding, width)
     if finding.holder is not None:
         lines += [CutLine(line) for line in chain_lines(finding.holder, width, "held by")]
     else:

@@ -229,7 +229,8 @@ def test_reruns_make_one_record_an_attempt(run: Runner) -> None:
 
 
 @pytest.mark.parametrize(
-    ("path", "word"), [("folder.json/file.txt/r.json", "file"), ("r.txt", ".json"), (".", "folder"), ("folder.json", "folder")]
+    ("path", "word"),
+    [("folder.json/file.txt/r.json", "file"), ("r.txt", ".json"), (".", "folder"), ("folder.json", "folder")],
 )
 def test_a_bad_report_path_is_a_usage_error(run: Runner, pytester: pytest.Pytester, path: str, word: str) -> None:
     pytester.mkdir("folder.json").joinpath("file.txt").touch()
