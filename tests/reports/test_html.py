@@ -187,7 +187,7 @@ def test_what_leaked_and_who_holds_it_is_plain_text(make: type[Make]) -> None:
         "tests/test_a.py::test_b",
         "1 tensor, 4.0 MiB on cuda:0; each run leaves 4.0 MiB more",
         "app.metrics.HISTORY module global",
-        "[0] to tensor float32 [1024, 1024]",
+        "[0] to float32 [1024, 1024]",
         "app/model.py:14 in forward self.meter.update(y.detach())",
     ):
         assert said in text

@@ -55,7 +55,8 @@ class TestFinding:
             "           alive, with all that it saved.",
             "  created  app/model.py:14 in forward: self.meter.update(y.detach())",
             "  tensor   float32 [1024, 1024], 4.0 MiB",
-            "  graph    1 autograd node retains 3 saved tensors, 1.0 GiB",
+            "  graph    1 autograd node retains 3 saved tensors, 1.0 GiB, beyond these",
+            "           tensors",
             "  because  the test took 70 s, over the limit of 60 s",
             "  known    listed in the baseline",
         ]
@@ -89,6 +90,8 @@ class TestFinding:
         assert terminal.render_finding(cycle) == [
             "  cycle (a note): 1 tensor, 4.0 MiB on cuda:0; held until the garbage collector",
             "    ran",
+            "  cycle    unknown: it was freed before it could be read, goes through C++, or",
+            "           the search ran out of time",
         ]
         for text in (terminal.render_short(cycle), terminal.render_line(cycle)):
             assert text == "cycle (a note): 1 tensor, 4.0 MiB on cuda:0; held until the garbage collector ran"
