@@ -18,7 +18,7 @@ from pytest_gpuleak.engine.session_knowledge import SessionKnowledge
 from pytest_gpuleak.engine.stages import Unguarded
 from pytest_gpuleak.engine.subject import FunctionSubject
 from pytest_gpuleak.explain.edge_to_edit import edge_to_edit
-from pytest_gpuleak.heap.collector import whole_heap
+from pytest_gpuleak.heap.collector import PausedCollector, whole_heap
 from pytest_gpuleak.heap.frames import belongs_to_plugin
 from pytest_gpuleak.model.findings import Autograd, Finding, Holder
 from pytest_gpuleak.model.policy import Policy
@@ -77,6 +77,11 @@ class Leaks(Sequence[Finding]):
 
     def __repr__(self) -> str:
         return f"<Leaks: {len(self)} findings>" if self.why_unchecked is None else f"<Leaks: {self}>"
+
+    def _repr_html_(self) -> str:
+        """Return what a notebook shows: the findings, or why there is no verdict."""
+        lines = [line for found in self._findings for line in _render_safely(found)]
+        return _as_html(lines if lines and self.why_unchecked is None else [str(self)])
 
     @property
     def bytes(self) -> int:
@@ -171,14 +176,25 @@ def _size(name: str, given: float | str) -> int:
 
 
 def _check(tracker: RunTracker, check: SuspectCheck, policy: Policy) -> tuple[Finding, ...]:
-    growth = tracker.counters.end()
-    arrays = tracker.left_arrays()
-    return check.check(arrays, growth, []) if arrays or may_have_grown(growth, policy) else ()
+    with contextlib.ExitStack() as paused:
+        # An automatic collection would free cycles before they are read.
+        paused.enter_context(PausedCollector())
+        growth = tracker.counters.end()
+        arrays = tracker.left_arrays()
+        if not (arrays or may_have_grown(growth, policy)):
+            return ()
+        return check.check(arrays, growth, [], paused.close)
 
 
 def render(findings: Sequence[Finding]) -> str:
     """Return the findings as the terminal report explains them."""
     return "\n".join(line for found in findings for line in _render_safely(found))
+
+
+def _as_html(lines: Sequence[str]) -> str:
+    from pytest_gpuleak.reports.terminal.lines import as_html
+
+    return as_html(lines)
 
 
 def _render_safely(finding: Finding) -> list[str]:
@@ -197,7 +213,7 @@ def _tracker() -> Iterator[tuple[RunTracker, SessionKnowledge]]:
     tracker = RunTracker(own_frameworks(), safeguards, CounterWatch((), host_probes(("heap",))))
     tracker.start(Policy())
     try:
-        yield tracker, SessionKnowledge(os.getcwd(), safeguards)  # noqa: PTH109 - as text
+        yield tracker, SessionKnowledge(os.getcwd(), safeguards, in_tests=False)  # noqa: PTH109 - as text
     finally:
         tracker.stop()
 
@@ -240,6 +256,12 @@ class Holders(Sequence[Holder]):
         return "\n".join(render_holders(self._found, self.autograd))
 
     __repr__ = __str__
+
+    def _repr_html_(self) -> str:
+        """Return what a notebook shows: the same lines, with the reference to cut marked."""
+        from pytest_gpuleak.reports.terminal.findings import render_holders
+
+        return _as_html(render_holders(self._found, self.autograd))
 
 
 def holders(value: object, *, budget_s: float = BUDGET_S) -> Holders:

@@ -34,7 +34,8 @@ from pytest_gpuleak.model.version import __version__
 from pytest_gpuleak.reports.atomic_write import write_pieces
 from pytest_gpuleak.reports.json.lines import encode_pieces
 from pytest_gpuleak.reports.json.read import UnusableReport, read_report
-from pytest_gpuleak.reports.terminal.summary import TEXT_LIMIT, render_faults, render_summary
+from pytest_gpuleak.reports.terminal.lines import TEXT_LIMIT
+from pytest_gpuleak.reports.terminal.summary import render_faults, render_summary
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

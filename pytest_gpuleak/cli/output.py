@@ -17,15 +17,9 @@ from pytest_gpuleak.reports.formats import WRITERS, render, why_not_accepted
 from pytest_gpuleak.reports.terminal.baseline import STALE_SHOWN, render_entry
 from pytest_gpuleak.reports.terminal.codes import render_codes
 from pytest_gpuleak.reports.terminal.findings import render_line
+from pytest_gpuleak.reports.terminal.lines import ID_LIMIT, TEXT_LIMIT, CutLine, DimLine, TitleLine
 from pytest_gpuleak.reports.terminal.section import render_leaks
-from pytest_gpuleak.reports.terminal.summary import (
-    ID_LIMIT,
-    TEXT_LIMIT,
-    render_dearest,
-    render_faults,
-    render_summary,
-    render_usage,
-)
+from pytest_gpuleak.reports.terminal.summary import render_dearest, render_faults, render_summary, render_usage
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -83,7 +77,7 @@ def render_report(report: RunReport, verbosity: int) -> list[str]:
     lines: list[str] = []
     if leaks and verbosity >= 0:
         lines.append(f"{' GPU LEAKS ':=^{columns}}")
-    lines += [click.style(line, fg="red") if line.startswith("LEAKED ") else line for line in leaks]
+    lines += map(_styled, leaks)
     if verbosity >= 0:
         lines += [*render_codes(report), *render_usage(report, width=columns), *render_dearest(report, width=columns)]
         lines += [f"gpu-leak: stale: {render_entry(entry)}" for entry in report.stale[:STALE_SHOWN]]
@@ -96,6 +90,14 @@ def render_report(report: RunReport, verbosity: int) -> list[str]:
     lines.append(render_summary(report.summary))
     faults = render_faults(report.tests, report.faults)
     return lines if faults is None else [*lines, click.style(faults, fg="yellow")]
+
+
+def _styled(line: str) -> str:
+    if type(line) is TitleLine:
+        return click.style(line, fg="red") if line.startswith("LEAKED ") else click.style(line, bold=True)
+    if type(line) is CutLine:
+        return click.style(line, fg="yellow")
+    return click.style(line, dim=True) if type(line) is DimLine else line
 
 
 def render_comparison(found: Comparison) -> list[str]:

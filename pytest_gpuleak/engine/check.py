@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 from time import perf_counter
 from typing import TYPE_CHECKING
 
+from pytest_gpuleak.adapters.bulk import read_arrays
 from pytest_gpuleak.engine.confirm.array_evidence import ArrayEvidence
 from pytest_gpuleak.engine.confirm.counter_evidence import CounterEvidence
 from pytest_gpuleak.engine.confirm.process_evidence import ProcessEvidence
@@ -15,7 +17,7 @@ from pytest_gpuleak.engine.confirm.untracked_evidence import UntrackedEvidence
 from pytest_gpuleak.engine.describe import described, without_running_frames
 from pytest_gpuleak.engine.judge.arrays import judge
 from pytest_gpuleak.engine.settle.steps import Collection, YoungCollection, settle_steps_of
-from pytest_gpuleak.engine.stages import ACCOUNT, CONFIRM, COUNTERS, PROCESSES, READ, VERDICT
+from pytest_gpuleak.engine.stages import ACCOUNT, CONFIRM, COUNTERS, CYCLES, PROCESSES, READ, VERDICT
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -29,7 +31,7 @@ if TYPE_CHECKING:
     from pytest_gpuleak.engine.stages import Guard, Stage
     from pytest_gpuleak.engine.subject import RerunResult, Subject
     from pytest_gpuleak.model.evidence import Evidence
-    from pytest_gpuleak.model.findings import Finding
+    from pytest_gpuleak.model.findings import Finding, Holder
     from pytest_gpuleak.model.policy import Policy
     from pytest_gpuleak.model.readings import Growth
 
@@ -75,6 +77,7 @@ class SuspectCheck:
         self._first = True
         self._harness = harness
         self._known: HarnessVerdict | None = None
+        self._rings: dict[int, Holder] = {}
         self.seconds = {"reruns": 0.0, "search": 0.0}
         """What the check has taken so far, beside settling and judging."""
         self._arrays = ArrayEvidence(
@@ -173,6 +176,9 @@ class SuspectCheck:
     def _take_in(self, arrays: list[object], growth: Growth) -> bool:
         tracker, investigation = self._tracker, self._arrays
         self._untracked.note_borrowed(arrays)
+        if self._first:
+            with self._guard(CYCLES):
+                self._read_cycles(arrays)
         steps = self._first_steps() if self._first else () if self._brief else self._settle_steps()
         stays = investigation.add_run(
             arrays,
@@ -195,6 +201,17 @@ class SuspectCheck:
         if stays or grown:
             tracker.ownership.disown(investigation.identities)
         return stays or grown
+
+    def _read_cycles(self, arrays: list[object]) -> None:
+        """Read the cycles among what the first run left, before a collection frees them, where a reader is told."""
+        if (
+            arrays
+            and (self._knowledge.notes_are_read or self._policy.cycles == "fail")
+            and self._policy.cycles != "ignore"
+        ):
+            readings = read_arrays(arrays, self._tracker.guarded_arrays)
+            sizes = {identity: reading.storage_bytes for identity, reading in readings.items()}
+            self._rings = self._knowledge.cycles.read(arrays, sizes)
 
     def _settle_steps(self) -> Iterator[SettleStep]:
         tracker = self._tracker
@@ -258,6 +275,8 @@ class SuspectCheck:
 
     def _evidence(self) -> Evidence:
         evidence = self._untracked.with_lenders(self._arrays.evidence())
+        if self._rings:
+            evidence = dataclasses.replace(evidence, rings=self._rings)
         return evidence if self._subject.counts_running_frames else without_running_frames(evidence)
 
     def _why_not_again(self) -> str:

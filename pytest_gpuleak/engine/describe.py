@@ -13,16 +13,36 @@ if TYPE_CHECKING:
     from pytest_gpuleak.model.findings import Finding
 
 
-def described(found: Finding, why: str, knowledge: SessionKnowledge, nodeid: str) -> Finding:
+FIXTURE_ONCE = "a fixture is not run again by itself, and lines are recorded only in a re-run"
+"""Why the lines of a fixture's arrays are unknown."""
+
+
+def described(
+    found: Finding, why: str, knowledge: SessionKnowledge, nodeid: str, why_line_unknown: str = ""
+) -> Finding:
     """Return the finding as it is reported, or unchanged if that fails.
 
-    `why` tells why no re-run ended; `nodeid` is the test, or for a fixture ``baseid::name``.
+    `why` tells why no re-run ended; `nodeid` is the test, or for a fixture ``baseid::name``. `why_line_unknown` tells why
+    lines are not known, where that is not for want of a re-run.
     """
     from pytest_gpuleak.explain.annotate import annotate
+    from pytest_gpuleak.explain.script_wording import for_script
 
     with knowledge.safeguards.guard(DESCRIBE, nodeid):
-        return annotate(found, why, knowledge.shorten)
+        told = annotate(found, why, knowledge.shorten, why_line_unknown or why_no_line(found, why))
+        return (
+            told if knowledge.in_tests or told.hint is None else dataclasses.replace(told, hint=for_script(told.hint))
+        )
     return dataclasses.replace(found, why_unconfirmed=why or None) if found.kind == "unconfirmed" else found
+
+
+def why_no_line(found: Finding, why: str) -> str:
+    """Tell why no line is known that created a finding's arrays, though lines are recorded in re-runs."""
+    if why:
+        return f"{why}, and lines are recorded only in a re-run"
+    if found.kind == "growing":
+        return "made in C++, in an installed library, or by a thread from before, while no line of yours was running"
+    return "made by the first run alone, and lines are recorded only in a re-run"
 
 
 def without_running_frames(evidence: Evidence) -> Evidence:

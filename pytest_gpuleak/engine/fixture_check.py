@@ -9,7 +9,7 @@ from pytest_gpuleak.adapters.arrays import framework_of
 from pytest_gpuleak.adapters.bulk import storages_of
 from pytest_gpuleak.adapters.storages import find_storages
 from pytest_gpuleak.engine.confirm.array_evidence import ArrayEvidence
-from pytest_gpuleak.engine.describe import described
+from pytest_gpuleak.engine.describe import FIXTURE_ONCE, described
 from pytest_gpuleak.engine.judge.arrays import conclude, judge
 from pytest_gpuleak.engine.judge.processes import KEPT_BY, judge_processes
 from pytest_gpuleak.engine.left_behind import owner_of
@@ -124,7 +124,7 @@ class FixtureCheck:
         ]
         nodeid = _nodeid_of(setup.place)
         record = self._record(
-            setup.place, setup.policy, [described(found, "", self._knowledge, nodeid) for found in named]
+            setup.place, setup.policy, [described(found, "", self._knowledge, nodeid, FIXTURE_ONCE) for found in named]
         )
         if record.findings:
             self._by_place[setup.place] = record

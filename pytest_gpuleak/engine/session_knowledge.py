@@ -11,6 +11,7 @@ if TYPE_CHECKING:
 
     from pytest_gpuleak.engine.left_behind import LeftBehind
     from pytest_gpuleak.engine.stages import Safeguards
+    from pytest_gpuleak.explain.cycles import CycleReader
     from pytest_gpuleak.explain.known_culprits import Culprits
 
 
@@ -23,6 +24,7 @@ class SessionKnowledge:
         worker: the xdist worker's id, or ``main``.
         snapshots: the folder for snapshots of the allocator, if any are written.
         notes_are_read: whether findings that fail nothing are shown or written, so that their holders are searched for.
+        in_tests: whether tests are checked; else hints do not speak of teardown, fixtures and markers.
     """
 
     def __init__(
@@ -33,12 +35,14 @@ class SessionKnowledge:
         snapshots: Path | None = None,
         *,
         notes_are_read: bool = True,
+        in_tests: bool = True,
     ) -> None:
         self._root = root
         self.safeguards = safeguards
         self.worker = worker
         self.snapshots = snapshots
         self.notes_are_read = notes_are_read
+        self.in_tests = in_tests
         self._began = perf_counter()
         self.programs = 0
         """Number of compiled programs when a suspect was last checked."""
@@ -60,6 +64,13 @@ class SessionKnowledge:
         from pytest_gpuleak.explain.known_culprits import Culprits
 
         return Culprits()
+
+    @cached_property
+    def cycles(self) -> CycleReader:
+        """Return the reader of reference cycles, which has a few seconds for the whole session."""
+        from pytest_gpuleak.explain.cycles import CycleReader
+
+        return CycleReader(self.is_user_file)
 
     @cached_property
     def left_behind(self) -> LeftBehind:

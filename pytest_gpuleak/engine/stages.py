@@ -108,6 +108,7 @@ COUNTERS = Stage("the reading of the counters", "memory that is no tensor's is n
 CONFIRM = Stage("the re-run", "what was left is judged unconfirmed, by its size")
 RECOGNISE = Stage("the look at known culprits", "the heap is searched instead")
 EXPLAIN = Stage("the search for holders", "what was left is judged without a holder")
+CYCLES = Stage("the look at reference cycles", "notes of cycles do not say what they consist of")
 GRAPHS = Stage("the walk over autograd graphs", "findings do not say what graphs retain")
 VERDICT = Stage("the comparison of the runs", "what was left is judged unconfirmed, by its size")
 DESCRIBE = Stage("the description of a finding", "the finding is reported without places and hint")

@@ -40,6 +40,23 @@ class Places:
             self._files[file] = _Definitions(_source(file))
         return file, self._files[file].line_of(name) if len(name) <= safe_access.MAX_NAME else None
 
+    def of_attribute(self, module: str, class_name: str, attribute: str) -> tuple[str | None, int | None]:
+        """Return a class's file, and the line that first sets an attribute to a value, to None, or else the class's."""
+        file, line = self.of_name(module, class_name)
+        if file is None or line is None:
+            return None, None
+        setting = re.compile(rf"\.{re.escape(attribute)}[ \t]*(?::[^=\n]+)?[-+*/|&]?=(?!=)")
+        first: int | None = None
+        for number, text in enumerate(_source(file).split("\n")[line - 1 :], line):
+            if number > line and text and not (text[0].isspace() or text[0] in "#)]}"):
+                break  # the class ends
+            found = setting.search(text)
+            if found is not None:
+                if text[found.end() :].strip() != "None":
+                    return file, number
+                first = first or number
+        return file, first or line
+
     def of_function(self, function: object) -> tuple[str | None, int | None]:
         """Return file and line of the code of a function, or of what a method, partial or `lru_cache` wraps."""
         for _ in range(MAX_WRAPPED):

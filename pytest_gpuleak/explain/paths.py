@@ -49,7 +49,7 @@ UNFINISHED: Final = " … (not explained in full: the time for it ran out)"
 
 
 class _Heading(NamedTuple):
-    """A root as it is written, and the references that follow it."""
+    """A root as it is written, and the references that follow it; `edit` is the place of a hook among them."""
 
     kind: HolderKind
     root: str
@@ -57,6 +57,7 @@ class _Heading(NamedTuple):
     steps: list[Step]
     file: str | None
     line: int | None
+    edit: tuple[str | None, int | None] = (None, None)
 
 
 class _LongHead(NamedTuple):
@@ -106,7 +107,7 @@ class Writer:
         """Return the holder for a chain without a root above it."""
         # Most likely atexit's array, which the collector cannot see (Modules/atexitmodule.c).
         callback = kind == "native" and type(objects[0]) in _CALLBACKS
-        text = f"{root}{' (atexit, or another list of callbacks)' if callback else ''} -> {_described(objects[0])}"
+        text = f"{root}{' (atexit, or another list of callbacks)' if callback else ''} -> {describe(objects[0])}"
         way = self.walker.finish(self.walker.follow(objects))
         steps = [] if way is None else [step.shown for step in way.last(way.count)]
         return with_text(Holder(kind, root, text, tuple(steps), None, None))
@@ -148,7 +149,14 @@ class Writer:
                     text, steps = root_text, steps[index:]
                     file, number = self._places.of_function(line.objects.get(step.position))
                     break
-        return _Heading(kind, root_text, text, steps, file, number)
+        return _Heading(kind, root_text, text, steps, file, number, self._place_of_hook(line, steps))
+
+    def _place_of_hook(self, line: Line, steps: Sequence[Step]) -> tuple[str | None, int | None]:
+        """Return where the function is defined that a module's or tensor's dict of hooks leads to."""
+        for index, step in enumerate(steps[:-2]):
+            if "_hooks" in step.text and steps[index + 1].text.startswith("["):
+                return self._places.of_function(line.objects.get(steps[index + 2].position))
+        return None, None
 
     def _abridged(self, way: Way, reached: Reached, root: Root, first: object) -> Holder:
         """Return the holder for a long path, with only the references at both ends."""
@@ -215,17 +223,19 @@ def _long_holder(long: _LongHead, way: Way) -> Holder:
     path = (*long.shown, *middle, *end)
     heading = long.heading
     text = heading.text + "".join([step.edge for step in path])
-    return Holder(heading.kind, heading.root, text, path, heading.file, heading.line)
+    return Holder(heading.kind, heading.root, text, path, heading.file, heading.line, None, *heading.edit)
 
 
 def _holder(heading: _Heading, path: list[PathStep]) -> Holder:
     text = heading.text + "".join([step.edge for step in path])
     if len(path) <= MAX_EDGES and len(text) <= MAX_TEXT:
-        return Holder(heading.kind, heading.root, text, tuple(path), heading.file, heading.line)
-    return with_text(Holder(heading.kind, heading.root, heading.text, tuple(path), heading.file, heading.line))
+        return Holder(heading.kind, heading.root, text, tuple(path), heading.file, heading.line, None, *heading.edit)
+    return with_text(
+        Holder(heading.kind, heading.root, heading.text, tuple(path), heading.file, heading.line, None, *heading.edit)
+    )
 
 
-def _described(value: object) -> str:
+def describe(value: object) -> str:
     """Describe the first object of a path without a root: a function or class by name, else the type."""
     if type(value) is types.FunctionType:
         name = without_comprehensions(safe_access.cut_name(value.__qualname__))

@@ -58,6 +58,7 @@ class Evidence:
         survivors: every storage that some run left behind.
         alive: by run that ended, the indices into `survivors` of those alive after it. One entry: no re-run.
         cycles: arrays of the first run that only a garbage collection freed.
+        rings: the cycles that some of these hang on, by the identity of the array.
         graphs: what the autograd graphs behind the survivors retain, by device, holder kind and holder root.
     """
 
@@ -65,3 +66,4 @@ class Evidence:
     alive: tuple[frozenset[int], ...]
     cycles: tuple[ArrayReading, ...] = ()
     graphs: Mapping[Root, Autograd] = dataclasses.field(default_factory=dict)
+    rings: Mapping[int, Holder] = dataclasses.field(default_factory=dict)

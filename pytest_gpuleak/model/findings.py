@@ -89,6 +89,8 @@ class Holder:
         path: the references from the root's object to the array, in this order.
         file: source file that defines the root, where known; `line` counts from 1.
         deciding: index in `path` of the reference to edit; None where that is the root itself.
+        edit_file: source file that sets the reference to edit, where it is known and not the root's; `edit_line` counts
+            from 1.
     """
 
     kind: HolderKind
@@ -98,6 +100,8 @@ class Holder:
     file: str | None = None
     line: int | None = None
     deciding: int | None = None
+    edit_file: str | None = None
+    edit_line: int | None = None
 
     @property
     def named(self) -> bool:
@@ -176,6 +180,7 @@ class Finding:
         code: code of the pattern that the hint is about, or that of its kind, the default; `codes` has its page.
         baseline: how it compares with the baseline; None without one, or for a mere note.
         why_unconfirmed: for an unconfirmed finding, why no re-run came to its end.
+        why_line_unknown: why no array has a creating line; None where one has, or for a finding about a counter.
     """
 
     kind: FindingKind
@@ -196,6 +201,7 @@ class Finding:
     contributions: tuple[Contribution, ...] = ()
     evidence: tuple[str, ...] = ()
     baseline: BaselineStatus | None = None
+    why_line_unknown: str | None = None
     code: str = ""
 
     def __post_init__(self) -> None:

@@ -13,6 +13,9 @@ if TYPE_CHECKING:
 
 SUSPECT_PARTS = ("check", "reruns", "search")
 
+MAX_NAMES = 20
+"""Leaking fixtures whose names stand in a summary; the records have all."""
+
 VERDICTS = ("clean", "leaked", "noted", "allowed", "unchecked")
 
 
@@ -72,8 +75,10 @@ def summarise(tests: Iterable[TestRecord], fixtures: Sequence[FixtureRecord]) ->
         elif not record.findings:
             clean.append(record.overhead_s)
     ordered = sorted(clean)
+    names = (record.name for record in fixtures if any(found.failed for found in record.findings))
     return {
         **totals.summary(),
+        "leaking_fixtures": list(dict.fromkeys(names))[:MAX_NAMES],
         "faults": faulty,
         # A median: the first test pays for what is loaded once, and some pay for a wider fixture's check.
         "overhead_per_test_us": ordered[len(ordered) // 2] * 1e6 if ordered else None,

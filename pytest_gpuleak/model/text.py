@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import textwrap
+
 _CUT = "..."
 _ABSURD = 2**100
 
@@ -24,12 +26,72 @@ def clean_text(text: str, limit: int) -> str:
 
 
 def shorten_middle(text: str, limit: int) -> str:
-    """Cut text longer than `limit` characters in its middle: the ends of a chain or path tell the most."""
-    if len(text) <= limit:
+    """Cut text wider than `limit` columns in its middle: the ends of a chain or path tell the most."""
+    if width_of(text) <= limit:
         return text
     kept = max(2, limit - len(_CUT) - 2)
     tail = kept // 2
-    return f"{text[: kept - tail]} {_CUT} {text[len(text) - tail :]}"
+    return f"{_beginning(text, kept - tail)} {_CUT} {_beginning(text[::-1], tail)[::-1]}"
+
+
+def shorten_end(text: str, limit: int) -> str:
+    """Cut text wider than `limit` columns at its end: a line of code is known by its beginning."""
+    return text if width_of(text) <= limit else _beginning(text, limit - len(_CUT)) + _CUT
+
+
+def width_of(text: str) -> int:
+    """Return the columns that text takes on a terminal: wide characters (CJK, emoji) take two, combining ones none."""
+    return len(text) if text.isascii() else sum(map(_columns, text))
+
+
+def wrap_text(text: str, width: int, *, indent: str = "", further: str = "") -> list[str]:
+    """Wrap text at spaces to lines of at most `width` columns; a word that is wider than a line is cut into several.
+
+    `indent` begins the first line, `further` each of the others.
+    """
+    if text.isascii():
+        return textwrap.wrap(text, width, initial_indent=indent, subsequent_indent=further, break_on_hyphens=False)
+    lines: list[str] = []
+    line = indent
+    empty = True
+    for word in text.split():
+        rest = word
+        while rest:
+            room = width - width_of(line) - (not empty)
+            if width_of(rest) <= room or (empty and room < 2):
+                part = rest
+            elif empty:
+                part = _beginning(rest, room) or rest[0]
+            else:
+                part = ""
+            if part:
+                line += part if empty else f" {part}"
+                empty = False
+                rest = rest[len(part) :]
+            if rest:
+                lines.append(line)
+                line, empty = further, True
+    return lines if empty else [*lines, line]
+
+
+def _columns(character: str) -> int:
+    import unicodedata
+
+    if unicodedata.combining(character) or unicodedata.category(character) in ("Mn", "Me"):
+        return 0
+    return 2 if unicodedata.east_asian_width(character) in ("W", "F") else 1
+
+
+def _beginning(text: str, columns: int) -> str:
+    """Return as much of the beginning of a text as fits in so many columns."""
+    if text.isascii():
+        return text[:columns]
+    used = 0
+    for position, character in enumerate(text):
+        used += _columns(character)
+        if used > columns:
+            return text[:position]
+    return text
 
 
 def format_bytes(size: int) -> str:

@@ -12,6 +12,13 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
+def make_folders(paths: Iterable[Path]) -> None:
+    """Make the folders of files where they are missing; a folder that cannot be made is told when its file is written."""
+    for path in paths:
+        with contextlib.suppress(OSError):
+            path.parent.mkdir(parents=True, exist_ok=True)
+
+
 def write_text(text: str, path: Path) -> None:
     """Write text to a file as UTF-8, in one step. Raises OSError, as `write_pieces` does."""
     write_pieces([text], path)

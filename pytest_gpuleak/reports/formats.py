@@ -32,19 +32,27 @@ def write_report(report: RunReport, path: Path) -> None:
     write_text(render(report, WRITERS[path.suffix.lower()]), path)
 
 
-def why_not_accepted(path: Path) -> str | None:
-    """Return why no report can be written to a path, as the end of a sentence that begins with it; else None."""
+def why_not_accepted(path: Path, *, folder_is_made: bool = False) -> str | None:
+    """Return why no report can be written to a path, as the end of a sentence that begins with it; else None.
+
+    With `folder_is_made` a folder that is missing is no reason, as long as it can be made.
+    """
     *others, last = WRITERS
-    accepts = f"accepted is a file ({', '.join(others)} or {last}) in a folder that exists and may be written to"
+    exists = "" if folder_is_made else "exists and "
+    accepts = f"accepted is a file ({', '.join(others)} or {last}) in a folder that {exists}may be written to"
     try:
         if path.is_dir():
             return f"is a folder; {accepts}"
         if path.suffix.lower() not in WRITERS:
             return f"names no known format; {accepts}"
-        if not path.parent.is_dir():
-            return f"lies in a folder that does not exist; {accepts}"
+        folder = path.parent
+        while folder_is_made and not folder.exists() and folder != folder.parent:
+            folder = folder.parent
+        if not folder.is_dir():
+            fault = "does not exist" if folder == path.parent and not folder.exists() else "is a file"
+            return f"lies in a folder that {fault}; {accepts}"
         # Replacing the file in one step takes the right to write to the folder.
-        if not os.access(path.parent, os.W_OK | os.X_OK) or (path.exists() and not os.access(path, os.W_OK)):
+        if not os.access(folder, os.W_OK | os.X_OK) or (path.exists() and not os.access(path, os.W_OK)):
             return f"may not be written (permission denied); {accepts}"
     except (OSError, ValueError) as error:  # a name too long, or with a NUL
         return f"cannot be used ({error}); {accepts}"

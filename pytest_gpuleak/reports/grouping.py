@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from typing import TYPE_CHECKING
 
 from pytest_gpuleak.model.isolation import isolated
@@ -11,10 +12,11 @@ from pytest_gpuleak.model.records import TestRecord
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from pytest_gpuleak.model.findings import Finding, FixtureRecord
+    from pytest_gpuleak.model.findings import Finding, FixtureRecord, Holder
 
     Entry = tuple[TestRecord | FixtureRecord, Finding]
 
+_NUMBER = re.compile(r"\d+")
 _TENSOR_KINDS = ("growing", "retained", "unconfirmed")
 """Kinds that one edit at the holder removes together: the order of the tests decides which of them a test gets."""
 
@@ -34,18 +36,29 @@ class Group:
     tests: int
     fixtures: tuple[FixtureRecord, ...]
 
+    @property
+    def owners(self) -> int:
+        """Return the number of different tests and fixtures."""
+        return self.tests + len(self.fixtures)
+
+    @property
+    def is_shared(self) -> bool:
+        """Tell whether findings of several tests or fixtures have the holder."""
+        return self.owners > 1
+
 
 def group_findings(entries: Iterable[Entry]) -> list[Group]:
     """Group findings by holder: failing groups first, then by total size.
 
-    A finding without a known holder stays alone, unless a later attempt of the same test repeats it. Failing, known and
+    A finding without a known holder stays alone, unless a later attempt of the same test repeats it. Cycles of one kind are
+    one group, and so are those of which nothing is known. Failing, known and
     noted findings are kept apart, so that a sum means one thing.
     """
     groups: dict[tuple[object, ...], list[Entry]] = {}
     for record, found in entries:
         key = (found.failed, found.known, holder_key(found) or _own_key(record, found))
         groups.setdefault(key, []).append((record, found))
-    return sorted(map(_group, groups.values()), key=lambda group: (not group.entries[0][1].failed, -group.bytes))
+    return sorted(map(group_of, groups.values()), key=lambda group: (not group.entries[0][1].failed, -group.bytes))
 
 
 def group_safely(entries: Sequence[Entry]) -> list[Group]:
@@ -56,12 +69,21 @@ def group_safely(entries: Sequence[Entry]) -> list[Group]:
 def holder_key(finding: Finding) -> tuple[str, ...] | None:
     """Return the key that all findings of one holder on one device share; None where no holder is known."""
     holder = finding.holder
+    if finding.kind == "cycle":
+        return finding.device, "cycle", "", "", "", _ring(holder)
     # A holder in C++ has no name, so its path identifies it.
     if holder is None or not (holder.named or (holder.kind == "native" and holder.path)):
         return None
     family = "" if finding.kind in _TENSOR_KINDS and finding.metric is None else f"{finding.kind} {finding.metric}"
     path = "" if holder.named else finding.fingerprint
     return finding.device, family, holder.kind, holder.root, holder.file or "", path
+
+
+def _ring(holder: Holder | None) -> str:
+    """Write what is equal in cycles of one kind: types and references, without numbers."""
+    if holder is None:
+        return ""
+    return _NUMBER.sub("#", " ".join(f"{step.type} {step.edge}" for step in holder.path) or holder.text)
 
 
 def _own_key(record: TestRecord | FixtureRecord, finding: Finding) -> tuple[object, ...]:
@@ -74,8 +96,9 @@ def _identity(record: TestRecord | FixtureRecord) -> tuple[str, ...]:
     return ("fixture", record.name, record.scope, record.baseid)
 
 
-def _group(entries: list[Entry]) -> Group:
-    entries.sort(key=lambda entry: -entry[1].bytes)
+def group_of(found: Iterable[Entry]) -> Group:
+    """Make one group of findings, at least one."""
+    entries = sorted(found, key=lambda entry: -entry[1].bytes)
     different = {_identity(record): record for record, _ in reversed(entries)}
     fixtures = [record for record in different.values() if not isinstance(record, TestRecord)]
     return Group(

@@ -6,7 +6,6 @@ empty line would end a block, so none is written inside.
 
 from __future__ import annotations
 
-import heapq
 import html
 from typing import TYPE_CHECKING
 
@@ -15,8 +14,10 @@ from pytest_gpuleak.model.text import clean_text, count_of, format_bytes, shorte
 from pytest_gpuleak.reports.grouping import Group, group_safely
 from pytest_gpuleak.reports.source_places import findings_of, name_of
 from pytest_gpuleak.reports.terminal.findings import render_finding
-from pytest_gpuleak.reports.terminal.section import render_totals
-from pytest_gpuleak.reports.terminal.summary import ID_LIMIT, TEXT_LIMIT, render_summary
+from pytest_gpuleak.reports.terminal.holders import place_of_root
+from pytest_gpuleak.reports.terminal.lines import ID_LIMIT, TEXT_LIMIT
+from pytest_gpuleak.reports.terminal.section import render_largest, render_totals
+from pytest_gpuleak.reports.terminal.summary import render_summary
 from pytest_gpuleak.reports.unshown import describe_unshown
 
 if TYPE_CHECKING:
@@ -34,6 +35,7 @@ MIN_BYTES = 2_000
 
 _ROWS_SHOWN = 100
 _LISTED = 100
+_FIXTURES_SHOWN = 10
 _WIDTH = 110
 _CELL = 120
 
@@ -46,8 +48,9 @@ def encode_report(report: RunReport, *, limit: int = MAX_BYTES) -> str:
     page = _Page(limit)
     page.add(_head(report, failed, known))
     if failed:
-        page.add_table(failed)
-        page.add_details(failed)
+        groups = group_safely(failed)
+        page.add_table(groups)
+        page.add_details(groups)
     if known:
         page.add(_listed(count_of(len(known), "known leak"), len(known), _known_lines(known)))
     if report.stale:
@@ -74,21 +77,18 @@ class _Page:
         self._blocks.append(block)
         return True
 
-    def add_table(self, failed: Sequence[Entry]) -> None:
-        largest = isolated(lambda: heapq.nlargest(_ROWS_SHOWN, failed, key=_size), lambda _: failed[:_ROWS_SHOWN])
-        rows = [_row_safely(*entry) for entry in largest]
+    def add_table(self, groups: Sequence[Group]) -> None:
+        rows = list(map(_row_safely, groups[:_ROWS_SHOWN]))
         while rows and not self.add(_table(rows)):
             rows = rows[: len(rows) // 2]
-        if len(rows) < len(failed):
-            self._cut.append(f"{len(failed) - len(rows)} more leaks not in the table")
+        if len(rows) < len(groups):
+            self._cut.append(f"{count_of(len(groups) - len(rows), 'more holder')} not in the table")
 
-    def add_details(self, failed: Sequence[Entry]) -> None:
-        explained = 0
-        for group in group_safely(failed):
+    def add_details(self, groups: Sequence[Group]) -> None:
+        for explained, group in enumerate(groups):
             if not self.add(_details_safely(group)):
-                self._cut.append(f"{count_of(len(failed) - explained, 'leak')} not explained")
+                self._cut.append(f"{count_of(len(groups) - explained, 'holder')} not explained")
                 return
-            explained += len(group.entries)
 
     def text(self) -> str:
         cut = [f"Cut to fit: {'; '.join(self._cut)}. The JSON report has all.\n"] if self._cut else []
@@ -111,35 +111,53 @@ def _head(report: RunReport, failed: Sequence[Entry], known: Sequence[Entry]) ->
 
 
 def _table(rows: Iterable[str]) -> str:
-    heads = "".join(f"<th>{name}</th>" for name in ("Test", "Kind", "Device", "Leaked", "Held by", "Created at"))
+    heads = "".join(f"<th>{name}</th>" for name in ("Leaked", "Held by", "Defined at", "Left by", "Kind", "Created at"))
     return "\n".join(["<table>", f"<tr>{heads}</tr>", *rows, "</table>"]) + "\n"
 
 
-def _row(record: TestRecord | FixtureRecord, found: Finding) -> str:
-    if found.holder is not None:
-        holder = _code(found.holder.text or found.holder.root or found.holder.kind, _CELL)
-    else:
-        holder = "unknown"
+def _row(group: Group) -> str:
+    record, found = group.entries[0]
+    holder = found.holder
+    held = "unknown" if holder is None else _code(holder.text or holder.root or holder.kind, _CELL)
+    place = "" if holder is None else place_of_root(holder)
     origin = next((array.created for array in found.tensors if array.created is not None), None) or next(
         (part.created for part in found.contributions if part.created is not None), None
     )
     created = "unknown" if origin is None else _code(f"{origin.file}:{origin.line}", ID_LIMIT)
-    cells = (_code(name_of(record), ID_LIMIT), _kind(found.kind), _code(found.device, 40), format_bytes(found.bytes))
-    return "<tr>" + "".join(f"<td>{cell}</td>" for cell in (*cells, holder, created)) + "</tr>"
+    left_by = _code(name_of(record), ID_LIMIT)
+    if group.is_shared:
+        left_by = f"{_owners(group)}, most by {left_by}"
+    size = f"{format_bytes(group.bytes)} on {_code(found.device, 40)}"
+    cells = (size, held, _code(place, ID_LIMIT) if place else "", left_by, _kind(found.kind), created)
+    return "<tr>" + "".join(f"<td>{cell}</td>" for cell in cells) + "</tr>"
 
 
-def _row_safely(record: TestRecord | FixtureRecord, found: Finding) -> str:
-    return isolated(lambda: _row(record, found), lambda why: f"<tr><td>{_unshown(record, found, why)}</td></tr>")
+def _owners(group: Group) -> str:
+    """Write whose findings a group has, with the names of fixtures as code."""
+    parts = [count_of(group.tests, "test")] if group.tests else []
+    parts += [f"fixture {_code(fixture.name, ID_LIMIT)}" for fixture in group.fixtures[:_FIXTURES_SHOWN]]
+    if len(group.fixtures) > _FIXTURES_SHOWN:
+        parts.append(count_of(len(group.fixtures) - _FIXTURES_SHOWN, "more fixture"))
+    return ", ".join(parts)
+
+
+def _row_safely(group: Group) -> str:
+    return isolated(lambda: _row(group), lambda why: f"<tr><td>{_unshown(*group.entries[0], why)}</td></tr>")
 
 
 def _details(group: Group) -> str:
     """Explain a holder by its largest finding, and tell what it keeps in all."""
     record, found = group.entries[0]
-    text = render_finding(found, verbosity=1, width=_WIDTH) + render_totals(group, width=_WIDTH)
+    text = [
+        *render_largest(group),
+        *render_finding(found, verbosity=1, width=_WIDTH),
+        *render_totals(group, width=_WIDTH),
+    ]
     lines = [html.escape(line) for line in text if line.strip()]
     title = f"{_code(name_of(record), ID_LIMIT)}: {_kind(found.kind)}, {format_bytes(found.bytes)}"
-    if len(group.entries) > 1:
-        title += f"; also in {len(group.entries) - 1} more, {format_bytes(group.bytes)} in all"
+    if group.is_shared:
+        held = "" if found.holder is None else f" held by {_code(found.holder.root or found.holder.text, _CELL)}"
+        title = f"{format_bytes(group.bytes)}{held}, left by {_owners(group)}"
     return (
         "\n".join([f"<details><summary>{title}</summary>", f"<pre>{lines[0]}", *lines[1:], "</pre></details>"]) + "\n"
     )
@@ -151,10 +169,6 @@ def _details_safely(group: Group) -> str:
 
 def _unshown(record: TestRecord | FixtureRecord, found: Finding, why: str) -> str:
     return _code(describe_unshown(record, found, why), 2 * TEXT_LIMIT)
-
-
-def _size(entry: Entry) -> int:
-    return entry[1].bytes
 
 
 def _listed(title: str, count: int, lines: Sequence[str]) -> str:

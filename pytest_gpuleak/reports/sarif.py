@@ -31,7 +31,7 @@ from pytest_gpuleak.reports.source_places import (
     root_of,
 )
 from pytest_gpuleak.reports.terminal.findings import render_short
-from pytest_gpuleak.reports.terminal.summary import ID_LIMIT, TEXT_LIMIT
+from pytest_gpuleak.reports.terminal.lines import ID_LIMIT, TEXT_LIMIT
 from pytest_gpuleak.reports.unshown import describe_unshown
 
 if TYPE_CHECKING:

@@ -8,6 +8,9 @@ from pytest_gpuleak.model.text import clean_text, count_of, format_bytes
 
 if TYPE_CHECKING:
     from pytest_gpuleak.model.findings import ArrayInfo, Finding, Holder
+    from pytest_gpuleak.reports.grouping import Group
+
+_NAME_LIMIT = 300
 
 KIND_WORDS = {
     "growing": "each run leaves {per_run} more",
@@ -34,6 +37,17 @@ HOLDER_WORDS = {
 }
 _WITHOUT_MEMORY = {"tracer": "tracer", "recompiled": "compiled program"}
 """Words for what findings count that are about no memory."""
+CYCLE = "a reference cycle"
+"""Root of a cycle that the garbage collector freed, and of one that it may free (`explain.rootless`)."""
+
+CYCLE_UNKNOWN = "unknown: it was freed before it could be read, goes through C++, or the search ran out of time"
+"""In the place of a cycle whose references are not known."""
+
+GONE = "unknown: it was freed before its holder was searched for"
+"""In the place of a holder that no search was made for."""
+
+LINE_UNKNOWN = "the line is recorded only while a test runs again"
+"""Why a finding has no creating line, where it does not say so itself: a report of an earlier release."""
 
 
 def describe_amount(finding: Finding, limit: int) -> str:
@@ -55,8 +69,32 @@ def describe_amount(finding: Finding, limit: int) -> str:
     return f"{amount}; {words}"
 
 
+FIXTURES_SHOWN = 10
+"""Fixtures of a holder that are named; further ones are counted."""
+
+
+def describe_end(finding: Finding) -> str:
+    """Write what a holder's path leads to: an array as its type and shape where all are alike, or a part of the memory."""
+    like = {(array.dtype, array.shape) for array in finding.tensors}
+    if len(like) == 1:
+        dtype, shape = like.pop()
+        return f"{dtype} {list(shape)}"
+    return "a tensor" if like else finding.contributions[0].text if finding.contributions else ""
+
+
+def describe_owners(group: Group, limit: int = FIXTURES_SHOWN) -> str:
+    """Write whose findings a group has: ``7 tests, fixture 'index'``."""
+    whose = [count_of(group.tests, "test")] if group.tests else []
+    whose += [f"fixture '{clean_text(fixture.name, _NAME_LIMIT)}'" for fixture in group.fixtures[:limit]]
+    if len(group.fixtures) > limit:
+        whose.append(count_of(len(group.fixtures) - limit, "more fixture"))
+    return ", ".join(whose)
+
+
 def describe_holder(holder: Holder) -> str:
     """Write what a holder's root is: ``module global``."""
+    if holder.root == CYCLE:
+        return CYCLE.removeprefix("a ")
     return HOLDER_WORDS.get(holder.kind) or clean_text(holder.kind, 40)
 
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import pytest
 
+from pytest_gpuleak.session.pytest_internals import runs_nothing
 from pytest_gpuleak.session.records.completeness import DESELECTED_KEY
 
 if TYPE_CHECKING:
@@ -97,7 +98,7 @@ def close_run(run: Run, session: pytest.Session, exitstatus: int) -> None:
             lambda: run.completeness.why_incomplete(session, run.ledger.tests),
             lambda: "whether tests are missing could not be told",
         )
-    if exitstatus != pytest.ExitCode.USAGE_ERROR and not run.config.option.collectonly:
+    if exitstatus != pytest.ExitCode.USAGE_ERROR and not runs_nothing(run.config):
         _judge_by_baseline(run, session)
         if run.settings.report_paths or run.surroundings is not None:
             plain = run.ledger.report(run.settings, run.check.mode, on_file=True)

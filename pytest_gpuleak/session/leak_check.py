@@ -10,7 +10,13 @@ from pytest_gpuleak.model.outcomes import CHECKED
 from pytest_gpuleak.session.config.markers import policy_of
 from pytest_gpuleak.session.own_modules import OwnModules
 from pytest_gpuleak.session.peak_hooks import BUDGET_FINDING, shared_meter
-from pytest_gpuleak.session.pytest_internals import DeferredFinalizerErrors, log_handlers, release_values, stop_timer
+from pytest_gpuleak.session.pytest_internals import (
+    DeferredFinalizerErrors,
+    log_handlers,
+    release_values,
+    runs_elsewhere,
+    stop_timer,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -32,6 +38,15 @@ if TYPE_CHECKING:
     from pytest_gpuleak.model.readings import Growth
     from pytest_gpuleak.session.attempt import AttemptLog
     from pytest_gpuleak.session.features.baseline import BaselineRun
+
+
+ELSEWHERE = "a notebook runs in a process of its own, its kernel, which is not watched"
+"""Why a notebook that runs as a test has no verdict."""
+
+
+def _is_blank(record: TestRecord, item: pytest.Item) -> bool:
+    """Tell whether nothing was found because the test ran where nothing was looked at."""
+    return record.verdict == "clean" and runs_elsewhere(item)
 
 
 class LeakCheck:
@@ -164,7 +179,8 @@ class LeakCheck:
             seen()
             tracker.end_test()
         verdict, findings = judged
-        return self.attempts.end(item, verdict, findings, memory, began)
+        record = self.attempts.end(item, verdict, findings, memory, began)
+        return record._replace(verdict="unchecked", why_unchecked=ELSEWHERE) if _is_blank(record, item) else record
 
     def _postpone(self, item: pytest.Item) -> tuple[Verdict, tuple[Finding, ...]]:
         """Leave a failed test unchecked: its traceback holds its locals, and the values of its fixtures."""

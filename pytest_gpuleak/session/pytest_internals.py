@@ -35,6 +35,20 @@ def release_values(item: pytest.Item, handlers: Sequence[Any]) -> None:
             handler.reset()
 
 
+def runs_nothing(config: pytest.Config) -> bool:
+    """Tell whether tests are only listed: with ``--collect-only``, or ``--setup-plan``."""
+    return bool(config.option.collectonly or getattr(config.option, "setupplan", False))
+
+
+_NOTEBOOKS = frozenset({"nbmake", "nbval", "pytest_notebook"})
+"""Plugins whose items run notebooks, by the packages of the items' classes."""
+
+
+def runs_elsewhere(item: pytest.Item) -> bool:
+    """Tell whether a plugin runs an item's code in a process of its own."""
+    return any(kind.__module__.partition(".")[0] in _NOTEBOOKS for kind in type(item).__mro__)
+
+
 class DeferredFinalizerErrors:
     """Turn errors in ``__del__``, which our collections bring forward, into warnings of the run.
 

@@ -15,6 +15,7 @@ from pytest_gpuleak.engine.run_tracker import RunTracker
 from pytest_gpuleak.engine.session_knowledge import SessionKnowledge
 from pytest_gpuleak.heap.collector import epochs_supported, installed
 from pytest_gpuleak.model.text import clean_text, count_of, format_bytes
+from pytest_gpuleak.reports.atomic_write import make_folders
 from pytest_gpuleak.session.attempt import AttemptLog
 from pytest_gpuleak.session.ci import read_surroundings
 from pytest_gpuleak.session.closing import CHECK_FAULTS_KEY, FAULTS_KEY, WORKER_KEY, Run, close_run, nothing
@@ -24,6 +25,7 @@ from pytest_gpuleak.session.frameworks import shared_frameworks
 from pytest_gpuleak.session.item_hooks import RuntestHooks
 from pytest_gpuleak.session.leak_check import LeakCheck
 from pytest_gpuleak.session.peak_hooks import shared_probes, take_over_meter
+from pytest_gpuleak.session.pytest_internals import runs_nothing
 from pytest_gpuleak.session.ranks import path_of_rank, rank_of
 from pytest_gpuleak.session.records.completeness import RunProgress
 from pytest_gpuleak.session.records.recorder import JournalHooks, Recorder, Sender
@@ -137,6 +139,8 @@ class Session:
         recorder = Recorder(settings, ledger, check, completeness)
         config.pluginmanager.register(Sender(check) if self._is_worker else recorder, "gpuleak-recorder")
         if settings.report_paths:
+            if not runs_nothing(config):
+                make_folders(settings.report_paths)
             config.pluginmanager.register(JournalHooks(recorder, completeness), "gpuleak-journal")
         self._run = Run(
             config=config,
@@ -181,7 +185,7 @@ class Session:
             check = self._run.check
             for probe in bring_frameworks(self._config, check.attempts.faults, self._safeguards):
                 check.tracker.counters.add_devices(probe)
-        if not self._config.option.collectonly:
+        if not runs_nothing(self._config):
             self._run.check.start()
             self._take_hold()
 
@@ -216,13 +220,13 @@ class Session:
 
     def pytest_terminal_summary(self, terminalreporter: Any) -> None:
         """Show the section GPU LEAKS, the summary line, and report errors."""
-        if not self._config.option.collectonly:
+        if not runs_nothing(self._config):
             show_run(self._run, terminalreporter)
 
     @pytest.hookimpl(specname="pytest_terminal_summary", wrapper=True, tryfirst=True)
     def pytest_short_summary_of_leaks(self, terminalreporter: Any) -> Generator[None, object, object]:
         """Add the leaks to pytest's short test summary, which it writes after all hooks."""
         result = yield
-        if not self._config.option.collectonly:
+        if not runs_nothing(self._config):
             show_short_summary(self._run, terminalreporter)
         return result

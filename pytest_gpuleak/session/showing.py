@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from pytest_gpuleak.model.text import clean_text
-from pytest_gpuleak.reports.terminal.summary import TEXT_LIMIT, render_faults, render_summary
+from pytest_gpuleak.reports.terminal.lines import MARKUP, TEXT_LIMIT
+from pytest_gpuleak.reports.terminal.summary import render_faults, render_summary
 from pytest_gpuleak.session.closing import nothing
 
 if TYPE_CHECKING:
@@ -49,7 +50,8 @@ def show_short_summary(run: Run, terminalreporter: Any) -> None:
     option = run.config.option
     if int(option.verbose) < 0 or getattr(option, "no_summary", False) or not ("f" in letters or "L" in letters):
         return
-    lines: list[str] = run.attempt("adding to the short test summary", lambda: _short_summary(run), list)
+    every = "L" in letters or int(option.verbose) > 0
+    lines: list[str] = run.attempt("adding to the short test summary", lambda: _short_summary(run, every=every), list)
     if not lines:
         return
     if not any(terminalreporter.stats.get(SUMMARISED[letter]) for letter in letters if letter in SUMMARISED):
@@ -59,13 +61,13 @@ def show_short_summary(run: Run, terminalreporter: Any) -> None:
         terminalreporter.write_line(f"{terminalreporter._tw.markup(word, red=True)} {rest}")
 
 
-def _short_summary(run: Run) -> list[str]:
+def _short_summary(run: Run, *, every: bool) -> list[str]:
     from pytest_gpuleak.reports.terminal.short_summary import render_short_summary
 
     ledger = run.ledger
     if not ledger.found:
         return []
-    return render_short_summary(ledger.tests, ledger.fixtures)
+    return render_short_summary(ledger.tests, ledger.fixtures, every=every)
 
 
 def _show_findings(run: Run, report: RunReport, terminalreporter: Any) -> None:
@@ -79,7 +81,7 @@ def _show_findings(run: Run, report: RunReport, terminalreporter: Any) -> None:
     if baseline is not None:
         lines += run.attempt("showing the baseline", lambda: baseline.render(report, verbosity=verbosity), list)
     for line in lines:
-        terminalreporter.line(line)
+        terminalreporter.line(line, **MARKUP.get(type(line), {}))
 
 
 def _leak_lines(report: RunReport, verbosity: int, width: int) -> list[str]:

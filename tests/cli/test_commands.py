@@ -80,7 +80,7 @@ def test_show_is_the_terminal_report(call: Call, leaky: Path) -> None:
 
 def test_show_quiet_and_verbose(call: Call, leaky: Path) -> None:
     assert call("show", "-q", "leaky.json").stdout.startswith("t.py::test_x: growing: 1 tensor")
-    assert "[0]  of a list" in call("show", "-v", "leaky.json").stdout
+    assert "[0]: float32 [1024, 1024]" in call("show", "-v", "leaky.json").stdout
 
 
 def test_show_from_standard_input(call: Call, leaky: Path) -> None:

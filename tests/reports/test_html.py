@@ -188,7 +188,7 @@ def test_what_leaked_and_who_holds_it_is_plain_text(make: type[Make]) -> None:
         "tests/test_a.py::test_b",
         "1 tensor, 4.0 MiB on cuda:0; each run leaves 4.0 MiB more",
         "app.metrics.HISTORY module global",
-        "[0] to tensor float32 [1024, 1024]",
+        "[0] to float32 [1024, 1024]",
         "app/model.py:14 in forward self.meter.update(y.detach())",
     ):
         assert said in text
@@ -216,9 +216,7 @@ def test_what_is_no_tensor_is_not_called_one(make: type[Make]) -> None:
 def test_the_deciding_edge_is_the_one_emphasised(make: type[Make]) -> None:
     holder = Holder("module", "app.A", "app.A.b[0]", (PathStep(".b", "A"), PathStep("[0]", "list")), deciding=1)
     written = encode_report(make.report(make.test("t", make.finding(holder=holder))))
-    assert re.findall(r'<li class="deciding"><strong><code>(.*?)</code></strong> <em>edit here</em>', written) == [
-        "[0]"
-    ]
+    assert re.findall(r'<li class="deciding"><strong><code>(.*?)</code></strong> <em>cut here</em>', written) == ["[0]"]
 
 
 @pytest.mark.parametrize(

@@ -132,6 +132,8 @@ def test_names_of_the_contract(make: Any) -> None:
         "file": None,
         "line": None,
         "deciding": None,
+        "edit_file": None,
+        "edit_line": None,
     }
     assert document["tests"][0]["findings"][0]["tensors"][0]["shape"] == [1024, 1024]
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pytest_gpuleak.model.findings import BaselineStatus, FixtureRecord, KnownLeak
+from pytest_gpuleak.model.findings import BaselineStatus, Finding, FixtureRecord, Holder, KnownLeak
 from pytest_gpuleak.reports import formats
 from pytest_gpuleak.reports.markdown import MAX_BYTES, MIN_BYTES, encode_report
 from tests.support.hostile import TEXTS, hostile_report
@@ -69,27 +69,42 @@ def test_a_leak_has_a_row_and_its_explanation(make: Any) -> None:
     page = encode_report(make.report(make.test("t.py::test_a[x|y]", make.finding()), make.test("t.py::test_b")))
     reader = read(page)
     assert page.startswith("### 1 GPU memory leak, 4.0 MiB\n")
-    row = ["t.py::test_a[x|y]", "cuda:0", "app.metrics.HISTORY[0]", "app/model.py:14"]
+    row = ["cuda:0", "app.metrics.HISTORY[0]", "t.py::test_a[x|y]", "app/model.py:14"]
     assert reader.code[:4] == row
-    assert "held by  app.metrics.HISTORY[0]" in reader.code[-1]
+    assert "held by  app.metrics.HISTORY  (module global)\n             [0]: float32" in reader.code[-1]
     assert "created  app/model.py:14 in forward" in reader.code[-1]
 
 
 def test_a_culprit_that_many_tests_met_is_explained_once(make: Any) -> None:
     page = encode_report(make.report(*(make.test(f"t.py::test_a[{index}]", make.finding()) for index in range(9))))
     reader = read(page)
-    assert page.count("<tr><td>") == 9
+    assert page.count("<tr><td>") == 1
+    assert "36.0 MiB on " in reader.loud
+    assert "9 tests, most by " in reader.loud
     assert page.count("<details>") == 1
-    assert "growing, 4.0 MiB; also in 8 more, 36.0 MiB in all" in reader.loud
-    assert "in all   36.0 MiB in 9 findings: 9 tests" in reader.code[-1]
+    assert "36.0 MiB held by , left by 9 tests" in reader.loud
+    assert reader.code[-1].startswith("  largest  t.py::test_a[0], 4.0 MiB\n")
     assert "t.py::test_a[3], 4.0 MiB\n           and 5 more" in reader.code[-1]
 
 
 def test_the_largest_come_first_in_the_table_and_are_explained(make: Any) -> None:
-    tests = [make.test(f"t.py::test_{size}", make.finding(bytes=size)) for size in (*range(150), 2**30)]
-    reader = read(encode_report(make.report(*tests)))
-    assert reader.code[0] == "t.py::test_1073741824"
-    assert "growing, 1.0 GiB; also in 150 more, 1.0 GiB in all" in reader.loud
+    def held_by(root: str, size: int) -> Finding:
+        finding: Finding = make.finding(bytes=size, holder=Holder("module", root, root))
+        return finding
+
+    tests = [make.test(f"t.py::test_{size}", held_by("app.A", size)) for size in (*range(150), 2**30)]
+    reader = read(encode_report(make.report(make.test("t.py::test_b", held_by("app.B", 2**20)), *tests)))
+    assert reader.code[:8] == [
+        "cuda:0",
+        "app.A",
+        "t.py::test_1073741824",
+        "app/model.py:14",
+        "cuda:0",
+        "app.B",
+        "t.py::test_b",
+        "app/model.py:14",
+    ]
+    assert "1.0 GiB held by , left by 151 tests" in reader.loud
 
 
 def test_notes_are_counted_and_not_explained(make: Any) -> None:
@@ -118,19 +133,20 @@ def test_an_incomplete_run_says_so_on_top(make: Any) -> None:
 
 def test_a_fixture_is_named(make: Any) -> None:
     fixture = FixtureRecord("model", "module", "tests/test_a.py", (make.finding(),))
-    assert read(encode_report(make.report(fixtures=(fixture,)))).code[0] == "fixture 'model'"
+    assert read(encode_report(make.report(fixtures=(fixture,)))).code[2] == "fixture 'model'"
 
 
 @pytest.mark.parametrize("limit", [MIN_BYTES, 30_000, MAX_BYTES])
 def test_a_page_is_cut_below_its_limit_and_says_so(make: Any, limit: int) -> None:
     tests = [
-        make.test(f"t.py::test_{index}[{'ß' * 200}]", make.finding(fingerprint=f"{index:04x}")) for index in range(700)
+        make.test(f"t.py::test_{index}[{'ß' * 200}]", make.finding(holder=Holder("module", f"app.A{index}", "")))
+        for index in range(1500)
     ]
     page = encode_report(make.report(*tests, incomplete="x" * 10_000), limit=limit)
     assert len(page.encode()) <= limit
     read(page)
     assert "Cut to fit: " in page
-    assert "more leaks not in the table" in page
+    assert "more holders not in the table" in page
 
 
 @pytest.mark.parametrize("text", TEXTS, ids=range(len(TEXTS)))

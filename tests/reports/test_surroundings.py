@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from pytest_gpuleak.model.findings import Holder
 from pytest_gpuleak.session.ci import Surroundings, read_surroundings
 from pytest_gpuleak.session.publishing import MAX_SUMMARY, locate, print_lines, publish
 
@@ -93,7 +94,8 @@ class TestSummary:
     def test_all_that_is_appended_stays_below_the_limit(self, make: Any, tmp_path: Path) -> None:
         path = tmp_path / "summary.md"
         path.write_bytes(b"x" * (MAX_SUMMARY - 10_000))
-        tests = [make.test(f"t.py::test_{index}", make.finding(fingerprint=f"{index:04x}")) for index in range(50)]
+        held = [Holder("module", f"app.A{index}", "") for index in range(50)]
+        tests = [make.test(f"t.py::test_{index}", make.finding(holder=one)) for index, one in enumerate(held)]
         assert publish(make.report(*tests), tmp_path, Surroundings(summary=path)) == []
         assert path.stat().st_size < MAX_SUMMARY
         assert "Cut to fit: " in path.read_text(encoding="utf-8")

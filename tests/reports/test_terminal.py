@@ -10,9 +10,11 @@ from hypothesis import strategies as st
 from pytest_gpuleak.model.findings import Autograd, FindingKind, FixtureRecord, Holder, HolderKind, Origin, PathStep
 from pytest_gpuleak.reports import wording
 from pytest_gpuleak.reports.terminal import findings as terminal
+from pytest_gpuleak.reports.terminal import lines as lines_module
 from pytest_gpuleak.reports.terminal import section as terminal_section
-from pytest_gpuleak.reports.terminal import summary as terminal_summary
+from pytest_gpuleak.reports.terminal import short_summary
 from pytest_gpuleak.reports.terminal.codes import render_codes
+from pytest_gpuleak.reports.terminal.lines import CutLine, DimLine, TitleLine
 
 if TYPE_CHECKING:
     from pytest_gpuleak.model.records import RunReport
@@ -48,13 +50,14 @@ class TestFinding:
         )
         assert terminal.render_finding(finding)[1] == "  held by  app.load.cache  (cache, app/__init__.py:7)"
         assert terminal.render_finding(finding)[2:] == [
+            "  and by   app.LAST[0]  (module global)",
             "  fix      Keep loss.item() and not the loss: each loss keeps its whole graph",
             "           alive, with all that it saved. (GL003)",
-            "  and by   app.LAST[0]  (module global)",
             "  created  app/model.py:14 in forward: self.meter.update(y.detach())",
             "  tensor   float32 [1024, 1024], 4.0 MiB",
+            "  graph    1 autograd node retains 3 saved tensors, 1.0 GiB, beyond these",
+            "           tensors",
             "  because  the test took 70 s, over the limit of 60 s",
-            "  graph    1 autograd node retains 3 saved tensors, 1.0 GiB",
             "  known    listed in the baseline",
         ]
 
@@ -82,10 +85,21 @@ class TestFinding:
 
     def test_nothing_known(self, make: Any) -> None:
         assert terminal.render_finding(make.finding(kind="retained", failed=False, tensors=(), holder=None)) == [
-            "  retained, not failed: 1 tensor, 4.0 MiB on cuda:0; left behind, does not grow",
-            "  held by  unknown (not searched)",
-            "  created  unknown (recorded only during a re-run)",
+            "  retained (a note): 1 tensor, 4.0 MiB on cuda:0; left behind, does not grow",
+            "  held by  unknown: it was freed before its holder was searched for",
+            "  created  unknown: the line is recorded only while a test runs again",
         ]
+
+    def test_a_cycle_has_no_holder_and_no_line_to_miss(self, make: Any) -> None:
+        cycle = make.finding(kind="cycle", failed=False, tensors=(), holder=None)
+        assert terminal.render_finding(cycle) == [
+            "  cycle (a note): 1 tensor, 4.0 MiB on cuda:0; held until the garbage collector",
+            "    ran",
+            "  cycle    unknown: it was freed before it could be read, goes through C++, or",
+            "           the search ran out of time",
+        ]
+        for text in (terminal.render_short(cycle), terminal.render_line(cycle)):
+            assert text == "cycle (a note): 1 tensor, 4.0 MiB on cuda:0; held until the garbage collector ran"
 
     def test_a_long_chain_is_shortened_between_its_root_and_its_end(self, make: Any) -> None:
         text = "app.trainer.Trainer.registry" + "".join(f".child_{index}" for index in range(20)) + "['params'][1].grad"
@@ -114,21 +128,65 @@ class TestFinding:
         assert "  created  b.py:1 in f" in verbose
         assert verbose[-1] == "  tensor   float32 [1024, 1024], 4.0 MiB of a storage of 1.0 GiB"
 
-    def test_path_step_by_step_with_v(self, make: Any) -> None:
-        path = (
-            PathStep("['default']", "dict"),
-            PathStep(".optimizer_", "app.Trainer"),
-            *[PathStep("[0]", "list")] * 40,
+    def test_a_path_is_a_tree_with_the_reference_to_cut_marked(self, make: Any) -> None:
+        path = (PathStep("['a']", "dict"), PathStep(" (a key)", "dict"), PathStep(".loss", "app.Record"))
+        holder = Holder("module", "app.STATE", "app.STATE['a'] (a key).loss", path, "app.py", 3, deciding=2)
+        lines = terminal.render_finding(make.finding(holder=holder))[1:5]
+        assert lines == [
+            "  held by  app.STATE  (module global, app.py:3)",
+            "             ['a']: dict",
+            "               (a key): app.Record",
+            "                 .loss: float32 [1024, 1024]  <- cut here",
+        ]
+        assert [type(line) for line in lines] == [str, DimLine, DimLine, CutLine]
+        placed = dataclasses.replace(holder, deciding=1, edit_file="app/trainer.py", edit_line=31)
+        assert terminal.render_finding(make.finding(holder=placed))[3] == (
+            "               (a key): app.Record  <- cut here, at app/trainer.py:31"
         )
-        holder = Holder("module", "app.STATE", "app.STATE['default'].optimizer_", path, deciding=1)
-        lines = terminal.render_finding(make.finding(holder=holder), verbosity=1)
-        assert lines[2:4] == ["           ['default']  of a dict", "           .optimizer_  of a app.Trainer  <- here"]
-        assert "           and 12 more" in lines
+        root = dataclasses.replace(holder, deciding=None)
+        assert type(terminal.render_finding(make.finding(holder=root))[1]) is CutLine
+
+    def test_a_root_without_a_name_is_told_with_what_it_leads_to(self, make: Any) -> None:
+        path = (PathStep(".hook", "function"), PathStep(".x", "app.A"))
+        native = Holder("native", "C++", "C++ -> function app.hook.hook.x", path)
+        assert terminal.render_finding(make.finding(holder=native))[1] == (
+            "  held by  C++ -> function app.hook  (no Python holder found)"
+        )
+
+    def test_the_place_of_the_reference_to_cut_is_never_cut(self, make: Any) -> None:
+        path = (PathStep(f"['{'k' * 90}']", "dict"), PathStep(".x", "app.A"))
+        holder = Holder("module", "app.S", "", path, "app.py", 3, 0, f"{'src/' * 8}app.py", 31)
+        short, long = (
+            terminal.render_finding(make.finding(holder=dataclasses.replace(holder, edit_file=file)))[2:4]
+            for file in ("app.py", "src/" * 16 + "app.py")
+        )
+        assert short[1] == "               at app.py:31"
+        assert long == [
+            f"             ['{'k' * 16} ... {'k' * 22}']: app.A  <- cut here",
+            f"               at {'src/' * 16}app.py:31",
+        ]
+
+    @pytest.mark.parametrize(
+        ("verbosity", "shown", "rest"), [(0, 9, "... 16 references more ..."), (1, 30, "... 11 references more")]
+    )
+    def test_a_long_path_shows_its_ends_and_the_reference_to_cut(
+        self, make: Any, verbosity: int, shown: int, rest: str
+    ) -> None:
+        path = tuple(PathStep(f"[{index}]", "list") for index in range(41))
+        holder = Holder("module", "app.STATE", "", path, deciding=20)
+        lines = terminal.render_finding(make.finding(holder=holder), verbosity=verbosity)
+        steps = [line for line in lines if (line.strip().startswith("[") and "list" in line) or "[40]" in line]
+        assert len(steps) == shown
+        assert "[20]: list  <- cut here" in "".join(steps)
+        assert steps[0].endswith("[0]: list")
+        left = [line.strip() for line in lines if "references more" in line]
+        assert sum(int(line.split()[1]) for line in left) == 41 - shown
+        assert left[-1] == rest
 
     @pytest.mark.parametrize("kind", sorted(wording.KIND_WORDS))
     def test_every_kind_fits_a_line_of_80_columns(self, make: Any, kind: Any) -> None:
         finding = make.finding(kind=kind, count=12, bytes=123 * GIB, bytes_per_run=123 * 1024**2)
-        assert len(terminal._what_lines(finding, 80)) == 1
+        assert len(terminal.render_amount(finding, width=80)) == 1
 
     def test_short_text_for_a_test_s_own_report(self, make: Any) -> None:
         assert terminal.render_short(make.finding()) == (
@@ -136,7 +194,11 @@ class TestFinding:
             "held by app.metrics.HISTORY[0]  (module global)\n"
             "created app/model.py:14 in forward: self.meter.update(y.detach())"
         )
-        assert terminal.render_short(make.finding(tensors=(), holder=None)).endswith("(not searched)\ncreated unknown")
+        unknown = make.finding(tensors=(), holder=None, why_line_unknown="a fixture is not run again")
+        assert terminal.render_short(unknown).endswith(
+            "held by unknown: it was freed before its holder was searched for\n"
+            "created unknown: a fixture is not run again"
+        )
 
 
 class TestSection:
@@ -167,18 +229,16 @@ class TestSection:
     def test_notes_of_a_test_that_leaked_are_shown_with_v_alone(self, make: Any) -> None:
         report = make.report(make.test("t.py::test_one", make.finding(), make.finding(failed=False, kind="cycle")))
         assert not any("cycle" in line for line in leaks(report))
-        assert any("cycle, not failed" in line for line in leaks(report, verbosity=1))
+        assert any("cycle (a note)" in line for line in leaks(report, verbosity=1))
 
     def test_a_culprit_is_explained_once(self, make: Any) -> None:
         report = make.report(
             make.test("t.py::test_one", make.finding()),
             make.test("t.py::test_two", make.finding()),
         )
-        assert [line for line in leaks(report) if not line.startswith(" ")] == ["LEAKED t.py::test_one"]
-        assert leaks(report)[-2:] == [
-            "  in all   8.0 MiB in 2 findings: 2 tests",
-            "  also in  t.py::test_two, 4.0 MiB",
-        ]
+        assert leaks(report)[:2] == ["LEAKED 8.0 MiB in 2 tests", "  largest  t.py::test_one, 4.0 MiB"]
+        assert leaks(report)[-1] == "  also in  t.py::test_two, 4.0 MiB"
+        assert [type(line) for line in leaks(report) if not line.startswith(" ")] == [TitleLine]
 
     def test_the_largest_of_a_holder_is_explained_and_the_sum_and_each_fixture_are_named(self, make: Any) -> None:
         def added(size: int, kind: str = "growing") -> Any:
@@ -190,14 +250,13 @@ class TestSection:
         other = make.finding(bytes=3, holder=Holder("module", "app.LAST", "app.LAST[0]"))
         report = make.report(make.test("t.py::test_other", other), *tests, fixtures=(fixture,))
         lines = leaks(report)
-        assert lines[:2] == [
-            "LEAKED t.py::test_it[3]",
+        assert lines[:3] == [
+            "LEAKED 9.0 MiB in 6 tests, fixture 'index'",
+            "  largest  t.py::test_it[3], 8.0 MiB",
             "  growing: 1 tensor, 8.0 MiB on cuda:0; each run leaves 0 bytes more",
         ]
-        start = lines.index("  in all   9.0 MiB in 7 findings: 6 tests, fixture 'index'")
-        assert lines[start + 1 : start + 8] == [
-            "  also in  6 more:",
-            "           fixture 'index' (module scope, t.py:9), 1.0 MiB",
+        start = lines.index("  also in  fixture 'index' (module scope, t.py:9), 1.0 MiB")
+        assert lines[start + 1 : start + 6] == [
             "           t.py::test_it[0], 16 bytes",
             "           t.py::test_it[1], 16 bytes",
             "           and 3 more (-v shows all)",
@@ -207,33 +266,34 @@ class TestSection:
 
     def test_attempts_of_a_test_are_one_entry_with_their_sum(self, make: Any) -> None:
         report = make.report(*[make.test("t.py::test_one", make.finding(holder=None)) for _ in range(3)])
-        assert leaks(report)[-1] == "  in all   12.0 MiB in 3 findings: 1 test"
+        assert leaks(report)[0] == "LEAKED t.py::test_one"
+        assert leaks(report)[-1] == "  in all   12.0 MiB in 3 findings"
 
     def test_a_note_is_not_added_to_what_fails(self, make: Any) -> None:
         report = make.report(
             make.test("t.py::test_one", make.finding()), make.test("t.py::test_two", make.finding(failed=False))
         )
-        assert not any("in all" in line for line in leaks(report, verbosity=1))
+        assert not any("in all" in line or "2 tests" in line for line in leaks(report, verbosity=1))
 
-    @pytest.mark.parametrize(("verbosity", "shown"), [(-1, 2000), (0, 200), (1, 2000)])
+    @pytest.mark.parametrize(("verbosity", "shown"), [(-1, 2000), (0, 40), (1, 2000)])
     def test_thousands_of_holders_are_cut_and_the_cut_is_stated(self, make: Any, verbosity: int, shown: int) -> None:
         found = [make.finding(holder=Holder("module", f"app.A{index}", "")) for index in range(2003)]
         lines = leaks(make.report(*[make.test(f"t.py::test_{at}", one) for at, one in enumerate(found)]), verbosity)
-        assert sum("growing:" in line for line in lines) == shown
+        assert len([root for root in found if any(f" {root.holder.root}  (" in line for line in lines)]) == shown
         assert (
             lines[-1]
             == {
-                -1: "and 3 more leaks; the JSON report has them",
-                0: "and 1803 more holders, 7.0 GiB in all; -v or the JSON report has them",
+                -1: "and 3 more holders; the JSON report has them",
+                0: "and 1963 more holders, 7.7 GiB in all; -v or the JSON report has them",
                 1: "and 3 more holders, 12.0 MiB in all; the JSON report has them",
             }[verbosity]
         )
 
     def test_the_tests_that_met_a_culprit_are_counted_and_all_shown_with_v(self, make: Any) -> None:
         report = make.report(*[make.test(f"t.py::test_it[{index}]", make.finding()) for index in range(500)])
-        assert leaks(report)[-5:] == [
-            "  also in  499 more:",
-            "           t.py::test_it[1], 4.0 MiB",
+        assert leaks(report)[0] == "LEAKED 2.0 GiB in 500 tests"
+        assert leaks(report)[-4:] == [
+            "  also in  t.py::test_it[1], 4.0 MiB",
             "           t.py::test_it[2], 4.0 MiB",
             "           t.py::test_it[3], 4.0 MiB",
             "           and 496 more (-v shows all)",
@@ -247,7 +307,7 @@ class TestSection:
         )
         titles = [line for line in leaks(report) if line.startswith(("LEAKED", "  held by", "  also in"))]
         assert titles == [
-            "LEAKED t.py::test_one",
+            "LEAKED 8.0 MiB in 2 tests",
             "  held by  app.metrics.HISTORY[0]  (module global)",
             "  also in  t.py::test_two, 4.0 MiB",
             "LEAKED t.py::test_two",
@@ -262,10 +322,42 @@ class TestSection:
         report = make.report(
             make.test("t.py::test_one", first), make.test("t.py::test_two", make.finding(holder=holder))
         )
-        assert not any("also in" in line for line in leaks(report))
+        assert not any("also in" in line or "2 tests" in line for line in leaks(report))
 
-    def test_q_is_a_line_for_each_and_qq_none(self, make: Any) -> None:
+    @pytest.mark.parametrize("width", [80, 120])
+    def test_the_section_fits_on_two_screens_whatever_leaks(self, make: Any, width: int) -> None:
+        def leak(index: int) -> Any:
+            path = (PathStep("['x']", "dict"), PathStep("[0]", "list"), PathStep(".loss", "app.Record"))
+            root = f"app.metrics.HISTORY_{index % 12}"
+            holder = Holder("module", root, f"{root}['x'][0].loss", path, "app/metrics.py", 17, deciding=1)
+            return make.finding(bytes=index, holder=holder, hint="Each run adds to it and nothing takes it out: " * 4)
+
+        tests = [make.test(f"t.py::test_{index}", leak(index)) for index in range(500)]
+        report = make.report(*tests, *(make.test(f"t.py::test_{index}") for index in range(500, 10_000)))
+        lines = [*leaks(report, width=width), *short_summary.render_short_summary(report.tests, ())]
+        assert len(lines) <= 96
+        assert all(len(line) <= width for line in lines)
+        assert all(sum(f"HISTORY_{index}" in line for line in lines) >= 2 for index in range(12))
+        assert lines[-12].startswith("LEAKED 42 tests - 10.4 KiB held by")
+        assert " ".join(" ".join(lines[-14:-12]).split()).endswith(
+            "9.9 KiB app.metrics.HISTORY_8['x'][0].loss (module global, app/metrics.py:17) in 41 tests"
+        )
+
+    def test_few_leaks_are_all_in_the_short_summary_and_many_where_they_are_asked_for(self, make: Any) -> None:
+        tests = [make.test(f"t.py::test_{index}", make.finding()) for index in range(21)]
+        assert len(short_summary.render_short_summary(tests[:20], ())) == 20
+        assert short_summary.render_short_summary(tests, ()) == [
+            "LEAKED 21 tests - 84.0 MiB held by app.metrics.HISTORY"
+        ]
+        assert len(short_summary.render_short_summary(tests, (), every=True)) == 21
+
+    def test_q_is_a_line_for_each_holder_and_qq_none(self, make: Any) -> None:
         report = make.report(make.test("t.py::test_one", make.finding(), make.finding(failed=False)))
+        both = make.report(
+            make.test("t.py::test_one", make.finding()), make.test("t.py::test_two", make.finding(bytes=1))
+        )
+        (line,) = leaks(both, verbosity=-1)
+        assert line.startswith("t.py::test_one and 1 more, 4.0 MiB in all: growing: 1 tensor, ")
         assert leaks(report, verbosity=-1) == [
             (
                 "t.py::test_one: growing: 1 tensor, 4.0 MiB on cuda:0; each run leaves 4.0 MiB more, "
@@ -295,9 +387,12 @@ class TestSection:
         assert lines
         for line in lines:
             assert line.isprintable()
-            assert len(line) < 5 * terminal_summary.TEXT_LIMIT
+            assert len(line) < 5 * lines_module.TEXT_LIMIT
 
 
+def test_every_kind_and_holder_has_words() -> None:
+    assert set(wording.KIND_WORDS) == set(get_args(FindingKind))
+    assert set(wording.HOLDER_WORDS) == set(get_args(HolderKind))
 class TestCodes:
     def test_codes_of_what_failed_by_their_bytes(self, make: Any) -> None:
         report = make.report(
@@ -316,42 +411,3 @@ class TestCodes:
         assert line.endswith("explain GL999 GL998 GL997 GL996 GL995 GL994")
 
 
-class TestSummary:
-    def test_all_counts(self, make: Any) -> None:
-        counts = {"leaked": 2, "fixtures_leaked": 1, "noted": 1, "allowed": 1, "unchecked": 3, "clean": 97}
-        report = make.report(summary={**counts, "overhead_per_test_us": 21.4})
-        assert terminal_summary.render_summary(report.summary) == (
-            "gpu-leak: 2 leaked, 1 fixture leaked, 1 noted, 1 allowed, 3 unchecked, 97 clean; 21 us a clean test"
-        )
-
-    @pytest.mark.parametrize(
-        ("cost", "text"),
-        [(21.4, "; 21 us a clean test"), (4321.0, "; 4.3 ms a clean test"), (None, ""), (float("nan"), "")],
-    )
-    def test_one_line_where_nothing_leaked(self, make: Any, cost: float | None, text: str) -> None:
-        report = make.report(summary={"clean": 5, "overhead_per_test_us": cost})
-        assert terminal_summary.render_summary(report.summary) == f"gpu-leak: 0 leaked, 5 clean{text}"
-
-    def test_the_price_of_suspects(self) -> None:
-        suspects = {"tests": 20, "check_s": 1.42, "reruns_s": 0.91, "search_s": 0.35}
-        counts = {"noted": 20, "clean": 7, "overhead_per_test_us": 155.0, "suspects": suspects}
-        assert terminal_summary.render_summary(counts) == (
-            "gpu-leak: 0 leaked, 20 noted, 7 clean; 155 us a clean test; 20 suspects took 1.4 s (re-runs 0.9, search 0.3)"
-        )
-
-    def test_the_dearest_suspects(self, make: Any) -> None:
-        dearest = [{"nodeid": "test_it.py::test_slow", "check_s": 1.42, "reruns_s": 0.91, "search_s": 0.36}]
-        report = make.report(summary={"dearest": dearest})
-        assert terminal_summary.render_dearest(report, width=80) == [
-            "gpu-leak: the suspects that took longest to check",
-            "       1.4 s  re-runs 0.9, search 0.4  test_it.py::test_slow",
-        ]
-        assert terminal_summary.render_dearest(make.report(), width=80) == []
-
-    def test_no_tests(self, make: Any) -> None:
-        assert terminal_summary.render_summary({}) == "gpu-leak: 0 leaked, 0 clean"
-
-
-def test_every_kind_and_holder_has_words() -> None:
-    assert set(wording.KIND_WORDS) == set(get_args(FindingKind))
-    assert set(wording.HOLDER_WORDS) == set(get_args(HolderKind))

@@ -13,7 +13,7 @@ from pytest_gpuleak.model.readings import DISK, TRACE
 from pytest_gpuleak.model.text import format_bytes
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from pytest_gpuleak.model.evidence import Evidence, Survivor
     from pytest_gpuleak.model.policy import Policy
@@ -53,7 +53,7 @@ def judge(evidence: Evidence, policy: Policy) -> tuple[Finding, ...]:
     ]
     if policy.cycles != "ignore":
         for readings in _by_device(evidence.cycles):
-            findings.append(_cycle(readings, policy))
+            findings.append(_cycle(readings, policy, evidence.rings))
     tracers = (member for group in every if group.device == TRACE for member in group.members)
     # By root alone: whether they stay or are replaced by the next run's says nothing, since they have no memory.
     findings += [_finding(group, "tracer", failed=False) for group in group_by_root("retained", tracers)]
@@ -174,7 +174,7 @@ def _bytes_by_device(members: Iterable[Survivor]) -> tuple[str, ...]:
     return (f"on {len(sizes)} devices: {', '.join(shown)}",) if shown else ()
 
 
-def _cycle(readings: list[ArrayReading], policy: Policy) -> Finding:
+def _cycle(readings: list[ArrayReading], policy: Policy, rings: Mapping[int, Holder]) -> Finding:
     """Build the finding for what only a collection freed. Kept cheap: some suites have it for nearly every test."""
     readings.sort(key=lambda reading: -reading.storage_bytes)
     return Finding(
@@ -186,6 +186,7 @@ def _cycle(readings: list[ArrayReading], policy: Policy) -> Finding:
         bytes_per_run=0,
         fingerprint=_CYCLE_FINGERPRINT,
         tensors=tuple(_info(reading) for reading in readings[:MAX_CYCLE_SHOWN]),
+        holder=next((rings[reading.identity] for reading in readings if reading.identity in rings), None),
     )
 
 

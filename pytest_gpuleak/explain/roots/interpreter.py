@@ -12,6 +12,7 @@ import sys
 import types
 from typing import TYPE_CHECKING, Final
 
+from pytest_gpuleak.explain.definitions import Places
 from pytest_gpuleak.explain.roots.exit_callbacks import exit_callbacks
 from pytest_gpuleak.explain.roots.library_names import AT_EXIT, callback_name
 from pytest_gpuleak.explain.roots.root import EDITABLE, EXCEPTION, Root
@@ -36,7 +37,8 @@ class HandedOut:
         self._variables: dict[int, list[tuple[int, str]]] = {}  # not the variables, to keep no user objects
         for variable, value in contextvars.copy_context().items():
             self._variables.setdefault(id(value), []).append((id(variable), variable.name))
-        self._names: dict[int, str] | None = None
+        self._names: dict[int, tuple[str, str]] | None = None
+        self._places = Places()
 
     def roots(self, wanted: set[int]) -> list[tuple[int, Root]]:
         """Return the interpreter's roots of the objects whose ids are `wanted`: pairs of id and root."""
@@ -51,9 +53,16 @@ class HandedOut:
             for variable, own_name in self._variables[identity]:
                 if self._names is None:
                     self._names = _names_of_variables()
-                name = self._names.get(variable) or f"<ContextVar {safe_access.cut_name(own_name)!r}>"
-                text = f"{name}.get()"
-                found.append((identity, Root(EDITABLE, "module", text, hops=1, preference=(2, text))))
+                module, name = self._names.get(variable, ("", ""))
+                named = (
+                    f"{safe_access.cut_name(module)}.{name}"
+                    if name
+                    else f"<ContextVar {safe_access.cut_name(own_name)!r}>"
+                )
+                text = f"{named}.get()"
+                file, line = self._places.of_name(module, name) if name else (None, None)
+                root = Root(EDITABLE, "module", text, hops=1, preference=(2, text), file=file, line=line)
+                found.append((identity, root))
         return found
 
 
@@ -95,13 +104,14 @@ def _handed_out() -> Iterator[tuple[object, str]]:
     yield hooks.finalizer, "sys.get_asyncgen_hooks().finalizer"
 
 
-def _names_of_variables() -> dict[int, str]:
-    names: dict[int, str] = {}
+def _names_of_variables() -> dict[int, tuple[str, str]]:
+    """Return the modules and names of the context variables that are globals, by their ids."""
+    names: dict[int, tuple[str, str]] = {}
     for private in (False, True):
         for module, namespace in safe_access.loaded_modules().items():
             if module.startswith("_") is not private:
                 continue
             for name, value in list(dict.items(namespace)):
                 if type(value) is contextvars.ContextVar and safe_access.is_attribute_name(name):
-                    names.setdefault(id(value), f"{safe_access.cut_name(module)}.{name}")
+                    names.setdefault(id(value), (module, name))
     return names

@@ -10,9 +10,17 @@ from typing import TYPE_CHECKING, NamedTuple
 from pytest_gpuleak.model.findings import FixtureRecord
 from pytest_gpuleak.model.isolation import isolated
 from pytest_gpuleak.model.text import clean_text
-from pytest_gpuleak.reports.grouping import holder_key
+from pytest_gpuleak.reports.grouping import group_of, holder_key
 from pytest_gpuleak.reports.unshown import describe_unshown
-from pytest_gpuleak.reports.wording import describe_amount, describe_holder
+from pytest_gpuleak.reports.wording import (
+    CYCLE_UNKNOWN,
+    GONE,
+    LINE_UNKNOWN,
+    describe_amount,
+    describe_end,
+    describe_holder,
+    describe_owners,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -52,11 +60,12 @@ class Found(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Step:
-    """One reference of a drawn path: how it is written, what it leads to, and whether it is the one to edit."""
+    """One reference of a drawn path: how it is written, what it leads to, and whether it is the one to cut, and where that is set."""
 
     edge: str
     target: str
     deciding: bool
+    place: str = ""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -71,6 +80,7 @@ class Row:
         steps_left: number of references that are not shown.
         others: further holders, as pairs of chain and kind, each once.
         references: number of further references that read like one of the holders.
+        why_no_origin: why no creating line is known; empty where one is, or where that says nothing.
         arrays: groups of similar arrays, with their numbers; `arrays_left` are not shown.
         also: number of other findings with the same holder.
         fault: why the finding cannot be shown, as one line; else empty.
@@ -94,6 +104,7 @@ class Row:
     others: tuple[tuple[str, str], ...] = ()
     references: int = 0
     origins: tuple[Origin, ...] = ()
+    why_no_origin: str = ""
     arrays: tuple[tuple[int, ArrayInfo], ...] = ()
     arrays_left: int = 0
     parts: tuple[Contribution, ...] = ()
@@ -112,7 +123,7 @@ class Culprit:
     place: str
     state: str
     device: str
-    findings: int
+    left_by: str
     bytes: int
     search: str
     first: int
@@ -199,6 +210,7 @@ def _row(number: int, found: Found, also: int, total: int) -> Row:
         others=others[:_HOLDERS_SHOWN],
         references=len(finding.other_holders) - len(others),
         origins=tuple(origins[:_ORIGINS_SHOWN]),
+        why_no_origin="" if origins or finding.metric is not None else _why_no_origin(finding),
         arrays=tuple((number, array) for array, number in arrays[:_ARRAYS_SHOWN]),
         arrays_left=sum(number for _, number in arrays[_ARRAYS_SHOWN:]),
         parts=finding.contributions[:_PARTS_SHOWN],
@@ -206,6 +218,10 @@ def _row(number: int, found: Found, also: int, total: int) -> Row:
         also=0 if holder_key(finding) is None else also,
         total=total,
     )
+
+
+def _why_no_origin(finding: Finding) -> str:
+    return finding.why_line_unknown or ("" if finding.kind == "cycle" else LINE_UNKNOWN)
 
 
 def _others(finding: Finding) -> tuple[tuple[str, str], ...]:
@@ -241,20 +257,18 @@ def _chain(holder: Holder | None, finding: Finding) -> str:
         return clean_text(holder.text or holder.root or "nothing that the gc module shows", TEXT_LIMIT)
     if finding.contributions:
         return clean_text(finding.contributions[0].text, TEXT_LIMIT)
-    return "not searched"
+    return f"a cycle, {CYCLE_UNKNOWN}" if finding.kind == "cycle" else GONE
 
 
 def _steps(holder: Holder | None, finding: Finding) -> tuple[Step, ...]:
     if holder is None or not holder.path:  # the root may be the tensor itself
         return ()
-    last = finding.contributions[0].text if finding.contributions else ""
-    if finding.tensors:
-        array = finding.tensors[0]
-        last = f"tensor {array.dtype} {list(array.shape)}"
+    last = f"{holder.path[0].type}, the first again" if finding.kind == "cycle" else describe_end(finding)
     path = holder.path
+    place = "" if holder.edit_file is None else write_place(holder.edit_file, holder.edit_line)
     targets = [step.type for step in path[1:]] + [last]
     return tuple(
-        Step(step.edge.strip(), target, index == holder.deciding)
+        Step(step.edge.strip(), target, index == holder.deciding, place if index == holder.deciding else "")
         for index, (step, target) in enumerate(zip(path, targets, strict=True))
     )[:_STEPS_SHOWN]
 
@@ -275,6 +289,7 @@ def group_culprits(found: Sequence[Found]) -> list[Culprit]:
 
 def _culprit(members: Sequence[tuple[int, Found]]) -> Culprit:
     first, one = members[0]
+    group = group_of((one.record, one.finding) for _, one in members)
     holder = one.finding.holder
     if holder_key(one.finding) is None:
         holder = None
@@ -285,8 +300,8 @@ def _culprit(members: Sequence[tuple[int, Found]]) -> Culprit:
         place=write_place(holder.file, holder.line) if holder is not None and holder.file else "",
         state=min((one.state for _, one in members), key=STATES.index),
         device=one.finding.device,
-        findings=len(members),
-        bytes=sum(one.finding.bytes for _, one in members),
+        left_by=describe_owners(group),
+        bytes=group.bytes,
         search=held,
         first=first,
     )

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from pytest_gpuleak.model.isolation import isolated
 from pytest_gpuleak.model.text import clean_text
-from pytest_gpuleak.reports.terminal.summary import ID_LIMIT
+from pytest_gpuleak.reports.terminal.lines import ID_LIMIT
 
 if TYPE_CHECKING:
     from pytest_gpuleak.model.findings import Finding, FixtureRecord

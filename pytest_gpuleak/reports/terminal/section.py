@@ -1,4 +1,8 @@
-"""The section GPU LEAKS: each holder once, with its largest finding and its totals."""
+"""The section GPU LEAKS: each holder once, by size, with its largest finding and its totals.
+
+What the section shows without ``-v`` fits on two screens, whatever the run: the largest entries are explained in full, the
+next ones briefly, and the rest take a line each.
+"""
 
 from __future__ import annotations
 
@@ -6,73 +10,79 @@ from typing import TYPE_CHECKING
 
 from pytest_gpuleak.model.isolation import isolated
 from pytest_gpuleak.model.records import TestRecord
-from pytest_gpuleak.model.text import clean_text, count_of, format_bytes, shorten_middle
+from pytest_gpuleak.model.text import clean_text, count_of, format_bytes, shorten_middle, wrap_text
 from pytest_gpuleak.reports.grouping import group_safely
-from pytest_gpuleak.reports.terminal.findings import labelled, render_finding, render_line, wrapped
-from pytest_gpuleak.reports.terminal.summary import ID_LIMIT, INDENT, MIN_WIDTH, TEXT_LIMIT
+from pytest_gpuleak.reports.terminal.findings import render_amount, render_briefly, render_finding, render_line
+from pytest_gpuleak.reports.terminal.holders import chain_lines
+from pytest_gpuleak.reports.terminal.lines import (
+    ID_LIMIT,
+    INDENT,
+    MIN_WIDTH,
+    TEXT_LIMIT,
+    TitleLine,
+    dimmed,
+    fits,
+    labelled,
+)
 from pytest_gpuleak.reports.unshown import describe_unshown
+from pytest_gpuleak.reports.wording import FIXTURES_SHOWN, describe_owners
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from pytest_gpuleak.model.findings import Finding, FixtureRecord
     from pytest_gpuleak.model.records import RunReport
     from pytest_gpuleak.reports.grouping import Entry, Group
 
-MAX_EXPLAINED = 200
-"""Number of holders that are explained. Longer logs are not read; the JSON report has all."""
+MAX_ENTRIES = 40
+"""Number of holders that are shown. Longer logs are not read; the JSON report has all."""
 
-MAX_EXPLAINED_VERBOSE = 2_000
-"""The same with ``-v``. Also the number of lines with ``-q``, and of one holder's tests with ``-v``."""
+MAX_ENTRIES_VERBOSE = 2_000
+"""The same with ``-v``, where each is explained. Also the lines with ``-q``, and of one holder's tests with ``-v``."""
+
+ROOM = 80
+"""Lines that the entries may take in all before some are shortened: with the rest of the run's end, two screens."""
 
 _TESTS_SHOWN = 3
-_FIXTURES_SHOWN = 10
+_SIZE_COLUMNS = 10
 
 
 def render_leaks(report: RunReport, *, verbosity: int, width: int) -> list[str]:
     """Write the lines below the title ``GPU LEAKS``; none where there is nothing to show.
 
     Failing findings are explained, largest first, one entry a holder. With ``-v`` (verbosity 1) noted and allowed
-    findings and each holder's path are shown too. With ``-q`` (-1) each failing finding takes one line; below that
-    nothing is shown.
+    findings and each holder's whole path are shown too. With ``-q`` (-1) each holder takes one line; below that nothing
+    is shown.
     """
     if verbosity < 0:
         return _render_quietly(report) if verbosity == -1 else []
-    every = verbosity > 0
     width = max(width, MIN_WIDTH)
-    lines: list[str] = []
-    above = ""
-    left: list[Group] = []
-    room = MAX_EXPLAINED_VERBOSE if every else MAX_EXPLAINED
-    for verdict, entries in _sections(report):
-        if verdict != "leaked" and not every:
-            continue
-        groups = group_safely([entry for entry in entries if every or entry[1].failed])
-        for group in groups[:room]:
-            title = _title(group.entries[0][0], verdict)
-            if title != above:
-                lines += ["", title] if lines else [title]
-                above = title
-            lines += _render_safely(group, verbosity, width)
-        left += groups[room:]
-        room = max(0, room - len(groups))
-    if left:
-        more = f"and {count_of(len(left), 'more holder')}, {format_bytes(sum(group.bytes for group in left))} in all"
-        lines += ["", f"{more}; {'' if every else '-v or '}the JSON report has them"]
+    if verbosity > 0:
+        return _render_all(report, verbosity, width)
+    groups = group_safely(_failing(report))
+    shown = groups[:MAX_ENTRIES]
+    lines = _render_in_room(shown, width)
+    if len(shown) < len(groups):
+        lines += ["", _left_out(groups[len(shown) :], "-v or the JSON report has them")]
     return lines
 
 
 def render_totals(group: Group, *, width: int, every: bool = False) -> list[str]:
-    """Write what a holder keeps in all, and for which tests; nothing for a single finding."""
+    """Write which other tests and fixtures a holder's findings are of; nothing for a single finding."""
     if len(group.entries) == 1:
         return []
-    whose = [count_of(group.tests, "test")] if group.tests else []
-    shown = group.fixtures[: MAX_EXPLAINED_VERBOSE if every else _FIXTURES_SHOWN]
-    whose += [f"fixture '{clean_text(fixture.name, ID_LIMIT)}'" for fixture in shown]
-    if len(shown) < len(group.fixtures):
-        whose.append(count_of(len(group.fixtures) - len(shown), "more fixture"))
-    total = f"{format_bytes(group.bytes)} in {count_of(len(group.entries), 'finding')}: {', '.join(whose)}"
-    return wrapped("in all", total, width) + _also_in(group, width, every=every)
+    if not group.is_shared:
+        total = f"{format_bytes(group.bytes)} in {count_of(len(group.entries), 'finding')}"
+        return dimmed([labelled("in all", total)])
+    return dimmed(_also_in(group, width, every=every))
+
+
+def render_largest(group: Group) -> list[str]:
+    """Write whose finding is explained, where several share the holder."""
+    if not group.is_shared:
+        return []
+    record, found = group.entries[0]
+    return dimmed([labelled("largest", f"{name_of_record(record)}{_worker(record)}, {format_bytes(found.bytes)}")])
 
 
 def name_of_record(record: TestRecord | FixtureRecord) -> str:
@@ -86,6 +96,61 @@ def name_of_record(record: TestRecord | FixtureRecord) -> str:
     return f"fixture '{clean_text(record.name, ID_LIMIT)}' ({clean_text(where, 2 * ID_LIMIT)})"
 
 
+def _render_all(report: RunReport, verbosity: int, width: int) -> list[str]:
+    lines: list[str] = []
+    above = ""
+    left: list[Group] = []
+    room = MAX_ENTRIES_VERBOSE
+    for verdict, entries in _sections(report):
+        groups = group_safely(entries)
+        for group in groups[:room]:
+            above = _add_entry(
+                lines, above, _titles(group, verdict, width, every=True), _in_full(group, verbosity, width)
+            )
+        left += groups[room:]
+        room = max(0, room - len(groups))
+    return [*lines, "", _left_out(left, "the JSON report has them")] if left else lines
+
+
+def _render_in_room(groups: Sequence[Group], width: int) -> list[str]:
+    """Write each group: in full as many as there is room for, then briefly, then in a line."""
+    lines: list[str] = []
+    above = ""
+    short = [_in_a_line(group, width) for group in groups]
+    forms: list[list[str] | None] = [_in_full(group, 0, width) for group in groups[:1]]
+    forms += [None] * (len(groups) - 1)
+    room = ROOM - sum(map(len, [*short[1:], *forms[:1]]))  # type: ignore[arg-type]  # the first one is written
+    for write in (_briefly, _in_full):
+        for index, group in enumerate(groups[1:], 1):
+            written, before = write(group, 0, width), forms[index]
+            # A title, and an empty line above it, come with what takes more than a line.
+            cost = len(written) + 2 - len(short[index]) if before is None else len(written) - len(before)
+            if cost > room:
+                break
+            forms[index], room = written, room - cost
+    for group, form in zip(groups, forms, strict=True):
+        if form is not None:
+            above = _add_entry(lines, above, _titles(group, "leaked", width, every=False), form)
+    rest = [group for group, form in zip(groups, forms, strict=True) if form is None]
+    if rest:
+        lines += ["", TitleLine(f"{count_of(len(rest), 'smaller one')}, in short (-v explains each)")]
+        lines += [line for group in rest for line in _in_a_line(group, width)]
+    return lines
+
+
+def _add_entry(lines: list[str], above: str, titles: list[str], form: list[str]) -> str:
+    """Add an entry below its title, which entries of the same test share; return the title."""
+    title = "\n".join(titles)
+    if title != above:
+        lines += ["", *titles] if lines else titles
+    lines += form
+    return title
+
+
+def _left_out(groups: Sequence[Group], where: str) -> str:
+    return f"and {count_of(len(groups), 'more holder')}, {format_bytes(sum(group.bytes for group in groups))} in all; {where}"
+
+
 def _also_in(group: Group, width: int, *, every: bool) -> list[str]:
     """Write the other tests and fixtures of a holder with their bytes, largest first."""
     sizes: dict[str, int] = {}
@@ -96,39 +161,83 @@ def _also_in(group: Group, width: int, *, every: bool) -> list[str]:
     if not sizes:
         return []
     others = [f"{name}, {format_bytes(size)}" for name, size in sorted(sizes.items(), key=lambda one: -one[1])]
-    shown = others[: MAX_EXPLAINED_VERBOSE if every else _TESTS_SHOWN]
-    lines = [labelled("also in", f"{len(others)} more:" if len(others) > 1 else shown[0])]
-    if len(others) > 1:
-        lines += [labelled("", name) for name in shown]
+    shown = others[: MAX_ENTRIES_VERBOSE if every else _TESTS_SHOWN]
+    lines = [labelled("also in", shown[0]), *(labelled("", name) for name in shown[1:])]
     if len(shown) < len(others):
         lines.append(labelled("", f"and {len(others) - len(shown)} more{'' if every else ' (-v shows all)'}"))
     return [shorten_middle(line, width) for line in lines]
 
 
-def _render_safely(group: Group, verbosity: int, width: int) -> list[str]:
+def _in_full(group: Group, verbosity: int, width: int) -> list[str]:
+    return _safely(
+        group,
+        lambda found: [
+            *render_largest(group),
+            *render_finding(found, verbosity=verbosity, width=width),
+            *render_totals(group, width=width, every=verbosity > 0),
+        ],
+    )
+
+
+def _briefly(group: Group, _verbosity: int, width: int) -> list[str]:
+    return _safely(
+        group,
+        lambda found: [
+            *([] if group.is_shared else render_amount(found, width=width)),
+            *render_briefly(found, width=width),
+            *render_largest(group),
+        ],
+    )
+
+
+def _in_a_line(group: Group, width: int) -> list[str]:
+    def written(found: Finding) -> list[str]:
+        owners = describe_owners(group) if group.is_shared else name_of_record(group.entries[0][0])
+        indent = " " * (len(INDENT) + _SIZE_COLUMNS + 2)
+        line = f"{INDENT}{format_bytes(group.bytes):>{_SIZE_COLUMNS}}  "
+        room = width - len(indent)
+        if found.holder is None:
+            parts = [shorten_middle(render_line(found), room)]
+        else:
+            parts = [part.strip() for part in chain_lines(found.holder, room + len(labelled("", "")), "")]
+        lines: list[str] = []
+        for part in [*parts, f"in {shorten_middle(owners, room - 3)}"]:
+            if lines and fits(f"{lines[-1]}  {part}", width):
+                lines[-1] += f"  {part}"
+            else:
+                lines.append((indent if lines else line) + part)
+        return lines
+
+    return _safely(group, written)
+
+
+def _safely(group: Group, write: Callable[[Finding], list[str]]) -> list[str]:
     record, found = group.entries[0]
-
-    def part() -> list[str]:
-        explained = render_finding(found, verbosity=verbosity, width=width)
-        return explained + render_totals(group, width=width, every=verbosity > 0)
-
-    return isolated(part, lambda why: [INDENT + describe_unshown(record, found, why)])
+    return isolated(lambda: write(found), lambda why: [INDENT + describe_unshown(record, found, why)])
 
 
 def _render_quietly(report: RunReport) -> list[str]:
-    failed = [
-        entry for verdict, entries in _sections(report) if verdict == "leaked" for entry in entries if entry[1].failed
-    ]
-    lines = [_line(*entry) for entry in failed[:MAX_EXPLAINED_VERBOSE]]
-    if len(failed) > len(lines):
-        lines.append(f"and {count_of(len(failed) - len(lines), 'more leak')}; the JSON report has them")
+    groups = group_safely(_failing(report))
+    lines = [_line(group) for group in groups[:MAX_ENTRIES_VERBOSE]]
+    if len(groups) > len(lines):
+        lines.append(f"and {count_of(len(groups) - len(lines), 'more holder')}; the JSON report has them")
     return lines
 
 
-def _line(record: TestRecord | FixtureRecord, found: Finding) -> str:
-    return isolated(
-        lambda: f"{name_of_record(record)}: {render_line(found)}", lambda why: describe_unshown(record, found, why)
-    )
+def _line(group: Group) -> str:
+    record, found = group.entries[0]
+
+    def written() -> str:
+        others = f" and {group.owners - 1} more, {format_bytes(group.bytes)} in all" if group.is_shared else ""
+        return f"{name_of_record(record)}{others}: {render_line(found)}"
+
+    return isolated(written, lambda why: describe_unshown(record, found, why))
+
+
+def _failing(report: RunReport) -> list[Entry]:
+    return [
+        entry for verdict, entries in _sections(report) if verdict == "leaked" for entry in entries if entry[1].failed
+    ]
 
 
 def _sections(report: RunReport) -> Iterator[tuple[str, Sequence[Entry]]]:
@@ -142,11 +251,21 @@ def _sections(report: RunReport) -> Iterator[tuple[str, Sequence[Entry]]]:
     yield from sections.items()
 
 
-def _title(record: TestRecord | FixtureRecord, verdict: str) -> str:
-    def part() -> str:
-        worker = "" if record.worker == "main" else f" [{clean_text(record.worker, ID_LIMIT)}]"
+def _titles(group: Group, verdict: str, width: int, *, every: bool) -> list[str]:
+    record = group.entries[0][0]
+
+    def part() -> list[str]:
         reason = f": {clean_text(record.allowed, TEXT_LIMIT)}" if record.allowed else ""
         known = verdict == "noted" and any(found.known for found in record.findings)
-        return f"{'KNOWN' if known else verdict.upper()} {name_of_record(record)}{worker}{reason}"
+        word = "KNOWN" if known else verdict.upper()
+        if not group.is_shared:
+            return [f"{word} {name_of_record(record)}{_worker(record)}{reason}"]
+        title = f"{word} {format_bytes(group.bytes)} in {describe_owners(group, MAX_ENTRIES_VERBOSE if every else FIXTURES_SHOWN)}{reason}"
+        return wrap_text(title, width, further=INDENT)
 
-    return isolated(part, lambda why: f"{verdict.upper()} (a title that could not be shown: {why})")
+    titles = isolated(part, lambda why: [f"{verdict.upper()} (a title that could not be shown: {why})"])
+    return [TitleLine(line) for line in titles]
+
+
+def _worker(record: TestRecord | FixtureRecord) -> str:
+    return "" if record.worker == "main" else f" [{clean_text(record.worker, ID_LIMIT)}]"

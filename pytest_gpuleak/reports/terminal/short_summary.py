@@ -1,4 +1,7 @@
-"""Lines for pytest's short test summary: each leaking test and fixture with its bytes and holder."""
+"""Lines for pytest's short test summary: each leaking test and fixture with its bytes and holder.
+
+Of many leaks the lines are one a holder, so that the end of a run stays on the screen.
+"""
 
 from __future__ import annotations
 
@@ -6,26 +9,37 @@ from typing import TYPE_CHECKING
 
 from pytest_gpuleak.model.isolation import isolated
 from pytest_gpuleak.model.text import clean_text, format_bytes
+from pytest_gpuleak.reports.grouping import group_safely
+from pytest_gpuleak.reports.terminal.lines import ID_LIMIT, TEXT_LIMIT
 from pytest_gpuleak.reports.terminal.section import name_of_record
-from pytest_gpuleak.reports.terminal.summary import ID_LIMIT, TEXT_LIMIT
+from pytest_gpuleak.reports.wording import describe_owners
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from pytest_gpuleak.model.findings import Finding, FixtureRecord
     from pytest_gpuleak.model.records import TestRecord
+    from pytest_gpuleak.reports.grouping import Entry, Group
 
 MAX_LINES = 100
-"""Lines that are written. The JSON report has all."""
+"""Lines that are written where each leak is listed. The JSON report has all."""
+
+MANY = 20
+"""Leaking tests and fixtures above which the lines are one a holder, this number at most."""
 
 
-def render_short_summary(tests: Sequence[TestRecord], fixtures: Sequence[FixtureRecord]) -> list[str]:
+def render_short_summary(
+    tests: Sequence[TestRecord], fixtures: Sequence[FixtureRecord], *, every: bool = False
+) -> list[str]:
     """Write a line for each record that fails, largest first: ``LEAKED test.py::test - 8.0 MiB held by app.HISTORY``.
 
-    Lines are as long as they are: what a narrow terminal would cut off is the holder.
+    More than `MANY` records are summed up by holder, unless `every` one is asked for. Lines are as long as they are: what
+    a narrow terminal would cut off is the holder.
     """
     records: list[TestRecord | FixtureRecord] = [*fixtures, *(test for test in tests if test.verdict == "leaked")]
     leaks = [(record, failed) for record in records if (failed := [one for one in record.findings if one.failed])]
+    if len(leaks) > MANY and not every:
+        return _by_holder([(record, found) for record, failed in leaks for found in failed])
     leaks.sort(key=lambda leak: -sum(found.bytes for found in leak[1]))
     lines = [_line(record, failed) for record, failed in leaks[:MAX_LINES]]
     if len(leaks) > MAX_LINES:
@@ -33,11 +47,33 @@ def render_short_summary(tests: Sequence[TestRecord], fixtures: Sequence[Fixture
     return lines
 
 
+def _by_holder(entries: Sequence[Entry]) -> list[str]:
+    groups = group_safely(entries)
+    lines = [_group_line(group) for group in groups[:MANY]]
+    if len(groups) > MANY:
+        lines.append(
+            f"LEAKED {format_bytes(sum(group.bytes for group in groups[MANY:]))} held by {len(groups) - MANY} more"
+        )
+    return lines
+
+
+def _group_line(group: Group) -> str:
+    record, found = group.entries[0]
+    if not group.is_shared:
+        return _line(record, [found])
+
+    def written() -> str:
+        return f"LEAKED {describe_owners(group)} - {_amount([found for _, found in group.entries])}"
+
+    return isolated(written, _unwritten)
+
+
 def _line(record: TestRecord | FixtureRecord, failed: Sequence[Finding]) -> str:
-    return isolated(
-        lambda: f"LEAKED {name_of_record(record)} - {_amount(failed)}",
-        lambda why: f"LEAKED (the line could not be written: {clean_text(why, TEXT_LIMIT)})",
-    )
+    return isolated(lambda: f"LEAKED {name_of_record(record)} - {_amount(failed)}", _unwritten)
+
+
+def _unwritten(why: str) -> str:
+    return f"LEAKED (the line could not be written: {clean_text(why, TEXT_LIMIT)})"
 
 
 def _amount(failed: Sequence[Finding]) -> str:

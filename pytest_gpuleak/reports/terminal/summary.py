@@ -6,29 +6,21 @@ import math
 from typing import TYPE_CHECKING, Any
 
 from pytest_gpuleak.model.text import clean_text, count_of, format_bytes, format_signed, shorten_middle
+from pytest_gpuleak.reports.terminal.lines import ID_LIMIT, INDENT, MIN_WIDTH, TEXT_LIMIT
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from pytest_gpuleak.model.records import RunReport, TestRecord
 
-ID_LIMIT = 300
-"""Longest test id or file name, in characters."""
-
-TEXT_LIMIT = 500
-"""Longest chain, source line, reason or hint, in characters."""
-
-MIN_WIDTH = 60
-"""Smallest width that lines are cut to, in columns, however narrow the terminal is."""
-
-INDENT = "  "
+_FIXTURES_SHOWN = 5
 
 
 def render_summary(counts: Mapping[str, Any]) -> str:
     """Write the summary line: ``gpu-leak: 2 leaked, 97 clean; 21 us a clean test; 3 suspects took 1.4 s``, with its parts."""
     parts = [f"{counts.get('leaked', 0)} leaked"]
     if counts.get("fixtures_leaked"):
-        parts.append(f"{count_of(counts['fixtures_leaked'], 'fixture')} leaked")
+        parts.append(f"{count_of(counts['fixtures_leaked'], 'fixture')} leaked{_names(counts.get('leaking_fixtures'))}")
     parts += [f"{counts[name]} {name}" for name in ("noted", "allowed", "unchecked") if counts.get(name)]
     parts.append(f"{counts.get('clean', 0)} clean")
     listed = [f"{counts[name]} {name}" for name in ("known", "stale") if counts.get(name)]
@@ -79,6 +71,16 @@ def render_dearest(report: RunReport, *, width: int) -> list[str]:
     if lines:
         lines.insert(0, "gpu-leak: the suspects that took longest to check")
     return [shorten_middle(line, max(width, MIN_WIDTH)) for line in lines]
+
+
+def _names(names: object) -> str:
+    """Name the leaking fixtures in brackets; empty where their names are not known."""
+    if not isinstance(names, (list, tuple)) or not names:
+        return ""
+    shown = [f"'{clean_text(str(name), ID_LIMIT)}'" for name in names[:_FIXTURES_SHOWN]]
+    if len(names) > len(shown):
+        shown.append(f"{len(names) - len(shown)} more")
+    return f" ({', '.join(shown)})"
 
 
 def _cost(microseconds: float | None) -> str:

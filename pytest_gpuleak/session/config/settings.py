@@ -64,7 +64,7 @@ def build_policy(named: Mapping[str, Any]) -> Policy:
 def _report_paths(given: Given) -> tuple[Path, ...]:
     paths = {given.folder / text: text for text in given.value}
     for path, text in paths.items():
-        why = why_not_accepted(path)
+        why = why_not_accepted(path, folder_is_made=True)
         if why is not None:
             raise pytest.UsageError(f"{given.place}: {show(text)} {why}")
     return tuple(paths)

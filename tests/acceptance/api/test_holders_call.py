@@ -161,8 +161,11 @@ def test_the_variable_of_a_script_does_not_count() -> None:
         print([found.text for found in holders(lone)])
         """
     ).splitlines()
-    assert "app.HISTORY[0]['loss']" in printed[0]
-    assert "module global" in printed[0]
+    assert printed[:3] == [
+        "held by  app.HISTORY  (module global)",
+        "           [0]: dict  <- cut here",
+        "             ['loss']",
+    ]
     *_, asked, in_a_function, lone = printed
     assert asked == """["app.HISTORY[0]['loss']"]"""
     assert "app.HISTORY[0]['loss']" in in_a_function
@@ -255,3 +258,12 @@ def test_the_graph_behind_a_tensor_is_told() -> None:
     assert "app.HISTORY[0]" in printed[0]
     assert any("graph" in line for line in printed)
     assert printed[-1] == "None"
+
+
+def test_a_notebook_shows_html_with_the_reference_to_cut_marked(app: Any) -> None:
+    app.HISTORY.append({"<b>": Thing()})
+    shown = holders(app.HISTORY[0]["<b>"])._repr_html_()
+    assert shown.startswith("<pre>held by  held_app.HISTORY  (module global)")
+    assert "             [&#x27;&lt;b&gt;&#x27;]</span>" in shown
+    assert '<span style="font-weight:bold;' in shown
+    assert "[0]: dict  &lt;- cut here</span>" in shown

@@ -119,6 +119,19 @@ def test_a_block_that_has_not_ended_is_not_said_to_be_clean() -> None:
     assert str(leaks) == "nothing was left behind"
 
 
+def test_notebooks_show_html() -> None:
+    with watch() as leaks:
+        assert "not judged" in leaks._repr_html_()
+        KEPT.append({"<b>": [Buffer(1000)]})  # type: ignore[arg-type]  # a nested one
+    shown = leaks._repr_html_()
+    assert shown.startswith("<pre>")
+    assert shown.endswith("</pre>")
+    assert "&lt;b&gt;" in shown
+    assert "<b>" not in shown.replace("<pre>", "")
+    assert "background" in shown
+    assert "teardown" not in str(leaks)
+
+
 def test_a_cycle_is_told_apart() -> None:
     gc.disable()
     try:

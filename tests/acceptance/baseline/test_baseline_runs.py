@@ -83,7 +83,9 @@ def test_from_adopting_to_shrinking(suite: Any, file: pathlib.Path) -> None:
     text = file.read_text()
 
     clean = suite("parameter", "-v")
-    clean.result.stdout.fnmatch_lines(["KNOWN test_it.py::test_leaks*", "  known (baseline): ticket 12"])
+    clean.result.stdout.fnmatch_lines(
+        ["KNOWN 2.0 KiB in 2 tests", "  largest  test_it.py::test_leaks*", "  known (baseline): ticket 12"]
+    )
     assert (clean.result.ret, clean.report["summary"]["known"], clean.report["summary"]["leaked"]) == (0, 3, 0)
     assert clean.fixtures["model"]["findings"][0]["known"]
     assert clean.finding("test_leaks[c]")["known"]

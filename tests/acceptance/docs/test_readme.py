@@ -57,7 +57,7 @@ def comparable(output: str) -> str:
     on the length of the folder's name.
     """
     text = re.sub(r"[^\s(]*/(examples/trainer|predict\.py)", r"\1", output)
-    text = re.sub(r"\[\d+\](?=\.\w+\n|\s+\()", "[N]", text)
+    text = re.sub(r"\[\d+\](?=\.\w+\n|\s+\(|: trainer)", "[N]", text)
     text = re.sub(r"; \d+ us a clean test|; [\d.]+ ms a clean test", "; TIME a clean test", text)
     text = re.sub(r" took [\d.]+ s \(re-runs [\d.]+, search [\d.]+\)", " took TIME", text)
     text = re.sub(r"=* (.*) in [\d.]+s(?: \([\d:]+\))? =*", r"\1 in TIME", text)

@@ -2,9 +2,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
+
+if TYPE_CHECKING:
+    from tests.conftest import Runner
 
 pytestmark = pytest.mark.slow
 
@@ -179,7 +182,7 @@ def test_a_worker_s_usage_error_is_the_run_s(run_policy: RunPolicy, pytester: py
 
 
 class TestReportPaths:
-    ACCEPTED = "accepted is a file (.json, .html, .sarif or .md) in a folder that exists and may be written to"
+    ACCEPTED = "accepted is a file (.json, .html, .sarif or .md) in a folder that may be written to"
 
     def error(self, run: RunPolicy, path: str) -> str:
         text: str = run("--gpu-leak", f"--gpu-leak-report={path}").error
@@ -190,8 +193,16 @@ class TestReportPaths:
         assert self.error(run_policy, "leaks.xml").startswith("--gpu-leak-report: 'leaks.xml' names no known format;")
         assert self.error(run_policy, "leaks").startswith("--gpu-leak-report: 'leaks' names no known format;")
 
-    def test_missing_folder(self, run_policy: RunPolicy) -> None:
-        assert "'no/leaks.json' lies in a folder that does not exist;" in self.error(run_policy, "no/leaks.json")
+    def test_a_missing_folder_is_made_as_for_junit(self, run: Runner, pytester: pytest.Pytester) -> None:
+        found = run("def test_one(): pass", "--gpu-leak-report=no/such/leaks.md", "--gpu-leak-report=other/leaks.html")
+        assert found.result.ret == 0
+        assert (pytester.path / "no" / "such" / "leaks.md").is_file()
+        assert (pytester.path / "other" / "leaks.html").is_file()
+
+    def test_a_file_in_the_place_of_a_folder(self, run_policy: RunPolicy, pytester: pytest.Pytester) -> None:
+        pytester.path.joinpath("no").write_text("", encoding="utf-8")
+        for path in ("no/leaks.json", "no/such/leaks.json"):
+            assert f"'{path}' lies in a folder that is a file;" in self.error(run_policy, path)
 
     def test_folder(self, run_policy: RunPolicy, pytester: pytest.Pytester) -> None:
         pytester.mkdir("leaks.json")

@@ -57,7 +57,8 @@ def test_what_is_printed(run: Runner) -> None:
             "gpu-leak: *",
             "test_it.py .L.L.L...*",
             "*= GPU LEAKS =*",
-            "LEAKED test_it.py::test_leaks?0?",
+            "LEAKED 300 bytes in 3 tests",
+            "  largest  test_it.py::test_leaks?0?, 100 bytes",
             "*held by  test_it.KEPT*",
             "*created  test_it.py:* in test_leaks*",
             "gpu-leak: 3 leaked, 3 clean;*",
@@ -228,10 +229,11 @@ def test_reruns_make_one_record_an_attempt(run: Runner) -> None:
 
 
 @pytest.mark.parametrize(
-    ("path", "word"), [("missing/r.json", "exist"), ("r.txt", ".json"), (".", "folder"), ("folder.json", "folder")]
+    ("path", "word"),
+    [("folder.json/file.txt/r.json", "file"), ("r.txt", ".json"), (".", "folder"), ("folder.json", "folder")],
 )
 def test_a_bad_report_path_is_a_usage_error(run: Runner, pytester: pytest.Pytester, path: str, word: str) -> None:
-    pytester.mkdir("folder.json")
+    pytester.mkdir("folder.json").joinpath("file.txt").touch()
     found = run(SUITE, f"--gpu-leak-report={path}")
     assert found.result.ret == pytest.ExitCode.USAGE_ERROR
     error = found.result.stderr.str()

@@ -1,0 +1,153 @@
+"""Describe the reference cycle that keeps an array until the garbage collector runs: its objects and its references.
+
+A cycle can only be read before it is freed, so the arrays of a suspect are examined before the first collection. Only what
+was born in the test is walked, and a session gives this a few seconds in all.
+"""
+
+from __future__ import annotations
+
+import sys
+import types
+from typing import TYPE_CHECKING, Any, Final
+
+from pytest_gpuleak.explain.paths import Writer, describe
+from pytest_gpuleak.explain.rootless import CYCLE_ROOT
+from pytest_gpuleak.heap import safe_access
+from pytest_gpuleak.heap.referrers import Deadline, PausedCollector, get_referents, reaches_everything, referrers
+from pytest_gpuleak.model.findings import Holder
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+BUDGET_S: Final = 0.1
+"""Seconds that the search for one test's cycles may take."""
+
+SESSION_BUDGET_S: Final = 5.0
+"""Seconds that all of them may take in a session. Some suites leave cycles in nearly every test."""
+
+MAX_ARRAYS: Final = 3
+"""Arrays whose cycles are searched for in a test: the largest."""
+
+MAX_OBJECTS: Final = 3_000
+MAX_LEVELS: Final = 12
+"""References between an array and the cycle that keeps it, at most."""
+
+_CONTAINERS: Final[frozenset[type]] = frozenset({dict, list, tuple, set, frozenset, types.CellType})
+
+
+class CycleReader:
+    """Find the cycles of arrays. It keeps no object between calls, only the time that is left."""
+
+    def __init__(self, is_user_file: Callable[[str], bool]) -> None:
+        self._is_user_file = is_user_file
+        self._left_s = SESSION_BUDGET_S
+
+    def read(self, arrays: Sequence[object], sizes: Mapping[int, int]) -> dict[int, Holder]:
+        """Return, by the ids of the arrays, the cycles that the largest ones hang on. They may be held otherwise too.
+
+        `sizes` are bytes by id; what has none is no array.
+        """
+        if self._left_s <= 0:
+            return {}
+        deadline = Deadline(min(BUDGET_S, self._left_s))
+        found: dict[int, Holder] = {}
+        largest = sorted(range(len(arrays)), key=lambda index: -sizes.get(id(arrays[index]), 0))[:MAX_ARRAYS]
+        with PausedCollector():
+            for index in largest:
+                ring = _nearest_ring(arrays[index], {id(arrays)}, deadline)
+                if ring:
+                    found[id(arrays[index])] = self._written(ring)
+                    ring.clear()
+        self._left_s -= min(BUDGET_S, self._left_s) - deadline.left()
+        return found
+
+    def _written(self, ring: list[Any]) -> Holder:
+        first = min(range(len(ring)), key=lambda index: _rank(ring[index]))
+        chain = [*ring[first:], *ring[: first + 1]]
+        written = Writer({}).rootless(chain, "unknown", CYCLE_ROOT)
+        file, line = self._place(ring)
+        text = describe(chain[0]) + "".join([step.edge for step in written.path])
+        chain.clear()
+        return Holder("unknown", CYCLE_ROOT, text, written.path, file, line)
+
+    def _place(self, ring: Sequence[Any]) -> tuple[str | None, int | None]:
+        """Return the user's line at which a cycle closes, where a traceback, a frame or a function tells it."""
+        for value in ring:
+            kind = type(value)
+            if kind is types.TracebackType:
+                code, line = value.tb_frame.f_code, value.tb_lineno
+            elif kind is types.FrameType:
+                code, line = value.f_code, value.f_lineno
+            elif kind is types.FunctionType:
+                code, line = value.__code__, value.__code__.co_firstlineno
+            else:
+                continue
+            if self._is_user_file(code.co_filename):
+                return code.co_filename, line
+        return None, None
+
+
+def _rank(value: object) -> tuple[bool, str]:
+    """Sort first where a reader begins: an instance of a class, by name, so that like cycles are written alike."""
+    return type(value) in _CONTAINERS, safe_access.public_label(type(value))
+
+
+def _nearest_ring(array: object, ignored: set[int], deadline: Deadline) -> list[object]:
+    """Return the objects of the nearest cycle that leads to an array, each referring to the next; empty if none does."""
+    frame: types.FrameType | None = sys._getframe()
+    ignored = set(ignored)
+    while frame is not None:
+        ignored.add(id(frame))
+        frame = frame.f_back
+    objects: dict[int, object] = {id(array): array}
+    parents: dict[int, list[int]] = {id(array): []}
+    frontier: list[object] = [array]
+    ring: list[int] = []
+    ignored |= {id(objects), id(frontier)}
+    for _ in range(MAX_LEVELS):
+        level = referrers(frontier, deadline)
+        wanted = set(map(id, frontier))
+        further: list[object] = []
+        closing: list[tuple[int, int]] = []
+        for parent in level:
+            if id(parent) in ignored or parent is level or reaches_everything(parent):
+                continue
+            children = [id(child) for child in get_referents(parent) if id(child) in wanted]
+            for child in dict.fromkeys(children):
+                parents[child].append(id(parent))
+                if id(parent) in objects:
+                    closing.append((id(parent), child))
+            if id(parent) not in objects:
+                objects[id(parent)] = parent
+                parents[id(parent)] = []
+                further.append(parent)
+        level.clear()
+        ring = next((found for edge in closing if (found := _path_up(parents, *edge, deadline))), [])
+        if ring or not further or len(objects) > MAX_OBJECTS or deadline.passed():
+            break
+        frontier[:] = further
+    found_objects = [objects[node] for node in ring]
+    objects.clear()
+    frontier.clear()
+    return found_objects
+
+
+def _path_up(parents: dict[int, list[int]], bottom: int, top: int, deadline: Deadline) -> list[int]:
+    """Return the shortest path of references from `top` down to `bottom`; empty if there is none."""
+    below: dict[int, int | None] = {bottom: None}
+    pending = [bottom]
+    for node in pending:  # grows meanwhile
+        if node == top:
+            path: list[int] = []
+            step: int | None = top
+            while step is not None:
+                path.append(step)
+                step = below[step]
+            return path
+        if deadline.worked(1 + len(parents[node])):
+            return []
+        for parent in parents[node]:
+            if parent not in below:
+                below[parent] = node
+                pending.append(parent)
+    return []

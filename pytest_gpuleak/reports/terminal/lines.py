@@ -1,0 +1,96 @@
+"""Lines of the terminal: labels, widths, and what a line is, for its colour.
+
+A line is a plain string. Its class tells what it shows, so that a terminal with colours can mark it; the text alone says
+all that the colours say.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from pytest_gpuleak.model.text import clean_text, width_of, wrap_text
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+ID_LIMIT = 300
+"""Longest test id or file name, in characters."""
+
+TEXT_LIMIT = 500
+"""Longest chain, source line, reason or hint, in characters."""
+
+MIN_WIDTH = 60
+"""Smallest width that lines are cut to, in columns, however narrow the terminal is."""
+
+INDENT = "  "
+
+LABEL_INDENT: Final = " " * 11
+"""Begins a line that continues a labelled one."""
+
+
+class TitleLine(str):
+    """The title of an entry."""
+
+    __slots__ = ()
+
+
+class CutLine(str):
+    """A line with the reference to cut."""
+
+    __slots__ = ()
+
+
+class DimLine(str):
+    """A detail."""
+
+    __slots__ = ()
+
+
+MARKUP: Final[dict[type[str], dict[str, bool]]] = {
+    TitleLine: {"bold": True},
+    CutLine: {"yellow": True},
+    DimLine: {"light": True},
+}
+"""Markup of pytest's terminal writer by the class of a line. The writer heeds ``NO_COLOR`` and ``--color``."""
+
+
+_STYLES: Final[dict[type[str], str]] = {
+    TitleLine: "font-weight:bold",
+    CutLine: "font-weight:bold;background:rgba(255,200,0,.3)",
+    DimLine: "opacity:.7",
+}
+
+
+def as_html(lines: Iterable[str]) -> str:
+    """Write lines as HTML for a notebook: one ``<pre>`` that fits a light and a dark page."""
+    import html
+
+    written = [
+        f'<span style="{_STYLES[type(line)]}">{html.escape(line)}</span>'
+        if type(line) in _STYLES
+        else html.escape(line)
+        for line in lines
+    ]
+    return f"<pre>{chr(10).join(written)}</pre>"
+
+
+def dimmed(lines: Iterable[str]) -> list[str]:
+    """Return lines as details."""
+    return [DimLine(line) for line in lines]
+
+
+def labelled(label: str, text: str) -> str:
+    """Write one line with its label; a continuation line has none."""
+    return f"{INDENT}{label:<7}  {text}"
+
+
+def wrapped(label: str, text: str, width: int) -> list[str]:
+    """Write cleaned and cut text behind its label, wrapped to the width."""
+    cleaned = clean_text(text, TEXT_LIMIT)
+    lines = wrap_text(cleaned, width, indent=labelled(label, ""), further=LABEL_INDENT)
+    return lines or [labelled(label, "").rstrip()]
+
+
+def fits(text: str, width: int) -> bool:
+    """Tell whether a line is no wider than the terminal."""
+    return width_of(text) <= width

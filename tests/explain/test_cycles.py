@@ -1,0 +1,140 @@
+"""The cycles that arrays hang on are read before a collection frees them."""
+
+from __future__ import annotations
+
+import gc
+import weakref
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from pytest_gpuleak.explain.annotate import annotate
+from pytest_gpuleak.explain.cycles import SESSION_BUDGET_S, CycleReader
+from pytest_gpuleak.model.findings import Finding
+from tests.support.standin import Buffer
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from pytest_gpuleak.model.findings import Holder
+
+
+class Node:
+    """Refers to others."""
+
+    def __init__(self, **attributes: Any) -> None:
+        self.__dict__.update(attributes)
+
+
+@pytest.fixture(autouse=True)
+def paused() -> Iterator[None]:
+    gc.disable()
+    yield
+    gc.enable()
+    gc.collect()
+
+
+def read(*arrays: object) -> list[Holder | None]:
+    found = CycleReader(lambda file: file == __file__).read(arrays, {id(array): 8 for array in arrays})
+    return [found.get(id(array)) for array in arrays]
+
+
+def ring_of_nodes() -> Buffer:
+    child = Node(value=Buffer(8))
+    child.parent = Node(child=child)  # type: ignore[attr-defined]
+    value: Buffer = child.value  # type: ignore[attr-defined]
+    return value
+
+
+def test_a_ring_of_objects_is_named_by_types_and_references() -> None:
+    (found,) = read(ring_of_nodes())
+    assert found is not None
+    name = f"{__name__}.Node"
+    assert [(step.edge, step.type) for step in found.path] in (
+        [(".child", name), (".parent", name)],
+        [(".parent", name), (".child", name)],
+    )
+    assert (found.kind, found.root) == ("unknown", "a reference cycle")
+    assert found.text == name + "".join(step.edge for step in found.path)
+
+
+def test_a_stored_exception_tells_the_line() -> None:
+    def kept() -> Buffer:
+        value = Buffer(8)
+        try:
+            raise ValueError(value)  # noqa: TRY301 - its traceback is wanted
+        except ValueError as error:
+            stored = error  # noqa: F841 - the cycle
+        return value
+
+    (found,) = read(kept())
+    assert found is not None
+    assert {".__traceback__", ".tb_frame"} <= {step.edge for step in found.path}
+    assert found.file == __file__
+    assert found.line is not None
+    assert found.line > kept.__code__.co_firstlineno
+
+
+def test_what_is_not_on_a_cycle_has_none() -> None:
+    value = Buffer(8)
+    kept = {"here": [value]}
+    assert read(value) == [None]
+    assert kept
+
+
+def test_nothing_read_is_kept() -> None:
+    value = ring_of_nodes()
+    reader = CycleReader(lambda _: True)
+    found = reader.read([value], {id(value): 8})
+    gone = weakref.ref(value)
+    del value
+    assert gone() is not None
+    gc.collect()
+    assert gone() is None
+    assert found
+    assert reader._left_s > 0
+
+
+def test_a_session_s_time_is_limited() -> None:
+    reader = CycleReader(lambda _: True)
+    reader._left_s = 0.0
+    value = ring_of_nodes()
+    assert reader.read([value], {id(value): 8}) == {}
+    assert SESSION_BUDGET_S < 60
+
+
+def test_the_largest_are_examined() -> None:
+    large, small = ring_of_nodes(), [Buffer(1) for _ in range(9)]
+    arrays = [*small, large]
+    found = CycleReader(lambda _: True).read(arrays, {id(array): array is large for array in arrays})
+    assert found.keys() == {id(large)}
+
+
+def test_the_line_that_sets_the_attribute_is_told() -> None:
+    found = Finding("cycle", False, "cpu", 1, 8, 0, "00", holder=read(Tree.made())[0])
+    told = annotate(found, "", str)
+    assert told.holder is not None
+    assert told.hint is not None
+    assert "weakref.ref" in told.hint
+    assert told.holder.edit_file == __file__
+    assert told.holder.edit_line is not None
+    assert told.holder.deciding is not None
+    line = Path(__file__).read_text(encoding="utf-8").split("\n")[told.holder.edit_line - 1]
+    assert line.strip() in ("self.parent = parent", "tree.child = cls(tree)")
+    assert f"{told.holder.path[told.holder.deciding].edge} = " in line
+
+
+class Tree:
+    """A node whose child refers to it."""
+
+    def __init__(self, parent: Tree | None) -> None:
+        self.value = Buffer(8)
+        self.parent = parent
+        self.child: Tree | None = None
+
+    @classmethod
+    def made(cls) -> Buffer:
+        tree = cls(None)
+        tree.child = cls(tree)
+        return tree.value

@@ -1,0 +1,223 @@
+"""What several runs look like on a terminal of 80 and of 120 columns, and in Markdown: whole texts, to be read in review.
+
+    UPDATE_SNAPSHOTS=1 pytest tests/reports/test_snapshots.py
+
+writes them again; read the difference before it is committed.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from pytest_gpuleak.model.findings import (
+    ArrayInfo,
+    Autograd,
+    BaselineStatus,
+    Contribution,
+    Finding,
+    FixtureRecord,
+    Holder,
+    Origin,
+    PathStep,
+)
+from pytest_gpuleak.model.summary import summarise
+from pytest_gpuleak.model.text import width_of
+from pytest_gpuleak.reports import markdown
+from pytest_gpuleak.reports.terminal.section import render_leaks
+from pytest_gpuleak.reports.terminal.short_summary import render_short_summary
+from pytest_gpuleak.reports.terminal.summary import render_summary
+from tests.reports.conftest import Make
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from pytest_gpuleak.model.records import RunReport
+
+FOLDER = Path(__file__).with_name("snapshots")
+MIB = 1024**2
+
+
+def arrays(*sizes: int, created: Origin | None = None) -> tuple[ArrayInfo, ...]:
+    return tuple(ArrayInfo((size // 4,), "float32", "cuda:0", size, size, created) for size in sizes)
+
+
+LOSS = Make.finding(
+    bytes=84582,
+    bytes_per_run=84582,
+    count=18,
+    tensors=(
+        *arrays(65536, 16384, created=Origin("trainer/model.py", 23, "__init__", "self.embedding = nn.Linear(width, width)")),
+        *arrays(2662, created=Origin("trainer/loop.py", 40, "step", "loss = criterion(model(batch), target)")),
+    ),
+    holder=Holder(
+        "module", "trainer.metrics.HISTORY", "trainer.metrics.HISTORY['falls-4'][0].loss",
+        (PathStep("['falls-4']", "dict"), PathStep("[0]", "list"), PathStep(".loss", "trainer.metrics.Record")),
+        "trainer/metrics.py", 17, 1,
+    ),
+    hint="Each run adds to `trainer.metrics.HISTORY`, and what it adds keeps its autograd graph: store what `.item()` or "
+    "`.detach()` returns, or empty it in teardown.",
+    autograd=Autograd(582, 3, 8192),
+)  # fmt: skip
+INDEX = Make.finding(
+    kind="retained",
+    bytes=5 * MIB,
+    bytes_per_run=0,
+    tensors=arrays(5 * MIB),
+    holder=Holder(
+        "class", "trainer.retrieval.EmbeddingIndex._open",
+        "trainer.retrieval.EmbeddingIndex._open[('points', 'cpu')].vectors",
+        (PathStep("[('points', 'cpu')]", "dict"), PathStep(".vectors", "trainer.retrieval.EmbeddingIndex")),
+        "trainer/retrieval.py", 12, 0,
+    ),
+    other_holders=(
+        Holder("cache", "trainer.retrieval.load", "trainer.retrieval.load (cached result)", (), "trainer/retrieval.py", 40),
+    ),
+    hint="The class attribute `trainer.retrieval.EmbeddingIndex._open` stays as long as its class: take out in teardown "
+    "what was put there.",
+    why_line_unknown="a fixture is not run again by itself, and lines are recorded only in a re-run",
+)  # fmt: skip
+CYCLE = Make.finding(
+    kind="cycle",
+    failed=False,
+    bytes=MIB,
+    bytes_per_run=0,
+    tensors=arrays(*[MIB // 4] * 4),
+    holder=Holder(
+        "unknown", "a reference cycle", "trainer.callbacks.Callback.trainer.callbacks[0]",
+        (PathStep(".trainer", "trainer.callbacks.Callback"), PathStep(".callbacks", "trainer.loop.Trainer"),
+         PathStep("[0]", "list")),
+        None, None, 0, "trainer/callbacks.py", 11,
+    ),
+    hint="The memory is freed only when the garbage collector runs: let one of these references be a `weakref.ref`.",
+)  # fmt: skip
+HOST = Make.finding(
+    kind="host",
+    device="cpu",
+    metric="heap",
+    count=0,
+    tensors=(),
+    holder=None,
+    bytes=64 * MIB,
+    bytes_per_run=32 * MIB,
+    contributions=(
+        Contribution("bytearray", 48 * MIB, 3, None, Holder("module", "app.LOG", "app.LOG[0]", (), "app.py", 3)),
+        Contribution("app.py:8 in read: buffer = bytearray(size)", 16 * MIB),
+    ),
+    evidence=("heap grew by 32.0 MiB and 32.0 MiB",),
+)
+UNKNOWN = Make.finding(
+    holder=None, tensors=(), kind="unconfirmed", why_unconfirmed="the test took 70 s, over the limit of 60 s"
+)
+KNOWN = Make.finding(failed=False, known=True, baseline=BaselineStatus("known", "the vendor's cache, ticket 12"))
+
+
+def wide_names() -> RunReport:
+    """Names of two columns a character, of combining characters, and of ten thousand letters."""
+    name = "テスト_メモリ漏れ_" * 6
+    long = "x" * 10_000
+    found = dataclasses.replace(
+        LOSS,
+        holder=Holder(
+            "module", f"アプリ.{name}", f"アプリ.{name}['{name}'].{long}",
+            (PathStep(f"['{name}']", "dict"), PathStep(f".{long}", f"アプリ.{name}")), f"アプリ/{name}.py", 7, 0,
+        ),
+        hint=f"Each run adds to `{name}` and nothing takes it out: empty it in teardown, or store plain values.",
+    )  # fmt: skip
+    return Make.report(
+        Make.test(f"t.py::test_{name}[é́́-\u202eabc\u200f\x1b[31m]", found), Make.test(f"t.py::test_{long}", HOST)
+    )
+
+
+def many() -> RunReport:
+    """10,000 tests with 500 leaks of 12 culprits."""
+
+    def leak(index: int) -> Finding:
+        root = f"trainer.metrics.HISTORY_{index % 12}"
+        assert LOSS.holder is not None
+        holder = dataclasses.replace(
+            LOSS.holder, root=root, text=LOSS.holder.text.replace("trainer.metrics.HISTORY", root)
+        )
+        return dataclasses.replace(LOSS, bytes=1024 * (index % 12 + 1) + index, holder=holder)
+
+    tests = [Make.test(f"tests/test_many.py::test_it[{index}]", leak(index)) for index in range(500)]
+    return Make.report(*tests, *(Make.test(f"tests/test_many.py::test_ok[{index}]") for index in range(9_500)))
+
+
+def one_holder() -> RunReport:
+    tests = [
+        Make.test(f"tests/test_loop.py::test_falls[{size}]", dataclasses.replace(LOSS, bytes=size))
+        for size in (16, 8 * MIB, 64, 36, 100)
+    ]
+    fixture = FixtureRecord(
+        "history", "module", "tests", (dataclasses.replace(LOSS, kind="retained"),), "tests/conftest.py", 9
+    )
+    return Make.report(*tests, fixtures=(fixture,))
+
+
+RUNS: dict[str, Callable[[], RunReport]] = {
+    "clean": lambda: Make.report(Make.test("t.py::test_a")),
+    "three": lambda: Make.report(
+        Make.test("tests/test_loop.py::test_the_loss_falls[4]", LOSS),
+        Make.test("tests/test_log.py::test_reads", HOST),
+        fixtures=(FixtureRecord("index", "module", "tests", (INDEX,), "tests/conftest.py", 32),),
+    ),
+    "one-holder": one_holder,
+    "notes": lambda: Make.report(
+        *(Make.test(f"tests/test_fit.py::test_fit[{index}]", CYCLE) for index in range(5)),
+        Make.test("tests/test_fit.py::test_native", dataclasses.replace(CYCLE, holder=None, hint=None)),
+        Make.test("tests/test_fit.py::test_known", KNOWN),
+        Make.test(
+            "tests/test_fit.py::test_allowed",
+            dataclasses.replace(LOSS, failed=False),
+            verdict="allowed",
+            allowed="a pool that the vendor keeps",
+        ),
+    ),
+    "unknown": lambda: Make.report(Make.test("tests/test_slow.py::test_slow", UNKNOWN)),
+    "many": many,
+    "wide": wide_names,
+}
+
+
+def terminal(report: RunReport, width: int, verbosity: int) -> str:
+    summary = render_summary(
+        {**report.summary, **summarise(report.tests, report.fixtures), "overhead_per_test_us": 21.4}
+    )
+    lines = render_leaks(report, verbosity=verbosity, width=width)
+    return "\n".join([*lines, summary, *render_short_summary(report.tests, report.fixtures)]) + "\n"
+
+
+TEXTS: dict[str, Callable[[RunReport], str]] = {
+    "80.txt": lambda report: terminal(report, 80, 0),
+    "120.txt": lambda report: terminal(report, 120, 0),
+    "verbose.txt": lambda report: terminal(report, 80, 1),
+    "md": markdown.encode_report,
+}
+PAIRS = [(run, text) for run in RUNS for text in TEXTS if not (run == "many" and text == "verbose.txt")]
+
+
+@pytest.mark.parametrize(("run", "text"), PAIRS, ids=".".join)
+def test_a_run_reads_as_it_was_reviewed(run: str, text: str) -> None:
+    written = TEXTS[text](RUNS[run]())
+    path = FOLDER / f"{run}.{text}"
+    if os.environ.get("UPDATE_SNAPSHOTS"):
+        path.write_text(written, encoding="utf-8", newline="\n")
+    assert written == path.read_text(encoding="utf-8")
+
+
+def test_every_snapshot_is_of_a_run() -> None:
+    assert {path.name for path in FOLDER.iterdir()} == {f"{run}.{text}" for run, text in PAIRS}
+
+
+@pytest.mark.parametrize("width", [80, 120])
+def test_wide_names_fit_the_terminal(width: int) -> None:
+    lines = render_leaks(wide_names(), verbosity=0, width=width)
+    names: Any = [line for line in lines if line.startswith(("LEAKED", "           (", "  created"))]
+    assert names
+    assert all(width_of(line) <= width for line in lines if line not in names)
+    assert all(line.isprintable() for line in lines)
