@@ -102,6 +102,11 @@ class TorchStorages(TorchArrays):
         key: int = self._reading.storage_address(array)
         return key
 
+    def address(self, array: object) -> tuple[int, int, bool] | None:
+        """Return None: the tensors over borrowed memory tell where it lies."""
+        del array
+        return None
+
     def read(self, array: object) -> ArrayReading | None:
         """Return a storage's metadata; None if it owns no memory or a tensor shares it."""
         reading: ArrayReading | None = self._reading.read_storage(array)

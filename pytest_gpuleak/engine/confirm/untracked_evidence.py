@@ -160,12 +160,13 @@ class UntrackedEvidence:
         """Note which of the arrays that a run has left use another library's memory (`torch.from_numpy`)."""
         if self.floor is None:
             return
-        for array in arrays[:MAX_BORROWED]:
-            framework = framework_of(array, self._tracker.frameworks.arrays)
-            address = getattr(framework, "address", None)
-            place = None if address is None else address(array)
-            if place is not None and place[2]:
-                self._borrowed[place[0]] = framework.storage(array)
+        with self._guard(EXPLAIN):
+            for array in arrays[:MAX_BORROWED]:
+                framework = framework_of(array, self._tracker.frameworks.arrays)
+                address = getattr(framework, "address", None)
+                place = None if address is None else address(array)
+                if place is not None and place[2]:
+                    self._borrowed[place[0]] = framework.storage(array)
 
     def with_lenders(self, evidence: Evidence) -> Evidence:
         """Return the evidence with the holders that `find_lenders` has found as further holders."""

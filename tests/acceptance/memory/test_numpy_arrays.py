@@ -283,7 +283,7 @@ def test_memory_shared_with_torch_is_counted_once(run: Runner) -> None:
         import numpy as np
         import torch
 
-        TENSORS, ARRAYS = [], []
+        TENSORS, ARRAYS, STORAGES = [], [], []
 
         def test_tensor_over_an_array():
             TENSORS.append(torch.from_numpy(np.ones(2**20)))
@@ -296,6 +296,9 @@ def test_memory_shared_with_torch_is_counted_once(run: Runner) -> None:
             ARRAYS.append(array)
             TENSORS.append(torch.from_numpy(array))
 
+        def test_storage():
+            STORAGES.append(torch.ones(2**10).untyped_storage())
+
         def test_clean():
             tensor = torch.from_numpy(np.ones(2**20))
             assert tensor.numpy().sum()
@@ -306,6 +309,7 @@ def test_memory_shared_with_torch_is_counted_once(run: Runner) -> None:
         "test_tensor_over_an_array": "leaked",
         "test_array_over_a_tensor": "leaked",
         "test_both": "leaked",
+        "test_storage": "leaked",
         "test_clean": "clean",
     }
     assert found.finding("test_tensor_over_an_array")["holder"]["root"] == "test_it.TENSORS"
