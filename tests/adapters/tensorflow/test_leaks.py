@@ -6,10 +6,24 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from pytest_gpuleak.engine.confirm import array_evidence, program_evidence
+from pytest_gpuleak.explain import search
+
 if TYPE_CHECKING:
     from tests.conftest import Runner
 
 pytestmark = [pytest.mark.tensorflow, pytest.mark.slow]
+
+
+@pytest.fixture(autouse=True)
+def time_that_a_loaded_machine_takes(monkeypatch: pytest.MonkeyPatch) -> None:
+    for module, name in (
+        (array_evidence, "EXPLAIN_BUDGET_S"),
+        (search, "BUDGET_S"),
+        (program_evidence, "FREE_S"),
+    ):
+        monkeypatch.setattr(module, name, 300.0)
+
 
 LEAKS = """
     import functools, threading
