@@ -111,6 +111,7 @@ def _run(source: str, checkout: Path, arguments: list[str], limit_s: float) -> f
         before = resource.getrusage(resource.RUSAGE_CHILDREN)
         command = [sys.executable, "-m", "pytest", "-q", *QUIET, *arguments, "test_suspects.py"]
         environment = {**os.environ, "PYTHONPATH": str(checkout)}
+        environment.pop("PYTHONDONTWRITEBYTECODE", None)  # compiling the plugin in each run would be measured
         try:
             subprocess.run(command, cwd=folder, env=environment, capture_output=True, check=False, timeout=limit_s)
         except subprocess.TimeoutExpired:

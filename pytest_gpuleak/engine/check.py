@@ -138,7 +138,8 @@ class SuspectCheck:
                         if self._brief:
                             investigation.look_briefly()
                         else:
-                            investigation.look()
+                            with self._safeguards.searching(self._subject.nodeid):
+                                investigation.look()
             if stays:
                 with self._timed("search"):
                     self._untracked.finish(confirmed=not why)
@@ -187,12 +188,14 @@ class SuspectCheck:
             CHEAP_STEPS,
             threaded=tracker.threaded,
             decide=(lambda living: self._ask_harness(living, growth)) if self._first else None,
+            recognise=lambda: not self._is_brief(),
         )
         self._first = False
         if self._known is not None:
             growth = self._known.growth
         if self._brief and max(investigation.added()[0].values(), default=0) >= self._policy.retained_bytes:
             self._brief = False
+            investigation.recognise_late()
             stays = investigation.settle(self._settle_steps(), tracker.threads)
         grown = False
         with self._guard(COUNTERS):
@@ -224,9 +227,13 @@ class SuspectCheck:
 
     def _first_steps(self) -> Iterator[SettleStep]:
         """Decide, once something is known to stay, whether these steps are taken at all."""
-        self._brief = self._may_be_brief()
-        if not self._brief:
+        if not self._is_brief():
             yield from self._settle_steps()
+
+    def _is_brief(self) -> bool:
+        if self._first:
+            self._brief = self._may_be_brief()
+        return self._brief
 
     def _may_be_brief(self) -> bool:
         """Tell whether a quick re-run may decide before the steps and searches that walk the whole heap.
@@ -336,8 +343,10 @@ class SuspectCheck:
             if not any(found.failed or found.bytes_per_run for found in self._judge()):
                 return
             self._brief = False
+            self._arrays.recognise_late()
             self._arrays.settle(self._settle_steps(), self._tracker.threads)
-        self._arrays.look(origins)
+        with self._safeguards.searching(self._subject.nodeid):
+            self._arrays.look(origins)
 
     @contextlib.contextmanager
     def _traced(self, logs: list[OriginLog]) -> Iterator[None]:

@@ -63,7 +63,7 @@ class SessionKnowledge:
         """Return the holders of leaked arrays so far in this session."""
         from pytest_gpuleak.explain.known_culprits import Culprits
 
-        return Culprits()
+        return Culprits(self.is_user_file)
 
     @cached_property
     def cycles(self) -> CycleReader:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol, TypeVar
 
 from pytest_gpuleak.adapters.protocol import StoppedError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from contextlib import AbstractContextManager
     from types import CodeType, TracebackType
 
 _Answer = TypeVar("_Answer")
@@ -68,6 +70,9 @@ class Safeguards(Protocol):
         `advice` tells what the user can do if it hangs.
         """
 
+    def searching(self, nodeid: str) -> AbstractContextManager[object]:
+        """Return the context of a search for holders, which is told to the user if it takes long."""
+
     def tell(self, line: str) -> None:
         """Add a line on what could not be done to the end of the run, once."""
 
@@ -92,6 +97,10 @@ class Unguarded:
     def bounded(self, call: Callable[[], _Answer], what: str, advice: str) -> _Answer:  # noqa: ARG002
         """Call it."""
         return call()
+
+    def searching(self, nodeid: str) -> AbstractContextManager[object]:  # noqa: ARG002
+        """Return a context that tells nothing."""
+        return nullcontext()
 
     def tell(self, line: str) -> None:
         """Drop the line."""

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 from pytest_gpuleak.adapters.registry import own_reference_finders
 from pytest_gpuleak.explain.roots.root import LASTING, RANKS
 from pytest_gpuleak.explain.unaccounted import owner_counter
+from pytest_gpuleak.explain.user_globals import UserGlobals
 from pytest_gpuleak.heap import safe_access
 from pytest_gpuleak.heap.hidden_references import RING_ROOT
 from pytest_gpuleak.heap.referrers import Deadline, PausedCollector, get_objects, get_referents, reaches_everything
@@ -71,11 +72,15 @@ class _Known:
 
 
 class Culprits:
-    """Roots of leaked arrays so far in this session: names, depths and weak references, no user objects."""
+    """Roots of leaked arrays so far in this session: names, depths and weak references, no user objects.
 
-    def __init__(self) -> None:
+    `is_user_file` tells which modules' globals are looked at although no leak was met there so far; None: none are.
+    """
+
+    def __init__(self, is_user_file: Callable[[str], bool] | None = None) -> None:
         self._known: dict[str, _Known] = {}
         self._rings = False
+        self._globals = None if is_user_file is None else UserGlobals(is_user_file)
 
     def remember(self, root: Root, value: object, length: int) -> None:
         """Remember a root found by a search of the whole heap; its longest path to an array has `length` objects."""
@@ -100,14 +105,23 @@ class Culprits:
         self._rings = self._rings or explanation.holder.root == RING_ROOT
 
     def recognise(
-        self, targets: Sequence[object], ignore: Collection[int], frameworks: Sequence[ReferenceFinder] | None = None
+        self,
+        targets: list[object],
+        ignore: Collection[int],
+        frameworks: Sequence[ReferenceFinder] | None = None,
+        older: Collection[int] = (),
     ) -> list[Explanation] | None:
         """Explain the targets if known culprits alone hold them; None where the whole heap must be searched.
 
-        Call it while the collector shows young objects alone, the targets among them. `ignore` has the ids of the
-        caller's containers; without `frameworks`, the plugin's own tell what their native code holds.
+        Call it while the collector shows young objects alone.
+
+        Args:
+            targets: young objects.
+            ignore: ids of the caller's containers.
+            frameworks: tell what their native code holds; None: the plugin's own.
+            older: ids of living objects that are no longer young: added to the targets, if they are all found.
         """
-        if not (self._known or self._rings):
+        if not (self._known or self._rings or self._globals):
             return None
         from pytest_gpuleak.explain.further_holders import find_further_holders
         from pytest_gpuleak.explain.rings import behind_rings
@@ -116,21 +130,26 @@ class Culprits:
         finders = own_reference_finders() if frameworks is None else frameworks
         with PausedCollector():
             young = set(map(id, get_objects()))
-            older = self._older(young)
-            search = Search(targets, ignore, Deadline(BUDGET_S), older, frameworks=finders)
+            above, named, searched = self._older(young)
+            remember = None
+            if self._globals is not None and not above.keys() >= {*map(id, targets), *older}:
+                self._globals.add_referrers(above, named, searched, young)
+                remember = self.remember  # accounted for as by a search of the whole heap
+            if not _add_older(targets, older, above):
+                return None
+            search = Search(targets, ignore, Deadline(BUDGET_S), above, frameworks=finders)
             search.run()
             if search.found(LASTING) < len(set(map(id, targets))):
                 return self._recognise_rings(search)
-            if not _accounted_for(search, targets, older, young, finders):
+            if not _accounted_for(search, targets, above, young, searched, finders):
                 return None
 
             def again(some: Sequence[object], cuts: Collection[Cut]) -> Search:
                 return search.again(some, cuts, OTHERS_BUDGET_S)
 
             cuts: set[Cut] = set()
-            return behind_rings(
-                search, targets, search.explanations(others=find_further_holders(search, targets, again, cuts)), cuts
-            )
+            others = find_further_holders(search, targets, again, cuts)
+            return behind_rings(search, targets, search.explanations(remember, others), cuts)
 
     def _recognise_rings(self, search: Search) -> list[Explanation] | None:
         """Return explanations where each is a ring of young objects without other referrers."""
@@ -139,17 +158,23 @@ class Culprits:
         explanations = search.explanations()
         return explanations if all(found.holder.root == RING_ROOT for found in explanations) else None
 
-    def _older(self, young: Collection[int]) -> dict[int, list[Any]]:
-        """Return, by referent's id, the referrers below the known roots that are not `young`, once a reference."""
+    def _older(self, young: Collection[int]) -> tuple[dict[int, list[Any]], Counter[tuple[int, int]], set[int]]:
+        """Return, by referent's id, the referrers below the known roots that are not `young`, once a reference.
+
+        Return too how many names of a namespace for a value are among them, by the ids of both, and the ids of the others.
+        """
         found: dict[int, list[Any]] = {}
+        named: Counter[tuple[int, int]] = Counter()
         pending: deque[tuple[Any, int]] = deque()
         for known in self._known.values():
             for namespace, value in known.holders():
                 if namespace is not None:
                     found.setdefault(id(value), []).append(namespace)
+                    named[id(namespace), id(value)] += 1
                 if value is not None:
                     pending.append((value, known.depth))
-        walked, met = 0, set()
+        walked = 0
+        met: set[int] = set()
         while pending and walked < MAX_WALKED:
             parent, depth = pending.popleft()
             if id(parent) in met:
@@ -162,7 +187,18 @@ class Culprits:
                 found.setdefault(id(child), []).append(parent)
                 if depth > 1 and id(child) not in young and not reaches_everything(child):
                     pending.append((child, depth - 1))
-        return found
+        return found, named, met
+
+
+def _add_older(targets: list[object], wanted: Collection[int], above: dict[int, list[Any]]) -> bool:
+    """Add the objects with these ids to the targets, and tell whether they were all met."""
+    for identity in wanted:
+        parents = above.get(identity)
+        if not parents:
+            return False
+        values = get_referents(parents[0])
+        targets.append(next(value for value in values if id(value) == identity))
+    return True
 
 
 def _accounted_for(
@@ -170,12 +206,14 @@ def _accounted_for(
     targets: Sequence[object],
     older: dict[int, list[Any]],
     young: Collection[int],
+    searched: Collection[int],
     frameworks: Sequence[ReferenceFinder],
 ) -> bool:
-    """Tell whether every reference to the young objects of the graph comes from the graph or a known root.
+    """Tell whether every reference to the objects of the graph comes from the graph or a known root.
 
     A module's dict accounts for its known names alone. A young container below a known root was bound in the test, or
-    was empty before (empty dicts are not tracked).
+    was empty before (empty dicts are not tracked). Not asked of the old containers below a known root (`searched`): their
+    other referrers were searched when it became known. Nor of a root that is no global, such as a class.
     """
     objects = search.objects
     ours = Counter(map(id, chain(targets, chain.from_iterable(older.values()))))
@@ -189,8 +227,8 @@ def _accounted_for(
         if identity not in above:
             explained.update(filter(objects.__contains__, map(id, get_referents(value))))
     for identity in list(objects):
-        if identity in above and identity not in young:
-            continue  # old: its other referrers were searched when it became known
+        if identity in above and identity not in young and (identity in searched or identity in search.leaves):
+            continue
         value = objects[identity]
         references = getrefcount(value) - _OWN_REFERENCES - ours[identity] - explained[identity]
         if references > (_OWNED_BY_NATIVE_CODE if identity in natives and owned(value, identity in arrays) else 0):

@@ -268,6 +268,11 @@ class Search:
         return self._graph.expanded
 
     @property
+    def leaves(self) -> Collection[int]:
+        """Return the ids of the objects that are roots themselves, whose referrers need no search."""
+        return self._graph.leaves
+
+    @property
     def linked(self) -> set[int]:
         """Return the ids of the objects at both ends of the references in C++."""
         return {identity for pair in self._native.links for identity in pair}

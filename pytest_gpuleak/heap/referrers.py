@@ -8,13 +8,13 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Final
 
 from pytest_gpuleak.heap.collector import PausedCollector, get_objects, get_referrers
+from pytest_gpuleak.heap.long_work import WORK
 from pytest_gpuleak.heap.safe_access import (
     class_module,
-    class_name,
     is_subclass,
     loaded_module,
     module_dict,
-    subclasses,
+    subclasses_named,
 )
 
 if TYPE_CHECKING:
@@ -60,7 +60,10 @@ class Deadline:
 
     def passed(self) -> bool:
         """Tell whether the time is up."""
-        return thread_time() >= self._cpu_end or perf_counter() >= self._end
+        now = perf_counter()
+        if now >= WORK.due:
+            WORK.note(now)
+        return now >= self._end or thread_time() >= self._cpu_end
 
     def left(self) -> float:
         """Return the seconds left, at least 0."""
@@ -86,10 +89,7 @@ def untouchable_modules() -> frozenset[int]:
     searched on the heap if the class is missed.
     """
     loaded = loaded_module(_UNTOUCHABLE)
-    made = 0
-    for kind in subclasses(object):
-        if class_name(kind) == "Future" and class_module(kind) == _UNTOUCHABLE:
-            made += 1
+    made = sum(class_module(kind) == _UNTOUCHABLE for kind in subclasses_named(object, "Future"))
     if made <= (module_dict(loaded) is not None):
         return frozenset((id(loaded),))
     found = {id(loaded)}

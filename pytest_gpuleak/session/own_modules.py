@@ -19,10 +19,14 @@ class OwnModules:
 
     def __init__(self) -> None:
         self._known: dict[str, ModuleType] = {}
+        self._last: str | None = None
 
     def keep(self) -> None:
         """Note loaded modules, and put back known modules that are missing."""
-        for name, module in list(sys.modules.items()):
-            if type(name) is str and name.startswith(_PREFIX) and module is not None:
-                self._known.setdefault(name, module)
+        last = next(reversed(sys.modules), None)
+        if last is not self._last:  # an import puts its module last
+            for name, module in list(sys.modules.items()):
+                if type(name) is str and name.startswith(_PREFIX) and module is not None:
+                    self._known.setdefault(name, module)
         sys.modules.update(self._known)
+        self._last = next(reversed(sys.modules), None)

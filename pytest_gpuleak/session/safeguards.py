@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import TYPE_CHECKING, TypeVar
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
     from types import CodeType
 
     from pytest_gpuleak.engine.stages import Guard, Stage
@@ -29,6 +30,16 @@ class RunSafeguards:
         from pytest_gpuleak.session.rerun.hanging import run_bounded  # a run without suspects does not load it
 
         return run_bounded(self._attempts, call, what, advice)
+
+    @contextlib.contextmanager
+    def searching(self, nodeid: str) -> Iterator[None]:
+        """Tell of a search that takes long, on a terminal."""
+        from pytest_gpuleak.heap.long_work import telling
+        from pytest_gpuleak.session.rerun.notice import notice
+
+        text = f"searching for what holds the memory of {nodeid}"
+        with notice(self._attempts.config, text) as shown, telling(None if shown is None else shown.show):
+            yield
 
     def tell(self, line: str) -> None:
         """Add a line to the end of the run, once."""

@@ -24,6 +24,9 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.interpreter, pytest.mark.slow]
 
 
+FILE = "/project/culprit_app.py"
+
+
 class Store:
     """An object with attributes, held by a global."""
 
@@ -77,6 +80,7 @@ tests = st.lists(st.lists(leak, min_size=1, max_size=3), min_size=2, max_size=5)
 
 def new_module() -> Any:
     module: Any = types.ModuleType("culprit_app")
+    module.__file__ = FILE
     config = type("Config", (), {"seen": [], "__module__": "culprit_app"})
     vars(module).update(HISTORY=[], OTHER=[], CACHE={}, RECENT=collections.deque(maxlen=4), STORE=Store())
     vars(module).update(NESTED={"a": {"b": []}}, SAME=None, LAST=None, Config=config)
@@ -129,6 +133,92 @@ def test_known_culprits_say_what_a_search_of_the_whole_heap_says(sequence: list[
         detector.stop()
         del sys.modules["culprit_app"]
         vars(app).clear()
+
+
+@pytest.mark.slow
+@settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(tests)
+def test_the_users_globals_say_what_a_search_of_the_whole_heap_says(
+    sequence: list[list[tuple[str, list[str]]]],
+) -> None:
+    app = sys.modules["culprit_app"] = new_module()
+    detector = EpochDetector([StandInArrays()])
+    detector.start()
+    try:
+        for leaks in sequence:
+            detector.open()
+            run_test(app, leaks)
+            judge(detector, Culprits(FILE.__eq__))
+            detector.close()
+    finally:
+        detector.stop()
+        del sys.modules["culprit_app"]
+        vars(app).clear()
+
+
+def recognise_by_globals(*changes: Callable[[Any], object]) -> list[Explanation] | None:
+    """What the user's globals say of an array that each change leaves in an epoch of its own, without a culprit known."""
+    app = sys.modules["culprit_app"] = new_module()
+    detector = EpochDetector([StandInArrays()])
+    detector.start()
+    try:
+        met: list[int] = []
+        for change in changes:
+            detector.open()
+            change(app)
+            arrays = detector.look()
+            met += map(id, arrays)
+            known = Culprits(FILE.__eq__).recognise(
+                arrays, {id(arrays)}, older=[one for one in met if one not in map(id, arrays)]
+            )
+            arrays.clear()
+            detector.close()
+    finally:
+        detector.stop()
+        del sys.modules["culprit_app"]
+        vars(app).clear()
+    return known
+
+
+def test_a_global_that_never_leaked_before_is_recognised() -> None:
+    found = recognise_by_globals(lambda app: app.HISTORY.append({"loss": Buffer()}))
+    assert found is not None
+    assert list(texts(found)) == [("module", "culprit_app.HISTORY", "culprit_app.HISTORY[0]['loss']", ())]
+
+
+def test_what_an_earlier_run_left_is_found_below_the_global() -> None:
+    found = recognise_by_globals(
+        lambda app: app.NESTED["a"]["b"].append(Buffer()), lambda app: app.NESTED["a"]["b"].append((Buffer(), 1))
+    )
+    assert found is not None
+    assert sorted(one.holder.text for one in found) == [
+        "culprit_app.NESTED['a']['b'][0]", "culprit_app.NESTED['a']['b'][1][0]"
+    ]  # fmt: skip
+
+
+ELSEWHERE: list[Any] = []
+
+
+def test_a_list_that_another_holds_too_is_not_taken_for_explained() -> None:
+    """The second holder, of an old list and not of the array, is known to a search of the whole heap alone."""
+
+    def alias(app: Any) -> None:
+        ELSEWHERE.append(app.HISTORY)
+
+    try:
+        assert recognise_by_globals(alias, lambda app: app.HISTORY.append(Buffer())) is None
+    finally:
+        ELSEWHERE.clear()
+
+
+def test_what_earlier_runs_left_and_nothing_found_holds_is_not_explained() -> None:
+    def elsewhere(_app: Any) -> None:
+        ELSEWHERE.append(Buffer())
+
+    try:
+        assert recognise_by_globals(elsewhere, lambda app: app.HISTORY.append(Buffer())) is None
+    finally:
+        ELSEWHERE.clear()
 
 
 def test_what_is_known_is_recognised() -> None:

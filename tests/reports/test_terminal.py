@@ -393,6 +393,8 @@ class TestSection:
 def test_every_kind_and_holder_has_words() -> None:
     assert set(wording.KIND_WORDS) == set(get_args(FindingKind))
     assert set(wording.HOLDER_WORDS) == set(get_args(HolderKind))
+
+
 class TestCodes:
     def test_codes_of_what_failed_by_their_bytes(self, make: Any) -> None:
         report = make.report(
@@ -409,5 +411,3 @@ class TestCodes:
         findings = [make.finding(code=f"GL{number}", bytes=number) for number in range(900, 1000)]
         (line,) = render_codes(make.report(make.test("t.py::test_one", *findings)))
         assert line.endswith("explain GL999 GL998 GL997 GL996 GL995 GL994")
-
-

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import jax
 import pytest
+
 from jaxnet.model import Params, create
 
 

@@ -4,6 +4,7 @@ import functools
 
 import jax
 import numpy as np
+
 from jaxnet.loop import step, train
 from jaxnet.model import Params, predict
 

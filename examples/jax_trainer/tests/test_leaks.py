@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import jax
 import jax.numpy as jnp
+
 from jaxnet.loop import train_and_record
 from jaxnet.model import Params, Scaler, predict, pretrained
 

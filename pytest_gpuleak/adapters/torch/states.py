@@ -6,11 +6,11 @@ import contextlib
 import sys
 import types
 from itertools import compress, repeat
-from operator import is_
+from operator import is_, is_not
 from typing import TYPE_CHECKING, Any
 
 from pytest_gpuleak.adapters.torch.lookup import loaded_torch, torch_class, torch_module
-from pytest_gpuleak.model.source_files import is_installed
+from pytest_gpuleak.model.source_files import PACKAGE, is_installed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -23,11 +23,6 @@ _SETTINGS = (
     ("get_num_threads", "set_num_threads"),
 )
 """The functions that read and write each process setting."""
-
-_READ: dict[int, tuple[int, tuple[str, ...]]] = {}
-"""By the namespace of a library's module: its size when it was read, and the names of the generators in it."""
-
-_NEVER: tuple[int, tuple[str, ...]] = -1, ()
 
 
 def keep_states() -> list[Restore]:
@@ -70,22 +65,31 @@ def _generators() -> Iterator[Any]:
                 yield from cuda.default_generators
 
 
+_READ: dict[tuple[int, int], tuple[str, ...]] = {}
+"""By the id and size of a library's namespace, the names of the generators in it."""
+
+_NO_NAMES: tuple[str, ...] = ()
+
+
 def _module_globals(kind: type) -> list[object]:
     """Return the objects of this type among the globals of modules.
 
     A library's module is read again only when it has gained or lost a name: 100,000 globals in all take 10 ms a re-run.
+    The modules themselves are thousands, so those that are known and without a generator are sorted out in C.
     """
     found: dict[int, object] = {}
-    for module in list(sys.modules.values()):
-        if type(module) is not types.ModuleType:
-            continue
-        namespace = vars(module)
-        size, names = _READ.get(id(namespace), _NEVER)
-        if size != len(namespace):
+    modules = list(sys.modules.values())
+    plain = compress(modules, map(is_, map(type, modules), repeat(types.ModuleType)))
+    namespaces = list(map(vars, plain))
+    places = list(zip(map(id, namespaces), map(len, namespaces), strict=True))
+    worth_reading = map(is_not, map(_READ.get, places), repeat(_NO_NAMES))  # there is one empty tuple
+    for namespace, place in compress(zip(namespaces, places, strict=True), worth_reading):
+        names = _READ.get(place)
+        if names is None:
             values = list(namespace.values())
             names = tuple(compress(list(namespace), map(is_, map(type, values), repeat(kind))))
             if _is_of_library(namespace):
-                _READ[id(namespace)] = len(namespace), names
+                _READ[place] = names
         for name in names:
             value = namespace.get(name)
             if type(value) is kind:
@@ -95,4 +99,4 @@ def _module_globals(kind: type) -> list[object]:
 
 def _is_of_library(namespace: dict[str, Any]) -> bool:
     file = namespace.get("__file__")
-    return type(file) is not str or is_installed(file)
+    return type(file) is not str or is_installed(file) or file.startswith(PACKAGE)

@@ -6,7 +6,7 @@ from collections import Counter, defaultdict
 from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
-from pytest_gpuleak.adapters.arrays import array_types, framework_of, select_arrays
+from pytest_gpuleak.adapters.arrays import array_types, select_arrays
 from pytest_gpuleak.adapters.bulk import (
     hold_arrays,
     lines_of_arrays,
@@ -16,7 +16,8 @@ from pytest_gpuleak.adapters.bulk import (
     storages_of,
 )
 from pytest_gpuleak.adapters.storages import SharedStorages, is_storage
-from pytest_gpuleak.engine.confirm.survivors import Leftover, Recognised, Survivors
+from pytest_gpuleak.engine.confirm.recognition import Recognition
+from pytest_gpuleak.engine.confirm.survivors import Leftover, Survivors
 from pytest_gpuleak.engine.settle.steps import Settling, has_weak_references, steps_that_can_release
 from pytest_gpuleak.engine.stages import EXPLAIN, GRAPHS, READ, RECOGNISE
 from pytest_gpuleak.heap.collector import collect, get_objects
@@ -72,14 +73,13 @@ class ArrayEvidence:
         self._detector = detector
         self._frameworks = arrays
         self._culprits = culprits
-        self._recognised: dict[int, Recognised] = {}
+        self._recognition = Recognition(detector, arrays, frameworks, culprits, self._note_graphs_of_recognised)
         self._left: dict[int, Leftover] = {}  # by id: a later array at the same address replaces a dead one
         self._cycles: tuple[ArrayReading, ...] = ()
         self._survivors = Survivors()
         self._graphs: dict[Root, Autograd] = {}
         self._alive: list[frozenset[int]] = []
         self._handles: dict[int, StorageHandle] = {}
-        self._met_in_search: set[int] = set()  # ids of arrays that got their Python object from a search
         self._standing: set[int] = set()  # ids of the arrays that were alive when the last run began
         self._first: frozenset[int] = frozenset()
         self._added: tuple[dict[str, int], int] | None = None
@@ -96,6 +96,7 @@ class ArrayEvidence:
         *,
         threaded: bool = False,
         decide: Callable[[Sequence[object]], bool] | None = None,
+        recognise: Callable[[], bool] = lambda: True,
     ) -> bool:
         """Settle what a run left, note what stays, and tell whether anything does.
 
@@ -107,6 +108,7 @@ class ArrayEvidence:
                 let go are left out.
             threaded: whether another thread ran when the arrays were searched for.
             decide: tells whether what stays after the cheap steps is no suspect.
+            recognise: tells whether holders are of use.
         """
         readings = read_united(arrays, self._frameworks)
         shared = SharedStorages(arrays, self._natives.storages)
@@ -124,9 +126,9 @@ class ArrayEvidence:
         handles |= hold_arrays(settled.found(), self._frameworks)
         settled.alive &= handles.keys()
         recognised = False
-        self._met_in_search.clear()
+        self._recognition.met.clear()
         with self._guard(RECOGNISE):
-            recognised = self._recognise(settled.alive)
+            recognised = bool(settled.alive) and recognise() and self._recognition.recognise(settled.alive)
         if settled.alive and not recognised:
             with self._guard(READ):
                 settled.leave_out(parts_of_arrays(settled.found(), self._frameworks))
@@ -164,7 +166,7 @@ class ArrayEvidence:
 
     def met_in_search(self) -> list[object]:
         """Return the arrays that had no Python object before the last run's search for holders read them."""
-        return self._detector.find(self._met_in_search) if self._met_in_search else []
+        return self._detector.find(self._recognition.met) if self._recognition.met else []
 
     @property
     def left_arrays(self) -> bool:
@@ -215,8 +217,8 @@ class ArrayEvidence:
         self._evidence = None
         looks = len(self._alive)
         with self._guard(EXPLAIN) as stage:
-            if self._left.keys() <= self._recognised.keys():
-                if self._one_place_holds_two_runs():
+            if self._recognition.covers(self._left):
+                if self._recognition.one_place_holds_two_runs(self._left):
                     with self._detector.whole_heap():
                         collect(2)
                 self._look_at_recognised(origins or {})
@@ -231,10 +233,18 @@ class ArrayEvidence:
         self._evidence = None
         self._look_at_handles(NOT_SEARCHED, origins or {})
 
+    def recognise_late(self) -> None:
+        """Recognise what all runs left, once a brief look has told that holders are of use."""
+        living = self._living()
+        if living and not self._recognition.covers(living):
+            with self._guard(RECOGNISE):
+                young = {identity for identity in living if self._left[identity].run == self._runs - 1}
+                self._recognition.recognise(young, living - young)
+
     def settle(self, settle_steps: Iterable[SettleStep], threads: frozenset[int]) -> bool:
         """Take steps that `add_run` was not given, forget what they free and the last run's look; tell if any stays."""
         del self._alive[max(self._runs - 2, 0) :]
-        if self._left.keys() <= self._recognised.keys():
+        if self._recognition.covers(self._left):
             settle_steps = steps_that_can_release(settle_steps, threads)
         for step in settle_steps:
             living = self._living()
@@ -256,7 +266,7 @@ class ArrayEvidence:
     def forget_reruns(self) -> None:
         """Forget all re-runs, because a re-run could not be recorded to its end."""
         self._left = {identity: left for identity, left in self._left.items() if left.run == 0}
-        self._recognised = {identity: one for identity, one in self._recognised.items() if identity in self._left}
+        self._recognition.keep_only(self._left)
         self._runs = min(self._runs, 1)
         self._added = self._evidence = None
         self._alive.clear()
@@ -283,49 +293,15 @@ class ArrayEvidence:
         self._left.update(left)
         self._handles.update({identity: handles[identity] for identity in left})
 
-    def _recognise(self, alive: set[int]) -> bool:
-        """Tell whether known culprits alone hold all that is alive."""
-        if self._culprits is None or not alive or not self._detector.sees_only_young:
-            return False
-        young = self._detector.look()
-        before = set(map(id, young))
-        arrays = [array for array in young if id(array) in alive]
-        young.clear()
-        found = self._recognised_of(arrays) if len(arrays) == len(alive) else None
-        # What the counters show of these is still to be explained: no look at the run has seen them.
-        self._met_in_search = {id(array) for array in self._detector.look()} - before
-        if found is None:
-            return False
-        handles = hold_arrays(arrays, self._frameworks)
-        for array, explanation in zip(arrays, found, strict=True):
-            users = framework_of(array, self._frameworks).storage_users(array)
-            self._recognised[id(array)] = Recognised(explanation, handles[id(array)], users)
+    def _note_graphs_of_recognised(self, arrays: Sequence[object], found: Sequence[Explanation]) -> None:
         if not self._graphs:
             with self._guard(GRAPHS):
                 readings = read_arrays(arrays, self._frameworks)
                 self._note_graphs(arrays, found, [readings.get(id(array)) for array in arrays])
-        return True
-
-    def _recognised_of(self, arrays: Sequence[object]) -> list[Explanation] | None:
-        assert self._culprits is not None
-        return self._culprits().recognise(arrays, {id(arrays)}, self._natives.reference_finders())
-
-    def _one_place_holds_two_runs(self) -> bool:
-        """Tell whether arrays of two runs are alive that were found at the same place, such as one attribute.
-
-        The place was then given a new value, and the old value may wait in a cycle, because known holders are
-        recognised without a collection of the whole heap: an exception kept with its frame would seem to grow.
-        """
-        runs: dict[str, int] = {}
-        for identity, left in self._left.items():
-            recognised = self._recognised[identity]
-            if recognised.handle.alive() and runs.setdefault(recognised.explanation.holder.text, left.run) != left.run:
-                return True
-        return False
 
     def _look_at_recognised(self, origins: OriginLog) -> None:
         """Like `_look`, but ask the weak handles instead of walking the heap."""
-        found = [(left, self._recognised[identity]) for identity, left in self._left.items()]
+        found = [(left, self._recognition.found[identity]) for identity, left in self._left.items()]
         alive = [(left, recognised) for left, recognised in found if recognised.handle.alive()]
         ours = Counter(left.reading.storage for left, _ in alive)
         shared: set[int] = set()

@@ -11,7 +11,7 @@ from pytest_gpuleak.model.evidence import Survivor
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from pytest_gpuleak.adapters.protocol import OriginLog, StorageHandle
+    from pytest_gpuleak.adapters.protocol import OriginLog
     from pytest_gpuleak.explain.explanation import Explanation
     from pytest_gpuleak.model.findings import Holder, HolderKind, Origin
     from pytest_gpuleak.model.readings import ArrayReading
@@ -28,17 +28,6 @@ class Leftover(NamedTuple):
 
     run: int
     reading: ArrayReading
-
-
-class Recognised(NamedTuple):
-    """An array that only known culprits hold.
-
-    `handle` tells whether it is alive, `users` how many arrays share its storage (None: unknown).
-    """
-
-    explanation: Explanation
-    handle: StorageHandle
-    users: int | None
 
 
 class Survivors:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pytest_gpuleak.adapters.registry import own_cache_packages
 from pytest_gpuleak.explain.roots.interpreter import HandedOut, registry_root
+from pytest_gpuleak.explain.roots.module_names import module_names
 from pytest_gpuleak.explain.roots.root import CACHED, EDITABLE, EXCEPTION, LAST_ERROR, RANKS, RUNNING, Root
 from pytest_gpuleak.heap import safe_access
 from pytest_gpuleak.heap.frames import (
@@ -60,14 +61,7 @@ class Roots:
 
     def __init__(self, ignore: set[int]) -> None:
         self.ignored = ignore
-        self._modules: dict[int, str] = {}
-        self._plugin: set[int] = set()
-        for name, namespace in safe_access.loaded_modules().items():
-            own_name = safe_access.plain_text(namespace.get("__name__"))
-            if safe_access.is_within(name, PACKAGE) or safe_access.is_within(own_name, PACKAGE):
-                self._plugin.add(id(namespace))
-            elif id(namespace) not in self._modules or name == own_name:
-                self._modules[id(namespace)] = name
+        self._modules, self._plugin = module_names()
         self._stand_ins = _stand_ins()
         self._bookkeeping: set[int] = set()
         for module, name in _BOOKKEEPING:
@@ -255,7 +249,9 @@ def _stand_ins() -> dict[int, str]:
     found: dict[int, str] = {}
     modules: dict[Any, Any] = sys.modules
     for name, module in list(dict.items(modules)):
-        if type(name) is str and module is not None and safe_access.module_dict(module) is None:
+        if type(module) is types.ModuleType or module is None or type(name) is not str:
+            continue
+        if safe_access.module_dict(module) is None:
             found.setdefault(id(module), name)
     return found
 

@@ -19,6 +19,7 @@ from _pytest.outcomes import Failed, OutcomeException
 from pytest_gpuleak.engine.subject import RerunResult
 from pytest_gpuleak.session.pytest_internals import stop_timer
 from pytest_gpuleak.session.rerun.hanging import Hang, rearm_faulthandler
+from pytest_gpuleak.session.rerun.notice import notice
 from pytest_gpuleak.session.rerun.unseen.unseen import NotHiddenError, unseen
 from pytest_gpuleak.session.rerun.watchdog import CannotWatchError, watch
 
@@ -85,20 +86,26 @@ def run_again(item: pytest.Item, nextitem: pytest.Item | None, limit_s: float, t
         KeyboardInterrupt: the user's own.
     """
     try:
-        return _run_unseen(item, nextitem, limit_s, tracing, hang)
+        with notice(item.config, f"running {item.nodeid} again to tell whether it leaks") as shown:
+            return _run_unseen(item, nextitem, limit_s, tracing, hang, None if shown is None else shown.show)
     except NotHiddenError as error:
         return RerunResult(passed=False, why=str(error))
 
 
 def _run_unseen(
-    item: pytest.Item, nextitem: pytest.Item | None, limit_s: float, tracing: Any, hang: Hang
+    item: pytest.Item,
+    nextitem: pytest.Item | None,
+    limit_s: float,
+    tracing: Any,
+    hang: Hang,
+    tell: Callable[[float], object] | None,
 ) -> RerunResult:
     # pytest-timeout's timer covers the whole protocol: a re-run would use it up, and its thread method ends the
     # process. Cancel it by its own hook, since the test itself has ended in time.
     stop_timer(item)
 
     def timed(call: Callable[[], object], error: type[BaseException]) -> bool:
-        return watch(call, limit_s, error, hang.tell, hang.text, lambda: rearm_faulthandler(item.config))
+        return watch(call, limit_s, error, hang.tell, hang.text, lambda: rearm_faulthandler(item.config), tell)
 
     def timed_or_not(call: Callable[[], object]) -> bool:
         try:

@@ -32,6 +32,7 @@ import _pytest
 import pluggy
 
 from pytest_gpuleak.heap.async_exceptions import raise_in, take_back
+from pytest_gpuleak.heap.long_work import LONG_WORK_S, TELL_EVERY_S
 from pytest_gpuleak.model.source_files import PACKAGE
 from pytest_gpuleak.model.text import clean_text
 from pytest_gpuleak.session.rerun.unseen.output import open_stderr
@@ -69,6 +70,7 @@ def watch(
     on_hang: Callable[[FrameType | None, int], object],
     text: str,
     rearm: Callable[[], object] = int,
+    tell: Callable[[float], object] | None = None,
 ) -> bool:
     """Call a function, for a limited time.
 
@@ -79,6 +81,7 @@ def watch(
         on_hang: called where that does not help, in a thread of the watchdog, with the innermost frame of the function
             and a descriptor of the process's stderr. When it returns, the process ends with status 1.
         text: the line to write where not even that is possible.
+        tell: called with the seconds so far where it takes long, in a thread of the watchdog.
         rearm: called at the end, since the process's single timer of `faulthandler` may have been set before.
 
     Returns:
@@ -87,7 +90,7 @@ def watch(
     Raises:
         CannotWatchError: the function has not been called.
     """
-    watchdog = _Watchdog(call, limit_s, error, on_hang, text)
+    watchdog = _Watchdog(call, limit_s, error, on_hang, text, tell)
     try:
         try:
             watchdog.run()
@@ -110,7 +113,9 @@ class _Watchdog:
         error: type[BaseException],
         on_hang: Callable[[FrameType | None, int], object],
         text: str,
+        tell: Callable[[float], object] | None,
     ) -> None:
+        self._tell = tell
         self._call = call
         self._limit_s = limit_s
         self._error = error
@@ -179,7 +184,7 @@ class _Watchdog:
             if self._status is not None and os.path.samestat(os.fstat(self._stderr), self._status):
                 os.close(self._stderr)
         # The handler refers to this object: the cycle would keep the function alive until the next collection.
-        self._handler, self._call, self._on_hang = None, _nothing, _nothing
+        self._handler, self._call, self._on_hang, self._tell = None, _nothing, _nothing, None
 
     def _await_thread(self) -> None:
         """Wait for the end of the watchdog's thread, since the settling counts the running threads."""
@@ -218,7 +223,7 @@ class _Watchdog:
     def _watch(self) -> None:
         """Wait for the end of the call, in a thread of its own. Reads no clock: a test may have replaced it."""
         try:
-            if self._done.acquire(timeout=self._limit_s):
+            if self._ends_in_time():
                 return
             self.stopped = True
             left, step = self._grace_s(), max(STEP_S, self._limit_s / 4)
@@ -233,6 +238,19 @@ class _Watchdog:
         finally:
             self._over = True
             self._gone.release()
+
+    def _ends_in_time(self) -> bool:
+        """Wait for the end of the call until its limit, and tell of it once a second if it takes long."""
+        if self._tell is None:
+            return self._done.acquire(timeout=self._limit_s)
+        waited, wait = 0.0, LONG_WORK_S
+        while waited < self._limit_s:
+            wait = min(wait, self._limit_s - waited)
+            if self._done.acquire(timeout=wait):
+                return True
+            waited, wait = waited + wait, TELL_EVERY_S
+            self._tell(waited)
+        return False
 
     def _interrupt(self) -> None:
         self._tries += 1

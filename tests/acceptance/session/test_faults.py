@@ -45,7 +45,7 @@ FAULTS = {
         "the walk over autograd graphs",
     ),
     "the known culprits": (
-        "engine.confirm.array_evidence.ArrayEvidence._recognise",
+        "engine.confirm.recognition.Recognition.recognise",
         "growing",
         "the look at known culprits",
     ),

@@ -1,0 +1,99 @@
+"""Recognise what known holders, or the user's globals, alone hold: no search of the heap and no collection is needed."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING
+
+from pytest_gpuleak.adapters.arrays import framework_of
+from pytest_gpuleak.adapters.bulk import hold_arrays
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Mapping, Sequence
+
+    from pytest_gpuleak.adapters.frameworks import Frameworks
+    from pytest_gpuleak.adapters.protocol import ArrayFramework, StorageHandle
+    from pytest_gpuleak.engine.confirm.survivors import Leftover
+    from pytest_gpuleak.engine.detect.detector import Detector
+    from pytest_gpuleak.explain.explanation import Explanation
+    from pytest_gpuleak.explain.known_culprits import Culprits
+
+
+@dataclasses.dataclass(frozen=True)
+class Recognised:
+    """An array that only known holders hold.
+
+    `handle` tells whether it is alive, `users` how many arrays share its storage (None: unknown).
+    """
+
+    explanation: Explanation
+    handle: StorageHandle
+    users: int | None
+
+
+class Recognition:
+    """The arrays of one suspect that are recognised. Holds ids, plain data and weak handles, no array.
+
+    `culprits` gives what held leaked arrays before; None to recognise nothing. `note` is called with the arrays and their
+    explanations, of which it must not keep the arrays.
+    """
+
+    def __init__(
+        self,
+        detector: Detector,
+        frameworks: Sequence[ArrayFramework],
+        natives: Frameworks,
+        culprits: Callable[[], Culprits] | None,
+        note: Callable[[Sequence[object], Sequence[Explanation]], None],
+    ) -> None:
+        self._detector = detector
+        self._frameworks = frameworks
+        self._natives = natives
+        self._culprits = culprits
+        self._note = note
+        self.found: dict[int, Recognised] = {}
+        self.met: set[int] = set()
+        """Ids of arrays that got their Python object when the last search read them."""
+
+    def covers(self, left: Collection[int]) -> bool:
+        """Tell whether all these arrays are recognised."""
+        return all(identity in self.found for identity in left)
+
+    def keep_only(self, left: Collection[int]) -> None:
+        """Forget the others."""
+        self.found = {identity: one for identity, one in self.found.items() if identity in left}
+
+    def recognise(self, alive: set[int], older: Collection[int] = ()) -> bool:
+        """Tell whether known culprits or the user's globals alone hold all that is alive, and what earlier runs left."""
+        if self._culprits is None or not alive or not self._detector.sees_only_young:
+            return False
+        young = self._detector.look()
+        before = set(map(id, young))
+        arrays = [array for array in young if id(array) in alive]
+        young.clear()
+        found = None
+        if len(arrays) == len(alive):
+            found = self._culprits().recognise(arrays, {id(arrays)}, self._natives.reference_finders(), older)
+        # What the counters show of these is still to be explained: no look at the run has seen them.
+        self.met |= {id(array) for array in self._detector.look()} - before
+        if found is None:
+            return False
+        handles = hold_arrays(arrays, self._frameworks)
+        for array, explanation in zip(arrays, found, strict=True):
+            users = framework_of(array, self._frameworks).storage_users(array)
+            self.found[id(array)] = Recognised(explanation, handles[id(array)], users)
+        self._note(arrays, found)
+        return True
+
+    def one_place_holds_two_runs(self, left: Mapping[int, Leftover]) -> bool:
+        """Tell whether arrays of two runs are alive that were found at the same place, such as one attribute.
+
+        The place was then given a new value, and the old value may wait in a cycle, because known holders are
+        recognised without a collection of the whole heap: an exception kept with its frame would seem to grow.
+        """
+        runs: dict[str, int] = {}
+        for identity, one in left.items():
+            recognised = self.found[identity]
+            if recognised.handle.alive() and runs.setdefault(recognised.explanation.holder.text, one.run) != one.run:
+                return True
+        return False

@@ -1,0 +1,139 @@
+"""One array among ten times as many other things: the search costs at most ten times as much, with some overhead."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Any
+
+import pluggy
+import pytest
+
+from pytest_gpuleak.engine.detect.epochs import EpochDetector
+from pytest_gpuleak.explain.explain import explain
+from pytest_gpuleak.explain.known_culprits import Culprits
+from tests.support.calls import count_calls
+from tests.support.standin import Buffer, StandInArrays
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+pytestmark = [pytest.mark.interpreter, pytest.mark.slow]
+
+FEW, MANY = 300, 3_000
+"""From 256 on the heap is walked in Python, where each step is a call (`referrers.SCAN_FROM`)."""
+
+
+class Node:
+    """An object with attributes."""
+
+    def __init__(self, **values: object) -> None:
+        vars(self).update(values)
+
+
+def beside_many_entries(app: Any, target: object, size: int) -> None:
+    app.HELD = {**{index: [index] for index in range(size)}, "last": target}
+
+
+def beside_an_untracked_dict_that_many_hold(app: Any, target: object, size: int) -> None:
+    entries = {f"k{index}": False for index in range(size)}
+    app.HELD = [*([entries, index] for index in range(size)), target]
+
+
+def deep_down(app: Any, target: object, size: int) -> None:
+    for _ in range(size // 4):  # `MAX_EDGES` of a path are written
+        target = [target]
+    app.HELD = target
+
+
+def in_many_containers(app: Any, target: object, size: int) -> None:
+    app.HELD = [[target] for _ in range(size)]
+
+
+def in_a_ring_of_many(app: Any, target: object, size: int) -> None:
+    nodes = [Node(value=target) for _ in range(size)]
+    for before, after in zip(nodes, [*nodes[1:], nodes[0]], strict=True):
+        vars(before)["next"], vars(after)["previous"] = after, before
+    app.HELD = nodes[0]
+
+
+def in_many_globals(app: Any, target: object, size: int) -> None:
+    for index in range(size):
+        setattr(app, f"HELD{index}", target)
+
+
+def in_many_classes(app: Any, target: object, size: int) -> None:
+    app.HELD = [type(f"Kind{index}", (), {"held": target}) for index in range(size)]
+
+
+def on_a_plugin(app: Any, target: object, size: int) -> None:
+    manager = pluggy.PluginManager("leaky")
+    for index in range(size // 10):
+        manager.register(Node(manager=manager), f"plugin{index}")
+    manager.register(Node(manager=manager, kept=target))
+    app.HELD = manager
+
+
+def on_an_object_of_many_items(app: Any, target: object, size: int) -> None:
+    """As pytest keeps the items of a parametrized class: each with its parents, and all with the session."""
+    session = Node(items=[])
+    parent = Node(parent=session, keywords={})
+    augmentation = Node(last=target)
+    for index in range(size):
+        item = Node(parent=parent, session=session, callspec={"params": {"augmentation": augmentation}, "index": index})
+        vars(session)["items"].append(item)
+    app.HELD = session
+
+
+SHAPES = [
+    beside_many_entries, beside_an_untracked_dict_that_many_hold, deep_down, in_many_containers, in_a_ring_of_many,
+    in_many_globals, in_many_classes, on_a_plugin, on_an_object_of_many_items,
+]  # fmt: skip
+
+
+def calls_to_explain(app: Any, shape: Callable[[Any, object, int], None], size: int) -> int:
+    target = Buffer()
+    shape(app, target, size)
+    box = [target]
+    frame = {id(sys._getframe())}
+    calls = count_calls(lambda: explain(box, ignore=frame, budget_s=60))
+    for name in [name for name in vars(app) if name.startswith("HELD")]:
+        delattr(app, name)
+    return calls
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=lambda shape: shape.__name__)
+def test_ten_times_the_surroundings_cost_at_most_ten_times_as_much(
+    app: Any, shape: Callable[[Any, object, int], None]
+) -> None:
+    calls_to_explain(app, shape, FEW)  # what is looked up once
+    assert calls_to_explain(app, shape, MANY) < 12 * calls_to_explain(app, shape, FEW)
+
+
+def calls_to_recognise(app: Any, shape: Callable[[Any, object, int], None], size: int) -> int:
+    """Calls to recognise an array below a global that has not leaked before, in surroundings that are old."""
+    shape(app, [], size)
+    app.HISTORY = []
+    app.__file__ = "/project/leaky_app.py"
+    detector = EpochDetector([StandInArrays()])
+    detector.start()
+    try:
+        detector.open()
+        app.HISTORY.append(Buffer())
+        arrays = detector.look()
+        own = {id(arrays), id(sys._getframe())}
+        calls = count_calls(lambda: Culprits("/project/leaky_app.py".__eq__).recognise(arrays, own))
+        arrays.clear()
+        detector.close()
+    finally:
+        detector.stop()
+        for name in [name for name in vars(app) if name.startswith("HELD")]:
+            delattr(app, name)
+    return calls
+
+
+@pytest.mark.parametrize(
+    "shape", [beside_many_entries, in_many_globals, on_an_object_of_many_items], ids=lambda shape: shape.__name__
+)
+def test_to_recognise_costs_in_step_with_the_surroundings(app: Any, shape: Callable[[Any, object, int], None]) -> None:
+    calls_to_recognise(app, shape, FEW)
+    assert calls_to_recognise(app, shape, MANY) < 12 * calls_to_recognise(app, shape, FEW)
