@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import importlib.util
+import sys
 
 import pytest
 
 pytest_plugins = ["pytester"]
+if sys.platform in ("emscripten", "wasi"):  # scripts/test-wasm
+    pytest_plugins.append("tests.support.unthreaded")
 
 FRAMEWORKS = {"torch": "torch", "tensorflow": "TensorFlow"}
 """Frameworks by the marker of the tests that need them, which is the package's name."""

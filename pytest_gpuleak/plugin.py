@@ -13,6 +13,30 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 
+class _Unchecked:
+    """Say that nothing is checked, where the interpreter lacks what the plugin is made of; the tests run as ever."""
+
+    def __init__(self, error: Exception) -> None:
+        python = f"{sys.implementation.name} {sys.version_info[0]}.{sys.version_info[1]}"
+        why = f"{type(error).__name__}: {error}".splitlines()[0][:200]
+        self._text = f"gpu-leak: nothing is checked: {python} is not known ({why})"
+
+    def pytest_report_header(self) -> str:
+        """Say so before the tests."""
+        return self._text
+
+    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
+        """Say so after them."""
+        terminalreporter.write_line(self._text, yellow=True)
+
+
+def _is_unknown() -> bool:
+    """Tell whether the plugin was never tried on this interpreter."""
+    from pytest_gpuleak.heap.collector_rules import NEWEST
+
+    return sys.implementation.name != "cpython" or sys.version_info[:2] > NEWEST
+
+
 @contextmanager
 def _no_rewriting() -> Iterator[None]:
     """Keep pytest's rewriting of asserts away from what is imported within: it would double the time of the start."""
@@ -43,16 +67,21 @@ def pytest_addoption(parser: pytest.Parser, pluginmanager: pytest.PytestPluginMa
 def pytest_load_initial_conftests(early_config: pytest.Config) -> None:
     """Watch the collector before a conftest.py can bind its functions."""
     if is_enabled(early_config):
-        with _no_rewriting():
-            from pytest_gpuleak.session.run import watch_collector
-
-        watch_collector(early_config)
+        try:
+            with _no_rewriting():
+                from pytest_gpuleak.session.run import watch_collector
+        except Exception as error:
+            if not _is_unknown():
+                raise
+            early_config.pluginmanager.register(_Unchecked(error), "gpuleak-unchecked")
+        else:
+            watch_collector(early_config)
 
 
 def pytest_configure(config: pytest.Config) -> None:
     """Register the markers and, if switched on, the session. Raises pytest.UsageError for bad options."""
     options.register_markers(config)
-    if is_enabled(config):
+    if is_enabled(config) and not config.pluginmanager.hasplugin("gpuleak-unchecked"):
         with _no_rewriting():
             from pytest_gpuleak.session.run import begin_session
 

@@ -45,7 +45,7 @@ find_python() {
       return
     fi
   done
-  for version in 3.12 3.13 3.10; do
+  for version in 3.12 3.13 3.14 3.10; do
     find_version "$version" && return
   done
   die "found no Python from 3.10 up with the modules venv and ensurepip (on Debian: apt install python3-venv)"

@@ -14,7 +14,7 @@ from pytest_gpuleak.engine.detect.counters import CounterWatch
 from pytest_gpuleak.engine.detect.epochs import EpochDetector
 from pytest_gpuleak.engine.detect.fixture_ownership import FixtureOwnership, OwnedSetup
 from pytest_gpuleak.engine.detect.processes import Children
-from pytest_gpuleak.heap.collector import collect_young, epochs_supported, installed
+from pytest_gpuleak.heap.collector import collect_young, epochs_supported, installed, why_no_epochs
 from pytest_gpuleak.heap.threads import running_threads
 from pytest_gpuleak.model.readings import HOST, OUTSIDE, OUTSIDE_FLOOR
 
@@ -78,7 +78,7 @@ class RunTracker:
         """Name the strategy that is used where `scan` is requested, as the header states it."""
         if scan == "epoch":
             if not epochs_supported():
-                return "scan (this interpreter's collector has no epochs)"
+                return f"scan (this interpreter's collector has no epochs: {why_no_epochs()})"
             if self._nested:
                 return "scan (another run in this process has the epoch)"
         return scan

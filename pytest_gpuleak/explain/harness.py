@@ -9,7 +9,6 @@ from __future__ import annotations
 import sys
 from collections import Counter
 from inspect import CO_OPTIMIZED
-from sys import getrefcount
 from types import CellType, MethodType
 from typing import TYPE_CHECKING, Final, Literal
 
@@ -17,6 +16,7 @@ from pytest_gpuleak.explain.hints.pytest_objects import KEPT_INSTANCE
 from pytest_gpuleak.explain.unaccounted import owner_counter
 from pytest_gpuleak.heap.collector import get_referrers
 from pytest_gpuleak.heap.frames import belongs_to_plugin, local_variables
+from pytest_gpuleak.heap.reference_counts import ARGUMENT_REFERENCES, LENDS_ARGUMENTS, getrefcount
 from pytest_gpuleak.heap.referrers import Deadline, PausedCollector, get_referents
 from pytest_gpuleak.heap.safe_access import class_qualname, cut_name, instance_dict
 from pytest_gpuleak.model.findings import Holder
@@ -40,7 +40,7 @@ SEARCH_BUDGET_S: Final = 0.25
 
 _VALUES_LIE_IN_OBJECTS: Final = sys.version_info >= (3, 13)
 
-_OWN_REFERENCES: Final = 3
+_OWN_REFERENCES: Final = 2 + ARGUMENT_REFERENCES
 """References that counting adds: the mapping of objects, the variable, the argument of `getrefcount`."""
 
 
@@ -216,7 +216,7 @@ class _Frames:
     """The references of this thread's running frames, by the ids of what they refer to.
 
     Attributes:
-        references: how many local variables refer to an object.
+        references: how many local variables certainly count as a reference to an object.
         on_stack: the ids of the frames. The collector may show them as referrers too (Python 3.10).
         instances: the test's instance, its bound methods, and the dicts that it refers to, its ``__dict__`` among them.
     """
@@ -233,11 +233,14 @@ class _Frames:
             if frame.f_code.co_flags & CO_OPTIMIZED:  # else its namespace is a dict, which shows its references
                 self._read(frame)
             frame = frame.f_back
+        callers = [*(set(identities) for _, identities in self._read_frames[1:]), set[int]()]
+        for (_, identities), callers_own in zip(self._read_frames, callers, strict=True):
+            # What the caller's variable refers to may have been lent to the parameter.
+            self.references.update(i for i in identities if not (LENDS_ARGUMENTS and i in callers_own))
 
     def _read(self, frame: FrameType) -> None:
         values = [value for _, value in local_variables(frame)]
         identities = list(map(id, values))
-        self.references.update(identities)
         self._read_frames.append((frame.f_globals, identities))
         for value in values:
             self.take_instance(value)

@@ -10,7 +10,6 @@ import dataclasses
 import weakref
 from collections import Counter, deque
 from itertools import chain
-from sys import getrefcount
 from typing import TYPE_CHECKING, Any, Final
 
 from pytest_gpuleak.adapters.registry import own_reference_finders
@@ -19,6 +18,7 @@ from pytest_gpuleak.explain.unaccounted import owner_counter
 from pytest_gpuleak.explain.user_globals import UserGlobals
 from pytest_gpuleak.heap import safe_access
 from pytest_gpuleak.heap.hidden_references import RING_ROOT
+from pytest_gpuleak.heap.reference_counts import ARGUMENT_REFERENCES, getrefcount
 from pytest_gpuleak.heap.referrers import Deadline, PausedCollector, get_objects, get_referents, reaches_everything
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ MAX_WALKED: Final = 20_000
 BUDGET_S: Final = 0.25
 """Seconds after which the whole heap is searched instead."""
 
-_OWN_REFERENCES: Final = 3
+_OWN_REFERENCES: Final = 2 + ARGUMENT_REFERENCES
 """References to an object of the graph that counting adds: the graph's, a variable's and an argument's."""
 
 _OWNED_BY_NATIVE_CODE: Final = 1

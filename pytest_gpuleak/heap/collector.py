@@ -6,14 +6,21 @@ replaced for the session; the originals are bound here, at import.
 
 from __future__ import annotations
 
-import functools
 import gc
 import sys
 import types
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from gc import collect, disable, enable, freeze, get_freeze_count, get_objects, get_referrers, isenabled, unfreeze
+from gc import collect, disable, enable, get_objects, get_referrers, isenabled
 from typing import TYPE_CHECKING, Any
 
+from pytest_gpuleak.heap.collector_rules import (
+    collect_recent,
+    freeze,
+    get_freeze_count,
+    take_frozen_before,
+    unfreeze,
+    why_no_epochs,
+)
 from pytest_gpuleak.heap.lost_signals import LostSignals
 
 if TYPE_CHECKING:
@@ -42,8 +49,8 @@ if TYPE_CHECKING:
             """Record that the full collection froze everything: the freeze point has moved."""
 
 
-__all__ = ["GcView", "PausedCollector", "collect", "collect_young", "current_view", "delivered_again", "epochs_supported", "freeze", "get_freeze_count", "get_objects",
-           "get_referrers", "installed", "unfreeze", "whole_heap"]  # fmt: skip
+__all__ = ["GcView", "PausedCollector", "collect", "collect_recent", "collect_young", "current_view", "delivered_again", "epochs_supported", "freeze", "get_freeze_count", "get_objects",
+           "get_referrers", "installed", "unfreeze", "whole_heap", "why_no_epochs"]  # fmt: skip
 
 
 _installed: list[GcView] = []
@@ -111,15 +118,9 @@ def delivered_again(unraisable: Any) -> bool:
     return bool(_installed) and _installed[0].signals.handles(unraisable)
 
 
-@functools.cache
 def epochs_supported() -> bool:
-    """Tell whether the collector has the permanent generation that epochs need; else the scan is used.
-
-    Free-threaded builds have no generations; Python 3.14's incremental collector treats young objects differently.
-    """
-    if sys.implementation.name != "cpython" or sys.version_info >= (3, 14):
-        return False
-    return "free-threading" not in sys.version  # what sysconfig says of it takes 3 ms to load
+    """Tell whether the collector passes the self-test of what epochs need (`collector_rules`); else the scan is used."""
+    return not why_no_epochs()
 
 
 class GcView:
@@ -146,7 +147,7 @@ class GcView:
         """Install the callback and the replacements. Raises RuntimeError where another view is installed."""
         if installed():
             raise RuntimeError("another view of the collector is installed in this process")
-        self._frozen_before = get_freeze_count()
+        self._frozen_before = get_freeze_count() or take_frozen_before()
         for replacement in self._replacements():
             name = replacement.__name__
             original = getattr(gc, name)

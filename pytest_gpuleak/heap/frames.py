@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from pytest_gpuleak.heap.collector import get_referrers
+from pytest_gpuleak.heap.reference_counts import getrefcount
 from pytest_gpuleak.heap.safe_access import cut_name, instance_dict, is_a, is_within, loaded, loaded_class, plain_text
 
 if TYPE_CHECKING:
@@ -123,7 +124,7 @@ def local_variables(frame: types.FrameType) -> list[tuple[str, Any]]:
         view: Any = namespace
         return list(view.items()) if _is_view(view) else []
     found = list(namespace.items())
-    if frame.f_code.co_flags & inspect.CO_OPTIMIZED and sys.getrefcount(namespace) <= _SNAPSHOT_REFERENCES:
+    if frame.f_code.co_flags & inspect.CO_OPTIMIZED and getrefcount(namespace) <= _SNAPSHOT_REFERENCES:
         namespace.clear()
     return found
 

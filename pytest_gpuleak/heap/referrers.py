@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from gc import get_referents, is_tracked
-from time import perf_counter, thread_time
+import gc
+import time
+from gc import get_referents
+from time import perf_counter
 from types import ModuleType
 from typing import TYPE_CHECKING, Final
 
@@ -18,7 +20,7 @@ from pytest_gpuleak.heap.safe_access import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
 __all__ = [
     "Deadline",
@@ -40,12 +42,18 @@ _UNTOUCHABLE: Final = "_asyncio"
 WALL_FACTOR: Final = 3
 """Seconds of wall time that one second of a budget may take."""
 
+is_tracked: Final[Callable[[object], bool]] = getattr(gc, "is_tracked", lambda _: True)
+"""Tell whether the collector shows an object. Where the interpreter does not tell, each may be shown."""
+
+_cpu_time: Final[Callable[[], float]] = getattr(time, "thread_time", time.process_time)
+"""CPU seconds of this thread; of the process where the system counts no threads' time."""
+
 
 class Deadline:
     """Time limit of a search: `seconds` of CPU time, `WALL_FACTOR` times as many of wall time on a busy machine."""
 
     def __init__(self, seconds: float) -> None:
-        self._cpu_end = thread_time() + seconds
+        self._cpu_end = _cpu_time() + seconds
         self._end = perf_counter() + WALL_FACTOR * seconds
         self._work = 0
         self._over = False
@@ -63,11 +71,11 @@ class Deadline:
         now = perf_counter()
         if now >= WORK.due:
             WORK.note(now)
-        return now >= self._end or thread_time() >= self._cpu_end
+        return now >= self._end or _cpu_time() >= self._cpu_end
 
     def left(self) -> float:
         """Return the seconds left, at least 0."""
-        return max(0.0, min(self._cpu_end - thread_time(), (self._end - perf_counter()) / WALL_FACTOR))
+        return max(0.0, min(self._cpu_end - _cpu_time(), (self._end - perf_counter()) / WALL_FACTOR))
 
 
 def reaches_everything(value: object) -> bool:

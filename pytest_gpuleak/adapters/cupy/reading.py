@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import gc
 import weakref
-from sys import getrefcount
 from typing import Any, Final
 
 from pytest_gpuleak.heap import safe_access
+from pytest_gpuleak.heap.reference_counts import getrefcount
 from pytest_gpuleak.model.readings import ArrayReading
 
 _LENT: Final = "DLPackMemory"

@@ -8,7 +8,6 @@ asked, cheapest first: tensors for their base and gradient; the graphs of tensor
 
 from __future__ import annotations
 
-from sys import getrefcount
 from typing import TYPE_CHECKING, Any, Final
 
 from pytest_gpuleak.adapters.torch.autograd_access import TorchAccess
@@ -18,6 +17,7 @@ from pytest_gpuleak.adapters.torch.lookup import torch_class
 from pytest_gpuleak.adapters.torch.node_hooks import NodeHooks, is_hook_dict
 from pytest_gpuleak.heap import safe_access
 from pytest_gpuleak.heap.hidden_references import Link
+from pytest_gpuleak.heap.reference_counts import ARGUMENT_REFERENCES, LENDS_ARGUMENTS, getrefcount
 from pytest_gpuleak.heap.referrers import get_objects
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ _CHECK_EVERY: Final = 1024
 _STEPS_A_READ: Final = 32
 """Cost of reading a tensor's attributes, in steps of `Deadline.worked`."""
 
-_CENSUS_REFERENCES: Final = 3
+_CENSUS_REFERENCES: Final = 2 + ARGUMENT_REFERENCES
 """References to an object of a census: its list, the variable, the argument of `getrefcount`."""
 
 
@@ -152,8 +152,8 @@ class _Finder:
 
     def _is_held(self, node: Any) -> bool:
         """Return whether Python certainly refers to a node, beside its graph."""
-        # Two more: the caller's variable, and perhaps the graph.
-        return id(node) not in self._unheld and getrefcount(node) > _CENSUS_REFERENCES + 2
+        # More: the caller's variable, unless it lends its reference to the parameter, and perhaps the graph.
+        return id(node) not in self._unheld and getrefcount(node) > _CENSUS_REFERENCES + (not LENDS_ARGUMENTS) + 1
 
     def _note(self, parent: Any, child: Any, edge: str) -> None:
         count = self._counts.get(id(child), 0)

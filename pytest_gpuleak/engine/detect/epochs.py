@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Literal
 
 from pytest_gpuleak.adapters.arrays import array_types, find_arrays, select_arrays
 from pytest_gpuleak.engine.detect.young_arrays import KeepYoung
-from pytest_gpuleak.heap.collector import GcView, collect, get_freeze_count, get_objects, whole_heap
+from pytest_gpuleak.heap.collector import GcView, collect, collect_recent, get_freeze_count, get_objects, whole_heap
+from pytest_gpuleak.heap.collector_rules import INTERPRETERS_OWN
 
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
@@ -24,9 +25,6 @@ LONG_LIVED_SHARE = 4
 
 LEAST_FROZEN = 100_000
 """Objects frozen before the heap is counted for the first time, and the minimum before a full collection."""
-
-INTERPRETERS_OWN = 5_000
-"""Objects that the interpreter itself may freeze (Python 3.12: a few hundred); user code freezes tens of thousands."""
 
 LEAST_STAYING = 0.25
 """Lower bound for the share of frozen objects that survive. Heap counts, more frequent the higher it is, measure it."""
@@ -136,7 +134,7 @@ class EpochDetector:
         if self.scanning:
             self._scan.close()
         elif gc.isenabled():
-            collect(1)
+            collect_recent()
 
     def keep_frozen(self) -> None:
         """Hide what is alive from every collection until the process ends: walking it might crash."""
@@ -191,7 +189,7 @@ class EpochDetector:
         """
         born = len(get_objects())
         if born > gc.get_threshold()[0] and gc.isenabled():
-            collect(1)
+            collect_recent()
             born = len(get_objects())
         self._frozen_since_full += born * self._staying
         if self._frozen_since_full > self._due_at and gc.isenabled():

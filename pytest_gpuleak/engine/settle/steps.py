@@ -11,7 +11,7 @@ from time import sleep
 from typing import TYPE_CHECKING, Any
 
 from pytest_gpuleak.engine.stages import CheckTimeoutError
-from pytest_gpuleak.heap.collector import collect, collect_young
+from pytest_gpuleak.heap.collector import collect, collect_recent, collect_young
 from pytest_gpuleak.heap.threads import running_threads
 
 if TYPE_CHECKING:
@@ -35,14 +35,17 @@ DEVICE_WAIT = "waiting for the device"
 
 @dataclasses.dataclass(frozen=True)
 class Collection:
-    """Collect the generations up to `generation`. With 2 the epoch's callback thaws the heap, for a full collection."""
+    """Collect the young objects (`generation` 1) or all (2): then the epoch's callback thaws the heap."""
 
     generation: int
     collects: bool = True
 
     def steps(self) -> Iterator[None]:
         """Collect once."""
-        collect(self.generation)
+        if self.generation < 2:
+            collect_recent()
+        else:
+            collect(self.generation)
         yield
 
 

@@ -17,6 +17,7 @@ import pytest
 
 from pytest_gpuleak.heap.classes import is_kind_of
 from pytest_gpuleak.heap.collector import collect, get_referrers, whole_heap
+from pytest_gpuleak.heap.reference_counts import getrefcount
 from pytest_gpuleak.model.readings import HOST
 from pytest_gpuleak.session.features.out_of_memory.text import error_chain
 from pytest_gpuleak.session.fixtures import is_wider
@@ -151,7 +152,7 @@ def _forget_snapshot(frame: types.FrameType) -> None:
     others = (id(frame.f_globals), id(frame.f_builtins))
     for part in gc.get_referents(frame):
         # References: the frame, the list of referents, `part`, and the call that counts.
-        if type(part) is dict and id(part) not in others and sys.getrefcount(part) <= 4:
+        if type(part) is dict and id(part) not in others and getrefcount(part) <= 4:
             part.clear()
 
 

@@ -67,7 +67,8 @@ def _keep_log_handlers() -> Restore:
 
 
 def _keep_hooks() -> Restore:
-    return all_of(_keep_members(values) for values in (sys.meta_path, sys.path_hooks, gc.callbacks))
+    lists = [sys.meta_path, sys.path_hooks, getattr(gc, "callbacks", [])]  # PyPy has no callbacks
+    return all_of(_keep_members(values) for values in lists)
 
 
 def _keep_mocks() -> Restore:

@@ -75,10 +75,10 @@ def _keep_interpreter() -> Restore:
     return all_of(
         [
             _keep_value(sys.getrecursionlimit, sys.setrecursionlimit),
-            _keep_value(sys.getswitchinterval, sys.setswitchinterval),
+            _keep_pair(sys, "getswitchinterval", "setswitchinterval"),
             _keep_value(_read_umask, os.umask),
-            _keep_value(gc.get_threshold, lambda value: gc.set_threshold(*value)),
-            _keep_value(gc.get_debug, gc.set_debug),
+            _keep_pair(gc, "get_threshold", "set_threshold"),
+            _keep_pair(gc, "get_debug", "set_debug"),
             _keep_value(gc.isenabled, lambda on: gc.enable() if on else gc.disable()),
             _keep_integer_digits(),
         ]
@@ -93,6 +93,14 @@ def _keep_value(read: Callable[[], Any], write: Callable[[Any], Any]) -> Restore
             write(saved)
 
     return restore
+
+
+def _keep_pair(module: Any, read: str, write: str) -> Restore:
+    """Keep what two functions of a module read and write; other interpreters than CPython lack some."""
+    reader, writer = getattr(module, read, None), getattr(module, write, None)
+    if reader is None or writer is None:
+        return nothing
+    return _keep_value(reader, lambda value: writer(*value) if type(value) is tuple else writer(value))
 
 
 def _read_umask() -> int:

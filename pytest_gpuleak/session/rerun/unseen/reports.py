@@ -55,7 +55,8 @@ def _is_users(impl: Any, item: pytest.Item) -> bool:
     if code is None:
         return False
     rootpath: pathlib.Path = item.config.rootpath
-    return not impl.function.__module__.startswith("pytest_gpuleak.") and is_user_file(code.co_filename, str(rootpath))
+    own = impl.function.__module__.startswith(("pytest_gpuleak.", "_pytest."))  # pytest may be installed anywhere
+    return not own and is_user_file(code.co_filename, str(rootpath))
 
 
 @contextlib.contextmanager

@@ -1,0 +1,53 @@
+"""What `sys.getrefcount` counts beside the references that containers and variables show.
+
+From Python 3.14 on, a variable that is passed as an argument lends its reference: neither the argument nor the called
+function's parameter adds one (``LOAD_FAST_BORROW``, Python/flowgraph.c). So the additions are measured, not known.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+UNCOUNTED: Final = 1 << 27
+"""Reference counts from here up are no counts.
+
+Immortal objects have a constant instead (PEP 683, Include/refcount.h: from ``5 << 28`` up on 32 bits), and free-threaded
+builds add a large one to functions, classes, modules and code, whose references are counted late
+(Include/internal/pycore_object_deferred.h, ``_Py_REF_DEFERRED``).
+"""
+
+
+def _uncounted(_: object) -> int:
+    return UNCOUNTED
+
+
+getrefcount: Final[Callable[[object], int]] = getattr(sys, "getrefcount", _uncounted)
+"""`sys.getrefcount`, or what says that there is no count (PyPy counts no references)."""
+
+
+def _argument_references() -> int:
+    kept = [object()]
+    value = kept[0]
+    count = getrefcount(value)
+    return 1 if count >= UNCOUNTED else count - 2
+
+
+def _of_parameter(value: object) -> int:
+    return getrefcount(value)
+
+
+def _parameter_references() -> int:
+    kept = [object()]
+    value = kept[0]
+    return _of_parameter(value) - 2 - ARGUMENT_REFERENCES
+
+
+ARGUMENT_REFERENCES: Final = _argument_references()
+"""References that the argument of ``getrefcount(variable)`` adds: one up to Python 3.13, none from 3.14 on."""
+
+LENDS_ARGUMENTS: Final = _parameter_references() <= 0
+"""Whether a parameter may refer to its value without being counted, while the caller's variable refers to it."""

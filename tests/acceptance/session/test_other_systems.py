@@ -1,0 +1,70 @@
+"""What macOS and Windows lack is taken away: the same is found, in epochs and by re-runs, and no fault is reported."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from tests.conftest import Runner
+
+SUITE = """
+    KEPT, SLOT = [], {}
+
+    def test_grows():
+        KEPT.append(Buffer(4096))
+
+    def test_fills_a_slot():
+        SLOT["array"] = Buffer(2**21)
+
+    def test_is_clean():
+        Buffer(4096)
+"""
+
+MACOS = """
+    import builtins, os, psutil  # psutil reads /proc as it is imported on Linux, and goes on doing so
+
+    def without(names, module):
+        for name in names.split():
+            if hasattr(module, name):
+                delattr(module, name)
+
+    without("waitid confstr sched_getaffinity memfd_create", os)
+
+    def hides_proc(function):
+        def hidden(path, *arguments, **named):
+            import sys
+            caller = sys._getframe(1).f_globals.get("__name__", "")
+            if isinstance(path, str) and path.startswith("/proc") and not caller.startswith("psutil"):
+                raise FileNotFoundError(2, "No such file or directory", path)
+            return function(path, *arguments, **named)
+        return hidden
+
+    for name in ("open", "listdir", "scandir", "readlink", "stat"):
+        setattr(os, name, hides_proc(getattr(os, name)))
+    builtins.open = hides_proc(builtins.open)
+"""
+
+WINDOWS = (
+    MACOS
+    + """
+    import signal, sys
+
+    without("pthread_sigmask pthread_kill setitimer getitimer sigwait siginterrupt SIGVTALRM SIGALRM SIGUSR1 SIGUSR2 "
+            "SIGXCPU SIGKILL SIGRTMIN SIGRTMAX ITIMER_REAL alarm", signal)
+    without("getuid getloadavg", os)
+    sys.modules["resource"] = None
+"""
+)
+
+
+@pytest.mark.parametrize("system", [MACOS, WINDOWS], ids=["macos", "windows"])
+def test_what_a_system_lacks_changes_no_verdict(run: Runner, pytester: pytest.Pytester, system: str) -> None:
+    pytester.makepyfile(other=system)
+    found = run(SUITE, "-p", "other", apart=True)
+    assert found.verdicts == {"test_grows": "leaked", "test_fills_a_slot": "leaked", "test_is_clean": "clean"}
+    kinds = {name: [finding["kind"] for finding in test["findings"]] for name, test in found.tests.items()}
+    assert kinds == {"test_grows": ["growing"], "test_fills_a_slot": ["retained"], "test_is_clean": []}
+    assert "itself failed" not in found.result.stdout.str()
+    assert "Traceback" not in found.result.stdout.str()

@@ -1,0 +1,94 @@
+"""What counting references adds on this interpreter, and counts that are none."""
+
+from __future__ import annotations
+
+import ctypes
+import sys
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from pytest_gpuleak.explain import unaccounted
+from pytest_gpuleak.explain.harness import held_by_harness
+from pytest_gpuleak.heap import reference_counts
+from pytest_gpuleak.heap.reference_counts import ARGUMENT_REFERENCES, LENDS_ARGUMENTS, UNCOUNTED
+from pytest_gpuleak.heap.referrers import Deadline
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+pytestmark = pytest.mark.interpreter
+
+
+class Plain:
+    """Something that can be referred to."""
+
+
+class Item:
+    """Stands for pytest's item."""
+
+
+def count(value: object) -> int:
+    return sys.getrefcount(value)
+
+
+def test_what_an_argument_and_a_parameter_add() -> None:
+    kept = [Plain()]
+    value = kept[0]
+    assert sys.getrefcount(value) == 2 + ARGUMENT_REFERENCES
+    assert (count(value) == sys.getrefcount(value)) is LENDS_ARGUMENTS
+    assert (sys.version_info >= (3, 14)) is LENDS_ARGUMENTS
+
+
+def find(arrays: list[object]) -> str | None:
+    return held_by_harness(arrays, Item(), None, ())
+
+
+def pass_on(array: object, search: Callable[[list[object]], str | None]) -> str | None:
+    return search([array])
+
+
+def test_a_reference_beside_those_of_frames_is_never_missed() -> None:
+    """Parameters that share the reference of the caller's variable must not hide one that is nowhere to be seen."""
+    array = Plain()
+    assert pass_on(array, find) == "frames"
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(array))
+    try:
+        assert pass_on(array, find) is None
+    finally:
+        ctypes.pythonapi.Py_DecRef(ctypes.py_object(array))
+
+
+@pytest.mark.parametrize("uncounted", [UNCOUNTED, 3221225472, 4294967295, sys.maxsize // 8 + 5])
+def test_a_count_that_is_none_hides_nothing(uncounted: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Immortal objects, and those that a free-threaded build counts late."""
+    monkeypatch.setattr(unaccounted, "getrefcount", lambda value: uncounted)
+    value = Plain()
+    hidden = hidden_of(value)
+    assert (hidden.by_native, hidden.by_reference) == ({}, {})
+    assert hidden.unheld == {id(value)}
+
+
+def hidden_of(value: object) -> unaccounted.Hidden:
+    nothing: dict[int, Any] = {}
+    objects = {id(value): value}
+    return unaccounted.Hidden(objects, [id(value)], (), (), nothing, nothing, Deadline(10), lambda value: None)
+
+
+def test_a_reference_too_many_is_seen() -> None:
+    objects: dict[int, object] = {}
+    value = Plain()
+    objects[id(value)] = value
+    identity = id(value)
+    nothing: dict[int, Any] = {}
+
+    def examine() -> unaccounted.Hidden:
+        return unaccounted.Hidden(objects, [identity], (), (), nothing, nothing, Deadline(10), lambda value: None)
+
+    assert list(examine().by_reference) == [identity]  # this function's variable
+    del value
+    assert examine().by_reference == {}
+
+
+def test_an_interpreter_that_counts_nothing() -> None:
+    assert reference_counts._uncounted(Plain()) == UNCOUNTED
