@@ -200,7 +200,8 @@ class SuspectCheck:
         grown = False
         with self._guard(COUNTERS):
             grown = self._counters.add_run(investigation, growth)
-            grown = self._untracked.add_run(self._counters.unexplained_host, growth.imported) or grown
+            beside = investigation.left_arrays
+            grown |= self._untracked.add_run(self._counters.unexplained_host, growth.imported, beside_arrays=beside)
         if stays or grown:
             tracker.ownership.disown(investigation.identities)
         return stays or grown

@@ -53,8 +53,17 @@ LEAST_EXPLAINED: Final = 0.75
 REST_SHARE: Final = 64
 """Share of the growth (1/64) that may stay unexplained before smaller arrays are blamed too."""
 
+BESIDE_ARRAYS: Final = 4 * 1024 * 1024
+"""Least growth in bytes beside other arrays that the run left.
+
+Their graphs and modules take some: 582 autograd nodes half a MiB, which made a leaking test three times as expensive.
+"""
+
 FREE_S: Final = 5.0
 """Seconds of CPU time that a session may spend on growth that no array explains."""
+
+FREE_ONCE_S: Final = 1.0
+"""The same for growth that no second run has repeated, of which most is a first use: a walk takes a second with torch."""
 
 SHARE: Final = 0.03
 """The same as a share of the session's time: most growth of the heap is a cache or a first use."""
@@ -88,13 +97,20 @@ class UntrackedEvidence:
         self._borrowed: dict[int, int] = {}
         self._lenders: dict[int, Holder] = {}
         self._began = process_time()
-        self.floor = policy.array_bytes if policy.host and may_have_untracked_arrays() and self._can_afford() else None
+        self.floor = (
+            policy.array_bytes if policy.host and may_have_untracked_arrays() and self._can_afford(FREE_S) else None
+        )
         """Growth of the heap in a run, in bytes, above which its arrays are looked for; None: they are not."""
 
-    def add_run(self, unexplained: int, imported: int) -> bool:
-        """Note by how many bytes a run has grown the heap beyond its other arrays; return whether it is suspected."""
+    def add_run(self, unexplained: int, imported: int, *, beside_arrays: bool) -> bool:
+        """Note by how many bytes a run has grown the heap beyond its other arrays; return whether it is suspected.
+
+        `beside_arrays` tells whether it left any.
+        """
         if self.floor is None:
             return False
+        if beside_arrays:
+            self.floor = max(self.floor, BESIDE_ARRAYS)
         self._grown.append(unexplained)
         if len(self._grown) == 1 and self.suspected:
             with self._guard(EXPLAIN):
@@ -152,7 +168,7 @@ class UntrackedEvidence:
             return
         strict = self._policy.confirm == 0 or self._subject.counts_running_frames
         least = self.floor if strict else max(self._policy.retained_bytes, self.floor)
-        if self._grown[0] >= least:
+        if self._grown[0] >= least and self._can_afford(FREE_S if strict else FREE_ONCE_S):
             with self._guard(EXPLAIN):
                 self._find_residue(confirmed=confirmed)
 
@@ -213,9 +229,9 @@ class UntrackedEvidence:
         """Charge the time since the check began to growth that no array explains."""
         self._knowledge.unexplained_growth_s += process_time() - self._began
 
-    def _can_afford(self) -> bool:
+    def _can_afford(self, free_s: float) -> bool:
         knowledge = self._knowledge
-        return knowledge.unexplained_growth_s <= FREE_S + SHARE * knowledge.elapsed_s
+        return knowledge.unexplained_growth_s <= free_s + SHARE * knowledge.elapsed_s
 
     def _arrays(self) -> HeapArrays:
         from pytest_gpuleak.explain.untracked_arrays import HeapArrays

@@ -100,7 +100,8 @@ def test_adopt_run_stop_a_new_leak_and_shrink(job: Job, tmp_path: Path) -> None:
     assert gate.returncode == 1, gate.stdout
     for seen in (stopped.stdout, gate.stdout):
         assert "suite/test_einsum.py::test_functional" in seen
-        assert "planted.KEPT['einsum']" in seen
+        assert "planted.KEPT" in seen
+        assert "['einsum']" in seen
 
     mended = suite(planted="tile")
     assert mended.returncode == 0, mended.stdout

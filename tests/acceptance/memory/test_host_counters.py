@@ -98,7 +98,8 @@ def test_a_suite_with_leaks_of_host_memory(run: Runner) -> None:
     assert memory["heap_after"] - memory["heap_before"] >= 12 * MIB
     found.result.stdout.fnmatch_lines(
         [
-            "LEAKED test_it.py::test_bytearrays",
+            "LEAKED 17.0 MiB in 2 tests",
+            "  largest  test_it.py::test_bytearrays, 12.0 MiB",
             "  host: 12.0 MiB of host memory (heap); each run leaves 12.0 MiB more",
             "*KEPT[[]*",
         ]
