@@ -18,9 +18,9 @@ TIME_SHARE_IDLE = 0.001
 """The same share when little can have changed."""
 NEGLIGIBLE = 768 * 1024
 """Growth that may go unnoticed, in bytes. With `STEP_PAGES` this adds up to 1 MiB, the smallest growth investigated."""
-WATCHFUL_SHARE = 0.02
+WATCHFUL_SHARE = 0.01
 """`SHARE` in a process whose growth is investigated from a quarter of a MiB on."""
-WATCHFUL_S = 0.5
+WATCHFUL_S = 0.02
 """Seconds that expensive readings may take in such a process before they are made less often."""
 WATCHFUL_NEGLIGIBLE = 128 * 1024
 """`NEGLIGIBLE` in such a process."""
