@@ -19,7 +19,7 @@ from pytest_gpuleak.model.findings import Holder
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-BUDGET_S: Final = 0.1
+BUDGET_S: Final = 0.3
 """Seconds that the search for one test's cycles may take."""
 
 SESSION_BUDGET_S: Final = 5.0

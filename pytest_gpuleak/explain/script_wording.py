@@ -11,6 +11,11 @@ _WORDS: Final = (
     (" (`addCleanup(patcher.stop)`)", ""),
     ("do so in teardown", "do so when it is no longer needed (`del`, or `= None`)"),
     ("take out in teardown what was put there", "take out what was put there when it is no longer needed"),
+    (
+        ": fit one model in a wider fixture, compile with `run_eagerly=True`, or use `allow_gpu_leak`",
+        ": fit one model, or compile it with `run_eagerly=True`",
+    ),
+    ("let it go within the test", "let it go when done"),
     ("in teardown_method", "when done"),
     ("in teardown", "when done"),
     ("stays after the test", "stays"),

@@ -96,7 +96,8 @@ def test_the_default_in_the_help_is_the_policy_s_or_the_settings_own(option: Opt
 
 
 def test_every_field_of_the_policy_and_the_settings_has_an_option() -> None:
-    made = {"policy", "named", "allowed"}  # of several options, and of the marker `allow_gpu_leak`
+    # Of several options, of the marker `allow_gpu_leak`, and of `--gpu-leak-host-mb`.
+    made = {"policy", "named", "allowed", "array_bytes"}
     targets = [option.target for option in OPTIONS]
     assert sorted(targets) == sorted({*Policy._fields, *Settings._fields} - made)
 

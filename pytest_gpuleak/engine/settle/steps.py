@@ -222,8 +222,10 @@ class Settling:
     def found(self) -> Iterator[object]:
         """Yield the living suspects, except arrays of a type without weak references."""
         for identity in self.alive:
-            suspect = self._references[identity]()
-            if id(suspect) == identity:
+            # What outlives its array, such as a storage, was added later and has no reference here.
+            reference = self._references.get(identity)
+            suspect = None if reference is None else reference()
+            if suspect is not None and id(suspect) == identity:
                 yield suspect
 
     def _no_thread_runs(self) -> bool:

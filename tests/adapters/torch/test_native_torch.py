@@ -29,7 +29,9 @@ def _own_allowance(monkeypatch: pytest.MonkeyPatch) -> None:
 def texts(targets: list[Any]) -> list[str]:
     """The holders' texts; the caller's locals do not count."""
     gc.collect()
-    return [found.holder.text for found in explain(targets, ignore={id(sys._getframe(1)), id(sys._getframe())})]
+    return [
+        found.holder.text for found in explain(targets, ignore={id(sys._getframe(1)), id(sys._getframe())}, budget_s=60)
+    ]
 
 
 def leads_to(text: str, app: Any) -> Any:
