@@ -438,6 +438,7 @@ def test_a_finalizer_that_waits_when_the_check_collects_it(limited: Runner) -> N
         """
         import gc, time
         KEPT = []
+        keep = [].append  # a holder that is not known without a collection
 
         class Old:
             def __del__(self):
@@ -451,7 +452,8 @@ def test_a_finalizer_that_waits_when_the_check_collects_it(limited: Runner) -> N
         def test_it():
             global old
             old = None
-            KEPT.append(Buffer(100))
+            KEPT.append(1)
+            keep(Buffer(100))
 
         def test_next():
             pass

@@ -135,6 +135,10 @@ CLEAN = """
     def loss(weight, x):
         return jnp.sum((x @ weight) ** 2)
 
+    def step(carry, x):
+        # At module level: a local function would make `scan` compile again in each run, which is noted.
+        return carry + x, carry
+
     def test_first_compilation():
         weight, x = jnp.ones((64, 64)), jnp.ones((8, 64))
         for _ in range(3):
@@ -173,9 +177,6 @@ CLEAN = """
         assert scale(jnp.ones(4), 7)[0] == 7
 
     def test_transformations():
-        def step(carry, x):
-            return carry + x, carry
-
         total, _ = jax.lax.scan(step, jnp.zeros(()), jnp.arange(8.0))
         assert float(total) == 28
         assert jax.vmap(jnp.sum)(jnp.ones((3, 4))).shape == (3,)
