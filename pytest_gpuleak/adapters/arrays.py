@@ -29,6 +29,9 @@ _PLAIN: dict[int, type] = {
 }  # fmt: skip
 """Types that are no arrays and live as long as the process, by id: such an id is never reused."""
 
+ALWAYS = "sys"
+"""`needs` of a reader or a probe that is asked always: this module is always imported."""
+
 _FEW = 1000
 _AT_ONCE = 4096
 """Objects that are examined in one batch."""
@@ -91,12 +94,20 @@ def walk_arrays(value: object, base: type) -> Iterator[object]:
 
 
 def array_types(frameworks: Sequence[ArrayFramework]) -> list[type]:
-    """Return the array classes of the frameworks that the tests have imported so far."""
+    """Return the array classes of the frameworks that the tests have imported so far.
+
+    Twice a test, so a framework that was never imported costs one look into `sys.modules`.
+    """
+    modules = sys.modules
     bases = []
     for framework in frameworks:
-        base = framework.array_type()
-        if base is not None:
-            bases.append(base)
+        needed = getattr(framework, "needs", ALWAYS)
+        if needed in modules:
+            base = framework.array_type()
+            if base is not None:
+                bases.append(base)
+                if needed != ALWAYS:
+                    framework.needs = ALWAYS  # type: ignore[attr-defined] # arrays outlive a module that a test removes
     return bases
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 from typing import TYPE_CHECKING
 
+from pytest_gpuleak.adapters.protocol import Framework
+
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Sequence
 
@@ -12,7 +14,6 @@ if TYPE_CHECKING:
     from pytest_gpuleak.adapters.protocol import (
         AllocationHistory,
         ArrayFramework,
-        Framework,
         ReferenceFinder,
         Restore,
         SettleStep,
@@ -33,12 +34,19 @@ class Frameworks:
         self.members: list[Framework] = []
         self.arrays: list[ArrayFramework] = []
         self.storages: list[ArrayFramework] = []
+        self._breakable: list[Framework] = []
+        self._compiling: list[Framework] = []
         for framework in members:
             self.add(framework)
 
     def add(self, framework: Framework) -> None:
         """Watch another framework from now on."""
         self.members.append(framework)
+        # Asked after each test: those that have nothing to say are left out.
+        if getattr(type(framework), "broken", None) is not Framework.broken:
+            self._breakable.append(framework)
+        if getattr(type(framework), "program_count", None) is not Framework.program_count:
+            self._compiling.append(framework)
         self.arrays.append(framework.arrays)
         storages = framework.storages
         if storages is not None:
@@ -51,7 +59,7 @@ class Frameworks:
     @property
     def broken(self) -> str:
         """Return why nothing can be checked any more; empty unless a framework is broken."""
-        for framework in self.members:
+        for framework in self._breakable:
             why = framework.broken
             if why:
                 return why
@@ -88,7 +96,7 @@ class Frameworks:
 
     def program_count(self) -> int:
         """Return how many programs the frameworks keep that can count them quickly."""
-        return sum([framework.program_count() for framework in self.members])
+        return sum([framework.program_count() for framework in self._compiling])
 
     def reference_finders(self) -> list[ReferenceFinder]:
         """Return the reference finders of all frameworks."""

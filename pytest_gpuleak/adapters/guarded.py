@@ -11,6 +11,7 @@ import weakref
 from typing import TYPE_CHECKING, Any, cast
 
 from pytest_gpuleak.adapters.answers import WrongAnswer, is_named, shown, whole
+from pytest_gpuleak.adapters.arrays import ALWAYS
 from pytest_gpuleak.adapters.bulk import hold_many, read_many, storage_many
 from pytest_gpuleak.heap.classes import is_kind_of
 from pytest_gpuleak.model.readings import ArrayReading
@@ -35,6 +36,8 @@ def missing_methods(framework: object) -> list[str]:
 
 class GuardedArrays:
     """One framework's arrays; `guard` returns a method's context by its name, which ends at an error and notes it."""
+
+    needs = ALWAYS
 
     def __init__(self, framework: ArrayFramework, name: str, guard: GuardMaker) -> None:
         self.name = name

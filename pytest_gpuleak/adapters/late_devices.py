@@ -6,6 +6,8 @@ import sys
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
+from pytest_gpuleak.adapters.arrays import ALWAYS
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
@@ -19,13 +21,14 @@ class LateDevices:
 
     Attributes:
         idle: whether the last `read` found no device in use.
+        needs: the module without which there is nothing to read yet.
     """
 
     own_allocator = True
 
     def __init__(self, name: str, module: str, make: Callable[[], DeviceProbe]) -> None:
         self.name = name
-        self._module = module
+        self.needs = module
         self._make = make
         self._probe: DeviceProbe | None = None
         self.idle = True
@@ -43,9 +46,10 @@ class LateDevices:
     def read(self) -> dict[str, DeviceReading]:
         """Return the readings of the devices in use; none before the framework is imported."""
         if self._probe is None:
-            if self._module not in sys.modules:
+            if self.needs not in sys.modules:
                 return {}
             self._probe = self._make()
+            self.needs = ALWAYS
         readings = self._probe.read()
         self.idle = self._probe.idle
         return readings

@@ -20,6 +20,7 @@ class CupyArrays:
     """Reads arrays of a CuPy that the tests have imported."""
 
     name = "cupy"
+    needs = "cupy._core.core"
 
     def __init__(self) -> None:
         self._class = LateClass("cupy._core.core", "_ndarray_base", "ndarray")

@@ -18,10 +18,8 @@ TIME_SHARE_IDLE = 0.001
 """The same share when little can have changed."""
 NEGLIGIBLE = 768 * 1024
 """Growth that may go unnoticed, in bytes. With `STEP_PAGES` this adds up to 1 MiB, the smallest growth investigated."""
-WATCHFUL_SHARE = 0.01
-"""`SHARE` in a process whose growth is investigated from a quarter of a MiB on."""
-WATCHFUL_S = 0.02
-"""Seconds that expensive readings may take in such a process before they are made less often."""
+WATCHFUL_S = 0.01
+"""Seconds that expensive readings may take, where growth is investigated from a quarter of a MiB on, before they are made less often."""
 WATCHFUL_NEGLIGIBLE = 128 * 1024
 """`NEGLIGIBLE` in such a process."""
 STEP_PAGES = 64
@@ -92,7 +90,7 @@ class ThrottledReader:
             return self.read()
         negligible = WATCHFUL_NEGLIGIBLE if watchful else NEGLIGIBLE
         idle = self._space and self._room() < negligible
-        share = TIME_SHARE_IDLE if idle else WATCHFUL_SHARE if watchful else SHARE
+        share = TIME_SHARE_IDLE if idle else SHARE
         if self._clock() - self._at >= self._cost / share:
             return self.read()
         return self._last if abs(self._pages() - self._space) <= STEP_PAGES else self.read()

@@ -25,6 +25,7 @@ class JaxArrays:
     """Reads arrays of a JAX that the tests have imported."""
 
     name = "jax"
+    needs = "jax._src.array"
 
     def array_type(self) -> type | None:
         """Return ``jaxlib._jax.ArrayImpl``; None until JAX is imported. PRNG keys consist of such arrays."""

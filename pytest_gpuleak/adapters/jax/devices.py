@@ -28,6 +28,7 @@ class JaxDevices:
     """
 
     name = "jax"
+    needs = "jax._src.xla_bridge"
 
     def __init__(self) -> None:
         self.idle = True

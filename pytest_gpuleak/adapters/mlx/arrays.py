@@ -21,6 +21,7 @@ class MlxArrays:
     """Reads arrays of an MLX that the tests have imported. Never evaluates an array."""
 
     name = "mlx"
+    needs = "mlx.core"
 
     def __init__(self) -> None:
         self._class = LateClass("mlx.core", "array")

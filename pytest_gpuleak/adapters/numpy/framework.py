@@ -9,6 +9,7 @@ from __future__ import annotations
 from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any
 
+from pytest_gpuleak.adapters.late_class import LateClass
 from pytest_gpuleak.adapters.protocol import Framework
 from pytest_gpuleak.heap import safe_access
 
@@ -26,10 +27,14 @@ class MappedArrays:
     """
 
     name = "numpy.memmap"
+    needs = "numpy"
+
+    def __init__(self) -> None:
+        self._class = LateClass("numpy", "memmap")
 
     def array_type(self) -> type | None:
         """See `ArrayFramework`."""
-        return safe_access.loaded_class("numpy", "memmap")
+        return self._class.get()
 
     def storage(self, array: Any) -> int:
         """See `ArrayFramework`."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from pytest_gpuleak.adapters.tensorflow.lookup import LOOKUP
+from pytest_gpuleak.adapters.tensorflow.lookup import LOOKUP, OPS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -20,6 +20,7 @@ class TensorFlowArrays:
     """Reads eager tensors. A variable is read through its handle, an eager tensor of the dtype `resource`."""
 
     name = "tensorflow"
+    needs = OPS
 
     def array_type(self) -> type | None:
         """Return the class of eager tensors; None until TensorFlow is imported."""

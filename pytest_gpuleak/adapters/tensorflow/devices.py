@@ -27,6 +27,7 @@ class TensorFlowDevices:
     """
 
     name = "tensorflow"
+    needs = CONTEXT
 
     def __init__(self) -> None:
         self.idle = True

@@ -7,6 +7,7 @@ from contextlib import nullcontext
 from functools import cached_property
 from typing import TYPE_CHECKING
 
+from pytest_gpuleak.adapters.arrays import ALWAYS
 from pytest_gpuleak.adapters.torch import lookup as torch_lookup
 
 if TYPE_CHECKING:
@@ -22,6 +23,7 @@ class TorchArrays:
     """Reads tensors of a torch that the tests have imported."""
 
     name = "torch"
+    needs = ALWAYS
 
     def array_type(self) -> type | None:
         """Return ``torch._C.TensorBase``; None until torch is fully imported, and for a user's stand-in."""

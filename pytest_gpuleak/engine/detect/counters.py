@@ -10,6 +10,7 @@ from time import perf_counter
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
+from pytest_gpuleak.adapters.arrays import ALWAYS
 from pytest_gpuleak.model.readings import HOST, OUTSIDE, Growth, Key, ProbeUnavailable
 
 if TYPE_CHECKING:
@@ -260,6 +261,8 @@ class CounterWatch:
         first: dict[str, tuple[DeviceProbe, DeviceReading]] = {}
         in_heap = 0
         for probe in tuple(self._devices):
+            if getattr(probe, "needs", ALWAYS) not in sys.modules:
+                continue
             try:
                 readings = probe.read()
             except Exception as error:  # noqa: BLE001 - a device may be lost during a run, which goes on

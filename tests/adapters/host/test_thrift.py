@@ -16,9 +16,9 @@ from pytest_gpuleak.adapters.host.glibc import mallinfo
 from pytest_gpuleak.adapters.host.throttled_reader import (
     ALWAYS_READ_BELOW_S,
     NEGLIGIBLE,
+    SHARE,
     STEP_PAGES,
     WATCHFUL_S,
-    WATCHFUL_SHARE,
     AddressSpace,
     ThrottledReader,
 )
@@ -215,6 +215,6 @@ def test_where_small_growth_matters_it_is_read_each_time_for_a_while() -> None:
     assert process.readings == pytest.approx(tests, abs=1)
     process.readings = 0
     for _ in range(100):
-        process.now += cost_s / WATCHFUL_SHARE / 2
+        process.now += cost_s / SHARE / 2
         reader.read_briefly()
     assert 30 <= process.readings <= 60
