@@ -52,6 +52,9 @@ class ArrayFramework(Protocol):
     are told without a re-run. `parts(arrays)` returns the ids of the arrays that living arrays have made of themselves
     and keep in native code: they are not counted. It may walk the heap. `memory(array)` returns the `MemoryRange` that an
     array shows, or None, by which a DLPack capsule is recognised.
+
+    Optional too: `needs`, the module without which no array can exist. Until it is imported, `array_type` is not asked;
+    `adapters.arrays.array_types` sets it to `ALWAYS` once there is a class, which outlives its module.
     """
 
     name: str

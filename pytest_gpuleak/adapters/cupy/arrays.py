@@ -23,7 +23,7 @@ class CupyArrays:
     needs = "cupy._core.core"
 
     def __init__(self) -> None:
-        self._class = LateClass("cupy._core.core", "_ndarray_base", "ndarray")
+        self._class = LateClass(self.needs, "_ndarray_base", "ndarray")
 
     def array_type(self) -> type | None:
         """Return the C class below ``cupy.ndarray``; None until CuPy is imported."""

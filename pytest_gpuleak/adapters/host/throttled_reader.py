@@ -19,7 +19,8 @@ TIME_SHARE_IDLE = 0.001
 NEGLIGIBLE = 768 * 1024
 """Growth that may go unnoticed, in bytes. With `STEP_PAGES` this adds up to 1 MiB, the smallest growth investigated."""
 WATCHFUL_S = 0.01
-"""Seconds that expensive readings may take, where growth is investigated from a quarter of a MiB on, before they are made less often."""
+"""Seconds that expensive readings may take before they are made less often, where growth from a quarter of a MiB on is
+investigated."""
 WATCHFUL_NEGLIGIBLE = 128 * 1024
 """`NEGLIGIBLE` in such a process."""
 STEP_PAGES = 64

@@ -24,7 +24,7 @@ class MlxArrays:
     needs = "mlx.core"
 
     def __init__(self) -> None:
-        self._class = LateClass("mlx.core", "array")
+        self._class = LateClass(self.needs, "array")
 
     def array_type(self) -> type | None:
         """Return ``mlx.core.array``; None until MLX is imported."""

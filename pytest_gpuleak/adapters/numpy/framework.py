@@ -30,7 +30,7 @@ class MappedArrays:
     needs = "numpy"
 
     def __init__(self) -> None:
-        self._class = LateClass("numpy", "memmap")
+        self._class = LateClass(self.needs, "memmap")
 
     def array_type(self) -> type | None:
         """See `ArrayFramework`."""
