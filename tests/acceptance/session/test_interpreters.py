@@ -36,6 +36,7 @@ LATER = """
     from pytest_gpuleak.heap import collector_rules
 
     collector_rules.NEWEST = (3, 9)
+    collector_rules.is_free_threaded = bool
 """
 
 ODD = """
