@@ -101,7 +101,8 @@ def _hidden(item: object, test_class: type | None) -> dict[int, list[object]]:
     for value in attributes.values():
         frames.take_instance(value)
     hidden: dict[int, list[object]] = {id(attributes): [item]}
-    for holder in (attributes, *frames.instances):
+    # The item as well: from Python 3.13 on its values may lie in it, and its dict then shows none to the collector.
+    for holder in (attributes, item, *frames.instances):
         for value in get_referents(holder):
             hidden.setdefault(id(value), []).append(holder)
     return hidden

@@ -75,6 +75,10 @@ def test_a_case_is_as_expected(case: Path, run: Runner, pytester: pytest.Pyteste
     finally:
         if torch is not None:
             sys.modules["torch"] = torch
+    if "heap not watched" in found.result.stdout.str() and any(
+        "host" in str(want) for want in expect["tests"].values()
+    ):
+        pytest.skip("this interpreter's heap cannot be counted")
     tally = runner().Tally(case.stem)
     runner().compare(tally, expect, found.report, int(found.result.ret))
     assert tally.problems == []
