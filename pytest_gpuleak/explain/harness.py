@@ -260,6 +260,7 @@ class _Frames:
         if type(value) is MethodType:
             if type(value.__self__) is self._class and not self._is_known(value):
                 self.instances.append(value)
+                self.take_instance(value.__self__)  # before pytest 8.2 the item refers to it by this method alone
         elif type(value) is self._class and not self._is_known(value):
             self.instances.append(value)
             self.instances += [attributes for attributes in get_referents(value) if type(attributes) is dict]
