@@ -4,6 +4,8 @@ set -euo pipefail
 
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 export PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_NO_INPUT=1
+# The leak corpus, where it lies beside the checkout: some tests run its cases.
+[ -n "${GPULEAK_CORPUS:-}" ] || [ ! -f "$root/../shared/corpus/run.py" ] || export GPULEAK_CORPUS=$root/../shared/corpus
 unset PYTEST_ADDOPTS PYTEST_DISABLE_PLUGIN_AUTOLOAD PYTHONPATH PYTHONHOME
 
 say() { printf 'gpuleak: %s\n' "$*"; }

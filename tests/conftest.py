@@ -29,7 +29,7 @@ STAND_IN = """
         return [StandInArrays()]
 """
 
-OFF = [option for name in ("benchmark", "pytest_cov", "flaky", "syrupy") for option in ("-p", f"no:{name}")]
+OFF = [option for name in ("asyncio", "benchmark", "pytest_cov", "flaky", "syrupy") for option in ("-p", f"no:{name}")]
 """Keeps out plugins that are installed to be tested with: a test names the module of the one that it needs."""
 
 FROZEN_BY_THE_INTERPRETER = 5_000
@@ -64,7 +64,7 @@ def without_plugins_of_other_tests(request: pytest.FixtureRequest, monkeypatch: 
     if "pytester" in request.fixturenames:
         request.getfixturevalue("pytester")  # which forgets the variable when it is made
         # Beside pytest-xdist, rerunfailures starts a thread in each run that never ends.
-        names = ("benchmark", "pytest_cov", "flaky", "syrupy", "rerunfailures")
+        names = ("asyncio", "benchmark", "pytest_cov", "flaky", "syrupy", "rerunfailures")
         monkeypatch.setenv("PYTEST_ADDOPTS", " ".join(f"-p no:{name}" for name in names))
 
 
@@ -72,7 +72,7 @@ def without_plugins_of_other_tests(request: pytest.FixtureRequest, monkeypatch: 
 def thawed() -> Iterator[None]:
     """Fail the test that leaves the heap frozen: a search of a later test would find none of the holders there."""
     yield
-    frozen = gc.get_freeze_count()
+    frozen = getattr(gc, "get_freeze_count", int)()  # PyPy has none
     if frozen > FROZEN_BY_THE_INTERPRETER:
         gc.unfreeze()
         pytest.fail(f"the test has left {frozen:,} objects frozen: `gc.unfreeze()` is missing", pytrace=False)

@@ -101,7 +101,8 @@ def _hidden(item: object, test_class: type | None) -> dict[int, list[object]]:
     for value in attributes.values():
         frames.take_instance(value)
     hidden: dict[int, list[object]] = {id(attributes): [item]}
-    for holder in (attributes, *frames.instances):
+    # The item as well: from Python 3.13 on its values may lie in it, and its dict then shows none to the collector.
+    for holder in (attributes, item, *frames.instances):
         for value in get_referents(holder):
             hidden.setdefault(id(value), []).append(holder)
     return hidden
@@ -259,6 +260,7 @@ class _Frames:
         if type(value) is MethodType:
             if type(value.__self__) is self._class and not self._is_known(value):
                 self.instances.append(value)
+                self.take_instance(value.__self__)  # before pytest 8.2 the item refers to it by this method alone
         elif type(value) is self._class and not self._is_known(value):
             self.instances.append(value)
             self.instances += [attributes for attributes in get_referents(value) if type(attributes) is dict]

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from itertools import compress, repeat
 from operator import is_
-from tracemalloc import is_tracing
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Final
 
@@ -15,6 +14,7 @@ from pytest_gpuleak.adapters.registry import untracked_arrays
 from pytest_gpuleak.explain.crowds import explain_crowd
 from pytest_gpuleak.heap.referrers import Deadline, get_objects, get_referents, is_tracked, untouchable_modules
 from pytest_gpuleak.heap.safe_access import is_a, is_subclass
+from pytest_gpuleak.heap.tracing import is_tracing
 from pytest_gpuleak.heap.type_sieve import TypeSieve
 from pytest_gpuleak.heap.walk import HeapWalk
 

@@ -14,10 +14,14 @@ class _ArrivedError(BaseException):
 
 
 def raise_in(thread: int, error: type[BaseException]) -> None:
-    """Raise an exception in a thread when it next runs Python code. It replaces one that has not arrived yet."""
+    """Raise an exception in a thread when it next runs Python code. It replaces one that has not arrived yet.
+
+    Do nothing where the interpreter cannot (PyPy): a hanging re-run then ends by the watchdog's later steps.
+    """
     import ctypes
 
-    ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread), ctypes.py_object(error))
+    if hasattr(ctypes, "pythonapi"):
+        ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread), ctypes.py_object(error))
 
 
 def take_back() -> None:
@@ -27,6 +31,10 @@ def take_back() -> None:
     (Python/ceval.c, DO_TRACING). An exception that arrives clears it; other threads set their own again
     (Python/ceval_gil.h, ``take_gil``).
     """
+    import ctypes
+
+    if not hasattr(ctypes, "pythonapi"):
+        return  # none was raised
     try:
         raise_in(threading.get_ident(), _ArrivedError)
         for _ in range(TURNS_UNTIL_ARRIVED):

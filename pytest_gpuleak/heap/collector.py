@@ -14,6 +14,7 @@ from gc import collect, disable, enable, get_objects, get_referrers, isenabled
 from typing import TYPE_CHECKING, Any
 
 from pytest_gpuleak.heap.collector_rules import (
+    INTERPRETERS_OWN,
     collect_recent,
     freeze,
     get_freeze_count,
@@ -100,8 +101,20 @@ def current_view() -> GcView | None:
 
 
 def whole_heap() -> AbstractContextManager[None]:
-    """Let the functions of this module see every object, whichever epoch is open."""
-    return _installed[0].whole_heap() if _installed else nullcontext()
+    """Let the functions of this module see every object, whichever epoch is open and whatever user code has frozen."""
+    if _installed:
+        return _installed[0].whole_heap()
+    return _without_users_freeze() if get_freeze_count() > INTERPRETERS_OWN else nullcontext()
+
+
+@contextmanager
+def _without_users_freeze() -> Iterator[None]:
+    collect()  # garbage that is frozen below would stay for good, and seem to be held
+    unfreeze()
+    try:
+        yield
+    finally:
+        freeze()
 
 
 def collect_young() -> None:

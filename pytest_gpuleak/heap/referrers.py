@@ -10,6 +10,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Final
 
 from pytest_gpuleak.heap.collector import PausedCollector, get_objects, get_referrers
+from pytest_gpuleak.heap.immortal_containers import are_untracked, immortal_referrers
 from pytest_gpuleak.heap.long_work import WORK
 from pytest_gpuleak.heap.safe_access import (
     class_module,
@@ -108,17 +109,20 @@ def untouchable_modules() -> frozenset[int]:
 
 
 def referrers(children: Sequence[object], deadline: Deadline) -> list[object]:
-    """Return every tracked container that refers to one of `children`, as far as found before the deadline.
+    """Return every tracked or immortal container that refers to one of `children`, as far as found before the deadline.
 
     The caller removes the search's own containers, and clears the list: it may hold itself, and collections are paused.
     """
     if len(children) < SCAN_FROM:
-        return get_referrers(*children)
+        found = get_referrers(*children)
+        if are_untracked():
+            found += immortal_referrers(children, untouchable_modules(), deadline.worked)
+        return found
     wanted: set[int] = set()
     for child in children:
         wanted.add(id(child))
     containers = get_objects()
-    found: list[object] = []  # created after the list above, so it is not in it
+    found = []  # created after the list above, so it is not in it
     untouchable = untouchable_modules()
     for container in containers:
         if id(container) in untouchable:
@@ -128,4 +132,5 @@ def referrers(children: Sequence[object], deadline: Deadline) -> list[object]:
             found.append(container)
         if deadline.worked(1 + len(referents)):
             break
+    found += immortal_referrers(children, untouchable, deadline.worked)
     return found

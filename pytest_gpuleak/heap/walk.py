@@ -33,7 +33,8 @@ _PREHEADER: Final = (1 << 4 | 1 << 3) if version_info >= (3, 12) else 1 << 4 if 
 _PREHEADER_SIZE: Final = 2 * calcsize("P")
 """Bytes before an object with a managed dict or weak references (`_PyType_PreHeaderSize`)."""
 
-_ITEM_SIZE: Final[Any] = type.__dict__["__itemsize__"]
+_ITEM_SIZE: Final[Any] = type.__dict__.get("__itemsize__")
+"""Reads from a class the size of the items that its objects end in; None on PyPy."""
 
 
 class Batch(NamedTuple):
@@ -210,7 +211,7 @@ def _measure_of(kind: type, *, maps: bool) -> tuple[Callable[[Any], int], bool]:
     for base in safe_access.mro(kind):
         found = safe_access.class_dict(base).get("__sizeof__")
         if type(found) is MethodDescriptorType:
-            varies = base is not object or bool(_ITEM_SIZE.__get__(kind))
+            varies = base is not object or _ITEM_SIZE is None or bool(_ITEM_SIZE.__get__(kind))
             # The interpreter looks the method up in the same order.
             return (_inherited(found, kind) if overridden else getsizeof), varies
         overridden = overridden or found is not None

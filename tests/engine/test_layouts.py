@@ -21,6 +21,8 @@ from pytest_gpuleak.engine.detect import young_arrays
 from pytest_gpuleak.engine.settle.steps import has_weak_references
 from pytest_gpuleak.explain import known_culprits, unaccounted
 from pytest_gpuleak.heap import safe_access
+from pytest_gpuleak.heap.collector import epochs_supported
+from pytest_gpuleak.heap.collector_rules import is_free_threaded
 from pytest_gpuleak.heap.referrers import untouchable_modules
 from pytest_gpuleak.heap.type_sieve import HAVE_GC
 from pytest_gpuleak.heap.walk import Sizes
@@ -81,6 +83,7 @@ def test_how_many_references_counting_adds() -> None:
         assert getrefcount(found) == torch_references._CENSUS_REFERENCES
 
 
+@pytest.mark.skipif(not epochs_supported(), reason="no generations on this interpreter")
 def test_an_object_is_made_young() -> None:
     move = young_arrays.make_young()
     assert move is not None
@@ -113,6 +116,7 @@ def test_another_c_library_is_not_asked(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 @pytest.mark.skipif(mallinfo() is None, reason="not the GNU C library, or before 2.33")
+@pytest.mark.skipif(is_free_threaded(), reason="free-threaded Python has an allocator of its own")
 def test_the_c_librarys_structure_is_read_right() -> None:
     info = mallinfo()
     assert info is not None

@@ -9,13 +9,14 @@ import pytest
 
 from pytest_gpuleak.engine.detect.epochs import EpochDetector
 from pytest_gpuleak.engine.detect.young_arrays import KeepYoung, make_young
+from pytest_gpuleak.heap.collector import epochs_supported
 from tests.support.standin import Buffer, StandInArrays
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
 pytestmark = pytest.mark.skipif(
-    make_young() is None, reason="this interpreter's collector cannot be told what is young"
+    make_young() is None or not epochs_supported(), reason="this interpreter's collector cannot be told what is young"
 )
 
 

@@ -174,7 +174,8 @@ WORDS: dict[str, tuple[Any, str]] = {
     "enumerate": (lambda target: enumerate([target]), " (inside enumerate) (inside list_iterator)[0]"),
     "generator expression": (
         lambda target: (item for item in (1, target)),
-        ".gi_frame.f_locals['.0'] (inside tuple_iterator)[1]",
+        # From 3.15 on the generator is given what it iterates over, and makes the iterator itself.
+        f".gi_frame.f_locals['.0']{' (inside tuple_iterator)' if sys.version_info < (3, 15) else ''}[1]",
     ),
 }
 

@@ -181,6 +181,7 @@ def test_a_young_collection_that_looks_at_what_is_frozen_is_named(
 
 
 def unknown_version(patch: pytest.MonkeyPatch) -> str:
+    patch.setattr(collector_rules, "is_free_threaded", bool)
     patch.setattr(sys, "version_info", (3, 16, 0, "final", 0))
     return "Python 3.16 is newer"
 

@@ -6,6 +6,7 @@ import contextlib
 import itertools
 import sys
 import weakref
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pytest_gpuleak.adapters.creation_lines import OriginTable
@@ -66,12 +67,12 @@ class StandInArrays:
 
     def storage(self, array: object) -> int:
         """The memory's address."""
-        assert type(array) is Buffer
+        assert isinstance(array, Buffer)
         return array.memory.address
 
     def read(self, array: object) -> ArrayReading | None:
         """The buffer's metadata; None for an empty one."""
-        assert type(array) is Buffer
+        assert isinstance(array, Buffer)
         size = array.memory.size
         if not size:
             return None
@@ -83,13 +84,14 @@ class StandInArrays:
 
     def hold(self, array: object) -> StorageHandle:
         """A weak hold on its memory."""
-        assert type(array) is Buffer
+        assert isinstance(array, Buffer)
         return Handle(array.memory)
 
     @contextlib.contextmanager
     def trace_origins(self, is_user_file: Callable[[str], bool]) -> Iterator[OriginLog]:
         """Notes the line that makes each memory."""
-        table = OriginTable(lambda path: is_user_file(path) and path != __file__)
+        own = str(Path(__file__).parent)
+        table = OriginTable(lambda path: is_user_file(path) and not path.startswith(own))
         _tables.append(table)
         try:
             yield table

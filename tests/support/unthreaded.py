@@ -1,4 +1,4 @@
-"""Skip the tests that need a process or a thread where the interpreter can start neither, as in WebAssembly.
+"""Skip the tests that need a process, a thread or an event loop where the interpreter can start none, as in WebAssembly.
 
 A test is skipped where it fails after its code, or a suite that it runs, has asked for one: no list has to be kept. What
 the plugin itself asks for does not count, since it must go on without.
@@ -7,7 +7,10 @@ the plugin itself asks for does not count, since it must go on without.
 from __future__ import annotations
 
 import _thread
+import contextlib
 import functools
+import gc
+import importlib
 import os
 import subprocess
 import sys
@@ -22,13 +25,14 @@ from pytest_gpuleak.session.rerun import watchdog
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator
 
-STARTERS: Final = (("a process", subprocess.Popen, "__init__"), ("a process", os, "fork"),
-                   ("a thread", threading.Thread, "start"))  # fmt: skip
+STARTERS: Final[list[tuple[str, Any, str]]] = [
+    ("a process", subprocess.Popen, "__init__"), ("a process", os, "fork"), ("a thread", threading.Thread, "start")
+]  # fmt: skip
 
 ABSENT: Final = ("resource", "yaml")
 """Modules that have no build for WebAssembly: files that import them are skipped."""
 
-BETWEEN: Final = {*sys.stdlib_module_names, "pynvml", "pympler", "psutil"} - {"__main__"}
+BETWEEN: Final = {*sys.stdlib_module_names, "pynvml", "pympler", "psutil", "pyodide"} - {"__main__"}
 """Packages that ask on behalf of their caller: `ctypes.util` starts a process to find a library."""
 
 PATIENCE: Final = 20
@@ -37,6 +41,7 @@ PATIENCE: Final = 20
 _watch = watchdog.watch
 _start = _thread.start_new_thread
 _asked_for: set[str] = set()
+_skipped: list[str] = []
 
 
 def _package(frame: Any) -> str:
@@ -75,6 +80,9 @@ def _later(begin: Callable[..., None]) -> Callable[..., None]:
 
 def install() -> None:
     """Note from now on who asks for processes and threads, let re-runs go without a watchdog, and searches take longer."""
+    with contextlib.suppress(ImportError):
+        # What stands for an event loop there runs nothing until JavaScript's own gets its turn.
+        STARTERS.append(("an event loop", importlib.import_module("pyodide.webloop").WebLoop, "__init__"))
     for kind, owner, name in STARTERS:
         setattr(owner, name, note(kind, getattr(owner, name)))
     watchdog.watch = watch_without_thread
@@ -105,7 +113,22 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestR
     if report.failed and _asked_for:
         report.outcome = "skipped"
         report.longrepr = (str(item.path), 1, f"Skipped: needs {' and '.join(sorted(_asked_for))}")
+        _skipped.append(item.nodeid)
     return report
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_runtest_logfinish() -> None:
+    """Free what a skipped test has left, such as coroutines that never ran: the next test would be blamed for them."""
+    if _skipped:
+        _skipped.clear()
+        for name in ("last_exc", "last_value", "last_traceback", "last_type"):
+            vars(sys).pop(name, None)
+        hook, sys.unraisablehook = sys.unraisablehook, lambda _: None
+        try:
+            gc.collect()
+        finally:
+            sys.unraisablehook = hook
 
 
 if sys.platform in ("emscripten", "wasi"):

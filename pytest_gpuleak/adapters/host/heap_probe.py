@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final
 from pytest_gpuleak.adapters.host.counter_probe import CounterProbe
 from pytest_gpuleak.adapters.host.glibc import mallinfo
 from pytest_gpuleak.adapters.host.throttled_reader import ThrottledReader
+from pytest_gpuleak.heap.collector_rules import is_free_threaded
 from pytest_gpuleak.model.readings import ProbeUnavailable
 
 if TYPE_CHECKING:
@@ -34,7 +35,8 @@ def heap_reader() -> HeapReader:
     """
     reader = mallinfo() or _PsutilHeap()
     if not any(_sees_trial(reader.read) for _ in range(_TRIALS)):
-        raise ProbeUnavailable("the C library does not count this process's heap (another malloc is preloaded)")
+        why = "free-threaded Python has its own" if is_free_threaded() else "another malloc is preloaded"
+        raise ProbeUnavailable(f"the C library does not count this process's heap ({why})")
     return reader
 
 

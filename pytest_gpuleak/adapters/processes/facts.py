@@ -117,6 +117,8 @@ def children_by_file(pid: int, proc: str = "/proc") -> dict[int, int] | None:
         try:
             threads = os.listdir(folder)  # noqa: PTH208 - only names are needed
         except OSError:
+            if parent == pid:
+                return None  # this process runs, so there is no /proc: macOS, Windows
             continue  # the process has ended
         for thread in threads:
             try:

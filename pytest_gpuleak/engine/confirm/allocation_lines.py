@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import linecache
-import tracemalloc
 from typing import TYPE_CHECKING, Final
 
 from pytest_gpuleak.adapters.creation_lines import MAX_CODE_LENGTH, printable
+from pytest_gpuleak.heap.tracing import CAN_TRACE, is_tracing
 from pytest_gpuleak.model.findings import Origin
 
 if TYPE_CHECKING:
@@ -33,12 +33,14 @@ class AllocationLines:
     @property
     def traces(self) -> bool:
         """Whether anything traces."""
-        return tracemalloc.is_tracing()
+        return is_tracing()
 
     def start(self, expected_s: float | None) -> None:
         """Trace from now on, if a run of `expected_s` seconds is quick enough and nothing traces."""
-        if expected_s is None or expected_s > TRACED_RERUN_S or tracemalloc.is_tracing():
+        if expected_s is None or expected_s > TRACED_RERUN_S or is_tracing() or not CAN_TRACE:
             return
+        import tracemalloc
+
         try:
             tracemalloc.start(FRAMES)
         except (RuntimeError, MemoryError):
@@ -48,13 +50,18 @@ class AllocationLines:
     def stop(self) -> None:
         """Stop tracing that the plugin has started. Safe to call twice."""
         if self.tracing:
+            import tracemalloc
+
             self.tracing = False
             tracemalloc.stop()
 
     def of(self, value: object) -> Origin | None:
         """Return the user's innermost line at which an object was allocated; None where it was not traced."""
-        trace = tracemalloc.get_object_traceback(value) if tracemalloc.is_tracing() else None
-        for frame in reversed(trace or ()):  # the innermost frame comes last
+        if not is_tracing():
+            return None
+        import tracemalloc
+
+        for frame in reversed(tracemalloc.get_object_traceback(value) or ()):  # the innermost frame comes last
             if self._is_user_file(frame.filename):
                 code = printable(linecache.getline(frame.filename, frame.lineno).strip())[:MAX_CODE_LENGTH]
                 return Origin(frame.filename, frame.lineno, "", code)

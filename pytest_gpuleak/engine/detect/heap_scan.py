@@ -6,7 +6,7 @@ import gc
 from typing import TYPE_CHECKING, Literal
 
 from pytest_gpuleak.adapters.arrays import array_types, find_arrays, framework_of, select_arrays
-from pytest_gpuleak.heap.collector import whole_heap
+from pytest_gpuleak.heap.collector import installed, whole_heap
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -16,8 +16,11 @@ if TYPE_CHECKING:
 
 
 def visible_objects() -> list[object]:
-    """Return what `gc` shows, looked up on the module so that another detector's epoch shows the whole heap."""
-    return gc.get_objects()
+    """Return every object: what `gc` shows, looked up on the module so that another detector's epoch shows all."""
+    if installed():
+        return gc.get_objects()
+    with whole_heap():
+        return gc.get_objects()
 
 
 class ScanDetector:
@@ -69,7 +72,7 @@ class ScanDetector:
         self._old.clear()
 
     def whole_heap(self) -> AbstractContextManager[None]:
-        """Thaw what another detector's epoch has frozen, if there is such a detector."""
+        """Thaw what user code has frozen, or the epoch of another detector, if there is one."""
         return whole_heap()
 
     def _all(self) -> list[object]:

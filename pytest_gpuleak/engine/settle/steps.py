@@ -8,7 +8,7 @@ from __future__ import annotations
 import dataclasses
 import weakref
 from time import sleep
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from pytest_gpuleak.engine.stages import CheckTimeoutError
 from pytest_gpuleak.heap.collector import collect, collect_recent, collect_young
@@ -237,12 +237,16 @@ class Settling:
 
 def has_weak_references(suspect: object) -> bool:
     """Tell whether objects of its type support weak references, without running its code."""
-    return bool(_weak_reference_offset(type(suspect)))
+    return _OFFSET is None or bool(_OFFSET.__get__(type(suspect)))
 
 
-_weak_reference_offset = type.__dict__["__weakrefoffset__"].__get__
+_OFFSET: Final[Any] = type.__dict__.get("__weakrefoffset__")
+"""Reads from a class where its objects keep their weak references; None on PyPy, where all objects may have some."""
 
 
 def _weak(suspect: object) -> Callable[[], object | None]:
     # For a type without weak references, the next search of the heap tells whether it is alive.
-    return weakref.ref(suspect) if has_weak_references(suspect) else lambda: True
+    try:
+        return weakref.ref(suspect) if has_weak_references(suspect) else lambda: True
+    except TypeError:  # PyPy's built-in types
+        return lambda: True

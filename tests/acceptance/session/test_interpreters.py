@@ -23,9 +23,11 @@ SUITE = """
 """
 
 PYPY = """
-    import gc, sys, types
+    import ctypes, gc, sys, types
 
     sys.implementation = types.SimpleNamespace(**{**vars(sys.implementation), "name": "pypy"})
+    sys.modules["_tracemalloc"] = None
+    del ctypes.pythonapi
     for module, names in ((gc, "freeze unfreeze get_freeze_count callbacks is_tracked get_threshold set_threshold"),
                           (sys, "getrefcount getswitchinterval")):
         for name in names.split():
@@ -36,6 +38,7 @@ LATER = """
     from pytest_gpuleak.heap import collector_rules
 
     collector_rules.NEWEST = (3, 9)
+    collector_rules.is_free_threaded = bool
 """
 
 ODD = """

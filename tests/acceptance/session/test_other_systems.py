@@ -59,6 +59,39 @@ WINDOWS = (
 )
 
 
+PROCESSES = """
+    import subprocess, sys
+
+    def start():
+        return subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+
+    STARTED = []
+
+    def test_starts_one():
+        STARTED.append(start())
+
+    def test_is_clean():
+        pass
+
+    def test_starts_and_stops_one():
+        process = start()
+        process.communicate(b"\\n")
+
+    def test_starts_another():
+        STARTED.append(start())
+"""
+
+
+@pytest.mark.parametrize("system", [MACOS, WINDOWS], ids=["macos", "windows"])
+def test_processes_are_found_without_waitid_and_proc(run: Runner, pytester: pytest.Pytester, system: str) -> None:
+    pytester.makepyfile(other=system)
+    found = run(PROCESSES, "-p", "other", apart=True)
+    leaked = {"test_starts_one": "leaked", "test_starts_another": "leaked"}
+    assert found.verdicts == leaked | {"test_is_clean": "clean", "test_starts_and_stops_one": "clean"}
+    assert {found.finding(name)["kind"] for name in leaked} == {"process"}
+    assert "itself failed" not in found.result.stdout.str()
+
+
 @pytest.mark.parametrize("system", [MACOS, WINDOWS], ids=["macos", "windows"])
 def test_what_a_system_lacks_changes_no_verdict(run: Runner, pytester: pytest.Pytester, system: str) -> None:
     pytester.makepyfile(other=system)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import re
 import sys
 import tracemalloc
 from typing import Any
@@ -106,10 +107,16 @@ def test_no_heap_figure_is_a_reason_in_words(monkeypatch: pytest.MonkeyPatch) ->
 
 
 @pytest.mark.usefixtures("without_mallinfo")
-def test_another_malloc_is_noticed_by_a_counter_at_rest(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("free_threaded", "why"), [(False, "another malloc is preloaded"), (True, "free-threaded Python has its own")]
+)
+def test_another_malloc_is_noticed_by_a_counter_at_rest(
+    monkeypatch: pytest.MonkeyPatch, free_threaded: bool, why: str
+) -> None:
     info = psutil.heap_info()
     monkeypatch.setattr(psutil, "heap_info", lambda: info)
-    with pytest.raises(ProbeUnavailable, match="another malloc is preloaded"):
+    monkeypatch.setattr(heap_probe, "is_free_threaded", lambda: free_threaded)
+    with pytest.raises(ProbeUnavailable, match=re.escape(f"({why})")):
         HeapProbe().start()
 
 

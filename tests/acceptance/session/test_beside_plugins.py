@@ -1,0 +1,113 @@
+"""Beside other plugins of pytest, with a test that uses what each brings: the same verdicts, and the same outcomes."""
+
+from __future__ import annotations
+
+import importlib.util
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import pytest
+
+if TYPE_CHECKING:
+    from tests.conftest import Runner
+
+pytestmark = pytest.mark.slow
+
+
+class Plugin(NamedTuple):
+    """A plugin: its module, and how a test uses it. The test leaks by `keep()` where the case is a leak."""
+
+    module: str
+    test: str
+    arguments: tuple[str, ...] = ()
+    package: str = ""
+    times: int = 1
+
+
+PLUGINS = {
+    "none": Plugin("pytest", "def test_it():\n    keep()\n"),
+    "asyncio": Plugin("pytest_asyncio.plugin", "async def test_it():\n    keep()\n", ("-o", "asyncio_mode=auto")),
+    "benchmark": Plugin("pytest_benchmark.plugin", "def test_it(benchmark):\n    benchmark.pedantic(keep, rounds=1)\n"),
+    "cov": Plugin("pytest_cov.plugin", "def test_it():\n    keep()\n", ("--cov=.", "--cov-report=")),
+    "flaky": Plugin(
+        "flaky.flaky_pytest_plugin",
+        "@flaky\ndef test_it():\n    runs.append(0)\n    assert len(runs) > 1\n    keep()\n",
+    ),
+    "forked": Plugin("pytest_forked", "def test_it():\n    keep()\n", ("--forked",)),
+    "hypothesis": Plugin(
+        "_hypothesis_pytestplugin",
+        "@settings(max_examples=3, database=None)\n@given(integers())\ndef test_it(number):\n    keep()\n",
+        package="hypothesis",
+    ),
+    "mock": Plugin("pytest_mock", "def test_it(mocker):\n    mocker.patch('os.getcwd')\n    keep()\n"),
+    "randomly": Plugin("pytest_randomly", "def test_it():\n    keep()\n"),
+    "repeat": Plugin("pytest_repeat", "def test_it():\n    keep()\n", ("--count=3",), times=3),
+    "rerunfailures": Plugin(
+        "pytest_rerunfailures",
+        "def test_it():\n    runs.append(0)\n    assert len(runs) > 1\n    keep()\n",
+        ("--reruns=1",),
+    ),
+    "subtests": Plugin(
+        "pytest_subtests.plugin",
+        "def test_it(subtests):\n    with subtests.test(msg='part'):\n        keep()\n",
+    ),
+    "timeout": Plugin("pytest_timeout", "@pytest.mark.timeout(60)\ndef test_it():\n    keep()\n"),
+    "xdist": Plugin("xdist.plugin", "def test_it():\n    keep()\n", ("-p", "xdist.looponfail", "-n", "1")),
+}
+
+HEAD = """
+import pytest
+from tests.support.standin import Buffer
+
+try:
+    from flaky import flaky
+    from hypothesis import given, settings
+    from hypothesis.strategies import integers
+except ImportError:
+    pass
+
+KEPT, runs = [], []
+
+def keep():
+    KEPT.append(Buffer(4096))
+    if not LEAKS:
+        KEPT.clear()
+
+def test_other():
+    pass
+
+"""
+
+
+@pytest.mark.parametrize("leaks", [True, False], ids=["leaks", "clean"])
+@pytest.mark.parametrize("name", PLUGINS)
+def test_a_plugin_changes_no_verdict(
+    run: Runner, pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, name: str, leaks: bool
+) -> None:
+    plugin = PLUGINS[name]
+    if importlib.util.find_spec((plugin.package or plugin.module).partition(".")[0]) is None:
+        pytest.skip(f"the plugin for {name} is not installed")
+    monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
+    monkeypatch.delenv("PYTEST_ADDOPTS")
+    pytester.makepyfile(test_it=HEAD.replace("LEAKS", str(leaks)) + plugin.test)
+    loaded = [] if name == "none" else ["-p", plugin.module]
+    given: list[Any] = [*loaded, *plugin.arguments]
+    given += ["-p", "pytest_gpuleak.plugin"]
+    without = pytester.runpytest_subprocess(*given, "-p", "no:cacheprovider").parseoutcomes()
+    if without.keys() & {"failed", "errors"}:
+        pytest.skip(f"the plugin for {name} does not work with pytest {pytest.__version__}")
+    found = run("", *given, apart=True)
+    outcomes = found.result.parseoutcomes()
+    leaked = outcomes.pop("leaked", 0)
+    assert {word: count for word, count in outcomes.items() if "warning" not in word} == {
+        word: count for word, count in without.items() if "warning" not in word
+    }
+    assert "itself failed" not in found.result.stdout.str() + found.result.stderr.str()
+    records = [test for test in found.report["tests"] if "test_it" in test["nodeid"].rpartition("::")[2]]
+    verdicts = {test["verdict"] for test in records}
+    if leaks:
+        assert leaked == plugin.times
+        (kinds,) = {tuple(finding["kind"] for finding in test["findings"]) for test in records if test["findings"]}
+        assert kinds == ("growing",)
+    else:
+        assert verdicts <= {"clean", "unchecked"}
+        assert not leaked
