@@ -28,6 +28,7 @@ class JaxDevices:
     """
 
     name = "jax"
+    own_allocator = True
 
     def __init__(self) -> None:
         self.idle = True

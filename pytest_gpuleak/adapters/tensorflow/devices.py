@@ -27,6 +27,7 @@ class TensorFlowDevices:
     """
 
     name = "tensorflow"
+    own_allocator = True
 
     def __init__(self) -> None:
         self.idle = True
