@@ -10,9 +10,9 @@ from pytest_gpuleak.heap.collector import get_objects, whole_heap
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
-    from pytest_gpuleak.adapters.protocol import ArrayFramework, MemoryRange, StorageHandle
+    from pytest_gpuleak.adapters.protocol import ArrayFramework, StorageHandle
     from pytest_gpuleak.model.findings import Origin
-    from pytest_gpuleak.model.readings import ArrayReading
+    from pytest_gpuleak.model.readings import ArrayReading, MemoryRange
 
 
 MOST_COMPARED = 1_000
@@ -37,16 +37,13 @@ def read_united(arrays: Sequence[object], frameworks: Sequence[ArrayFramework]) 
     readings = read_arrays(arrays, frameworks)
     if not 1 < len(readings) <= MOST_COMPARED:
         return readings
-    ranges: list[tuple[int, int, int]] = []
-    for framework, group in _groups(arrays, frameworks):
-        find: Callable[[object], MemoryRange | None] | None = getattr(framework, "memory", None)
-        for array in group if find is not None else ():
-            memory = find(array) if id(array) in readings else None  # type: ignore[misc] # as was just asked
-            if memory is not None:
-                ranges.append((*memory, id(array)))
-    ranges.sort(key=lambda found: (found[0], -found[1]))
+    ranges = [
+        (memory, id(array))
+        for array, memory in memory_of_arrays((one for one in arrays if id(one) in readings), frameworks)
+    ]
+    ranges.sort(key=lambda found: (found[0].start, -found[0].size))
     end, owner = 0, -1
-    for start, size, identity in ranges:
+    for (start, size, _), identity in ranges:
         if start >= end:
             end, owner = start + size, identity
         elif readings[identity].storage != readings[owner].storage:
@@ -57,6 +54,22 @@ def read_united(arrays: Sequence[object], frameworks: Sequence[ArrayFramework]) 
             for one, reading in zip((owner, identity), pair, strict=True):
                 readings[one] = reading._replace(storage=pair[0].storage, storage_bytes=whole, device=device)
     return readings
+
+
+def memory_of_arrays(
+    arrays: Iterable[object], frameworks: Sequence[ArrayFramework]
+) -> Iterator[tuple[object, MemoryRange]]:
+    """Yield the arrays of which it is known where their memory is, with that. Raises LookupError for no array."""
+    for framework, group in _groups(arrays, frameworks):
+        find: Callable[[object], MemoryRange | None] | None = getattr(framework, "memory", None)
+        if find is not None:
+            for array in group:
+                try:
+                    memory = find(array)
+                except Exception:  # noqa: BLE001 - arrays whose memory is unknown are taken for arrays of their own
+                    continue
+                if memory is not None and memory.size:
+                    yield array, memory
 
 
 def hold_arrays(arrays: Iterable[object], frameworks: Sequence[ArrayFramework]) -> dict[int, StorageHandle]:

@@ -10,9 +10,10 @@ import bisect
 import ctypes
 from functools import cache
 from itertools import filterfalse
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from pytest_gpuleak.adapters.arrays import array_types, framework_of
+from pytest_gpuleak.adapters.bulk import memory_of_arrays
 from pytest_gpuleak.heap import safe_access
 from pytest_gpuleak.heap.classes import is_kind_of
 from pytest_gpuleak.heap.hidden_references import Descent, Link, visible_objects
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from pytest_gpuleak.adapters.frameworks import Frameworks
-    from pytest_gpuleak.adapters.protocol import ArrayFramework, MemoryRange
+    from pytest_gpuleak.adapters.protocol import ArrayFramework
     from pytest_gpuleak.heap.referrers import Deadline
 
 _MAX_BASES: Final = 16
@@ -94,13 +95,11 @@ class _Wanted:
 
     def __init__(self, orphans: Sequence[object], arrays: Sequence[ArrayFramework]) -> None:
         types = array_types(arrays)
-        self.ranges: list[_Block] = []
-        for value in orphans:
-            if any(is_kind_of(type(value), kind) for kind in types):
-                framework = framework_of(value, arrays)
-                memory = memory_of(value, framework)
-                if memory is not None and memory[1]:
-                    self.ranges.append(_Block(memory[0], memory[0] + memory[1], value, framework))
+        known = (value for value in orphans if any(is_kind_of(type(value), kind) for kind in types))
+        self.ranges = [
+            _Block(memory.start, memory.start + memory.size, array, framework_of(array, arrays))
+            for array, memory in memory_of_arrays(known, arrays)
+        ]
         self.ranges.sort(key=lambda block: block.start)
         self._starts = [block.start for block in self.ranges]
         self._longest = max((block.end - block.start for block in self.ranges), default=0)
@@ -160,8 +159,8 @@ class _Borrowers:
             address = self._array_address(value)
         else:
             framework = framework_of(value, self._arrays)
-            memory = memory_of(value, framework)
-            return [] if memory is None else [b for b in self._wanted.at(memory[0]) if b.framework is not framework]
+            memory = next((memory for _, memory in memory_of_arrays((value,), [framework])), None)
+            return [] if memory is None else [b for b in self._wanted.at(memory.start) if b.framework is not framework]
         return [] if address is None else self._wanted.at(address)
 
     def _array_address(self, array: object) -> int | None:
@@ -204,15 +203,6 @@ def capsule_address(capsule: object) -> int | None:
         return None
     tensor = _DLTensor.from_address(start + offset)
     return int(tensor.data or 0) + int(tensor.byte_offset)
-
-
-def memory_of(array: object, framework: ArrayFramework) -> MemoryRange | None:
-    """Return where an array's memory is; None where its framework cannot tell."""
-    ask: Any = getattr(framework, "memory", None)
-    try:
-        return None if ask is None else ask(array)
-    except Exception:  # noqa: BLE001 - an array whose memory cannot be told is kept by no capsule that is known
-        return None
 
 
 def _may_hide(value: object) -> bool:

@@ -20,8 +20,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
     from contextlib import AbstractContextManager
 
-    from pytest_gpuleak.adapters.protocol import ArrayFramework, MemoryRange, OriginLog, StorageHandle
+    from pytest_gpuleak.adapters.protocol import ArrayFramework, OriginLog, StorageHandle
     from pytest_gpuleak.model.findings import Origin
+    from pytest_gpuleak.model.readings import MemoryRange
 
     GuardMaker = Callable[[str], AbstractContextManager[Any]]
 

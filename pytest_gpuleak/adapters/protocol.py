@@ -13,16 +13,13 @@ if TYPE_CHECKING:
     from pytest_gpuleak.heap.hidden_references import Link
     from pytest_gpuleak.heap.referrers import Deadline
     from pytest_gpuleak.model.findings import Autograd, Contribution, Origin
-    from pytest_gpuleak.model.readings import ArrayReading, DeviceSpace
+    from pytest_gpuleak.model.readings import ArrayReading, DeviceSpace, MemoryRange
 
 OriginLog: TypeAlias = "Mapping[int, Origin]"
 """The creating line by storage key (`ArrayReading.storage`)."""
 
 Restore: TypeAlias = "Callable[[], None]"
 """Restores the state that was noted when the function was created."""
-
-MemoryRange: TypeAlias = "tuple[int, int]"
-"""Where memory is: its address, and its size in bytes."""
 
 BACKWARD = 0
 """Log key, of no storage, for the line that last ran a backward pass: gradients have no line of their own."""
@@ -50,8 +47,8 @@ class ArrayFramework(Protocol):
     Six methods are optional. `read_many`, `hold_many` and `storage_many` take a sequence of arrays and return a list.
     `creation_lines(arrays, is_user_file)` returns the user's lines that the arrays themselves know, by id, so that they
     are told without a re-run. `parts(arrays)` returns the ids of the arrays that living arrays have made of themselves
-    and keep in native code: they are not counted. It may walk the heap. `memory(array)` returns the `MemoryRange` that an
-    array shows, or None, by which a DLPack capsule is recognised.
+    and keep in native code: they are not counted. It may walk the heap. `memory(array)` returns the `MemoryRange` that
+    an array shows, or None: by it arrays are recognised that share memory (NumPy, DLPack).
 
     Optional too: `needs`, the module without which no array can exist. Until it is imported, `array_type` is not asked;
     `adapters.arrays.array_types` sets it to `ALWAYS` once there is a class, which outlives its module.
@@ -100,8 +97,8 @@ class UntrackedArrays(Protocol):
     def allocated(self, array: Any) -> object:
         """Return the object that was made together with the memory, of which `tracemalloc` knows the line."""
 
-    def address(self, array: Any) -> tuple[int, int]:
-        """Return where the memory behind the array begins, and its bytes."""
+    def memory(self, array: Any) -> MemoryRange:
+        """Return where the memory behind the array is."""
 
     def elements(self, array: Any) -> list[object]:
         """Return the elements of an array of Python objects; empty for other arrays, and for very large ones."""

@@ -56,6 +56,20 @@ class ArrayReading(NamedTuple):
         return self.shards if self.shards and self.device != "cpu" else ((self.device, self.storage_bytes),)
 
 
+class MemoryRange(NamedTuple):
+    """Where the memory behind an array is.
+
+    Attributes:
+        start: its address.
+        size: its bytes.
+        borrowed: whether another library's object is known to own it (`torch.from_numpy`).
+    """
+
+    start: int
+    size: int
+    borrowed: bool = False
+
+
 class DeviceSpace(NamedTuple):
     """What is free on a device, in bytes; None where it is not told.
 

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pytest_gpuleak.adapters.bulk import MOST_COMPARED, read_united
-from pytest_gpuleak.model.readings import ArrayReading
-
-if TYPE_CHECKING:
-    from pytest_gpuleak.adapters.protocol import MemoryRange
+from pytest_gpuleak.model.readings import ArrayReading, MemoryRange
 
 
 class Array:
@@ -35,7 +32,7 @@ class Arrays:
         return ArrayReading(id(array), (array.size,), "uint8", array.device, array.size, array.storage, array.whole)
 
     def _memory(self, array: Any) -> MemoryRange | None:
-        return (array.start, array.size) if array.start else None
+        return MemoryRange(array.start, array.size) if array.start else None
 
 
 def storages(*arrays: Array, tells: bool = True) -> list[tuple[int, int]]:
@@ -69,3 +66,13 @@ def test_storages_that_nothing_is_known_of_stay_apart() -> None:
 def test_of_very_many_arrays_none_is_compared() -> None:
     found = storages(*(Array(100, 50, index) for index in range(MOST_COMPARED + 1)))
     assert len(set(found)) == MOST_COMPARED + 1
+
+
+def test_memory_of_an_array_that_cannot_tell_is_its_own() -> None:
+    class Failing(Arrays):
+        def _memory(self, array: Any) -> MemoryRange | None:
+            raise RuntimeError("the device is lost")
+
+    reader: Any = Failing()
+    arrays = [Array(100, 50, 1), Array(100, 50, 2)]
+    assert {one.storage for one in read_united(arrays, [reader]).values()} == {1, 2}

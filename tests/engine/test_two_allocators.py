@@ -8,6 +8,7 @@ import pytest
 
 from pytest_gpuleak.adapters.late_devices import LateDevices
 from pytest_gpuleak.adapters.probe_protocol import DeviceReading, total_of
+from pytest_gpuleak.adapters.registry import own_frameworks
 from pytest_gpuleak.engine.detect.counters import CounterWatch
 from pytest_gpuleak.engine.detect.peak_meter import PeakMeter
 from tests.support.fake_devices import MIB, FakeDevices
@@ -138,3 +139,13 @@ def test_a_framework_that_is_not_used_does_not_hide_that_nothing_is_measured() -
     broken.broken = "device lost"
     meter.end()
     assert meter.fault == ""
+
+
+def test_each_framework_but_the_first_adds_its_own_allocator_to_a_shared_device() -> None:
+    probes = own_frameworks().devices
+    assert {probe.name: getattr(probe, "own_allocator", False) for probe in probes[1:]} == {
+        "cupy": True,
+        "jax": True,
+        "mlx": True,
+        "tensorflow": True,
+    }

@@ -12,8 +12,8 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
     from types import ModuleType
 
-    from pytest_gpuleak.adapters.protocol import MemoryRange, OriginLog, StorageHandle
-    from pytest_gpuleak.model.readings import ArrayReading
+    from pytest_gpuleak.adapters.protocol import OriginLog, StorageHandle
+    from pytest_gpuleak.model.readings import ArrayReading, MemoryRange
 
 
 class CupyArrays:

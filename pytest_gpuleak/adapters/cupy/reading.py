@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from pytest_gpuleak.heap import safe_access
 from pytest_gpuleak.heap.reference_counts import getrefcount
-from pytest_gpuleak.model.readings import ArrayReading
+from pytest_gpuleak.model.readings import ArrayReading, MemoryRange
 
 _LENT: Final = "DLPackMemory"
 """CuPy's class for memory that ``cupy.from_dlpack`` took from another array (cupy/_core/dlpack.pyx)."""
@@ -68,12 +68,12 @@ def users_of_memory(base: Any, array: object) -> int | None:
     return None if memory is None else getrefcount(memory) - _USERS_OF_OURS
 
 
-def memory_of(base: Any, array: object) -> tuple[int, int] | None:
+def memory_of(base: Any, array: object) -> MemoryRange | None:
     """Return address and bytes of the memory behind an array."""
     memory = _memory(base, array)
     if memory is None or not memory.ptr:
         return None
-    return int(memory.ptr), int(memory.size) or int(base.nbytes.__get__(array))
+    return MemoryRange(int(memory.ptr), int(memory.size) or int(base.nbytes.__get__(array)))
 
 
 def _memory(base: Any, array: object) -> Any:

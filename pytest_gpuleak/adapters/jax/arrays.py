@@ -1,6 +1,7 @@
 """Read JAX's arrays without importing JAX (see `lookup`); `reading` is loaded by the first read.
 
-Arrays are told apart by their ids: to ask one for its address makes a second array of it, which stays.
+Arrays are told apart by their ids: not each one tells where its memory is. Those of a test that share memory are united
+afterwards (`memory`).
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 
     from pytest_gpuleak.adapters.protocol import OriginLog, StorageHandle
     from pytest_gpuleak.model.findings import Origin
-    from pytest_gpuleak.model.readings import ArrayReading
+    from pytest_gpuleak.model.readings import ArrayReading, MemoryRange
 
 
 class JaxArrays:
@@ -44,6 +45,11 @@ class JaxArrays:
         """Return a weak hold on the array, which counts as gone once it is donated or deleted."""
         handle: StorageHandle = self._reading.ArrayReference(array)
         return handle
+
+    def memory(self, array: object) -> MemoryRange | None:
+        """Return where the memory of an array on one device is; None where asking would wait or make a further array."""
+        found: MemoryRange | None = self._reading.memory_of_array(array)
+        return found
 
     def storage_users(self, array: object) -> int | None:
         """Return 1: each array has a key of its own."""
@@ -101,3 +107,8 @@ class JaxTracers(JaxArrays):
         """Return none: a tracer makes no tracers of itself."""
         del arrays
         return set()
+
+    def memory(self, array: object) -> MemoryRange | None:
+        """Return None: a tracer has no memory."""
+        del array
+        return None

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import linecache
 import weakref
+from time import sleep
 from typing import TYPE_CHECKING, Any, Final
 
+from pytest_gpuleak.adapters import buffer_protocol
 from pytest_gpuleak.adapters.creation_lines import MAX_CODE_LENGTH, printable
 from pytest_gpuleak.adapters.jax.devices import device_name
 from pytest_gpuleak.heap import safe_access
 from pytest_gpuleak.model.findings import Origin
-from pytest_gpuleak.model.readings import TRACE, ArrayReading
+from pytest_gpuleak.model.readings import TRACE, ArrayReading, MemoryRange
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -20,6 +22,9 @@ MAX_LINES: Final = 2000
 
 _HOST_MEMORY: Final = frozenset({"pinned_host", "unpinned_host"})
 _MAX_NAMED: Final = 8
+
+_WAITS_S: Final = (0.001, 0.002, 0.004, 0.008, 0.016)
+"""Seconds to wait between looks at an array that is being computed."""
 
 
 class TracerReference:
@@ -63,6 +68,32 @@ def read_array(array: Any) -> ArrayReading | None:
         return None
     device, shards = _place(devices, getattr(sharding, "memory_kind", None), size)
     return ArrayReading(id(array), shape, dtype, device, size, id(array), size, shards)
+
+
+def memory_of_array(array: Any) -> MemoryRange | None:
+    """Return where the memory of an array on one device is; None for other arrays, and while it is being computed.
+
+    ``unsafe_buffer_pointer()`` would make a further array, which stays. The types that Python's buffers do not have
+    (bfloat16) tell their place on a GPU alone.
+    """
+    names = safe_access.class_dict(type(array))
+    is_ready = names["is_ready"]
+    if _is_deleted(array) or len(names["_sharding"].__get__(array).device_set) != 1:
+        return None
+    for wait_s in _WAITS_S:
+        if is_ready(array):
+            break
+        sleep(wait_s)
+    else:
+        return None  # to ask would wait until it is computed, which may be never
+    found = buffer_protocol.memory_of(array)
+    if found is not None:
+        return found
+    try:
+        start = int(names["__cuda_array_interface__"].__get__(array)["data"][0])
+        return MemoryRange(start, int(names["on_device_size_in_bytes"](array)))
+    except Exception:  # noqa: BLE001 - an array that is on no GPU
+        return None
 
 
 def read_tracer(tracer: Any) -> ArrayReading | None:

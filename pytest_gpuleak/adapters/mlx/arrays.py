@@ -13,8 +13,8 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
     from pytest_gpuleak.adapters.mlx.reading import MlxReading
-    from pytest_gpuleak.adapters.protocol import MemoryRange, OriginLog, StorageHandle
-    from pytest_gpuleak.model.readings import ArrayReading
+    from pytest_gpuleak.adapters.protocol import OriginLog, StorageHandle
+    from pytest_gpuleak.model.readings import ArrayReading, MemoryRange
 
 
 class MlxArrays:

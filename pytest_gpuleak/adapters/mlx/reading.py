@@ -10,7 +10,7 @@ from __future__ import annotations
 import weakref
 from typing import TYPE_CHECKING, Any, Final
 
-from pytest_gpuleak.adapters.mlx.addresses import memory_of
+from pytest_gpuleak.adapters.buffer_protocol import memory_of
 from pytest_gpuleak.adapters.mlx.buffers import Buffers
 from pytest_gpuleak.adapters.mlx.native import call
 from pytest_gpuleak.adapters.mlx.random_state import current_key
@@ -21,7 +21,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from pytest_gpuleak.adapters.late_class import LateClass
-    from pytest_gpuleak.adapters.protocol import MemoryRange, StorageHandle
+    from pytest_gpuleak.adapters.protocol import StorageHandle
+    from pytest_gpuleak.model.readings import MemoryRange
 
 DEVICE: Final = "mlx"
 """Name of the only device: MLX's arrays lie in memory that the processor and the graphics processor share."""

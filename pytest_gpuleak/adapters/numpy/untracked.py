@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from pytest_gpuleak.adapters.numpy import memory
 from pytest_gpuleak.adapters.numpy.objects import elements_of
 from pytest_gpuleak.heap.walk import is_map
+from pytest_gpuleak.model.readings import MemoryRange
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -52,11 +53,11 @@ class Ndarrays:
         last, owner = memory.memory_of(array, array_class)
         return owner if memory.is_buffer(owner) else last
 
-    def address(self, array: Any) -> tuple[int, int]:
+    def memory(self, array: Any) -> MemoryRange:
         """See `UntrackedArrays`."""
         array_class = memory.ndarray_class()
         last, _ = memory.memory_of(array, array_class)
-        return memory.data_address(last, array_class), int(array_class.nbytes.__get__(last))
+        return MemoryRange(memory.data_address(last, array_class), int(array_class.nbytes.__get__(last)))
 
     def elements(self, array: Any) -> list[object]:
         """See `UntrackedArrays`."""

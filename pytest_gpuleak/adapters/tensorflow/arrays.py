@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from types import ModuleType
 
     from pytest_gpuleak.adapters.protocol import OriginLog, StorageHandle
-    from pytest_gpuleak.model.readings import ArrayReading
+    from pytest_gpuleak.model.readings import ArrayReading, MemoryRange
 
 
 class TensorFlowArrays:
@@ -45,6 +45,11 @@ class TensorFlowArrays:
         """Return the metadata of each tensor; the value of one of the variables has the key of the variable."""
         readings: list[ArrayReading | None] = self._reading.read_tensors(arrays)
         return readings
+
+    def memory(self, array: object) -> MemoryRange | None:
+        """Return where the numbers of a tensor, or of a variable, are on the host; None elsewhere."""
+        found: MemoryRange | None = self._reading.memory_of(array)
+        return found
 
     def storage_users(self, array: object) -> int | None:
         """Return 1 for a variable and for memory that is known by the tensor alone; None for other tensors."""

@@ -28,6 +28,7 @@ class TensorFlowDevices:
 
     name = "tensorflow"
     needs = CONTEXT
+    own_allocator = True
 
     def __init__(self) -> None:
         self.idle = True

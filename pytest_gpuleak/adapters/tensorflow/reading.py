@@ -7,11 +7,12 @@ The key of a tensor's memory is the address of its numbers on the host, which `t
 from __future__ import annotations
 
 import weakref
+from math import prod
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pytest_gpuleak.adapters.tensorflow.element_types import RESOURCE, STRING, VARIANT, ElementType, element_type
 from pytest_gpuleak.adapters.tensorflow.lookup import CONTEXT, LOOKUP, eager_context, loaded_module
-from pytest_gpuleak.model.readings import ArrayReading
+from pytest_gpuleak.model.readings import ArrayReading, MemoryRange
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -79,6 +80,18 @@ def read_tensors(arrays: Sequence[object]) -> list[ArrayReading | None]:
     if values and variables:
         _join(arrays, readings, values, variables)
     return readings
+
+
+def memory_of(array: object) -> MemoryRange | None:
+    """Return where a tensor's or a variable's numbers are on the host; None for strings and other devices."""
+    facts = _facts(array)
+    if facts is None or facts.device != HOST:
+        return None
+    if facts.kind == RESOURCE:
+        start, shape = _address_of_value(array, facts.elements.name), facts.shape
+    else:
+        start, shape = _address(array, facts), facts.shape
+    return MemoryRange(start, facts.elements.size * prod(shape)) if start and shape is not None else None
 
 
 def _join(

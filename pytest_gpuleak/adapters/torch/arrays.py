@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
     from types import ModuleType
 
-    from pytest_gpuleak.adapters.protocol import MemoryRange, OriginLog, StorageHandle
-    from pytest_gpuleak.model.readings import ArrayReading
+    from pytest_gpuleak.adapters.protocol import OriginLog, StorageHandle
+    from pytest_gpuleak.model.readings import ArrayReading, MemoryRange
 
 
 class TorchArrays:
@@ -48,14 +48,6 @@ class TorchArrays:
         """Return a C++ weak reference to the storage, or to the tensor if it has no storage."""
         handle: StorageHandle = self._reading.hold_tensor(array)
         return handle
-
-    def address(self, array: object) -> tuple[int, int, bool] | None:
-        """Return where the host's memory behind a tensor begins, its bytes, and whether it is another library's.
-
-        None for memory of a device.
-        """
-        found: tuple[int, int, bool] | None = self._reading.host_memory(array)
-        return found
 
     def read_many(self, arrays: Sequence[object]) -> list[ArrayReading | None]:
         """Return the metadata of each tensor."""
@@ -103,11 +95,6 @@ class TorchStorages(TorchArrays):
         """Return the address of the StorageImpl."""
         key: int = self._reading.storage_address(array)
         return key
-
-    def address(self, array: object) -> tuple[int, int, bool] | None:
-        """Return None: the tensors over borrowed memory tell where it lies."""
-        del array
-        return None
 
     def read(self, array: object) -> ArrayReading | None:
         """Return a storage's metadata; None if it owns no memory or a tensor shares it."""

@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING, Any
 
 from pytest_gpuleak.adapters.torch import lookup as torch_lookup
 from pytest_gpuleak.heap.classes import class_lines
-from pytest_gpuleak.model.readings import ArrayReading
+from pytest_gpuleak.model.readings import ArrayReading, MemoryRange
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from pytest_gpuleak.adapters.protocol import MemoryRange, StorageHandle
+    from pytest_gpuleak.adapters.protocol import StorageHandle
 
 _class_dict: Callable[[type], dict[str, Any]] = vars(type)["__dict__"].__get__
 
@@ -126,32 +126,26 @@ def memory_of_tensor(array: object) -> MemoryRange | None:
     """Return where the storage of a tensor that owns memory is; None for a copy-on-write tensor, which would copy."""
     torch = torch_lookup.loaded_torch()
     with torch._C.DisableTorchFunction(), torch._C._DisableTorchDispatch():
-        if _read(torch, array, _Texts()) is None or torch._C._is_cow_tensor(array):
+        try:
+            if (
+                _wraps_other_arrays(torch, array)
+                or torch._is_functional_tensor(array)
+                or torch._C._is_cow_tensor(array)
+            ):
+                return None
+            return memory_of_storage(torch._C.TensorBase.untyped_storage(array))
+        except Exception:  # noqa: BLE001 - sparse layouts and wrappers made by hand have no single storage
             return None
-        return memory_of_storage(torch._C.TensorBase.untyped_storage(array))
 
 
 def memory_of_storage(storage: Any) -> MemoryRange | None:
-    """Return where a storage's memory is; None without memory. Raises torch's error for an invalid storage."""
+    """Return where a storage's memory is; None without memory. Raises torch's error for an invalid storage.
+
+    A storage over borrowed memory cannot be resized.
+    """
     base = torch_lookup.loaded_torch()._C.StorageBase
     start = int(base.data_ptr(storage))
-    return (start, int(base.nbytes(storage))) if start else None
-
-
-def host_memory(array: object) -> tuple[int, int, bool] | None:
-    """Return where the memory of a CPU tensor's storage begins, its bytes, and whether torch has borrowed it.
-
-    None for any other tensor. A storage over borrowed memory (`torch.from_numpy`) cannot be resized.
-    """
-    torch = torch_lookup.loaded_torch()
-    with torch._C.DisableTorchFunction(), torch._C._DisableTorchDispatch():
-        try:
-            if torch._C.TensorBase.device.__get__(array).type != "cpu" or torch._C._is_cow_tensor(array):
-                return None
-            storage = torch._C.TensorBase.untyped_storage(array)
-            return int(storage.data_ptr()), int(storage.nbytes()), not storage.resizable()
-        except (NotImplementedError, RuntimeError):
-            return None
+    return MemoryRange(start, int(base.nbytes(storage)), not base.resizable(storage)) if start else None
 
 
 def storage_address(storage: object) -> int:

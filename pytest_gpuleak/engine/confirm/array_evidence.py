@@ -133,6 +133,8 @@ class ArrayEvidence:
             with self._guard(READ):
                 settled.leave_out(parts_of_arrays(settled.found(), self._frameworks))
         settled.run(steps_that_can_release(settle_steps, threads) if recognised else settle_steps)
+        # Again, of what stays: arrays were still being computed, and parts of others were among them.
+        readings |= read_united(list(settled.found()), self._frameworks)
         late = list(shared.left())
         outlived = read_arrays(late, self._frameworks)
         handles |= hold_arrays(late, self._frameworks)

@@ -13,6 +13,7 @@ from time import process_time
 from typing import TYPE_CHECKING, Final
 
 from pytest_gpuleak.adapters.arrays import array_types, framework_of, select_arrays
+from pytest_gpuleak.adapters.bulk import memory_of_arrays
 from pytest_gpuleak.adapters.registry import may_have_untracked_arrays
 from pytest_gpuleak.engine.confirm.allocation_lines import AllocationLines
 from pytest_gpuleak.engine.confirm.survivors import Leftover, Survivors
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from pytest_gpuleak.model.evidence import Evidence, Survivor
     from pytest_gpuleak.model.findings import Finding, Holder, Origin
     from pytest_gpuleak.model.policy import Policy
+    from pytest_gpuleak.model.readings import MemoryRange
 
 RUNS_BEFORE_WALK: Final = 2
 """Runs over which the heap must have grown before it is walked over."""
@@ -177,12 +179,10 @@ class UntrackedEvidence:
         if self.floor is None:
             return
         with self._guard(EXPLAIN):
-            for array in arrays[:MAX_BORROWED]:
-                framework = framework_of(array, self._tracker.frameworks.arrays)
-                address = getattr(framework, "address", None)
-                place = None if address is None else address(array)
-                if place is not None and place[2]:
-                    self._borrowed[place[0]] = framework.storage(array)
+            known = self._tracker.frameworks.arrays
+            for array, memory in memory_of_arrays(arrays[:MAX_BORROWED], known):
+                if memory.borrowed:
+                    self._borrowed[memory.start] = framework_of(array, known).storage(array)
 
     def with_lenders(self, evidence: Evidence) -> Evidence:
         """Return the evidence with the holders that `find_lenders` has found as further holders."""
@@ -205,13 +205,12 @@ class UntrackedEvidence:
 
             heap = self._arrays()
             arrays, _ = heap.find(lambda _, size: size >= LEAST_TRACED)
-            arrays[:] = [array for array in arrays if _lies_in(heap.reader.address(array), places)]
+            arrays[:] = [array for array in arrays if _has_any(heap.reader.memory(array), places)]
             why = explain_arrays(arrays, (), self._tracker.frameworks.reference_finders())
             for array in arrays:
-                begin, size = heap.reader.address(array)
-                holder = why[id(array)].holder
+                memory, holder = heap.reader.memory(array), why[id(array)].holder
                 if holder.named:
-                    self._lenders |= {storage: holder for at, storage in places.items() if begin <= at < begin + size}
+                    self._lenders |= {storage: holder for at, storage in places.items() if _has_any(memory, (at,))}
             arrays.clear()
 
     def judge(self) -> tuple[Finding, ...]:
@@ -336,7 +335,7 @@ class UntrackedEvidence:
 
         readings = {id(array): one for array in arrays if (one := heap.read(array)) is not None}
         shared = self._memory_of_others()
-        mine = [array for array in arrays if id(array) in readings and not _lies_in(heap.reader.address(array), shared)]
+        mine = [array for array in arrays if id(array) in readings and not _has_any(heap.reader.memory(array), shared)]
         arrays[:] = sorted(mine, key=lambda array: -readings[id(array)].storage_bytes)
         mine.clear()
         why = explain_arrays(arrays, (id(mine),), self._tracker.frameworks.reference_finders())
@@ -347,20 +346,13 @@ class UntrackedEvidence:
         self._runs.survivors = survivors.all()
 
     def _memory_of_others(self) -> list[int]:
-        """Return where the host's memory begins that arrays of the frameworks use: it is theirs in the findings."""
-        found: list[int] = []
-        for framework in self._tracker.frameworks.arrays:
-            address, kind = getattr(framework, "address", None), framework.array_type()
-            if address is not None and kind is not None:
-                arrays = select_arrays(get_objects(), [kind])
-                found += [place[0] for array in arrays if (place := address(array)) is not None]
-                arrays.clear()
-        return found
+        """Return where the memory begins that arrays of the frameworks use: it is theirs in the findings."""
+        known = self._tracker.frameworks.arrays
+        return [memory.start for _, memory in memory_of_arrays(select_arrays(get_objects(), array_types(known)), known)]
 
 
-def _lies_in(memory: tuple[int, int], places: Iterable[int]) -> bool:
-    begin, size = memory
-    return any(begin <= start < begin + size for start in places)
+def _has_any(memory: MemoryRange, places: Iterable[int]) -> bool:
+    return any(memory.start <= start < memory.start + memory.size for start in places)
 
 
 def _with_holder(survivor: Survivor, holders: dict[int, Holder]) -> Survivor:

@@ -80,6 +80,15 @@ def test_a_variable_and_its_value_have_one_key(tf: Any) -> None:
     assert len({found.storage for found in read(variable.handle, value)}) == 2
 
 
+def test_the_place_of_the_memory_is_told_on_the_host(tf: Any) -> None:
+    arrays, tensor = TensorFlowArrays(), tf.random.normal((30, 30))
+    assert arrays.memory(tensor) == (arrays.storage(tensor), 3600, False)
+    variable = tf.Variable(tensor)
+    assert arrays.memory(variable.handle) == arrays.memory(variable.read_value())
+    assert arrays.memory(tf.constant(["text"])) is None
+    assert arrays.memory(tf.data.Dataset.range(3)._variant_tensor) is None
+
+
 def test_a_variable_keeps_its_key(tf: Any) -> None:
     variable = tf.Variable(tf.ones((30, 30)))
     (before,) = read(variable.handle)

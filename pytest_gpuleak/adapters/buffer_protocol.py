@@ -1,12 +1,11 @@
-"""Tell where the memory of an MLX array is, by the buffer protocol."""
+"""Tell where the memory of an array is, by the buffer protocol."""
 
 from __future__ import annotations
 
 import ctypes
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-if TYPE_CHECKING:
-    from pytest_gpuleak.adapters.protocol import MemoryRange
+from pytest_gpuleak.model.readings import MemoryRange
 
 _FULL_READ_ONLY: Final = 0x011C
 """A request for memory of any layout, which need not be writable (Include/cpython/object.h, PyBUF_FULL_RO)."""
@@ -31,16 +30,16 @@ class _Buffer(ctypes.Structure):
 
 
 def memory_of(array: object) -> MemoryRange | None:
-    """Return address and bytes of an evaluated array's elements; None where Python has no such type of elements."""
+    """Return address and bytes of an array's elements; None where the array tells none: Python has no bfloat16."""
     buffer = _Buffer()
     get, release = ctypes.pythonapi.PyObject_GetBuffer, ctypes.pythonapi.PyBuffer_Release
     get.argtypes = [ctypes.py_object, ctypes.POINTER(_Buffer), ctypes.c_int]
     release.argtypes, release.restype = [ctypes.POINTER(_Buffer)], None
     try:
         get(array, ctypes.byref(buffer), _FULL_READ_ONLY)
-    except Exception:  # noqa: BLE001 - bfloat16, for example
+    except Exception:  # noqa: BLE001 - whatever the array's own code raises
         return None
     try:
-        return (buffer.buf, buffer.len) if buffer.buf else None
+        return MemoryRange(buffer.buf, buffer.len) if buffer.buf else None
     finally:
         release(ctypes.byref(buffer))
