@@ -35,6 +35,14 @@ MAX_LEVELS: Final = 12
 _CONTAINERS: Final[frozenset[type]] = frozenset({dict, list, tuple, set, frozenset, types.CellType})
 
 
+_SUSPENDED: Final[dict[type, str]] = {
+    types.CoroutineType: "cr",
+    types.GeneratorType: "gi",
+    types.AsyncGeneratorType: "ag",
+}
+"""Objects that run a function a piece at a time, with the beginning of their attributes' names."""
+
+
 class CycleReader:
     """Find the cycles of arrays. It keeps no object between calls, only the time that is left."""
 
@@ -54,24 +62,26 @@ class CycleReader:
         largest = sorted(range(len(arrays)), key=lambda index: -sizes.get(id(arrays[index]), 0))[:MAX_ARRAYS]
         with PausedCollector():
             for index in largest:
-                ring = _nearest_ring(arrays[index], {id(arrays)}, deadline)
+                ring, way = _nearest_ring(arrays[index], {id(arrays)}, deadline)
                 if ring:
-                    found[id(arrays[index])] = self._written(ring)
+                    found[id(arrays[index])] = self._written(ring, way)
                     ring.clear()
+                    way.clear()
         self._left_s -= min(BUDGET_S, self._left_s) - deadline.left()
         return found
 
-    def _written(self, ring: list[Any]) -> Holder:
+    def _written(self, ring: list[Any], way: list[Any]) -> Holder:
         first = min(range(len(ring)), key=lambda index: _rank(ring[index]))
         chain = [*ring[first:], *ring[: first + 1]]
         written = Writer({}).rootless(chain, "unknown", CYCLE_ROOT)
-        file, line = self._place(ring)
+        # A ring of asyncio's objects alone says nothing of the user's function, which hangs on it.
+        file, line = self._place([*ring, *way])
         text = describe(chain[0]) + "".join([step.edge for step in written.path])
         chain.clear()
         return Holder("unknown", CYCLE_ROOT, text, written.path, file, line)
 
     def _place(self, ring: Sequence[Any]) -> tuple[str | None, int | None]:
-        """Return the user's line at which a cycle closes, where a traceback, a frame or a function tells it."""
+        """Return the user's line at which a cycle closes, where a traceback, a function or what runs one tells it."""
         for value in ring:
             kind = type(value)
             if kind is types.TracebackType:
@@ -80,6 +90,10 @@ class CycleReader:
                 code, line = value.f_code, value.f_lineno
             elif kind is types.FunctionType:
                 code, line = value.__code__, value.__code__.co_firstlineno
+            elif kind in _SUSPENDED:
+                code, frame = (getattr(value, f"{_SUSPENDED[kind]}_{name}") for name in ("code", "frame"))
+                line = code.co_firstlineno if frame is None else frame.f_lineno
+                frame = None
             else:
                 continue
             if self._is_user_file(code.co_filename):
@@ -92,8 +106,11 @@ def _rank(value: object) -> tuple[bool, str]:
     return type(value) in _CONTAINERS, safe_access.public_label(type(value))
 
 
-def _nearest_ring(array: object, ignored: set[int], deadline: Deadline) -> list[object]:
-    """Return the objects of the nearest cycle that leads to an array, each referring to the next; empty if none does."""
+def _nearest_ring(array: object, ignored: set[int], deadline: Deadline) -> tuple[list[object], list[object]]:
+    """Return the objects of the nearest cycle that leads to an array, each referring to the next; empty if none does.
+
+    The second list has the objects between the cycle and the array.
+    """
     frame: types.FrameType | None = sys._getframe()
     ignored = set(ignored)
     while frame is not None:
@@ -126,7 +143,9 @@ def _nearest_ring(array: object, ignored: set[int], deadline: Deadline) -> list[
         if ring or not further or len(objects) > MAX_OBJECTS or deadline.passed():
             break
         frontier[:] = further
-    found_objects = [objects[node] for node in ring]
+    tops = [found for node in ring if (found := _path_up(parents, id(array), node, deadline))]
+    way = min(tops, key=len, default=[])
+    found_objects = [objects[node] for node in ring], [objects[node] for node in way[1:-1]]
     objects.clear()
     frontier.clear()
     return found_objects

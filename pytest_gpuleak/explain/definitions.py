@@ -37,7 +37,7 @@ class Places:
         if file is None or name is None or not file.endswith(".py"):
             return file, None
         if file not in self._files:
-            self._files[file] = _Definitions(_source(file))
+            self._files[file] = _Definitions(read_source(file))
         return file, self._files[file].line_of(name) if len(name) <= safe_access.MAX_NAME else None
 
     def of_attribute(self, module: str, class_name: str, attribute: str) -> tuple[str | None, int | None]:
@@ -47,7 +47,7 @@ class Places:
             return None, None
         setting = re.compile(rf"\.{re.escape(attribute)}[ \t]*(?::[^=\n]+)?[-+*/|&]?=(?!=)")
         first: int | None = None
-        for number, text in enumerate(_source(file).split("\n")[line - 1 :], line):
+        for number, text in enumerate(read_source(file).split("\n")[line - 1 :], line):
             if number > line and text and not (text[0].isspace() or text[0] in "#)]}"):
                 break  # the class ends
             found = setting.search(text)
@@ -99,7 +99,8 @@ class _Definitions:
         return line
 
 
-def _source(file: str) -> str:
+def read_source(file: str) -> str:
+    """Return a source file's text; empty where it cannot be read."""
     try:
         with tokenize.open(file) as stream:
             return stream.read(MAX_SOURCE)

@@ -48,6 +48,15 @@ _FIXED: Final = ("tuple", "frozenset", "mappingproxy", "memoryview")
 _CODE: Final = ("closure variable ", "default ", "frame of ", "class ")
 """Beginnings of labels of references in the user's functions and classes, not in an object."""
 
+REGISTERED: Final = ("atexit callback ", "weakref.finalize callback ", "signal.getsignal(", "sys.get")
+"""How the roots of functions begin that were handed to the interpreter: to edit is that they were."""
+
+CURRENT_VALUE: Final = ".get()"
+"""End of the root of a context variable's value: to edit is that it was set."""
+
+KEEPS_KEY: Final = ", whose value refers to its key"
+"""End of the label of a weak dict's entry that stays forever: its value keeps its key alive."""
+
 _LIBRARIES: Final = frozenset(
     {"torch", "torchvision", "numpy", "jax", "tensorflow", "keras", "tf_keras", "cupy", "pytest", "_pytest", "pluggy"}
 )
@@ -61,12 +70,18 @@ def edge_to_edit(holder: Holder) -> int | None:
     1. the first entry of a container that can shrink (a list, a set, a cache, a hook dict), except keys that read like
     a field's name (``['loss']``); 2. else the first such field; 3. else the last attribute or variable of the user's
     own code. A framework's own containers (an optimiser's groups, a `Sequential`) are passed over; hooks are not.
+
+    An entry of a weak dict whose value refers to its key is edited at that reference.
     """
+    if is_edited_as_a_whole(holder):
+        return None
     field: int | None = None
     attribute: int | None = None
     entry = False
     path = holder.path
     for index, step in enumerate(path):
+        if step.type.endswith(KEEPS_KEY):
+            return _reference_to_key(path, index)
         entry = _is_entry(path, index, entry)
         words = step.edge.startswith(_WORDS) and not (index > 0 and path[index - 1].type.startswith(OF_FRAMEWORKS))
         if words or (entry and _NAMED_KEY.fullmatch(step.edge) is None):
@@ -76,6 +91,17 @@ def edge_to_edit(holder: Holder) -> int | None:
         if step.edge.startswith(".") and _is_users(step.type):
             attribute = index
     return attribute if field is None else field
+
+
+def is_edited_as_a_whole(holder: Holder) -> bool:
+    """Tell whether to edit is what made the root: a callback's registration, or the setting of a context variable."""
+    return holder.root.startswith(REGISTERED) or (holder.kind == "module" and holder.root.endswith(CURRENT_VALUE))
+
+
+def _reference_to_key(path: Sequence[PathStep], index: int) -> int:
+    """Return the reference from the value of a weak dict's entry to its key; the entry where the path leads past it."""
+    key = path[index].edge.removeprefix("[<").removesuffix(">]")
+    return next((at for at in range(index + 1, len(path) - 1) if path[at + 1].type == key), index)
 
 
 def _is_entry(path: Sequence[PathStep], index: int, before_is: bool) -> bool:

@@ -11,6 +11,7 @@ from pytest_gpuleak.explain.definitions import Places
 from pytest_gpuleak.explain.edge_to_edit import (
     MAX_EDGES,
     MAX_TEXT,
+    REGISTERED,
     SHOWN_AT_ENDS,
     edge_to_edit,
     omitted_edges,
@@ -19,7 +20,8 @@ from pytest_gpuleak.explain.edge_to_edit import (
 from pytest_gpuleak.explain.edges.chain import Line, Step
 from pytest_gpuleak.explain.edges.interpreter import lost_namespace
 from pytest_gpuleak.explain.pinned import left_by_failure
-from pytest_gpuleak.explain.roots.library_names import kept_by_pytest, rename
+from pytest_gpuleak.explain.roots.library_names import callback_name, kept_by_pytest, rename
+from pytest_gpuleak.explain.source_lines import line_of_hook
 from pytest_gpuleak.explain.ways import HEAD, Walker
 from pytest_gpuleak.heap import safe_access
 from pytest_gpuleak.heap.frames import without_comprehensions
@@ -122,6 +124,9 @@ class Writer:
                 found = self._places.of_function(first)
                 self._root_places[place] = self._places.of_name(root.module, root.name) if found[0] is None else found
             file, number = self._root_places[place]
+        if file is None and text.startswith(REGISTERED):  # an object that can be called
+            kind_of = type(first)
+            file, number = self._places.of_name(safe_access.class_module(kind_of), safe_access.class_qualname(kind_of))
         renamed = rename(line, text)
         if renamed is not None:
             file, number = self._places.of_function(renamed.code)
@@ -152,10 +157,14 @@ class Writer:
         return _Heading(kind, root_text, text, steps, file, number, self._place_of_hook(line, steps))
 
     def _place_of_hook(self, line: Line, steps: Sequence[Step]) -> tuple[str | None, int | None]:
-        """Return where the function is defined that a module's or tensor's dict of hooks leads to."""
+        """Return where the function is registered, or else defined, that a module's or tensor's dict of hooks leads to."""
         for index, step in enumerate(steps[:-2]):
             if "_hooks" in step.text and steps[index + 1].text.startswith("["):
-                return self._places.of_function(line.objects.get(steps[index + 2].position))
+                hook = line.objects.get(steps[index + 2].position)
+                file, number = self._places.of_function(hook)
+                if file is None:
+                    break
+                return file, line_of_hook(file, callback_name(hook).rpartition(".")[2]) or number
         return None, None
 
     def _abridged(self, way: Way, reached: Reached, root: Root, first: object) -> Holder:

@@ -37,6 +37,9 @@ HOLDER_WORDS = {
 }
 _WITHOUT_MEMORY = {"tracer": "tracer", "recompiled": "compiled program"}
 """Words for what findings count that are about no memory."""
+_CALLBACKS = ("atexit callback ", "weakref.finalize callback ", "signal.getsignal(", "sys.getprofile", "sys.gettrace")
+"""How the roots of functions begin that were handed to the interpreter, whatever the kind of their holder."""
+
 CYCLE = "a reference cycle"
 """Root of a cycle that the garbage collector freed, and of one that it may free (`explain.rootless`)."""
 
@@ -95,6 +98,8 @@ def describe_holder(holder: Holder) -> str:
     """Write what a holder's root is: ``module global``."""
     if holder.root == CYCLE:
         return CYCLE.removeprefix("a ")
+    if holder.root.startswith(_CALLBACKS):
+        return "callback"
     return HOLDER_WORDS.get(holder.kind) or clean_text(holder.kind, 40)
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from pytest_gpuleak.explain.hints import places
-from pytest_gpuleak.explain.hints.order import hint_for
+from pytest_gpuleak.explain.hints.order import advice_for, hint_for
 from tests.support.leaks import CLOSURE, leak, trail
 
 if TYPE_CHECKING:
@@ -65,6 +65,30 @@ def test_a_global_that_keeps_what_was_put_there_is_reset_or_allowed() -> None:
         assert hint is not None
         assert hint.startswith("The global `app.CACHE` keeps it")
         assert "`allow_gpu_leak`" in hint
+
+
+def growing_at(index: int, *steps: tuple[str, str], root: str = "app.STATE") -> str | None:
+    finding = leak(root, *steps)
+    advice = advice_for(finding, index)
+    return None if advice is None else f"{advice.code} {advice.hint}"
+
+
+def test_the_container_that_was_seen_to_grow_is_named() -> None:
+    hint = growing_at(2, ("[16]", "dict"), ("['all']", "dict"), ("[0]", "list"))
+    assert hint is not None
+    assert hint.startswith("GL701 Each run adds to `app.STATE[16]['all']` and")
+
+
+def test_a_chain_and_further_attributes_are_told_apart() -> None:
+    chain = growing_at(0, (".previous", "app.Node"), (".value", "app.Node"))
+    assert chain is not None
+    assert chain.startswith(
+        "GL706 Each run adds an object to the chain behind `app.STATE`, and each keeps the one before"
+    )
+    slots = growing_at(0, (".slot_0", "app.Bank"))
+    assert slots is not None
+    assert slots.startswith("GL707 Each run gives `app.STATE` an attribute more, here `.slot_0`")
+    assert growing_at(0, (".slot_0", "torch.Bank"), root="torch.nn.BANK") is None
 
 
 def test_a_class_attribute_is_reset_with_its_class() -> None:

@@ -1,4 +1,4 @@
-"""What several runs look like on a terminal of 80 and of 120 columns, and in Markdown: whole texts, to be read in review.
+"""What several runs look like on a terminal of 80 and of 120 columns, in Markdown, HTML and SARIF: whole texts, to be read in review.
 
     UPDATE_SNAPSHOTS=1 pytest tests/reports/test_snapshots.py
 
@@ -8,6 +8,7 @@ writes them again; read the difference before it is committed.
 from __future__ import annotations
 
 import dataclasses
+import json
 import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -27,11 +28,13 @@ from pytest_gpuleak.model.findings import (
 )
 from pytest_gpuleak.model.summary import summarise
 from pytest_gpuleak.model.text import width_of
-from pytest_gpuleak.reports import markdown
+from pytest_gpuleak.reports import markdown, sarif
+from pytest_gpuleak.reports.html import page as html
 from pytest_gpuleak.reports.terminal.section import render_leaks
 from pytest_gpuleak.reports.terminal.short_summary import render_short_summary
 from pytest_gpuleak.reports.terminal.summary import render_summary
 from tests.reports.conftest import Make
+from tests.reports.test_html import Page
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -192,13 +195,24 @@ def terminal(report: RunReport, width: int, verbosity: int) -> str:
     return "\n".join([*lines, summary, *render_short_summary(report.tests, report.fixtures)]) + "\n"
 
 
+def text_of_page(report: RunReport) -> str:
+    """What the HTML report says, without its scripts: a text a line."""
+    texts = (" ".join(text.split()) for text in Page(html.encode_report(report)).texts)
+    return "\n".join(filter(None, texts)) + "\n"
+
+
 TEXTS: dict[str, Callable[[RunReport], str]] = {
     "80.txt": lambda report: terminal(report, 80, 0),
     "120.txt": lambda report: terminal(report, 120, 0),
     "verbose.txt": lambda report: terminal(report, 80, 1),
     "md": markdown.encode_report,
+    "html.txt": text_of_page,
+    "sarif": lambda report: json.dumps(json.loads(sarif.encode_report(report))["runs"][0]["results"], indent=1) + "\n",
 }
-PAIRS = [(run, text) for run in RUNS for text in TEXTS if not (run == "many" and text == "verbose.txt")]
+LONG = {("many", "verbose.txt"), ("many", "html.txt"), ("many", "sarif"), ("wide", "sarif"), ("wide", "html.txt")}
+"""Texts that no reviewer reads to their end."""
+
+PAIRS = [(run, text) for run in RUNS for text in TEXTS if (run, text) not in LONG]
 
 
 @pytest.mark.parametrize(("run", "text"), PAIRS, ids=".".join)
@@ -212,6 +226,11 @@ def test_a_run_reads_as_it_was_reviewed(run: str, text: str) -> None:
 
 def test_every_snapshot_is_of_a_run() -> None:
     assert {path.name for path in FOLDER.iterdir()} == {f"{run}.{text}" for run, text in PAIRS}
+
+
+@pytest.mark.parametrize("width", [80, 120])
+def test_500_leaks_of_12_culprits_fit_on_two_screens(width: int) -> None:
+    assert terminal(many(), width, 0).count("\n") <= 2 * 60
 
 
 @pytest.mark.parametrize("width", [80, 120])

@@ -122,7 +122,9 @@ class TestFinding:
     def test_further_lines_of_creation_are_counted_and_shown_with_v(self, make: Any) -> None:
         (array,) = make.finding().tensors
         other = dataclasses.replace(array, created=Origin("b.py", 1, "f", ""), storage_bytes=GIB)
-        finding = make.finding(tensors=(array, array, other))
+        more = [dataclasses.replace(array, created=Origin("c.py", line, "f", "")) for line in (1, 2)]
+        finding = make.finding(tensors=(array, array, other, *more))
+        assert "           b.py:1 in f" in terminal.render_finding(finding)
         assert "           and 1 other line" in terminal.render_finding(finding)
         verbose = terminal.render_finding(finding, verbosity=1)
         assert "  created  b.py:1 in f" in verbose

@@ -219,10 +219,7 @@ class ArrayEvidence:
         self._evidence = None
         looks = len(self._alive)
         with self._guard(EXPLAIN) as stage:
-            if self._recognition.covers(self._left):
-                if self._recognition.one_place_holds_two_runs(self._left):
-                    with self._detector.whole_heap():
-                        collect(2)
+            if self._recognised_where_they_are():
                 self._look_at_recognised(origins or {})
             else:
                 with self._detector.whole_heap(), PausedCollector():
@@ -300,6 +297,16 @@ class ArrayEvidence:
             with self._guard(GRAPHS):
                 readings = read_arrays(arrays, self._frameworks)
                 self._note_graphs(arrays, found, [readings.get(id(array)) for array in arrays])
+
+    def _recognised_where_they_are(self) -> bool:
+        """Tell whether all arrays are recognised, each at the place where it still is."""
+        if not self._recognition.covers(self._left):
+            return False
+        if not self._recognition.one_place_holds_two_runs(self._left):
+            return True
+        with self._detector.whole_heap():
+            collect(2)
+        return not self._recognition.has_outdated_place(self._left)
 
     def _look_at_recognised(self, origins: OriginLog) -> None:
         """Like `_look`, but ask the weak handles instead of walking the heap."""

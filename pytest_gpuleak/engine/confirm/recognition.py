@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from pytest_gpuleak.engine.detect.detector import Detector
     from pytest_gpuleak.explain.explanation import Explanation
     from pytest_gpuleak.explain.known_culprits import Culprits
+    from pytest_gpuleak.model.findings import Holder
 
 
 @dataclasses.dataclass(frozen=True)
@@ -91,9 +92,26 @@ class Recognition:
         The place was then given a new value, and the old value may wait in a cycle, because known holders are
         recognised without a collection of the whole heap: an exception kept with its frame would seem to grow.
         """
+        return bool(self._places_of_two_runs(left))
+
+    def has_outdated_place(self, left: Mapping[int, Leftover]) -> bool:
+        """Tell, after a collection, whether a place can no longer be where an earlier run's array is.
+
+        An attribute has one value, and so has a key: the older array is held by another way since, ``LAST.value`` has
+        become ``LAST.previous.value``. Items of a set, cached results and keys of one class are written alike.
+        """
+        return any(all(_names_one(step.edge) for step in holder.path) for holder in self._places_of_two_runs(left))
+
+    def _places_of_two_runs(self, left: Mapping[int, Leftover]) -> list[Holder]:
         runs: dict[str, int] = {}
+        found = []
         for identity, one in left.items():
             recognised = self.found[identity]
-            if recognised.handle.alive() and runs.setdefault(recognised.explanation.holder.text, one.run) != one.run:
-                return True
-        return False
+            holder = recognised.explanation.holder
+            if recognised.handle.alive() and runs.setdefault(holder.text, one.run) != one.run:
+                found.append(holder)
+        return found
+
+
+def _names_one(edge: str) -> bool:
+    return edge.startswith((".", "[")) and "(" not in edge and "<" not in edge

@@ -6,6 +6,7 @@ import dataclasses
 from collections import defaultdict
 from typing import TYPE_CHECKING
 
+from pytest_gpuleak.engine.judge.growing_reference import growing_reference
 from pytest_gpuleak.engine.judge.growth import Group, compare_runs, group_by_root
 from pytest_gpuleak.model.findings import MAX_ARRAYS_SHOWN, ArrayInfo, Finding, FindingKind, Holder, Origin
 from pytest_gpuleak.model.fingerprint import fingerprint
@@ -147,6 +148,9 @@ def _finding(group: Group, kind: FindingKind, failed: bool) -> Finding:
     )
     holders = [member.holder for member in members if member.holder is not None]
     holder = min(holders, key=_clarity) if holders else None  # of equal holders the first, which is the largest array's
+    if holder is not None and group.added:
+        added = (member.holder for member in group.added if member.holder is not None)
+        holder = dataclasses.replace(holder, deciding=growing_reference(holder, holders, added))
     return Finding(
         kind=kind,
         failed=failed,

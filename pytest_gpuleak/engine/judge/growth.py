@@ -25,11 +25,15 @@ _DIGITS = re.compile(r"\d+")
 
 @dataclasses.dataclass(frozen=True)
 class Group:
-    """Survivors, at least one, of one kind under one root, to which each re-run adds `bytes_per_run`."""
+    """Survivors, at least one, of one kind under one root, to which each re-run adds `bytes_per_run`.
+
+    `added` are those that the first re-run added.
+    """
 
     kind: FindingKind
     members: tuple[Survivor, ...]
     bytes_per_run: int = 0
+    added: tuple[Survivor, ...] = ()
 
     @property
     def device(self) -> str:
@@ -99,7 +103,8 @@ def compare_runs(evidence: Evidence) -> list[Group]:
         per_run = round(sum(survivor.size for by_root in additions for survivor in by_root[root]) / len(additions))
         # Found under this root in the re-runs only: the first search took another path of equal length.
         shown = members or [survivor._replace(run=0) for survivor in additions[0][root]]
-        groups.append(Group("growing", tuple(_with_lines(shown, additions[0][root])), per_run))
+        added_first = tuple(additions[0][root])
+        groups.append(Group("growing", tuple(_with_lines(shown, added_first)), per_run, added_first))
     return [*groups, *group_by_root("retained", unchanged), *group_by_root("unconfirmed", released)]
 
 

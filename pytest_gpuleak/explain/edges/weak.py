@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import weakref
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
+from pytest_gpuleak.explain.edge_to_edit import KEEPS_KEY
 from pytest_gpuleak.explain.edges.chain import Edge
 from pytest_gpuleak.explain.edges.way_back import reaches
 from pytest_gpuleak.heap import safe_access
 
 if TYPE_CHECKING:
     from pytest_gpuleak.explain.edges.chain import Chain
-
-KEEPS_KEY: Final = ", whose value refers to its key"
-"""End of the label of an entry that stays forever: its value keeps its key alive."""
 
 
 def name_in_weak_keys(chain: Chain, position: int, _: type) -> Edge | None:

@@ -86,6 +86,8 @@ ORDER: Final[dict[str, Inspector]] = {
     "GL604": pytest_objects.shared_fixture,
     "GL605": places.made_in_setup,
     "GL701": places.growing_container,
+    "GL706": places.growing_chain,
+    "GL707": places.growing_attributes,
     "GL702": places.class_attribute,
     "GL703": places.module_global,
 }
@@ -99,11 +101,14 @@ class Advice(NamedTuple):
     hint: str
 
 
-def advice_for(finding: Finding) -> Advice | None:
-    """Return the hint for a finding; None where no pattern is recognised or no holder was searched."""
+def advice_for(finding: Finding, grows_at: int | None = None) -> Advice | None:
+    """Return the hint for a finding; None where no pattern is recognised or no holder was searched.
+
+    `grows_at` is the position in the holder's path of the reference that each run was seen to add.
+    """
     if finding.holder is None:
         return None
-    trail = Trail(finding, finding.holder)
+    trail = Trail(finding, finding.holder, grows_at)
     for code, inspect in ORDER.items():
         hint = inspect(trail)
         if hint is not None:

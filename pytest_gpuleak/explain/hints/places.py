@@ -66,6 +66,28 @@ def growing_container(trail: Trail) -> str | None:
     )
 
 
+def growing_chain(trail: Trail) -> str | None:
+    """Recognise objects of one class that each refer to the one before: each run adds a link."""
+    index = trail.grows_at
+    if index is None or not _grows_by_attribute(trail) or trail.type(index) != trail.type(index + 1):
+        return None
+    return (
+        f"Each run adds an object to the chain behind {trail.owner(index)}, and each keeps the one before by "
+        f"{code(trail.edge(index))}: cut that reference when the older one is no longer needed, or reset the first in teardown."
+    )
+
+
+def growing_attributes(trail: Trail) -> str | None:
+    """Recognise an object that each run gives a further attribute, such as a module's buffer under a new name."""
+    index = trail.grows_at
+    if index is None or not _grows_by_attribute(trail):
+        return None
+    return (
+        f"Each run gives {trail.owner(index)} an attribute more, here {code(trail.edge(index))}: delete it in teardown, "
+        "or keep such values in one place that is emptied."
+    )
+
+
 def class_attribute(trail: Trail) -> str | None:
     """Recognise a class attribute that was set and not deleted."""
     if trail.growing or trail.kind != "class" or not _is_users_place(trail):
@@ -84,6 +106,11 @@ def module_global(trail: Trail) -> str | None:
         f"The global {trail.owner(0)} keeps it and nothing takes it out: do so in teardown (after the `yield` of a "
         "fixture), or mark the test with `allow_gpu_leak` if it is meant to stay."
     )
+
+
+def _grows_by_attribute(trail: Trail) -> bool:
+    index = trail.grows_at
+    return index is not None and trail.edge(index).startswith(".") and _is_users_place(trail, index + 1)
 
 
 def _is_users_place(trail: Trail, length: int | None = None) -> bool:

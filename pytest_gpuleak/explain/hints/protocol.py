@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 if TYPE_CHECKING:
     from pytest_gpuleak.explain.hints.trail import Trail
 
-MAX_HINT_LENGTH: Final = 220
+MAX_HINT_LENGTH: Final = 280
 """Longest hint, in characters, whatever the names in it."""
 
 

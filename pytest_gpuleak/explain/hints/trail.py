@@ -11,7 +11,7 @@ from pytest_gpuleak.explain.edge_to_edit import PART_MARKS
 if TYPE_CHECKING:
     from pytest_gpuleak.model.findings import Finding, Holder, HolderKind, PathStep
 
-NAME_LIMIT: Final = 40
+NAME_LIMIT: Final = 60
 """Longest name in a hint, in characters; a longer one is cut in its middle."""
 
 _INDEX: Final = re.compile(r"\[-?\d+\]")
@@ -22,10 +22,14 @@ _DICTS: Final = frozenset({"dict", "collections.defaultdict", "collections.Order
 
 @dataclass(frozen=True)
 class Trail:
-    """The path from a root to an array."""
+    """The path from a root to an array.
+
+    `grows_at` is the position of the reference that each run was seen to add, where it is known.
+    """
 
     finding: Finding
     holder: Holder
+    grows_at: int | None = None
 
     @property
     def kind(self) -> HolderKind:
@@ -110,7 +114,13 @@ class Trail:
         )
 
     def container(self) -> int | None:
-        """Return the position of the first step from a container that can grow to one of its items."""
+        """Return the position of the step to an item of the container that grows.
+
+        That is the one seen to grow, else the one to edit, else the first.
+        """
+        for index in (self.grows_at, self.holder.deciding):
+            if index is not None and self.is_item(index):
+                return index
         return next((index for index in range(len(self.steps)) if self.is_item(index)), None)
 
 

@@ -168,5 +168,85 @@ PLACES: Final = (
             Small().weight = torch.ones(64, 64)
         """,
     ),
+    Code(
+        "GL706",
+        "chain that each run makes longer",
+        "An object of a module or class that refers to the one before, and that one to the one before it.",
+        """
+        import torch
+
+
+        class State:
+            def __init__(self, value, previous):
+                self.value = value
+                self.previous = previous
+
+
+        LAST = None
+
+
+        def test_step():
+            global LAST
+            LAST = State(torch.ones(64, 64), LAST)
+        """,
+        "Only the last object has a name, and it keeps all the others.",
+        "Cut the reference to the one before when it is no longer needed, or reset the first object in teardown.",
+        """
+        import pytest
+        import torch
+
+
+        class State:
+            def __init__(self, value, previous):
+                self.value = value
+                self.previous = previous
+
+
+        LAST = None
+
+
+        @pytest.fixture(autouse=True)
+        def without_states():
+            global LAST
+            yield
+            LAST = None
+
+
+        def test_step():
+            global LAST
+            LAST = State(torch.ones(64, 64), LAST)
+        """,
+    ),
+    Code(
+        "GL707",
+        "attributes that each run adds",
+        "An object that outlives the test and is given a further attribute in each run: `setattr`, `register_buffer`.",
+        """
+        import itertools
+
+        import torch
+
+        NUMBERS = itertools.count()
+        BANK = torch.nn.Module()
+
+
+        def test_slot():
+            BANK.register_buffer(f"slot_{next(NUMBERS)}", torch.ones(64, 64))
+        """,
+        "An attribute stays as long as its object, and each new name is one more.",
+        "Delete the attribute in teardown, or keep such values in one place that is emptied.",
+        """
+        import itertools
+
+        import torch
+
+        NUMBERS = itertools.count()
+
+
+        def test_slot():
+            bank = torch.nn.Module()
+            bank.register_buffer(f"slot_{next(NUMBERS)}", torch.ones(64, 64))
+        """,
+    ),
 )
 """GL7xx."""

@@ -78,6 +78,7 @@ class Row:
         order: position of the test in the run; fixtures come last.
         held: the holder's chain, or the text in its place; `holder_kind` is its key, for the filter.
         steps_left: number of references that are not shown.
+        root_place: the line to edit, where that is what made the root: a callback's registration.
         others: further holders, as pairs of chain and kind, each once.
         references: number of further references that read like one of the holders.
         why_no_origin: why no creating line is known; empty where one is, or where that says nothing.
@@ -99,6 +100,7 @@ class Row:
     held_kind: str = ""
     holder_kind: str = "unknown"
     place: str = ""
+    root_place: str = ""
     steps: tuple[Step, ...] = ()
     steps_left: int = 0
     others: tuple[tuple[str, str], ...] = ()
@@ -205,6 +207,7 @@ def _row(number: int, found: Found, also: int, total: int) -> Row:
         held_kind="" if holder is None else describe_holder(holder),
         holder_kind="unknown" if holder is None else holder.kind,
         place=write_place(holder.file, holder.line) if holder is not None and holder.file else "",
+        root_place=_place_to_edit(holder),
         steps=_steps(holder, finding),
         steps_left=max(0, len(path) - _STEPS_SHOWN),
         others=others[:_HOLDERS_SHOWN],
@@ -268,9 +271,15 @@ def _steps(holder: Holder | None, finding: Finding) -> tuple[Step, ...]:
     place = "" if holder.edit_file is None else write_place(holder.edit_file, holder.edit_line)
     targets = [step.type for step in path[1:]] + [last]
     return tuple(
-        Step(step.edge.strip(), target, index == holder.deciding, place if index == holder.deciding else "")
+        Step(step.edge.strip(": "), target, index == holder.deciding, place if index == holder.deciding else "")
         for index, (step, target) in enumerate(zip(path, targets, strict=True))
     )[:_STEPS_SHOWN]
+
+
+def _place_to_edit(holder: Holder | None) -> str:
+    if holder is None or holder.deciding is not None or holder.edit_file is None:
+        return ""
+    return write_place(holder.edit_file, holder.edit_line)
 
 
 def _key_safely(finding: Finding) -> object:

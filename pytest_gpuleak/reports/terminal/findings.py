@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from pytest_gpuleak.model.text import clean_text, count_of, format_bytes, shorten_end, wrap_text
+from pytest_gpuleak.model.text import clean_text, count_of, format_bytes, shorten_end, width_of, wrap_text
 from pytest_gpuleak.reports.terminal.holders import chain_lines, held_by, held_lines, other_lines
 from pytest_gpuleak.reports.terminal.lines import (
     ID_LIMIT,
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
 _ARRAYS_SHOWN = 5  # with -v; the JSON report has more
 _PARTS_SHOWN = 3
+_LINES_SHOWN = 3  # creation lines
 _MOST_SHOWN = 50  # creation lines, parts, figures and further holders, even with -v
 
 
@@ -137,11 +138,14 @@ def _created(finding: Finding, width: int, *, every: bool) -> list[str]:
         known = finding.kind == "cycle" and finding.why_line_unknown is None
         return [] if known else wrapped("created", f"unknown: {_why_no_line(finding)}", width)
     lines: list[str] = []
-    shown = origins[: _MOST_SHOWN if every else 1]
+    shown = origins[: _MOST_SHOWN if every else _LINES_SHOWN]
     for origin in shown:
-        whole = labelled("created", _place(origin))
+        whole = labelled("" if lines and not every else "created", _place(origin))
         if fits(whole, width):
             lines.append(whole)
+        elif lines and not every:
+            place = labelled("", _place(origin, code=False))
+            lines.append(shorten_end(whole, max(width, width_of(place))))
         else:  # the place on a line, the code below it
             lines.append(labelled("created", _place(origin, code=False)))
             if origin.code:

@@ -14,6 +14,7 @@ from pytest_gpuleak.reports.terminal.lines import (
     dimmed,
     fits,
     labelled,
+    wrapped,
 )
 from pytest_gpuleak.reports.wording import GONE, describe_holder
 
@@ -41,9 +42,11 @@ def held_lines(
     if holder is None:
         return [labelled(label, GONE)]
     if len(holder.path) < (1 if every else 2):
-        return [CutLine(line) for line in chain_lines(holder, width, label)]
+        return [CutLine(line) for line in [*chain_lines(holder, width, label), *_place_to_edit(holder)]]
     head = _with_place(label, clean_text(_heading(holder), TEXT_LIMIT), _whereabouts(holder), width)
-    lines: list[str] = [CutLine(line) for line in head] if holder.deciding is None else head
+    lines: list[str] = head
+    if holder.deciding is None:
+        lines = [CutLine(line) for line in [*head, *_place_to_edit(holder)]]
     return [*lines, *path_lines(holder, width, end=end, every=every)]
 
 
@@ -69,7 +72,7 @@ def path_lines(holder: Holder, width: int, *, end: str = "", every: bool = False
         if left_out:
             lines.append(DimLine(_indented(depth, f"... {count_of(left_out, 'reference')} more ...")))
             depth, left_out = depth + 1, 0
-        text = clean_text(step.edge.strip(), TEXT_LIMIT) + (f": {clean_text(target, ID_LIMIT)}" if target else "")
+        text = clean_text(step.edge.strip(": "), TEXT_LIMIT) + (f": {clean_text(target, ID_LIMIT)}" if target else "")
         if index == holder.deciding:
             lines += [CutLine(line) for line in _cut_lines(_indented(depth, text), holder, width)]
         else:
@@ -121,6 +124,13 @@ def _cut_lines(text: str, holder: Holder, width: int) -> list[str]:
     return [line, indent + place.removeprefix(", ")]
 
 
+def _place_to_edit(holder: Holder) -> list[str]:
+    """Write the line to edit below a holder whose path has no line for the mark."""
+    if holder.edit_file is None:
+        return []
+    return [labelled("", f"{CUT_HERE.strip()}, at {_place(holder.edit_file, holder.edit_line)}")]
+
+
 def _is_shown(index: int, count: int, deciding: int | None, *, every: bool) -> bool:
     if every:
         return index < _STEPS_SHOWN or index == deciding
@@ -145,7 +155,10 @@ def _with_place(label: str, text: str, place: str, width: int) -> list[str]:
     whole = labelled(label, f"{text}  ({place})")
     if fits(whole, width):
         return [whole]
-    return [labelled(label, shorten_middle(text, width - len(LABEL_INDENT))), labelled("", f"({place})")]
+    named = labelled(label, text)
+    if " " in text and not fits(named, width):  # words, which can be wrapped
+        return [*wrapped(label, text, width), labelled("", f"({place})")]
+    return [shorten_middle(named, width), labelled("", f"({place})")]
 
 
 def _whereabouts(holder: Holder) -> str:

@@ -131,7 +131,7 @@ def test_the_reference_to_cut_is_yellow_and_the_rest_of_the_path_dim(
     assert "\x1b[2m             ['all']: list\x1b[0m" in lines
     monkeypatch.setenv("NO_COLOR", "1")
     plain = run(DEEP).result.outlines
-    assert "               [0]: test_it.Record  <- cut here" in plain
+    assert "               [0]: test_it.Record  <- cut here, at test_it.py:10" in plain
     assert not any("\x1b" in line for line in plain)
 
 
