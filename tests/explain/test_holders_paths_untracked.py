@@ -24,7 +24,7 @@ def test_results_in_a_global_list(app: Any, torch: Any) -> None:
     app.HISTORY.append(torch.zeros(2, 2).max(1))
     assert not gc.is_tracked(app.HISTORY[0])
     box = [app.HISTORY[0].values, app.HISTORY[0].indices]
-    found = [item.holder for item in explain(box, ignore={id(sys._getframe())}, budget_s=60)]
+    found = [item.holder for item in explain(box, ignore={id(sys._getframe())})]
     assert [holder.text for holder in found] == ["leaky_app.HISTORY[0].values", "leaky_app.HISTORY[0].indices"]
     assert all(holder.kind == "module" for holder in found)
     assert eval(found[0].text, {"leaky_app": app}) is box[0]
@@ -33,14 +33,14 @@ def test_results_in_a_global_list(app: Any, torch: Any) -> None:
 def test_results_as_a_global(app: Any, torch: Any) -> None:
     app.BEST = torch.topk(torch.zeros(4), 2)
     box = [app.BEST.values]
-    assert explain(box, ignore={id(sys._getframe())}, budget_s=60)[0].holder.text == "leaky_app.BEST.values"
+    assert explain(box, ignore={id(sys._getframe())})[0].holder.text == "leaky_app.BEST.values"
 
 
 def test_results_in_a_local_of_a_running_function(torch: Any) -> None:
     def run() -> str:
         best = torch.topk(torch.zeros(4), 2)
         box = [best.values]
-        return explain(box, budget_s=60)[0].holder.text
+        return explain(box)[0].holder.text
 
     assert run().endswith("local 'best'.values")
 

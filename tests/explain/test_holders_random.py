@@ -226,7 +226,7 @@ def test_path_evaluates_and_is_shortest(graph: tuple[list[str], list[tuple[int, 
             setattr(module, f"EXTRA{number}", nodes[chosen])
             roots.add(id(nodes[chosen]))
         shortest, most = planted.distance(roots, target)
-        holder = explain([target], ignore=own, budget_s=60)[0].holder
+        holder = explain([target], ignore=own)[0].holder
         assert holder.kind == "module"
         if set(kinds[:-1]) <= {*ONE_LINK}:
             assert len(holder.path) == shortest
@@ -251,7 +251,7 @@ def test_every_kind_is_evaluated(app: Any) -> None:
         planted = Planted([kind], target)
         app.HELD = planted.nodes[0]
         own = {id(sys._getframe()), id(planted.nodes), id(planted.__dict__)}
-        holder = explain([target], ignore=own, budget_s=60)[0].holder
+        holder = explain([target], ignore=own)[0].holder
         assert len(holder.path) == 1, kind
         if kind in WORDS:
             assert holder.text == "leaky_app.HELD (item of set)"

@@ -46,7 +46,7 @@ def save(*_: object, **__: object) -> None:
 
 def holder_of(box: list[Any]) -> Holder:
     """The holder of what `box` has, the test's own frame left aside."""
-    return explain(box, ignore={id(sys._getframe(1))}, budget_s=60)[0].holder
+    return explain(box, ignore={id(sys._getframe(1))})[0].holder
 
 
 @pytest.fixture
@@ -58,7 +58,7 @@ def pool(app: Any) -> Pool:
 def test_arguments_of_a_finaliser(app: Any, pool: Pool) -> None:
     box = [Thing(), Thing()]
     finalizer = weakref.finalize(pool, save, 1, box[0], model={"a": box[1]})
-    first, second = [found.holder for found in explain(box, ignore={id(sys._getframe())}, budget_s=60)]
+    first, second = [found.holder for found in explain(box, ignore={id(sys._getframe())})]
     finalizer.detach()
     root = f"weakref.finalize callback {__name__}.save of {__name__}.Pool"
     assert (first.kind, first.root, first.text) == ("class", root, root + ": args[1]")
@@ -194,7 +194,7 @@ def test_default_of_an_argument_is_named(app: Any) -> None:
     app.STEP = step
     name = step.__qualname__
     del step
-    labels = [found.holder.path[0].type for found in explain(box, ignore={id(sys._getframe())}, budget_s=60)]
+    labels = [found.holder.path[0].type for found in explain(box, ignore={id(sys._getframe())})]
     assert labels == [f"default of argument 'cache' of {name}", f"default of argument 'memo' of {name}"]
 
 

@@ -28,7 +28,7 @@ def test_parameters_are_written_as_attributes(app: Any, torch: Any) -> None:
     app.MODEL = Net()
     targets = [app.MODEL.layer.weight, app.MODEL.body[0].bias, app.MODEL.body[1].running_mean]
     targets.append(app.MODEL.heads["a"].weight)
-    texts = [found.holder.text for found in explain(targets, budget_s=60)]
+    texts = [found.holder.text for found in explain(targets)]
     assert texts == [
         "leaky_app.MODEL.layer.weight",
         "leaky_app.MODEL.body[0].bias",
@@ -40,14 +40,14 @@ def test_parameters_are_written_as_attributes(app: Any, torch: Any) -> None:
 def test_optimiser_state(app: Any, torch: Any) -> None:
     weight = torch.nn.Parameter(torch.zeros(2))
     app.OPTIMISER = torch.optim.SGD([weight], lr=0.1)
-    text = explain([weight], ignore={id(sys._getframe())}, budget_s=60)[0].holder.text
+    text = explain([weight], ignore={id(sys._getframe())})[0].holder.text
     assert text == "leaky_app.OPTIMISER.param_groups[0]['params'][0]"
 
 
 def test_base_of_a_view(app: Any, torch: Any) -> None:
     app.VIEW = torch.zeros(4)[:2]
     box = [app.VIEW._base]
-    holder = explain(box, ignore={id(sys._getframe())}, budget_s=60)[0].holder
+    holder = explain(box, ignore={id(sys._getframe())})[0].holder
     assert (holder.kind, holder.text) == ("module", "leaky_app.VIEW._base")
 
 
@@ -66,7 +66,7 @@ def test_arrays_over_a_tensors_memory(app: Any, torch: Any, hold: Any, expected:
     box = [array.base]  # a tensor object of its own, that nothing else refers to
     app.HELD = hold(array)
     del array
-    holder = explain(box, ignore={id(sys._getframe())}, budget_s=60)[0].holder
+    holder = explain(box, ignore={id(sys._getframe())})[0].holder
     assert holder.text == "leaky_app.HELD" + expected
     assert eval(holder.text, {"leaky_app": app}) is box[0]
 
@@ -77,6 +77,6 @@ def test_local_array_of_a_running_function(torch: Any) -> None:
     def run() -> str:
         array = torch.zeros(4).numpy()
         box = [array.base]
-        return explain(box, budget_s=60)[0].holder.text
+        return explain(box)[0].holder.text
 
     assert run().endswith("local 'array'.base")

@@ -158,7 +158,7 @@ def explained(app: Any, shape: Callable[[Any, list[Thing]], None], count: int) -
     targets = [Thing() for _ in range(count)]
     shape(app, targets)
     start = time.process_time()
-    found = explain(targets, ignore={id(sys._getframe())}, budget_s=60)
+    found = explain(targets, ignore={id(sys._getframe())})
     seconds = time.process_time() - start
     vars(app).pop("HELD", None)
     return seconds, found
@@ -260,7 +260,7 @@ def closing_over(target: Thing) -> Callable[[], Thing]:
 def test_names_of_any_length_are_cut(app: Any) -> None:
     targets = under_long_names(app)
     start = time.process_time()
-    found = explain(targets, ignore={id(sys._getframe())}, budget_s=60)
+    found = explain(targets, ignore={id(sys._getframe())})
     assert time.process_time() - start < 20  # seconds; 5.5 on a busy machine
     for explanation in found:
         assert "leaky_app" in explanation.holder.root

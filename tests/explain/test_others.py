@@ -25,7 +25,7 @@ class Thing:
 
 def holders(*targets: object) -> list[list[str]]:
     """The text of each target's holders, the first one first."""
-    return [[found.holder.text, *(other.text for other in found.others)] for found in explain(targets, budget_s=60)]
+    return [[found.holder.text, *(other.text for other in found.others)] for found in explain(targets)]
 
 
 def closing_over(value: object) -> Callable[[], object]:
@@ -99,7 +99,7 @@ def test_a_global_and_a_cached_result(make_module: Callable[[str, str], types.Mo
         "import functools\n\nclass Thing:\n    pass\n\n\n@functools.lru_cache\ndef make(i):\n    return Thing()\n",
     )
     module.LAST = module.make(1)
-    found = explain([module.LAST], budget_s=60)[0]
+    found = explain([module.LAST])[0]
     kinds = {(holder.kind, holder.root) for holder in (found.holder, *found.others)}
     assert kinds == {("module", "caching_app.LAST"), ("cache", "caching_app.make")}
 

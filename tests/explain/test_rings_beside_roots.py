@@ -34,7 +34,7 @@ def with_ring(torch: Any) -> Any:
 
 def explained(box: list[Any]) -> list[tuple[str, list[str]]]:
     gc.collect()
-    found = explain(box, ignore={id(sys._getframe(1)), id(sys._getframe())}, budget_s=60)
+    found = explain(box, ignore={id(sys._getframe(1)), id(sys._getframe())})
     return [(one.holder.root, [other.text for other in one.others]) for one in found]
 
 

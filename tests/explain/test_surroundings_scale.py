@@ -95,7 +95,7 @@ def calls_to_explain(app: Any, shape: Callable[[Any, object, int], None], size: 
     shape(app, target, size)
     box = [target]
     frame = {id(sys._getframe())}
-    calls = count_calls(lambda: explain(box, ignore=frame, budget_s=60))
+    calls = count_calls(lambda: explain(box, ignore=frame))
     for name in [name for name in vars(app) if name.startswith("HELD")]:
         delattr(app, name)
     return calls

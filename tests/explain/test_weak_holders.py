@@ -40,7 +40,7 @@ class Agent:
 
 def holder_of(box: list[Any]) -> Holder:
     gc.collect()
-    return explain(box, ignore={id(sys._getframe(1)), id(sys._getframe())}, budget_s=60)[0].holder
+    return explain(box, ignore={id(sys._getframe(1)), id(sys._getframe())})[0].holder
 
 
 KEY = f"<{__name__}.Agent>"
