@@ -17,4 +17,3 @@ def ample_time(monkeypatch: pytest.MonkeyPatch) -> None:
     """Give a search that states no budget enough time to end; tests of the budget state one."""
     defaults: Any = explain.__kwdefaults__
     monkeypatch.setitem(defaults, "budget_s", AMPLE_S)
-    monkeypatch.setattr("pytest_gpuleak.explain.explain.OTHERS_BUDGET_S", AMPLE_S)
