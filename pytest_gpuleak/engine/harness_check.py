@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING, NamedTuple
 from pytest_gpuleak.adapters.arrays import framework_of
 from pytest_gpuleak.adapters.bulk import hold_arrays, read_arrays
 from pytest_gpuleak.engine.judge.counters import ARRAY_OBJECTS, BLOCK
+from pytest_gpuleak.engine.parameter_history import ParameterHistory
 from pytest_gpuleak.explain.harness import held_by_harness, holder_of
+from pytest_gpuleak.explain.parameters import parameters_of
 from pytest_gpuleak.model.evidence import Survivor
 from pytest_gpuleak.model.readings import HOST, Growth
 
@@ -35,15 +37,21 @@ class HarnessVerdict(NamedTuple):
 
 
 class HarnessCheck:
-    """Decide on arrays that running frames alone hold, or they and pytest's item with the test's instance.
+    """Decide on arrays that only running frames, pytest's item with the test's instance, or the parameters hold.
 
     What frames hold goes when they return. What the item holds is one instance a test, which does not grow: a note,
-    unless it is as large as fails.
+    unless it is as large as fails. So is what lies below a parameter, once other tests of the function did not grow when
+    they were run again.
     """
 
     def __init__(self, tracker: RunTracker, knowledge: SessionKnowledge) -> None:
         self._tracker = tracker
         self._knowledge = knowledge
+        self._history = ParameterHistory()
+
+    def learn(self, nodeid: str, findings: Sequence[Finding]) -> None:
+        """Take in the verdict on a test for which `check` returned None."""
+        self._history.learn(nodeid, findings)
 
     def check(
         self,
@@ -73,12 +81,17 @@ class HarnessCheck:
             return None
         survivors = _survivors(arrays, tracker.guarded_arrays)
         findings: tuple[Finding, ...] = ()
-        if held_by == "item":
+        if held_by != "frames":
             if policy.confirm == 0 or _may_fail(survivors, policy):
                 return None
-            holder = holder_of(arrays, item, test_class, frameworks if knowledge.notes_are_read else None)
+            parameters = list(parameters_of(item).values()) if held_by == "parameters" else []
+            if parameters and not self._history.is_constant(nodeid, parameters):
+                return None
+            holder = holder_of(arrays, item, test_class, held_by, frameworks if knowledge.notes_are_read else None)
             findings = _notes([one._replace(holder=holder) for one in survivors], policy, knowledge, nodeid)
             handles = hold_arrays(arrays, tracker.guarded_arrays)
+            if parameters:
+                self._history.note(parameters, handles.values())
             sizes = {survivor.reading.storage: survivor for survivor in survivors}
             for handle in handles.values():
                 left = sizes.get(handle.storage)

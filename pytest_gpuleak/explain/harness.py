@@ -1,7 +1,7 @@
 """Tell at a glance what the test's runner alone holds, without a search of the heap.
 
 A frame of pytest-flaky's holds the instance of a `unittest.TestCase` until the test's report is made; pytest's item keeps
-the instance of any other test class until the session ends.
+the instance of any other test class, and the objects that the test is parametrized with, until the session ends.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from types import CellType, MethodType
 from typing import TYPE_CHECKING, Final, Literal
 
 from pytest_gpuleak.explain.hints.pytest_objects import KEPT_INSTANCE
+from pytest_gpuleak.explain.parameters import containers_below, parameters_of
 from pytest_gpuleak.explain.unaccounted import owner_counter
 from pytest_gpuleak.heap.collector import get_referrers
 from pytest_gpuleak.heap.frames import belongs_to_plugin, local_variables
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
 
     from pytest_gpuleak.adapters.protocol import ReferenceFinder
 
-    HeldBy = Literal["frames", "item"]
+    HeldBy = Literal["frames", "item", "parameters"]
 
 MAX_OBJECTS: Final = 300
 """Objects above the arrays that are looked at. The search for holders decides on larger structures."""
@@ -38,6 +39,8 @@ BUDGET_S: Final = 0.05
 SEARCH_BUDGET_S: Final = 0.25
 """Seconds that the search for the path may take; it looks at young objects alone."""
 
+_PARAMETERS: Final = "the test's parameters"
+
 _VALUES_LIE_IN_OBJECTS: Final = sys.version_info >= (3, 13)
 
 _OWN_REFERENCES: Final = 2 + ARGUMENT_REFERENCES
@@ -47,11 +50,12 @@ _OWN_REFERENCES: Final = 2 + ARGUMENT_REFERENCES
 def held_by_harness(
     arrays: Sequence[object], item: object, test_class: type | None, frameworks: Sequence[ReferenceFinder]
 ) -> HeldBy | None:
-    """Tell whether the frames that run in this thread, or they and pytest's item, alone hold all of `arrays`.
+    """Tell whether the frames that run in this thread, pytest's item, or the test's parameters alone hold all of `arrays`.
 
     Every reference to the arrays, and to what they can be reached from, must be accounted for: by a young object, the
-    test's instance, a local variable, or an attribute of the item. One reference more, wherever it comes from, and the
-    answer is None. So it is for what nothing holds any more (a cycle).
+    test's instance, what lies below a parameter, a local variable, or an attribute of the item. One reference more,
+    wherever it comes from, and the answer is None. So it is for what nothing holds any more (a cycle). Who else refers to
+    a parameter itself does not matter.
 
     Call it while the collector shows young objects alone.
 
@@ -65,19 +69,30 @@ def held_by_harness(
         attributes = instance_dict(item)
         if attributes is None:
             return None
-        found = _Above(arrays, attributes, test_class)
+        parameters = list(parameters_of(item).values())
+        below = containers_below(parameters)
+        if below is None:
+            parameters, below = [], []
+        found = _Above(arrays, attributes, test_class, frozenset(map(id, parameters)), below)
+        parameters.clear()
+        below.clear()
         return found.held_by() if found.accounts_for_all(frameworks) else None
 
 
 def holder_of(
-    arrays: Sequence[object], item: object, test_class: type | None, frameworks: Sequence[ReferenceFinder] | None
+    arrays: Sequence[object],
+    item: object,
+    test_class: type | None,
+    held_by: HeldBy,
+    frameworks: Sequence[ReferenceFinder] | None,
 ) -> Holder:
-    """Name the test's instance, which the item keeps, as the holder of `arrays`.
+    """Name the test's instance, or a parameter, which the item keeps, as the holder of `arrays`.
 
     Args:
-        arrays: arrays that the item is known to hold.
+        arrays: arrays that the item, or a parameter, is known to hold.
         item: pytest's item of the test.
         test_class: the class of the test's instance, if it has one.
+        held_by: what `held_by_harness` has returned.
         frameworks: tell what native code holds, for the path to the first array; None: without a path.
     """
     if frameworks is not None:
@@ -89,6 +104,8 @@ def holder_of(
             found = search.explanations()[0].holder
             if found.kind == "fixture":
                 return found
+    if held_by == "parameters":
+        return Holder("fixture", _PARAMETERS, _PARAMETERS)
     owner = cut_name(class_qualname(test_class or type(item)))
     text = f"{owner} instance {KEPT_INSTANCE}"
     return Holder("fixture", text, text)
@@ -100,29 +117,51 @@ def _hidden(item: object, test_class: type | None) -> dict[int, list[object]]:
     frames = _Frames(test_class)
     for value in attributes.values():
         frames.take_instance(value)
-    hidden: dict[int, list[object]] = {id(attributes): [item]}
+    parameters = parameters_of(item)
+    below = containers_below(parameters.values()) or []
+    callspec = attributes.get("callspec")
+    specification = instance_dict(callspec) or {}
+    hidden: dict[int, list[object]] = {id(attributes): [item], id(specification): [callspec]}
     # The item as well: from Python 3.13 on its values may lie in it, and its dict then shows none to the collector.
-    for holder in (attributes, item, *frames.instances):
+    for holder in (attributes, item, callspec, specification, specification.get("params"), *frames.instances, *below):
         for value in get_referents(holder):
             hidden.setdefault(id(value), []).append(holder)
     return hidden
 
 
 class _Above:
-    """What the arrays can be reached from: young objects and the test's instance, with the references between them."""
+    """What the arrays can be reached from: young objects, the test's instance and its parameters, and their references.
 
-    def __init__(self, arrays: Sequence[object], item: Mapping[str, object], test_class: type | None) -> None:
+    Args:
+        arrays: the arrays.
+        item: the attributes of pytest's item.
+        test_class: the class of the test's instance, if it has one.
+        parameters: the ids of the test's parameters.
+        below_parameters: these and what lies below them.
+    """
+
+    def __init__(
+        self,
+        arrays: Sequence[object],
+        item: Mapping[str, object],
+        test_class: type | None,
+        parameters: frozenset[int],
+        below_parameters: Sequence[object],
+    ) -> None:
         self._arrays = frozenset(map(id, arrays))
+        self._parameters = parameters
         self._objects: dict[int, object] = {id(array): array for array in arrays}
         self._children: dict[int, list[int]] = {}
         frames = _Frames(test_class)
         for value in item.values():
             frames.take_instance(value)
         self._known = Counter(self._arrays)  # the caller's sequence
-        own = {id(arrays), id(item), id(self._objects), id(frames.instances), *frames.on_stack}
+        old = [*frames.instances, *below_parameters]
+        own = {id(arrays), id(item), id(self._objects), id(frames.instances), id(below_parameters), id(old)}
+        own |= frames.on_stack
         level = list(self._objects.values())
         while level and len(self._objects) <= MAX_OBJECTS:
-            level = self._expand(level, own, frames.instances)
+            level = self._expand(level, own, old)
         self._complete = not level and not any(type(value) is CellType for value in self._objects.values())
         from_item = Counter(map(id, item.values()))
         for references in (frames.references, from_item):
@@ -150,7 +189,8 @@ class _Above:
             self._children.setdefault(id(container), []).extend(held)
             if id(container) not in self._objects:
                 self._objects[id(container)] = container
-                new.append(container)
+                if id(container) not in self._parameters:
+                    new.append(container)
         containers.clear()
         return new
 
@@ -161,7 +201,7 @@ class _Above:
         owners = owner_counter(frameworks)
         owned: dict[int, object] = {}
         counts: dict[int, int] = {}
-        for identity in list(self._objects):
+        for identity in list(self._objects.keys() - self._parameters):
             value = self._objects[identity]
             count = owners(value)
             if count:
@@ -185,11 +225,13 @@ class _Above:
         return found
 
     def held_by(self) -> HeldBy | None:
-        """Tell what leads to the arrays: the frames alone, or the item to at least one of them."""
+        """Tell what leads to the arrays: the frames alone, the item to at least one of them, or a parameter."""
         by_item = self._below(self._from_item)
-        if not self._arrays <= by_item | self._below(self._from_frames):
-            return None
-        return "item" if self._arrays & by_item else "frames"
+        by_runner = by_item | self._below(self._from_frames)
+        if self._arrays <= by_runner:
+            return "item" if self._arrays & by_item else "frames"
+        by_parameters = self._below(self._objects.keys() & self._parameters)
+        return "parameters" if self._arrays <= by_runner | by_parameters else None
 
     def _below(self, starts: Collection[int]) -> set[int]:
         reached, pending = set(starts), list(starts)

@@ -283,6 +283,8 @@ class LeakCheck:
         finally:
             attempt.suspect_s = {"check": perf_counter() - began, **check.seconds}
         self._harness_first = check.held_by_harness
+        if self._harness is not None:
+            self._harness.learn(item.nodeid, findings)
         self._own_modules.keep()
         return findings
 

@@ -7,13 +7,13 @@ value. Lists that tests append to are cut back later (`lists`), once it is known
 from __future__ import annotations
 
 import contextlib
+import functools
 import gc
 import os
 import signal
 import sys
 import threading
 import types
-from operator import is_
 from typing import TYPE_CHECKING, Any
 
 from pytest_gpuleak.session.rerun.random_state import keep_random_states
@@ -153,7 +153,7 @@ def _pause_monitoring() -> Restore:
 def _keep_signals() -> Restore:
     if threading.current_thread() is not threading.main_thread():
         return nothing  # only the main thread may set them
-    saved = {number: signal.getsignal(number) for number in signal.valid_signals()}
+    saved = {number: signal.getsignal(number) for number in _signal_numbers()}
 
     def restore() -> None:
         for number, handler in saved.items():
@@ -164,16 +164,23 @@ def _keep_signals() -> Restore:
     return restore
 
 
+@functools.cache
+def _signal_numbers() -> tuple[int, ...]:
+    return tuple(map(int, signal.valid_signals()))
+
+
 def _keep_modules() -> Restore:
     """Restore modules that the re-run has removed or replaced. What it has imported stays.
 
     The next import would initialise a removed extension module a second time, which may end the process.
     """
-    saved = dict(sys.modules)
+    names, modules = list(sys.modules), list(sys.modules.values())
+    identities = list(map(id, modules))
 
     def restore() -> None:
-        if all(map(is_, map(sys.modules.get, saved), saved.values())):  # thousands, compared in C
+        if list(map(id, list(sys.modules.values()))) == identities:  # thousands, compared in C
             return
+        saved = dict(zip(names, modules, strict=True))
         for name, module in saved.items():
             if sys.modules.get(name) is module:
                 continue
