@@ -28,8 +28,6 @@ class JaxDevices:
     """
 
     name = "jax"
-    needs = "jax._src.xla_bridge"
-    own_allocator = True
 
     def __init__(self) -> None:
         self.idle = True

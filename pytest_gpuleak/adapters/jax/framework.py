@@ -7,14 +7,21 @@ from typing import TYPE_CHECKING
 
 from pytest_gpuleak.adapters.jax.arrays import JaxArrays, JaxTracers
 from pytest_gpuleak.adapters.jax.lookup import loaded_arrays, member
+from pytest_gpuleak.adapters.late_devices import LateDevices
 from pytest_gpuleak.adapters.protocol import Framework
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from pytest_gpuleak.adapters.jax.devices import JaxDevices
+    from pytest_gpuleak.adapters.probe_protocol import DeviceProbe
     from pytest_gpuleak.adapters.protocol import Restore, SettleStep
     from pytest_gpuleak.model.readings import DeviceSpace
+
+
+def _make_devices() -> DeviceProbe:
+    from pytest_gpuleak.adapters.jax.devices import JaxDevices
+
+    return JaxDevices()
 
 
 class JaxFramework(Framework):
@@ -28,11 +35,9 @@ class JaxFramework(Framework):
         self.tracers = JaxTracers()
 
     @cached_property
-    def devices(self) -> JaxDevices:
+    def devices(self) -> LateDevices:
         """Return the probe of JAX's devices."""
-        from pytest_gpuleak.adapters.jax.devices import JaxDevices
-
-        return JaxDevices()
+        return LateDevices("jax", "jax._src.xla_bridge", _make_devices)
 
     def version(self) -> str | None:
         """Return JAX's version; None until it is imported."""

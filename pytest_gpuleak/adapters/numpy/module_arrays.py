@@ -2,41 +2,44 @@
 
 from __future__ import annotations
 
-import re
 import sys
+from gc import get_referents
 from itertools import compress, repeat
 from operator import is_
 from typing import TYPE_CHECKING, Any, Final
 
-from pytest_gpuleak.adapters.numpy.memory import ndarray_class
-from pytest_gpuleak.adapters.numpy.untracked import Ndarrays
-from pytest_gpuleak.heap.referrers import get_referents
+from pytest_gpuleak.heap.library_types import extension_class
 from pytest_gpuleak.heap.safe_access import loaded_modules
+from pytest_gpuleak.model.source_files import is_installed
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-_INSTALLED: Final = re.compile(r"[/\\](site|dist)-packages[/\\]")
+_STANDARD_LIBRARY: Final = sys.stdlib_module_names - {"__main__"}
 
 _CONTAINERS: Final = (list, dict, tuple)
 
 
 def module_arrays() -> dict[int, int]:
     """Return the bytes of the memory behind arrays in globals, or in lists, dicts and tuples there, by its key."""
-    array_class = ndarray_class()
+    array_class = extension_class("numpy", "ndarray")
     if array_class is None:
         return {}
     values = get_referents(*(names for module, names in loaded_modules().items() if _may_be_users(module, names)))
     inner = get_referents(*(value for kind in _CONTAINERS for value in _of_type(values, kind)))
     arrays = [*_of_type(values, array_class), *_of_type(inner, array_class)]
+    if not arrays:
+        return {}
+    from pytest_gpuleak.adapters.numpy.untracked import Ndarrays  # takes milliseconds to load
+
     return dict(Ndarrays().sizes(arrays, ()))
 
 
 def _may_be_users(module: str, names: dict[str, Any]) -> bool:
     file = names.get("__file__")
-    if module.partition(".")[0] in sys.stdlib_module_names - {"__main__"}:
+    if module.partition(".")[0] in _STANDARD_LIBRARY:
         return False
-    return not (type(file) is str and _INSTALLED.search(file))
+    return not (type(file) is str and is_installed(file))
 
 
 def _of_type(values: list[Any], kind: type) -> Iterable[Any]:

@@ -27,8 +27,6 @@ class TensorFlowDevices:
     """
 
     name = "tensorflow"
-    needs = CONTEXT
-    own_allocator = True
 
     def __init__(self) -> None:
         self.idle = True

@@ -6,6 +6,7 @@ import sys
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
+from pytest_gpuleak.adapters.late_devices import LateDevices
 from pytest_gpuleak.adapters.protocol import Framework
 from pytest_gpuleak.adapters.tensorflow.arrays import TensorFlowArrays
 from pytest_gpuleak.adapters.tensorflow.lookup import CONTEXT, LOOKUP, eager_context, loaded_module
@@ -14,8 +15,14 @@ from pytest_gpuleak.adapters.tensorflow.traces import traced_functions
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from pytest_gpuleak.adapters.probe_protocol import DeviceProbe
     from pytest_gpuleak.adapters.protocol import Restore, SettleStep
+
+
+def _make_devices() -> DeviceProbe:
     from pytest_gpuleak.adapters.tensorflow.devices import TensorFlowDevices
+
+    return TensorFlowDevices()
 
 
 class TensorFlowFramework(Framework):
@@ -29,11 +36,9 @@ class TensorFlowFramework(Framework):
         self.arrays = TensorFlowArrays()
 
     @cached_property
-    def devices(self) -> TensorFlowDevices:
+    def devices(self) -> LateDevices:
         """Return the probe of the GPUs that TensorFlow uses."""
-        from pytest_gpuleak.adapters.tensorflow.devices import TensorFlowDevices
-
-        return TensorFlowDevices()
+        return LateDevices("tensorflow", CONTEXT, _make_devices)
 
     def version(self) -> str | None:
         """Return TensorFlow's version; None until it is imported."""
