@@ -214,6 +214,7 @@ def test_a_graph_kept_without_its_tensors(tmp_path: Path) -> None:
 def test_a_block_without_a_tensor(tmp_path: Path) -> None:
     ended = run_case(tmp_path, "raw_block")
     assert ended.verdicts == {"test_raw_block": f"leaked: unattributed {4 * MIB} B cuda:0 allocated"}
+    assert {test["outcome"] for test in ended.tests.values()} == {"passed"}
     (finding,) = ended.tests["test_raw_block"]["findings"]
     (part,) = finding["contributions"]
     assert part["created"]["code"] == "BLOCKS.append(torch.cuda.caching_allocator_alloc(4 << 20))"
