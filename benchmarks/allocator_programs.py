@@ -1,13 +1,14 @@
 """Runs random programs against torch's CUDA allocator, and compares each verdict with what was planted.
 
-    python benchmarks/allocator_programs.py --programs 3000           # a fresh seed, printed first
+    python benchmarks/allocator_programs.py --programs 10000          # a fresh seed, printed first
     python benchmarks/allocator_programs.py --seed 7 --programs 300   # the programs of a seed again
 
-Each program is a test of one to eight steps on one or two devices: tensors of sizes around the allocator's blocks, views,
-streams with `record_stream`, pinned memory, `empty_cache`, resets of the peaks, graphs, memory pools, raw allocations,
-workspaces, cycles. One in eight plants a leak. It runs in processes of 300 tests, on a device or on the stand-in runtime
-of tests/cuda_standin, whose environment it is started in. Prints one line for each verdict that is wrong, then a summary;
-the exit status is 1 where any is.
+Each program is a test of one to eight steps on one or two devices (allocator_steps.py): tensors of
+sizes around the allocator's blocks, views, streams with `record_stream`, pinned memory, `empty_cache`, resets of the
+peaks, graphs, memory pools, raw allocations, workspaces, cycles. One in eight plants a leak, whose verdict, device and
+bytes are compared. All programs run in one process under the plugin, on a device or on the stand-in runtime of
+tests/cuda_standin, whose environment it is started in; then once more without the plugin, which must change no outcome.
+Prints one line for each verdict that is wrong, then a summary; the exit status is 1 where any is.
 """
 
 from __future__ import annotations
@@ -18,141 +19,71 @@ import dataclasses
 import random
 import sys
 import textwrap
+from pathlib import Path
 from typing import Any
 
-from device_suite import run_suite
+from allocator_steps import HEAD, LEAKS, SIZES, STEPS, Leak
+from device_suite import failed_without_the_plugin, run_suite
 
-SIZES = (1, 3, 127, 128, 129, 511, 512, 513, 5_000, 1 << 18, (1 << 20) - 1, 1 << 20, 3 << 20, 11 << 20)
-"""Bytes of a tensor: around blocks of 512 bytes, and the limits of the allocator's pools (1 MiB, 10 MiB)."""
-SMALLEST_LEAK = 512
-"""Bytes: smaller leaks of memory that no tensor explains may hide in a block's rounding."""
-LEAKING_SHARE = 1 / 8
-IN_A_PROCESS = 300
-
-HEAD = """
-import torch
-
-KEPT = []
-STREAMS = {}
-
-class Node:
-    pass
-
-def stream(device, number):
-    if (device, number) not in STREAMS:
-        STREAMS[device, number] = torch.cuda.Stream(device=device)
-    return STREAMS[device, number]
-"""
-
-STEPS = {
-    "tensor": "{name} = torch.empty({size}, dtype=torch.uint8, device='cuda:{device}')",
-    "view": "{name} = torch.empty({size}, dtype=torch.uint8, device='cuda:{device}')[:1]",
-    "freed": "{name} = torch.empty({size}, dtype=torch.uint8, device='cuda:{device}')\ndel {name}",
-    "copied": "{name} = torch.empty({size}, dtype=torch.uint8, device='cuda:{device}').clone()",
-    "recorded": """
-        {name} = torch.empty({size}, dtype=torch.uint8, device='cuda:{device}')
-        {name}.record_stream(stream({device}, 0))
-        del {name}""",
-    "on a stream": """
-        with torch.cuda.device({device}), torch.cuda.stream(stream({device}, 1)):
-            {name} = torch.empty({size}, dtype=torch.uint8, device='cuda:{device}')
-            {name}.record_stream(torch.cuda.default_stream({device}))""",
-    "pinned": """
-        {name} = torch.empty({size}, dtype=torch.uint8, pin_memory=True)
-        {name}.to('cuda:{device}', non_blocking=True)""",
-    "emptied": "torch.cuda.empty_cache()",
-    "reset": "torch.cuda.reset_peak_memory_stats({device})",
-    "synchronised": "torch.cuda.synchronize({device})",
-    "event": "{name} = torch.cuda.Event()\n{name}.record()\n{name}.query()",
-    "graph": """
-        with torch.cuda.device({device}):
-            {name} = torch.cuda.CUDAGraph(), torch.zeros(1024, device='cuda:{device}')
-            with torch.cuda.graph({name}[0]):
-                {name} += ({name}[1] * 2,)
-        del {name}""",
-    "pool": """
-        with torch.cuda.device({device}):
-            pool = torch.cuda.MemPool()
-            with torch.cuda.use_mem_pool(pool):
-                {name} = torch.empty({size}, dtype=torch.uint8, device='cuda:{device}')
-        del {name}, pool""",
-    "raw": """
-        {name} = torch.cuda.caching_allocator_alloc({large}, {device})
-        torch.cuda.caching_allocator_delete({name})""",
-    "workspace": "torch.nn.Linear(16, 16, device='cuda:{device}')(torch.ones(4, 16, device='cuda:{device}'))",
-    "plan": "torch.fft.fft(torch.ones(64, device='cuda:{device}'))",
-    "backward": "{name} = torch.ones(64, device='cuda:{device}', requires_grad=True)\n({name} * {name}).sum().backward()",
-    "cycle": """
-        {name} = Node()
-        {name}.itself, {name}.data = {name}, torch.empty({size}, dtype=torch.uint8, device='cuda:{device}')
-        del {name}""",
-}
-
-LEAKS = {
-    "tensor": "KEPT.append(torch.empty({large}, dtype=torch.uint8, device='cuda:{device}'))",
-    "view": "KEPT.append(torch.empty({large}, dtype=torch.uint8, device='cuda:{device}')[1:2])",
-    "stream": """
-        with torch.cuda.device({device}), torch.cuda.stream(stream({device}, 0)):
-            KEPT.append(torch.empty({large}, dtype=torch.uint8, device='cuda:{device}'))
-            KEPT[-1].record_stream(torch.cuda.default_stream())""",
-    "raw": "KEPT.append(torch.cuda.caching_allocator_alloc({large}, {device}))",
-    "pinned": "KEPT.append(torch.empty({large}, dtype=torch.uint8, pin_memory=True))",
-    "graph": """
-        with torch.cuda.device({device}):
-            graph, start = torch.cuda.CUDAGraph(), torch.zeros(1 << 18, device='cuda:{device}')
-            with torch.cuda.graph(graph):
-                KEPT.append((graph, start, start * 2))""",
-    "pool": """
-        with torch.cuda.device({device}):
-            pool = torch.cuda.MemPool()
-            with torch.cuda.use_mem_pool(pool):
-                KEPT.append((pool, torch.empty({large}, dtype=torch.uint8, device='cuda:{device}')))""",
-    "loss": """
-        weight = torch.ones({large} // 4, device='cuda:{device}', requires_grad=True)
-        KEPT.append((weight * weight).sum())""",
-    "node": """
-        weight = torch.ones({large} // 4, device='cuda:{device}', requires_grad=True)
-        KEPT.append((weight * weight).exp().sum().grad_fn)""",
-}
+PROGRAMS = 300
+SMALLEST_LEAK = 513
+"""Bytes of the smallest leak that must be found: the smallest beyond one block of the allocator."""
+ONE_LEAKS_IN = 8
+LIMIT_S_EACH = 0.5
+"""Seconds that a program may take on average, on a machine with other work."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Program:
-    """One test: its source, the leak that is planted (None: none), and whether it makes a cycle."""
+    """One test: the body's source, the leak that is planted with its device and bytes, and whether it makes a cycle."""
 
-    source: str
+    body: str
     leak: str | None
+    device: str
+    bytes: int
     cycle: bool
 
 
-def draw_program(name: str, draw: random.Random, devices: int) -> Program:
-    """Draw one test with this name."""
+def fill(template: str, number: int, size: int, device: int, devices: int) -> str:
+    """Fill in the part's own variable, its size and its device."""
+    other = (device + 1) % devices
+    text = textwrap.dedent(template).strip()
+    return text.format(name=f"part{number}", size=size, device=device, other=other)
 
-    def fill(template: str, number: int) -> str:
-        size = draw.choice(SIZES)
-        text = textwrap.dedent(template).strip()
-        return text.format(
-            name=f"part{number}", size=size, large=max(size, SMALLEST_LEAK), device=draw.randrange(devices)
-        )
 
+def draw_program(draw: random.Random, devices: int) -> Program:
+    """Draw the body of a test."""
     chosen = [draw.choice(list(STEPS)) for _ in range(draw.randint(1, 8))]
-    parts = [fill(STEPS[step], number) for number, step in enumerate(chosen)]
-    leak = draw.choice(list(LEAKS)) if draw.random() < LEAKING_SHARE else None
-    if leak is not None:
-        parts.append(fill(LEAKS[leak], len(parts)))
-    body = textwrap.indent("\n".join(parts), "    ")
-    return Program(f"def {name}():\n{body}\n", leak, "cycle" in chosen)
+    parts = [
+        fill(STEPS[name], number, draw.choice(SIZES), draw.randrange(devices), devices)
+        for number, name in enumerate(chosen)
+    ]
+    if draw.randrange(ONE_LEAKS_IN):
+        return Program("\n".join(parts), None, "", 0, "cycle" in chosen)
+    name, leaked, at = draw.choice(list(LEAKS)), max(draw.choice(SIZES), SMALLEST_LEAK), draw.randrange(devices)
+    leak = LEAKS[name]
+    parts.append(fill(leak.source, len(parts), leaked, at, devices))
+    where = "cpu" if leak.on_host else f"cuda:{at}"
+    return Program("\n".join(parts), name, where, leak.bytes or leaked, "cycle" in chosen)
 
 
 def what_is_wrong(program: Program, test: dict[str, Any]) -> str:
     """Tell in a few words how a verdict differs from what was planted; empty where it does not."""
-    if program.leak is not None:
-        return "" if test["verdict"] == "leaked" else f"the leak ({program.leak}) is missed: {test['verdict']}"
-    expected = ("clean", "noted") if program.cycle else ("clean",)
-    if test["verdict"] in expected:
-        return ""
     kinds = [f"{found['kind']} {found['bytes']} bytes on {found['device']}" for found in test["findings"]]
-    return f"no leak, but {test['verdict']}: {'; '.join(kinds)}"
+    said = "; ".join([test["verdict"], *kinds])
+    if program.leak is None:
+        expected = ("clean", "noted") if program.cycle else ("clean",)
+        return "" if test["verdict"] in expected else f"no leak, but {said}"
+    leak: Leak = LEAKS[program.leak]
+    if test["verdict"] != leak.verdict(program.bytes):
+        return f"the leak ({program.leak}, {program.bytes} bytes on {program.device}) is missed: {said}"
+    found = [one for one in test["findings"] if one["kind"] != "cycle"]
+    if any(one["device"] != program.device for one in found):
+        return f"the leak ({program.leak}) is on {program.device}, but: {said}"
+    total = sum(one["bytes"] for one in found)
+    if not program.bytes <= total <= program.bytes + leak.more:
+        return f"the leak ({program.leak}) has {program.bytes} bytes, but: {said}"
+    return ""
 
 
 def count_devices() -> int:
@@ -170,37 +101,42 @@ def count_devices() -> int:
 def main() -> int:
     """Run the programs; return the exit status."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--programs", type=int, default=IN_A_PROCESS)
+    parser.add_argument("--programs", type=int, default=PROGRAMS)
     parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(1 << 32))
+    parser.add_argument("--write", type=Path, help="also write the programs to this test file")
     arguments = parser.parse_args()
     devices = count_devices()
     print(f"seed {arguments.seed}, {arguments.programs} programs on {devices} devices", flush=True)
-    wrong, failed, done = 0, 0, 0
     draw = random.Random(arguments.seed)
-    leaks: collections.Counter[str | None] = collections.Counter()
-    while done < arguments.programs:
-        count = min(IN_A_PROCESS, arguments.programs - done)
-        programs = {
-            (name := f"test_{done + number}"): draw_program(name, draw, devices) for number in range(count)
-        }  # fmt: skip
-        source = "\n".join([HEAD, *(program.source for program in programs.values())])
-        for test in run_suite(source)["tests"]:
-            program = programs[test["nodeid"].rpartition("::")[2]]
-            if test["outcome"] != "passed":
-                failed += 1  # it fails without the plugin too: a capture that meets another call
-                continue
-            leaks[program.leak] += 1
+    drawn = [draw_program(draw, devices) for _ in range(arguments.programs)]
+    tests = {f"test_{number}": program for number, program in enumerate(drawn)}
+    bodies = (f"def {name}():\n{textwrap.indent(program.body, '    ')}\n" for name, program in tests.items())
+    source = "\n".join([HEAD, *bodies])
+    if arguments.write is not None:
+        arguments.write.write_text(source, encoding="utf-8")
+    limit_s = 300 + LIMIT_S_EACH * len(drawn)
+    report = run_suite(source, limit_s)
+    failing = failed_without_the_plugin(source, limit_s)
+    wrong, failed = 0, 0
+    leaks: collections.Counter[str] = collections.Counter()
+    for test in report["tests"]:
+        name = test["nodeid"].rpartition("::")[2]
+        program = tests.pop(name)
+        if test["outcome"] != "passed":
+            failed += 1
+            why = "" if name in failing else f"fails only with the plugin: {test['outcome']}"
+        else:
+            leaks[program.leak or "none"] += 1
             why = what_is_wrong(program, test)
-            if why:
-                wrong += 1
-                print(
-                    f"{test['nodeid'].rpartition('::')[2]}: {why}\n{textwrap.indent(program.source, '    ')}",
-                    flush=True,
-                )
-        done += count
-        planted = sum(leaks.values()) - leaks[None]
-        print(f"{done} programs, {planted} with a leak: {wrong} wrong, {failed} failed by themselves", flush=True)
-    return 1 if wrong else 0
+        if why:
+            wrong += 1
+            print(f"{name}: {why}\n{textwrap.indent(program.body, '    ')}", flush=True)
+    planted = sum(leaks.values()) - leaks["none"]
+    print(", ".join(f"{name}: {count}" for name, count in sorted(leaks.items())))
+    print(f"{len(drawn)} programs, {planted} with a leak: {wrong} wrong, {failed} failed by themselves", flush=True)
+    if tests:
+        print(f"{len(tests)} programs have no verdict, such as {next(iter(tests))}")
+    return 1 if wrong or tests else 0
 
 
 if __name__ == "__main__":

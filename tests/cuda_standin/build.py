@@ -4,7 +4,7 @@
 
 TORCH_LIB is the folder `torch/lib` of a CUDA build of torch, OUT the folder for LD_LIBRARY_PATH. With --site-packages the
 modules that `CUDA_STANDIN_VALUES=1` switches on are copied to this folder. Needs gcc, nm and readelf. Bad input gives one
-line and the exit status 1.
+line and the exit status 1, or 3 where the build of torch is not known.
 """
 
 from __future__ import annotations
@@ -39,8 +39,16 @@ LOOKED_UP_NAME = re.compile(rb"\0((?:cu|nvml)[A-Z]\w{3,60})(?=\0)")
 """A name of the driver or of NVML among the strings of a library."""
 
 
+UNKNOWN_TORCH = 3
+"""The exit status for a build of torch that is not known: there is nothing to test, and nothing has failed."""
+
+
 class BuildError(Exception):
     """What keeps the stand-in from being built, in one line."""
+
+
+class UnknownTorchError(BuildError):
+    """The build of torch is one that the runtime has no answers for."""
 
 
 class Needs(NamedTuple):
@@ -72,7 +80,7 @@ def libraries_of(folder: Path) -> list[Path]:
     if not found:
         raise BuildError(f"{folder} has no libraries of torch: give the folder torch/lib of an installed torch")
     if not any(path.name == "libc10_cuda.so" for path in found):
-        raise BuildError(f"{folder} belongs to a torch without CUDA")
+        raise UnknownTorchError(f"{folder} belongs to a torch without CUDA")
     return found
 
 
@@ -100,10 +108,10 @@ def cuda_major(files: set[str]) -> int:
     """Return the major version of CUDA that torch was built with. Raises `BuildError` where the runtime has no layout of it."""
     majors = [int(found[1]) for file in files if (found := re.fullmatch(r"libcudart\.so\.(\d+)", file))]
     if not majors:
-        raise BuildError("torch's libraries need no libcudart: its version of CUDA is not known")
+        raise UnknownTorchError("torch's libraries need no libcudart: its version of CUDA is not known")
     if majors[0] not in CUDA_VERSIONS:
         known = " and ".join(map(str, CUDA_VERSIONS))
-        raise BuildError(f"torch was built with CUDA {majors[0]}, and the stand-in knows {known}")
+        raise UnknownTorchError(f"torch was built with CUDA {majors[0]}, and the stand-in knows {known}")
     return majors[0]
 
 
@@ -175,7 +183,7 @@ def main() -> int:
             install_values(options.site_packages)
     except (BuildError, OSError) as error:
         sys.stderr.write(f"cuda-standin: {error}\n")
-        return 1
+        return UNKNOWN_TORCH if isinstance(error, UnknownTorchError) else 1
     sys.stdout.write(f"cuda-standin: {built}\n")
     return 0
 

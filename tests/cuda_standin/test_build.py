@@ -51,7 +51,7 @@ def test_a_folder_without_torch(tmp_path: Path) -> None:
 @needs_programs
 def test_a_torch_without_cuda(tmp_path: Path) -> None:
     (tmp_path / "libtorch.so").touch()
-    assert run_build(tmp_path, tmp_path / "out") == (1, f"cuda-standin: {tmp_path} belongs to a torch without CUDA\n")
+    assert run_build(tmp_path, tmp_path / "out") == (3, f"cuda-standin: {tmp_path} belongs to a torch without CUDA\n")
 
 
 @needs_programs
@@ -63,9 +63,9 @@ def test_a_file_that_is_no_library(tmp_path: Path) -> None:
 
 
 def test_a_version_of_cuda_that_is_not_known() -> None:
-    with pytest.raises(build.BuildError, match="built with CUDA 14, and the stand-in knows 12 and 13"):
+    with pytest.raises(build.UnknownTorchError, match="built with CUDA 14, and the stand-in knows 12 and 13"):
         build.cuda_major({"libcudart.so.14", "libcublas.so.14"})
-    with pytest.raises(build.BuildError, match="need no libcudart"):
+    with pytest.raises(build.UnknownTorchError, match="need no libcudart"):
         build.cuda_major({"libcublas.so.13"})
 
 
@@ -80,3 +80,32 @@ def test_versions_leave_out_names_without_a_version() -> None:
         build.versions_for({"": {"cuInit"}, "libcudart.so.13": {"cudaFree"}})
         == "libcudart.so.13 { global: cudaFree; };\n"
     )
+
+
+@needs_programs
+@pytest.mark.skipif(
+    sys.platform != "linux" or os.uname().machine != "x86_64", reason="scripts/test-cuda runs nothing here"
+)
+def test_the_script_says_which_program_is_missing_and_skips(tmp_path: Path) -> None:
+    for tool in ("dirname", "uname", "nm", "readelf", "timeout"):
+        (tmp_path / tool).symlink_to(str(shutil.which(tool)))
+    done = subprocess.run(
+        [str(shutil.which("bash")), "scripts/test-cuda"],
+        cwd=ROOT,
+        env={**os.environ, "PATH": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout == "skipped: gcc was not found (on Debian: apt install gcc binutils coreutils)\n"
+
+
+def test_the_scripts_help_says_what_the_quick_run_leaves_out() -> None:
+    done = subprocess.run(
+        ["scripts/test-cuda", "--help"], cwd=ROOT, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode == 0
+    assert "--quick leaves out: tests/gpu with one device;" in done.stdout
+    assert not any(line.startswith("#") for line in done.stdout.splitlines())

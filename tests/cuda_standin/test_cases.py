@@ -1,6 +1,7 @@
-"""What the plugin says of planted leaks on torch's CUDA build, which the stand-in runtime answers.
+"""What the plugin says of planted leaks on torch's CUDA build, over the stand-in runtime or on a device.
 
-Run by `scripts/test-cuda`, which builds both. Each case is a test file in `cases/`, run in a process of its own.
+Run by `scripts/test-cuda`, which builds both, and by `scripts/check-gpu` on a machine with a device. Each case is a test
+file in `cases/`, run in a process of its own.
 """
 
 from __future__ import annotations
@@ -8,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
+import pickle
 import shutil
 import subprocess
 import sys
@@ -16,19 +18,24 @@ from typing import Any
 
 import pytest
 
+ON_THE_STAND_IN = os.environ.get("CUDA_STANDIN") == "1"
+
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.skipif(
-        os.environ.get("CUDA_STANDIN") != "1",
-        reason="needs torch's CUDA build on the stand-in runtime: run scripts/test-cuda",
+        not (ON_THE_STAND_IN or os.environ.get("GPULEAK_CASES_ON_DEVICE") == "1"),
+        reason="needs torch's CUDA build, on the stand-in runtime or a device: run scripts/test-cuda or scripts/check-gpu",
     ),
 ]
+only_on_the_stand_in = pytest.mark.skipif(not ON_THE_STAND_IN, reason="a setting of the stand-in runtime")
 
 CASES = Path(__file__).parent / "cases"
 OFF = ("cacheprovider", "randomly", "hypothesispytest", "rerunfailures", "xdist")
 """Plugins that a case needs nothing of."""
 LIMIT_S = 300
 """Seconds that a case may take. Most take 5, and many times that on a machine with other work."""
+VERDICTS = "GPULEAK_CASE_VERDICTS"
+"""Names a file to which the verdicts of each case are added, one JSON object a line."""
 OF_THE_OUTSIDE = ("CUDA_STANDIN_", "PYTORCH_", "PYTEST_", "GITHUB_", "GITLAB_", "CI")
 """Beginnings of variables that a case does not inherit: it states what it needs."""
 
@@ -87,7 +94,13 @@ def run_case(folder: Path, name: str, *options: str, **environment: str) -> Ende
     )
     path = folder / "report.json"
     assert path.exists(), done.stdout + done.stderr
-    return Ended(done.stdout, json.loads(path.read_text("utf-8")))
+    ended = Ended(done.stdout, json.loads(path.read_text("utf-8")))
+    if os.environ.get(VERDICTS):
+        settings = [*options, *(f"{key}={value}" for key, value in environment.items())]
+        verdicts = {test: said_of(record) for test, record in ended.tests.items()}
+        with Path(os.environ[VERDICTS]).open("a", encoding="utf-8") as file:
+            file.write(json.dumps({"case": " ".join([name, *settings]), "verdicts": verdicts}) + "\n")
+    return ended
 
 
 MIB = 1 << 20
@@ -105,7 +118,7 @@ BASICS = {
         {"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"},
         {"PYTORCH_CUDA_ALLOC_CONF": "backend:cudaMallocAsync"},
         {"PYTORCH_NO_CUDA_MEMORY_CACHING": "1"},
-        {"CUDA_STANDIN_LAZY": "1"},
+        pytest.param({"CUDA_STANDIN_LAZY": "1"}, marks=only_on_the_stand_in),
     ],
     ids=["default", "expandable_segments", "cudaMallocAsync", "no_caching", "lazy_events"],
 )
@@ -118,6 +131,7 @@ def test_record_stream(tmp_path: Path) -> None:
     assert run_case(tmp_path, "record_stream").verdicts == {}
 
 
+@only_on_the_stand_in
 def test_record_stream_with_lazy_events(tmp_path: Path) -> None:
     assert run_case(tmp_path, "record_stream", CUDA_STANDIN_LAZY="1").verdicts == {}
 
@@ -145,6 +159,9 @@ def test_cycle_at_the_first_use(tmp_path: Path) -> None:
     assert ended.verdicts == {"test_cycle": f"leaked: cycle {4 * MIB} B cuda:0"}
 
 
+@pytest.mark.skipif(
+    not ON_THE_STAND_IN and os.environ.get("GPULEAK_DEVICES", "1") == "1", reason="one device on this machine"
+)
 def test_two_devices(tmp_path: Path) -> None:
     ended = run_case(tmp_path, "two_devices", CUDA_STANDIN_DEVICES="2")
     both = f"growing {2 * MIB} B cuda:0, growing {2 * MIB} B cuda:1"
@@ -197,6 +214,7 @@ def test_a_graph_kept_without_its_tensors(tmp_path: Path) -> None:
 def test_a_block_without_a_tensor(tmp_path: Path) -> None:
     ended = run_case(tmp_path, "raw_block")
     assert ended.verdicts == {"test_raw_block": f"leaked: unattributed {4 * MIB} B cuda:0 allocated"}
+    assert {test["outcome"] for test in ended.tests.values()} == {"passed"}
     (finding,) = ended.tests["test_raw_block"]["findings"]
     (part,) = finding["contributions"]
     assert part["created"]["code"] == "BLOCKS.append(torch.cuda.caching_allocator_alloc(4 << 20))"
@@ -252,3 +270,32 @@ def test_unread_gradients_beside_a_fixtures(tmp_path: Path) -> None:
     ended = run_case(tmp_path, "unread_gradients")
     with_gradients = 2 * (256 * 256 + 256) * 4
     assert ended.verdicts["test_unread_gradients"] == f"leaked: growing {with_gradients} B cuda:0"
+
+
+def test_a_device_that_fails_in_the_middle(tmp_path: Path) -> None:
+    ended = run_case(tmp_path, "lost_device")
+    assert ended.verdicts == {
+        "test_leak_before": f"leaked: growing {4 * MIB} B cuda:0",
+        "test_loses_the_device": "unchecked",
+        "test_uses_it": "unchecked",
+        "test_leak_on_the_cpu": f"leaked: growing {4 * MIB} B cpu",
+    }
+    lines = [line for line in ended.text.splitlines() if line.startswith("gpu-leak: cuda:0 failed")]
+    assert len(lines) == 1
+    assert "only the allocator's figures are watched" in lines[0]
+
+
+@pytest.mark.parametrize("options", [(), ("--gpu-leak-clean",)], ids=["kept", "cleaned"])
+def test_clean_gives_the_memory_of_a_failed_test_back(tmp_path: Path, options: tuple[str, ...]) -> None:
+    ended = run_case(tmp_path, "cleaned", *options, CUDA_STANDIN_MIB="500")
+    outcomes = {name: test["outcome"] for name, test in ended.tests.items()}
+    assert outcomes == {"test_fails": "failed", "test_needs_the_memory": "passed" if options else "failed"}
+
+
+def test_a_snapshot_of_memory_that_no_tensor_explains(tmp_path: Path) -> None:
+    run_case(tmp_path, "raw_block", "--gpu-leak-snapshots=shots")
+    (path,) = Path(tmp_path, "shots").iterdir()
+    assert "test_raw_block" in path.name
+    snapshot = pickle.loads(path.read_bytes())
+    blocks = [block for segment in snapshot["segments"] for block in segment["blocks"]]
+    assert [block["size"] for block in blocks if block["state"] == "active_allocated"] == [4 * MIB, 4 * MIB]

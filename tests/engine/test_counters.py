@@ -88,6 +88,24 @@ def test_what_was_left_once_fails_from_the_retained_limit_up(sizes: tuple[int, .
     assert all(one.bytes_per_run == 0 for one in found)
 
 
+@pytest.mark.parametrize(
+    ("size", "allocated", "said"),
+    [
+        (3 * MIB, 4 * MIB, []),  # a free block of 4 MiB is not split for 3 MiB
+        (3 * MIB, 4 * MIB + 512, [MIB + 512]),
+        (MIB, 2 * MIB, [MIB]),  # blocks of the small pool are
+        (513, 1024, []),
+    ],
+)
+def test_what_a_block_is_larger_than_its_array_is_no_growth(size: int, allocated: int, said: list[int]) -> None:
+    evidence = Evidence(survivors("cuda:0", 0, size=size), (frozenset({0}),))
+    found = judge(device_runs(allocated, metric="reserved"), evidence, Policy(confirm=0))
+    assert [one.bytes for one in found] == said
+    # With a count of requested bytes nothing is rounded.
+    (exact,) = judge(device_runs(allocated), evidence, Policy(confirm=0))
+    assert exact.bytes == allocated - size
+
+
 def test_the_first_use_of_a_device_is_no_leak_unless_it_grows() -> None:
     (noted,) = judge(device_runs(8 * MIB, 0, first_used=True))
     assert not noted.failed

@@ -30,7 +30,7 @@ class Devices:
     def __init__(self) -> None:
         self.readings: dict[str, DeviceReading] = {}
         self.error: Exception | None = None
-        self.in_use: dict[str, int] = {}
+        self.in_use: dict[str, int | Exception] = {}
 
     def read(self) -> dict[str, DeviceReading]:
         if self.error is not None:
@@ -38,7 +38,10 @@ class Devices:
         return dict(self.readings)
 
     def used(self, device: str) -> int | None:
-        return self.in_use.get(device)
+        found = self.in_use.get(device)
+        if isinstance(found, Exception):
+            raise found
+        return found
 
     def begin_peaks(self) -> None:
         pass
@@ -230,6 +233,20 @@ def test_a_probe_that_fails_in_mid_run_is_not_asked_again() -> None:
     assert watch.faults == ["fake devices failed: RuntimeError: CUDA error: device lost and more"]
     heap.size = 7
     assert watch.end().bytes == {(HOST, "heap"): 7}
+
+
+def test_a_device_that_fails_in_mid_run_is_told_once_and_its_allocator_still_counts() -> None:
+    devices = Devices()
+    watch = CounterWatch([devices], [])
+    devices.readings, devices.in_use = {"cuda:0": DeviceReading(100, reserved=1000)}, {"cuda:0": 1000}
+    watch.begin()
+    devices.readings = {"cuda:0": DeviceReading(300, reserved=1000)}
+    devices.in_use = {"cuda:0": RuntimeError("CUDA error: an illegal memory access\nadvice")}
+    assert watch.end().bytes == {("cuda:0", "allocated"): 200, ("cuda:0", "reserved"): 0}
+    watch.begin()
+    assert watch.end().bytes == {("cuda:0", "allocated"): 0, ("cuda:0", "reserved"): 0}
+    said = "cuda:0 failed, only the allocator's figures are watched: RuntimeError: CUDA error: an illegal memory access"
+    assert watch.faults == [said]
 
 
 def test_a_probe_that_is_not_available_is_told() -> None:

@@ -301,10 +301,16 @@ class CounterWatch:
         if reading.reserved is None or self._use_calls < 0:
             return
         began = perf_counter()
-        with suppress(Exception):  # without the driver's answer the allocator's figures stand
+        try:
             used = probe.used(device)
             if used is not None:
                 found[device, UNACCOUNTED] = used - reading.reserved
+        except Exception as error:  # noqa: BLE001 - a device may be lost during a run; the allocator's figures stand
+            # The first line alone: torch adds advice.
+            first_line = str(error).partition("\n")[0]
+            self.tell(
+                f"{device} failed, only the allocator's figures are watched: {type(error).__name__}: {first_line}"
+            )
         self._use_s = min(self._use_s, perf_counter() - began)
         self._use_calls += 1
         if self._use_calls >= DRIVER_CALLS_SAMPLED and self._use_s > MAX_DRIVER_CALL_S:

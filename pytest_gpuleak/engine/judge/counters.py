@@ -11,7 +11,7 @@ from pytest_gpuleak.model.readings import HOST, OUTSIDE, OUTSIDE_FLOOR, Growth
 from pytest_gpuleak.model.text import format_bytes, format_signed
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from pytest_gpuleak.adapters.probe_protocol import HostGrowth
     from pytest_gpuleak.model.evidence import Evidence, Survivor
@@ -20,6 +20,11 @@ if TYPE_CHECKING:
 BLOCK = 512
 """Bytes that CUDA's caching allocator rounds a block up to (c10/cuda/CUDACachingAllocator.cpp, kMinBlockSize). Without
 a count of requested bytes, an array may take this much more.
+"""
+
+LARGE = 1 << 20
+"""Bytes from which an array is of the large pool, and the remainder of a block up to which the block is not split
+(`should_split`, kSmallSize): without a count of requested bytes, such an array may take this much more.
 """
 
 ARRAY_OBJECTS = 1024
@@ -56,7 +61,9 @@ def host_limit(policy: Policy, limits: HostLimits) -> int:
 def suspects(growth: Growth, known: Mapping[str, int], policy: Policy, probes: Mapping[str, HostLimits]) -> set[str]:
     """Return the devices (or `HOST`) that grew by more than noise and the bytes that arrays explain (`known`)."""
     found = {
-        device for device in growth.devices if growth.of(device) > known.get(device, 0) + _slack(growth, device, 1)
+        device
+        for device in growth.devices
+        if growth.of(device) > known.get(device, 0) + _rounding(growth, device, (1,))
     }
     for name, limits in probes.items():
         unexplained = growth.bytes.get((HOST, name), 0) - known.get(HOST, 0) - growth.imported
@@ -124,12 +131,11 @@ def _moved(evidence: Evidence, run: int) -> tuple[list[Survivor], list[Survivor]
     return [survivors[i] for i in alive[run] - before], [survivors[i] for i in before - alive[run]]
 
 
-def _arrays(evidence: Evidence, device: str) -> int:
-    return sum(survivor.reading.device == device for survivor in evidence.survivors)
-
-
-def _slack(growth: Growth, device: str, arrays: int) -> int:
-    return 0 if (device, "requested") in growth.bytes else (BLOCK - 1) * arrays
+def _rounding(growth: Growth, device: str, sizes: Iterable[int]) -> int:
+    """Return by how much the blocks of arrays of these sizes may exceed them in what the allocator counts."""
+    if (device, "requested") in growth.bytes:
+        return 0
+    return sum(LARGE if size > LARGE else BLOCK - 1 for size in sizes)
 
 
 def _graph_bytes(evidence: Evidence, device: str) -> int:
@@ -138,7 +144,8 @@ def _graph_bytes(evidence: Evidence, device: str) -> int:
 
 def _judge_device(device: str, runs: Sequence[CounterRun], evidence: Evidence, policy: Policy) -> Finding | None:
     graph = _graph_bytes(evidence, device)
-    slack = _slack(runs[0].growth, device, _arrays(evidence, device))
+    sizes = (survivor.size for survivor in evidence.survivors if survivor.reading.device == device)
+    slack = _rounding(runs[0].growth, device, sizes)
     rest = [run.growth.of(device) - explained(evidence, device, index) - graph for index, run in enumerate(runs)]
     first, again = rest[0], rest[1:]
     if first <= slack:

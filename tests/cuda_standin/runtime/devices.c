@@ -249,6 +249,7 @@ API const char *cudaGetErrorString(status error) {
     case INITIALIZATION_ERROR: return "initialization error";
     case NO_DEVICE: return "no CUDA-capable device is detected";
     case INVALID_DEVICE: return "invalid device ordinal";
+    case ILLEGAL_ADDRESS: return "an illegal memory access was encountered";
     case CAPTURE_UNSUPPORTED: return "operation not permitted when stream is capturing";
     default: return "invalid argument";
     }
@@ -258,13 +259,14 @@ API const char *cudaGetErrorName(status error) {
     switch (error) {
     case SUCCESS: return "cudaSuccess";
     case OUT_OF_MEMORY: return "cudaErrorMemoryAllocation";
+    case ILLEGAL_ADDRESS: return "cudaErrorIllegalAddress";
     default: return "cudaErrorInvalidValue";
     }
 }
 
 API status cudaGetLastError(void) {
     status error = last_error;
-    last_error = SUCCESS;
+    last_error = devices_are_lost ? ILLEGAL_ADDRESS : SUCCESS;
     return error;
 }
 

@@ -29,6 +29,7 @@ enum {
     NO_DEVICE = 100,
     INVALID_DEVICE = 101,
     NOT_READY = 600,
+    ILLEGAL_ADDRESS = 700,
     CAPTURE_UNSUPPORTED = 900,
 };
 
@@ -68,7 +69,8 @@ struct stream {
 /* Note an error for cudaGetLastError, and return it. */
 static status failed(status error);
 
-/* Give a device its context. Fails without devices, and in a child of a process that has used one, as CUDA does. */
+/* Give a device its context. Fails without devices, in a child of a process that has used one, and once the devices are
+ * lost, as CUDA does. */
 static status enter_context(int device);
 
 /* Begin a function that needs the current device's context. */

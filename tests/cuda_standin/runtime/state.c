@@ -11,6 +11,7 @@ static int compute_capability;
 static size_t context_bytes;
 
 static int has_used_a_device;
+static int devices_are_lost;
 static int is_forked_child; /* of a process that had used a device */
 static uint64_t sequence = 1; /* numbers launches and events; an event is done when its device is synchronized beyond it */
 static int streams_capturing;
@@ -121,6 +122,7 @@ static int is_device(int device) {
 
 static status enter_context(int device) {
     if (is_forked_child) return failed(INITIALIZATION_ERROR);
+    if (devices_are_lost) return failed(ILLEGAL_ADDRESS);
     if (!device_count) return failed(NO_DEVICE);
     if (!is_device(device)) return failed(INVALID_DEVICE);
     has_used_a_device = 1;
@@ -132,6 +134,11 @@ static status enter_context(int device) {
     }
     pthread_mutex_unlock(&lock);
     return SUCCESS;
+}
+
+/* For tests: from now on this process gets an error for all that needs a device, as after a kernel that used a wrong address. */
+API void standin_lose_devices(void) {
+    devices_are_lost = 1;
 }
 
 /* Called by each stub that build.py makes; `seen` is the stub's own. */

@@ -90,6 +90,7 @@ API status cudaEventDestroy(struct event *event) {
 }
 
 API status cudaEventRecord(struct event *event, struct stream *stream) {
+    NEEDS_CONTEXT();
     event->recorded_at = __atomic_add_fetch(&sequence, 1, __ATOMIC_SEQ_CST);
     event->device = device_of(stream);
     clock_gettime(CLOCK_MONOTONIC, &event->time);
@@ -101,11 +102,13 @@ API status cudaEventRecordWithFlags(struct event *event, struct stream *stream, 
 }
 
 API status cudaEventQuery(struct event *event) {
+    NEEDS_CONTEXT();
     REFUSED_WHILE_CAPTURING();
     return lazy_events && event->recorded_at > devices[event->device].synchronized_at ? NOT_READY : SUCCESS;
 }
 
 API status cudaEventSynchronize(struct event *event) {
+    NEEDS_CONTEXT();
     struct device *device = &devices[event->device];
     if (device->synchronized_at < event->recorded_at) device->synchronized_at = event->recorded_at;
     return SUCCESS;
