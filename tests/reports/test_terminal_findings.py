@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, get_args
 
 import pytest
 
-from pytest_gpuleak.model.findings import Autograd, FindingKind, Holder, HolderKind, Origin, PathStep
+from pytest_gpuleak.model.findings import Autograd, Contribution, FindingKind, Holder, HolderKind, Origin, PathStep
 from pytest_gpuleak.reports import wording
 from pytest_gpuleak.reports.terminal import findings as terminal
 from pytest_gpuleak.reports.terminal import section as terminal_section
@@ -161,7 +161,7 @@ class TestFinding:
         )
         assert short[1] == "               at app.py:31"
         assert long == [
-            f"             ['{'k' * 16} ... {'k' * 22}']: app.A  <- cut here",
+            f"             ['{'k' * 19} ... {'k' * 19}']: app.A  <- cut here",
             f"               at {'src/' * 16}app.py:31",
         ]
 
@@ -193,6 +193,21 @@ class TestFinding:
             "held by app.metrics.HISTORY[0]  (module global)\n"
             "created app/model.py:14 in forward: self.meter.update(y.detach())"
         )
+        known = Holder("module", "app.H", "app.H[0]", (), "app.py", 3, None, "app/loop.py", 40)
+        lines = terminal.render_short(make.finding(holder=known, hint="Empty it.")).splitlines()
+        assert lines[1:4] == [
+            "held by app.H[0]  (module global, app.py:3)",
+            "cut at app/loop.py:40",
+            "fix: Empty it. (GL001)",
+        ]
+        host = make.finding(
+            kind="host", metric="heap", device="cpu", holder=known, contributions=(Contribution("list", 5),)
+        )
+        assert terminal.render_short(host).splitlines()[1:] == [
+            "held by app.H[0]  (module global, app.py:3)",
+            "cut at app/loop.py:40",
+            "5 bytes: list",
+        ]
         unknown = make.finding(tensors=(), holder=None, why_line_unknown="a fixture is not run again")
         assert terminal.render_short(unknown).endswith(
             "held by unknown: it was freed before its holder was searched for\n"

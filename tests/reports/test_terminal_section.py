@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_gpuleak.model.findings import FixtureRecord, Holder, Origin, PathStep
+from pytest_gpuleak.model.findings import Contribution, FixtureRecord, Holder, Origin, PathStep
 from pytest_gpuleak.reports.terminal import findings as terminal
 from pytest_gpuleak.reports.terminal import lines as lines_module
 from pytest_gpuleak.reports.terminal import section as terminal_section
@@ -232,3 +232,30 @@ class TestCodes:
         findings = [make.finding(code=f"GL{number}", bytes=number) for number in range(900, 1000)]
         (line,) = render_codes(make.report(make.test("t.py::test_one", *findings)))
         assert line.endswith("explain GL999 GL998 GL997 GL996 GL995 GL994")
+
+
+class TestShortSummary:
+    def test_memory_without_a_holder_names_the_line_that_made_it(self, make: Any) -> None:
+        part = Contribution("python worker.py", 5, 1, Origin("app/data.py", 31, "start", ""))
+        process = make.finding(kind="process", holder=None, tensors=(), contributions=(part,))
+        tests = [
+            make.test("t.py::test_a", dataclasses.replace(process, bytes=9 * GIB)),
+            make.test("t.py::test_b", make.finding(kind="unattributed", holder=None, tensors=(), bytes=GIB)),
+            make.test("t.py::test_c", make.finding(kind="unconfirmed", holder=None)),
+        ]
+        assert short_summary.render_short_summary(tests, ()) == [
+            "LEAKED t.py::test_a - 1 process left running, started at app/data.py:31",
+            "LEAKED t.py::test_b - 1.0 GiB, unattributed",
+            "LEAKED t.py::test_c - 4.0 MiB, unconfirmed, created at app/model.py:14",
+        ]
+
+
+def test_what_is_told_briefly_says_the_line_to_edit(make: Any) -> None:
+    def held_by(root: str) -> Any:
+        holder = Holder("module", root, f"{root}[0]", (PathStep("[0]", "list"),) * 5, "app.py", 3, 0, "app/loop.py", 40)
+        return make.finding(holder=holder, hint="word " * 60)
+
+    tests = [make.test(f"t.py::test_{at}", held_by(f"app.A{at}")) for at in range(8)]
+    lines = leaks(make.report(*tests))
+    assert "  cut at   app/loop.py:40" in lines
+    assert any("<- cut here, at app/loop.py:40" in line for line in lines)
