@@ -8,6 +8,7 @@ from pytest_gpuleak.model.text import clean_text
 from pytest_gpuleak.reports.terminal.lines import MARKUP, TEXT_LIMIT
 from pytest_gpuleak.reports.terminal.summary import render_faults, render_summary
 from pytest_gpuleak.session.closing import nothing
+from pytest_gpuleak.session.pytest_internals import colour_red
 
 if TYPE_CHECKING:
     from pytest_gpuleak.model.records import RunReport
@@ -21,6 +22,8 @@ def show_run(run: Run, terminalreporter: Any) -> None:
         report = ledger.report(run.settings, run.check.mode, on_file=False)
         summary = report.summary
         run.attempt("showing the leaks", lambda: _show_findings(run, report, terminalreporter), nothing)
+        if ledger.fixture_leaked:
+            run.attempt("colouring the last line", lambda: colour_red(run.config), nothing)
     else:
         summary = ledger.summary(run.settings.top, on_file=False)
     last = run.attempt("counting the tests", lambda: render_summary(summary), lambda: "gpu-leak: no counts")

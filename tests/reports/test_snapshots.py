@@ -32,6 +32,7 @@ from pytest_gpuleak.model.summary import summarise
 from pytest_gpuleak.model.text import width_of
 from pytest_gpuleak.reports import markdown, sarif
 from pytest_gpuleak.reports.html import page as html
+from pytest_gpuleak.reports.source_places import findings_of
 from pytest_gpuleak.reports.terminal.baseline import render_stale
 from pytest_gpuleak.reports.terminal.codes import render_codes
 from pytest_gpuleak.reports.terminal.section import render_leaks
@@ -254,7 +255,7 @@ RUNS: dict[str, Callable[[], RunReport]] = {
 def counted(report: RunReport) -> RunReport:
     """The report with the counts of its records, as at the end of a run."""
     summary = {**report.summary, **summarise(report.tests, report.fixtures), "overhead_per_test_us": 21.4}
-    known = sum(found.known for record in (*report.tests, *report.fixtures) for found in record.findings)
+    known = sum(found.known for _, found in findings_of(report))
     return dataclasses.replace(report, summary={**summary, "known": known, "stale": len(report.stale)})
 
 

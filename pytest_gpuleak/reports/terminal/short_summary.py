@@ -89,6 +89,6 @@ def _amount(failed: Sequence[Finding]) -> str:
 
 def _created(finding: Finding, word: str) -> str:
     """Write the line that made the memory, where it is known: `` created at app.py:3``."""
-    made = (one.created for one in (*finding.tensors, *finding.contributions))
+    made = [*(array.created for array in finding.tensors), *(part.created for part in finding.contributions)]
     origin = next((origin for origin in made if origin is not None), None)
     return "" if origin is None else f", {word} at {clean_text(origin.file, ID_LIMIT)}:{origin.line}"
