@@ -133,7 +133,7 @@ def test_a_finding_opens_to_its_holder_path_and_creating_line(visit: Opener, lea
     page.click("#finding-2 .c-device")
     detail = page.locator("#finding-2 .detail")
     assert detail.is_visible()
-    assert detail.locator(".chain .deciding").inner_text().startswith("() cut here")
+    assert detail.locator(".chain .deciding").inner_text() == "() to float32 [1024, 1024] cut here"
     assert "app/model.py:14" in detail.inner_text()
     page.click("#finding-2 .c-device")
     assert not detail.is_visible()
