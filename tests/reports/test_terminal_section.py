@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_gpuleak.model.findings import Contribution, FixtureRecord, Holder, Origin, PathStep
+from pytest_gpuleak.model.findings import Autograd, Contribution, FixtureRecord, Holder, Origin, PathStep
 from pytest_gpuleak.reports.terminal import findings as terminal
 from pytest_gpuleak.reports.terminal import lines as lines_module
 from pytest_gpuleak.reports.terminal import section as terminal_section
@@ -259,3 +259,43 @@ def test_what_is_told_briefly_says_the_line_to_edit(make: Any) -> None:
     lines = leaks(make.report(*tests))
     assert "  cut at   app/loop.py:40" in lines
     assert any("<- cut here, at app/loop.py:40" in line for line in lines)
+
+
+class TestTwoDevices:
+    HOLDER = Holder(
+        "module", "app.H", "app.H['a'][0]", (PathStep("['a']", "dict"), PathStep("[0]", "list")), "app.py", 3, 1
+    )
+
+    def leaks_of(self, make: Any, **changes: Any) -> list[str]:
+        first = make.finding(holder=self.HOLDER, hint="Empty it.", device="cuda:0", bytes=2 * GIB)
+        second = dataclasses.replace(first, device="cuda:1", bytes=GIB, **changes)
+        return leaks(make.report(make.test("t.py::test_a", first, second)))
+
+    def test_what_is_the_same_on_both_is_told_once(self, make: Any) -> None:
+        lines = self.leaks_of(make)
+        assert lines[-2:] == [
+            "  growing: 1 tensor, 1.0 GiB on cuda:1; each run leaves 4.0 MiB more",
+            "  held by  as above",
+        ]
+        assert sum("<- cut here" in line for line in lines) == 1
+
+    def test_it_is_told_once_of_eight_devices(self, make: Any) -> None:
+        found = [make.finding(holder=self.HOLDER, hint="Empty it.", device=f"cuda:{at}") for at in range(8)]
+        lines = leaks(make.report(make.test("t.py::test_a", *found)))
+        assert sum("<- cut here" in line for line in lines) == 1
+        assert lines.count("  held by  as above") == 7
+
+    def test_what_differs_is_told(self, make: Any) -> None:
+        (array,) = make.finding().tensors
+        larger = dataclasses.replace(array, shape=(1024, 1024, 8))
+        lines = self.leaks_of(make, tensors=(array, larger))
+        assert "  held by  as above" not in lines  # the path ends at other tensors
+        lines = self.leaks_of(make, autograd=Autograd(3, 1, 8))
+        assert lines[-2:] == [
+            "  held by  as above",
+            "  graph    3 autograd nodes retain 1 saved tensor, 8 bytes, beyond these tensors",
+        ]
+
+    def test_another_holder_is_told(self, make: Any) -> None:
+        other = dataclasses.replace(self.HOLDER, root="app.G", text="app.G['a'][0]")
+        assert sum("<- cut here" in line for line in self.leaks_of(make, holder=other)) == 2
