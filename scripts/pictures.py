@@ -26,6 +26,11 @@ BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stab
 SIZES = {"desktop": {"width": 1280, "height": 1100}, "phone": {"width": 390, "height": 844}}
 COLOURS = {"31": "#f47067", "32": "#57ab5a", "33": "#c69026", "36": "#39c5cf"}
 SGR = re.compile(r"\x1b\[([\d;]*)m")
+WITHOUT_TIMES = """() => {
+  for (const label of document.querySelectorAll(".tiles dt"))
+    if (/^(in tests|check )/.test(label.textContent)) label.parentElement.remove();
+}"""
+"""Takes the times, which are those of one machine, out of the head of the page."""
 TERMINAL = """<!doctype html><meta charset="utf-8"><style>
 body {{ margin: 0; background: #22272e; }}
 pre {{ margin: 0; padding: 16px 20px; color: #d5dbe3; font: 13px/1.4 "DejaVu Sans Mono", monospace; width: max-content; }}
@@ -105,6 +110,7 @@ def take(chromium: Any, report: Path, terminal: Path, out: Path, *, every: bool)
     else:
         for name, scheme in (("desktop", "light"), ("phone", "dark")):
             page = _opened(chromium, report, SIZES[name], scheme, scripts=True)
+            page.evaluate(WITHOUT_TIMES)
             page.evaluate("scrollTo(0, 0)")
             page.screenshot(path=out / f"report-{name}.png")
             page.context.close()

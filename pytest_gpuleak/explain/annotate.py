@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-    from pytest_gpuleak.model.findings import ArrayInfo, Contribution, Finding, Holder
+    from pytest_gpuleak.model.findings import ArrayInfo, Contribution, Finding, Holder, Origin
 
 _ATTRIBUTE: Final = re.compile(r"\.[^\W\d]\w*")
 _CONTAINER: Final = re.compile(r"\.?[^\W\d]\w*|\['[^\W\d]\w*'\]")
@@ -34,10 +34,10 @@ def annotate(
     from pytest_gpuleak.explain.hints.order import advice_for
 
     grows_at = None if finding.holder is None else finding.holder.deciding
-    files = tuple(dict.fromkeys(array.created.file for array in finding.tensors if array.created is not None))
+    created = [array.created for array in finding.tensors if array.created is not None]
     finding = dataclasses.replace(
         finding,
-        holder=None if finding.holder is None else _with_place(finding.holder, shorten, files),
+        holder=None if finding.holder is None else _with_place(finding.holder, shorten, created),
         contributions=tuple(_with_short_place(part, shorten) for part in finding.contributions),
         other_holders=tuple(_with_place(other, shorten) for other in finding.other_holders),
         tensors=tuple(_with_short_path(array, shorten) for array in finding.tensors),
@@ -49,20 +49,20 @@ def annotate(
     return finding if advice is None else dataclasses.replace(finding, hint=advice.hint, code=advice.code)
 
 
-def _with_place(holder: Holder, shorten: Callable[[str], str], created_in: Sequence[str] = ()) -> Holder:
+def _with_place(holder: Holder, shorten: Callable[[str], str], created: Sequence[Origin] = ()) -> Holder:
     """Complete a holder with the reference to edit, and the line that sets it, where that is known.
 
-    `created_in` are files that may set it, beside the one that defines the root.
+    The files of `created`, the lines that made the arrays, may set it, beside the file that defines the root.
     """
     from pytest_gpuleak.explain.edge_to_edit import edge_to_edit, is_edited_as_a_whole
 
     # The place of a hook, if there is one, is known; it goes with that reference.
     known = holder.deciding is not None and holder.edit_file is None and not is_edited_as_a_whole(holder)
     deciding = holder.deciding if known else edge_to_edit(holder)
-    files = [file for file in (holder.file, *created_in) if file is not None]
+    files = [file for file in dict.fromkeys((holder.file, *(origin.file for origin in created))) if file is not None]
     set_in, line = holder.edit_file, holder.edit_line
     if set_in is None:
-        set_in, line = _where_edited(holder, deciding, files[:_FILES_SEARCHED])
+        set_in, line = _where_edited(holder, deciding, files[:_FILES_SEARCHED], created)
     return dataclasses.replace(
         holder,
         file=None if holder.file is None else shorten(holder.file),
@@ -72,25 +72,51 @@ def _with_place(holder: Holder, shorten: Callable[[str], str], created_in: Seque
     )
 
 
-def _where_edited(holder: Holder, deciding: int | None, files: Sequence[str]) -> tuple[str | None, int | None]:
-    from pytest_gpuleak.explain.source_lines import line_of_adding, line_of_registration
+def _where_edited(
+    holder: Holder, deciding: int | None, files: Sequence[str], created: Sequence[Origin]
+) -> tuple[str | None, int | None]:
+    from pytest_gpuleak.explain.edge_to_edit import KEEPS_KEY
+    from pytest_gpuleak.explain.source_lines import (
+        line_of_adding,
+        line_of_adding_by_alias,
+        line_of_adding_to_item,
+        line_of_registration,
+    )
 
     if deciding is None:
         return _first_line(files, lambda file: line_of_registration(file, holder.root))
     step = holder.path[deciding]
     if not step.edge.startswith((" (item of", "[")):
         return _where_set(step.type, step.edge)
-    if deciding == 0:
-        container = holder.root.rpartition(".")[2]
-        container = f".{container}" if holder.kind == "class" else container
-    else:
-        before = holder.path[deciding - 1]
-        variable = _VARIABLE.match(before.type)
-        container = before.edge if variable is None else variable["name"]
-    if _CONTAINER.fullmatch(container) is None:
-        return None, None
+
+    def ran(file: str) -> list[int]:
+        return [origin.line for origin in created if origin.file == file]
+
     owners = (_file_of(before.type) for before in holder.path[:deciding])
-    return _first_line(dict.fromkeys(filter(None, (*files, *owners))), lambda file: line_of_adding(file, container))
+    searched = tuple(dict.fromkeys(filter(None, (*files, *owners))))
+    place: tuple[str | None, int | None] = (None, None)
+    container = _container(holder, deciding)
+    if _CONTAINER.fullmatch(container) is not None:
+        place = _first_line(searched, lambda file: line_of_adding(file, container, ran(file)))
+        if place[0] is None:
+            place = _first_line(searched, lambda file: line_of_adding_by_alias(file, container))
+    if place[0] is None and deciding > 0:
+        outer = _container(holder, deciding - 1)
+        if _CONTAINER.fullmatch(outer) is not None:
+            place = _first_line(searched, lambda file: line_of_adding_to_item(file, outer))
+        if place[0] is None and holder.path[deciding - 1].type.endswith(KEEPS_KEY):  # value and entry are made at once
+            place = _first_line(searched, lambda file: line_of_adding(file, outer, ran(file)))
+    return place
+
+
+def _container(holder: Holder, index: int) -> str:
+    """Return how the source writes the container that a reference leads from: ``HISTORY``, ``.history``, ``['history']``."""
+    if index == 0:
+        name = holder.root.rpartition(".")[2]
+        return f".{name}" if holder.kind == "class" else name
+    before = holder.path[index - 1]
+    variable = _VARIABLE.match(before.type)
+    return before.edge if variable is None else variable["name"]
 
 
 def _file_of(label: str) -> str | None:

@@ -45,6 +45,8 @@ _WORDS: Final = (" (item of", " (a key)", " (cached result)", " (cache key)")
 _FIXED: Final = ("tuple", "frozenset", "mappingproxy", "memoryview")
 """Containers from which no item can be removed."""
 
+_TRACEBACK: Final = ".__traceback__"
+
 _CODE: Final = ("closure variable ", "default ", "frame of ", "class ")
 """Beginnings of labels of references in the user's functions and classes, not in an object."""
 
@@ -71,7 +73,8 @@ def edge_to_edit(holder: Holder) -> int | None:
     a field's name (``['loss']``); 2. else the first such field; 3. else the last attribute or variable of the user's
     own code. A framework's own containers (an optimiser's groups, a `Sequential`) are passed over; hooks are not.
 
-    An entry of a weak dict whose value refers to its key is edited at that reference.
+    An entry of a weak dict whose value refers to its key is edited at that reference. Of what an exception keeps through
+    its traceback, the reference to the exception is edited.
     """
     if is_edited_as_a_whole(holder):
         return None
@@ -82,6 +85,8 @@ def edge_to_edit(holder: Holder) -> int | None:
     for index, step in enumerate(path):
         if step.type.endswith(KEEPS_KEY):
             return _reference_to_key(path, index)
+        if step.edge == _TRACEBACK and holder.kind != "unknown":  # in a cycle, the frame's variable is edited
+            break
         entry = _is_entry(path, index, entry)
         words = step.edge.startswith(_WORDS) and not (index > 0 and path[index - 1].type.startswith(OF_FRAMEWORKS))
         if words or (entry and _NAMED_KEY.fullmatch(step.edge) is None):

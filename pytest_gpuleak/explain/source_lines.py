@@ -9,10 +9,16 @@ from __future__ import annotations
 import functools
 import re
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from pytest_gpuleak.explain.definitions import read_source
 from pytest_gpuleak.heap.safe_access import MAX_NAME
+
+if TYPE_CHECKING:
+    from collections.abc import Container
+
+_MOST_LINES: Final = 50
+"""Lines that are told apart. A source with more of them is not one that a line can be told of."""
 
 _NAME: Final = re.compile(r"[^\W\d]\w*")
 
@@ -33,12 +39,21 @@ _HOOKS: Final = r"register\w*hook\w*"
 
 _ADDING: Final = (
     r"\s*(?:\.\s*(?:append|appendleft|add|insert|extend|extendleft|update|setdefault|put|put_nowait|push)\s*\("
-    r"|\[[^\]\n]*\]\s*=(?!=)|\+=)"
+    r"|\[[^\]\n]{0,200}\]\s*=(?!=)|\+=)"
 )
 """What follows a container to which something is added."""
 
-_BY_KEY: Final = r"(?:\[\s*['\"]{name}['\"]\s*\]|\.\s*setdefault\(\s*['\"]{name}['\"][^)\n]*\)?\s*\))"
+_BY_KEY: Final = r"(?:\[\s*['\"]{name}['\"]\s*\]|\.\s*setdefault\(\s*['\"]{name}['\"][^)\n]{{0,200}}\)?\s*\))"
 """A container under a key."""
+
+_ITEM: Final = (
+    r"\s{0,200}(?:\[[^\]\n]{0,200}\]"
+    r"|\.\s*(?:setdefault|get)\s*\([^()\n]{0,200}(?:\([^()\n]{0,200}\)[^()\n]{0,200}){0,4}\))"
+)
+"""An item of a container, by whatever key. What may be of any length is bounded: a file may be one long line."""
+
+_ALIAS: Final = r"^(?P<indent>[ \t]*)(?P<alias>(?:self\.)?[^\W\d]\w*)(?:[ \t]*:[^=\n]{{1,200}})?[ \t]*=[ \t]*{container}{part}[ \t]*(?:#.*)?$"
+"""A line that gives a container, or an item of one, another name."""
 
 
 def line_of_registration(file: str, root: str) -> int | None:
@@ -58,8 +73,11 @@ def line_of_hook(file: str, name: str) -> int | None:
     return _line_of_call(file, _HOOKS, name)
 
 
-def line_of_adding(file: str, container: str) -> int | None:
-    """Return the only line that adds something to a container, written as ``HISTORY``, ``.history`` or ``['history']``."""
+def line_of_adding(file: str, container: str, ran: Container[int] = ()) -> int | None:
+    """Return the only line that adds something to a container, written as ``HISTORY``, ``.history`` or ``['history']``.
+
+    Of several lines, that one is returned which is known to have run.
+    """
     name = container.strip(".[]'")
     if not _is_name(name):
         return None
@@ -68,7 +86,46 @@ def line_of_adding(file: str, container: str) -> int | None:
     if container[0] in ".[":
         ways.append(_BY_KEY.format(name=name) + _ADDING)
     ways.append(rf"(?<!\w)heappush\(\s*(?:\w+\.)*{name}(?!\w)")
-    return _only_line(file, "|".join(ways))
+    return _only_line(file, "|".join(ways), ran)
+
+
+def line_of_adding_to_item(file: str, container: str) -> int | None:
+    """Return the only line that adds to an item of a container: ``HISTORY[run].append(step)``, or by another name."""
+    name = container.strip(".[]'")
+    if not _is_name(name) or container[0] == "[":
+        return None
+    direct = _only_line(file, (rf"(?<=\.){name}" if container[0] == "." else rf"(?<!\w){name}") + _ITEM + _ADDING)
+    return direct or line_of_adding_by_alias(file, container, _ITEM)
+
+
+def line_of_adding_by_alias(file: str, container: str, part: str = "") -> int | None:
+    """Return the only line that adds to a container, or to a `part` of it, that has been given another name.
+
+    A variable has that name until its function ends, an attribute of ``self`` in the whole file.
+    """
+    name = container.strip(".[]'")
+    if not _is_name(name) or container[0] == "[":
+        return None
+    written = rf"(?:\w+\.){'+' if container[0] == '.' else '*'}{name}"
+    source = read_source(file)
+    lines: set[int] = set()
+    for found in re.finditer(_ALIAS.format(container=written, part=part), source, re.MULTILINE):
+        alias = found["alias"]
+        first = source.count("\n", 0, found.end()) + 2
+        body = source[found.end() + 1 :].split("\n")
+        if alias.startswith("self."):
+            first, body = 1, source.split("\n")
+            adding = re.compile(rf"(?<=\.){alias.removeprefix('self.')}" + _ADDING)
+        else:
+            adding = re.compile(rf"(?<![\w.]){alias}" + _ADDING)
+        for number, line in enumerate(body, first):
+            if line.strip() and not alias.startswith("self.") and not line.startswith(found["indent"]):
+                break
+            if adding.search(line.partition("#")[0]):
+                lines.add(number)
+        if len(lines) > 1:
+            return None
+    return lines.pop() if lines else None
 
 
 def _line_of_call(file: str, call: str, name: str) -> int | None:
@@ -81,23 +138,26 @@ def _is_name(name: str) -> bool:
     return len(name) <= MAX_NAME and _NAME.fullmatch(name) is not None
 
 
-def _only_line(file: str, pattern: str) -> int | None:
+def _only_line(file: str, pattern: str, ran: Container[int] = ()) -> int | None:
     try:
         status = Path(file).stat()
     except (OSError, ValueError):
         return None
-    return _only_line_of(file, (status.st_mtime_ns, status.st_size), pattern)
+    lines = _lines_of(file, (status.st_mtime_ns, status.st_size), pattern)
+    if len(lines) > 1:
+        lines = tuple(line for line in lines if line in ran)
+    return lines[0] if len(lines) == 1 else None
 
 
 @functools.lru_cache(maxsize=512)
-def _only_line_of(file: str, _: tuple[int, int], pattern: str) -> int | None:
-    """Return the line of the only match outside comments; the second argument tells versions of the file apart."""
+def _lines_of(file: str, _: tuple[int, int], pattern: str) -> tuple[int, ...]:
+    """Return the lines of the matches outside comments; the second argument tells versions of the file apart."""
     source = read_source(file)
-    lines: set[int] = set()
+    lines: dict[int, None] = {}
     for found in re.finditer(pattern, source):
         begin = source.rfind("\n", 0, found.start()) + 1
         if "#" not in source[begin : found.start()]:
-            lines.add(source.count("\n", 0, found.start()) + 1)
-        if len(lines) > 1:
-            return None
-    return lines.pop() if lines else None
+            lines[source.count("\n", 0, found.start()) + 1] = None
+        if len(lines) >= _MOST_LINES:
+            break
+    return tuple(lines)

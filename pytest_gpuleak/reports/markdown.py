@@ -14,7 +14,7 @@ from pytest_gpuleak.model.text import clean_text, count_of, format_bytes, shorte
 from pytest_gpuleak.reports.grouping import Group, group_safely
 from pytest_gpuleak.reports.source_places import findings_of, name_of
 from pytest_gpuleak.reports.terminal.findings import render_finding
-from pytest_gpuleak.reports.terminal.holders import place_of_root
+from pytest_gpuleak.reports.terminal.holders import place_of_root, place_to_edit
 from pytest_gpuleak.reports.terminal.lines import ID_LIMIT, TEXT_LIMIT
 from pytest_gpuleak.reports.terminal.section import render_largest, render_totals
 from pytest_gpuleak.reports.terminal.summary import render_summary
@@ -111,15 +111,17 @@ def _head(report: RunReport, failed: Sequence[Entry], known: Sequence[Entry]) ->
 
 
 def _table(rows: Iterable[str]) -> str:
-    heads = "".join(f"<th>{name}</th>" for name in ("Leaked", "Held by", "Defined at", "Left by", "Kind", "Created at"))
+    heads = "".join(f"<th>{name}</th>" for name in ("Leaked", "Held by", "Edit at", "Left by", "Kind", "Created at"))
     return "\n".join(["<table>", f"<tr>{heads}</tr>", *rows, "</table>"]) + "\n"
 
 
 def _row(group: Group) -> str:
     record, found = group.entries[0]
     holder = found.holder
-    held = "unknown" if holder is None else _code(holder.text or holder.root or holder.kind, _CELL)
-    place = "" if holder is None else place_of_root(holder)
+    held = "unknown" if not found.contributions else _code(found.contributions[0].text, _CELL)
+    if holder is not None:
+        held = _code(holder.text or holder.root or holder.kind, _CELL)
+    place = "" if holder is None else place_to_edit(holder) or place_of_root(holder)
     origin = next((array.created for array in found.tensors if array.created is not None), None) or next(
         (part.created for part in found.contributions if part.created is not None), None
     )

@@ -55,6 +55,7 @@ TAXONOMY = "gpuleak codes"
 _STEPS_SHOWN = 100
 _STATES: dict[BaselineState, str] = {"known": "unchanged", "grown": "updated", "new": "new"}
 _ROLES: dict[Role, str] = {
+    "edit": "the reference to cut is set here",
     "created": "the memory is created here",
     "held": "who holds it is defined here",
     "test": "the test that leaves it behind",

@@ -29,7 +29,7 @@ MAX_PATH = 1024
 MAX_LINE = 2**31 - 1
 """Highest line number. Readers of these formats keep it in 32 bits."""
 
-Role = Literal["created", "held", "test", "fixture"]
+Role = Literal["edit", "created", "held", "test", "fixture"]
 
 _INSTALLED = frozenset({"site-packages", "dist-packages"})
 
@@ -101,7 +101,7 @@ def root_of(report: RunReport) -> str:
 
 
 def places_of(finding: Finding, record: TestRecord | FixtureRecord, prefix: str = "") -> list[tuple[Role, Place]]:
-    """Return at least one place of a finding: the creating line, the holder's definition, the test or fixture."""
+    """Return at least one place of a finding: the line to edit, the creating line, the holder's definition, the test or fixture."""
     found: list[tuple[Role, Place]] = []
     roles: set[str] = set()
     for role, file, line in _candidates(finding, record):
@@ -118,6 +118,8 @@ def place_of_known(entry: KnownLeak, prefix: str = "") -> Place:
 
 
 def _candidates(finding: Finding, record: TestRecord | FixtureRecord) -> Iterator[tuple[Role, str | None, int | None]]:
+    if finding.holder is not None and finding.holder.edit_file is not None:
+        yield "edit", finding.holder.edit_file, finding.holder.edit_line
     for origin in (array.created for array in finding.tensors):
         if origin is not None:
             yield "created", origin.file, origin.line

@@ -49,6 +49,15 @@ CYCLE_UNKNOWN = "unknown: it was freed before it could be read, goes through C++
 GONE = "unknown: it was freed before its holder was searched for"
 """In the place of a holder that no search was made for."""
 
+NO_HOLDER = {
+    "process": "processes left running",
+    "unattributed": "memory that no tensor explains",
+    "host": "memory that no tensor explains",
+    "budget": "peaks over their budget",
+    "cycle": "reference cycles that could not be read",
+}
+"""In the place of a holder among others, by the kind of a finding; of other kinds the holder is not known."""
+
 LINE_UNKNOWN = "the line is recorded only while a test runs again"
 """Why a finding has no creating line, where it does not say so itself: a report of an earlier release."""
 

@@ -49,6 +49,28 @@ def runs_elsewhere(item: pytest.Item) -> bool:
     return any(kind.__module__.partition(".")[0] in _NOTEBOOKS for kind in type(item).__mro__)
 
 
+def colour_red(config: pytest.Config) -> None:
+    """Colour pytest's progress and its last line red: it does so for failures alone, and leaks fail the run too.
+
+    A reporter that works in another way keeps its colours.
+    """
+    reporter: Any = config.pluginmanager.get_plugin("terminalreporter")
+    build = getattr(reporter, "build_summary_stats_line", None)
+    if not callable(build) or "build_summary_stats_line" in getattr(
+        reporter, "__dict__", ("build_summary_stats_line",)
+    ):
+        return
+
+    def build_red() -> tuple[list[tuple[str, dict[str, bool]]], str]:
+        parts, _ = build()
+        leaked = {"red": True, "bold": True}
+        return [(text, leaked if text.endswith(" leaked") else markup) for text, markup in parts], "red"
+
+    reporter.build_summary_stats_line = build_red
+    if callable(getattr(reporter, "_determine_main_color", None)):  # of the progress; pytest has no public way
+        reporter._determine_main_color = lambda _unknown: "red"  # noqa: SLF001
+
+
 class DeferredFinalizerErrors:
     """Turn errors in ``__del__``, which our collections bring forward, into warnings of the run.
 

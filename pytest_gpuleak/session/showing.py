@@ -8,6 +8,8 @@ from pytest_gpuleak.model.text import clean_text
 from pytest_gpuleak.reports.terminal.lines import MARKUP, TEXT_LIMIT
 from pytest_gpuleak.reports.terminal.summary import render_faults, render_summary
 from pytest_gpuleak.session.closing import nothing
+from pytest_gpuleak.session.leak_check import ELSEWHERE
+from pytest_gpuleak.session.pytest_internals import colour_red
 
 if TYPE_CHECKING:
     from pytest_gpuleak.model.records import RunReport
@@ -21,11 +23,15 @@ def show_run(run: Run, terminalreporter: Any) -> None:
         report = ledger.report(run.settings, run.check.mode, on_file=False)
         summary = report.summary
         run.attempt("showing the leaks", lambda: _show_findings(run, report, terminalreporter), nothing)
+        if ledger.fixture_leaked:
+            run.attempt("colouring the last line", lambda: colour_red(run.config), nothing)
     else:
         summary = ledger.summary(run.settings.top, on_file=False)
     last = run.attempt("counting the tests", lambda: render_summary(summary), lambda: "gpu-leak: no counts")
     for fault in dict.fromkeys([*run.lines, *run.faults]):
         terminalreporter.line(f"gpu-leak: {clean_text(fault, TEXT_LIMIT)}")
+    if summary.get("unchecked"):
+        run.attempt("counting the notebooks", lambda: _show_notebooks(run, terminalreporter), nothing)
     terminalreporter.line(last)
     if ledger.failed_to_check:
         _show_faults(run, terminalreporter)
@@ -35,6 +41,15 @@ def show_run(run: Run, terminalreporter: Any) -> None:
         terminalreporter.line(error, red=True)
     for line in run.published:
         terminalreporter.line(line)
+
+
+def _show_notebooks(run: Run, terminalreporter: Any) -> None:
+    """Say that notebooks which ran as tests were not checked, and what can be done."""
+    number = sum(test.why_unchecked == ELSEWHERE for test in run.ledger.tests)
+    if number:
+        were = "notebook was not checked: it runs" if number == 1 else "notebooks were not checked: each runs"
+        advice = "use `with pytest_gpuleak.watch()` in a cell"
+        terminalreporter.line(f"gpu-leak: {number} {were} in a process of its own, its kernel; {advice}")
 
 
 SUMMARISED = {"f": "failed", "E": "error", "x": "xfailed", "X": "xpassed", "s": "skipped", "p": "passed"}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -78,6 +79,7 @@ def path(*steps: tuple[str, str]) -> Holder:
     return Holder("module", "app.X", "app.X" + "".join(edge for edge, _ in steps), found)
 
 
+FRAME = ((".tb_frame", "traceback"), (".f_locals['part']", "frame of Trainer.step"))
 ADAM = "torch.optim.adam.Adam"
 
 
@@ -109,6 +111,10 @@ ADAM = "torch.optim.adam.Adam"
         (path((".layer", "app.Net (torch.nn.Module)"), (".weight", "torch.nn.Linear (torch.nn.Module)")), None),
         (path((".__closure__[0].cell_contents", "closure variable 'batch' of make.<locals>.step")), 0),
         (path((".handlers", "logging.Logger"), ("[0]", "list"), (".buffer", "logging.Handler")), 1),
+        (path((".last_error", "app.Trainer"), (".__traceback__", "ValueError"), *FRAME), 0),
+        (path((".__traceback__", "ValueError"), *FRAME), None),
+        (path((".error", "app.Result"), (".inner", "app.Wrapped"), (".__traceback__", "app.Failure"), *FRAME), 1),
+        (dataclasses.replace(path((".__traceback__", "ValueError"), *FRAME), kind="unknown"), 2),
     ],
 )
 def test_the_edge_to_edit(holder: Holder, expected: int | None) -> None:

@@ -88,7 +88,7 @@ def test_a_kind_that_this_release_does_not_know_is_shown(make: Any, kind: Any) -
     "target",
     [
         "pytest_gpuleak.reports.html.view.find_all",
-        "pytest_gpuleak.reports.html.view.group_culprits",
+        "pytest_gpuleak.reports.html.view.find_culprits",
         "pytest_gpuleak.reports.html.view._headline",
         "pytest_gpuleak.reports.html.view._tiles",
         "pytest_gpuleak.reports.html.view._encode_tests",

@@ -1,10 +1,12 @@
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
 
 from pytest_gpuleak.model.findings import ArrayInfo, Contribution, FixtureRecord, Holder, KnownLeak, Origin
+from pytest_gpuleak.reports import sarif
 from pytest_gpuleak.reports.source_places import (
     LAST_RESORT,
     MAX_LINE,
@@ -113,3 +115,23 @@ def test_a_rootdir_below_the_repositorys_root_is_put_before(make: Any) -> None:
 @pytest.mark.parametrize("root", [None, 3, "", "..", "/etc", "a/../..", "a\nb"])
 def test_a_root_that_is_none_is_left_out(make: Any, root: object) -> None:
     assert root_of(make.report(environment={"root": root})) == ""
+
+
+def test_the_line_to_edit_comes_before_the_line_that_made_the_memory(make: Any) -> None:
+    holder = Holder("module", "app.H", "app.H[0]", (), "app/h.py", 7, None, "app/loop.py", 40)
+    finding = make.finding(tensors=arrays("app/model.py"), holder=holder)
+    places = places_of(finding, make.test("t.py::test_a", finding))
+    assert places[:3] == [
+        ("edit", Place("app/loop.py", 40)),
+        ("created", Place("app/model.py", 5)),
+        ("held", Place("app/h.py", 7)),
+    ]
+    (result,) = json.loads(sarif.encode_report(make.report(make.test("t.py::test_a", finding))))["runs"][0]["results"]
+    assert result["locations"][0]["physicalLocation"]["artifactLocation"]["uri"] == "app/loop.py"
+    assert "snippet" not in result["locations"][0]["physicalLocation"]["region"]
+
+
+def test_a_line_to_edit_outside_the_project_is_no_place(make: Any) -> None:
+    holder = Holder("module", "app.H", "app.H[0]", (), None, None, None, "/usr/lib/python3/site-packages/x.py", 40)
+    finding = make.finding(tensors=arrays("app/model.py"), holder=holder)
+    assert places_of(finding, make.test("t.py::test_a", finding))[0] == ("created", Place("app/model.py", 5))

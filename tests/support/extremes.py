@@ -43,8 +43,10 @@ HOLDERS = st.builds(
     file=st.none() | TEXTS,
     line=st.none() | LINES,
     deciding=st.none() | LINES,
+    edit_file=st.none() | TEXTS,
+    edit_line=st.none() | LINES,
 )
-ARRAYS = st.builds(findings.ArrayInfo, some(SIZES), TEXTS, TEXTS, SIZES, SIZES, st.none() | ORIGINS)
+ARRAYS = st.builds(findings.ArrayInfo, some(SIZES), TEXTS, TEXTS, SIZES, SIZES, st.none() | ORIGINS, TEXTS, TEXTS)
 PARTS = st.builds(findings.Contribution, TEXTS, SIZES, SIZES, st.none() | ORIGINS, st.none() | HOLDERS)
 FINDINGS = st.builds(
     findings.Finding,
@@ -62,6 +64,7 @@ FINDINGS = st.builds(
     hint=st.none() | TEXTS,
     code=TEXTS,
     why_unconfirmed=st.none() | TEXTS,
+    why_line_unknown=st.none() | TEXTS,
     other_holders=some(HOLDERS),
     metric=st.none() | TEXTS,
     contributions=some(PARTS),
@@ -86,6 +89,8 @@ TESTS = st.builds(
     allowed=st.none() | TEXTS,
     file=st.none() | TEXTS,
     line=st.none() | LINES,
+    faults=some(TEXTS),
+    suspect_s=st.dictionaries(st.sampled_from(["check", "reruns", "search"]) | TEXTS, SECONDS, max_size=3),
 )
 FIXTURES = st.builds(
     findings.FixtureRecord,

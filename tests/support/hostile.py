@@ -44,17 +44,18 @@ TEXTS = (
 def hostile_finding(make: Any, text: str, **changes: Any) -> Finding:
     """A finding whose every text is one."""
     origin = Origin(text, 3, text, text)
-    holder = Holder("module", text, text, (PathStep(text, text), PathStep(text, text)), text, 7)
+    holder = Holder("module", text, text, (PathStep(text, text), PathStep(text, text)), text, 7, 0, text, 9)
     finding: Finding = make.finding(
         device=text,
         fingerprint=text,
-        tensors=(ArrayInfo((1,), text, text, 4, 4, origin),),
+        tensors=(ArrayInfo((1,), text, text, 4, 4, origin, "", text),),
         contributions=(Contribution(text, 4, 2, origin, holder),),
         holder=holder,
         other_holders=(holder,),
         hint=text,
         code=text,
         why_unconfirmed=text,
+        why_line_unknown=text,
         evidence=(text,),
         metric=None,
     )
@@ -68,8 +69,16 @@ def hostile_report(make: Any, text: str) -> RunReport:
     grown = hostile_finding(make, text, baseline=BaselineStatus("grown", text))
     fixture = FixtureRecord(text, text, text, (hostile_finding(make, text),), text, 5, text, None)
     report: RunReport = make.report(
-        make.test(text, hostile_finding(make, text), grown, file=text, line=9, worker=text),
-        make.test(text, known),
+        make.test(
+            text,
+            hostile_finding(make, text),
+            grown,
+            file=text,
+            line=9,
+            worker=text,
+            suspect_s={text: 1.0, "check": 2.0},
+        ),
+        make.test(text, known, faults=(text,)),
         make.test(text, note, verdict="allowed", allowed=text),
         fixtures=(fixture,),
         stale=(

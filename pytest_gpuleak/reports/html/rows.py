@@ -1,4 +1,4 @@
-"""The findings as rows of the HTML report, worded and cut, and the culprits that several share."""
+"""The findings as rows of the HTML report, worded and cut."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, NamedTuple
 from pytest_gpuleak.model.findings import FixtureRecord
 from pytest_gpuleak.model.isolation import isolated
 from pytest_gpuleak.model.text import clean_text
-from pytest_gpuleak.reports.grouping import group_of, holder_key
+from pytest_gpuleak.reports.grouping import holder_key
+from pytest_gpuleak.reports.html.costs import describe_cost
 from pytest_gpuleak.reports.unshown import describe_unshown
 from pytest_gpuleak.reports.wording import (
     CYCLE_UNKNOWN,
@@ -19,7 +20,6 @@ from pytest_gpuleak.reports.wording import (
     describe_amount,
     describe_end,
     describe_holder,
-    describe_owners,
 )
 
 if TYPE_CHECKING:
@@ -84,6 +84,7 @@ class Row:
         why_no_origin: why no creating line is known; empty where one is, or where that says nothing.
         arrays: groups of similar arrays, with their numbers; `arrays_left` are not shown.
         also: number of other findings with the same holder.
+        cost: what the test and its check took; empty for a fixture.
         fault: why the finding cannot be shown, as one line; else empty.
     """
 
@@ -113,22 +114,8 @@ class Row:
     evidence: tuple[str, ...] = ()
     also: int = 0
     total: int = 0
+    cost: str = ""
     fault: str = ""
-
-
-@dataclasses.dataclass(frozen=True)
-class Culprit:
-    """What several findings share: the holder, the device, and the total size."""
-
-    held: str
-    held_kind: str
-    place: str
-    state: str
-    device: str
-    left_by: str
-    bytes: int
-    search: str
-    first: int
 
 
 def state_of(finding: Finding, record: TestRecord | FixtureRecord) -> str:
@@ -160,12 +147,12 @@ def build_rows(found: Sequence[Found]) -> list[Row]:
     """Build rows for the first `MAX_ROWS` findings of `find_all`, also for those that cannot be shown."""
     groups: dict[object, list[int]] = {}
     for one in found:
-        count_and_size = groups.setdefault(_key_safely(one.finding), [0, 0])
+        count_and_size = groups.setdefault(key_safely(one.finding), [0, 0])
         count_and_size[0] += 1
         count_and_size[1] += isolated(functools.partial(int, one.finding.bytes), lambda _: 0)
     rows = []
     for number, one in enumerate(found[:MAX_ROWS], 1):
-        count, size = groups[_key_safely(one.finding)]
+        count, size = groups[key_safely(one.finding)]
         rows.append(
             isolated(
                 functools.partial(_row, number, one, count - 1, size), functools.partial(_unshown_row, number, one)
@@ -220,6 +207,7 @@ def _row(number: int, found: Found, also: int, total: int) -> Row:
         evidence=finding.evidence_lines[:_LINES_SHOWN],
         also=0 if holder_key(finding) is None else also,
         total=total,
+        cost="" if isinstance(record, FixtureRecord) else describe_cost(record),
     )
 
 
@@ -282,35 +270,7 @@ def _place_to_edit(holder: Holder | None) -> str:
     return write_place(holder.edit_file, holder.edit_line)
 
 
-def _key_safely(finding: Finding) -> object:
-    key: object = isolated(lambda: holder_key(finding) or (finding.device,), lambda _: "")
+def key_safely(finding: Finding) -> object:
+    """Return the key that findings of one holder share; a constant where it cannot be made."""
+    key: object = isolated(lambda: holder_key(finding) or (finding.device, finding.kind), lambda _: "")
     return isolated(lambda: (hash(key), key)[1], lambda _: "")
-
-
-def group_culprits(found: Sequence[Found]) -> list[Culprit]:
-    """Group the findings of one holder and device: failing groups first, then by size."""
-    groups: dict[object, list[tuple[int, Found]]] = {}
-    for number, one in enumerate(found, 1):
-        groups.setdefault(_key_safely(one.finding), []).append((number, one))
-    culprits = [_culprit(members) for members in groups.values()]
-    return sorted(culprits, key=lambda one: (STATES.index(one.state), -one.bytes, one.first))
-
-
-def _culprit(members: Sequence[tuple[int, Found]]) -> Culprit:
-    first, one = members[0]
-    group = group_of((one.record, one.finding) for _, one in members)
-    holder = one.finding.holder
-    if holder_key(one.finding) is None:
-        holder = None
-    held = "" if holder is None else clean_text(holder.root or holder.text, TEXT_LIMIT)
-    return Culprit(
-        held=held or "holder not known",
-        held_kind="" if holder is None else describe_holder(holder),
-        place=write_place(holder.file, holder.line) if holder is not None and holder.file else "",
-        state=min((one.state for _, one in members), key=STATES.index),
-        device=one.finding.device,
-        left_by=describe_owners(group),
-        bytes=group.bytes,
-        search=held,
-        first=first,
-    )

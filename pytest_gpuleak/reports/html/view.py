@@ -12,16 +12,16 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from pytest_gpuleak.model.isolation import isolated
 from pytest_gpuleak.model.text import clean_text, count_of, format_bytes
 from pytest_gpuleak.reports.html.chart import HOST, Drawing, Mark, build_charts, draw_chart, encode_chart
+from pytest_gpuleak.reports.html.costs import Cost, describe_costs, duration, find_dearest
 from pytest_gpuleak.reports.html.rows import (
     ID_LIMIT,
     STATES,
-    Culprit,
     Found,
     Row,
     build_rows,
     find_all,
-    group_culprits,
 )
+from pytest_gpuleak.reports.html.tree import HOLDERS_SHOWN, Branch, Culprit, build_tree, find_culprits
 from pytest_gpuleak.reports.wording import HOLDER_WORDS
 
 if TYPE_CHECKING:
@@ -39,7 +39,6 @@ MAX_TESTS = 200_000
 """Tests that the page lists and draws, the first of the run."""
 
 _FILTERS = ("state", "kind", "device", "holder")
-_CULPRITS_SHOWN = 10
 _REASONS_SHOWN = 20
 _STALE_SHOWN = 500
 
@@ -55,7 +54,7 @@ class View:
     tiles: tuple[tuple[str, str, str], ...]
     rows: tuple[Row, ...]
     rows_left: int
-    culprits: tuple[Culprit, ...]
+    tree: tuple[Branch, ...]
     culprits_left: int
     choices: Mapping[str, tuple[tuple[str, str, int], ...]]
     drawings: tuple[Drawing, ...]
@@ -65,6 +64,8 @@ class View:
     stale: tuple[KnownLeak, ...]
     stale_left: int
     facts: tuple[tuple[str, tuple[tuple[str, str], ...]], ...]
+    costs: tuple[tuple[str, str, str], ...]
+    dearest: tuple[Cost, ...]
     tests: int
     tests_left: int
     without_findings: int
@@ -84,7 +85,7 @@ def describe_run(report: RunReport) -> View:
 
     found: list[Found] = part("the findings", lambda: find_all(report), [])
     rows = build_rows(found)
-    culprits: list[Culprit] = part("the holders", lambda: group_culprits(found), [])
+    culprits: list[Culprit] = part("the holders", lambda: find_culprits(found), [])
     headline, mood = part("the headline", lambda: _headline(report, found), ("GPU memory leaks", "leaked"))
     reasons = Counter(test.why_unchecked for test in report.tests if test.why_unchecked)
     listed: _Listed = ((), no_data())
@@ -99,8 +100,8 @@ def describe_run(report: RunReport) -> View:
         tiles=part("the totals", lambda: tuple(_tiles(report, found)), ()),
         rows=tuple(rows),
         rows_left=len(found) - len(rows),
-        culprits=tuple(culprits[:_CULPRITS_SHOWN]),
-        culprits_left=max(0, len(culprits) - _CULPRITS_SHOWN),
+        tree=part("the tree of holders", lambda: tuple(build_tree(culprits[:HOLDERS_SHOWN])), ()),
+        culprits_left=max(0, len(culprits) - HOLDERS_SHOWN),
         choices=part("the filters", lambda: _all_choices(rows), dict.fromkeys(_FILTERS, ())),
         drawings=drawings,
         workers=workers,
@@ -116,6 +117,8 @@ def describe_run(report: RunReport) -> View:
                 ("Totals", report.summary),
             )
         ),
+        costs=part("the times", lambda: describe_costs(report.tests), ()),
+        dearest=part("the most expensive tests", lambda: find_dearest(report.tests), ()),
         tests=len(report.tests),
         tests_left=max(0, len(report.tests) - MAX_TESTS),
         without_findings=sum(not test.findings for test in report.tests),
@@ -208,20 +211,13 @@ def _tiles(report: RunReport, found: Sequence[Found]) -> Iterable[tuple[str, str
     yield f"{len(report.tests):,}", "tests", ""
     seconds = sum(test.duration_s for test in report.tests)
     if math.isfinite(seconds):
-        yield _duration(seconds), "in tests", ""
+        yield duration(seconds), "in tests", ""
     cost = counts.get("overhead_per_test_us")
     if isinstance(cost, (int, float)) and math.isfinite(cost):
-        yield (f"{cost:.0f} \u00b5s" if cost < 1000 else f"{cost / 1000:.1f} ms"), "check per clean test", ""
+        yield duration(cost / 1e6), "check per clean test", ""
     suspects = counts.get("suspects") or {}
     if suspects.get("tests"):
-        yield _duration(suspects["check_s"]), f"check of {count_of(suspects['tests'], 'suspect')}", ""
-
-
-def _duration(seconds: float) -> str:
-    if seconds < 60:
-        return f"{seconds:.1f} s"
-    minutes, rest = divmod(round(seconds), 60)
-    return f"{minutes} min {rest} s" if minutes < 60 else f"{minutes // 60} h {minutes % 60} min"
+        yield duration(suspects["check_s"]), f"check of {count_of(suspects['tests'], 'suspect')}", ""
 
 
 def _count(value: object) -> int:
@@ -266,8 +262,11 @@ def _encode_tests(tests: Sequence[TestRecord], workers: Sequence[str]) -> dict[s
         file, separator, rest = clean_text(test.nodeid, ID_LIMIT).partition("::")
         name = rest if separator else ""
         numbers = [words.setdefault(word, len(words)) for word in (test.verdict, test.outcome)]
-        milliseconds = round(test.duration_s * 1000) if math.isfinite(test.duration_s) else None
-        row: list[Any] = [files.setdefault(file, len(files)), name, *numbers, place[test.worker], milliseconds]
+        times = [
+            round(seconds * scale) if math.isfinite(seconds) else None
+            for seconds, scale in ((test.duration_s, 1000), (test.overhead_s, 1_000_000))
+        ]
+        row: list[Any] = [files.setdefault(file, len(files)), name, *numbers, place[test.worker], *times]
         if test.why_unchecked:
             row.append(words.setdefault(clean_text(test.why_unchecked, ID_LIMIT), len(words)))
         rows.append(row)

@@ -430,7 +430,7 @@
     rows.forEach((test) => found.set(test[2], (found.get(test[2]) || 0) + 1));
     for (const [word, number] of found) verdict.append(element("option", { value: word }, words[word] + ": " + count(number)));
     const sorting = element("select", {});
-    for (const [value, label] of [["", "order in the run"], ["name", "test"], ["slow", "slowest first"]]) {
+    for (const [value, label] of [["", "order in the run"], ["name", "test"], ["slow", "slowest first"], ["check", "slowest check first"]]) {
       sorting.append(element("option", { value }, label));
     }
     const number = element("output", { "aria-live": "polite" });
@@ -439,10 +439,10 @@
     controls.append(labelled("Filter", search, "wide"), labelled("Verdict", verdict), labelled("Sort by", sorting));
     controls.append(element("div", { class: "actions" }, number));
     const body = element("tbody");
-    const titles = ["Test", "Verdict", "Outcome", "Worker", "Duration"];
+    const titles = ["Test", "Verdict", "Outcome", "Worker", "Duration", "Check"];
     const head = element("tr");
     titles.forEach((title, at) => {
-      head.append(element("th", { scope: "col", class: at === 4 ? "number" : at > 1 ? "c-second" : "" }, title));
+      head.append(element("th", { scope: "col", class: (at > 3 ? "number" : "") + (at > 1 && at !== 4 ? " c-second" : "") }, title));
     });
     const list = element("table", { class: "plain" }, element("thead", {}, head), body);
     const more = element("button", { type: "button" });
@@ -450,15 +450,21 @@
     let chosen = [];
     let shown = 0;
 
+    function time(value, scale) {
+      if (value === null) return "";
+      const seconds = value / scale;
+      if (seconds >= 1) return seconds.toFixed(1) + " s";
+      return seconds >= 0.001 || scale === 1000 ? +(seconds * 1e3).toFixed(seconds < 0.01 ? 1 : 0) + " ms" : value + " \u00b5s";
+    }
     function row(test) {
-      const seconds = test[5] === null ? "" : test[5] < 1000 ? test[5] + " ms" : (test[5] / 1000).toFixed(1) + " s";
       const name = element("td", {}, element("bdi", {}, nodeid(test)));
-      if (test[6] !== undefined) name.append(" ", element("small", {}, words[test[6]]));
+      if (test[7] !== undefined) name.append(" ", element("small", {}, words[test[7]]));
       const state = element("span", { class: "state" }, words[test[2]]);
       if (["leaked", "allowed", "clean"].includes(words[test[2]])) state.classList.add(words[test[2]]);
       return element(
         "tr", {}, name, element("td", {}, state), element("td", { class: "c-second" }, words[test[3]]),
-        element("td", { class: "c-second" }, data.workers[test[4]]), element("td", { class: "number" }, seconds),
+        element("td", { class: "c-second" }, data.workers[test[4]]), element("td", { class: "number" }, time(test[5], 1000)),
+        element("td", { class: "number c-second" }, time(test[6], 1e6)),
       );
     }
     function page() {
@@ -473,10 +479,11 @@
       chosen = rows.filter((test) => {
         if (verdict.value && test[2] !== Number(verdict.value)) return false;
         if (!wanted.length) return true;
-        const text = (nodeid(test) + " " + (test[6] === undefined ? "" : words[test[6]])).toLowerCase();
+        const text = (nodeid(test) + " " + (test[7] === undefined ? "" : words[test[7]])).toLowerCase();
         return wanted.every((word) => text.includes(word));
       });
       if (sorting.value === "name") chosen.sort((one, other) => collator.compare(nodeid(one), nodeid(other)));
+      if (sorting.value === "check") chosen.sort((one, other) => (other[6] || 0) - (one[6] || 0));
       if (sorting.value === "slow") chosen.sort((one, other) => (other[5] || 0) - (one[5] || 0));
       number.textContent = chosen.length === rows.length ? count(rows.length) + " tests" : count(chosen.length) + " of " + count(rows.length) + " tests";
       shown = 0;

@@ -72,11 +72,11 @@ def path_lines(holder: Holder, width: int, *, end: str = "", every: bool = False
         if left_out:
             lines.append(DimLine(_indented(depth, f"... {count_of(left_out, 'reference')} more ...")))
             depth, left_out = depth + 1, 0
-        text = clean_text(step.edge.strip(": "), TEXT_LIMIT) + (f": {clean_text(target, ID_LIMIT)}" if target else "")
+        edge, kind = clean_text(step.edge.strip(": "), TEXT_LIMIT), clean_text(target, ID_LIMIT)
         if index == holder.deciding:
-            lines += [CutLine(line) for line in _cut_lines(_indented(depth, text), holder, width)]
+            lines += [CutLine(line) for line in _cut_lines(_indented(depth, ""), edge, kind, holder, width)]
         else:
-            lines.append(DimLine(shorten_middle(_indented(depth, text), width)))
+            lines.append(DimLine(_step(_indented(depth, ""), edge, kind, width)))
         depth += 1
     if left_out:
         lines.append(DimLine(_indented(depth, f"... {count_of(left_out, 'reference')} more")))
@@ -111,24 +111,35 @@ def place_of_root(holder: Holder) -> str:
     return "" if holder.file is None else _place(holder.file, holder.line)
 
 
-def _cut_lines(text: str, holder: Holder, width: int) -> list[str]:
+def place_to_edit(holder: Holder) -> str:
+    """Write the line that sets the reference to cut: ``app/loop.py:40``; empty where it is not known, or the root's."""
+    return "" if holder.edit_file is None else _place(holder.edit_file, holder.edit_line)
+
+
+def _step(indent: str, edge: str, kind: str, width: int) -> str:
+    """Write a reference and the type that it leads to. Where both are too long for the line, each is cut in its middle."""
+    if not kind or fits(f"{indent}{edge}: {kind}", width):
+        return shorten_middle(f"{indent}{edge}", width) + (f": {kind}" if kind else "")
+    room = width - len(indent) - len(": ")
+    edge = shorten_middle(edge, max(room - width_of(kind), room // 2))
+    return f"{indent}{edge}: {shorten_middle(kind, room - width_of(edge))}"
+
+
+def _cut_lines(indent: str, edge: str, kind: str, holder: Holder, width: int) -> list[str]:
     """Write the reference to cut with its mark and place; the place takes a line of its own where there is no room."""
-    place = "" if holder.edit_file is None else f", at {_place(holder.edit_file, holder.edit_line)}"
-    whole = text + CUT_HERE + place
+    known = place_to_edit(holder)
+    place = f", at {known}" if known else ""
+    whole = (f"{indent}{edge}: {kind}" if kind else indent + edge) + CUT_HERE + place
     if fits(whole, width):
         return [whole]
-    line = shorten_middle(text, width - len(CUT_HERE)) + CUT_HERE
-    if not place:
-        return [line]
-    indent = " " * (len(text) - len(text.lstrip(" ")) + 2)
-    return [line, indent + place.removeprefix(", ")]
+    line = _step(indent, edge, kind, width - len(CUT_HERE)) + CUT_HERE
+    return [line, f"{indent}  {place.removeprefix(', ')}"] if place else [line]
 
 
 def _place_to_edit(holder: Holder) -> list[str]:
     """Write the line to edit below a holder whose path has no line for the mark."""
-    if holder.edit_file is None:
-        return []
-    return [labelled("", f"{CUT_HERE.strip()}, at {_place(holder.edit_file, holder.edit_line)}")]
+    place = place_to_edit(holder)
+    return [labelled("", f"{CUT_HERE.strip()}, at {place}")] if place else []
 
 
 def _is_shown(index: int, count: int, deciding: int | None, *, every: bool) -> bool:

@@ -17,6 +17,7 @@ from pytest_gpuleak.reports.terminal.holders import chain_lines
 from pytest_gpuleak.reports.terminal.lines import (
     ID_LIMIT,
     INDENT,
+    LABEL_INDENT,
     MIN_WIDTH,
     TEXT_LIMIT,
     TitleLine,
@@ -44,6 +45,9 @@ ROOM = 80
 """Lines that the entries may take in all before some are shortened: with the rest of the run's end, two screens."""
 
 _TESTS_SHOWN = 3
+_HELD_BY = labelled("held by", "")
+_AS_ABOVE = labelled("held by", "as above")
+_WORTH_A_LINE = 3  # equal lines from which on "as above" stands for them
 _SIZE_COLUMNS = 10
 
 
@@ -143,8 +147,25 @@ def _add_entry(lines: list[str], above: str, titles: list[str], form: list[str])
     title = "\n".join(titles)
     if title != above:
         lines += ["", *titles] if lines else titles
+    else:
+        form = _without_repetition(form, lines)
     lines += form
     return title
+
+
+def _without_repetition(form: list[str], told: Sequence[str]) -> list[str]:
+    """Leave out of an entry what the entry above says of holder, fix and lines: of another device, that is the same."""
+    start = next((index for index, line in enumerate(form) if line.startswith(_HELD_BY)), None)
+    holders = (index for index in range(len(told) - 1, -1, -1) if told[index].startswith(_HELD_BY))
+    before = next((index for index in holders if told[index] != _AS_ABOVE), None)
+    if start is None or before is None:
+        return form
+    end = start
+    while end < len(form) and end - start < len(told) - before and form[end] == told[before + end - start]:
+        end += 1
+    while start < end < len(form) and form[end].startswith(LABEL_INDENT):  # a labelled line is left out as a whole
+        end -= 1
+    return form if end - start < _WORTH_A_LINE else [*form[:start], _AS_ABOVE, *form[end:]]
 
 
 def _left_out(groups: Sequence[Group], where: str) -> str:

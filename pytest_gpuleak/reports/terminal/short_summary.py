@@ -79,8 +79,16 @@ def _unwritten(why: str) -> str:
 def _amount(failed: Sequence[Finding]) -> str:
     largest = max(failed, key=lambda found: found.bytes)
     if largest.kind == "process":
-        return "1 process left running" if largest.count == 1 else f"{largest.count} processes left running"
+        processes = "1 process" if largest.count == 1 else f"{largest.count} processes"
+        return f"{processes} left running{_created(largest, 'started')}"
     size = format_bytes(sum(found.bytes for found in failed))
     if largest.holder is None or not largest.holder.root:
-        return f"{size}, {clean_text(largest.kind, ID_LIMIT)}"
+        return f"{size}, {clean_text(largest.kind, ID_LIMIT)}{_created(largest, 'created')}"
     return f"{size} held by {clean_text(largest.holder.root, TEXT_LIMIT)}"
+
+
+def _created(finding: Finding, word: str) -> str:
+    """Write the line that made the memory, where it is known: `` created at app.py:3``."""
+    made = [*(array.created for array in finding.tensors), *(part.created for part in finding.contributions)]
+    origin = next((origin for origin in made if origin is not None), None)
+    return "" if origin is None else f", {word} at {clean_text(origin.file, ID_LIMIT)}:{origin.line}"

@@ -12,6 +12,7 @@ import pytest
 from pytest_gpuleak.model.outcomes import TestRecord, decode_test
 from pytest_gpuleak.model.policy import describe
 from pytest_gpuleak.session.item_hooks import QUIET_VERDICTS
+from pytest_gpuleak.session.pytest_internals import colour_red
 from pytest_gpuleak.session.records.run_records import environment, now
 from pytest_gpuleak.session.report_record import AGAIN_ATTRIBUTE, HUNG_ATTRIBUTE, RECORD_ATTRIBUTE, encode_safely
 
@@ -73,6 +74,7 @@ class Recorder:
             if record.verdict == "leaked" and self._status is None:
                 self._status = LeakedStatus()
                 self._check.config.pluginmanager.register(self._status, "gpuleak-status")
+                colour_red(self._check.config)
         else:
             record = cast("TestRecord", found)
         if record.verdict in QUIET_VERDICTS:

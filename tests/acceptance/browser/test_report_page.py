@@ -104,7 +104,8 @@ def test_filters_narrow_the_findings_and_say_how_many_are_left(visit: Opener, le
     page.click("#clear")
     assert visited.shown() == [LARGE, SMALL, KNOWN]
     assert page.inner_text("#count") == "3 findings"
-    page.click("text=app.positions")
+    page.click("#culprits summary:has-text('app.positions')")
+    page.click("#culprits .pick:visible")
     assert visited.shown() == [SMALL]
     assert visited.complaints == []
 
@@ -132,7 +133,7 @@ def test_a_finding_opens_to_its_holder_path_and_creating_line(visit: Opener, lea
     page.click("#finding-2 .c-device")
     detail = page.locator("#finding-2 .detail")
     assert detail.is_visible()
-    assert detail.locator(".chain .deciding").inner_text().startswith("() cut here")
+    assert detail.locator(".chain .deciding").inner_text() == "() to float32 [1024, 1024] cut here"
     assert "app/model.py:14" in detail.inner_text()
     page.click("#finding-2 .c-device")
     assert not detail.is_visible()
@@ -310,12 +311,33 @@ def test_a_narrow_screen_needs_no_sideways_scrolling(visit: Opener, leaks: RunRe
 @pytest.mark.parametrize("scripts", [True, False])
 def test_a_narrow_screen_shows_how_much_each_holder_keeps(scripts: bool, visit: Opener, leaks: RunReport) -> None:
     page = visit(leaks, viewport={"width": 360, "height": 700}, java_script_enabled=scripts).page
-    rows = page.locator("#culprits tbody tr")
+    rows = page.locator("#culprits summary")
     assert rows.count() == 2
     for row in rows.all():
-        box = row.locator("td").last.bounding_box()
+        box = row.locator(".size").bounding_box()
         assert 0 < box["x"] < box["x"] + box["width"] <= 360
-        assert "findings: " in row.locator("td").nth(3).evaluate("cell => getComputedStyle(cell, '::before').content")
+        assert "test" in row.locator(".facts-of").inner_text()
+
+
+@pytest.mark.parametrize("scripts", [True, False])
+def test_a_holder_unfolds_to_the_tests_that_left_memory_with_it(scripts: bool, visit: Opener, leaks: RunReport) -> None:
+    page = visit(leaks, java_script_enabled=scripts).page
+    row = page.locator("#culprits details", has_text="app.positions")
+    leaf = row.locator("li a", has_text="test_small")
+    assert not leaf.is_visible()
+    row.locator("summary").click()
+    leaf.click()
+    assert page.url.endswith("#finding-2")
+    assert row.locator(".pick").is_visible() == scripts
+
+
+def test_the_times_of_suspects_fit_a_narrow_screen(visit: Opener, make: type[Make]) -> None:
+    seconds = {"check": 2.31, "reruns": 0.9, "search": 1.2}
+    test = make.test("tests/test_loop.py::test_falls[a-rather-long-parameter]", make.finding(), suspect_s=seconds)
+    page = visit(make.report(test), viewport={"width": 360, "height": 700}).page
+    for words in ("2.3 s", "900 ms", "1.2 s"):
+        box = page.locator("#times td", has_text=words).bounding_box()
+        assert 0 < box["x"] < box["x"] + box["width"] <= 360
 
 
 def test_the_labels_of_a_chart_can_be_read_on_a_narrow_screen_without_scripts(visit: Opener, leaks: RunReport) -> None:

@@ -12,6 +12,7 @@ import pytest
 from pytest_gpuleak.reports.json.read import read_report
 from pytest_gpuleak.reports.terminal.section import render_leaks
 from tests.support.planted import PLANTED
+from tests.support.planted_lines import PLANTED_LINES
 
 if TYPE_CHECKING:
     from tests.conftest import Runner
@@ -23,12 +24,12 @@ MARK = re.compile(r"  # edit$", re.MULTILINE)
 @pytest.mark.slow
 def test_each_planted_leak_says_a_line_to_edit(run: Runner, pytester: pytest.Pytester) -> None:
     pytest.importorskip("torch")
-    for name, source in PLANTED.items():
+    for name, source in (PLANTED | PLANTED_LINES).items():
         (pytester.path / f"test_{name}.py").write_text(MARK.sub("", source.lstrip("\n")), encoding="utf-8")
     run("", "-q", apart=True)
     report = read_report(pathlib.Path(pytester.path, "report.json"))
     unsaid = []
-    for name, source in PLANTED.items():
+    for name, source in (PLANTED | PLANTED_LINES).items():
         lines = source.lstrip("\n").splitlines()
         places = [f"test_{name}.py:{number}" for number, line in enumerate(lines, 1) if MARK.search(line)]
         alone = dataclasses.replace(

@@ -144,6 +144,13 @@ def test_a_notebook_that_runs_as_a_test_is_unchecked(run: Runner, pytester: pyte
     assert found.verdicts["test_clean"] == "clean"
     assert found.tests["notebook"]["verdict"] == "unchecked"
     assert "a process of its own" in found.tests["notebook"]["why_unchecked"]
+    found.result.stdout.fnmatch_lines(
+        ["gpu-leak: 1 notebook was not checked: it runs in a process of its own*watch()*"]
+    )
+
+
+def test_a_test_that_is_unchecked_for_another_reason_is_no_notebook(run: Runner) -> None:
+    run("def test_fails(): assert 0").result.stdout.no_fnmatch_line("gpu-leak: *notebook*")
 
 
 def test_a_plan_of_setups_counts_no_test(run: Runner) -> None:

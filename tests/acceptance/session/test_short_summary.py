@@ -82,3 +82,32 @@ def test_a_narrow_terminal_cuts_no_holder(run: Runner, monkeypatch: pytest.Monke
 
 def test_without_leaks_there_is_no_section(run: Runner) -> None:
     run("def test_clean(): pass").result.stdout.no_fnmatch_line("*short test summary info*")
+
+
+RED, YELLOW, GREEN = "\x1b[31m", "\x1b[33m", "\x1b[32m"
+
+
+def test_the_last_line_and_the_progress_are_red_where_a_leak_fails_the_run(run: Runner) -> None:
+    found = run(SUITE, "--color=yes", "-k", "large or clean")
+    last = found.result.outlines[-1]
+    assert last.startswith(RED)
+    assert f"{RED}\x1b[1m1 leaked" in last
+    assert f"{GREEN}2 passed" in last
+    assert any(line.endswith(f"{RED}  [100%]\x1b[0m") or f"{RED}   " in line for line in found.result.outlines)
+
+
+def test_the_last_line_is_red_where_a_fixture_alone_leaks(run: Runner) -> None:
+    suite = SUITE.replace("KEPT.append(Buffer(100))", "pass")
+    found = run(suite, "--color=yes", "-k", "small")
+    assert found.result.ret == 1
+    assert found.result.outlines[-1].startswith(RED)
+
+
+def test_the_last_line_keeps_its_colour_where_nothing_fails(run: Runner) -> None:
+    assert run(SUITE, "--color=yes", "-k", "clean").result.outlines[-1].startswith(GREEN)
+    assert "\x1b[" not in run(SUITE, "--color=no", "-k", "large").result.stdout.str()
+
+
+def test_the_last_line_is_red_under_xdist(run: Runner) -> None:
+    pytest.importorskip("xdist")
+    assert run(SUITE, "--color=yes", "-k", "large or clean", "-n1").result.outlines[-1].startswith(RED)
