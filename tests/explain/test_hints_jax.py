@@ -29,6 +29,13 @@ def test_a_tracer_without_a_line_or_place() -> None:
     assert hint.startswith("something was given a value inside the traced function")
 
 
+def test_a_tracer_in_a_cache_of_jax_was_stored_by_no_user() -> None:
+    hint = hint_for(leak(CACHE, ("[0]", "list"), found="tracer", function="forward"))
+    assert hint is not None
+    assert hint.startswith("A cache of JAX's keeps what it traced in `forward`")
+    assert "`jax.clear_caches()`" in hint
+
+
 @pytest.mark.parametrize("kind", ["module", "cache", "class"])
 def test_jaxs_own_caches_are_to_be_cleared(kind: str) -> None:
     hint = hint_for(leak(CACHE, (" (cache key)", "functools.lru_cache"), kind=kind))  # type: ignore[arg-type]
@@ -75,6 +82,7 @@ def test_hints_stay_short_whatever_the_names() -> None:
     for found in (
         leak(name, ("[0]", "list"), found="tracer", function="f" * 300),
         leak(f"jax._src.{name}"),
+        leak(f"jax._src.{name}", found="tracer", function="f" * 300),
         leak(name, ("[0]", "list"), (".__wrapped__", "jaxlib._jax.PjitFunction"), closed),
         leak(name, ("[0]", "list"), (".args_res[0]", "jax._src.api.VJP")),
     ):

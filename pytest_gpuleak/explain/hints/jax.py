@@ -26,6 +26,11 @@ def leaked_tracer(trail: Trail) -> str | None:
         return None
     origin = next((array.created for array in trail.finding.tensors if array.created is not None), None)
     traced = "the traced function" if origin is None else code(origin.function)
+    if _OWN.fullmatch(trail.root):
+        return (
+            f"A cache of JAX's keeps what it traced in {traced}: trace a function once, at module level, or call "
+            "`jax.clear_caches()` in teardown."
+        )
     place = code(trail.root) if trail.named and trail.kind != "fixture" else "something"
     return (
         f"{place} was given a value inside {traced}, where it is only a tracer: store what the function returns; "

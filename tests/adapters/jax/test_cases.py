@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from importlib.metadata import version
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -258,9 +259,10 @@ def test_leaks_are_found(run: Runner) -> None:
 
 def test_clean_tests_are_clean(run: Runner) -> None:
     found = run(CLEAN, apart=True)
-    assert set(found.verdicts.values()) == {"clean"}, {
-        name: test["findings"] for name, test in found.tests.items() if test["verdict"] != "clean"
-    }
+    noted = {name: test["findings"] for name, test in found.tests.items() if test["verdict"] != "clean"}
+    if version("jax").startswith("0.4."):  # which leaves a cycle where tracing fails
+        assert {one["kind"] for one in noted.pop("test_error_while_tracing", [])} <= {"cycle"}
+    assert not noted
 
 
 def test_tracers_and_programs_are_noted(run: Runner) -> None:
@@ -276,7 +278,8 @@ def test_tracers_and_programs_are_noted(run: Runner) -> None:
     assert "jax.checking_leaks()" in tracer["hint"]
     findings = {one["kind"]: one for one in found.tests["test_tracer_of_a_gradient"]["findings"]}
     assert findings["tracer"]["holder"]["root"] == "test_it.LAST"
-    assert "`cost`" in findings["tracer"]["hint"]
+    if not version("jax").startswith("0.4."):  # where a gradient's tracer does not know its function
+        assert "`cost`" in findings["tracer"]["hint"]
     assert findings["retained"]["holder"]["text"] == "test_it.LAST['x'].primal", "the array that the tracer holds"
     program = found.finding("test_compiles_each_run")
     assert (program["kind"], program["count"], program["failed"]) == ("recompiled", 1, False)

@@ -25,6 +25,8 @@ def test_the_three_leaks_are_found(run: Runner, pytester: pytest.Pytester) -> No
         for test in found.report["tests"]
         if test["verdict"] == "leaked"
     }
+    # TensorFlow 2.15 itself leaks each variable that is sliced, on Python 3.11 (its issue 62551).
+    assert leaks.pop("test_a_point_is_its_own_neighbour", "C++") == "C++"
     assert leaks == {
         "test_logits_of_each_arm": "spirals.evaluation.HISTORY",
         "test_parameters": "spirals.model.parameter_count",

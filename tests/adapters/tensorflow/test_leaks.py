@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from importlib.metadata import version
 from typing import TYPE_CHECKING
 
 import pytest
@@ -124,6 +125,8 @@ def test_leaks(run: Runner) -> None:
     found = run(LEAKS)
     assert set(found.verdicts.values()) == {"leaked"}
     for name, expected in EXPECTED.items():
+        if name == "test_model" and version("keras").startswith("2."):
+            continue  # Keras 2 has a counter in each model, too
         finding = found.finding(name)
         assert (finding["kind"], finding["count"], finding["bytes"], finding["holder"]["root"]) == expected, name
     for name in ("test_optimizer", "test_ragged_and_sparse", "test_dataset_iterator"):
@@ -257,8 +260,8 @@ FIT = """
 
 def test_what_keras_fit_leaves_in_the_gradient_registry_is_named(run: Runner) -> None:
     found = run(FIT)
-    finding = found.finding("test_fit")
-    assert (finding["kind"], finding["failed"]) == ("growing", True)
+    (finding,) = [one for one in found.tests["test_fit"]["findings"] if one["failed"]]
+    assert finding["kind"] == "growing"
     assert finding["holder"]["root"] == "tensorflow.python.framework.ops.gradient_registry"
     assert "tensorflow issue 97697" in finding["hint"]
 
