@@ -134,12 +134,15 @@ def run(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> Runner:
     monkeypatch.setenv("PYTHONPATH", str(pathlib.Path(__file__).parent.parent))
     pytester.makeconftest(textwrap.dedent(STAND_IN))
 
-    def start(source: str, *arguments: str, apart: bool = False, plugin: str = "--gpu-leak") -> Run:
+    def start(
+        source: str, *arguments: str, apart: bool = False, plugin: str = "--gpu-leak", report: bool = True
+    ) -> Run:
         if source:
             pytester.makepyfile(test_it="from tests.support.standin import Buffer\n" + textwrap.dedent(source))
         # Without hypothesis's plugin, which takes two seconds to load its strategies in each new process.
         plugins = ["-p", "no:cacheprovider", "-p", "no:randomly", "-p", "no:hypothesispytest", *OFF]
-        options = [*plugins, plugin, "--gpu-leak-report=report.json", *arguments]
+        # With a report, the holders of notes are searched for too.
+        options = [*plugins, plugin, *(["--gpu-leak-report=report.json"] if report else []), *arguments]
         launch = pytester.runpytest_subprocess if apart else pytester.runpytest_inprocess
         result = launch(*options)
         path = pytester.path / "report.json"

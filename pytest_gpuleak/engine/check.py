@@ -340,14 +340,21 @@ class SuspectCheck:
     def _look(self, origins: OriginLog) -> None:
         """Look at what is alive; search for the holders of what may fail or is shown."""
         if self._brief:
-            self._arrays.look_briefly(origins)
-            if not any(found.failed or found.bytes_per_run for found in self._judge()):
+            if self._is_a_note_at_a_glance(origins):
                 return
-            self._brief = False
             self._arrays.recognise_late()
             self._arrays.settle(self._settle_steps(), self._tracker.threads)
+            if self._is_a_note_at_a_glance(origins):
+                return  # what the re-run replaced was waiting in a cycle
+            self._arrays.forget_look()
+            self._brief = False
         with self._safeguards.searching(self._subject.nodeid):
             self._arrays.look(origins)
+
+    def _is_a_note_at_a_glance(self, origins: OriginLog) -> bool:
+        """Ask the weak handles alone whether what is alive fails nothing, so that its holder is of no use."""
+        self._arrays.look_briefly(origins)
+        return not any(found.failed or found.bytes_per_run for found in self._judge())
 
     @contextlib.contextmanager
     def _traced(self, logs: list[OriginLog]) -> Iterator[None]:

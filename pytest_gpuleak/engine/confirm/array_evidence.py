@@ -16,6 +16,7 @@ from pytest_gpuleak.adapters.bulk import (
     storages_of,
 )
 from pytest_gpuleak.adapters.storages import SharedStorages, is_storage
+from pytest_gpuleak.engine.confirm.late_settling import settle_late
 from pytest_gpuleak.engine.confirm.recognition import Recognition
 from pytest_gpuleak.engine.confirm.survivors import Leftover, Survivors
 from pytest_gpuleak.engine.settle.steps import Settling, has_weak_references, steps_that_can_release
@@ -242,22 +243,19 @@ class ArrayEvidence:
 
     def settle(self, settle_steps: Iterable[SettleStep], threads: frozenset[int]) -> bool:
         """Take steps that `add_run` was not given, forget what they free and the last run's look; tell if any stays."""
-        del self._alive[max(self._runs - 2, 0) :]
+        self.forget_look()
         if self._recognition.covers(self._left):
             settle_steps = steps_that_can_release(settle_steps, threads)
-        for step in settle_steps:
-            living = self._living()
-            if not living:
-                break
-            for _ in step.steps():
-                pass
-            freed = living - self._living()
-            garbage = [left for identity in freed if (left := self._left.pop(identity)).run == 0]
-            self._first -= {self._survivors.index_of(left) for left in garbage}
-            if step.collects:
-                self._cycles += tuple(left.reading for left in garbage)
+        garbage, collected = settle_late(settle_steps, self._left, self._living)
+        self._first -= {self._survivors.index_of(left) for left in garbage.values()}
+        self._cycles += tuple(left.reading for identity, left in garbage.items() if identity in collected)
         self._added = self._evidence = None
         return bool(self._living())
+
+    def forget_look(self) -> None:
+        """Forget the last look after a re-run, which another is to follow."""
+        del self._alive[max(self._runs - 2, 0) :]
+        self._evidence = None
 
     def _living(self) -> set[int]:
         return {identity for identity in self._left if self._handles[identity].alive()}

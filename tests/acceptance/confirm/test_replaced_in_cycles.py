@@ -1,0 +1,82 @@
+"""What a re-run replaces may wait in a reference cycle: it is not taken for growth, and hides none."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from tests.conftest import Runner
+
+pytestmark = pytest.mark.interpreter
+
+TRAINERS = """
+    import pytest
+    KEPT = []
+
+    class Trainer:
+        '''Part of a cycle, as a trainer is that its callbacks refer to.'''
+        def __init__(self, sizes=(4096, 16)):
+            self.callback = [self]
+            self.buffers = [Buffer(size) for size in sizes]
+
+    class Data:
+        trainer = None
+
+    @pytest.fixture(scope="module")
+    def data():
+        return Data()
+"""
+
+SHOWN = pytest.mark.parametrize("options", [[], ["-v"]], ids=["", "verbose"])
+
+
+@SHOWN
+def test_a_fixture_that_refers_to_its_latest_user_is_no_leak(run: Runner, options: list[str]) -> None:
+    found = run(
+        f"""{TRAINERS}
+    @pytest.mark.parametrize("number", range(4))
+    def test_fit(data, number):
+        data.trainer = Trainer()
+    """,
+        "-p",
+        "no:rerunfailures",
+        *options,
+        report=bool(options),
+    )
+    assert found.result.ret == 0
+    found.result.stdout.fnmatch_lines(["gpu-leak: 0 leaked, 4 noted*" if not options else "gpu-leak: 0 leaked*"])
+
+
+@SHOWN
+def test_a_leak_beside_it_is_found(run: Runner, options: list[str]) -> None:
+    found = run(
+        f"""{TRAINERS}
+    def test_fit(data):
+        data.trainer = Trainer()
+
+    def test_leaks(data):
+        data.trainer = Trainer()
+        KEPT.append(Buffer(4096))
+    """,
+        *options,
+        report=bool(options),
+    )
+    found.result.stdout.fnmatch_lines(["gpu-leak: 1 leaked, 1 noted*", "LEAKED test_it.py::test_leaks*test_it.KEPT*"])
+
+
+@SHOWN
+def test_garbage_like_it_hides_no_leak(run: Runner, options: list[str]) -> None:
+    found = run(
+        f"""{TRAINERS}
+    def test_leaks():
+        Trainer((4096, 4096, 4096))
+        KEPT.append(Buffer(4096))
+    """,
+        *options,
+        report=bool(options),
+    )
+    found.result.stdout.fnmatch_lines(
+        ["gpu-leak: 1 leaked*", "LEAKED test_it.py::test_leaks*4.0 KiB held by*test_it.KEPT*"]
+    )
