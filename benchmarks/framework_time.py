@@ -46,9 +46,14 @@ import pytest
 LIVE = []
 COUNT = {count}
 
-@pytest.mark.parametrize("i", range(COUNT))
-def test_a_without(i):
-    assert [i] * 3
+class TestA:
+    @pytest.fixture(scope="class", autouse=True)
+    def nothing(self):
+        pass
+
+    @pytest.mark.parametrize("i", range(COUNT))
+    def test_a_without(self, i):
+        assert [i] * 3
 
 class TestB:
     @pytest.fixture(scope="class", autouse=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pathlib
 import shutil
+from importlib.metadata import version
 from typing import TYPE_CHECKING
 
 import pytest
@@ -25,8 +26,9 @@ def test_the_three_leaks_are_found(run: Runner, pytester: pytest.Pytester) -> No
         for test in found.report["tests"]
         if test["verdict"] == "leaked"
     }
-    # TensorFlow 2.15 itself leaks each variable that is sliced, on Python 3.11 (its issue 62551).
-    assert leaks.pop("test_a_point_is_its_own_neighbour", "C++") == "C++"
+    if version("keras").startswith("2."):
+        # TensorFlow 2.15 itself leaks each variable that is sliced, on Python 3.11 (its issue 62551).
+        leaks.pop("test_a_point_is_its_own_neighbour", None)
     assert leaks == {
         "test_logits_of_each_arm": "spirals.evaluation.HISTORY",
         "test_parameters": "spirals.model.parameter_count",
