@@ -151,7 +151,7 @@ class SuspectCheck:
             with self._guard(PROCESSES):
                 self._processes.explain(self._guard)
             found = tuple(self._describe(found, why) for found in self._judge(why))
-            if self._counters.suspects_nothing and not (found or processes or investigation.left_arrays):
+            if not (found or processes or investigation.left_arrays):
                 self._untracked.charge()
             return found if self._known is None else (*found, *self._known.findings)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import cached_property
-from time import perf_counter
+from time import perf_counter, process_time
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -44,6 +44,7 @@ class SessionKnowledge:
         self.notes_are_read = notes_are_read
         self.in_tests = in_tests
         self._began = perf_counter()
+        self._began_cpu = process_time()
         self.programs = 0
         """Number of compiled programs when a suspect was last checked."""
         self.program_reruns_s = 0.0
@@ -57,6 +58,11 @@ class SessionKnowledge:
     def elapsed_s(self) -> float:
         """Return the seconds since the session began."""
         return perf_counter() - self._began
+
+    @property
+    def cpu_s(self) -> float:
+        """Return the seconds of CPU time that this process has taken since the session began."""
+        return process_time() - self._began_cpu
 
     @cached_property
     def culprits(self) -> Culprits:

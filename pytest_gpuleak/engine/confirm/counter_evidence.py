@@ -130,11 +130,6 @@ class CounterEvidence:
         """Whether no device's memory has grown."""
         return self._suspected <= {HOST}
 
-    @property
-    def suspects_nothing(self) -> bool:
-        """Whether no counter has grown by what is judged without arrays."""
-        return not self._suspected
-
     def judge(self, evidence: Evidence, known_host: int = 0) -> tuple[Finding, ...]:
         """Return the findings on what no array explains; `known_host` bytes of the host's growth a run are explained."""
         return judge_counters(self._runs, evidence, self._policy, self._limits, known_host) if self._runs else ()

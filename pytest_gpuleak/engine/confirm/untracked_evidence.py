@@ -68,7 +68,7 @@ FREE_ONCE_S: Final = 1.0
 """The same for growth that no second run has repeated, of which most is a first use: a walk takes a second with torch."""
 
 SHARE: Final = 0.03
-"""The same as a share of the session's time: most growth of the heap is a cache or a first use."""
+"""The same as a share of the session's CPU time: most growth of the heap is a cache or a first use."""
 
 
 class UntrackedEvidence:
@@ -230,7 +230,7 @@ class UntrackedEvidence:
 
     def _can_afford(self, free_s: float) -> bool:
         knowledge = self._knowledge
-        return knowledge.unexplained_growth_s <= free_s + SHARE * knowledge.elapsed_s
+        return knowledge.unexplained_growth_s <= free_s + SHARE * knowledge.cpu_s
 
     def _arrays(self) -> HeapArrays:
         from pytest_gpuleak.explain.untracked_arrays import HeapArrays
