@@ -65,10 +65,9 @@ STEPS = {
     "emptied": "torch.cuda.empty_cache()",
     "reset": "torch.cuda.reset_peak_memory_stats({device})",
     "peak": """
-        {name} = torch.cuda.memory_allocated({device})
         torch.cuda.reset_peak_memory_stats({device})
         block({size}, {device})
-        assert torch.cuda.max_memory_allocated({device}) >= {name} + {size}""",
+        assert torch.cuda.max_memory_allocated({device}) >= max({size}, torch.cuda.memory_allocated({device}))""",
     "accumulated": "torch.cuda.reset_accumulated_memory_stats({device})",
     "synchronised": "torch.cuda.synchronize({device})",
     "event": "{name} = torch.cuda.Event()\n{name}.record()\n{name}.query()",

@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from device_suite import run_suite
-from gpu_programs import CLEAN_TESTS, MOMENTS, NOISE, ROOT, run_program
+from gpu_programs import CLEAN_TESTS, MOMENTS, NOISE, ROOT, SMALL_TESTS, run_program
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -33,7 +33,8 @@ STAND_IN_VERDICTS = ROOT / "tests" / "cuda_standin" / "verdicts.jsonl"
 """The verdicts of tests/cuda_standin on the stand-in runtime, as `GPULEAK_CASE_VERDICTS` writes them."""
 KIB = 1 << 10
 MIB = 1 << 20
-CLEAN, SMALL = 300, 300
+TESTS = 300
+"""Tests of each kind by which the own time is measured."""
 
 Verdicts = dict[str, dict[str, str]]
 
@@ -92,8 +93,8 @@ def own_time(devices: int) -> tuple[list[str], bool]:
     rows, reported = [], False
     for count in range(devices + 1):
         names = [f"cuda:{index}" for index in range(count)] or ["cpu"]
-        tests = CLEAN_TESTS.replace("{devices}", repr(names)).replace("{count}", str(CLEAN if count else 0))
-        report = run_suite(tests.replace("{small}", str(SMALL)))
+        tests = CLEAN_TESTS if count else SMALL_TESTS
+        report = run_suite(tests.replace("{devices}", repr(names)).replace("{count}", str(TESTS)))
         summary, own = report["summary"], collections.defaultdict(list)
         for test in report["tests"]:
             own[test["nodeid"].partition("::")[2].partition("[")[0]].append(test["overhead_s"] * 1e6)
@@ -176,7 +177,7 @@ def main() -> int:
         "",
     ]
     us = ", ".join(f"{name} {value:.1f} us" for name, value in steady["reading_us"].items())
-    lines += [f"One reading of {steady['devices']} devices, least of five: {us}.", ""]
+    lines += [f"One reading of {steady['devices']} devices, processor time, least of five: {us}.", ""]
     lines += ["## What the first uses take", "", *moments(first), ""]
     if first["nvml"]:
         lines += [f"NVML: {first['nvml']}.", ""]

@@ -31,22 +31,26 @@ def clean_work(number, device):
 """
 """What tests that leave nothing do on a device."""
 
-CLEAN_TESTS = (
-    CLEAN_WORK
-    + """
+SMALL_TESTS = """
 import pytest
+import torch
 
 DEVICES = {devices}
 
 @pytest.mark.parametrize("number", range({count}))
-def test_clean(number):
-    for device in DEVICES:
-        clean_work(number, device)
-
-@pytest.mark.parametrize("number", range({small}))
 def test_small(number):
     for device in DEVICES:
         torch.ones(16, device=device)
+"""
+
+CLEAN_TESTS = (
+    CLEAN_WORK
+    + SMALL_TESTS
+    + """
+@pytest.mark.parametrize("number", range({count}))
+def test_clean(number):
+    for device in DEVICES:
+        clean_work(number, device)
 """
 )
 
@@ -103,6 +107,7 @@ NOISE = (
     + """
 import collections
 import json
+import time
 import timeit
 from pytest_gpuleak.adapters.host.modes import host_probes
 from pytest_gpuleak.adapters.nvml.readings import Nvml
@@ -142,7 +147,7 @@ for number in range(1000):
 
 
 def once(work):
-    return min(timeit.repeat(work, number=200, repeat=5)) / 200 * 1e6
+    return min(timeit.repeat(work, number=200, repeat=5, timer=time.process_time)) / 200 * 1e6
 
 reading_us = {"counters": once(probe.read)}
 probe.begin_peaks()

@@ -143,6 +143,14 @@ def test_record_stream_among_leaks(tmp_path: Path) -> None:
     }
 
 
+def test_leaks_while_requested_bytes_lag(tmp_path: Path) -> None:
+    assert run_case(tmp_path, "lagging_requests").verdicts == {
+        "test_fails_with_an_unread_gradient": "unchecked",
+        "test_leaks_less_than_its_block": "leaked: growing 513 B cuda:0",
+        "test_leaks_in_a_block_that_is_not_split": f"leaked: growing {3 * MIB} B cuda:0",
+    }
+
+
 def test_mixed(tmp_path: Path) -> None:
     ended = run_case(tmp_path, "mixed", CUDA_STANDIN_MIB="300")
     assert ended.verdicts == {

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_gpuleak.adapters.probe_protocol import HostGrowth
+from pytest_gpuleak.engine.confirm.counter_evidence import CounterEvidence
 from pytest_gpuleak.engine.judge.counters import (
     ARRAY_OBJECTS,
     CounterRun,
@@ -104,6 +106,27 @@ def test_what_a_block_is_larger_than_its_array_is_no_growth(size: int, allocated
     # With a count of requested bytes nothing is rounded.
     (exact,) = judge(device_runs(allocated), evidence, Policy(confirm=0))
     assert exact.bytes == allocated - size
+
+
+class Storages:
+    """What the last run left, as `ArrayEvidence` tells it."""
+
+    def __init__(self, *left: Survivor) -> None:
+        self.left = left
+
+    def added(self) -> tuple[dict[str, int], int]:
+        return {"cuda:0": sum(survivor.size for survivor in self.left)}, len(self.left)
+
+    def moved_storages(self) -> list[tuple[ArrayReading, int]]:
+        return [(survivor.reading, 1) for survivor in self.left]
+
+
+@pytest.mark.parametrize(("metric", "room"), [("reserved", {}), ("requested", {"cuda:0": 511})])
+def test_the_rest_of_an_arrays_own_block_is_no_room_for_another_tests_array(metric: str, room: dict[str, int]) -> None:
+    evidence: Any = object.__new__(CounterEvidence)
+    evidence._policy = Policy()
+    (run,) = device_runs(1024, metric=metric)
+    assert evidence._room(Storages(*survivors("cuda:0", 0, size=513)), run.growth) == room
 
 
 def test_the_first_use_of_a_device_is_no_leak_unless_it_grows() -> None:

@@ -26,7 +26,7 @@ from pytest_gpuleak.model.evidence import Evidence, Root, root_of
 from pytest_gpuleak.model.findings import Holder
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
     from contextlib import AbstractContextManager
 
     from pytest_gpuleak.adapters.frameworks import Frameworks
@@ -178,23 +178,23 @@ class ArrayEvidence:
 
     def added(self) -> tuple[dict[str, int], int]:
         """Return the bytes by device, and the number, of storages that the last run left, less what it released."""
-        if self._added is not None and len(self._left) > MANY_ARRAYS:
-            return self._added
-        sizes: Counter[str] = Counter()
+        if self._added is None or len(self._left) <= MANY_ARRAYS:
+            moved, sizes = list(self.moved_storages()), Counter[str]()
+            for reading, sign in moved:
+                for device, size in reading.places():
+                    sizes[device] += sign * size
+            self._added = sizes, sum(sign for _, sign in moved)
+        return self._added
+
+    def moved_storages(self) -> Iterator[tuple[ArrayReading, int]]:
+        """Yield a reading of each storage that the last run left (1) or released (-1)."""
         met: set[int] = set()
-        count = 0
         for identity, (run, reading) in self._left.items():
             new = run == self._runs - 1
-            if reading.storage in met or not (
-                new or (identity in self._standing and not self._handles[identity].alive())
-            ):
-                continue
-            met.add(reading.storage)
-            for device, size in reading.places():
-                sizes[device] += size if new else -size
-            count += 1 if new else -1
-        self._added = sizes, count
-        return self._added
+            gone = not new and identity in self._standing and not self._handles[identity].alive()
+            if (new or gone) and reading.storage not in met:
+                met.add(reading.storage)
+                yield reading, 1 if new else -1
 
     def leftovers(self) -> list[tuple[str, int, StorageHandle, str]]:
         """Return what is still alive: device, bytes, a weak handle, and the text of the holder."""

@@ -7,7 +7,7 @@ import dataclasses
 from typing import TYPE_CHECKING
 
 from pytest_gpuleak.adapters.bulk import read_arrays
-from pytest_gpuleak.engine.judge.counters import ARRAY_OBJECTS, CounterRun, HostLimits, judge_counters, suspects
+from pytest_gpuleak.engine.judge.counters import ARRAY_OBJECTS, BLOCK, CounterRun, HostLimits, judge_counters, suspects
 from pytest_gpuleak.engine.settle.steps import Collection, Waits, YoungCollection, device_steps, full_collection
 from pytest_gpuleak.model.readings import HOST, Growth
 
@@ -199,6 +199,12 @@ class CounterEvidence:
         """Return by device the bytes that no array explains and that unread arrays may hold."""
         known = self._known(investigation)
         room = {device: growth.of(device) - known.get(device, 0) for device in growth.devices}
+        if any((device, "requested") not in growth.bytes for device in room):
+            # The rests of the arrays' own blocks are no room for an array of another test.
+            for reading, sign in investigation.moved_storages():
+                for device, size in reading.places():
+                    if device in room and (device, "requested") not in growth.bytes:
+                        room[device] -= sign * (-size % BLOCK)
         unexplained = self._unexplained_host(investigation, growth)
         if unexplained >= self._policy.retained_bytes:
             room["cpu"] = unexplained

@@ -14,6 +14,7 @@ from pytest_gpuleak.adapters.torch.allocator_history import (
     NATIVE_TEXT,
     PICKLE_PROTOCOL,
     RecordedHistory,
+    _compiler_not_imported,
     blocks_alive,
     snapshot_name,
     write_snapshot,
@@ -280,6 +281,23 @@ def test_a_torch_that_cannot_record_is_told(monkeypatch: pytest.MonkeyPatch) -> 
         pass
 
     assert history.why_not == "the allocator's history cannot be recorded (AttributeError)"
+
+
+def test_a_snapshot_imports_no_compiler_and_leaves_one_that_is_imported(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+    torch: Any = types.ModuleType("torch")
+    torch.__getattr__ = asked.append
+    monkeypatch.setattr("pytest_gpuleak.adapters.torch.allocator_history.loaded_torch", lambda: torch)
+    monkeypatch.delitem(sys.modules, "torch._inductor", raising=False)
+
+    with _compiler_not_imported():
+        assert not hasattr(torch._inductor, "codecache")
+    assert (asked, "_inductor" in vars(torch)) == ([], False)
+
+    real = torch._inductor = types.ModuleType("torch._inductor")
+    with _compiler_not_imported():
+        assert torch._inductor is real
+    assert torch._inductor is real
 
 
 @pytest.mark.torch
