@@ -1,0 +1,88 @@
+"""What a late collection frees of the first run's arrays: garbage, or what the re-run has replaced."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import Counter
+from typing import TYPE_CHECKING
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pytest_gpuleak.engine.confirm.late_settling import settle_late
+from pytest_gpuleak.engine.confirm.survivors import Leftover
+from pytest_gpuleak.model.readings import ArrayReading
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+pytestmark = pytest.mark.interpreter
+
+
+@dataclasses.dataclass
+class Frees:
+    """A step after which these ids are no longer alive."""
+
+    alive: set[int]
+    ids: set[int]
+    collects: bool = True
+    taken: bool = False
+
+    def steps(self) -> Iterator[None]:
+        self.alive -= self.ids
+        self.taken = True
+        yield
+
+
+def leftovers(runs: list[tuple[int, int]]) -> dict[int, Leftover]:
+    """Arrays by id, of a run and a size each."""
+    return {
+        index: Leftover(run, ArrayReading(index, (size,), "uint8", "cpu", size, index, size))
+        for index, (run, size) in enumerate(runs)
+    }
+
+
+def garbage_of(runs: list[tuple[int, int]], freed: set[int]) -> set[int]:
+    left = leftovers(runs)
+    alive = set(left)
+    garbage, collected = settle_late([Frees(alive, freed)], left, lambda: set(alive))
+    assert set(left) == alive
+    assert collected == freed
+    return set(garbage)
+
+
+@pytest.mark.parametrize(
+    ("runs", "freed", "garbage"),
+    [
+        pytest.param([(0, 8), (1, 8)], {0}, set(), id="replaced one for one"),
+        pytest.param([(0, 8), (1, 8)], {0, 1}, {0}, id="garbage of both runs"),
+        pytest.param([(0, 8), (1, 16)], {0}, {0}, id="another size"),
+        pytest.param([(0, 8), (0, 8), (1, 8)], {0}, {0}, id="one stands beside the re-run's"),
+        pytest.param([(0, 8), (0, 8), (1, 8), (1, 8)], {0}, set(), id="one replaced, one kept"),
+        pytest.param([(0, 8), (0, 8), (0, 8), (1, 8)], {0, 1, 2}, {1, 2}, id="one replaced of three"),
+        pytest.param([(0, 8)], {0}, {0}, id="no re-run yet"),
+    ],
+)
+def test_garbage_of_the_first_run(runs: list[tuple[int, int]], freed: set[int], garbage: set[int]) -> None:
+    assert garbage_of(runs, freed) == garbage
+
+
+@given(st.data())
+def test_as_many_are_replaced_as_the_re_run_has_more(data: st.DataObject) -> None:
+    runs = data.draw(st.lists(st.tuples(st.integers(0, 1), st.sampled_from([8, 16])), max_size=12))
+    freed = set(data.draw(st.lists(st.sampled_from(range(len(runs))), unique=True))) if runs else set()
+    found = garbage_of(runs, freed)
+    assert all(runs[index][0] == 0 for index in found)
+    for size in (8, 16):
+        kept = Counter(run for index, (run, one) in enumerate(runs) if index not in freed and one == size)
+        gone = sum(1 for index in freed if runs[index] == (0, size))
+        assert sum(1 for index in found if runs[index][1] == size) == max(gone - max(kept[1] - kept[0], 0), 0)
+
+
+def test_steps_are_taken_while_anything_is_alive() -> None:
+    left = leftovers([(0, 8), (0, 8)])
+    alive = set(left)
+    first, second, third = Frees(alive, {0}, collects=False), Frees(alive, {1}), Frees(alive, set())
+    garbage, collected = settle_late([first, second, third], left, lambda: set(alive))
+    assert (set(garbage), collected, third.taken) == ({0, 1}, {1}, False)
