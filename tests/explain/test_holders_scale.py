@@ -10,7 +10,7 @@ import pytest
 
 from pytest_gpuleak.explain.explain import explain
 
-pytestmark = [pytest.mark.interpreter, pytest.mark.slow]
+pytestmark = [pytest.mark.interpreter, pytest.mark.slow, pytest.mark.usefixtures("small_heap")]
 
 
 class Thing:

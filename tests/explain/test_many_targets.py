@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from pytest_gpuleak.explain.explanation import Explanation
 
-pytestmark = [pytest.mark.interpreter, pytest.mark.slow]
+pytestmark = [pytest.mark.interpreter, pytest.mark.slow, pytest.mark.usefixtures("small_heap")]
 
 FEW, MANY = 1_000, 10_000
 """MANY times MANY steps take seconds even in C."""

@@ -112,7 +112,8 @@ def test_a_container_below_a_parameter_that_a_global_holds_too_is_run_again(
         note("it")
         module.inner["shared"] = SHARED
         SHARED["last"] = Buffer()
-    """
+    """,
+        report=False,
     )
     assert runs(pytester) == {"it": 12}
 
@@ -126,7 +127,8 @@ def test_a_class_is_no_state_of_the_test(run: Runner, pytester: pytest.Pytester,
         note("it")
         holder.__dict__ if isinstance(holder, type) else holder
         Module.last = Buffer()
-    """
+    """,
+        report=False,
     )
     assert runs(pytester) == {"it": 12}
 
@@ -169,6 +171,7 @@ def test_more_below_a_parameter_than_is_walked_is_run_again(run: Runner, pyteste
     def test_it(module):
         note("it")
         module.keep_last()
-    """
+    """,
+        report=False,
     )
     assert runs(pytester) == {"it": 10}

@@ -105,8 +105,8 @@ def test_what_was_left_fails_all_the_same(
     assert f"{stage} failed: TypeError: a fault of ours (" in warning
     assert "test_faults.py:" in warning
     assert any(fault.startswith(f"{stage} failed: TypeError") for fault in found.tests["test_leaks"]["faults"])
-    # The figures are read after each test, all else for a suspect alone.
-    assert found.report["summary"]["faults"] == (2 if stage == "the reading of the test's figures" else 1)
+    # The figures are read after each test, all else for a suspect, which the next test may be too: its heap may have grown.
+    assert found.report["summary"]["faults"] in ((2,) if stage == "the reading of the test's figures" else (1, 2))
     assert found.result.ret == 1
     jsonschema.validate(found.report, load_schema())
 
