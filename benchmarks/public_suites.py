@@ -96,18 +96,6 @@ SUITES = (
     ),
     # torch.compile takes a minute without its cache; TorchScript's tracer keeps 16 constants of test_torch_layer for good.
     Suite("einops", "0.8.2", ("einops/tests",), without="not compile and not torch_layer"),
-    Suite("neuraloperator", "2.0.0", ("neuralop/layers/tests", "neuralop/models/tests", "neuralop/losses/tests")),
-    Suite("e3nn", "0.6.0", ("tests",), without="not compile"),
-    Suite("torchsde", "0.2.6", ("tests", "--ignore=tests/test_adjoint.py", "--ignore=tests/test_sdeint.py")),
-    Suite("zuko", "1.6.0", ("tests",)),
-    Suite("nflows", "0.14", ("tests",)),
-    Suite("norse", "1.1.0", ("norse/torch",)),
-    Suite("ptwt", "1.0.1", ("tests",)),
-    Suite("curated-transformers", "2.0.1", ("curated_transformers/tests",)),
-    Suite("torch-optimizer", "0.3.0", ("tests",)),
-    Suite("opt_einsum", "3.4.0", ("opt_einsum/tests",)),
-    Suite("tensorly", "0.10.0", ("tensorly",)),
-    Suite("pytorch-ignite", "0.5.5", ("tests/ignite/metrics", "tests/ignite/engine", "tests/ignite/handlers")),
 )
 
 
