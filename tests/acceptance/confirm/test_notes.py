@@ -72,6 +72,7 @@ def test_a_note_is_not_searched_for(quiet: Quiet, searches: list[int]) -> None:
     assert searches == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "options", [("-v",), ("--gpu-leak-report=report.json",), ("--junitxml=junit.xml",)], ids=" ".join
 )

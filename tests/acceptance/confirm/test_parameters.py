@@ -49,6 +49,7 @@ def test_the_others_are_not_run_again(run: Runner, pytester: pytest.Pytester, op
     assert runs(pytester) == {"it": 8 + 3}
 
 
+@pytest.mark.slow
 def test_each_function_is_judged_by_its_own(run: Runner, pytester: pytest.Pytester) -> None:
     found = run(
         f"""{OBJECTS}
@@ -86,6 +87,7 @@ def test_what_grows_from_test_to_test_is_run_again(run: Runner, pytester: pytest
     assert runs(pytester)["it"] > 6 + 3
 
 
+@pytest.mark.slow
 def test_a_later_test_of_the_function_that_keeps_elsewhere_is_run_again(run: Runner) -> None:
     found = run(
         f"""{OBJECTS}
@@ -133,6 +135,7 @@ def test_a_class_is_no_state_of_the_test(run: Runner, pytester: pytest.Pytester,
     assert runs(pytester) == {"it": 12}
 
 
+@pytest.mark.slow
 def test_what_is_as_large_as_fails_does(run: Runner) -> None:
     found = run(
         f"""{OBJECTS}
@@ -159,6 +162,7 @@ def test_with_no_re_runs_nothing_is_taken_for_constant(run: Runner, pytester: py
     assert all(test["findings"] for test in found.tests.values())
 
 
+@pytest.mark.slow
 def test_more_below_a_parameter_than_is_walked_is_run_again(run: Runner, pytester: pytest.Pytester) -> None:
     run(
         f"""{OBJECTS}

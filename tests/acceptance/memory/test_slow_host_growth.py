@@ -10,7 +10,7 @@ import pytest
 if TYPE_CHECKING:
     from tests.conftest import Runner
 
-pytestmark = [pytest.mark.interpreter, pytest.mark.skipif("sys.platform != 'linux'", reason="reads malloc's heap")]
+pytestmark = [pytest.mark.slow, pytest.mark.skipif("sys.platform != 'linux'", reason="reads malloc's heap")]
 
 SUITE = """
     import time
