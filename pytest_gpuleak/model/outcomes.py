@@ -32,6 +32,8 @@ class TestRecord(NamedTuple):
         faults: failures of the check itself, or of a user's hook, on this test: a sentence each.
         suspect_s: seconds of a suspect's check: ``check``, of which ``reruns`` and ``search``; empty: nothing was
             suspected.
+        rerun: whether a plugin ran the test again after this attempt (pytest-rerunfailures, flaky): pytest does not count
+            it as a test, and neither does the summary.
     """
 
     nodeid: str
@@ -48,6 +50,7 @@ class TestRecord(NamedTuple):
     line: int | None = None
     faults: tuple[str, ...] = ()
     suspect_s: dict[str, float] = {}  # noqa: RUF012 - as above
+    rerun: bool = False
 
 
 TestRecord.__test__ = False  # type: ignore[attr-defined] # pytest would collect a class of this name from a test module

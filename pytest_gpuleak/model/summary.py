@@ -24,6 +24,7 @@ class Totals:
 
     def __init__(self) -> None:
         self._verdicts = dict.fromkeys(VERDICTS, 0)
+        self._rerun = 0
         self._findings = 0
         self._fixtures = (0, 0)
         self._overhead_s = self._duration_s = 0.0
@@ -34,9 +35,10 @@ class Totals:
         vars(other).update(vars(self), _verdicts=dict(self._verdicts))
         return other
 
-    def add(self, verdict: str, findings: int, overhead_s: float, duration_s: float) -> None:
-        """Count a test. Raises KeyError for an unknown verdict."""
-        self._verdicts[verdict] += 1
+    def add(self, verdict: str, findings: int, overhead_s: float, duration_s: float, *, rerun: bool = False) -> None:
+        """Count a test, or an attempt that was run again (`rerun`). Raises KeyError for an unknown verdict."""
+        self._verdicts[verdict] += not rerun
+        self._rerun += rerun
         self._findings += findings
         self._overhead_s += overhead_s
         self._duration_s += duration_s
@@ -50,6 +52,7 @@ class Totals:
         return {
             "tests": sum(self._verdicts.values()),
             **self._verdicts,
+            "rerun": self._rerun,
             "fixtures_leaked": self._fixtures[0],
             "findings": self._findings + self._fixtures[1],
             "overhead_s": self._overhead_s,
@@ -68,7 +71,7 @@ def summarise(tests: Iterable[TestRecord], fixtures: Sequence[FixtureRecord]) ->
     suspects: list[dict[str, float]] = []
     faulty = 0
     for record in tests:
-        totals.add(record.verdict, len(record.findings), record.overhead_s, record.duration_s)
+        totals.add(record.verdict, len(record.findings), record.overhead_s, record.duration_s, rerun=record.rerun)
         faulty += bool(record.faults)
         if record.suspect_s:
             suspects.append(record.suspect_s)

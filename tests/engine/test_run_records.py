@@ -24,7 +24,16 @@ def records(draw: st.DrawFn) -> TestRecord:
     findings = FOUND if verdict == "noted" else ()
     suspect_s = draw(st.sampled_from([{}, {"check": 1.0, "reruns": 0.5, "search": 0.25}]))
     return TestRecord(
-        nodeid, verdict, None, "passed", "main", draw(SECONDS), draw(SECONDS), findings=findings, suspect_s=suspect_s
+        nodeid,
+        verdict,
+        None,
+        "passed",
+        "main",
+        draw(SECONDS),
+        draw(SECONDS),
+        findings=findings,
+        suspect_s=suspect_s,
+        rerun=verdict != "noted" and draw(st.booleans()),
     )
 
 
@@ -40,5 +49,5 @@ def test_the_summary_is_the_same_without_the_records(tests: list[TestRecord]) ->
         assert abs(whole.pop(name) - short.pop(name)) < 1e-6 * (1 + len(tests))
     assert short == whole
     assert brief.nodeids() == detailed.nodeids()
-    kept = [test for test in tests if test.verdict != "clean" or test.suspect_s]
+    kept = [test for test in tests if test.verdict != "clean" or test.suspect_s or test.rerun]
     assert brief.tests == kept

@@ -87,7 +87,7 @@ def describe_run(report: RunReport) -> View:
     rows = build_rows(found)
     culprits: list[Culprit] = part("the holders", lambda: find_culprits(found), [])
     headline, mood = part("the headline", lambda: _headline(report, found), ("GPU memory leaks", "leaked"))
-    reasons = Counter(test.why_unchecked for test in report.tests if test.why_unchecked)
+    reasons = Counter(test.why_unchecked for test in report.tests if test.why_unchecked and not test.rerun)
     listed: _Listed = ((), no_data())
     workers, data = part("the list of tests", lambda: _list_tests(report.tests[:MAX_TESTS]), listed)
     drawn: _Drawn = ((), [])
@@ -208,7 +208,9 @@ def _tiles(report: RunReport, found: Sequence[Found]) -> Iterable[tuple[str, str
         if counts.get(name):
             yield f"{_count(counts[name]):,}", name, ""
     yield f"{_count(counts.get('clean')):,}", "clean", ""
-    yield f"{len(report.tests):,}", "tests", ""
+    if counts.get("rerun"):
+        yield f"{_count(counts['rerun']):,}", "rerun", ""
+    yield f"{sum(not test.rerun for test in report.tests):,}", "tests", ""
     seconds = sum(test.duration_s for test in report.tests)
     if math.isfinite(seconds):
         yield duration(seconds), "in tests", ""

@@ -37,7 +37,7 @@ NOT_ENDED = "the run has not ended (killed, crashed or still running)"
 
 _HEAD_KEYS = ("schema", "incomplete", "created", "environment", "policy")
 _TEST_KEYS = frozenset(TestRecord._fields)
-_LATER_KEYS = {"faults", "suspect_s"}
+_LATER_KEYS = {"faults", "rerun", "suspect_s"}
 """Keys that an earlier release did not write."""
 _ERRORS = (OSError, TypeError, ValueError)
 _FLAGS = os.O_RDWR | getattr(os, "O_BINARY", 0)
@@ -212,7 +212,13 @@ def recover(text: str) -> dict[str, Any] | None:
 
 
 def _count_test(totals: Totals, record: Mapping[str, Any]) -> None:
-    totals.add(record["verdict"], len(record["findings"]), _finite(record["overhead_s"]), _finite(record["duration_s"]))
+    totals.add(
+        record["verdict"],
+        len(record["findings"]),
+        _finite(record["overhead_s"]),
+        _finite(record["duration_s"]),
+        rerun=record.get("rerun") is True,
+    )
 
 
 def _count_fixtures(totals: Totals, records: Sequence[Mapping[str, Any]]) -> None:

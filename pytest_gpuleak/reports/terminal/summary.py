@@ -23,6 +23,8 @@ def render_summary(counts: Mapping[str, Any]) -> str:
         parts.append(f"{count_of(counts['fixtures_leaked'], 'fixture')} leaked{_names(counts.get('leaking_fixtures'))}")
     parts += [f"{counts[name]} {name}" for name in ("noted", "allowed", "unchecked") if counts.get(name)]
     parts.append(f"{counts.get('clean', 0)} clean")
+    if counts.get("rerun"):
+        parts.append(f"{counts['rerun']} rerun")
     listed = [f"{counts[name]} {name}" for name in ("known", "stale") if counts.get(name)]
     if listed:
         parts.append(f"baseline: {', '.join(listed)}")

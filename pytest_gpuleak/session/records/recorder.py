@@ -30,6 +30,9 @@ FIXTURES_ATTRIBUTE = "gpu_leak_fixtures"
 
 _PHASES = ("setup", "call", "teardown")
 
+_COUNTED = ("passed", "failed", "skipped")
+"""Outcomes that pytest counts as a test's. Plugins that run a test again have one of their own (``rerun``)."""
+
 
 class Recorder:
     """Take the records where they arrive: in the one process of a run, or in the controller of xdist's workers."""
@@ -44,6 +47,8 @@ class Recorder:
         self._of_workers: dict[str, list[dict[str, Any]]] = {}
         self._written: tuple[list[FixtureRecord], list[dict[str, Any]]] = ([], [])
         self._without_record: dict[str, pytest.TestReport] = {}
+        self._counted: set[str] = set()  # running tests of which pytest has counted a report
+        self._found_before: set[str] = set()  # running tests that an attempt which is not counted has findings of
         self._hung: set[str] = set()  # tests whose worker ended itself after it sent their records
 
     @pytest.hookimpl(tryfirst=True)
@@ -52,6 +57,8 @@ class Recorder:
         found: TestRecord | dict[str, Any] | None = getattr(report, RECORD_ATTRIBUTE, None)
         if found is None:
             self._without_record[report.nodeid] = report
+            if report.when == "call" or report.outcome != "passed":
+                (self._counted.add if report.outcome in _COUNTED else self._counted.discard)(report.nodeid)
             if report.outcome != "passed" or hasattr(report, "wasxfail"):
                 self._note_outcome(report)
             return
@@ -81,7 +88,24 @@ class Recorder:
             delattr(report, RECORD_ATTRIBUTE)  # pytest keeps every report until the session ends
         elif hasattr(report, AGAIN_ATTRIBUTE):
             self._ledger.forget_leaked(record)
+        if self._is_counted_elsewhere(record, report):
+            record = record._replace(rerun=True)
+            encoded = encoded and {**encoded, "rerun": True}
         self._take(record, encoded)
+
+    def _is_counted_elsewhere(self, record: TestRecord, teardown: pytest.TestReport) -> bool:
+        """Tell whether another attempt of the test is the one to count: pytest has counted no phase of this one."""
+        nodeid, quiet = record.nodeid, record.verdict in ("clean", "unchecked")
+        counted = nodeid in self._counted or (quiet and teardown.outcome != "passed")
+        self._counted.discard(nodeid)
+        if not counted or teardown.outcome not in _COUNTED:
+            if not quiet:
+                self._found_before.add(nodeid)
+            return quiet
+        if nodeid not in self._found_before:
+            return False
+        self._found_before.discard(nodeid)
+        return record.verdict != "leaked"
 
     def _note_outcome(self, report: pytest.TestReport) -> None:
         self._completeness.note_report(report)

@@ -42,7 +42,11 @@ class RunRecords:
 
     def add_test(self, record: TestRecord) -> None:
         """Add the record of one attempt of one test."""
-        if self._clean is not None and record.verdict == "clean" and not (record.faults or record.suspect_s):
+        if (
+            self._clean is not None
+            and record.verdict == "clean"
+            and not (record.faults or record.suspect_s or record.rerun)
+        ):
             self._clean.add(record)
         else:
             self.tests.append(record)
