@@ -111,6 +111,14 @@ def array_types(frameworks: Sequence[ArrayFramework]) -> list[type]:
     return bases
 
 
+def array_key(array: object, frameworks: Sequence[ArrayFramework]) -> tuple[int, int]:
+    """Return what tells an array from a later one that may reuse its id: its id, and the address of its memory.
+
+    Where both are the same, the later array leaves no more behind than the earlier one did.
+    """
+    return id(array), framework_of(array, frameworks).storage(array)
+
+
 def framework_of(array: object, frameworks: Sequence[ArrayFramework]) -> ArrayFramework:
     """Return the framework that an array belongs to. Raises LookupError for an object that is no array."""
     for framework in frameworks:

@@ -371,7 +371,8 @@ class SuspectCheck:
         logs: list[OriginLog] = []
         tracing = self._traced(logs) if tracing_on else contextlib.nullcontext()
         with self._timed("reruns"), self._tracker.frameworks.in_place():
-            self._tracker.begin_run()
+            # What the re-run replaces may be part of a cycle: in the same epoch, no collection of the whole heap is needed.
+            self._tracker.begin_run(same_epoch=self._brief)
             result = self._subject.run_again(tracing, self._findings_by_size)
         origins = {key: origin for log in logs for key, origin in log.items()}
         self._subject.release()

@@ -108,8 +108,12 @@ class RunTracker:
             self.detector = _scan(self.frameworks.arrays)
         self.ownership.detector = self.detector
 
-    def begin_run(self) -> None:
-        """Begin a run: what is alive now is not its own."""
+    def begin_run(self, *, same_epoch: bool = False) -> None:
+        """Begin a run: what is alive now is not its own.
+
+        With `same_epoch`, a young collection still reaches what the run before left, where the detector allows it.
+        """
+        same_epoch = same_epoch and not self.ownership.own
         self.threads = running_threads()
         if self.older_arrays is None and may_have_untracked_arrays():
             self.older_arrays = {}
@@ -117,7 +121,8 @@ class RunTracker:
                 self.older_arrays = module_arrays()
         self.ownership.begin()
         self.counters.begin()
-        self.detector.open()
+        if not (same_epoch and self.detector.continue_epoch()):
+            self.detector.open()
 
     def end_test(self) -> None:
         """End the last run of a test: do what keeps the process's memory as it would be without the plugin."""

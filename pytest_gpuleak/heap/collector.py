@@ -117,13 +117,14 @@ def _without_users_freeze() -> Iterator[None]:
         freeze()
 
 
-def collect_young() -> None:
-    """Collect what was born since the freeze point, of any generation; do nothing without a freeze point.
+def collect_young() -> int:
+    """Collect what was born since the freeze point, of any generation; return how many objects were garbage.
+
+    Without a freeze point, nothing is done.
 
     Not for every test: it lowers CPython's ``long_lived_total``, so the next full collection comes sooner.
     """
-    if _installed:
-        _installed[0].collect_young()
+    return _installed[0].collect_young() if _installed else 0
 
 
 def delivered_again(unraisable: Any) -> bool:
@@ -200,14 +201,15 @@ class GcView:
             self._frozen = False
             thaw_in_order()
 
-    def collect_young(self) -> None:
-        """Run a full collection that sees the young objects alone."""
+    def collect_young(self) -> int:
+        """Run a full collection that sees the young objects alone; return how many were garbage."""
         if self._frozen and not self._thawed and not self._listener.user_frozen:
             self._young_alone = True
             try:
-                collect()
+                return collect()
             finally:
                 self._young_alone = False
+        return 0
 
     @contextmanager
     def whole_heap(self) -> Iterator[None]:

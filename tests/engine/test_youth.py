@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import gc
+import weakref
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from pytest_gpuleak.engine.detect.epochs import EpochDetector
 from pytest_gpuleak.engine.detect.young_arrays import KeepYoung, make_young
-from pytest_gpuleak.heap.collector import epochs_supported
+from pytest_gpuleak.heap.collector import collect_young, epochs_supported
 from tests.support.standin import Buffer, StandInArrays
 
 if TYPE_CHECKING:
@@ -105,3 +106,28 @@ def test_a_tensor_that_only_native_code_holds_after_the_collection_is_found() ->
         assert loss is not None
     finally:
         detector.stop()
+
+
+def test_a_continued_epoch_counts_arrays_as_old_and_collects_them(detector: Walks) -> None:
+    detector.open()
+    circle: dict[str, Any] = {"array": Buffer(100)}
+    circle["circle"] = circle
+    left = weakref.ref(circle["array"])
+    kept = [Buffer(200)]
+    assert detector.continue_epoch()
+    assert detector.look() == []
+    kept.append(Buffer(300))
+    assert [id(array) for array in detector.look()] == [id(kept[1])]
+    circle = {}
+    collect_young()
+    assert left() is None
+    detector.open()
+    assert detector.look() == []
+
+
+def test_an_epoch_is_not_continued_after_a_full_collection(detector: Walks) -> None:
+    detector.open()
+    kept = [Buffer(100)]
+    gc.collect()
+    assert not detector.continue_epoch()
+    assert len(detector.look()) == len(kept)

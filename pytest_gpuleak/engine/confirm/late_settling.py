@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING
 
+from pytest_gpuleak.engine.settle.steps import MOST_ROUNDS
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
@@ -29,15 +31,18 @@ def settle_late(
     freed: dict[int, Leftover] = {}
     collected: set[int] = set()
     for step in steps:
-        before = living()
-        if not before:
-            break
-        for _ in step.steps():
-            pass
-        gone = before - living()
-        freed |= {identity: left.pop(identity) for identity in gone}
-        if step.collects:
-            collected |= gone
+        for _ in range(MOST_ROUNDS if step.collects else 1):
+            before = living()
+            if not before:
+                break
+            for _ in step.steps():
+                pass
+            gone = before - living()
+            freed |= {identity: left.pop(identity) for identity in gone}
+            if step.collects:
+                collected |= gone
+            if not gone:
+                break
     alive = [left[identity] for identity in living()]
     return _without_replaced({identity: one for identity, one in freed.items() if one.run == 0}, alive), collected
 

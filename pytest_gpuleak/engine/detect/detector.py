@@ -29,6 +29,12 @@ class Detector(Protocol):
     def open(self) -> None:
         """Count everything alive as old."""
 
+    def continue_epoch(self) -> bool:
+        """Count all living arrays as old without moving the freeze point; return whether that can be done.
+
+        A young collection then still reaches what was born since `open`.
+        """
+
     def take_and_age(self) -> list[object]:
         """Return the living arrays born since the last `open` or `take_and_age`, and count them as old."""
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import gc
 from typing import TYPE_CHECKING, Literal
 
-from pytest_gpuleak.adapters.arrays import array_types, find_arrays, select_arrays
+from pytest_gpuleak.adapters.arrays import array_key, array_types, find_arrays, select_arrays
 from pytest_gpuleak.engine.detect.young_arrays import KeepYoung
 from pytest_gpuleak.heap.collector import GcView, collect, collect_recent, get_freeze_count, get_objects, whole_heap
 from pytest_gpuleak.heap.collector_rules import INTERPRETERS_OWN
@@ -39,6 +39,7 @@ class EpochDetector:
         self.frameworks = frameworks
         self._scanner: ScanDetector | None = None
         self._noted: set[int] = set()
+        self._older: set[tuple[int, int]] = set()  # keys of arrays of the epoch that count as old
         self._youth: KeepYoung | None = None
         self._collected_in_epoch = False
         self._open = False
@@ -98,6 +99,14 @@ class EpochDetector:
             self._keep_heap_small()
             self._view.freeze()
 
+    def continue_epoch(self) -> bool:
+        """Count the epoch's arrays as old, and leave them young for the collector."""
+        if not self.sees_only_young:
+            return False
+        bases = array_types(self.frameworks)
+        self._older = {array_key(array, self.frameworks) for array in select_arrays(get_objects(), bases)}
+        return True
+
     def look(self) -> list[object]:
         """Return the epoch's arrays; arrays noted before the freeze point moved are found on the whole heap."""
         bases = array_types(self.frameworks)
@@ -111,6 +120,8 @@ class EpochDetector:
             older = self._noted - young
             if older:
                 born += self.find(older)
+        if self._older:
+            born = [array for array in born if array_key(array, self.frameworks) not in self._older]
         return born
 
     def take_and_age(self) -> list[object]:
@@ -174,6 +185,7 @@ class EpochDetector:
 
     def _forget(self) -> None:
         self._noted.clear()
+        self._older.clear()
         self._youth = None
         self._collected_in_epoch = False
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 from typing import TYPE_CHECKING, Literal
 
-from pytest_gpuleak.adapters.arrays import array_types, find_arrays, framework_of, select_arrays
+from pytest_gpuleak.adapters.arrays import array_key, array_types, find_arrays, select_arrays
 from pytest_gpuleak.heap.collector import installed, whole_heap
 
 if TYPE_CHECKING:
@@ -33,8 +33,6 @@ class ScanDetector:
     ) -> None:
         self._frameworks = frameworks
         self._objects = objects
-        # The next array may reuse an id. The address of its memory tells the two arrays apart, unless both are the
-        # same, which leaves no more behind than before.
         self._old: set[tuple[int, int]] = set()
 
     @property
@@ -51,16 +49,20 @@ class ScanDetector:
 
     def open(self) -> None:
         """Note every array alive."""
-        self._old = {self._key(array) for array in self._all()}
+        self._old = {array_key(array, self._frameworks) for array in self._all()}
+
+    def continue_epoch(self) -> bool:
+        """Return False: there is no freeze point."""
+        return False
 
     def look(self) -> list[object]:
         """Return the arrays that were not there at `open`."""
-        return [array for array in self._all() if self._key(array) not in self._old]
+        return [array for array in self._all() if array_key(array, self._frameworks) not in self._old]
 
     def take_and_age(self) -> list[object]:
         """Like `look`, and count the arrays found as old from now on."""
         born = self.look()
-        self._old.update(map(self._key, born))
+        self._old.update(array_key(array, self._frameworks) for array in born)
         return born
 
     def find(self, identities: set[int]) -> list[object]:
@@ -78,6 +80,3 @@ class ScanDetector:
     def _all(self) -> list[object]:
         bases = array_types(self._frameworks)
         return select_arrays(self._objects(), bases) if bases else []
-
-    def _key(self, array: object) -> tuple[int, int]:
-        return id(array), framework_of(array, self._frameworks).storage(array)

@@ -29,6 +29,13 @@ ALL_WAITS_S = 0.45
 """Waits double from a microsecond to a tenth of a second, under half a second in all (goleak's options.go)."""
 KNOWN_THREADS_WAIT_S = 0.02
 
+MOST_ROUNDS = 20
+"""Collections in a row, each of which has freed something.
+
+A cycle through C++ (an autograd graph) may be garbage that a collection sees only after another has freed what refers to
+it: torch's tensors show the collector their graph only while nothing else uses it (THPVariable_traverse).
+"""
+
 DEVICE_WAIT = "waiting for the device"
 """Default description of a framework's step, for a message that it was stopped."""
 
@@ -56,9 +63,12 @@ class YoungCollection:
     collects: bool = True
 
     def steps(self) -> Iterator[None]:
-        """Collect once."""
-        collect_young()
-        yield
+        """Collect until nothing is found to be garbage."""
+        for _ in range(MOST_ROUNDS):
+            found = collect_young()
+            yield
+            if not found:
+                return
 
 
 @dataclasses.dataclass(frozen=True)
@@ -205,13 +215,17 @@ class Settling:
                 if not self.alive:
                     return
             self._threaded = not alone
-            for _ in step.steps():
-                left = self._still_alive()
-                if step.collects and alone:
-                    self.cycles |= self.alive - left
-                self.alive = left
-                if not self.alive:
-                    return
+            for _ in range(MOST_ROUNDS):
+                before = len(self.alive)
+                for _ in step.steps():
+                    left = self._still_alive()
+                    if step.collects and alone:
+                        self.cycles |= self.alive - left
+                    self.alive = left
+                    if not self.alive:
+                        return
+                if not step.collects or len(self.alive) == before:
+                    break
 
     def leave_out(self, identities: set[int]) -> None:
         """Treat these suspects as none: further steps are not taken for them."""

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import importlib
 from typing import TYPE_CHECKING
 
 import pytest
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from tests.conftest import Runner
 
 pytestmark = pytest.mark.interpreter
@@ -80,3 +83,65 @@ def test_garbage_like_it_hides_no_leak(run: Runner, options: list[str]) -> None:
     found.result.stdout.fnmatch_lines(
         ["gpu-leak: 1 leaked*", "LEAKED test_it.py::test_leaks*4.0 KiB held by*test_it.KEPT*"]
     )
+
+
+def count_full_collections(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Note each collection of the whole heap that a settle step makes."""
+    steps = importlib.import_module("pytest_gpuleak.engine.settle.steps")
+    made: list[int] = []
+    collect: Callable[[int], int] = steps.collect
+
+    def count(generation: int) -> int:
+        made.append(generation)
+        return collect(generation)
+
+    monkeypatch.setattr(steps, "collect", count)
+    return made
+
+
+def test_what_is_replaced_takes_no_collection_of_the_whole_heap(run: Runner, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = count_full_collections(monkeypatch)
+    found = run(
+        f"""{TRAINERS}
+    @pytest.mark.parametrize("number", range(3))
+    def test_fit(data, number):
+        data.trainer = Trainer()
+    """,
+        report=False,
+    )
+    found.result.stdout.fnmatch_lines(["gpu-leak: 0 leaked, 3 noted*"])
+    before = len(made)
+    found = run(
+        f"""{TRAINERS}
+    def test_grows():
+        KEPT.append(Trainer())
+    """,
+        report=False,
+    )
+    found.result.stdout.fnmatch_lines(["gpu-leak: 1 leaked*"])
+    # The fixture's own check makes one; what grows is told apart from garbage by a collection of the whole heap.
+    assert before <= 1
+    assert len(made) > before
+
+
+@SHOWN
+def test_a_leak_that_a_fixture_set_up_in_the_re_run_hides_is_found(run: Runner, options: list[str]) -> None:
+    found = run(
+        f"""{TRAINERS}
+    RUNS = []
+
+    @pytest.fixture(scope="class")
+    def table():
+        return Buffer(512)
+
+    def test_leaks(data, request):
+        data.trainer = Trainer()
+        RUNS.append(1)
+        if len(RUNS) > 1:
+            request.getfixturevalue("table")
+        KEPT.append(Buffer(4096))
+    """,
+        *options,
+        report=bool(options),
+    )
+    found.result.stdout.fnmatch_lines(["LEAKED test_it.py::test_leaks*4.0 KiB held by*test_it.KEPT*"])
