@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from time import perf_counter
+from time import perf_counter, process_time
 from typing import TYPE_CHECKING
 
 from pytest_gpuleak.adapters.bulk import read_arrays
@@ -118,7 +118,7 @@ class SuspectCheck:
         suspected = stays or bool(processes)
         with contextlib.ExitStack() as afterwards:
             if suspected or self._programs.wanted:
-                began = perf_counter()
+                began = process_time()
                 with self._guard(CONFIRM) as stage:
                     why = self._why_not_again() or self._why_not_worth_it()
                     if not why:
@@ -132,7 +132,7 @@ class SuspectCheck:
                     self._processes.forget_reruns()
                     self._programs.forget_reruns()
                 if not suspected:
-                    self._knowledge.program_reruns_s += perf_counter() - began
+                    self._knowledge.program_reruns_s += process_time() - began
                 if stays and not investigation.confirmed:
                     with self._timed("search"):
                         if self._brief:

@@ -48,7 +48,7 @@ class SessionKnowledge:
         self.programs = 0
         """Number of compiled programs when a suspect was last checked."""
         self.program_reruns_s = 0.0
-        """Seconds that re-runs for compiled programs alone have taken."""
+        """Seconds of CPU time that re-runs for compiled programs alone have taken."""
         self.unexplained_growth_s = 0.0
         """Seconds of CPU time spent so far on growth of the heap for which no array was found."""
         self.known_arrays: dict[int, int] = {}

@@ -103,13 +103,13 @@ def test_what_is_replaced_takes_no_collection_of_the_whole_heap(run: Runner, mon
     made = count_full_collections(monkeypatch)
     found = run(
         f"""{TRAINERS}
-    @pytest.mark.parametrize("number", range(3))
+    @pytest.mark.parametrize("number", range(8))
     def test_fit(data, number):
         data.trainer = Trainer()
     """,
         report=False,
     )
-    found.result.stdout.fnmatch_lines(["gpu-leak: 0 leaked, 3 noted*"])
+    found.result.stdout.fnmatch_lines(["gpu-leak: 0 leaked, 8 noted*"])
     before = len(made)
     found = run(
         f"""{TRAINERS}
@@ -119,8 +119,9 @@ def test_what_is_replaced_takes_no_collection_of_the_whole_heap(run: Runner, mon
         report=False,
     )
     found.result.stdout.fnmatch_lines(["gpu-leak: 1 leaked*"])
-    # The fixture's own check makes one; what grows is told apart from garbage by a collection of the whole heap.
-    assert before <= 1
+    # The first suspect looks for random generators on the whole heap, which ends its epoch; the fixture's check makes one too.
+    assert before < 8
+    # What grows is told apart from garbage by a collection of the whole heap.
     assert len(made) > before
 
 
