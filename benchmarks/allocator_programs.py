@@ -20,10 +20,13 @@ import random
 import sys
 import textwrap
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from allocator_steps import HEAD, LEAKS, SIZES, STEPS, Leak
 from device_suite import failed_without_the_plugin, run_suite
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 PROGRAMS = 300
 SMALLEST_LEAK = 513
@@ -51,20 +54,38 @@ def fill(template: str, number: int, size: int, device: int, devices: int) -> st
     return text.format(name=f"part{number}", size=size, device=device, other=other)
 
 
-def draw_program(draw: random.Random, devices: int) -> Program:
-    """Draw the body of a test."""
+def draw_steps(draw: random.Random, devices: int) -> Program:
+    """Draw the body of a test that leaves nothing behind."""
     chosen = [draw.choice(list(STEPS)) for _ in range(draw.randint(1, 8))]
     parts = [
         fill(STEPS[name], number, draw.choice(SIZES), draw.randrange(devices), devices)
         for number, name in enumerate(chosen)
     ]
-    if draw.randrange(ONE_LEAKS_IN):
-        return Program("\n".join(parts), None, "", 0, "cycle" in chosen)
-    name, leaked, at = draw.choice(list(LEAKS)), max(draw.choice(SIZES), SMALLEST_LEAK), draw.randrange(devices)
+    return Program("\n".join(parts), None, "", 0, "cycle" in chosen)
+
+
+def plant(draw: random.Random, devices: int, program: Program, name: str) -> Program:
+    """Add a leak of this kind, of a drawn size on a drawn device, at the end of a program."""
+    leaked, at = max(draw.choice(SIZES), SMALLEST_LEAK), draw.randrange(devices)
     leak = LEAKS[name]
-    parts.append(fill(leak.source, len(parts), leaked, at, devices))
+    body = f"{program.body}\n{fill(leak.source, 8, leaked, at, devices)}"
     where = "cpu" if leak.on_host else f"cuda:{at}"
-    return Program("\n".join(parts), name, where, leak.bytes or leaked, "cycle" in chosen)
+    return Program(body, name, where, leak.bytes or leaked, program.cycle)
+
+
+def draw_program(draw: random.Random, devices: int) -> Program:
+    """Draw the body of a test, and for one in eight a leak."""
+    program = draw_steps(draw, devices)
+    if draw.randrange(ONE_LEAKS_IN):
+        return program
+    name = draw.choice(list(LEAKS))
+    return plant(draw, devices, program, name)
+
+
+def write_tests(programs: Mapping[str, Program]) -> str:
+    """Write a test file of programs by the names of their tests."""
+    bodies = (f"def {name}():\n{textwrap.indent(program.body, '    ')}\n" for name, program in programs.items())
+    return "\n".join([HEAD, *bodies])
 
 
 def what_is_wrong(program: Program, test: dict[str, Any]) -> str:
@@ -110,8 +131,7 @@ def main() -> int:
     draw = random.Random(arguments.seed)
     drawn = [draw_program(draw, devices) for _ in range(arguments.programs)]
     tests = {f"test_{number}": program for number, program in enumerate(drawn)}
-    bodies = (f"def {name}():\n{textwrap.indent(program.body, '    ')}\n" for name, program in tests.items())
-    source = "\n".join([HEAD, *bodies])
+    source = write_tests(tests)
     if arguments.write is not None:
         arguments.write.write_text(source, encoding="utf-8")
     limit_s = 300 + LIMIT_S_EACH * len(drawn)

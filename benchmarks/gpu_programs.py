@@ -54,6 +54,23 @@ def test_clean(number):
 """
 )
 
+MACHINE = """
+import json
+import torch
+
+count, why = 0, "torch was built without CUDA"
+if torch.version.cuda or torch.version.hip:
+    try:
+        torch.cuda.init()
+        count, why = torch.cuda.device_count(), ""
+        torch.ones(1, device="cuda")
+    except Exception as error:
+        count, why = 0, " ".join(f"{type(error).__name__}: {error}".split())[:300]
+print(json.dumps({"count": count, "why": why, "torch": torch.__version__,
+                  "name": torch.cuda.get_device_name() if count else "",
+                  "total": torch.cuda.get_device_properties(0).total_memory if count else 0}))
+"""
+
 MOMENTS = """
 import json
 import time
@@ -98,8 +115,7 @@ note("its release")
 torch._C._cuda_clearCublasWorkspaces()
 torch.backends.cuda.cufft_plan_cache.clear()
 note("workspaces and plans cleared, cache emptied", torch.cuda.empty_cache)
-print(json.dumps({"name": torch.cuda.get_device_name(), "count": torch.cuda.device_count(), "total": torch.cuda.mem_get_info()[1],
-                  "moments": moments, "nvml": why or (nvml.read()["cuda:0"].why_absent if "cuda:0" in nvml.read() else "no reading")}))
+print(json.dumps({"moments": moments, "nvml": why or (nvml.read()["cuda:0"].why_absent if "cuda:0" in nvml.read() else "no reading")}))
 """
 
 NOISE = (

@@ -20,13 +20,11 @@ import pytest
 
 ON_THE_STAND_IN = os.environ.get("CUDA_STANDIN") == "1"
 
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.skipif(
-        not (ON_THE_STAND_IN or os.environ.get("GPULEAK_CASES_ON_DEVICE") == "1"),
-        reason="needs torch's CUDA build, on the stand-in runtime or a device: run scripts/test-cuda or scripts/check-gpu",
-    ),
-]
+needs_cuda_build = pytest.mark.skipif(
+    not (ON_THE_STAND_IN or os.environ.get("GPULEAK_CASES_ON_DEVICE") == "1"),
+    reason="needs torch's CUDA build, on the stand-in runtime or a device: run scripts/test-cuda or scripts/check-gpu",
+)
+pytestmark = [pytest.mark.slow, needs_cuda_build]
 only_on_the_stand_in = pytest.mark.skipif(not ON_THE_STAND_IN, reason="a setting of the stand-in runtime")
 
 CASES = Path(__file__).parent / "cases"
