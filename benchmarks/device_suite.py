@@ -9,20 +9,17 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
+from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
 LIMIT_S = 900
 
 
-def run_suite(source: str, limit_s: float = LIMIT_S, options: Sequence[str] = ()) -> dict[str, Any]:
+def run_suite(source: str, limit_s: float = LIMIT_S) -> dict[str, Any]:
     """Run a test file in a process of its own, and return its JSON report. Ends the program where none is written."""
     with tempfile.TemporaryDirectory(prefix="device-suite-") as folder:
         report = Path(folder, "report.json")
-        done = _run_pytest(folder, source, limit_s, "--gpu-leak", f"--gpu-leak-report={report}", *options)
+        done = _run_pytest(folder, source, limit_s, "--gpu-leak", f"--gpu-leak-report={report}")
         if not report.exists():
             output = done.stdout[-2000:] + done.stderr[-2000:]
             sys.exit(f"pytest wrote no report (exit status {done.returncode}):\n{output}")

@@ -3,8 +3,7 @@
     python benchmarks/gpu_figures.py FOLDER --machine    # which device, driver and versions: machine.json
     python benchmarks/gpu_figures.py FOLDER              # the figures, each kept as soon as it is measured
 
-The figures: the plugin's own time for a clean test on no device, one and two, without and with peaks; what a reading of the
-counters takes; what the context, cuBLAS, cuFFT and cuDNN take of the device, as torch, `mem_get_info` and NVML count it; the
+The figures: the plugin's own time for a clean test on no device, one and two; what a reading of the counters takes; what the context, cuBLAS, cuFFT and cuDNN take of the device, as torch, `mem_get_info` and NVML count it; the
 noise of each counter over 1,000 clean tests. On the stand-in runtime of tests/cuda_standin it is a rehearsal, and
 machine.json says so.
 """
@@ -74,14 +73,14 @@ def keep_machine(folder: Path) -> bool:
     return bool(machine["stand_in"])
 
 
-def own_time(devices: int, *, peaks: bool) -> Json:
+def own_time(devices: int) -> Json:
     """Measure the own time of clean tests that use so many devices."""
     names = [f"cuda:{index}" for index in range(devices)] or ["cpu"]
     tests = CLEAN_TESTS if devices else SMALL_TESTS
     source = tests.replace("{devices}", repr(names)).replace("{count}", str(TESTS))
-    report = run_suite(source, options=("--gpu-leak-peaks=1",) if peaks else ())
+    report = run_suite(source)
     own = [(test["nodeid"].partition("::")[2].partition("[")[0], test["overhead_s"]) for test in report["tests"]]
-    return {"devices": names, "peaks": peaks, "tests": own, "summary": report["summary"]}
+    return {"devices": names, "tests": own, "summary": report["summary"]}
 
 
 def main() -> int:
@@ -99,9 +98,8 @@ def main() -> int:
     keep(arguments.folder, "noise", steady)
     suites: list[Json] = []
     for devices in range(steady["devices"] + 1):
-        for peaks in (False, True):
-            suites.append(own_time(devices, peaks=peaks))
-            keep(arguments.folder, "own_times", suites)
+        suites.append(own_time(devices))
+        keep(arguments.folder, "own_times", suites)
     return 1 if any(suite["summary"]["leaked"] or suite["summary"]["noted"] for suite in suites) else 0
 
 

@@ -50,7 +50,7 @@ def feed(figures: Any, monkeypatch: pytest.MonkeyPatch, machine: dict[str, Any],
     monkeypatch.setattr(figures, "run_program", programs.__getitem__)
     tests = [{"nodeid": f"test_device.py::test_{kind}[0]", "overhead_s": 5e-5} for kind in ("small", "clean")]
     summary = {"leaked": leaked, "noted": 0, "unchecked": 0, "suspects": {"tests": 0, "check_s": 0.0}}
-    monkeypatch.setattr(figures, "run_suite", lambda source, options: {"tests": tests, "summary": summary})
+    monkeypatch.setattr(figures, "run_suite", lambda source: {"tests": tests, "summary": summary})
 
 
 def measure(figures: Any, monkeypatch: pytest.MonkeyPatch, *arguments: str | Path) -> int:
@@ -86,7 +86,7 @@ def test_the_page_names_the_device_and_what_was_run(
     assert "1 x NVIDIA H100 (81,920.0 MiB), driver " in text
     assert "rehearsal" not in text
     assert "- gpu: passed, 30 s\n" in text
-    assert "| cuda:0 | yes | 50 us | 50 us | 0 leaked, 0 noted, 0 unchecked | 0, 0.00 s |" in text
+    assert "| cuda:0 | 50 us | 50 us | 0 leaked, 0 noted, 0 unchecked | 0, 0.00 s |" in text
     assert "| context | 1.2 ms | 0 B | 2.0 MiB | 0 B | 0 B | 0 B |" in text
     assert "NVML: no permission." in text
     assert "| cuda:0 allocated | 2 of 3 | -512 B | 512 B | 0 B |" in text
