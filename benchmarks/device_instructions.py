@@ -65,7 +65,7 @@ def run_all(folder: Path) -> None:
     """Run every way on no device, one and two, and print the process ids of a short and a long run of each."""
     import torch
 
-    most = min(torch._C._cuda_getDeviceCount(), 2)  # starts no device, so that children may
+    most = min(torch.cuda.device_count(), 2)  # starts no device, so that children may
     run_child(folder / "first", most, 1, WAYS["--gpu-leak"])  # compiles the modules
     for devices in range(most + 1):
         for number, (way, options) in enumerate(WAYS.items()):
