@@ -61,11 +61,10 @@ def run_child(place: Path, devices: int, count: int, options: list[str]) -> int:
     return child
 
 
-def run_all(folder: Path) -> None:
-    """Run every way on no device, one and two, and print the process ids of a short and a long run of each."""
-    import torch
+def run_all(folder: Path, most: int) -> None:
+    """Run every way on no device to `most`, and print the process ids of a short and a long run of each."""
+    import torch  # noqa: F401 - before the children are forked; asked for a device, it would refuse to work in them
 
-    most = min(torch.cuda.device_count(), 2)  # starts no device, so that children may
     run_child(folder / "first", most, 1, WAYS["--gpu-leak"])  # compiles the modules
     for devices in range(most + 1):
         for number, (way, options) in enumerate(WAYS.items()):
@@ -77,9 +76,11 @@ def run_all(folder: Path) -> None:
 
 def count_instructions() -> None:
     """Run this program under cachegrind, and print what a test takes, and what more than with the plugin blocked."""
+    count = [sys.executable, "-c", "import torch; print(min(torch.cuda.device_count(), 2))"]
+    most = subprocess.run(count, capture_output=True, text=True, check=True).stdout.strip()
     with tempfile.TemporaryDirectory(prefix="device-instructions-") as folder:
         valgrind = ["valgrind", "--tool=cachegrind", "--cache-sim=no", f"--cachegrind-out-file={folder}/%p.out"]
-        command = [*valgrind, sys.executable, __file__, "--inside", folder]
+        command = [*valgrind, sys.executable, __file__, "--inside", folder, "--most", most]
         environment = {key: value for key, value in os.environ.items() if key != "PYTHONDONTWRITEBYTECODE"}
         environment |= dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS"), "1") | {"PYTHONHASHSEED": "0"}
         done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
@@ -104,9 +105,10 @@ def main() -> None:
     """Measure, and print a line for each way."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--inside", type=Path, help=argparse.SUPPRESS)
+    parser.add_argument("--most", type=int, default=0, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.inside is not None:
-        run_all(arguments.inside)
+        run_all(arguments.inside, arguments.most)
     else:
         count_instructions()
 

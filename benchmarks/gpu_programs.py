@@ -56,19 +56,17 @@ def test_clean(number):
 
 MACHINE = """
 import json
-import torch
 
-count, why = 0, "torch was built without CUDA"
-if torch.version.cuda or torch.version.hip:
-    try:
-        torch.cuda.init()
-        count, why = torch.cuda.device_count(), ""
+found = {"count": 0, "why": "torch was built without CUDA"}
+try:
+    import torch
+    if torch.version.cuda or torch.version.hip:
         torch.ones(1, device="cuda")
-    except Exception as error:
-        count, why = 0, " ".join(f"{type(error).__name__}: {error}".split())[:300]
-print(json.dumps({"count": count, "why": why, "torch": torch.__version__,
-                  "name": torch.cuda.get_device_name() if count else "",
-                  "total": torch.cuda.get_device_properties(0).total_memory if count else 0}))
+        found = {"count": torch.cuda.device_count(), "why": "", "torch": torch.__version__,
+                 "name": torch.cuda.get_device_name(), "total": torch.cuda.get_device_properties(0).total_memory}
+except Exception as error:
+    found["why"] = " ".join(f"{type(error).__name__}: {error}".split())[:300]
+print(json.dumps(found))
 """
 
 MOMENTS = """
