@@ -1,7 +1,7 @@
 """Measures what only a CUDA device can show, and keeps it in a folder, from which gpu_page.py writes the page.
 
     python benchmarks/gpu_figures.py FOLDER --machine    # which device, driver and versions: machine.json
-    python benchmarks/gpu_figures.py FOLDER              # the figures, each kept as soon as it is measured
+    python benchmarks/gpu_figures.py FOLDER --page PAGE  # the figures, each kept and on the page as soon as it is measured
 
 The figures: the plugin's own time for a clean test on no device, one and two; what a reading of the counters takes; what the context, cuBLAS, cuFFT and cuDNN take of the device, as torch, `mem_get_info` and NVML count it; the
 noise of each counter over 1,000 clean tests. On the stand-in runtime of tests/cuda_standin it is a rehearsal, and
@@ -19,6 +19,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import gpu_page
 from device_suite import run_suite
 from gpu_programs import CLEAN_TESTS, MACHINE, MOMENTS, NOISE, SMALL_TESTS, run_program
 
@@ -52,10 +53,13 @@ def describe_machine() -> Json:
     return {**found, **rest, "stand_in": "stand-in" in found["name"]}
 
 
-def keep(folder: Path, name: str, figures: object) -> None:
-    """Keep figures in the folder."""
+def keep(folder: Path, page: Path | None, name: str, figures: object) -> None:
+    """Keep figures in the folder, and write the page again: what measures the rest may be stopped."""
     (folder / f"{name}.json").write_text(json.dumps(figures), encoding="utf-8")
     print(f"measured: {name}", flush=True)
+    why_not = "" if page is None else gpu_page.main(folder, page)
+    if why_not:
+        sys.exit(why_not)
 
 
 def keep_machine(folder: Path) -> bool:
@@ -87,19 +91,21 @@ def main() -> int:
     """Measure, and keep what was measured; return the exit status: 1 where a clean test was reported."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path)
+    parser.add_argument("--page", type=Path, help="the page to write with what is in the folder")
     parser.add_argument("--machine", action="store_true", help="write machine.json alone, and print its kind")
     arguments = parser.parse_args()
     stand_in = keep_machine(arguments.folder)
     if arguments.machine:
         print("stand-in" if stand_in else "device")
         return 0
-    keep(arguments.folder, "moments", run_program(MOMENTS))
+    folder, page = arguments.folder, arguments.page
+    keep(folder, page, "moments", run_program(MOMENTS))
     steady = run_program(NOISE)
-    keep(arguments.folder, "noise", steady)
+    keep(folder, page, "noise", steady)
     suites: list[Json] = []
     for devices in range(steady["devices"] + 1):
         suites.append(own_time(devices))
-        keep(arguments.folder, "own_times", suites)
+        keep(folder, page, "own_times", suites)
     return 1 if any(suite["summary"]["leaked"] or suite["summary"]["noted"] for suite in suites) else 0
 
 

@@ -31,7 +31,7 @@ def page(monkeypatch: pytest.MonkeyPatch) -> Any:
 @pytest.fixture
 def figures(monkeypatch: pytest.MonkeyPatch) -> Any:
     monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
-    for name in ("gpu_figures", "gpu_programs", "device_suite"):
+    for name in ("gpu_figures", "gpu_page", "gpu_programs", "device_suite"):
         monkeypatch.delitem(sys.modules, name, raising=False)
     return importlib.import_module("gpu_figures")
 
@@ -75,7 +75,8 @@ def test_the_page_names_the_device_and_what_was_run(
     figures: Any, page: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     feed(figures, monkeypatch, MACHINE)
-    assert measure(figures, monkeypatch, tmp_path) == 0
+    assert measure(figures, monkeypatch, tmp_path, "--page", tmp_path / "early.md") == 0
+    assert "| cuda:0 allocated | 2 of 3 | -512 B | 512 B | 0 B |" in (tmp_path / "early.md").read_text("utf-8")
     (tmp_path / "steps").write_text("gpu: passed, 30 s\n")
     verdicts = page.read_verdicts(page.STAND_IN_VERDICTS)
     case = next(iter(verdicts))
