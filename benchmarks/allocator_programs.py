@@ -6,7 +6,7 @@
 Each program is a test of one to eight steps on one or two devices (allocator_steps.py): tensors of
 sizes around the allocator's blocks, views, streams with `record_stream`, pinned memory, `empty_cache`, resets of the
 peaks, graphs, memory pools, raw allocations, workspaces, cycles. One in eight plants a leak, whose verdict, device and
-bytes are compared. All programs run in one process under the plugin, on a device or on the stand-in runtime of
+bytes are compared. They run in processes of 500 under the plugin, on a device or on the stand-in runtime of
 tests/cuda_standin, whose environment it is started in; then once more without the plugin, which must change no outcome.
 Prints one line for each verdict that is wrong, then a summary; the exit status is 1 where any is.
 """
@@ -20,16 +20,21 @@ import random
 import sys
 import textwrap
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from allocator_steps import HEAD, LEAKS, SIZES, STEPS, Leak
 from device_suite import failed_without_the_plugin, run_suite
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 PROGRAMS = 300
 SMALLEST_LEAK = 513
 """Bytes of the smallest leak that must be found: the smallest beyond one block of the allocator."""
 ONE_LEAKS_IN = 8
-LIMIT_S_EACH = 0.5
+BATCH = 500
+"""Programs of one process: what they have shown is printed before the next ones run."""
+LIMIT_S_EACH = 2
 """Seconds that a program may take on average, on a machine with other work."""
 
 
@@ -51,20 +56,38 @@ def fill(template: str, number: int, size: int, device: int, devices: int) -> st
     return text.format(name=f"part{number}", size=size, device=device, other=other)
 
 
-def draw_program(draw: random.Random, devices: int) -> Program:
-    """Draw the body of a test."""
+def draw_steps(draw: random.Random, devices: int) -> Program:
+    """Draw the body of a test that leaves nothing behind."""
     chosen = [draw.choice(list(STEPS)) for _ in range(draw.randint(1, 8))]
     parts = [
         fill(STEPS[name], number, draw.choice(SIZES), draw.randrange(devices), devices)
         for number, name in enumerate(chosen)
     ]
-    if draw.randrange(ONE_LEAKS_IN):
-        return Program("\n".join(parts), None, "", 0, "cycle" in chosen)
-    name, leaked, at = draw.choice(list(LEAKS)), max(draw.choice(SIZES), SMALLEST_LEAK), draw.randrange(devices)
+    return Program("\n".join(parts), None, "", 0, "cycle" in chosen)
+
+
+def plant(draw: random.Random, devices: int, program: Program, name: str) -> Program:
+    """Add a leak of this kind, of a drawn size on a drawn device, at the end of a program."""
+    leaked, at = max(draw.choice(SIZES), SMALLEST_LEAK), draw.randrange(devices)
     leak = LEAKS[name]
-    parts.append(fill(leak.source, len(parts), leaked, at, devices))
+    body = f"{program.body}\n{fill(leak.source, 8, leaked, at, devices)}"
     where = "cpu" if leak.on_host else f"cuda:{at}"
-    return Program("\n".join(parts), name, where, leak.bytes or leaked, "cycle" in chosen)
+    return Program(body, name, where, leak.bytes or leaked, program.cycle)
+
+
+def draw_program(draw: random.Random, devices: int) -> Program:
+    """Draw the body of a test, and for one in eight a leak."""
+    program = draw_steps(draw, devices)
+    if draw.randrange(ONE_LEAKS_IN):
+        return program
+    name = draw.choice(list(LEAKS))
+    return plant(draw, devices, program, name)
+
+
+def write_tests(programs: Mapping[str, Program]) -> str:
+    """Write a test file of programs by the names of their tests."""
+    bodies = (f"def {name}():\n{textwrap.indent(program.body, '    ')}\n" for name, program in programs.items())
+    return "\n".join([HEAD, *bodies])
 
 
 def what_is_wrong(program: Program, test: dict[str, Any]) -> str:
@@ -98,6 +121,45 @@ def count_devices() -> int:
     return min(count, 2)
 
 
+@dataclasses.dataclass
+class Result:
+    """What the programs that have run have shown: how many leaks of each kind were judged, and what was not as planted."""
+
+    leaks: collections.Counter[str] = dataclasses.field(default_factory=collections.Counter)
+    wrong: int = 0
+    failed: int = 0
+    missing: int = 0
+
+    def __str__(self) -> str:
+        programs = sum(self.leaks.values()) + self.failed + self.missing
+        planted = sum(self.leaks.values()) - self.leaks["none"]
+        said = f"{programs} programs, {planted} with a leak: {self.wrong} wrong, {self.failed} failed by themselves"
+        return f"{said}, {self.missing} have no verdict" if self.missing else said
+
+
+def run_batch(tests: dict[str, Program], result: Result) -> None:
+    """Run programs, with the plugin and without it, add up what they show, and print what is wrong."""
+    source = write_tests(tests)
+    limit_s = 300 + LIMIT_S_EACH * len(tests)
+    report = run_suite(source, limit_s)
+    failing = failed_without_the_plugin(source, limit_s)
+    for test in report["tests"]:
+        name = test["nodeid"].rpartition("::")[2]
+        program = tests.pop(name)
+        if test["outcome"] != "passed":
+            result.failed += 1
+            why = "" if name in failing else f"fails only with the plugin: {test['outcome']}"
+        else:
+            result.leaks[program.leak or "none"] += 1
+            why = what_is_wrong(program, test)
+        if why:
+            result.wrong += 1
+            print(f"{name}: {why}\n{textwrap.indent(program.body, '    ')}", flush=True)
+    result.missing += len(tests)
+    for name in tests:
+        print(f"{name} has no verdict", flush=True)
+
+
 def main() -> int:
     """Run the programs; return the exit status."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -108,35 +170,17 @@ def main() -> int:
     devices = count_devices()
     print(f"seed {arguments.seed}, {arguments.programs} programs on {devices} devices", flush=True)
     draw = random.Random(arguments.seed)
-    drawn = [draw_program(draw, devices) for _ in range(arguments.programs)]
-    tests = {f"test_{number}": program for number, program in enumerate(drawn)}
-    bodies = (f"def {name}():\n{textwrap.indent(program.body, '    ')}\n" for name, program in tests.items())
-    source = "\n".join([HEAD, *bodies])
+    drawn = [(f"test_{number}", draw_program(draw, devices)) for number in range(arguments.programs)]
     if arguments.write is not None:
-        arguments.write.write_text(source, encoding="utf-8")
-    limit_s = 300 + LIMIT_S_EACH * len(drawn)
-    report = run_suite(source, limit_s)
-    failing = failed_without_the_plugin(source, limit_s)
-    wrong, failed = 0, 0
-    leaks: collections.Counter[str] = collections.Counter()
-    for test in report["tests"]:
-        name = test["nodeid"].rpartition("::")[2]
-        program = tests.pop(name)
-        if test["outcome"] != "passed":
-            failed += 1
-            why = "" if name in failing else f"fails only with the plugin: {test['outcome']}"
-        else:
-            leaks[program.leak or "none"] += 1
-            why = what_is_wrong(program, test)
-        if why:
-            wrong += 1
-            print(f"{name}: {why}\n{textwrap.indent(program.body, '    ')}", flush=True)
-    planted = sum(leaks.values()) - leaks["none"]
-    print(", ".join(f"{name}: {count}" for name, count in sorted(leaks.items())))
-    print(f"{len(drawn)} programs, {planted} with a leak: {wrong} wrong, {failed} failed by themselves", flush=True)
-    if tests:
-        print(f"{len(tests)} programs have no verdict, such as {next(iter(tests))}")
-    return 1 if wrong or tests else 0
+        arguments.write.write_text(write_tests(dict(drawn)), encoding="utf-8")
+    result = Result()
+    for start in range(0, len(drawn), BATCH):
+        if start:
+            print(f"so far {result}", flush=True)
+        run_batch(dict(drawn[start : start + BATCH]), result)
+    print(", ".join(f"{name}: {count}" for name, count in sorted(result.leaks.items())))
+    print(result, flush=True)
+    return 1 if result.wrong or result.missing else 0
 
 
 if __name__ == "__main__":

@@ -41,7 +41,8 @@ def _run_pytest(folder: str, source: str, limit_s: float, *options: str) -> subp
     file.write_text(source, encoding="utf-8")
     # Rewriting the assertions of thousands of tests takes longer than running them.
     common = ["-q", "--assert=plain", "-p", "no:cacheprovider", "-c", os.devnull, "--rootdir", folder]
-    return subprocess.run(
-        [sys.executable, "-m", "pytest", *common, *options, str(file)],
-        cwd=ROOT, capture_output=True, text=True, timeout=limit_s, check=False,
-    )  # fmt: skip
+    command = [sys.executable, "-m", "pytest", *common, *options, str(file)]
+    try:
+        return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=limit_s, check=False)
+    except subprocess.TimeoutExpired:
+        sys.exit(f"pytest {' '.join(options)} was stopped after {limit_s:.0f} s")

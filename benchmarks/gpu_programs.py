@@ -54,6 +54,21 @@ def test_clean(number):
 """
 )
 
+MACHINE = """
+import json
+
+found = {"count": 0, "why": "torch was built without CUDA"}
+try:
+    import torch
+    if torch.version.cuda or torch.version.hip:
+        torch.ones(1, device="cuda")
+        found = {"count": torch.cuda.device_count(), "why": "", "torch": torch.__version__,
+                 "name": torch.cuda.get_device_name(), "total": torch.cuda.get_device_properties(0).total_memory}
+except Exception as error:
+    found["why"] = " ".join(f"{type(error).__name__}: {error}".split())[:300]
+print(json.dumps(found))
+"""
+
 MOMENTS = """
 import json
 import time
@@ -98,8 +113,7 @@ note("its release")
 torch._C._cuda_clearCublasWorkspaces()
 torch.backends.cuda.cufft_plan_cache.clear()
 note("workspaces and plans cleared, cache emptied", torch.cuda.empty_cache)
-print(json.dumps({"name": torch.cuda.get_device_name(), "count": torch.cuda.device_count(), "total": torch.cuda.mem_get_info()[1],
-                  "moments": moments, "nvml": why or (nvml.read()["cuda:0"].why_absent if "cuda:0" in nvml.read() else "no reading")}))
+print(json.dumps({"moments": moments, "nvml": why or (nvml.read()["cuda:0"].why_absent if "cuda:0" in nvml.read() else "no reading")}))
 """
 
 NOISE = (

@@ -7,6 +7,7 @@ import dataclasses
 import gc
 import importlib
 import json
+import os
 import pathlib
 import sys
 import textwrap
@@ -131,7 +132,7 @@ Runner = Callable[..., Run]
 @pytest.fixture
 def run(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> Runner:
     """Runs a test file's source under the plugin: in this process, or in one of its own with ``apart=True``."""
-    monkeypatch.setenv("PYTHONPATH", str(pathlib.Path(__file__).parent.parent))
+    monkeypatch.setenv("PYTHONPATH", str(pathlib.Path(__file__).parent.parent), prepend=os.pathsep)
     pytester.makeconftest(textwrap.dedent(STAND_IN))
 
     def start(

@@ -1,27 +1,38 @@
-"""The page that `scripts/check-gpu` writes, from figures fed in. Needs no torch and no device."""
+"""The page that `scripts/check-gpu` writes, from figures fed in, and what the script says of bad input. Needs no device."""
 
 from __future__ import annotations
 
 import importlib
 import json
+import os
+import subprocess
 import sys
-import types
+import venv
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 ROOT = Path(__file__).parents[2]
+MACHINE = {
+    "name": "NVIDIA H100", "count": 1, "total": 80 << 30, "driver": "580.1", "torch": "2.11.0", "python": "3.12.3",
+    "date": "2026-11-23", "stand_in": False, "why": "",
+}  # fmt: skip
+STAND_IN = {**MACHINE, "name": "CUDA stand-in 0", "stand_in": True}
+
+
+@pytest.fixture
+def page(monkeypatch: pytest.MonkeyPatch) -> Any:
+    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
+    monkeypatch.delitem(sys.modules, "gpu_page", raising=False)
+    return importlib.import_module("gpu_page")
 
 
 @pytest.fixture
 def figures(monkeypatch: pytest.MonkeyPatch) -> Any:
     monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
-    for name in ("gpu_figures", "gpu_programs", "device_suite"):
+    for name in ("gpu_figures", "gpu_page", "gpu_programs", "device_suite"):
         monkeypatch.delitem(sys.modules, name, raising=False)
-    torch = types.ModuleType("torch")
-    vars(torch).update(cuda=types.SimpleNamespace(is_available=lambda: True), __version__="2.13.0")
-    monkeypatch.setitem(sys.modules, "torch", torch)
     return importlib.import_module("gpu_figures")
 
 
@@ -30,17 +41,26 @@ def moment(name: str, **sizes: int | None) -> dict[str, Any]:
     return {"moment": name, "ms": 1.25, **dict.fromkeys(columns, 0), **sizes}
 
 
-def feed(figures: Any, monkeypatch: pytest.MonkeyPatch, name: str, leaked: int = 0) -> None:
-    first = {"name": name, "count": 1, "total": 80 << 30, "nvml": "", "moments": [moment("context", reserved=2 << 20)]}
-    noise = {"devices": 1, "reading_us": {"counters": 8.0}, "moved": {"cuda:0 allocated": [0, 512, -512]}}
-    monkeypatch.setattr(figures, "run_program", lambda source: first if source is figures.MOMENTS else noise)
+def feed(figures: Any, monkeypatch: pytest.MonkeyPatch, machine: dict[str, Any], leaked: int = 0) -> None:
+    programs = {
+        figures.MACHINE: {key: machine[key] for key in ("name", "count", "total", "torch", "why")},
+        figures.MOMENTS: {"nvml": "no permission", "moments": [moment("context", reserved=2 << 20)]},
+        figures.NOISE: {"devices": 1, "reading_us": {"counters": 8.0}, "moved": {"cuda:0 allocated": [0, 512, -512]}},
+    }
+    monkeypatch.setattr(figures, "run_program", programs.__getitem__)
     tests = [{"nodeid": f"test_device.py::test_{kind}[0]", "overhead_s": 5e-5} for kind in ("small", "clean")]
     summary = {"leaked": leaked, "noted": 0, "unchecked": 0, "suspects": {"tests": 0, "check_s": 0.0}}
     monkeypatch.setattr(figures, "run_suite", lambda source: {"tests": tests, "summary": summary})
 
 
-def test_what_differs_on_a_device_is_named(figures: Any) -> None:
-    rows = figures.compare_verdicts(
+def measure(figures: Any, monkeypatch: pytest.MonkeyPatch, *arguments: str | Path) -> int:
+    monkeypatch.setattr(sys, "argv", ["gpu_figures.py", *map(str, arguments)])
+    status: int = figures.main()
+    return status
+
+
+def test_what_differs_on_a_device_is_named(page: Any) -> None:
+    rows = page.compare_verdicts(
         {"basics": {"test_a": "clean", "test_b": "leaked: growing 64 B cuda:0"}, "pools": {"test_c": "clean"}},
         {"basics": {"test_a": "clean", "test_b": "clean"}, "late": {"test_d": "clean"}},
     )
@@ -52,41 +72,99 @@ def test_what_differs_on_a_device_is_named(figures: Any) -> None:
 
 
 def test_the_page_names_the_device_and_what_was_run(
+    figures: Any, page: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    feed(figures, monkeypatch, MACHINE)
+    assert measure(figures, monkeypatch, tmp_path, "--page", tmp_path / "early.md") == 0
+    assert "| cuda:0 allocated | 2 of 3 | -512 B | 512 B | 0 B |" in (tmp_path / "early.md").read_text("utf-8")
+    (tmp_path / "steps").write_text("gpu: passed, 30 s\n")
+    verdicts = page.read_verdicts(page.STAND_IN_VERDICTS)
+    case = next(iter(verdicts))
+    kept = json.dumps({"case": case, "verdicts": verdicts[case]})
+    (tmp_path / "verdicts.jsonl").write_text(f'{kept}\n{{"case": "cut o')
+    assert page.main(tmp_path, tmp_path / "new" / "page.md") == ""
+    text = (tmp_path / "new" / "page.md").read_text("utf-8")
+    assert "1 x NVIDIA H100 (81,920.0 MiB), driver " in text
+    assert "rehearsal" not in text
+    assert "- gpu: passed, 30 s\n" in text
+    assert "| cuda:0 | 50 us | 50 us | 0 leaked, 0 noted, 0 unchecked | 0, 0.00 s |" in text
+    assert "| context | 1.2 ms | 0 B | 2.0 MiB | 0 B | 0 B | 0 B |" in text
+    assert "NVML: no permission." in text
+    assert "| cuda:0 allocated | 2 of 3 | -512 B | 512 B | 0 B |" in text
+    assert f"| `{case}` | {len(verdicts[case])} of {len(verdicts[case])} |  |" in text
+
+
+def test_the_page_of_a_check_that_was_cut_off_says_what_is_missing(page: Any, tmp_path: Path) -> None:
+    (tmp_path / "machine.json").write_text(json.dumps(MACHINE))
+    (tmp_path / "steps").write_text("gpu: begun, and stopped before its end\n")
+    assert page.main(tmp_path, tmp_path / "page.md") == ""
+    text = (tmp_path / "page.md").read_text("utf-8")
+    assert "- gpu: begun, and stopped before its end\n" in text
+    assert text.count(page.NOT_MEASURED) == 3
+    assert "Not compared: no case has run." in text
+
+
+def test_a_clean_test_that_is_reported_fails_the_check(
     figures: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    feed(figures, monkeypatch, "NVIDIA H100")
-    (tmp_path / "steps").write_text("tests/gpu: passed, 30 s\n")
-    verdicts = figures.read_verdicts(figures.STAND_IN_VERDICTS)
-    case = next(iter(verdicts))
-    (tmp_path / "cases").write_text(json.dumps({"case": case, "verdicts": verdicts[case]}) + "\n")
-    options = ["--steps", str(tmp_path / "steps"), "--cases", str(tmp_path / "cases")]
-    monkeypatch.setattr(sys, "argv", ["gpu_figures.py", "--out", str(tmp_path / "new" / "page.md"), *options])
-    assert figures.main() == 0
-    page = (tmp_path / "new" / "page.md").read_text("utf-8")
-    assert "1 x NVIDIA H100 (81,920.0 MiB), driver " in page
-    assert "rehearsal" not in page
-    assert "- tests/gpu: passed, 30 s\n" in page
-    assert "| context | 1.2 ms | 0 B | 2.0 MiB | 0 B | 0 B | 0 B |" in page
-    assert "| cuda:0 allocated | 2 of 3 | -512 B | 512 B | 0 B |" in page
-    assert f"| `{case}` | {len(verdicts[case])} of {len(verdicts[case])} |  |" in page
+    feed(figures, monkeypatch, MACHINE, leaked=1)
+    assert measure(figures, monkeypatch, tmp_path) == 1
 
 
-def test_a_clean_test_that_is_reported_fails_the_check(figures: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    feed(figures, monkeypatch, "NVIDIA H100", leaked=1)
-    monkeypatch.setattr(sys, "argv", ["gpu_figures.py"])
-    assert figures.main() == 1
-
-
-def test_a_rehearsal_claims_no_measurement_of_a_device(
-    figures: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+def test_results_of_another_machine_are_dropped(
+    figures: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    feed(figures, monkeypatch, "CUDA stand-in 0")
-    page = ROOT / "docs" / "gpu-measurements.md"
-    before = page.read_bytes()
-    monkeypatch.setattr(sys, "argv", ["gpu_figures.py", "--out", str(page)])
-    with pytest.raises(SystemExit, match="is for figures of a device"):
-        figures.main()
-    assert page.read_bytes() == before
-    monkeypatch.setattr(sys, "argv", ["gpu_figures.py"])
-    assert figures.main() == 0
-    assert "**A rehearsal on the stand-in runtime: no figure here is a device's.**" in capsys.readouterr().out
+    feed(figures, monkeypatch, STAND_IN)
+    assert measure(figures, monkeypatch, tmp_path, "--machine") == 0
+    assert capsys.readouterr().out == "stand-in\n"
+    (tmp_path / "steps").write_text("gpu: passed, 30 s\n")
+    measure(figures, monkeypatch, tmp_path, "--machine")
+    assert (tmp_path / "steps").exists()
+    feed(figures, monkeypatch, MACHINE)
+    capsys.readouterr()
+    assert measure(figures, monkeypatch, tmp_path, "--machine") == 0
+    said = capsys.readouterr()
+    assert said.out == "device\n"
+    assert "name was CUDA stand-in 0 and is NVIDIA H100" in said.err
+    assert [path.name for path in tmp_path.iterdir()] == ["machine.json"]
+
+
+def test_no_device_is_one_line(figures: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    feed(figures, monkeypatch, {**MACHINE, "count": 0, "why": "torch was built without CUDA"})
+    with pytest.raises(SystemExit, match=r"no CUDA device: nothing to measure \(torch was built without CUDA\)"):
+        measure(figures, monkeypatch, tmp_path, "--machine")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_rehearsal_claims_no_measurement_of_a_device(page: Any, tmp_path: Path) -> None:
+    (tmp_path / "machine.json").write_text(json.dumps(STAND_IN))
+    real = ROOT / "docs" / "gpu-measurements.md"
+    before = real.read_bytes()
+    assert "is for figures of a device, and CUDA stand-in 0 is none" in page.main(tmp_path, real)
+    assert real.read_bytes() == before
+    assert page.main(tmp_path, tmp_path / "page.md") == ""
+    assert (
+        "**A rehearsal on the stand-in runtime: no figure here is a device's.**" in (tmp_path / "page.md").read_text()
+    )
+    assert "has no machine.json" in page.main(tmp_path / "none", tmp_path / "page.md")
+
+
+def run_script(*arguments: str, python: str | Path) -> tuple[int, str]:
+    done = subprocess.run(
+        ["scripts/check-gpu", *arguments],
+        cwd=ROOT, env={**os.environ, "PYTHON": str(python), "PYTHONPATH": ""}, capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+    return done.returncode, done.stdout + done.stderr
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the script is for Linux")
+def test_the_script_names_what_is_missing(tmp_path: Path) -> None:
+    status, said = run_script("gpu", "cuda", python=sys.executable)
+    expected = "scripts/check-gpu: there is no part cuda: gpu, figures, cases, examples, corpus, programs, page\n"
+    assert (status, said) == (1, expected)
+    status, said = run_script(python=tmp_path / "python")
+    assert (status, said.splitlines()[-1]) == (1, f"scripts/check-gpu: {tmp_path}/python does not run: set PYTHON")
+    venv.create(tmp_path / "bare", symlinks=True)
+    bare = tmp_path / "bare" / "bin" / "python"
+    expected = f"scripts/check-gpu: {bare} lacks: torch pytest psutil pynvml (of torch with CUDA, pytest, psutil, nvidia-ml-py)\n"
+    assert run_script("page", python=bare) == (1, expected)

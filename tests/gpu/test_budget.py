@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import pathlib
 import re
 from typing import Any
@@ -108,7 +109,7 @@ EXPECTED = {
 def test_budgets_of_a_real_device(
     pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, options: tuple[str, ...]
 ) -> None:
-    monkeypatch.setenv("PYTHONPATH", str(pathlib.Path(__file__).parents[2]))
+    monkeypatch.setenv("PYTHONPATH", str(pathlib.Path(__file__).parents[2]), prepend=os.pathsep)
     pytester.makepyfile(test_it=SOURCE)
     plugins = ("-p", "no:cacheprovider", "-p", "no:randomly", "-p", "no:hypothesispytest")
     result = pytester.runpytest_subprocess(*plugins, "-rA", *options)

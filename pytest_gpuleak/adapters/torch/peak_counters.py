@@ -13,10 +13,13 @@ from threading import get_ident
 from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Mapping
 
 Figures = dict[str, "int | None"]
 """A device's counters in bytes, by the names of `DeviceReading`'s fields; None where not counted."""
+Path = tuple[str, ...]
+Peaks = dict[Path, int]
+"""Peaks in bytes or numbers, each by the keys that lead to it in torch's statistics: ``("allocated_bytes", "all", "peak")``."""
 
 KEYS = {
     "allocated": ("allocated_bytes", "current"),
@@ -54,7 +57,7 @@ class DeviceCounters(Protocol):
     def reset(self, index: int) -> None:
         """Reset torch's peaks."""
 
-    def peaks(self, index: int) -> dict[Any, Any]:
+    def peaks(self, index: int) -> Peaks:
         """Return all of its peaks, to be merged into the results of `accessors`."""
 
     def accessors(self) -> list[PeakAccessor]:
@@ -94,6 +97,10 @@ class CudaCounters:
         self._reset = torch._C._cuda_resetPeakMemoryStats
         self._context = getattr(torch._C, "_cuda_hasPrimaryContext", None)
         self._backend = getattr(torch._C, "_cuda_getAllocatorBackend", None)
+        self._families = -1
+        self._pairs: list[Path] = []
+        self._triples: list[Path] = []
+        self._varying: list[str] = []
 
     def count(self) -> int:
         """Return the number of visible devices."""
@@ -115,9 +122,29 @@ class CudaCounters:
         """Reset torch's peaks. With `cudaMallocAsync` the device needs a context, so it must have been used."""
         self._reset(index)
 
-    def peaks(self, index: int) -> dict[Any, Any]:
-        """Return all peaks of the statistics."""
-        return peaks_of(self._statistics(index))
+    def peaks(self, index: int) -> Peaks:
+        """Return all peaks of the statistics.
+
+        Where they are is searched for once. Only what has an entry for each private pool is searched each time.
+        """
+        statistics = self._statistics(index)
+        if len(statistics) != self._families:
+            self._learn(statistics)
+        found = {path: statistics[path[0]][path[1]][path[2]] for path in self._triples}
+        for path in self._pairs:
+            found[path] = statistics[path[0]][path[1]]
+        for family in self._varying:
+            if statistics[family]:
+                found |= peaks_of({family: statistics[family]})
+        return found
+
+    def _learn(self, statistics: dict[Any, Any]) -> None:
+        paths = list(peaks_of(statistics))
+        fixed = {path[0] for path in paths} - {path[0] for path in paths if len(path) not in (2, 3)}
+        self._pairs = [path for path in paths if path[0] in fixed and len(path) == 2]
+        self._triples = [path for path in paths if path[0] in fixed and len(path) == 3]
+        self._varying = [key for key, value in statistics.items() if type(value) is dict and key not in fixed]
+        self._families = len(statistics)
 
     def accessors(self) -> list[PeakAccessor]:
         """Return the functions of `torch._C` that `torch.cuda` and `torch.accelerator` look up at each call."""
@@ -169,13 +196,14 @@ class ModuleCounters:
         if self._reset is not None:
             self._reset(index)
 
-    def peaks(self, index: int) -> dict[Any, Any]:
+    def peaks(self, index: int) -> Peaks:
         """Return all peaks of its statistics, nested or flat, and its functions' peaks by name."""
         found = {} if self._statistics is None else peaks_of(self._statistics(index))
         for name in ("peak", "reserved_peak"):
             function = self._functions[name]
-            if function is not None:
-                found[name] = function(index)
+            peak = None if function is None else function(index)
+            if peak is not None:
+                found[(name,)] = peak
         return found
 
     def accessors(self) -> list[PeakAccessor]:
@@ -215,7 +243,7 @@ class PeakView:
 
     def __init__(self, counters: DeviceCounters) -> None:
         self._counters = counters
-        self._kept: dict[int, dict[Any, Any]] = {}
+        self._kept: dict[int, Peaks] = {}
         self._noted: dict[int, Figures] = {}
         self._doors: list[tuple[PeakAccessor, Any]] = []
         self._active = False
@@ -249,7 +277,7 @@ class PeakView:
             for index in range(self._counters.count()):
                 peaks = self._counters.peaks(index) if self._counters.used(index) else {}
                 # Skip a device without any peak: resetting cudaMallocAsync's would create its context.
-                if any_above_zero(peaks):
+                if any(peaks.values()):
                     higher(self._kept.setdefault(index, {}), peaks)
                     self._counters.reset(index)
 
@@ -286,7 +314,7 @@ class PeakView:
                 return answer
             if door.figure is None:
                 return with_peaks(answer, before)
-            higher_figure = before.get(door.figure)
+            higher_figure = before.get((door.figure,))
             return max(answer, higher_figure) if type(answer) is int and type(higher_figure) is int else answer
 
         return peaks
@@ -328,44 +356,34 @@ def from_flat(statistics: dict[str, Any]) -> Figures:
     return {name: statistics.get(f"{family}.all.{metric}") for name, (family, metric) in KEYS.items()}
 
 
-def peaks_of(statistics: dict[Any, Any]) -> dict[Any, Any]:
-    """Return all peaks of nested or flat statistics, by their keys there."""
-    found: dict[Any, Any] = {}
+def peaks_of(statistics: dict[Any, Any]) -> Peaks:
+    """Return all peaks of nested or flat statistics, by the keys that lead to them."""
+    found: Peaks = {}
     for key, value in statistics.items():
         if type(value) is dict:
-            inner = peaks_of(value)
-            if inner:
-                found[key] = inner
-        elif is_peak(key):
-            found[key] = value
+            found |= {(key, *path): peak for path, peak in peaks_of(value).items()}
+        elif is_peak(key) and value is not None:
+            found[(key,)] = value
     return found
 
 
-def with_peaks(statistics: Any, before: dict[Any, Any]) -> Any:
+def with_peaks(statistics: Any, before: Peaks) -> Any:
     """Raise the peaks in the statistics, in place since torch builds them for each call, to those in `before`."""
-    for key, value in before.items():
-        if key not in statistics:
-            continue
-        if type(value) is dict:
-            with_peaks(statistics[key], value)
-        elif is_peak(key):
-            statistics[key] = max(statistics[key], value)
+    for path, value in before.items():
+        inner = statistics
+        for key in path[:-1]:
+            inner = inner.get(key, {})
+        if inner.get(path[-1], value) < value:
+            inner[path[-1]] = value
     return statistics
 
 
-def higher(into: dict[Any, Any], other: dict[Any, Any]) -> None:
-    """Raise the numbers in `into`, which may be nested, to those in `other`."""
+def higher(into: dict[Any, Any], other: Mapping[Any, int | None]) -> None:
+    """Raise the numbers in `into` to those in `other`."""
     for key, value in other.items():
         before = into.get(key)
-        if type(value) is dict:
-            higher(into.setdefault(key, {}), value)
-        elif before is None or (value is not None and value > before):
+        if before is None or (value is not None and value > before):
             into[key] = value
-
-
-def any_above_zero(figures: dict[Any, Any]) -> bool:
-    """Return whether any number, which may be nested, is above zero."""
-    return any(any_above_zero(value) if type(value) is dict else bool(value) for value in figures.values())
 
 
 def is_peak(key: object) -> bool:

@@ -36,6 +36,7 @@ class StandInCuda:
         self.contexts = {0}
         self.backend, self.enabled, self.capturing = "native", True, False
         self.allocated, self.peaks = [0] * devices, [0] * devices
+        self.private_pools: list[tuple[int, int]] = []
         self.calls: list[Any] = []
         torch, native = ModuleType("torch"), ModuleType("torch._C")
         functions: dict[str, Any] = {
@@ -86,6 +87,8 @@ class StandInCuda:
             "reserved_bytes": {"all": {"current": 2 * current, "peak": 2 * peak}},
             "active_bytes": {"all": {"current": current, "peak": peak}},
             "requested_bytes": {"all": {"current": asked, "peak": asked}},
+            "oversize_segments": {"current": current, "peak": peak},
+            "reserved_bytes_by_private_pools": {pool: {"all": dict(stat)} for pool in self.private_pools},
             "num_ooms": 0,
         }
 
@@ -205,6 +208,22 @@ def test_the_users_peak_stays_while_ours_begins_anew(cuda: StandInCuda, probe: T
     cuda.allocate(0, 200 * MIB)
     assert cuda.users_peak() == 210 * MIB
     assert probe.read()["cuda:0"].peak == 210 * MIB
+
+
+def test_the_users_peaks_of_private_pools_stay_too(cuda: StandInCuda, probe: TorchDevices) -> None:
+    cuda.allocate(0, MIB)
+    probe.begin_peaks()
+    cuda.private_pools = [(1, 0)]  # as when a graph has been captured
+    cuda.allocate(0, 99 * MIB)
+    cuda.allocate(0, -90 * MIB)
+    probe.begin_peaks()
+    statistics = cuda.torch._C._cuda_memoryStats(0)
+    assert statistics["reserved_bytes_by_private_pools"] == {
+        (1, 0): {"all": {"current": 10 * MIB, "peak": 100 * MIB, "allocated": 10 * MIB, "freed": 0}}
+    }
+    assert statistics["oversize_segments"] == {"current": 10 * MIB, "peak": 100 * MIB}
+    cuda.private_pools = []
+    assert cuda.torch._C._cuda_memoryStats(0)["reserved_bytes_by_private_pools"] == {}
 
 
 @pytest.mark.parametrize("function", ["_cuda_resetPeakMemoryStats", "_accelerator_resetPeakStats"])
