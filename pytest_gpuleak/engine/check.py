@@ -106,6 +106,9 @@ class SuspectCheck:
         when they are.
         """
         tracker, investigation = self._tracker, self._arrays
+        if not (arrays or processes) and self._programs.explain(growth):
+            seen()
+            return ()
         self._processes = ProcessEvidence(tracker, self._policy, processes, self._knowledge.is_user_file)
         stays = False
         why = ""
@@ -118,7 +121,6 @@ class SuspectCheck:
         suspected = stays or bool(processes)
         with contextlib.ExitStack() as afterwards:
             if suspected or self._programs.wanted:
-                began = perf_counter()
                 with self._guard(CONFIRM) as stage:
                     why = self._why_not_again() or self._why_not_worth_it()
                     if not why:
@@ -131,8 +133,6 @@ class SuspectCheck:
                     self._untracked.forget_reruns()
                     self._processes.forget_reruns()
                     self._programs.forget_reruns()
-                if not suspected:
-                    self._knowledge.program_reruns_s += perf_counter() - began
                 if stays and not investigation.confirmed:
                     with self._timed("search"):
                         if self._brief:
@@ -142,7 +142,7 @@ class SuspectCheck:
                                 investigation.look()
             if stays:
                 with self._timed("search"):
-                    self._untracked.finish(confirmed=not why)
+                    self._untracked.finish(self._programs.first_run_bytes, confirmed=not why)
                     self._untracked.find_lenders(investigation.evidence())
                     self._judged = None
             with self._guard(ACCOUNT):
@@ -151,7 +151,7 @@ class SuspectCheck:
             with self._guard(PROCESSES):
                 self._processes.explain(self._guard)
             found = tuple(self._describe(found, why) for found in self._judge(why))
-            if not (found or processes or investigation.left_arrays):
+            if not (processes or investigation.left_arrays or any(one.kind != "recompiled" for one in found)):
                 self._untracked.charge()
             return found if self._known is None else (*found, *self._known.findings)
 
@@ -326,6 +326,7 @@ class SuspectCheck:
                 growth = tracker.counters.end()
                 self._processes.add_run()
                 self._programs.add_run()
+                growth = growth._replace(compiled=self._programs.last_run_bytes)
                 self._take_in(tracker.left_arrays(), growth)
             with self._timed("search"):
                 self._look(origins)

@@ -88,6 +88,7 @@ class UntrackedEvidence:
         self._policy = policy
         self._guard = guard
         self._grown: list[int] = []
+        self._compiled = 0
         self._before: dict[int, int] | None = None
         self._lines = AllocationLines(knowledge.is_user_file)
         self._born: set[int] = set()
@@ -164,13 +165,17 @@ class UntrackedEvidence:
         self._runs = UntrackedRuns()
         self._findings = None
 
-    def finish(self, *, confirmed: bool) -> None:
-        """Look for arrays that the first run has left and that do not grow, or that no re-run could confirm."""
+    def finish(self, compiled: int, *, confirmed: bool) -> None:
+        """Look for arrays that the first run has left and that do not grow, or that no re-run could confirm.
+
+        `compiled` bytes of the first run's growth are its programs'.
+        """
         if self.floor is None or not self._grown or self._runs.grows or (confirmed and self.suspected):
             return
         strict = self._policy.confirm == 0 or self._subject.counts_running_frames
         least = self.floor if strict else max(self._policy.retained_bytes, self.floor)
-        if self._grown[0] >= least and self._can_afford(FREE_S if strict else FREE_ONCE_S):
+        self._compiled = compiled
+        if self._grown[0] - compiled >= least and self._can_afford(FREE_S if strict else FREE_ONCE_S):
             with self._guard(EXPLAIN):
                 self._find_residue(confirmed=confirmed)
 
@@ -229,8 +234,7 @@ class UntrackedEvidence:
         self._knowledge.unexplained_growth_s += process_time() - self._began
 
     def _can_afford(self, free_s: float) -> bool:
-        knowledge = self._knowledge
-        return knowledge.unexplained_growth_s <= free_s + SHARE * knowledge.cpu_s
+        return self._knowledge.can_afford(free_s, SHARE)
 
     def _arrays(self) -> HeapArrays:
         from pytest_gpuleak.explain.untracked_arrays import HeapArrays
@@ -311,7 +315,7 @@ class UntrackedEvidence:
             if size <= left:
                 left -= size
                 taken.add(key)
-        if room - left < self._grown[0] * LEAST_EXPLAINED:
+        if room - left < (self._grown[0] - self._compiled) * LEAST_EXPLAINED:
             return []
         return [array for array in arrays if id(array) in sizes and sizes[id(array)].storage in taken]
 
