@@ -61,7 +61,7 @@ BESIDE_ARRAYS: Final = 4 * 1024 * 1024
 Their graphs and modules take some: 582 autograd nodes half a MiB, which made a leaking test three times as expensive.
 """
 
-FREE_S: Final = 5.0
+FREE_S: Final = 3.0
 """Seconds of CPU time that a session may spend on growth that no array explains."""
 
 FREE_ONCE_S: Final = 1.0
