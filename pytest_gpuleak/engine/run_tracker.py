@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from pytest_gpuleak.adapters.arrays import array_types
 from pytest_gpuleak.adapters.nvml.driver import LazyNvml
-from pytest_gpuleak.adapters.registry import may_have_untracked_arrays, module_arrays
+from pytest_gpuleak.adapters.registry import mapped_files, may_have_untracked_arrays, module_arrays, opened_count
 from pytest_gpuleak.adapters.storages import are_shared_storages
 from pytest_gpuleak.engine.detect.counters import CounterWatch
 from pytest_gpuleak.engine.detect.epochs import EpochDetector
@@ -60,6 +60,10 @@ class RunTracker:
         self._used: Policy | None = None
         self._gave_up = False
         self._programs = 0
+        self._opened = 0
+        self._mapped = 0
+        self.opened_files = False
+        """Whether the last run left more files mapped."""
         self.older_arrays: dict[int, int] | None = None
         """Bytes of memory behind untracked arrays in modules when the first run with such arrays began, by its key."""
         self.threads: frozenset[int] = frozenset()
@@ -158,6 +162,16 @@ class RunTracker:
         except Exception:  # noqa: BLE001 - programs are no memory: the test is judged without them
             return False
         return count > before
+
+    def opens_files(self) -> bool:
+        """Return whether more files are mapped than after the run before: those that the collector does not track."""
+        self.opened_files = False
+        count = opened_count()
+        if count != self._opened:
+            self._opened, before = count, self._mapped
+            self._mapped = len(mapped_files())
+            self.opened_files = self._mapped > before
+        return self.opened_files
 
     def take_released(self) -> list[OwnedSetup]:
         """Return the setups of fixtures that were torn down since the last call."""
