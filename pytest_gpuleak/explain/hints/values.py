@@ -105,7 +105,7 @@ def mapped_file(trail: Trail) -> str | None:
     if array.framework == "safetensors":
         return (
             f"The file `{name}` stays open and mapped as long as {trail.owner(0)} keeps it: open it in a `with` block, "
-            "or in a fixture that closes it, and keep only the arrays."
+            "and keep only the arrays."
         )
     return (
         f"The file `{name}` stays mapped as long as {trail.owner(0)} keeps the array: drop the array in teardown, or "
