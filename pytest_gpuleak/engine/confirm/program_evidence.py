@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 FREE_S = 2.0
 """Seconds of CPU time of a session that may be spent on suspects of which compiling is known alone."""
 
-SHARE = 0.03
+SHARE = 0.01
 """The same as a share of the session's CPU time: nearly every test of some suites compiles."""
 
 PROGRAM_BYTES = 2 * 1024 * 1024

@@ -67,7 +67,7 @@ FREE_S: Final = 3.0
 FREE_ONCE_S: Final = 1.0
 """The same for growth that no second run has repeated, of which most is a first use: a walk takes a second with torch."""
 
-SHARE: Final = 0.03
+SHARE: Final = 0.02
 """The same as a share of the session's CPU time: most growth of the heap is a cache or a first use."""
 
 
