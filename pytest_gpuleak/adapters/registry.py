@@ -110,6 +110,13 @@ def module_arrays() -> dict[int, int]:
     return found()
 
 
+def arrays_in(objects: list[object]) -> dict[int, int]:
+    """Return the bytes of the memory behind untracked arrays in these objects, by its key."""
+    from pytest_gpuleak.adapters.numpy.module_arrays import arrays_in as found
+
+    return found(objects)
+
+
 def untracked_arrays() -> UntrackedArrays:
     """Return the reader of arrays on the heap that the collector does not track."""
     from pytest_gpuleak.adapters.numpy.untracked import Ndarrays

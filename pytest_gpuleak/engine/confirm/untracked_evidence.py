@@ -277,7 +277,7 @@ class UntrackedEvidence:
         from pytest_gpuleak.heap.referrers import PausedCollector
 
         room = self._grown[0] + self._grown[0] // SLACK_SHARE
-        known = {**(self._tracker.older_arrays or {}), **self._knowledge.known_arrays}
+        known = self._tracker.known_arrays() | self._knowledge.known_arrays
         least = max(room // 256, 1)
         with self._tracker.detector.whole_heap():
             collect(2)
