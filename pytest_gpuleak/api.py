@@ -213,7 +213,9 @@ def _tracker() -> Iterator[tuple[RunTracker, SessionKnowledge]]:
     tracker = RunTracker(own_frameworks(), safeguards, CounterWatch((), host_probes(("heap",))))
     tracker.start(Policy())
     try:
-        yield tracker, SessionKnowledge(os.getcwd(), safeguards, in_tests=False)  # noqa: PTH109 - as text
+        knowledge = SessionKnowledge(os.getcwd(), safeguards, in_tests=False)  # noqa: PTH109 - as text
+        knowledge.programs = len(tracker.frameworks.program_names())
+        yield tracker, knowledge
     finally:
         tracker.stop()
 

@@ -50,10 +50,10 @@ class DeviceProbe(Protocol):
 
     No method may import the framework, initialise a device, or touch a device that the process has not initialised.
 
-    Three attributes are optional. `in_heap`: whether the C heap holds the memory that is counted as reserved; it is then
+    Four attributes are optional. `in_heap`: whether the C heap holds the memory that is counted as reserved; it is then
     left out of the host's counters, so that it is judged once. `own_allocator`: whether the figures are added to those of
     a framework that was asked before for the same device; without it they are left out, since both may be the same.
-    `needs`: the module without which no device can have been used; until it is imported, the probe is not asked.
+    `tells_use`: whether `used` may tell anything; without it, it may. `needs`: the module without which no device can have been used; until it is imported, the probe is not asked.
     """
 
     name: str

@@ -80,11 +80,41 @@ def may_have_untracked_arrays() -> bool:
     return sys.modules.get("numpy") is not None
 
 
+def opened_count() -> int:
+    """Return a number that grows with each file that is opened and that the collector does not track; cheap."""
+    if "safetensors" not in sys.modules:
+        return 0
+    from pytest_gpuleak.adapters.safetensors.files import opened_count as found
+
+    return found()
+
+
+def mapped_files() -> dict[int, tuple[str, int]]:
+    """Return the path and the bytes of each map of such a file, by its address."""
+    from pytest_gpuleak.adapters.safetensors.files import mapped_files as found
+
+    return found()
+
+
+def open_file_class() -> type | None:
+    """Return the class of such files; None until it is imported."""
+    from pytest_gpuleak.adapters.safetensors.files import file_class
+
+    return file_class()
+
+
 def module_arrays() -> dict[int, int]:
     """Return the bytes of the memory behind untracked arrays that modules hold, by its key."""
     from pytest_gpuleak.adapters.numpy.module_arrays import module_arrays as found
 
     return found()
+
+
+def arrays_in(objects: list[object]) -> dict[int, int]:
+    """Return the bytes of the memory behind untracked arrays in these objects, by its key."""
+    from pytest_gpuleak.adapters.numpy.module_arrays import arrays_in as found
+
+    return found(objects)
 
 
 def untracked_arrays() -> UntrackedArrays:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from time import perf_counter, process_time
+from time import perf_counter
 from typing import TYPE_CHECKING
 
 from pytest_gpuleak.adapters.bulk import read_arrays
 from pytest_gpuleak.engine.confirm.array_evidence import ArrayEvidence
 from pytest_gpuleak.engine.confirm.counter_evidence import CounterEvidence
+from pytest_gpuleak.engine.confirm.open_files import OpenFiles
 from pytest_gpuleak.engine.confirm.process_evidence import ProcessEvidence
 from pytest_gpuleak.engine.confirm.program_evidence import ProgramEvidence
 from pytest_gpuleak.engine.confirm.tracing import traced
@@ -17,7 +18,7 @@ from pytest_gpuleak.engine.confirm.untracked_evidence import UntrackedEvidence
 from pytest_gpuleak.engine.describe import described, without_running_frames
 from pytest_gpuleak.engine.judge.arrays import judge
 from pytest_gpuleak.engine.settle.steps import Collection, YoungCollection, settle_steps_of
-from pytest_gpuleak.engine.stages import ACCOUNT, CONFIRM, COUNTERS, CYCLES, PROCESSES, READ, VERDICT
+from pytest_gpuleak.engine.stages import ACCOUNT, CONFIRM, COUNTERS, CYCLES, EXPLAIN, PROCESSES, READ, VERDICT
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -91,6 +92,7 @@ class SuspectCheck:
         self._counters = CounterEvidence(tracker, knowledge, subject, policy)
         self._programs = ProgramEvidence(tracker, knowledge, subject)
         self._untracked = UntrackedEvidence(tracker, knowledge, subject, policy, self._guard)
+        self._files = OpenFiles(tracker, policy)
         self._counters.watched_growth = self._untracked.floor
 
     def check(
@@ -106,6 +108,9 @@ class SuspectCheck:
         when they are.
         """
         tracker, investigation = self._tracker, self._arrays
+        if not (arrays or processes or self._files.wanted) and self._programs.explain(growth):
+            seen()
+            return ()
         self._processes = ProcessEvidence(tracker, self._policy, processes, self._knowledge.is_user_file)
         stays = False
         why = ""
@@ -115,10 +120,9 @@ class SuspectCheck:
         seen()
         with self._guard(COUNTERS):
             self._programs.end_first_run()
-        suspected = stays or bool(processes)
+        suspected = stays or bool(processes) or self._files.wanted
         with contextlib.ExitStack() as afterwards:
             if suspected or self._programs.wanted:
-                began = process_time()
                 with self._guard(CONFIRM) as stage:
                     why = self._why_not_again() or self._why_not_worth_it()
                     if not why:
@@ -131,8 +135,7 @@ class SuspectCheck:
                     self._untracked.forget_reruns()
                     self._processes.forget_reruns()
                     self._programs.forget_reruns()
-                if not suspected:
-                    self._knowledge.program_reruns_s += process_time() - began
+                    self._files.forget_reruns()
                 if stays and not investigation.confirmed:
                     with self._timed("search"):
                         if self._brief:
@@ -142,7 +145,7 @@ class SuspectCheck:
                                 investigation.look()
             if stays:
                 with self._timed("search"):
-                    self._untracked.finish(confirmed=not why)
+                    self._untracked.finish(self._programs.first_run_bytes, confirmed=not why)
                     self._untracked.find_lenders(investigation.evidence())
                     self._judged = None
             with self._guard(ACCOUNT):
@@ -151,7 +154,7 @@ class SuspectCheck:
             with self._guard(PROCESSES):
                 self._processes.explain(self._guard)
             found = tuple(self._describe(found, why) for found in self._judge(why))
-            if not (found or processes or investigation.left_arrays):
+            if not (processes or investigation.left_arrays or any(one.kind != "recompiled" for one in found)):
                 self._untracked.charge()
             return found if self._known is None else (*found, *self._known.findings)
 
@@ -266,7 +269,7 @@ class SuspectCheck:
         with self._guard(COUNTERS):
             of_arrays = self._untracked.judge()
             counted = self._counters.judge(self._evidence(), self._untracked.bytes_per_run)
-            found = (*(found or ()), *of_arrays, *counted)
+            found = (*(found or ()), *of_arrays, *self._files.judge(), *counted)
         with self._guard(PROCESSES):
             found = (*self._processes.judge(why), *(found or ()))
         # What keeps more arrays or tracers with each run keeps their programs too.
@@ -311,6 +314,7 @@ class SuspectCheck:
             self._arrays.expect_run()
             self._processes.expect_run()
             self._programs.expect_run()
+            self._files.expect_run()
             with counters.recording(), self._untracked.recording():
                 # Lines are noted for arrays: where a counter alone has grown, tracing only costs time.
                 self._traces_arrays = self._arrays.left_arrays
@@ -326,11 +330,14 @@ class SuspectCheck:
                 growth = tracker.counters.end()
                 self._processes.add_run()
                 self._programs.add_run()
+                with self._guard(EXPLAIN):
+                    self._files.add_run()
+                growth = growth._replace(compiled=self._programs.last_run_bytes)
                 self._take_in(tracker.left_arrays(), growth)
             with self._timed("search"):
                 self._look(origins)
             again = self._untracked.wants_record
-            grows = again or self._processes.grows or self._programs.grows
+            grows = again or self._processes.grows or self._programs.grows or self._files.grows
             if not (grows or any(found.bytes_per_run for found in self._judge())):
                 break
             if left == 0 and (again or counters.wants_record) and not recorded:

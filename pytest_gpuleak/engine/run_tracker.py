@@ -4,17 +4,24 @@ from __future__ import annotations
 
 from contextlib import suppress
 from functools import cached_property
+from types import ModuleType
 from typing import TYPE_CHECKING
 
 from pytest_gpuleak.adapters.arrays import array_types
 from pytest_gpuleak.adapters.nvml.driver import LazyNvml
-from pytest_gpuleak.adapters.registry import may_have_untracked_arrays, module_arrays
+from pytest_gpuleak.adapters.registry import (
+    arrays_in,
+    mapped_files,
+    may_have_untracked_arrays,
+    module_arrays,
+    opened_count,
+)
 from pytest_gpuleak.adapters.storages import are_shared_storages
 from pytest_gpuleak.engine.detect.counters import CounterWatch
 from pytest_gpuleak.engine.detect.epochs import EpochDetector
 from pytest_gpuleak.engine.detect.fixture_ownership import FixtureOwnership, OwnedSetup
 from pytest_gpuleak.engine.detect.processes import Children
-from pytest_gpuleak.heap.collector import collect_young, epochs_supported, installed, why_no_epochs
+from pytest_gpuleak.heap.collector import collect_young, epochs_supported, get_objects, installed, why_no_epochs
 from pytest_gpuleak.heap.threads import running_threads
 from pytest_gpuleak.model.readings import HOST, OUTSIDE, OUTSIDE_FLOOR
 
@@ -60,8 +67,13 @@ class RunTracker:
         self._used: Policy | None = None
         self._gave_up = False
         self._programs = 0
+        self._opened = 0
+        self._mapped = 0
+        self.opened_files = False
+        """Whether the last run left more files mapped."""
         self.older_arrays: dict[int, int] | None = None
         """Bytes of memory behind untracked arrays in modules when the first run with such arrays began, by its key."""
+        self._fixture_arrays: dict[FixtureKey, dict[int, int]] = {}
         self.threads: frozenset[int] = frozenset()
         """The threads that ran when the run began."""
         self.threaded = False
@@ -164,6 +176,16 @@ class RunTracker:
             return False
         return count > before
 
+    def opens_files(self) -> bool:
+        """Return whether more files are mapped than after the run before: those that the collector does not track."""
+        self.opened_files = False
+        count = opened_count()
+        if count != self._opened:
+            self._opened, before = count, self._mapped
+            self._mapped = len(mapped_files())
+            self.opened_files = self._mapped > before
+        return self.opened_files
+
     def take_released(self) -> list[OwnedSetup]:
         """Return the setups of fixtures that were torn down since the last call."""
         return self.ownership.released()
@@ -174,7 +196,10 @@ class RunTracker:
             listener.setup_begins(fixture, place, policy)
 
     def setup_ends(self, fixture: FixtureKey, duration_s: float, *, failed: bool) -> None:
-        """Pass on the event."""
+        """Note the untracked arrays that the setup has made, and pass on the event, which ends the epoch."""
+        if may_have_untracked_arrays() and self.detector.sees_only_young:
+            with suppress(Exception):  # without these a test is judged with less certainty
+                self._fixture_arrays[fixture] = arrays_in(_without_modules(get_objects()))
         for listener in reversed(self._listeners):
             listener.setup_ends(fixture, duration_s, failed=failed)
 
@@ -185,8 +210,16 @@ class RunTracker:
 
     def teardown_ends(self, fixture: FixtureKey) -> None:
         """Pass on the event."""
+        self._fixture_arrays.pop(fixture, None)
         for listener in reversed(self._listeners):
             listener.teardown_ends(fixture)
+
+    def known_arrays(self) -> dict[int, int]:
+        """Return the bytes of memory behind untracked arrays that are older than the test, as far as known, by its key."""
+        known = dict(self.older_arrays or {})
+        for arrays in self._fixture_arrays.values():
+            known |= arrays
+        return known
 
     def why_blind(self, nodeid: str, *, look: bool = False) -> str:
         """Tell why checking has ended (walking the heap could crash); `look` examines `sys.modules` now."""
@@ -218,6 +251,11 @@ def may_have_grown(growth: Growth, policy: Policy) -> bool:
         elif metric in ("allocated", "requested") and size >= 1:
             return True
     return False
+
+
+def _without_modules(objects: list[object]) -> list[object]:
+    """Leave out modules: reading one that is imported lazily would import it."""
+    return [value for value in objects if type(value) is not ModuleType]
 
 
 def _scan(arrays: list[ArrayFramework]) -> Detector:

@@ -47,12 +47,17 @@ class SessionKnowledge:
         self._began_cpu = process_time()
         self.programs = 0
         """Number of compiled programs when a suspect was last checked."""
-        self.program_reruns_s = 0.0
-        """Seconds of CPU time that re-runs for compiled programs alone have taken."""
         self.unexplained_growth_s = 0.0
-        """Seconds of CPU time spent so far on growth of the heap for which no array was found."""
+        """Seconds of CPU time spent so far on suspects for which neither arrays nor processes were found."""
         self.known_arrays: dict[int, int] = {}
         """Bytes of the memory behind untracked arrays at the last walk for them, by its key."""
+
+    def can_afford(self, free_s: float, share: float, expected_s: float = 0.0) -> bool:
+        """Tell whether a suspect may take `expected_s` that probably come to nothing.
+
+        All such suspects may take `free_s` of CPU time and a `share` of the session's.
+        """
+        return self.unexplained_growth_s + expected_s <= free_s + share * self.cpu_s
 
     @property
     def elapsed_s(self) -> float:

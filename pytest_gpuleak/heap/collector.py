@@ -10,7 +10,7 @@ import gc
 import sys
 import types
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from gc import collect, disable, enable, get_objects, get_referrers, isenabled
+from gc import disable, enable, get_objects, get_referrers, isenabled
 from typing import TYPE_CHECKING, Any
 
 from pytest_gpuleak.heap.collector_rules import (
@@ -23,6 +23,7 @@ from pytest_gpuleak.heap.collector_rules import (
     why_no_epochs,
 )
 from pytest_gpuleak.heap.lost_signals import LostSignals
+from pytest_gpuleak.heap.own_collections import collect, collect_unguarded
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -303,7 +304,7 @@ class GcView:
             if view._border_moved and not listener.user_frozen and generation in (0, 1):
                 generation = 2
             __tracebackhide__ = True  # a failure's text shows only the user's frames, as without the plugin
-            return collect(generation)
+            return collect_unguarded(generation)
 
         replacements = []
         for function in (get_objects_, get_referrers_, get_freeze_count_, freeze_, unfreeze_, collect_):

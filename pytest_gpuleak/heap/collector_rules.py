@@ -12,8 +12,10 @@ import functools
 import gc
 import sys
 import weakref
-from gc import collect, disable, enable, get_objects, isenabled
+from gc import disable, enable, get_objects, isenabled
 from typing import TYPE_CHECKING, Any, Final
+
+from pytest_gpuleak.heap.own_collections import collect
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -98,11 +98,13 @@ class Growth(NamedTuple):
         bytes: growth by counter, without what higher-scoped fixtures added.
         first_used: devices that were unused before the run.
         imported: host memory (bytes) of the modules that the run imported. Growth up to this causes no re-run.
+        compiled: host memory (bytes) of the programs that a re-run compiled. They are noted and fail nothing.
     """
 
     bytes: Mapping[Key, int]
     first_used: frozenset[str] = frozenset()
     imported: int = 0
+    compiled: int = 0
 
     def of(self, device: str) -> int:
         """Return the bytes that a device's allocator handed out, by its most exact counter."""

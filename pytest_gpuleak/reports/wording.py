@@ -129,5 +129,7 @@ def _count(finding: Finding) -> str:
 
 
 def name_array(array: ArrayInfo) -> str:
-    """Name an array as its framework does: a tensor, or an array."""
+    """Name an array as its framework does: a tensor, an array, or an open file."""
+    if array.framework == "safetensors":
+        return "file"
     return "array" if array.framework else "tensor"

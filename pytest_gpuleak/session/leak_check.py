@@ -226,6 +226,7 @@ class LeakCheck:
             growth = tracker.without_workspaces(growth)
             suspected = may_have_grown(growth, policy)
         suspected = tracker.compiled() or suspected
+        suspected = tracker.opens_files() or suspected
         if suspected:
             stop_timer(item)
             rebuilt_s = sum(setup.setup_s for setup in released)

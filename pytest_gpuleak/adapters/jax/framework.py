@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -9,9 +10,10 @@ from pytest_gpuleak.adapters.jax.arrays import JaxArrays, JaxTracers
 from pytest_gpuleak.adapters.jax.lookup import loaded_arrays, member
 from pytest_gpuleak.adapters.late_devices import LateDevices
 from pytest_gpuleak.adapters.protocol import Framework
+from pytest_gpuleak.heap.own_collections import RELAXERS
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from pytest_gpuleak.adapters.probe_protocol import DeviceProbe
     from pytest_gpuleak.adapters.protocol import Restore, SettleStep
@@ -24,6 +26,14 @@ def _make_devices() -> DeviceProbe:
     return JaxDevices()
 
 
+def _relax_garbage_guard() -> Callable[[], object] | None:
+    if "jax._src.config" not in sys.modules:
+        return None
+    from pytest_gpuleak.adapters.jax.garbage_guard import relax_garbage_guard
+
+    return relax_garbage_guard()
+
+
 class JaxFramework(Framework):
     """The JAX that the tests have imported."""
 
@@ -33,6 +43,8 @@ class JaxFramework(Framework):
     def __init__(self) -> None:
         self.arrays = JaxArrays()
         self.tracers = JaxTracers()
+        if _relax_garbage_guard not in RELAXERS:
+            RELAXERS.append(_relax_garbage_guard)
 
     @cached_property
     def devices(self) -> LateDevices:

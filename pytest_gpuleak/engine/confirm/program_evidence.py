@@ -7,18 +7,23 @@ from typing import TYPE_CHECKING
 
 from pytest_gpuleak.engine.judge.programs import judge_programs
 from pytest_gpuleak.heap.collector import collect, collect_young
+from pytest_gpuleak.model.readings import HOST
 
 if TYPE_CHECKING:
     from pytest_gpuleak.engine.run_tracker import RunTracker
     from pytest_gpuleak.engine.session_knowledge import SessionKnowledge
     from pytest_gpuleak.engine.subject import Subject
     from pytest_gpuleak.model.findings import Finding
+    from pytest_gpuleak.model.readings import Growth
 
 FREE_S = 2.0
-"""Seconds of a session that tests may be run again for programs alone."""
+"""Seconds of CPU time of a session that may be spent on suspects of which compiling is known alone."""
 
-SHARE = 0.02
-"""Further part of the session's time that such re-runs may take: nearly every test of some suites compiles."""
+SHARE = 0.01
+"""The same as a share of the session's CPU time: nearly every test of some suites compiles."""
+
+PROGRAM_BYTES = 2 * 1024 * 1024
+"""Host bytes of a compiled program: 1.4 to 2 MiB of jaxlib 0.10 on the CPU, for small programs and large ones."""
 
 
 class ProgramEvidence:
@@ -34,16 +39,41 @@ class ProgramEvidence:
         self._subject = subject
         self._before: Counter[str] = Counter()
         self._added: list[Counter[str]] = []
+        self.first_run_bytes = 0
+        """Host bytes of the programs that the first run has compiled and that are still there."""
         self.wanted = False
         """Whether the first run may have compiled, and a re-run for that alone is worth its time."""
+
+    def explain(self, growth: Growth) -> bool:
+        """Tell whether programs explain a run's growth, and the session has no time left to look further."""
+        if self._can_afford():
+            return False
+        try:
+            count = len(self._names())
+        except Exception:  # noqa: BLE001 - the check that follows tells of it
+            return False
+        compiled = max(count - self._knowledge.programs, 0) * PROGRAM_BYTES
+        if not compiled or any(
+            size > (growth.imported + compiled if device == HOST else 0) for (device, _), size in growth.bytes.items()
+        ):
+            return False
+        self._knowledge.programs = count
+        return True
 
     def end_first_run(self) -> None:
         """Compare the number of programs with the last one known."""
         count = len(self._names())
-        compiled, self._knowledge.programs = count > self._knowledge.programs, count
-        expected_s, knowledge = self._subject.expected_s, self._knowledge
-        limit_s = FREE_S + SHARE * knowledge.elapsed_s
-        self.wanted = compiled and expected_s is not None and knowledge.program_reruns_s + expected_s <= limit_s
+        self.first_run_bytes = max(count - self._knowledge.programs, 0) * PROGRAM_BYTES
+        self._knowledge.programs = count
+        self.wanted = bool(self.first_run_bytes) and self._subject.expected_s is not None and self._can_afford()
+
+    def _can_afford(self) -> bool:
+        return self._knowledge.can_afford(FREE_S, SHARE, self._subject.expected_s or 0.0)
+
+    @property
+    def last_run_bytes(self) -> int:
+        """Return the host bytes of the programs that the last re-run has added."""
+        return self._added[-1].total() * PROGRAM_BYTES if self._added else 0
 
     @property
     def grows(self) -> bool:

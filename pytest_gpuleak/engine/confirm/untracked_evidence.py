@@ -61,13 +61,13 @@ BESIDE_ARRAYS: Final = 4 * 1024 * 1024
 Their graphs and modules take some: 582 autograd nodes half a MiB, which made a leaking test three times as expensive.
 """
 
-FREE_S: Final = 5.0
+FREE_S: Final = 3.0
 """Seconds of CPU time that a session may spend on growth that no array explains."""
 
 FREE_ONCE_S: Final = 1.0
 """The same for growth that no second run has repeated, of which most is a first use: a walk takes a second with torch."""
 
-SHARE: Final = 0.03
+SHARE: Final = 0.02
 """The same as a share of the session's CPU time: most growth of the heap is a cache or a first use."""
 
 
@@ -88,6 +88,7 @@ class UntrackedEvidence:
         self._policy = policy
         self._guard = guard
         self._grown: list[int] = []
+        self._compiled = 0
         self._before: dict[int, int] | None = None
         self._lines = AllocationLines(knowledge.is_user_file)
         self._born: set[int] = set()
@@ -164,13 +165,17 @@ class UntrackedEvidence:
         self._runs = UntrackedRuns()
         self._findings = None
 
-    def finish(self, *, confirmed: bool) -> None:
-        """Look for arrays that the first run has left and that do not grow, or that no re-run could confirm."""
+    def finish(self, compiled: int, *, confirmed: bool) -> None:
+        """Look for arrays that the first run has left and that do not grow, or that no re-run could confirm.
+
+        `compiled` bytes of the first run's growth are its programs'.
+        """
         if self.floor is None or not self._grown or self._runs.grows or (confirmed and self.suspected):
             return
         strict = self._policy.confirm == 0 or self._subject.counts_running_frames
         least = self.floor if strict else max(self._policy.retained_bytes, self.floor)
-        if self._grown[0] >= least and self._can_afford(FREE_S if strict else FREE_ONCE_S):
+        self._compiled = compiled
+        if self._grown[0] - compiled >= least and self._can_afford(FREE_S if strict else FREE_ONCE_S):
             with self._guard(EXPLAIN):
                 self._find_residue(confirmed=confirmed)
 
@@ -229,8 +234,7 @@ class UntrackedEvidence:
         self._knowledge.unexplained_growth_s += process_time() - self._began
 
     def _can_afford(self, free_s: float) -> bool:
-        knowledge = self._knowledge
-        return knowledge.unexplained_growth_s <= free_s + SHARE * knowledge.cpu_s
+        return self._knowledge.can_afford(free_s, SHARE)
 
     def _arrays(self) -> HeapArrays:
         from pytest_gpuleak.explain.untracked_arrays import HeapArrays
@@ -273,7 +277,7 @@ class UntrackedEvidence:
         from pytest_gpuleak.heap.referrers import PausedCollector
 
         room = self._grown[0] + self._grown[0] // SLACK_SHARE
-        known = {**(self._tracker.older_arrays or {}), **self._knowledge.known_arrays}
+        known = self._tracker.known_arrays() | self._knowledge.known_arrays
         least = max(room // 256, 1)
         with self._tracker.detector.whole_heap():
             collect(2)
@@ -311,7 +315,7 @@ class UntrackedEvidence:
             if size <= left:
                 left -= size
                 taken.add(key)
-        if room - left < self._grown[0] * LEAST_EXPLAINED:
+        if room - left < (self._grown[0] - self._compiled) * LEAST_EXPLAINED:
             return []
         return [array for array in arrays if id(array) in sizes and sizes[id(array)].storage in taken]
 

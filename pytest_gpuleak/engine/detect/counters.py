@@ -24,10 +24,6 @@ if TYPE_CHECKING:
     from pytest_gpuleak.model.policy import Policy
 
 
-COUNTED = ("allocated", "requested", "reserved")
-"""Metrics of a device's reading that are compared before and after."""
-
-
 UNACCOUNTED = "unaccounted"
 """Bytes in use on a device beyond what torch has reserved. Other processes change it as well."""
 
@@ -81,6 +77,7 @@ class CounterWatch:
         self._recording: list[tuple[HostProbe, Recorder]] = []
         self._use_calls = 0
         self._use_s = inf
+        self._use_told = False
         self._modules = 0
 
     def start(self) -> None:
@@ -184,8 +181,12 @@ class CounterWatch:
         imported = max(len(sys.modules) - self._modules, 0) * MODULE_BYTES
         if len(self._after) <= len(self._host):
             return Growth(growth, imported=imported)
-        devices = {device for device, _ in self._before}
-        first_used = frozenset(device for device, _ in self._after) - devices - self._met - {HOST}
+        first_used: frozenset[str] = frozenset()
+        if self._after.keys() != self._before.keys():
+            devices = {device for device, _ in self._before}
+            first_used = frozenset(device for device, _ in self._after) - devices - self._met - {HOST}
+        if not self._use_told:
+            return Growth(growth, first_used, imported)
         reserved = {device: size for (device, metric), size in self._after.items() if metric == "reserved"}
         in_use = {device: size for (device, metric), size in growth.items() if metric == UNACCOUNTED}
         if in_use:
@@ -283,8 +284,13 @@ class CounterWatch:
             for device, why in probe.absent.items():
                 self.tell(f"{device} not watched: {why}")
         for device, (probe, reading) in first.items():
-            found.update(_counters(device, reading))
-            self._read_use(probe, device, reading, found)
+            found[device, "allocated"] = reading.allocated
+            if reading.requested is not None:
+                found[device, "requested"] = reading.requested
+            if reading.reserved is not None:
+                found[device, "reserved"] = reading.reserved
+                if getattr(probe, "tells_use", True):
+                    self._read_use(probe, device, reading.reserved, found)
         for one in tuple(self._host):
             key = HOST, one.name
             try:
@@ -296,15 +302,16 @@ class CounterWatch:
                     found[key] -= in_heap  # it is judged as a device's
         return found
 
-    def _read_use(self, probe: DeviceProbe, device: str, reading: DeviceReading, found: dict[Key, int]) -> None:
+    def _read_use(self, probe: DeviceProbe, device: str, reserved: int, found: dict[Key, int]) -> None:
         """Note what is in use on a device beyond torch's own, unless the call is expensive."""
-        if reading.reserved is None or self._use_calls < 0:
+        if self._use_calls < 0:
             return
         began = perf_counter()
         try:
             used = probe.used(device)
             if used is not None:
-                found[device, UNACCOUNTED] = used - reading.reserved
+                found[device, UNACCOUNTED] = used - reserved
+                self._use_told = True
         except Exception as error:  # noqa: BLE001 - a device may be lost during a run; the allocator's figures stand
             # The first line alone: torch adds advice.
             first_line = str(error).partition("\n")[0]
@@ -347,8 +354,3 @@ class _Level:
     def __init__(self, before: dict[Key, int]) -> None:
         self.before = before
         self.inner: dict[Key, int] = {}
-
-
-def _counters(device: str, reading: DeviceReading) -> dict[Key, int]:
-    values = ((metric, getattr(reading, metric)) for metric in COUNTED)
-    return {(device, metric): value for metric, value in values if value is not None}

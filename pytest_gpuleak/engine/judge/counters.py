@@ -66,7 +66,7 @@ def suspects(growth: Growth, known: Mapping[str, int], policy: Policy, probes: M
         if growth.of(device) > known.get(device, 0) + _rounding(growth, device, (1,))
     }
     for name, limits in probes.items():
-        unexplained = growth.bytes.get((HOST, name), 0) - known.get(HOST, 0) - growth.imported
+        unexplained = growth.bytes.get((HOST, name), 0) - known.get(HOST, 0) - growth.imported - growth.compiled
         if unexplained > host_limit(policy, limits):
             found.add(HOST)
     found |= _reserved_over(growth, policy)
@@ -261,6 +261,7 @@ def _judge_host(
         sizes = [
             (run.host[name].bytes if name in run.host else run.growth.bytes.get((HOST, name), 0))
             - of_arrays[index]
+            - run.growth.compiled
             - _graph_bytes(evidence, "cpu")
             for index, run in enumerate(runs)
         ]

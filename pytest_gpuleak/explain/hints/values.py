@@ -97,11 +97,16 @@ def not_evaluated(trail: Trail) -> str | None:
 
 
 def mapped_file(trail: Trail) -> str | None:
-    """Recognise an array whose memory is a file, which stays mapped."""
+    """Recognise an array whose memory is a file, or an open file of safetensors, which stays mapped."""
     array = trail.finding.tensors[0] if trail.finding.tensors else None
     if array is None or not array.file or not trail.named:
         return None
     name = cut(re.split(r"[/\\]", array.file)[-1])
+    if array.framework == "safetensors":
+        return (
+            f"The file `{name}` stays open and mapped as long as {trail.owner(0)} keeps it: open it in a `with` block, "
+            "and keep only the arrays."
+        )
     return (
         f"The file `{name}` stays mapped as long as {trail.owner(0)} keeps the array: drop the array in teardown, or "
         "keep a copy (`np.array(...)`) of what is needed."

@@ -5,9 +5,9 @@ from __future__ import annotations
 import textwrap
 from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    import pytest
+import pytest
 
+if TYPE_CHECKING:
     from tests.conftest import Json, Runner
 
 FRAMEWORK = """
@@ -37,8 +37,9 @@ COMPILER = """
     broken = False
 
     class Program:
-        def __init__(self, name):
+        def __init__(self, name, size=0):
             self.name = name
+            self.code = bytearray(size)
             programs.add(self)
 """
 SUITE = """
@@ -95,3 +96,36 @@ def test_a_program_more_in_each_run_is_noted(run: Runner, pytester: pytest.Pytes
 def test_a_framework_that_cannot_count_costs_nothing(run: Runner, pytester: pytest.Pytester) -> None:
     tests = start(run, pytester, "import compiler\ncompiler.broken = True\ndef test_it(): compiler.Program('x')\n")
     assert tests["test_it"]["verdict"] == "clean"
+
+
+MEMORY = """
+    import compiler, numpy
+
+    KEPT, ARRAYS, MIB = [], [], 2**20
+
+    def test_code_of_usual_size():
+        KEPT.extend(compiler.Program("step", 3 * MIB // 2) for _ in range(10))
+
+    def test_code_that_is_too_large():
+        KEPT.append(compiler.Program("step", 16 * MIB))
+
+    def test_an_array_beside_a_first_compilation():
+        if len(KEPT) < 100:
+            KEPT.extend(compiler.Program("once", MIB) for _ in range(100 - len(KEPT)))
+        ARRAYS.append(numpy.ones(MIB // 8))
+"""
+
+
+def test_memory_of_programs_is_no_growth_of_the_host(run: Runner, pytester: pytest.Pytester) -> None:
+    pytest.importorskip("numpy")
+    pytester.makepyfile(compiler=textwrap.dedent(COMPILER))
+    pytester.makeconftest(textwrap.dedent(FRAMEWORK))
+    tests = run(MEMORY).tests
+    found = {name: {finding["kind"] for finding in test["findings"]} for name, test in tests.items()}
+    assert found == {
+        "test_code_of_usual_size": {"recompiled"},
+        "test_code_that_is_too_large": {"host"},
+        "test_an_array_beside_a_first_compilation": {"growing"},
+    }
+    assert tests["test_code_of_usual_size"]["verdict"] == "noted"
+    assert tests["test_an_array_beside_a_first_compilation"]["findings"][0]["bytes_per_run"] == 2**20

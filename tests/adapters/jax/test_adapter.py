@@ -15,6 +15,7 @@ from pytest_gpuleak.adapters.jax import lookup as jax_lookup
 from pytest_gpuleak.adapters.jax.arrays import JaxArrays, JaxTracers
 from pytest_gpuleak.adapters.jax.devices import JaxDevices
 from pytest_gpuleak.adapters.jax.framework import JaxFramework
+from pytest_gpuleak.adapters.jax.garbage_guard import relax_garbage_guard
 from pytest_gpuleak.adapters.jax.lookup import JaxLookup
 from pytest_gpuleak.model.readings import TRACE
 
@@ -176,6 +177,51 @@ def test_no_backend_is_initialised(jax: Any, pytester: pytest.Pytester) -> None:
     )
     result = pytester.runpytest_subprocess("--gpu-leak", "-p", "no:cacheprovider")
     result.assert_outcomes(passed=2)
+
+
+def test_a_fatal_guard_against_garbage_ends_no_run(jax: Any, pytester: pytest.Pytester) -> None:
+    del jax
+    pytester.makepyfile(
+        test_it="""
+        import jax, pytest
+
+        class Node:
+            pass
+
+        @pytest.fixture(scope="module", autouse=True)
+        def guard():
+            jax.config.update("jax_array_garbage_collection_guard", "fatal")
+            yield
+            assert jax.config.jax_array_garbage_collection_guard == "fatal"
+            jax.config.update("jax_array_garbage_collection_guard", "allow")
+
+        def test_in_a_cycle():
+            node = Node()
+            node.itself, node.array = node, jax.numpy.ones(100)
+
+        def test_own_guard_in_a_block():
+            with jax.array_garbage_collection_guard("fatal"):
+                node = Node()
+                node.itself, node.array = node, jax.numpy.ones(100)
+        """
+    )
+    result = pytester.runpytest_subprocess("--gpu-leak", "-p", "no:cacheprovider")
+    result.assert_outcomes(passed=2)
+    result.stdout.fnmatch_lines(["*0 leaked, 2 noted*"])
+
+
+def test_a_guard_is_relaxed_for_a_collection_alone(jax: Any) -> None:
+    guards = jax._src.config.guard_lib
+    levels = guards.GarbageCollectionGuardLevel
+    assert relax_garbage_guard() is None
+    with jax.array_garbage_collection_guard("log"):
+        assert relax_garbage_guard() is None
+    with jax.array_garbage_collection_guard("fatal"):
+        restore = relax_garbage_guard()
+        assert restore is not None
+        assert guards.thread_local_state().garbage_collect_array == levels.LOG
+        restore()
+        assert guards.thread_local_state().garbage_collect_array == levels.FATAL
 
 
 class Device:

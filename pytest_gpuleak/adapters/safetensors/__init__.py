@@ -1,0 +1,1 @@
+"""Files that `safetensors.safe_open` keeps mapped."""

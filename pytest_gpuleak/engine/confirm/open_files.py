@@ -1,0 +1,105 @@
+"""Find the files of safetensors that each run of a suspect opens and keeps open."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from pytest_gpuleak.adapters.registry import mapped_files, open_file_class
+from pytest_gpuleak.engine.confirm.survivors import Leftover, Survivors
+from pytest_gpuleak.engine.judge.arrays import judge
+from pytest_gpuleak.heap.collector import collect
+from pytest_gpuleak.model.evidence import Evidence
+from pytest_gpuleak.model.readings import DISK, ArrayReading
+
+if TYPE_CHECKING:
+    from pytest_gpuleak.engine.run_tracker import RunTracker
+    from pytest_gpuleak.model.findings import Finding
+    from pytest_gpuleak.model.policy import Policy
+
+SEARCH_S: Final = 4.0
+"""Time limit of the walk for the file objects, in seconds."""
+
+MAX_FILES_NAMED: Final = 3
+"""Files that a finding names, where it is not known which of them an object maps."""
+
+
+class OpenFiles:
+    """Collect which maps of files the re-runs of a suspect have added, and which objects keep them."""
+
+    def __init__(self, tracker: RunTracker, policy: Policy) -> None:
+        self._tracker = tracker
+        self._policy = policy
+        self._before: dict[int, tuple[str, int]] = {}
+        self._added: list[list[tuple[str, int]]] = []
+        self._survivors = Survivors()
+        self.wanted = tracker.opened_files
+        """Whether the first run has left a file open."""
+
+    @property
+    def grows(self) -> bool:
+        """Whether each re-run so far has left another file open."""
+        return bool(self._added) and all(self._added)
+
+    def expect_run(self) -> None:
+        """Note before a re-run which files are mapped."""
+        if self.wanted:
+            self._before = mapped_files()
+
+    def add_run(self) -> None:
+        """Note what the re-run has added, less what a collection frees, and look for the objects."""
+        if not self.wanted:
+            return
+        if len(mapped_files()) > len(self._before):
+            with self._tracker.detector.whole_heap():
+                collect(2)
+        after = mapped_files()
+        added = [file for start, file in after.items() if self._before.get(start) != file]
+        self._added.append(added if len(after) > len(self._before) else [])
+        self._survivors = Survivors()
+        if self.grows:
+            self._explain(added)
+
+    def forget_reruns(self) -> None:
+        """Forget all re-runs, because a re-run could not be recorded to its end."""
+        self._added.clear()
+
+    def judge(self) -> tuple[Finding, ...]:
+        """Return the findings on the files that the last re-run has left open."""
+        survivors = self._survivors.all()
+        if not (survivors and self.grows):
+            return ()
+        found = judge(Evidence(survivors, (frozenset(), frozenset(range(len(survivors))))), self._policy)
+        return tuple(one for one in found if one.kind == "growing")
+
+    def _explain(self, added: list[tuple[str, int]]) -> None:
+        """Find the objects, of which the last in their container are the newest, and note who holds them."""
+        from pytest_gpuleak.explain.untracked_arrays import explain_arrays
+        from pytest_gpuleak.heap.referrers import Deadline, PausedCollector
+        from pytest_gpuleak.heap.type_sieve import TypeSieve
+        from pytest_gpuleak.heap.walk import HeapWalk
+
+        kind = open_file_class()
+        if kind is None:
+            return
+        found: dict[int, object] = {}
+        with self._tracker.detector.whole_heap(), PausedCollector():
+            sieve = TypeSieve(lambda one: one is kind)
+            for batch in HeapWalk(Deadline(SEARCH_S), ignore=(id(found),)).batches():
+                found.update((id(value), value) for value in sieve.pick(batch.objects))
+            objects = list(found.values())[-len(added) :]
+            found.clear()
+            why = explain_arrays(objects, (), self._tracker.frameworks.reference_finders())
+            paths = list(dict.fromkeys(path for path, _ in added))[:MAX_FILES_NAMED]
+            size = min(size for _, size in added)
+            run = len(self._added)
+            self._survivors.note(
+                [(Leftover(run, _reading(identity, " or ".join(paths), size)), one) for identity, one in why.items()],
+                set(),
+                {},
+                run,
+            )
+            objects.clear()
+
+
+def _reading(identity: int, path: str, size: int) -> ArrayReading:
+    return ArrayReading(identity, (), "safetensors", DISK, size, identity, size, framework="safetensors", file=path)

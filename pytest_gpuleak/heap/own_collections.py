@@ -1,0 +1,28 @@
+"""Run the plugin's own collections, with what a library would do about garbage arrays relaxed meanwhile.
+
+JAX can be told to end the process when the collector frees an array (``jax_array_garbage_collection_guard``): without
+the plugin that collection might come much later, or never.
+"""
+
+from __future__ import annotations
+
+from gc import collect as collect_unguarded
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+__all__ = ["RELAXERS", "collect", "collect_unguarded"]
+
+RELAXERS: list[Callable[[], Callable[[], object] | None]] = []
+"""Functions that relax a library's guard for a collection and return how to restore it, or None. They never raise."""
+
+
+def collect(generation: int = 2) -> int:
+    """Run a collection of the plugin's own."""
+    restores = [restore for relax in RELAXERS if (restore := relax()) is not None]
+    try:
+        return collect_unguarded(generation)
+    finally:
+        for restore in restores:
+            restore()
