@@ -152,6 +152,7 @@ class Workshop:
         self._pip("install", TORCH, "numpy", "pytest")
         for suite in suites:
             self._pip("install", "-c", str(self._constraints), suite.requirement, *suite.requires)
+        self._pip("install", "-c", str(self._constraints), str(CHECKOUT))  # what it needs, as a user gets it
         self._pip("install", "--no-deps", "--force-reinstall", str(CHECKOUT))
 
     def unpack(self, suite: Suite) -> Path:

@@ -26,6 +26,9 @@ LONG_LIVED_SHARE = 4
 LEAST_FROZEN = 100_000
 """Objects frozen before the heap is counted for the first time, and the minimum before a full collection."""
 
+LEAST_STEP = 4
+"""The heap is counted again once it can have grown by this part of what makes a full collection due."""
+
 LEAST_STAYING = 0.25
 """Lower bound for the share of frozen objects that survive. Heap counts, more frequent the higher it is, measure it."""
 
@@ -44,7 +47,8 @@ class EpochDetector:
         self._collected_in_epoch = False
         self._open = False
         self._started = False
-        self._frozen_since_full = 0.0
+        self._grown = 0
+        self._frozen_since_count = 0
         self._staying = 1.0
         self._long_lived: int | None = None
         self._due_at = LEAST_FROZEN
@@ -203,18 +207,21 @@ class EpochDetector:
         if born > gc.get_threshold()[0] and gc.isenabled():
             collect_recent()
             born = len(get_objects())
-        self._frozen_since_full += born * self._staying
-        if self._frozen_since_full > self._due_at and gc.isenabled():
-            total = get_freeze_count() + born  # walks the heap: milliseconds
+        self._frozen_since_count += born
+        step = self._frozen_since_count * self._staying
+        # Near its limit the heap would be counted again and again: see that it can have grown by a part of that.
+        if step > self._due_at // LEAST_STEP and self._grown + step > self._due_at and gc.isenabled():
+            total = get_freeze_count() + born  # walks the heap: 90 ns an object
             if self._long_lived is None:
                 self._long_lived = total
             grown = max(0, total - self._long_lived)
-            self._staying = min(1.0, max(LEAST_STAYING, grown / self._frozen_since_full))
-            self._frozen_since_full = grown
+            share = (grown - self._grown) / self._frozen_since_count
+            self._staying = min(1.0, max(LEAST_STAYING, share))
+            self._grown, self._frozen_since_count = grown, 0
             self._due_at = max(LEAST_FROZEN, self._long_lived // LONG_LIVED_SHARE)
-            if self._frozen_since_full > self._due_at:
+            if grown > self._due_at:
                 collect()
 
     def _collected(self) -> None:
-        self._frozen_since_full = 0.0
+        self._grown = self._frozen_since_count = 0
         self._long_lived = None  # counted at the next request: the collection itself was expensive enough
