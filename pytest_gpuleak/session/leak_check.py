@@ -13,12 +13,14 @@ from pytest_gpuleak.session.peak_hooks import BUDGET_FINDING, shared_meter
 from pytest_gpuleak.session.pytest_internals import (
     DeferredFinalizerErrors,
     log_handlers,
+    older_instance,
     release_values,
     runs_elsewhere,
     stop_timer,
 )
 
 if TYPE_CHECKING:
+    import weakref
     from collections.abc import Callable, Sequence
 
     import pytest
@@ -82,6 +84,7 @@ class LeakCheck:
         self._harness: HarnessCheck | None = None
         self._harness_first = False  # look at what the runner holds first, since the last suspect was of that kind
         self._meter: PeakMeter | None = None
+        self._instance: weakref.ref[object] | None = None
 
     def start(self) -> None:
         """Begin to watch the process."""
@@ -119,6 +122,7 @@ class LeakCheck:
         policy = policy_of(item, self.settings)
         self.tracker.use(policy)
         attempt = self.attempts.begin(item.nodeid, policy)
+        self._instance = older_instance(item)
         self.tracker.processes.begin_run()
         self.tracker.begin_run()
         attempt.overhead_s = perf_counter() - began
@@ -215,6 +219,8 @@ class LeakCheck:
             return blind
         findings: tuple[Finding, ...] = ()
         known = None
+        if arrays and self._instance is not None:
+            self._make_young(self._instance)
         if arrays and self._harness_first and not tracker.threaded:
             known = self._check_harness(item, arrays, growth)
             self._harness_first = known is not None
@@ -231,11 +237,20 @@ class LeakCheck:
             stop_timer(item)
             rebuilt_s = sum(setup.setup_s for setup in released)
             findings = (*self._check_suspect(item, nextitem, rebuilt_s, arrays, growth, processes, seen), *findings)
-        if suspected or released or known:
+        if released or known:
             tracker.counters.carry_over_host()
-        else:
+        elif not suspected:  # the check of a suspect loads modules, and keeps what it has learned
             tracker.counters.carry_over()
         return self._conclude(findings, nodeid, policy) if findings else ("clean", ())
+
+    def _make_young(self, instance: weakref.ref[object]) -> None:
+        owner = instance()
+        if owner is not None and self.tracker.detector.sees_only_young:
+            from pytest_gpuleak.engine.detect.young_arrays import make_cycle_young
+            from pytest_gpuleak.engine.stages import READ
+
+            with self.attempts.guard(READ):
+                make_cycle_young(owner)
 
     def _check_harness(self, item: pytest.Item, arrays: Sequence[object], growth: Growth) -> HarnessVerdict | None:
         """Decide at once on what pytest or another plugin alone holds; None where that cannot be told."""

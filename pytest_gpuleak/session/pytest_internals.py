@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import warnings
+import weakref
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -33,6 +34,18 @@ def release_values(item: pytest.Item, handlers: Sequence[Any]) -> None:
     for handler in handlers:
         if handler.records:
             handler.reset()
+
+
+def older_instance(item: pytest.Item) -> weakref.ref[object] | None:
+    """Return a weak reference to the `unittest.TestCase` instance that pytest made when it collected the test, if any.
+
+    Since pytest 8.2, `TestCaseFunction` makes it then; it is dropped in the teardown.
+    """
+    instance = vars(item).get("_instance")
+    test_case = getattr(sys.modules.get("unittest"), "TestCase", None)
+    if instance is None or test_case is None or not issubclass(type(instance), test_case):
+        return None
+    return weakref.ref(instance)
 
 
 def runs_nothing(config: pytest.Config) -> bool:

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pytest_gpuleak.engine.detect.epochs import EpochDetector
-from pytest_gpuleak.engine.detect.young_arrays import KeepYoung, make_young
-from pytest_gpuleak.heap.collector import collect_young, epochs_supported
+from pytest_gpuleak.engine.detect.young_arrays import KeepYoung, make_cycle_young, make_young
+from pytest_gpuleak.heap.collector import collect_young, epochs_supported, get_objects
 from tests.support.standin import Buffer, StandInArrays
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
 pytestmark = pytest.mark.skipif(
     make_young() is None or not epochs_supported(), reason="this interpreter's collector cannot be told what is young"
@@ -131,3 +131,45 @@ def test_an_epoch_is_not_continued_after_a_full_collection(detector: Walks) -> N
     gc.collect()
     assert not detector.continue_epoch()
     assert len(detector.look()) == len(kept)
+
+
+class Owner:
+    """Refers to itself through plain containers."""
+
+    def __init__(self, *values: object) -> None:
+        self.table = {"compare": self.compare, "values": values}
+
+    def compare(self) -> None:
+        """Be a bound method."""
+
+
+def test_an_older_cycle_is_made_young_with_its_owner(detector: Walks) -> None:
+    owner = Owner(Buffer(100))
+    owner.table["itself"] = [({"owner": owner},)]
+    detector.open()
+    new = owner.table["new"] = Buffer(200)
+    left = weakref.ref(owner)
+    make_cycle_young(owner)
+    assert [id(array) for array in detector.look()] == [id(new)]  # an older array stays old
+    del owner
+    collect_young()
+    assert left() is None
+
+
+@pytest.mark.parametrize("values", [range(5000), [[[number]] for number in range(5000)]], ids=["wide", "many"])
+def test_what_is_not_on_the_cycle_stays_old(detector: Walks, values: Sequence[object]) -> None:
+    plain, apart = [1], list(values)
+    owner = Owner(plain, apart)
+    detector.open()
+    make_cycle_young(owner)
+    young = {id(one) for one in get_objects()}
+    assert id(owner) in young
+    assert not young & {id(plain), id(apart), *map(id, filter(gc.is_tracked, apart))}
+
+
+def test_an_owner_without_a_cycle_stays_old(detector: Walks) -> None:
+    owner = Owner()
+    owner.table.clear()
+    detector.open()
+    make_cycle_young(owner)
+    assert id(owner) not in {id(one) for one in get_objects()}

@@ -9,11 +9,19 @@ from __future__ import annotations
 
 import functools
 import gc
+import types
 import weakref
-from typing import TYPE_CHECKING, Any
+from collections import defaultdict
+from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+
+MOST_CONTAINERS: Final = 1000
+"""Containers below an object that are looked at for a reference back to it."""
+
+_CONTAINERS: Final = frozenset({dict, list, tuple, set, types.MethodType, types.CellType})
 
 
 class KeepYoung:
@@ -79,3 +87,35 @@ def make_young() -> Callable[[object], None] | None:
         track(value)
 
     return move
+
+
+def make_cycle_young(owner: object) -> None:
+    """Move an object and the plain containers by which it refers to itself to the youngest generation.
+
+    pytest creates the instance of a `unittest.TestCase` when it collects, so it is older than the epoch. One that refers
+    to itself (``addTypeEqualityFunc(torch.Tensor, self.assertEqualTensors)``) takes what the test stored in it along into
+    a cycle that only a collection of the whole heap would free.
+    """
+    move = make_young()
+    if move is None:
+        return
+    found = {id(owner): owner}
+    parents: dict[int, list[int]] = defaultdict(list)
+    waiting = [owner]
+    for one in waiting:
+        for child in gc.get_referents(one):
+            if child is not owner and (type(child) not in _CONTAINERS or not gc.is_tracked(child)):
+                continue
+            parents[id(child)].append(id(one))
+            if id(child) not in found and len(found) < MOST_CONTAINERS:
+                found[id(child)] = child
+                waiting.append(child)
+    cycle: set[int] = set()
+    above = [id(owner)]
+    while above:
+        for identity in parents.get(above.pop(), ()):
+            if identity not in cycle:
+                cycle.add(identity)
+                above.append(identity)
+    for identity in cycle:
+        move(found[identity])

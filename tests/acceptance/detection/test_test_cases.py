@@ -1,0 +1,78 @@
+"""Instances of `unittest.TestCase` that refer to themselves."""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING
+
+import pytest
+
+from pytest_gpuleak.engine.detect.young_arrays import make_young
+from pytest_gpuleak.heap.collector import epochs_supported
+
+if TYPE_CHECKING:
+    from tests.conftest import Runner
+
+pytestmark = [
+    pytest.mark.interpreter,
+    pytest.mark.skipif(
+        make_young() is None or not epochs_supported(),
+        reason="this interpreter's collector cannot be told what is young",
+    ),
+]
+
+CASE = """
+    import unittest
+    KEPT = []
+
+    class Base(unittest.TestCase):
+        def __init__(self, *arguments):
+            super().__init__(*arguments)
+            self.addTypeEqualityFunc(Buffer, self.assert_equal_buffers)
+            self.older = Buffer(64)
+
+        def assert_equal_buffers(self, first, second, msg=None):
+            pass
+
+        def setUp(self):
+            self.buffer = Buffer(4096)
+"""
+
+
+@pytest.mark.parametrize("options", [[], ["-v"]], ids=["", "verbose"])
+def test_what_it_stores_goes_with_its_cycle(run: Runner, options: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """As `torch.testing`'s own and most libraries' base classes do: each of their tests took a collection of the heap."""
+
+    def fail(_: int) -> int:
+        raise AssertionError("the whole heap was collected")
+
+    monkeypatch.setattr(importlib.import_module("pytest_gpuleak.engine.settle.steps"), "collect", fail)
+    found = run(
+        f"""{CASE}
+    class TestIt(Base):
+        def test_one(self): pass
+        def test_two(self): pass
+        def test_three(self): pass
+    """,
+        *options,
+    )
+    found.result.stdout.fnmatch_lines(["gpu-leak: 0 leaked, 3 noted, 0 clean*"])
+    for test in found.tests.values():
+        (finding,) = test["findings"]
+        assert (finding["kind"], finding["bytes"]) == ("cycle", 4096)
+        assert test["suspect_s"]["reruns"] == 0
+
+
+def test_what_it_leaks_is_found(run: Runner) -> None:
+    found = run(
+        f"""{CASE}
+    class TestIt(Base):
+        def test_array(self):
+            KEPT.append(Buffer(64))
+
+        def test_itself(self):
+            KEPT.append(self)
+    """
+    )
+    assert found.verdicts == {"TestIt::test_array": "leaked", "TestIt::test_itself": "leaked"}
+    assert {one["bytes"] for one in found.tests["TestIt::test_array"]["findings"] if one["failed"]} == {64}
