@@ -96,6 +96,11 @@ SUITES = (
     ),
     # torch.compile takes a minute without its cache; TorchScript's tracer keeps 16 constants of test_torch_layer for good.
     Suite("einops", "0.8.2", ("einops/tests",), without="not compile and not torch_layer"),
+    Suite("zuko", "1.6.0", ("tests",)),
+    Suite("nflows", "0.14", ("tests",), requires=("torchtestcase",)),
+    # Nearly each of its tests that pass calls `backward(create_graph=True)` and leaks.
+    Suite("torch-optimizer", "0.3.0", ("tests",)),
+    Suite("opt_einsum", "3.4.0", ("opt_einsum/tests",)),
 )
 
 
