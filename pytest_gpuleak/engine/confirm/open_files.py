@@ -9,6 +9,7 @@ from pytest_gpuleak.engine.confirm.survivors import Leftover, Survivors
 from pytest_gpuleak.engine.judge.arrays import judge
 from pytest_gpuleak.heap.collector import collect
 from pytest_gpuleak.model.evidence import Evidence
+from pytest_gpuleak.model.findings import Holder
 from pytest_gpuleak.model.readings import DISK, ArrayReading
 
 if TYPE_CHECKING:
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
 
 SEARCH_S: Final = 4.0
 """Time limit of the walk for the file objects, in seconds."""
+
+_NOT_MET = Holder("unknown", "", "unknown: the search for the open file ran out of time")
 
 MAX_FILES_NAMED: Final = 3
 """Files that a finding names, where it is not known which of them an object maps."""
@@ -84,7 +87,8 @@ class OpenFiles:
         found: dict[int, object] = {}
         with self._tracker.detector.whole_heap(), PausedCollector():
             sieve = TypeSieve(lambda one: one is kind)
-            for batch in HeapWalk(Deadline(SEARCH_S), ignore=(id(found),)).batches():
+            deadline = Deadline(SEARCH_S)
+            for batch in HeapWalk(deadline, ignore=(id(found),)).batches():
                 found.update((id(value), value) for value in sieve.pick(batch.objects))
             objects = list(found.values())[-len(added) :]
             found.clear()
@@ -98,6 +102,10 @@ class OpenFiles:
                 {},
                 run,
             )
+            if not why and deadline.passed():
+                # A large heap must not hide the leak: the list of maps has told it.
+                left = [Leftover(run, _reading(index, path, size)) for index, (path, size) in enumerate(added)]
+                self._survivors.note_unexplained(left, _NOT_MET, {}, run)
             objects.clear()
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import pathlib
 import sys
 import textwrap
@@ -82,7 +83,8 @@ SUITE = """
 
 
 def check(run: Runner) -> None:
-    found = run(SUITE)
+    # In a process of its own: a walk over the heap of all tests takes longer than a search may.
+    found = run(SUITE, apart=True)
     assert {name: test["verdict"] for name, test in found.tests.items()} == {
         "test_kept": "leaked",
         "test_kept_by_an_attribute": "leaked",
@@ -105,13 +107,33 @@ def test_open_files_are_named(run: Runner) -> None:
     check(run)
 
 
-def test_a_stand_in_of_the_same_shape(run: Runner, pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
+def imitate(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Put a package of the same shape in the place of safetensors."""
     for name in [name for name in sys.modules if name.partition(".")[0] == "safetensors"]:
         monkeypatch.delitem(sys.modules, name)
     package = pytester.mkpydir("safetensors")
     (package / "__init__.py").write_text("from safetensors._safetensors_rust import safe_open\n")
     (package / "_safetensors_rust.py").write_text(textwrap.dedent(STAND_IN))
+
+
+def test_a_stand_in_of_the_same_shape(run: Runner, pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
+    imitate(pytester, monkeypatch)
     check(run)
+
+
+def test_a_search_that_runs_out_of_time_hides_no_leak(
+    run: Runner, pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    imitate(pytester, monkeypatch)
+    monkeypatch.setattr(importlib.import_module("pytest_gpuleak.engine.confirm.open_files"), "SEARCH_S", 0.0)
+    found = run(SUITE)
+    assert [name for name, test in found.tests.items() if test["verdict"] == "leaked"] == [
+        "test_kept",
+        "test_kept_by_an_attribute",
+    ]
+    kept = found.finding("test_kept")
+    assert (kept["kind"], kept["device"], kept["count"]) == ("growing", "disk", 1)
+    assert kept["holder"]["text"] == "unknown: the search for the open file ran out of time"
 
 
 def test_without_safetensors_nothing_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
