@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from pytest_gpuleak.engine.settle.steps import MOST_ROUNDS
+from pytest_gpuleak.engine.settle.steps import rounds
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -31,18 +31,15 @@ def settle_late(
     freed: dict[int, Leftover] = {}
     collected: set[int] = set()
     for step in steps:
-        for _ in range(MOST_ROUNDS if step.collects else 1):
-            before = living()
-            if not before:
-                break
-            for _ in step.steps():
-                pass
-            gone = before - living()
-            freed |= {identity: left.pop(identity) for identity in gone}
-            if step.collects:
-                collected |= gone
-            if not gone:
-                break
+        before = living()
+        if not before:
+            break
+        for _ in rounds(step, lambda: len(living())):
+            pass
+        gone = before - living()
+        freed |= {identity: left.pop(identity) for identity in gone}
+        if step.collects:
+            collected |= gone
     alive = [left[identity] for identity in living()]
     return _without_replaced({identity: one for identity, one in freed.items() if one.run == 0}, alive), collected
 

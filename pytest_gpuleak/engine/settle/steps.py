@@ -181,6 +181,15 @@ def steps_that_can_release(settle_steps: Iterable[SettleStep], known: frozenset[
     return [step for step in settle_steps if isinstance(step, Call) or (own_threads and isinstance(step, Waits))]
 
 
+def rounds(step: SettleStep, alive: Callable[[], int]) -> Iterator[None]:
+    """Take a step; one that collects again, as long as it has freed some and `alive` tells that some are left."""
+    for _ in range(MOST_ROUNDS if step.collects else 1):
+        before = alive()
+        yield from step.steps()
+        if alive() in (0, before):
+            return
+
+
 class Settling:
     """Take settle steps until no suspect is alive.
 
@@ -215,17 +224,13 @@ class Settling:
                 if not self.alive:
                     return
             self._threaded = not alone
-            for _ in range(MOST_ROUNDS):
-                before = len(self.alive)
-                for _ in step.steps():
-                    left = self._still_alive()
-                    if step.collects and alone:
-                        self.cycles |= self.alive - left
-                    self.alive = left
-                    if not self.alive:
-                        return
-                if not step.collects or len(self.alive) == before:
-                    break
+            for _ in rounds(step, lambda: len(self.alive)):
+                left = self._still_alive()
+                if step.collects and alone:
+                    self.cycles |= self.alive - left
+                self.alive = left
+                if not self.alive:
+                    return
 
     def leave_out(self, identities: set[int]) -> None:
         """Treat these suspects as none: further steps are not taken for them."""
