@@ -95,6 +95,7 @@ class HostProbe(Protocol):
         judges: whether its growth fails a test; else growth is evidence and a note.
         floor: the probe's measured noise, in bytes a run: smaller growth means nothing.
         counts_heap: optional; whether it includes what native code takes from ``malloc`` (see `DeviceProbe`).
+        fresh: optional; False where `read_briefly` has just returned an older reading that may differ from a new one.
     """
 
     name: str

@@ -204,7 +204,7 @@ class SuspectCheck:
         with self._guard(COUNTERS):
             grown = self._counters.add_run(investigation, growth)
             beside = investigation.left_arrays
-            grown |= self._untracked.add_run(self._counters.unexplained_host, growth.imported, beside_arrays=beside)
+            grown |= self._untracked.add_run(self._counters.unexplained_host, growth, beside_arrays=beside)
         if stays or grown:
             tracker.ownership.disown(investigation.identities)
         return stays or grown
@@ -332,13 +332,13 @@ class SuspectCheck:
                 self._programs.add_run()
                 with self._guard(EXPLAIN):
                     self._files.add_run()
-                growth = growth._replace(compiled=self._programs.last_run_bytes)
+                growth = self._programs.explained(growth, self._policy.array_bytes, tracker.counters.end)
                 self._take_in(tracker.left_arrays(), growth)
             with self._timed("search"):
                 self._look(origins)
             again = self._untracked.wants_record
-            grows = again or self._processes.grows or self._programs.grows or self._files.grows
-            if not (grows or any(found.bytes_per_run for found in self._judge())):
+            grows = again or self._processes.grows or self._files.grows
+            if not (grows or any(found.bytes_per_run for found in self._judge()) or self._programs.grows):
                 break
             if left == 0 and (again or counters.wants_record) and not recorded:
                 left, recorded = 1, True

@@ -49,6 +49,8 @@ class SessionKnowledge:
         """Number of compiled programs when a suspect was last checked."""
         self.unexplained_growth_s = 0.0
         """Seconds of CPU time spent so far on suspects for which neither arrays nor processes were found."""
+        self.traced_runs = 0
+        """Runs traced so far for the lines that create untracked arrays."""
         self.known_arrays: dict[int, int] = {}
         """Bytes of the memory behind untracked arrays at the last walk for them, by its key."""
 

@@ -99,12 +99,14 @@ class Growth(NamedTuple):
         first_used: devices that were unused before the run.
         imported: host memory (bytes) of the modules that the run imported. Growth up to this causes no re-run.
         compiled: host memory (bytes) of the programs that a re-run compiled. They are noted and fail nothing.
+        shared: whether the host's growth may be that of runs before this one, after which it was not read.
     """
 
     bytes: Mapping[Key, int]
     first_used: frozenset[str] = frozenset()
     imported: int = 0
     compiled: int = 0
+    shared: bool = False
 
     def of(self, device: str) -> int:
         """Return the bytes that a device's allocator handed out, by its most exact counter."""

@@ -402,3 +402,25 @@ def test_what_a_fixture_adds_is_read_anew() -> None:
     watch.setup_ends(1, 0.0, failed=False)
     assert watch.end(brief=True).bytes == {(HOST, "heap"): 0}
     assert watch.end().bytes == {(HOST, "heap"): 0}
+
+
+def test_growth_since_a_saved_reading_may_be_that_of_the_tests_before() -> None:
+    class Thrifty(Heap):
+        fresh = True
+
+    heap = Thrifty()
+    watch = CounterWatch((), [heap])
+    watch.begin()
+    heap.fresh = False
+    assert not watch.end(brief=True).shared  # the reading before this test was taken
+    watch.carry_over()
+    watch.begin()
+    heap.fresh = True
+    assert watch.end(brief=True).shared
+    watch.carry_over()
+    watch.begin()
+    assert not watch.end(brief=True).shared
+    heap.fresh = False
+    watch.end(brief=True)
+    watch.begin()  # the counter is read anew
+    assert not watch.end().shared

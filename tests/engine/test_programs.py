@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import types
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -11,6 +12,9 @@ from pytest_gpuleak.engine.confirm.program_evidence import PROGRAM_BYTES, Progra
 from pytest_gpuleak.engine.session_knowledge import SessionKnowledge
 from pytest_gpuleak.engine.stages import Unguarded
 from pytest_gpuleak.model.readings import HOST, Growth
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 HEAP = HOST, "heap"
 
@@ -24,9 +28,26 @@ class Evidence:
         self.knowledge.programs = 1
         self.knowledge.unexplained_growth_s = spent_s
         frameworks = types.SimpleNamespace(program_names=lambda: self.names)
-        tracker: Any = types.SimpleNamespace(frameworks=frameworks)
+        detector = types.SimpleNamespace(whole_heap=self._whole_heap)
+        tracker: Any = types.SimpleNamespace(frameworks=frameworks, detector=detector)
+        self.garbage: list[str] = []
+        self.collected = 0
         subject: Any = types.SimpleNamespace(expected_s=0.1)
         self.evidence = ProgramEvidence(tracker, self.knowledge, subject)
+
+    @contextlib.contextmanager
+    def _whole_heap(self) -> Iterator[None]:
+        """Free what is garbage, as the collection would that is about to come."""
+        self.collected += 1
+        for name in self.garbage:
+            self.names.remove(name)
+        self.garbage.clear()
+        yield
+
+    def run_again(self, *added: str) -> None:
+        self.evidence.expect_run()
+        self.names += added
+        self.evidence.add_run()
 
 
 @pytest.mark.parametrize(
@@ -59,3 +80,26 @@ def test_a_slow_tests_programs_are_not_looked_for_again_once_the_time_is_spent()
         one.evidence.end_first_run()
     assert (early.evidence.wanted, late.evidence.wanted) == (True, False)
     assert early.evidence.first_run_bytes == late.evidence.first_run_bytes == PROGRAM_BYTES
+
+
+def test_the_heap_is_collected_once_where_somebody_asks_what_a_run_has_compiled() -> None:
+    one = Evidence(spent_s=0.0)
+    one.run_again("loss")
+    assert one.collected == 0
+    assert one.evidence.grows
+    assert [found.count for found in one.evidence.judge()] == [1]
+    assert one.collected == 1
+    one.run_again("loss", "eval")
+    one.garbage = ["loss", "eval"]
+    assert one.evidence.judge() == ()
+    assert one.knowledge.programs == 2
+
+
+def test_growth_beside_programs_is_read_again_without_those_that_are_garbage() -> None:
+    one = Evidence(spent_s=0.0)
+    one.run_again("loss")
+    small = one.evidence.explained(Growth({HEAP: PROGRAM_BYTES}), 0, lambda: Growth({}))
+    assert (small.compiled, one.collected) == (PROGRAM_BYTES, 0)
+    one.garbage = ["loss"]
+    large = one.evidence.explained(Growth({HEAP: 3 * PROGRAM_BYTES}), 0, lambda: Growth({HEAP: 2 * PROGRAM_BYTES}))
+    assert (large.compiled, large.bytes, one.collected) == (0, {HEAP: 2 * PROGRAM_BYTES}, 1)

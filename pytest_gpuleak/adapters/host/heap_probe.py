@@ -97,6 +97,11 @@ class HeapProbe(CounterProbe):
         self._thrifty = ThrottledReader(heap.read, lambda: heap.free, watchful=_has_numpy)
         self._read = self._thrifty.read
 
+    @property
+    def fresh(self) -> bool:
+        """Whether the last reading was not saved."""
+        return self._thrifty.fresh
+
     def stop(self) -> None:
         """Stop reading and close the reader's file. Safe to call twice."""
         super().stop()

@@ -18,9 +18,10 @@ TIME_SHARE_IDLE = 0.001
 """The same share when little can have changed."""
 NEGLIGIBLE = 768 * 1024
 """Growth that may go unnoticed, in bytes. With `STEP_PAGES` this adds up to 1 MiB, the smallest growth investigated."""
-WATCHFUL_S = 0.01
+WATCHFUL_S = 0.05
 """Seconds that expensive readings may take before they are made less often, where growth from a quarter of a MiB on is
-investigated."""
+investigated. `WATCHFUL_SHARE` of the time is added to it: where tests take longer than a reading, each is read after."""
+WATCHFUL_SHARE = 0.01
 WATCHFUL_NEGLIGIBLE = 128 * 1024
 """`NEGLIGIBLE` in such a process."""
 STEP_PAGES = 64
@@ -64,10 +65,14 @@ class ThrottledReader:
         self._cost = 0.0
         self._previous = 0.0
         self._spent = 0.0
+        self._began = clock()
+        self.fresh = True
+        """Whether the last value is the counter's at that time, but for what is negligible."""
 
     def read(self) -> int:
         """Read the counter."""
         began = self._clock()
+        self.fresh = True
         self._last = self._read()
         self._at = self._clock()
         cost = self._at - began
@@ -86,15 +91,19 @@ class ThrottledReader:
         if self._cost <= ALWAYS_READ_BELOW_S:
             return self.read()
         watchful = self._watchful()
-        if watchful and self._spent < WATCHFUL_S:
+        if watchful and self._spent < WATCHFUL_S + WATCHFUL_SHARE * (self._clock() - self._began):
+            self.read()
             self._spent += self._cost
-            return self.read()
+            return self._last
         negligible = WATCHFUL_NEGLIGIBLE if watchful else NEGLIGIBLE
         idle = self._space and self._room() < negligible
         share = TIME_SHARE_IDLE if idle else SHARE
         if self._clock() - self._at >= self._cost / share:
             return self.read()
-        return self._last if abs(self._pages() - self._space) <= STEP_PAGES else self.read()
+        if abs(self._pages() - self._space) > STEP_PAGES:
+            return self.read()
+        self.fresh = bool(idle)
+        return self._last
 
 
 class AddressSpace:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import linecache
+import sys
 from typing import TYPE_CHECKING, Final
 
 from pytest_gpuleak.adapters.creation_lines import MAX_CODE_LENGTH, printable
@@ -14,6 +15,11 @@ if TYPE_CHECKING:
 
 FRAMES: Final = 12
 """Frames kept for each allocation: a library's function is called by the user's line."""
+
+MAX_TRACED_RUNS: Final = 10 if sys.version_info < (3, 13) else 1000
+"""Runs of a session that are traced. Before Python 3.13 `tracemalloc.stop` does not free the stacks: 0.2 MiB a run, in so
+many small blocks that reading the heap's counter takes 50 us longer after each.
+"""
 
 TRACED_RERUN_S: Final = 1.0
 """Seconds that a run may take to be traced, which makes it two to five times as long."""

@@ -10,13 +10,15 @@ from pytest_gpuleak.heap.collector import collect, collect_young
 from pytest_gpuleak.model.readings import HOST
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from pytest_gpuleak.engine.run_tracker import RunTracker
     from pytest_gpuleak.engine.session_knowledge import SessionKnowledge
     from pytest_gpuleak.engine.subject import Subject
     from pytest_gpuleak.model.findings import Finding
     from pytest_gpuleak.model.readings import Growth
 
-FREE_S = 2.0
+FREE_S = 1.0
 """Seconds of CPU time of a session that may be spent on suspects of which compiling is known alone."""
 
 SHARE = 0.01
@@ -39,6 +41,7 @@ class ProgramEvidence:
         self._subject = subject
         self._before: Counter[str] = Counter()
         self._added: list[Counter[str]] = []
+        self._unsure = False
         self.first_run_bytes = 0
         """Host bytes of the programs that the first run has compiled and that are still there."""
         self.wanted = False
@@ -70,39 +73,60 @@ class ProgramEvidence:
     def _can_afford(self) -> bool:
         return self._knowledge.can_afford(FREE_S, SHARE, self._subject.expected_s or 0.0)
 
+    def explained(self, growth: Growth, least: int, again: Callable[[], Growth]) -> Growth:
+        """Return the last re-run's growth with the host bytes of the programs that it has added.
+
+        Growth of over `least` bytes beside them is read `again` by this function without those that are garbage.
+        """
+        growth = growth._replace(compiled=self._last_run_bytes)
+        host = [size for (device, _), size in growth.bytes.items() if device == HOST]
+        if self._unsure and min(host, default=0) - growth.imported - growth.compiled > least:
+            self._make_sure()
+            growth = growth.lowest(again())._replace(compiled=self._last_run_bytes)
+        return growth
+
     @property
-    def last_run_bytes(self) -> int:
-        """Return the host bytes of the programs that the last re-run has added."""
+    def _last_run_bytes(self) -> int:
         return self._added[-1].total() * PROGRAM_BYTES if self._added else 0
 
     @property
     def grows(self) -> bool:
         """Whether each re-run so far has added a program."""
+        self._make_sure()
         return bool(self._added) and all(self._added)
 
     def expect_run(self) -> None:
         """Note before a re-run which programs there are."""
+        self._make_sure()
         self._before = Counter(self._names())
 
     def add_run(self) -> None:
-        """Note what the re-run has added, less what a collection frees."""
+        """Note what the re-run has added, less what a collection of the young objects frees."""
         added = self._new()
         if added:
             collect_young()
             added = self._new()
-        if added:
-            with self._tracker.detector.whole_heap():
-                collect(2)
-            added = self._new()
+        self._unsure = bool(added)
         self._added.append(added)
         self._knowledge.programs = len(self._names())
+
+    def _make_sure(self) -> None:
+        """Collect the whole heap, once somebody asks for what the last re-run has added: a tenth of a second."""
+        if self._unsure:
+            self._unsure = False
+            with self._tracker.detector.whole_heap():
+                collect(2)
+            self._added[-1] = self._new()
+            self._knowledge.programs = len(self._names())
 
     def forget_reruns(self) -> None:
         """Forget all re-runs, because a re-run could not be recorded to its end."""
         self._added.clear()
+        self._unsure = False
 
     def judge(self) -> tuple[Finding, ...]:
         """Return a finding if every re-run has compiled more."""
+        self._make_sure()
         return judge_programs(self._added)
 
     def _new(self) -> Counter[str]:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 from pytest_gpuleak.adapters.arrays import array_types, framework_of, select_arrays
 from pytest_gpuleak.adapters.bulk import memory_of_arrays
 from pytest_gpuleak.adapters.registry import may_have_untracked_arrays
-from pytest_gpuleak.engine.confirm.allocation_lines import AllocationLines
+from pytest_gpuleak.engine.confirm.allocation_lines import MAX_TRACED_RUNS, AllocationLines
 from pytest_gpuleak.engine.confirm.survivors import Leftover, Survivors
 from pytest_gpuleak.engine.judge.untracked import UntrackedRuns, judge_untracked
 from pytest_gpuleak.engine.stages import EXPLAIN
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from pytest_gpuleak.model.evidence import Evidence, Survivor
     from pytest_gpuleak.model.findings import Finding, Holder, Origin
     from pytest_gpuleak.model.policy import Policy
-    from pytest_gpuleak.model.readings import MemoryRange
+    from pytest_gpuleak.model.readings import Growth, MemoryRange
 
 RUNS_BEFORE_WALK: Final = 2
 """Runs over which the heap must have grown before it is walked over."""
@@ -61,7 +61,7 @@ BESIDE_ARRAYS: Final = 4 * 1024 * 1024
 Their graphs and modules take some: 582 autograd nodes half a MiB, which made a leaking test three times as expensive.
 """
 
-FREE_S: Final = 3.0
+FREE_S: Final = 2.0
 """Seconds of CPU time that a session may spend on growth that no array explains."""
 
 FREE_ONCE_S: Final = 1.0
@@ -93,6 +93,7 @@ class UntrackedEvidence:
         self._lines = AllocationLines(knowledge.is_user_file)
         self._born: set[int] = set()
         self._imported: tuple[str, ...] = ()
+        self._shared = False
         self._runs = UntrackedRuns()
         self._findings: tuple[Finding, ...] | None = None
         self._recorded = False
@@ -105,10 +106,10 @@ class UntrackedEvidence:
         )
         """Growth of the heap in a run, in bytes, above which its arrays are looked for; None: they are not."""
 
-    def add_run(self, unexplained: int, imported: int, *, beside_arrays: bool) -> bool:
+    def add_run(self, unexplained: int, growth: Growth, *, beside_arrays: bool) -> bool:
         """Note by how many bytes a run has grown the heap beyond its other arrays; return whether it is suspected.
 
-        `beside_arrays` tells whether it left any.
+        `growth` is the run's, with the bytes that modules explain; `beside_arrays` tells whether it left any.
         """
         if self.floor is None:
             return False
@@ -118,7 +119,8 @@ class UntrackedEvidence:
         if len(self._grown) == 1 and self.suspected:
             with self._guard(EXPLAIN):
                 self._born = self._arrays().of_young() if self._tracker.detector.sees_only_young else set()
-            self._imported = tuple(_newest_modules(imported))
+            self._imported = tuple(_newest_modules(growth.imported))
+            self._shared = growth.shared
         if self._before is not None:
             with self._guard(EXPLAIN):
                 self._compare()
@@ -243,7 +245,9 @@ class UntrackedEvidence:
 
     def _begin(self) -> None:
         self._before = self._walk_sizes()
-        self._lines.start(self._subject.expected_s)
+        if self._knowledge.traced_runs < MAX_TRACED_RUNS:
+            self._lines.start(self._subject.expected_s)
+            self._knowledge.traced_runs += self._lines.tracing
 
     def _walk_sizes(self) -> dict[int, int] | None:
         from pytest_gpuleak.heap.referrers import PausedCollector
@@ -273,7 +277,10 @@ class UntrackedEvidence:
         self._findings = None
 
     def _find_residue(self, *, confirmed: bool) -> None:
-        """Choose among all arrays those that explain the first run's growth: its own, then by their size."""
+        """Choose among all arrays those that explain the first run's growth: its own, then by their size.
+
+        Where runs before it may share in the growth, its own alone.
+        """
         from pytest_gpuleak.heap.referrers import PausedCollector
 
         room = self._grown[0] + self._grown[0] // SLACK_SHARE
@@ -284,9 +291,11 @@ class UntrackedEvidence:
             with PausedCollector():
                 heap = self._arrays()
                 arrays, now = heap.find(
-                    lambda key, size: least <= size <= room and (key in self._born or known.get(key) != size)
+                    lambda key, size: (
+                        least <= size <= room and (key in self._born or (known.get(key) != size and not self._shared))
+                    )
                 )
-                chosen = self._of_size(arrays, heap, room)
+                chosen = list(arrays) if self._shared else self._of_size(arrays, heap, room)
                 self._runs = UntrackedRuns(confirmed=confirmed, imported=self._imported, sure=frozenset(self._born))
                 self._explain(chosen, heap)
                 self._runs.libraries = frozenset(

@@ -74,6 +74,8 @@ class CounterWatch:
         self._owned: dict[FixtureKey, dict[Key, int]] = {}
         self._standing: dict[Key, int] | None = None
         self._standing_host: dict[Key, int] = {}
+        self._after_fresh = True
+        self._shared = False
         self._recording: list[tuple[HostProbe, Recorder]] = []
         self._use_calls = 0
         self._use_s = inf
@@ -113,6 +115,7 @@ class CounterWatch:
         if self._unknown:
             self._unknown = set()
         self._levels.clear()
+        self._shared = bool(self._standing or self._standing_host) and not self._after_fresh
         self._before = self._standing or self.read(host=self._standing_host)
         self._standing = None
         if self._standing_host:
@@ -172,6 +175,7 @@ class CounterWatch:
     def end(self, *, brief: bool = False) -> Growth:
         """Return what the last run has added; if `brief`, expensive counters may return a recent reading."""
         self._after = self.read(brief=brief)
+        self._after_fresh = not brief or all(getattr(probe, "fresh", True) for probe in self._host)
         growth = self._added(self._before, self._after)
         for key in self._unknown:
             growth.pop(key, None)
@@ -180,13 +184,13 @@ class CounterWatch:
                 growth[key] -= size
         imported = max(len(sys.modules) - self._modules, 0) * MODULE_BYTES
         if len(self._after) <= len(self._host):
-            return Growth(growth, imported=imported)
+            return Growth(growth, imported=imported, shared=self._shared)
         first_used: frozenset[str] = frozenset()
         if self._after.keys() != self._before.keys():
             devices = {device for device, _ in self._before}
             first_used = frozenset(device for device, _ in self._after) - devices - self._met - {HOST}
         if not self._use_told:
-            return Growth(growth, first_used, imported)
+            return Growth(growth, first_used, imported, shared=self._shared)
         reserved = {device: size for (device, metric), size in self._after.items() if metric == "reserved"}
         in_use = {device: size for (device, metric), size in growth.items() if metric == UNACCOUNTED}
         if in_use:
@@ -196,7 +200,7 @@ class CounterWatch:
                 self._outside = OutsideTorch(self._processes)
             for device, size in self._outside.growth(in_use, reserved, first_used).items():
                 growth[device, OUTSIDE] = size
-        return Growth(growth, first_used, imported)
+        return Growth(growth, first_used, imported, shared=self._shared)
 
     def _added(self, before: Mapping[Key, int], after: Mapping[Key, int]) -> dict[Key, int]:
         """Return what was added between two readings. What only one of them has is `_unknown`, and not compared.

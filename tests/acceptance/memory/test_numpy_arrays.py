@@ -210,6 +210,56 @@ def test_a_clean_suite(run: Runner) -> None:
     assert set(found.verdicts.values()) == {"clean"}
 
 
+def test_a_dear_counter_hides_no_array(run: Runner) -> None:
+    """Thousands of holes in malloc's heap make reading it dear, and what is freed leaves room for later arrays."""
+    found = run(
+        """
+        import numpy as np
+        import pytest
+
+        KEPT, ONCE = [], {}
+        HOLES = [bytearray(600 + 16 * (number % 20)) for number in range(60_000)]
+        del HOLES[::2]
+
+        @pytest.mark.parametrize("number", range(25))
+        def test_quick(number):
+            assert number < 25
+
+        @pytest.mark.parametrize("number", range(3))
+        def test_grows(number):
+            KEPT.append(np.ones(2**17))
+
+        def test_large():
+            assert np.ones(2**22).sum() == 2**22
+
+        def test_kept_after_a_suspect():
+            ONCE["first"] = np.ones(2**18)
+
+        @pytest.mark.parametrize("number", range(4))
+        def test_small(number):
+            assert np.ones(2**18).sum() == 2**18
+
+        def test_kept_after_clean_tests():
+            ONCE["second"] = np.ones(2**18)
+
+        def test_last():
+            assert np.ones(2**20).sum() == 2**20
+        """,
+        apart=True,
+    )
+    kinds = {name: {one["kind"] for one in found.tests[name]["findings"]} for name in found.tests}
+    expected = {
+        "test_quick": set(),
+        "test_grows": {"growing"},
+        "test_large": set(),
+        "test_kept_after_a_suspect": {"retained"},
+        "test_small": set(),
+        "test_kept_after_clean_tests": {"retained"},
+        "test_last": set(),
+    }
+    assert kinds == {name: expected[name.partition("[")[0]] for name in kinds}
+
+
 def test_limits(run: Runner) -> None:
     source = """
         import numpy as np

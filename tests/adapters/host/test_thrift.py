@@ -19,6 +19,7 @@ from pytest_gpuleak.adapters.host.throttled_reader import (
     SHARE,
     STEP_PAGES,
     WATCHFUL_S,
+    WATCHFUL_SHARE,
     AddressSpace,
     ThrottledReader,
 )
@@ -212,9 +213,32 @@ def test_where_small_growth_matters_it_is_read_each_time_for_a_while() -> None:
     tests = int(WATCHFUL_S / cost_s)
     for _ in range(tests):
         reader.read_briefly()
-    assert process.readings == pytest.approx(tests, abs=1)
+    assert process.readings == tests
     process.readings = 0
     for _ in range(100):
         process.now += cost_s / SHARE / 2
         reader.read_briefly()
-    assert 30 <= process.readings <= 60
+    assert 30 <= process.readings <= 100
+
+
+def test_where_small_growth_matters_it_is_read_after_each_slow_test() -> None:
+    process = Process(cost_s := 100e-6)
+    reader = process.reader(watchful=True)
+    for _ in range(2000):
+        process.now += cost_s / WATCHFUL_SHARE
+        reader.read_briefly()
+        assert reader.fresh
+    assert process.readings == 2000
+
+
+def test_a_saved_reading_is_told_from_a_fresh_one() -> None:
+    process = Process(1e-3)
+    reader = process.reader()
+    assert reader.fresh
+    reader.read_briefly()
+    assert not reader.fresh
+    reader.read()
+    assert reader.fresh
+    process.room = NEGLIGIBLE - 1  # malloc could not have handed out more in the same address space
+    reader.read_briefly()
+    assert (process.readings, reader.fresh) == (1, True)
