@@ -119,7 +119,7 @@ class Culprits:
             targets: young objects.
             ignore: ids of the caller's containers.
             frameworks: tell what their native code holds; None: the plugin's own.
-            older: ids of living objects that are no longer young: added to the targets, if they are all found.
+            older: ids of living objects that earlier runs left: added to the targets, if they are all found.
         """
         if not (self._known or self._rings or self._globals):
             return None
@@ -129,7 +129,14 @@ class Culprits:
 
         finders = own_reference_finders() if frameworks is None else frameworks
         with PausedCollector():
-            young = set(map(id, get_objects()))
+            visible = get_objects()
+            young = set(map(id, visible))
+            # After a re-run in the same epoch, what earlier runs left is young too.
+            again = [value for value in visible if id(value) in older] if older else []
+            visible.clear()
+            targets += again
+            older = set(older).difference(map(id, again))
+            again.clear()
             above, named, searched = self._older(young)
             remember = None
             if self._globals is not None and not above.keys() >= {*map(id, targets), *older}:

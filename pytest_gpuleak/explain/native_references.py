@@ -71,7 +71,7 @@ class NativeReferences:
         self.hidden: frozenset[int] = frozenset()
         self.known: dict[tuple[int, int], str] = {}
 
-    def ask(self, starts: Iterable[int]) -> tuple[list[int], bool]:
+    def ask(self, starts: Collection[int]) -> tuple[list[int], bool]:
         """Look for hidden referrers above the targets `starts`; return ids to expand, and whether there were any."""
         self._rounds += 1
         if self._rounds > MAX_ROUNDS:
@@ -93,7 +93,8 @@ class NativeReferences:
         links: list[Link] = []
         for natives in self._natives:
             links += natives.links(hidden.by_native, hidden.unheld, self._known, self._deadline)
-        if not links and not self._heap_walked:
+        # A ring keeps what it leads to, whoever else lends or borrows it: the walk over the heap would not free it.
+        if not links and not self._heap_walked and not self.kept_by_rings().issuperset(starts):
             self._heap_walked = True
             links = self._walk_heap(tuple(hidden.by_reference.values()), finders())
             if not links:
