@@ -132,11 +132,11 @@ class Culprits:
             visible = get_objects()
             young = set(map(id, visible))
             # After a re-run in the same epoch, what earlier runs left is young too.
-            again = [value for value in visible if id(value) in older] if older else []
+            left_before = [value for value in visible if id(value) in older] if older else []
             visible.clear()
-            targets += again
-            older = set(older).difference(map(id, again))
-            again.clear()
+            targets += left_before
+            older = set(older).difference(map(id, left_before))
+            left_before.clear()
             above, named, searched = self._older(young)
             remember = None
             if self._globals is not None and not above.keys() >= {*map(id, targets), *older}:

@@ -11,7 +11,7 @@ from pytest_gpuleak.explain.unaccounted import Hidden, owner_counter
 from pytest_gpuleak.heap import safe_access
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Sequence
+    from collections.abc import Collection, Sequence
 
     from pytest_gpuleak.adapters.protocol import NativeObjects, ReferenceFinder
     from pytest_gpuleak.explain.cuts import Cut

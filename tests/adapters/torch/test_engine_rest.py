@@ -64,7 +64,7 @@ def waiting(request: pytest.FixtureRequest) -> Iterator[str]:
     """A thread that waits, in code of the named module."""
     names: dict[str, Any] = {"__name__": request.param}
     source = "def serve(started, ended):\n    started.set()\n    ended.wait(60)\n"
-    exec(source, names)  # noqa: S102 - code of a module that is not installed
+    exec(source, names)
     started, ended = threading.Event(), threading.Event()
     thread = threading.Thread(target=names["serve"], args=(started, ended))
     thread.start()
