@@ -37,7 +37,9 @@ MAX_WALKED: Final = 20_000
 """References that are followed downwards from the known roots, nearest first."""
 
 BUDGET_S: Final = 0.25
-"""Seconds after which the whole heap is searched instead."""
+"""Seconds after which the whole heap is searched instead, unless that took more than `SEARCH_SHARE` times as long."""
+
+SEARCH_SHARE: Final = 2
 
 _OWN_REFERENCES: Final = 2 + ARGUMENT_REFERENCES
 """References to an object of the graph that counting adds: the graph's, a variable's and an argument's."""
@@ -80,6 +82,7 @@ class Culprits:
     def __init__(self, is_user_file: Callable[[str], bool] | None = None) -> None:
         self._known: dict[str, _Known] = {}
         self._rings = False
+        self._budget_s = BUDGET_S
         self._globals = None if is_user_file is None else UserGlobals(is_user_file)
 
     def remember(self, root: Root, value: object, length: int) -> None:
@@ -99,6 +102,10 @@ class Culprits:
         self._known[root.text] = known  # moved to the end, as met last
         if len(self._known) > MAX_KNOWN:
             del self._known[next(iter(self._known))]
+
+    def note_search(self, seconds: float) -> None:
+        """Note what the last search of the whole heap took, in seconds of CPU time."""
+        self._budget_s = max(BUDGET_S, seconds / SEARCH_SHARE)
 
     def remember_ring(self, explanation: Explanation) -> None:
         """Remember that a ring through C++ was met. From then on rings are searched among young objects."""
@@ -144,7 +151,7 @@ class Culprits:
                 remember = self.remember  # accounted for as by a search of the whole heap
             if not _add_older(targets, older, above):
                 return None
-            search = Search(targets, ignore, Deadline(BUDGET_S), above, frameworks=finders)
+            search = Search(targets, ignore, Deadline(self._budget_s), above, frameworks=finders)
             search.run()
             if search.found(LASTING) < len(set(map(id, targets))):
                 return self._recognise_rings(search)

@@ -107,6 +107,11 @@ class NativeReferences:
         """Ask the frameworks alone. No ring is closed by a reference that only a walk over the whole heap shows."""
         self._heap_walked = True
 
+    def leave_out_list(self, objects: Sequence[object]) -> None:
+        """Count a list of the search's own for no holder of its objects."""
+        self._own.add(id(objects))
+        self._counted.update(map(id, objects))
+
     def _take_census(self) -> None:
         """Find the frameworks' live objects, and count the search's own references."""
         taken = (framework.take_census(self._deadline) for framework in self._frameworks)
