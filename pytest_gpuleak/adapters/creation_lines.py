@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import linecache
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 
 from pytest_gpuleak.model.findings import Origin
 
@@ -19,6 +19,8 @@ class OriginTable(Mapping[int, Origin]):
         self._is_user_file = is_user_file
         self._is_user: dict[str, bool] = {}
         self._places: dict[int, tuple[str, int, str]] = {}
+        self.keyed: Collection[int] = self._places
+        """The storages that have a line."""
         self._made: dict[tuple[str, int, str], Origin] = {}
         self._noted: dict[int, int] = {}
         self._notes = 0

@@ -17,7 +17,7 @@ from pytest_gpuleak.engine.confirm.tracing import traced
 from pytest_gpuleak.engine.confirm.untracked_evidence import UntrackedEvidence
 from pytest_gpuleak.engine.describe import described, without_running_frames
 from pytest_gpuleak.engine.judge.arrays import judge
-from pytest_gpuleak.engine.settle.steps import Collection, YoungCollection, settle_steps_of
+from pytest_gpuleak.engine.settle.steps import Collection, YoungCollection, full_collection, settle_steps_of
 from pytest_gpuleak.engine.stages import ACCOUNT, CONFIRM, COUNTERS, CYCLES, EXPLAIN, PROCESSES, READ, VERDICT
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ CHEAP_STEPS = (Collection(1), YoungCollection())
 """Steps that run before any step that walks the whole heap."""
 
 BRIEF_RERUN_S = 1.0
-"""Seconds that a re-run may take to be tried before a collection of the whole heap, which takes about as long."""
+"""Seconds that a re-run may take to be tried before all settle steps, some of which wait."""
 
 HOST_RERUN_S = 2.0
 """Seconds that a test may take to be run again for the host's memory alone, or `HOST_RERUN_SHARE` of the session."""
@@ -76,6 +76,7 @@ class SuspectCheck:
         self._judged: tuple[Evidence, tuple[Finding, ...]] | None = None
         self._brief = False
         self._first = True
+        self._collected = False
         self._harness = harness
         self._known: HarnessVerdict | None = None
         self._rings: dict[int, Holder] = {}
@@ -193,6 +194,8 @@ class SuspectCheck:
             decide=(lambda living: self._ask_harness(living, growth)) if self._first else None,
             recognise=lambda: not self._is_brief(),
         )
+        if self._first and self._collected:
+            self._knowledge.garbage.note(freed=not stays)
         self._first = False
         if self._known is not None:
             growth = self._known.growth
@@ -230,9 +233,13 @@ class SuspectCheck:
         return self._known is not None
 
     def _first_steps(self) -> Iterator[SettleStep]:
-        """Decide, once something is known to stay, whether these steps are taken at all."""
-        if not self._is_brief():
+        """Decide, once something is known to stay, which of the steps are taken."""
+        rerun_s = self._subject.expected_s or 0.0
+        if not self._is_brief() or rerun_s > BRIEF_RERUN_S:
             yield from self._settle_steps()
+        elif self._knowledge.garbage.comes_first(rerun_s):
+            self._collected = True
+            yield full_collection(self._safeguards)
 
     def _is_brief(self) -> bool:
         if self._first:
@@ -240,7 +247,7 @@ class SuspectCheck:
         return self._brief
 
     def _may_be_brief(self) -> bool:
-        """Tell whether a quick re-run may decide before the steps and searches that walk the whole heap.
+        """Tell whether a re-run may decide before the steps and searches that walk the whole heap.
 
         Something small that does not grow is a note. If no note is shown or written, its holder is of no use.
         """
@@ -249,7 +256,6 @@ class SuspectCheck:
             not knowledge.notes_are_read
             and policy.cycles != "fail"
             and subject.expected_s is not None
-            and subject.expected_s <= BRIEF_RERUN_S
             and not self._tracker.threaded
             and not self._processes.watched
             and not subject.settle_steps()

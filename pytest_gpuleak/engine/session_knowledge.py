@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from pytest_gpuleak.engine.left_behind import LeftBehind
+    from pytest_gpuleak.engine.settle.garbage_record import GarbageRecord
     from pytest_gpuleak.engine.stages import Safeguards
     from pytest_gpuleak.explain.cycles import CycleReader
     from pytest_gpuleak.explain.known_culprits import Culprits
@@ -84,6 +85,13 @@ class SessionKnowledge:
         from pytest_gpuleak.explain.cycles import CycleReader
 
         return CycleReader(self.is_user_file)
+
+    @cached_property
+    def garbage(self) -> GarbageRecord:
+        """Return the record of whether what suspects leave is garbage."""
+        from pytest_gpuleak.engine.settle.garbage_record import GarbageRecord
+
+        return GarbageRecord()
 
     @cached_property
     def left_behind(self) -> LeftBehind:

@@ -37,7 +37,9 @@ MAX_WALKED: Final = 20_000
 """References that are followed downwards from the known roots, nearest first."""
 
 BUDGET_S: Final = 0.25
-"""Seconds after which the whole heap is searched instead."""
+"""Seconds after which the whole heap is searched instead, unless that took more than `SEARCH_SHARE` times as long."""
+
+SEARCH_SHARE: Final = 2
 
 _OWN_REFERENCES: Final = 2 + ARGUMENT_REFERENCES
 """References to an object of the graph that counting adds: the graph's, a variable's and an argument's."""
@@ -80,6 +82,7 @@ class Culprits:
     def __init__(self, is_user_file: Callable[[str], bool] | None = None) -> None:
         self._known: dict[str, _Known] = {}
         self._rings = False
+        self._budget_s = BUDGET_S
         self._globals = None if is_user_file is None else UserGlobals(is_user_file)
 
     def remember(self, root: Root, value: object, length: int) -> None:
@@ -100,6 +103,10 @@ class Culprits:
         if len(self._known) > MAX_KNOWN:
             del self._known[next(iter(self._known))]
 
+    def note_search(self, seconds: float) -> None:
+        """Note what the last search of the whole heap took, in seconds of CPU time."""
+        self._budget_s = max(BUDGET_S, seconds / SEARCH_SHARE)
+
     def remember_ring(self, explanation: Explanation) -> None:
         """Remember that a ring through C++ was met. From then on rings are searched among young objects."""
         self._rings = self._rings or explanation.holder.root == RING_ROOT
@@ -119,7 +126,7 @@ class Culprits:
             targets: young objects.
             ignore: ids of the caller's containers.
             frameworks: tell what their native code holds; None: the plugin's own.
-            older: ids of living objects that are no longer young: added to the targets, if they are all found.
+            older: ids of living objects that earlier runs left: added to the targets, if they are all found.
         """
         if not (self._known or self._rings or self._globals):
             return None
@@ -129,7 +136,14 @@ class Culprits:
 
         finders = own_reference_finders() if frameworks is None else frameworks
         with PausedCollector():
-            young = set(map(id, get_objects()))
+            visible = get_objects()
+            young = set(map(id, visible))
+            # After a re-run in the same epoch, what earlier runs left is young too.
+            left_before = [value for value in visible if id(value) in older] if older else []
+            visible.clear()
+            targets += left_before
+            older = set(older).difference(map(id, left_before))
+            left_before.clear()
             above, named, searched = self._older(young)
             remember = None
             if self._globals is not None and not above.keys() >= {*map(id, targets), *older}:
@@ -137,7 +151,7 @@ class Culprits:
                 remember = self.remember  # accounted for as by a search of the whole heap
             if not _add_older(targets, older, above):
                 return None
-            search = Search(targets, ignore, Deadline(BUDGET_S), above, frameworks=finders)
+            search = Search(targets, ignore, Deadline(self._budget_s), above, frameworks=finders)
             search.run()
             if search.found(LASTING) < len(set(map(id, targets))):
                 return self._recognise_rings(search)

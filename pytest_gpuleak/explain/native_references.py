@@ -11,7 +11,7 @@ from pytest_gpuleak.explain.unaccounted import Hidden, owner_counter
 from pytest_gpuleak.heap import safe_access
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Sequence
+    from collections.abc import Collection, Sequence
 
     from pytest_gpuleak.adapters.protocol import NativeObjects, ReferenceFinder
     from pytest_gpuleak.explain.cuts import Cut
@@ -71,7 +71,7 @@ class NativeReferences:
         self.hidden: frozenset[int] = frozenset()
         self.known: dict[tuple[int, int], str] = {}
 
-    def ask(self, starts: Iterable[int]) -> tuple[list[int], bool]:
+    def ask(self, starts: Collection[int]) -> tuple[list[int], bool]:
         """Look for hidden referrers above the targets `starts`; return ids to expand, and whether there were any."""
         self._rounds += 1
         if self._rounds > MAX_ROUNDS:
@@ -93,7 +93,8 @@ class NativeReferences:
         links: list[Link] = []
         for natives in self._natives:
             links += natives.links(hidden.by_native, hidden.unheld, self._known, self._deadline)
-        if not links and not self._heap_walked:
+        # A ring keeps what it leads to, whoever else lends or borrows it: the walk over the heap would not free it.
+        if not links and not self._heap_walked and not self.kept_by_rings().issuperset(starts):
             self._heap_walked = True
             links = self._walk_heap(tuple(hidden.by_reference.values()), finders())
             if not links:
@@ -105,6 +106,11 @@ class NativeReferences:
     def leave_out_heap(self) -> None:
         """Ask the frameworks alone. No ring is closed by a reference that only a walk over the whole heap shows."""
         self._heap_walked = True
+
+    def leave_out_list(self, objects: Sequence[object]) -> None:
+        """Count a list of the search's own for no holder of its objects."""
+        self._own.add(id(objects))
+        self._counted.update(map(id, objects))
 
     def _take_census(self) -> None:
         """Find the frameworks' live objects, and count the search's own references."""

@@ -19,6 +19,7 @@ from pytest_gpuleak.explain.reference_graph import Graph
 from pytest_gpuleak.explain.rootless import CROWD_ROOT, CYCLE_ROOT, NATIVE_ROOT, TIMEOUT_ROOT, Rootless
 from pytest_gpuleak.explain.roots.roots import EDITABLE, RANKS, Roots
 from pytest_gpuleak.heap.hidden_references import RING_ROOT
+from pytest_gpuleak.heap.recent_objects import RecentObjects
 from pytest_gpuleak.heap.referrers import Deadline, get_referents, referrers
 
 if TYPE_CHECKING:
@@ -59,6 +60,9 @@ enough. A path found below may then be longer than another that was left out.
 
 MAX_EDGES: Final = 2_000_000
 """References that are recorded in one search. Beyond that, plain containers get one reference to each object."""
+
+PLAIN_LEVELS: Final = 3
+"""Levels that are searched on the whole heap: most holders are found there, before a list of the last objects pays."""
 
 WRITING_S: Final = 3.0
 """Seconds that naming the answers may take, beside what the search has left of its time."""
@@ -115,6 +119,7 @@ class Search:
         self._all_seen = False
         self._native = NativeReferences(self._graph, self._roots, targets, deadline, self._own, cuts, self._frameworks)
         self._exhausted = False
+        self._recent: RecentObjects | None = None
         self._answers: Answers | None = None
 
     def again(
@@ -164,19 +169,33 @@ class Search:
         """Search the referrers of some objects. Returns the new ones, and whether the level was completed."""
         graph = self._graph
         wanted = set(frontier)
-        children = tuple([graph.objects[node] for node in frontier])
         for node, root in self._roots.local_roots(wanted):
             self._attach(node, root)
-        containers = referrers(children, self._deadline)
+        nearby, complete = self._recent_referrers(wanted)
+        children = tuple([graph.objects[node] for node in frontier if node not in complete])
+        containers = referrers(children, self._deadline) if children else []
+        if nearby:
+            met = set(map(id, containers))
+            containers += [container for container in nearby if id(container) not in met]
         for node in wanted.intersection(self._hidden):
             containers.extend(self._hidden[node])
-        own = {id(children), id(containers)}
+        own = {id(children), id(containers), id(nearby)}
         try:
             new = self._take_in(containers, wanted, own)
         finally:
             containers.clear()
+            nearby.clear()
         graph.expanded.update(wanted)
         return new, not self._deadline.passed()
+
+    def _recent_referrers(self, wanted: set[int]) -> tuple[list[object], set[int]]:
+        """Return referrers among the objects made last, and the ids of the objects of which these are all."""
+        if self._level < PLAIN_LEVELS:
+            return [], set()
+        if self._recent is None:
+            self._recent = RecentObjects(self._own, self._deadline)
+            self._native.leave_out_list(self._recent.objects)
+        return self._recent.referrers(wanted, self._graph.objects)
 
     def _take_in(self, containers: Sequence[object], wanted: set[int], own: set[int]) -> list[int]:
         """Add referrers of `wanted` to the graph with their roots, and return those to expand."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
+from _thread import get_ident
 from pathlib import Path
 from time import perf_counter, sleep
 from typing import TYPE_CHECKING, Final
@@ -26,6 +27,12 @@ WAIT_S: Final = 1.0
 
 MARGIN_S: Final = 0.25
 """Time in seconds by which the reading may exceed its budget: the clock is checked between reads of nodes."""
+
+_SERVERS: Final = frozenset({"pytest_rerunfailures", "execnet"})
+"""Packages of the test runners' servers: one counts attempts, the other passes the messages of pytest-xdist."""
+
+_WAITING: Final = frozenset({"threading", "socket", "queue", "selectors"})
+"""Modules of the standard library in which such a thread waits, and in which it began."""
 
 _STEP_S: Final = 0.0005
 _STEPS: Final = 7
@@ -46,7 +53,7 @@ def no_backward_running(budget_s: float) -> Iterator[bool]:
     `sys.setswitchinterval` keeps from other threads for at most `budget_s` seconds. The reading must not release it: no
     sleep, no input or output, no user code.
     """
-    if len(sys._current_frames()) == 1:
+    if not _may_begin_one():
         yield not _any_in_engine()
         return
     interval = sys.getswitchinterval() + _HALF_A_TICK_S
@@ -65,6 +72,23 @@ def no_backward_running(budget_s: float) -> Iterator[bool]:
         yield False
     finally:
         sys.setswitchinterval(interval)
+
+
+def _may_begin_one() -> bool:
+    """Return whether another thread runs that may begin a backward pass: any but the test runners' own servers."""
+    me = get_ident()
+    return any(thread != me and not _is_server(frame) for thread, frame in sys._current_frames().items())
+
+
+def _is_server(innermost: FrameType) -> bool:
+    """Return whether a thread has called nothing but the code of a server that runs no test, and what that waits in."""
+    packages: set[str] = set()
+    frame: FrameType | None = innermost
+    while frame is not None:
+        name = frame.f_globals.get("__name__")
+        packages.add(name.partition(".")[0] if type(name) is str else "")
+        frame = frame.f_back
+    return not packages.isdisjoint(_SERVERS) and packages <= _SERVERS | _WAITING
 
 
 def _let_through(interval: float) -> None:

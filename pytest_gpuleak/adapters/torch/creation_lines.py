@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from pytest_gpuleak.adapters.arrays import walk_arrays
 from pytest_gpuleak.adapters.protocol import BACKWARD, OriginLog
@@ -14,6 +14,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from pytest_gpuleak.adapters.creation_lines import OriginTable
+
+_NOT_ARRAYS: Final = frozenset({int, float, bool, complex, str, type(None)})
+"""Types of arguments and results that hold no tensor."""
 
 
 @contextlib.contextmanager
@@ -26,18 +29,64 @@ def trace_origins(torch: Any, is_user_file: Callable[[str], bool]) -> Iterator[O
     from pytest_gpuleak.adapters.creation_lines import OriginTable
 
     table = OriginTable(is_user_file)
+    note = _Notes(torch, table).note
 
     class NoteOrigins(torch.overrides.TorchFunctionMode):  # type: ignore[misc] # torch is Any to a project without it
         def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-            result = func(*args, **(kwargs or {}))
+            result = func(*args, **kwargs) if kwargs else func(*args)
             if entered:
-                _note(torch, table, func, (args, kwargs), result)
+                note(func, args, kwargs, result)
             return result
 
     entered = [True]
     with NoteOrigins(), started_threads(lambda: NoteOrigins().__enter__()):
         yield table
     entered.clear()  # a thread that still runs keeps its mode, which does nothing from here on
+
+
+class _Notes:
+    """Notes the lines of the storages that calls of torch make.
+
+    It takes part in every call of the re-run, so a plain tensor among plain arguments, the most frequent case, is noted
+    without a list or a context.
+    """
+
+    def __init__(self, torch: Any, table: OriginTable) -> None:
+        self._torch = torch
+        self._table = table
+        self._address: Any = torch._C._storage_address
+        self._plain = frozenset((torch.Tensor, torch.nn.Parameter))
+
+    def note(self, func: Any, args: Any, kwargs: Any, made: Any) -> None:
+        """Note the line of each storage in a call's result that none of its arguments has."""
+        name = getattr(func, "__name__", "")
+        if name == "__get__":  # attributes return existing tensors; .grad is from the last backward pass
+            if getattr(getattr(func, "__self__", None), "__name__", "") == "grad":
+                _note_gradient(self._torch, self._table, made)
+        elif name == "backward":
+            self._table.note(BACKWARD)
+        elif type(made) in self._plain and self._noted((*args, *kwargs.values()) if kwargs else args, made):
+            return
+        elif type(made) not in _NOT_ARRAYS:
+            _note(self._torch, self._table, (args, kwargs), made)
+
+    def _noted(self, given: Any, made: Any) -> bool:
+        """Note a plain tensor, and return whether that was possible. Plain ones call no code of a user."""
+        plain, address, table = self._plain, self._address, self._table
+        try:
+            key = address(made)
+            if key in table.keyed:
+                for value in given:
+                    kind = type(value)
+                    if kind in plain:
+                        if address(value) == key:
+                            return True
+                    elif kind not in _NOT_ARRAYS:
+                        return False
+            table.note(key)
+        except Exception:  # noqa: BLE001 - a tensor without a storage; the user's re-run must not fail
+            return False
+        return True
 
 
 def _note_gradient(torch: Any, table: OriginTable, gradient: Any) -> None:
@@ -47,16 +96,7 @@ def _note_gradient(torch: Any, table: OriginTable, gradient: Any) -> None:
             table.note_as(storage_key(torch, array), BACKWARD)
 
 
-def _note(torch: Any, table: OriginTable, func: Any, given: Any, made: Any) -> None:
-    """Note the line of each storage in a call's result that none of its arguments has."""
-    name = getattr(func, "__name__", "")
-    if name == "__get__":  # attributes return existing tensors; .grad is from the last backward pass
-        if getattr(getattr(func, "__self__", None), "__name__", "") == "grad":
-            _note_gradient(torch, table, made)
-        return
-    if name == "backward":
-        table.note(BACKWARD)
-        return
+def _note(torch: Any, table: OriginTable, given: Any, made: Any) -> None:
     # A creating line is only evidence: without it the user's re-run must not fail.
     with contextlib.suppress(Exception), torch._C.DisableTorchFunction():
         known = {storage_key(torch, array) for array in walk_arrays(list(given), torch._C.TensorBase)}

@@ -342,6 +342,8 @@ class ArrayEvidence:
             budget_s=budget_s,
             frameworks=self._natives.reference_finders(),
         )
+        if culprits is not None:
+            culprits.note_search(self._explain_left_s - deadline.left())
         self._explain_left_s = deadline.left()
         found = [(self._left[id(target)], why) for target, why in zip(targets, explanations, strict=True)]
         runs = [left.run for left, _ in found]

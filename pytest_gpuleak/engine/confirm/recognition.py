@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from pytest_gpuleak.adapters.arrays import framework_of
 from pytest_gpuleak.adapters.bulk import hold_arrays
+from pytest_gpuleak.heap.hidden_references import RING_ROOT
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
@@ -108,6 +109,8 @@ class Recognition:
         for identity, one in left.items():
             recognised = self.found[identity]
             holder = recognised.explanation.holder
+            if holder.root == RING_ROOT:  # no place: each run makes a ring of its own
+                continue
             if recognised.handle.alive() and runs.setdefault(holder.text, one.run) != one.run:
                 found.append(holder)
         return found

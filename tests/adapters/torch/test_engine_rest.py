@@ -59,6 +59,39 @@ def test_a_backward_pass_that_goes_on_forbids_it(
     assert sys.getswitchinterval() == before
 
 
+@pytest.fixture
+def waiting(request: pytest.FixtureRequest) -> Iterator[str]:
+    """A thread that waits, in code of the named module."""
+    names: dict[str, Any] = {"__name__": request.param}
+    source = "def serve(started, ended):\n    started.set()\n    ended.wait(60)\n"
+    exec(source, names)
+    started, ended = threading.Event(), threading.Event()
+    thread = threading.Thread(target=names["serve"], args=(started, ended))
+    thread.start()
+    assert started.wait(60)
+    yield request.param
+    ended.set()
+    thread.join()
+
+
+@pytest.mark.parametrize("waiting", ["pytest_rerunfailures", "execnet.gateway_base"], indirect=True)
+def test_no_time_is_given_to_a_test_runners_server(waiting: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    given: list[float] = []
+    monkeypatch.setattr(backward_pass, "_let_through", given.append)
+    with no_backward_running(1.0) as resting:
+        assert resting
+    assert given == []
+
+
+@pytest.mark.parametrize("waiting", ["execnet_of_mine", "user_code"], indirect=True)
+def test_any_other_thread_is_given_time(waiting: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    given: list[float] = []
+    monkeypatch.setattr(backward_pass, "_let_through", given.append)
+    with no_backward_running(1.0) as resting:
+        assert resting
+    assert len(given) == 1
+
+
 def test_a_clock_that_stands_does_not_hold_it_up(backward: threading.Event, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(backward_pass, "perf_counter", lambda: 1.0)
     monkeypatch.setattr(backward_pass, "_MOST_LOOKS", 3)

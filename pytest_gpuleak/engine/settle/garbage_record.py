@@ -1,0 +1,41 @@
+"""Tell from the suspects so far whether a collection of the whole heap comes before a re-run."""
+
+from __future__ import annotations
+
+from typing import Final
+
+QUICK_RERUN_S: Final = 0.1
+"""Seconds that a collection of the whole heap takes in most suites: a quicker re-run decides first."""
+
+_VAIN: Final = 2
+"""Collections in vain after which the re-run comes first."""
+
+_TRY_EVERY: Final = 8
+"""Then one suspect of so many is collected all the same, since the next module's tests may leave garbage."""
+
+
+class GarbageRecord:
+    """Remembers whether what the last suspects left was garbage.
+
+    A test of Keras mostly leaves cycles with old objects: a collection clears it of suspicion, and a re-run would take
+    six times as long. What a Lightning trainer leaves hangs on a wider fixture: the collection would be in vain.
+    """
+
+    def __init__(self) -> None:
+        self._in_vain = 0
+
+    def comes_first(self, rerun_s: float) -> bool:
+        """Tell whether to collect before a re-run that takes `rerun_s` seconds; each call is one suspect."""
+        if rerun_s <= QUICK_RERUN_S:
+            return False
+        if self._in_vain < _VAIN:
+            return True
+        self._in_vain += 1
+        return self._in_vain % _TRY_EVERY == 0
+
+    def note(self, *, freed: bool) -> None:
+        """Note whether a collection has freed all that a suspect left."""
+        if freed:
+            self._in_vain = 0
+        elif self._in_vain < _VAIN:
+            self._in_vain += 1

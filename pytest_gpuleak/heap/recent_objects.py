@@ -1,0 +1,93 @@
+"""Find referrers among the objects made last, without a pass over the whole heap.
+
+What a test leaves hangs on objects of the same test, often on fifteen in a row (a closure's cell, its function, a dict),
+before it hangs on something old. Each level of a search takes a pass over the heap, a tenth of a second with TensorFlow
+imported. So the references of the objects made last are listed once, and an object needs a pass only if its reference
+count says that something else refers to it too.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from itertools import chain
+from types import FrameType
+from typing import TYPE_CHECKING, Final
+
+from pytest_gpuleak.heap.reference_counts import ARGUMENT_REFERENCES, UNCOUNTED, getrefcount
+from pytest_gpuleak.heap.referrers import get_objects, get_referents, untouchable_modules
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping
+
+    from pytest_gpuleak.heap.referrers import Deadline
+
+AT_AN_END: Final = 20_000
+"""Objects that are listed from either end of the collector's lists.
+
+A collection appends what survives to the older list, and `gc.unfreeze` appends all that was frozen (Python/gc.c,
+gc_list_merge), so the last run's objects are at the beginning and those of the run before at the end.
+"""
+
+WORTH_IT: Final = 4 * AT_AN_END
+"""Objects of a heap from which the list is quicker than a few passes."""
+
+_OWN_REFERENCES: Final = 2 + ARGUMENT_REFERENCES
+"""References to an object that counting adds: the mapping of objects, the variable, the argument of `getrefcount`."""
+
+
+class RecentObjects:
+    """The objects made last, and which of them refer to what. It keeps them alive: drop it after the search.
+
+    Args:
+        own: ids of the search's own containers, which are left out.
+        deadline: when to stop listing.
+
+    Attributes:
+        objects: the list of them, which counts as a referrer of each.
+    """
+
+    def __init__(self, own: Collection[int], deadline: Deadline) -> None:
+        listed = get_objects()
+        recent = [] if len(listed) < WORTH_IT else listed[:AT_AN_END] + listed[-AT_AN_END:]
+        listed.clear()  # it may hold itself, and collections are paused
+        # A frame kept beyond its function's end would keep the function's variables, of the search's own too.
+        self.objects = [value for value in recent if type(value) is not FrameType]
+        recent.clear()
+        self._ids = set(map(id, self.objects))
+        self._parents: dict[int, list[int]] = {}
+        left_out = untouchable_modules().union(own)
+        parents = self._parents
+        for position, container in enumerate(self.objects):
+            if id(container) in left_out:
+                continue
+            referents = get_referents(container)
+            if deadline.worked(1 + len(referents)):
+                return
+            for child in map(id, referents):
+                known = parents.get(child)
+                if known is None:
+                    parents[child] = [position]
+                elif known[-1] != position:
+                    known.append(position)
+
+    def referrers(self, wanted: Collection[int], objects: Mapping[int, object]) -> tuple[list[object], set[int]]:
+        """Return referrers of objects, and the ids of the `wanted` ones of which these are all.
+
+        Args:
+            wanted: ids of objects.
+            objects: holds them by id, and is the one other container of the caller's that refers to them.
+        """
+        parents = self._parents
+        positions = set(chain.from_iterable(parents.get(node, ()) for node in wanted))
+        found = [self.objects[position] for position in sorted(positions)]
+        explained: Counter[int] = Counter()
+        for container in found:
+            explained.update(filter(wanted.__contains__, map(id, get_referents(container))))
+        complete = set()
+        for node in wanted:
+            value = objects[node]
+            references = getrefcount(value)
+            if references < UNCOUNTED and references - _OWN_REFERENCES - (node in self._ids) == explained[node] > 0:
+                complete.add(node)
+            del value
+        return found, complete
