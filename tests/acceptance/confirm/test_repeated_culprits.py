@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from pytest_gpuleak.engine.confirm.array_evidence import ArrayEvidence
 from pytest_gpuleak.explain.known_culprits import Culprits
 from pytest_gpuleak.explain.paths import pattern_of
 
@@ -678,3 +679,33 @@ def test_torch_leaks_in_a_series_are_told_as_each_was_the_first_time(start: Runn
     assert told_by(start("", apart=True)) == together
     for name, verdict in together.items():
         assert verdict == together[name.replace("-2]", "-1]")], name
+
+
+@pytest.mark.torch
+def test_the_second_ring_through_torch_takes_no_search(
+    start: Runner, answers: Answers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("torch")
+    searched: list[int] = []
+    look = ArrayEvidence._look
+
+    def counting(self: ArrayEvidence, *arguments: Any) -> None:
+        searched.append(1)
+        look(self, *arguments)
+
+    monkeypatch.setattr(ArrayEvidence, "_look", counting)
+    found = start(
+        """
+        import warnings, pytest, torch
+
+        @pytest.mark.parametrize("i", range(4))
+        def test_ring(i):
+            warnings.simplefilter("ignore")
+            x = torch.ones(4, requires_grad=True)
+            ((x - 1) ** 2).sum().backward(create_graph=True)
+        """
+    )
+    assert found.verdicts == dict.fromkeys(found.verdicts, "leaked")
+    assert found.holder("test_ring[3]").startswith("a cycle through C++ that no collector frees")
+    assert len(searched) == 1
+    assert answers.given == 6  # both runs of each of three tests

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pytest_gpuleak.explain.explain import explain
+from pytest_gpuleak.explain.native_references import NativeReferences
 from pytest_gpuleak.heap.hidden_references import RING_ROOT
 
 if TYPE_CHECKING:
@@ -135,6 +136,19 @@ def test_a_ring_through_a_hook(torch: Any) -> None:
     box.clear()
     gc.collect()
     assert not weak.expired()  # the ring is real
+
+
+@pytest.mark.usefixtures("break_rings")
+def test_the_heap_is_not_walked_for_what_a_ring_keeps(torch: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    walked: list[object] = []
+    monkeypatch.setattr(NativeReferences, "_walk_heap", lambda *_: walked.append(None) or [])
+    assert holder_of([ring(torch)[0]]).root == RING_ROOT
+    assert walked == []
+    box: list[Any] = [torch.zeros(2)]
+    alias = box[0]
+    holder_of(box)
+    assert len(walked) == 2
+    assert alias is box[0]
 
 
 @pytest.mark.usefixtures("break_rings")

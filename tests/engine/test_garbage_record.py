@@ -1,0 +1,27 @@
+"""Whether a collection of the whole heap comes before a re-run."""
+
+from __future__ import annotations
+
+from pytest_gpuleak.engine.settle.garbage_record import QUICK_RERUN_S, GarbageRecord
+
+
+def test_a_quick_rerun_comes_first() -> None:
+    assert not GarbageRecord().comes_first(QUICK_RERUN_S)
+
+
+def test_the_collection_comes_first_while_it_frees_what_is_left() -> None:
+    record = GarbageRecord()
+    for _ in range(5):
+        assert record.comes_first(1.0)
+        record.note(freed=True)
+
+
+def test_after_collections_in_vain_one_of_eight_is_tried() -> None:
+    record = GarbageRecord()
+    for _ in range(2):
+        assert record.comes_first(1.0)
+        record.note(freed=False)
+    tried = [record.comes_first(1.0) for _ in range(24)]
+    assert sum(tried) == 3
+    record.note(freed=True)
+    assert record.comes_first(1.0)
