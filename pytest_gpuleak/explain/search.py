@@ -135,6 +135,15 @@ class Search:
 
     def run(self) -> None:
         """Search until every target is settled, nothing is left to expand, or the time is up."""
+        try:
+            self._run()
+        finally:
+            if self._recent is not None:
+                # The list may hold this search: a cycle, which is not freed while collections are paused.
+                self._recent.objects.clear()
+                self._recent = None
+
+    def _run(self) -> None:
         frontier = list(dict.fromkeys(self._order))
         extra: int | None = None
         while self._open and not self._deadline.passed():

@@ -11,7 +11,7 @@ import pytest
 
 from pytest_gpuleak.explain.explain import explain
 from pytest_gpuleak.explain.native_references import NativeReferences
-from pytest_gpuleak.heap.hidden_references import RING_ROOT
+from pytest_gpuleak.heap.hidden_references import RING_ROOT, Link
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -140,8 +140,13 @@ def test_a_ring_through_a_hook(torch: Any) -> None:
 
 @pytest.mark.usefixtures("break_rings")
 def test_the_heap_is_not_walked_for_what_a_ring_keeps(torch: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    walked: list[object] = []
-    monkeypatch.setattr(NativeReferences, "_walk_heap", lambda *_: walked.append(None) or [])
+    walked: list[int] = []
+
+    def walk(_: NativeReferences, wanted: tuple[object, ...], __: object) -> list[Link]:
+        walked.append(len(wanted))
+        return []
+
+    monkeypatch.setattr(NativeReferences, "_walk_heap", walk)
     assert holder_of([ring(torch)[0]]).root == RING_ROOT
     assert walked == []
     box: list[Any] = [torch.zeros(2)]
