@@ -23,6 +23,7 @@ from pytest_gpuleak.heap.frames import belongs_to_plugin
 from pytest_gpuleak.model.findings import Autograd, Finding, Holder
 from pytest_gpuleak.model.policy import Policy
 from pytest_gpuleak.model.sizes import parse_size
+from pytest_gpuleak.model.version import __version__  # noqa: F401 - a public name of the package
 
 if TYPE_CHECKING:
     import types

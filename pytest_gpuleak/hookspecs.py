@@ -31,3 +31,6 @@ def pytest_gpuleak_arrays(config: pytest.Config) -> list[ArrayFramework | Framew
     `pytest_gpuleak.adapters.protocol`.
     """
     raise AssertionError("a specification is never called")
+
+
+del TYPE_CHECKING, annotations  # pluggy looks at each name of this module, at the start of every run

@@ -9,7 +9,8 @@ import sys
 from pathlib import Path
 
 from pytest_gpuleak.model.codes.table import CODES, TOPICS, page
-from pytest_gpuleak.session.config.options import MARKERS, OPTIONS
+from pytest_gpuleak.session.config.values import kind_of
+from pytest_gpuleak.session.options import MARKERS, OPTIONS
 
 DOCS = Path(__file__).resolve().parent.parent / "docs"
 NOTE = "<!-- Written by scripts/write_reference.py from {source}: change it there. -->\n\n"
@@ -35,7 +36,7 @@ def pages() -> dict[str, str]:
     codes = NOTE.format(source="pytest_gpuleak/model/codes")
     files = {f"findings/{code.id}.md": codes + page(code) for code in CODES.values()}
     files["findings/index.md"] = codes + _index()
-    files["options.md"] = NOTE.format(source="pytest_gpuleak/session/config/options.py") + _options()
+    files["options.md"] = NOTE.format(source="pytest_gpuleak/session/options.py") + _options()
     return files
 
 
@@ -50,7 +51,7 @@ def _index() -> str:
 
 def _options() -> str:
     rows = [
-        f"| `{f'{option.flag} {option.kind.metavar}'.rstrip()}` | `{option.ini}` | {option.kind.accepts} "
+        f"| `{f'{option.flag} {option.metavar}'.rstrip()}` | `{option.ini}` | {kind_of(option).accepts} "
         f"| {option.default} | {option.help} |"
         for option in OPTIONS
     ]

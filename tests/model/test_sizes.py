@@ -8,8 +8,9 @@ from hypothesis import strategies as st
 
 from pytest_gpuleak.model.policy import Policy, Settings
 from pytest_gpuleak.model.sizes import MIB, parse_size
-from pytest_gpuleak.session.config.options import OPTIONS, Option
 from pytest_gpuleak.session.config.settings import build_policy
+from pytest_gpuleak.session.config.values import kind_of
+from pytest_gpuleak.session.options import OPTIONS, Option
 
 
 @pytest.mark.parametrize(
@@ -92,7 +93,7 @@ def test_any_text_or_number_is_a_size_or_a_value_error(value: object) -> None:
 def test_the_default_in_the_help_is_the_policy_s_or_the_settings_own(option: Option) -> None:
     settings = Settings(enabled=False, policy=Policy())
     own = {**settings._asdict(), **settings.policy._asdict()}[option.target]
-    assert (option.kind.parse(option.default) if option.default else ()) == own
+    assert (kind_of(option).parse(option.default) if option.default else ()) == own
 
 
 def test_every_field_of_the_policy_and_the_settings_has_an_option() -> None:
@@ -104,4 +105,4 @@ def test_every_field_of_the_policy_and_the_settings_has_an_option() -> None:
 
 @pytest.mark.parametrize("option", [option for option in OPTIONS if option.marker], ids=lambda option: option.name)
 def test_what_the_marker_takes_is_of_a_test_s_policy(option: Option) -> None:
-    assert getattr(build_policy({option.name: option.kind.parse(option.default)}), option.target) is not None
+    assert getattr(build_policy({option.name: kind_of(option).parse(option.default)}), option.target) is not None

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pytest_gpuleak.session.config import values
-from pytest_gpuleak.session.config.options import ALLOW_MARKER, OPTIONS, POLICY_MARKER
 from pytest_gpuleak.session.config.settings import build_policy
+from pytest_gpuleak.session.options import ALLOW_MARKER, OPTIONS, POLICY_MARKER
 from pytest_gpuleak.session.xdist_keys import USAGE_ERROR_KEY
 
 if TYPE_CHECKING:
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from pytest_gpuleak.model.policy import Policy, Settings
 
 _ARGUMENTS = {
-    POLICY_MARKER: {option.name: option.kind for option in OPTIONS if option.marker},
+    POLICY_MARKER: {option.name: values.kind_of(option) for option in OPTIONS if option.marker},
     ALLOW_MARKER: {"reason": values.REASON},
 }
 """The kinds of the arguments that each marker takes."""

@@ -9,8 +9,8 @@ import pytest
 from pytest_gpuleak.model.policy import Policy, Settings
 from pytest_gpuleak.reports.formats import why_not_accepted
 from pytest_gpuleak.session.config.given_values import find_given, is_enabled, read_value
-from pytest_gpuleak.session.config.options import OPTIONS
-from pytest_gpuleak.session.config.values import FILE, FOLDER, PATHS, show
+from pytest_gpuleak.session.config.values import show
+from pytest_gpuleak.session.options import OPTIONS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -34,9 +34,9 @@ def read_settings(config: pytest.Config) -> Settings:
             continue
         if option.name in _POLICY_FIELDS:
             named[option.name] = given.value
-        elif option.kind is PATHS:
+        elif option.kind == "paths":
             of_the_run[option.target] = _report_paths(given) if writes else ()
-        elif option.kind in (FILE, FOLDER) and given.value is not None:
+        elif option.kind in ("file", "folder") and given.value is not None:
             of_the_run[option.target] = given.folder / given.value
         else:
             of_the_run[option.target] = given.value

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from pytest_gpuleak.adapters.host.modes import NAMES as HOST_PROBES
 from pytest_gpuleak.model.sizes import parse_number, parse_size
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
+
+    from pytest_gpuleak.session.options import Option
 
 _SWITCHES = {"1": True, "true": True, "yes": True, "on": True, "0": False, "false": False, "no": False, "off": False}
 _SHOWN = 80
@@ -18,14 +21,11 @@ _MAX_COUNT = 2**63 - 1
 class Kind(NamedTuple):
     """A kind of value.
 
-    `metavar` is its placeholder in the help, empty for a switch; `accepts` ends a usage error; `parse` reads text or a
-    value of a marker or TOML, and raises ValueError; `action` is argparse's.
+    `accepts` ends a usage error; `parse` reads text or a value of a marker or TOML, and raises ValueError.
     """
 
-    metavar: str
     accepts: str
     parse: Callable[[object], Any]
-    action: str = "store"
 
 
 def _parse_count(value: object) -> int:
@@ -36,7 +36,7 @@ def _parse_count(value: object) -> int:
     raise ValueError("not a count")
 
 
-def choice(*choices: str, metavar: str = "") -> Kind:
+def choice(*choices: str) -> Kind:
     """Make the kind of a value that is one of a few words."""
 
     def parse(value: object) -> str:
@@ -44,7 +44,7 @@ def choice(*choices: str, metavar: str = "") -> Kind:
             return value.strip()
         raise ValueError("not a choice")
 
-    return Kind(metavar, "one of " + ", ".join(map(repr, choices)), parse)
+    return Kind("one of " + ", ".join(map(repr, choices)), parse)
 
 
 def _parse_switch(value: object) -> bool:
@@ -62,15 +62,11 @@ def _is_off(value: object) -> bool:
     return isinstance(value, str) and value.strip().lower() == "off"
 
 
-HOST_MODES = ("heap", "tracemalloc", "pympler", "rss")
-"""Values of `--gpu-leak-host` beside ``off``, several with commas."""
-
-
 def _parse_modes(value: object) -> tuple[str, ...]:
     names = [name.strip() for name in value.split(",")] if isinstance(value, str) else value
     if isinstance(names, list) and len(names) == 1 and _is_off(names[0]):
         return ()
-    if isinstance(names, list) and names and all(type(name) is str and name in HOST_MODES for name in names):
+    if isinstance(names, list) and names and all(type(name) is str and name in HOST_PROBES for name in names):
         return tuple(dict.fromkeys(names))
     raise ValueError("not modes")
 
@@ -98,16 +94,33 @@ def _parse_reason(value: object) -> str:
 
 _SIZES = "a number of MiB from 0, or a size in B, KiB, MiB, GiB or TiB such as '512KiB'"
 
-COUNT = Kind("N", f"a whole number from 0 to {_MAX_COUNT}", _parse_count)
-SIZE = Kind("MB", _SIZES, parse_size)
-LIMIT = Kind("MB", f"'off', or {_SIZES}", _parse_limit)
-SECONDS = Kind("SECONDS", "a number of seconds from 0", parse_number)
-MODES = Kind("MODE", f"'off', or of {', '.join(map(repr, HOST_MODES))} one or, with commas, several", _parse_modes)
-SWITCH = Kind("", "true or false", _parse_switch, "store_true")
-FOLDER = Kind("DIR", "'off', or the path of a folder", _parse_path)
-FILE = Kind("PATH", "'off', or the path of a file", _parse_path)
-PATHS = Kind("PATH", "a path, or a list of paths", _parse_paths, "append")
-REASON = Kind("TEXT", 'a text that is not empty: reason="..."', _parse_reason)
+COUNT = Kind(f"a whole number from 0 to {_MAX_COUNT}", _parse_count)
+SIZE = Kind(_SIZES, parse_size)
+LIMIT = Kind(f"'off', or {_SIZES}", _parse_limit)
+SECONDS = Kind("a number of seconds from 0", parse_number)
+MODES = Kind(f"'off', or of {', '.join(map(repr, HOST_PROBES))} one or, with commas, several", _parse_modes)
+SWITCH = Kind("true or false", _parse_switch)
+FOLDER = Kind("'off', or the path of a folder", _parse_path)
+FILE = Kind("'off', or the path of a file", _parse_path)
+PATHS = Kind("a path, or a list of paths", _parse_paths)
+REASON = Kind('a text that is not empty: reason="..."', _parse_reason)
+
+_KINDS = {
+    "count": COUNT,
+    "size": SIZE,
+    "limit": LIMIT,
+    "seconds": SECONDS,
+    "modes": MODES,
+    "switch": SWITCH,
+    "folder": FOLDER,
+    "file": FILE,
+    "paths": PATHS,
+}
+
+
+def kind_of(option: Option) -> Kind:
+    """Find the kind of an option's value, which the table of options names or, for a choice, spells out."""
+    return _KINDS[option.kind] if isinstance(option.kind, str) else choice(*option.kind)
 
 
 def why_not_accepted(arguments: Mapping[str, object], known: Mapping[str, Kind]) -> str | None:

@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from pytest_gpuleak.session.config.options import OPTIONS
+from pytest_gpuleak.session.options import OPTIONS
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from pytest_gpuleak.session.config.options import Option
+    from pytest_gpuleak.session.options import Option
 
 pytestmark = pytest.mark.slow
 
@@ -108,7 +108,7 @@ def test_the_markers_the_ini_and_the_hook_are_accepted(pytester: pytest.Pytester
 def readme_row(option: Option) -> str:
     """The row of the README's table that an option has, without what is markup."""
     flag = f"{option.flag} / --no-gpu-leak" if option.target == "enabled" else option.flag
-    cells = (f"{flag} {option.kind.metavar}".strip(), option.default, option.help)
+    cells = (f"{flag} {option.metavar}".strip(), option.default, option.help)
     return re.sub(" +", " ", f"| {' | '.join(cells)} |")
 
 

@@ -18,7 +18,8 @@ from pathlib import Path
 import pytest
 
 from pytest_gpuleak.model import policy
-from pytest_gpuleak.session.config import given_values, markers, options, settings as reading
+from pytest_gpuleak.session import options
+from pytest_gpuleak.session.config import given_values, markers, settings as reading
 from pytest_gpuleak.session.xdist_keys import USAGE_ERROR_KEY
 
 FOLDER = Path(__file__).parent

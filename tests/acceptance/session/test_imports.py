@@ -13,7 +13,7 @@ import textwrap
 import pytest
 from _pytest.assertion.rewrite import AssertionRewritingHook
 
-from pytest_gpuleak import plugin
+from pytest_gpuleak.session import entry
 
 ROOT = pathlib.Path(__file__).resolve().parents[3]
 
@@ -49,7 +49,7 @@ def test_the_finders_of_modules_are_put_back(monkeypatch: pytest.MonkeyPatch, fa
     outer, inner = Hook(), Hook()  # a run within a run has a hook of its own
     finders = [inner, *(finder for finder in sys.meta_path if not isinstance(finder, AssertionRewritingHook)), outer]
     monkeypatch.setattr(sys, "meta_path", [*finders])
-    with contextlib.suppress(ImportError), plugin._no_rewriting():
+    with contextlib.suppress(ImportError), entry.no_rewriting():
         assert [finder for finder in sys.meta_path if isinstance(finder, Hook)] == []
         if fails:
             raise ImportError

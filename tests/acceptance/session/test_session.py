@@ -432,21 +432,7 @@ def test_a_run_within_a_run(run: Runner, pytester: pytest.Pytester) -> None:
     assert found.tests["test_outer"]["outcome"] == "passed"
 
 
-OFF = (
-    "hookspecs",
-    "model",
-    "model.sizes",
-    "plugin",
-    "session",
-    "session.config",
-    "session.config.given_values",
-    "session.config.options",
-    "session.config.values",
-    "session.features",
-    "session.features.budgets",
-    "session.features.budgets.markers",
-    "session.xdist_keys",
-)
+OFF = ("hookspecs", "plugin", "session", "session.entry", "session.options")
 """The modules that are loaded where the plugin is installed and off, and no others."""
 
 

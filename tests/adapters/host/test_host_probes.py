@@ -19,7 +19,6 @@ from pytest_gpuleak.adapters.host.resident_set_probe import ResidentSetProbe
 from pytest_gpuleak.adapters.host.tracemalloc_probe import TracemallocProbe
 from pytest_gpuleak.explain.large_objects import recorder_of
 from pytest_gpuleak.model.readings import ProbeUnavailable
-from pytest_gpuleak.session.config.values import HOST_MODES
 
 MIB = 2**20
 
@@ -37,7 +36,6 @@ def _as_found() -> Any:
 def test_probes_come_by_name_in_order_each_once() -> None:
     assert [probe.name for probe in host_probes(["rss", "heap", "rss"])] == ["rss", "heap"]
     assert [probe.name for probe in host_probes(NAMES)] == list(NAMES)
-    assert NAMES == HOST_MODES
     assert [probe.name for probe in host_probes(NAMES) if not probe.judges] == ["rss"]
     assert host_probes([]) == []
 

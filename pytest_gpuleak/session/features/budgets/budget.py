@@ -10,8 +10,8 @@ from pytest_gpuleak.model.findings import Finding
 from pytest_gpuleak.model.fingerprint import fingerprint
 from pytest_gpuleak.model.text import count_of, format_bytes
 from pytest_gpuleak.session.config import values
-from pytest_gpuleak.session.config.options import BUDGET_MARKER
 from pytest_gpuleak.session.config.values import SIZE, Kind, choice, show
+from pytest_gpuleak.session.options import BUDGET_MARKER
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -78,8 +78,8 @@ def _parse_device(value: object) -> str | None:
 
 _ARGUMENTS: dict[str, Kind] = {
     "mb": SIZE,
-    "total": Kind("BOOL", "True or False", _parse_flag),
-    "device": Kind("DEVICE", "a device such as 'cuda:1', or a kind such as 'cuda'", _parse_device),
+    "total": Kind("True or False", _parse_flag),
+    "device": Kind("a device such as 'cuda:1', or a kind such as 'cuda'", _parse_device),
     "metric": choice("allocated", "reserved"),
 }
 

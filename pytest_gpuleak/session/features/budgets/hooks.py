@@ -10,7 +10,6 @@ from pytest_gpuleak.adapters.bulk import keep_largest, read_live_arrays
 from pytest_gpuleak.model.findings import Contribution
 from pytest_gpuleak.model.text import clean_text
 from pytest_gpuleak.session.config.markers import check_each, closest_first
-from pytest_gpuleak.session.config.options import BUDGET_MARKER
 from pytest_gpuleak.session.features.budgets.budget import (
     BUDGET_OPTION,
     Budget,
@@ -23,6 +22,7 @@ from pytest_gpuleak.session.features.budgets.budget import (
     why_not_accepted,
 )
 from pytest_gpuleak.session.frameworks import shared_frameworks
+from pytest_gpuleak.session.options import BUDGET_MARKER
 from pytest_gpuleak.session.peak_hooks import BUDGET_FINDING, shared_meter
 from pytest_gpuleak.session.tracebacks import drop_own_frames
 from pytest_gpuleak.session.xdist_keys import UNCHECKED_BUDGETS_KEY

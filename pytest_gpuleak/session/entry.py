@@ -1,0 +1,108 @@
+"""Give pytest what it needs of the plugin in any run, and the rest where the plugin is switched on.
+
+With the plugin off, only this module and its imports are loaded.
+"""
+
+from __future__ import annotations
+
+import sys
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from _pytest.assertion.rewrite import AssertionRewritingHook
+
+from pytest_gpuleak import hookspecs
+from pytest_gpuleak.session import options
+
+if TYPE_CHECKING:
+    from collections.abc import Generator, Iterator
+
+
+@contextmanager
+def no_rewriting() -> Iterator[None]:
+    """Keep pytest's rewriting of asserts away from what is imported within: it would double the time of the start."""
+    hooks = [(place, hook) for place, hook in enumerate(sys.meta_path) if isinstance(hook, AssertionRewritingHook)]
+    for place, _ in reversed(hooks):
+        del sys.meta_path[place]
+    try:
+        yield
+    finally:
+        for place, hook in hooks:
+            sys.meta_path.insert(place, hook)
+
+
+def pytest_addoption(parser: pytest.Parser, pluginmanager: pytest.PytestPluginManager) -> None:
+    """Add the options and ini names, and the hooks that a conftest.py may implement."""
+    options.add_options(parser)
+    pluginmanager.add_hookspecs(hookspecs)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_load_initial_conftests(early_config: pytest.Config) -> None:
+    """Watch the collector before a conftest.py can bind its functions."""
+    if not options.is_switched_off(early_config) and _read_value(early_config, ""):
+        try:
+            with no_rewriting():
+                from pytest_gpuleak.session.run import watch_collector
+        except Exception as error:
+            from pytest_gpuleak.session.unknown_interpreter import Unchecked, is_unknown
+
+            if not is_unknown():
+                raise
+            early_config.pluginmanager.register(Unchecked(error), "gpuleak-unchecked")
+        else:
+            watch_collector(early_config)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Register the markers and, if switched on, the session. Raises pytest.UsageError for bad options."""
+    options.register_markers(config)
+    if options.is_switched_off(config):
+        return
+    if _read_value(config, "") and not config.pluginmanager.hasplugin("gpuleak-unchecked"):
+        with no_rewriting():
+            from pytest_gpuleak.session.run import begin_session
+
+        begin_session(config)
+    _read_value(config, "max_mb")  # raises now, rather than after the collection
+    if getattr(config.option, "dist", "no") != "no":
+        from pytest_gpuleak.session.features.budgets.workers import WorkerHooks
+
+        config.pluginmanager.register(WorkerHooks(config), "gpuleak-workers")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> Generator[None, object, object]:
+    """Load budgets if a test is left that has one. Raises pytest.UsageError for a marker that is not accepted."""
+    result = yield
+    if not options.is_switched_off(config):
+        default = _read_value(config, "max_mb")
+        if default is not None or _any_has_budget(items):
+            from pytest_gpuleak.session.features.budgets.hooks import hold_to_budgets
+
+            hold_to_budgets(config, items, default)
+    return result
+
+
+def _read_value(config: pytest.Config, name: str) -> Any:
+    """Read the value of an option, as `given_values.read_value` does, which is loaded only where one is given."""
+    if not options.is_given(config, name):
+        return None
+    with no_rewriting():
+        from pytest_gpuleak.session.config.given_values import read_value
+
+    return read_value(config, name)
+
+
+def _any_has_budget(items: list[pytest.Item]) -> bool:
+    """Tell whether a test, its class or module has the marker; each node is checked once."""
+    seen: set[int] = set()
+    for item in items:
+        node: pytest.Item | pytest.Collector | None = item
+        while node is not None and id(node) not in seen:
+            seen.add(id(node))
+            if any(mark.name == options.BUDGET_MARKER for mark in node.own_markers):
+                return True
+            node = node.parent
+    return False
