@@ -85,7 +85,10 @@ class Survivors:
             indices.add(index)
             survivor = self._all[index]
             created = origins.get(left.reading.storage) if left.run == newest else None
-            self._all[index] = survivor._replace(holder=survivor.holder or unknown, created=survivor.created or created)
+            holder = survivor.holder
+            if holder is None or (holder.kind == "unknown" and not holder.root):  # noted so before, for another reason
+                holder = unknown
+            self._all[index] = survivor._replace(holder=holder, created=survivor.created or created)
         return frozenset(indices)
 
 

@@ -217,3 +217,13 @@ def test_a_ring_that_grows_is_searched_for_once(quiet: Quiet, searches: list[int
     lines = quiet(source)
     assert "4 passed, 4 leaked" in lines[-1]
     assert len(searches) == 1
+
+
+def test_a_search_that_fails_after_the_quick_rerun_says_so(quiet: Quiet, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise RuntimeError("lost its way")
+
+    monkeypatch.setattr(importlib.import_module("pytest_gpuleak.explain.crowds"), "explain_crowd", fail)
+    text = " ".join(" ".join(quiet("KEPT = []\n\ndef test_it():\n    KEPT.append(Buffer(1))\n")).split())
+    assert "held by unknown: the search failed: " in text
+    assert "not searched for" not in text
