@@ -16,12 +16,12 @@ def test_the_collection_comes_first_while_it_frees_what_is_left() -> None:
         record.note(freed=True)
 
 
-def test_after_collections_in_vain_one_of_eight_is_tried() -> None:
+def test_after_collections_in_vain_one_of_sixteen_is_tried() -> None:
     record = GarbageRecord()
     for _ in range(2):
         assert record.comes_first(1.0)
         record.note(freed=False)
-    tried = [record.comes_first(1.0) for _ in range(24)]
+    tried = [record.comes_first(1.0) for _ in range(48)]
     assert sum(tried) == 3
     record.note(freed=True)
     assert record.comes_first(1.0)

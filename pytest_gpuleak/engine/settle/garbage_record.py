@@ -10,7 +10,7 @@ QUICK_RERUN_S: Final = 0.1
 _VAIN: Final = 2
 """Collections in vain after which the re-run comes first."""
 
-_TRY_EVERY: Final = 8
+_TRY_EVERY: Final = 16
 """Then one suspect of so many is collected all the same, since the next module's tests may leave garbage."""
 
 
