@@ -72,7 +72,7 @@ SUITE = """
 def start(run: Runner, pytester: pytest.Pytester, suite: str) -> dict[str, Json]:
     pytester.makepyfile(compiler=textwrap.dedent(COMPILER))
     pytester.makeconftest(textwrap.dedent(FRAMEWORK))
-    found = run(suite)
+    found = run(suite, apart=True)  # a small heap: each collection counts against what such suspects may take
     assert found.result.ret == 0
     return found.tests
 
