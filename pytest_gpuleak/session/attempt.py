@@ -123,11 +123,8 @@ class AttemptLog:
         if faults is not None and verdict == "clean" and faults.blinding:
             verdict, why = "unchecked", faults.blinding
         attempt.overhead_s += perf_counter() - began
-        record = self._record(item, verdict, why)._replace(
-            memory=memory,
-            findings=findings,
-            allowed=attempt.policy.allowed if verdict == "allowed" else None,
-        )
+        allowed = attempt.policy.allowed if verdict == "allowed" else None
+        record = self._record(item, verdict, why, memory, findings, allowed)
         self._forget()
         return record
 
@@ -142,7 +139,15 @@ class AttemptLog:
         """Return the record of the running attempt, without a verdict."""
         return self._record(item, "unchecked", why)
 
-    def _record(self, item: pytest.Item | None, verdict: Verdict, why: str | None) -> TestRecord:
+    def _record(
+        self,
+        item: pytest.Item | None,
+        verdict: Verdict,
+        why: str | None,
+        memory: dict[str, dict[str, int]] | None = None,
+        findings: tuple[Finding, ...] = (),
+        allowed: str | None = None,
+    ) -> TestRecord:
         attempt = self.attempt or Attempt("" if item is None else item.nodeid, self._default)
         file, line, _ = (None, None, "") if item is None else item.location
         return TestRecord(
@@ -150,6 +155,9 @@ class AttemptLog:
             verdict=verdict,
             why_unchecked=why,
             outcome=attempt.outcome,
+            memory={} if memory is None else memory,
+            findings=findings,
+            allowed=allowed,
             worker=self.worker,
             duration_s=attempt.duration_s,
             overhead_s=attempt.overhead_s,
