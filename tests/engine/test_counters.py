@@ -63,6 +63,7 @@ def test_what_a_run_imported_is_no_reason_to_run_it_again_but_excuses_nothing_th
     assert found.bytes == 30 * MIB
 
 
+@pytest.mark.slow
 def test_the_objects_of_very_many_arrays_are_no_growth_of_their_own() -> None:
     count = 100_000
     arrays = survivors("cuda:0", *[0] * count, *[1] * count, size=8)
@@ -254,6 +255,7 @@ def test_the_host_s_parts_come_from_the_probe_that_can_tell() -> None:
     assert (found.metric, found.contributions, len(found.evidence)) == ("heap", parts, 2)
 
 
+@pytest.mark.slow
 @given(st.lists(st.integers(-(2**62), 2**62), min_size=1, max_size=4), st.booleans())
 def test_any_readings_are_judged_without_an_error(sizes: list[int], host: bool) -> None:
     runs = host_runs(*sizes) if host else device_runs(*sizes)

@@ -46,6 +46,7 @@ def strings_of(tree: ast.AST) -> Iterator[str]:
             yield from (alias.name for alias in node.names)
 
 
+@pytest.mark.slow
 def test_torch_is_named_in_its_folder_alone() -> None:
     found = set()
     for path in PACKAGE.rglob("*.py"):

@@ -63,6 +63,7 @@ def compared_pair_by_pair(
     return matched
 
 
+@pytest.mark.slow
 @given(st.data())
 def test_matching_is_what_a_comparison_of_all_pairs_says(data: st.DataObject) -> None:
     drawn = data.draw(
@@ -127,6 +128,7 @@ def _calls(count: int, *, replaced: bool) -> int:
     return count_calls(lambda: judge(found, Policy()))
 
 
+@pytest.mark.slow
 def test_ten_times_as_many_arrays_cost_ten_times_as_much() -> None:
     # Pairs compared would cost a hundred times as much: 10,000 tensors took minutes.
     for replaced in (False, True):

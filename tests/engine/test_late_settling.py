@@ -68,6 +68,7 @@ def test_garbage_of_the_first_run(runs: list[tuple[int, int]], freed: set[int], 
     assert garbage_of(runs, freed) == garbage
 
 
+@pytest.mark.slow
 @given(st.data())
 def test_as_many_are_replaced_as_the_re_run_has_more(data: st.DataObject) -> None:
     runs = data.draw(st.lists(st.tuples(st.integers(0, 1), st.sampled_from([8, 16])), max_size=12))

@@ -143,6 +143,7 @@ def test_fingerprints_know_names_alone() -> None:
     assert int(fingerprint("growing", None), 16) >= 0
 
 
+@pytest.mark.slow
 @given(
     kept=st.lists(st.integers(1, 5), min_size=1, max_size=6),
     slots=st.lists(st.integers(1, 5), max_size=6),

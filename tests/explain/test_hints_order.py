@@ -47,6 +47,7 @@ verdicts: st.SearchStrategy[FindingKind] = st.sampled_from(["growing", "retained
 steps = st.builds(PathStep, st.sampled_from(EDGES) | st.text(), st.sampled_from(TYPES) | st.text())
 
 
+@pytest.mark.slow
 @settings(max_examples=500, deadline=None)
 @given(
     root=st.sampled_from(ROOTS) | st.text(),

@@ -218,6 +218,7 @@ def test_other_interpreters_have_no_epochs(
         assert simulate(patch) in examined()
 
 
+@pytest.mark.slow
 def test_a_self_test_that_fails_has_the_heap_scanned_and_the_same_found(
     run: Runner, examined: Callable[[], str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
