@@ -56,6 +56,11 @@ class Recognition:
         self.found: dict[int, Recognised] = {}
         self.met: set[int] = set()
         """Ids of arrays that got their Python object when the last search read them."""
+        self._born: set[int] = set()
+
+    def note_born(self) -> None:
+        """Note what a run has made, before another begins."""
+        self._born |= self._detector.born()
 
     def covers(self, left: Collection[int]) -> bool:
         """Tell whether all these arrays are recognised."""
@@ -69,6 +74,19 @@ class Recognition:
         """Tell whether known culprits or the user's globals alone hold all that is alive, and what earlier runs left."""
         if self._culprits is None or not alive or not self._detector.sees_only_young:
             return False
+        return self._recognise(alive, older)
+
+    def recognise_of_all_runs(self, alive: set[int], older: Collection[int]) -> bool:
+        """Like `recognise`, after collections and among what earlier runs made too, for one walk over the heap.
+
+        Where nothing is known yet, a search of the whole heap is to come all the same.
+        """
+        if self._culprits is None or not self._culprits().knows_any or not self._detector.rejoin(self._born):
+            return False
+        return self._recognise(alive, older)
+
+    def _recognise(self, alive: set[int], older: Collection[int]) -> bool:
+        assert self._culprits is not None
         young = self._detector.look()
         before = set(map(id, young))
         arrays = [array for array in young if id(array) in alive]
@@ -107,7 +125,9 @@ class Recognition:
         runs: dict[str, int] = {}
         found = []
         for identity, one in left.items():
-            recognised = self.found[identity]
+            recognised = self.found.get(identity)
+            if recognised is None:  # it died before it could be recognised
+                continue
             holder = recognised.explanation.holder
             if holder.root == RING_ROOT:  # no place: each run makes a ring of its own
                 continue
