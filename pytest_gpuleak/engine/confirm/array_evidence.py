@@ -296,7 +296,8 @@ class ArrayEvidence:
 
     def _note_graphs_of_recognised(self, arrays: Sequence[object], found: Sequence[Explanation]) -> None:
         if not self._graphs:
-            self._note_graphs(arrays, found, read_arrays(arrays, self._frameworks))
+            with self._guard(GRAPHS):
+                self._note_graphs(arrays, found, read_arrays(arrays, self._frameworks))
 
     def _recognised_where_they_are(self) -> bool:
         """Tell whether all arrays are recognised, each at the place where it still is."""
@@ -351,7 +352,8 @@ class ArrayEvidence:
             culprits.note_search(self._explain_left_s - deadline.left())
         self._explain_left_s = deadline.left()
         found = [(self._left[id(target)], why) for target, why in zip(targets, explanations, strict=True)]
-        self._note_graphs(targets, explanations, {identity: left.reading for identity, left in self._left.items()})
+        with self._guard(GRAPHS):
+            self._note_graphs(targets, explanations, {identity: left.reading for identity, left in self._left.items()})
         targets.clear()
         if culprits is not None:
             for explanation in {id(why): why for _, why in found}.values():
@@ -366,19 +368,18 @@ class ArrayEvidence:
 
         runs = [self._left[id(array)].run if id(array) in self._left else self._runs for array in arrays]
         first = min(runs, default=0)
-        with self._guard(GRAPHS):
-            groups: dict[Root, list[object]] = defaultdict(list)
-            for array, explanation, run in zip(arrays, explanations, runs, strict=True):
-                reading = readings.get(id(array))
-                if reading is not None and run == first:
-                    groups[root_of(reading.device, explanation.holder)].append(array)
-            deadline = Deadline(GRAPHS_BUDGET_S)
-            for root, members in groups.items():
-                if deadline.passed():
-                    break  # each count waits for threads in a backward pass, so many roots would take forever
-                retained = self._natives.graph_size(members, deadline.left())
-                if retained is not None:
-                    self._graphs[root] = retained
+        groups: dict[Root, list[object]] = defaultdict(list)
+        for array, explanation, run in zip(arrays, explanations, runs, strict=True):
+            reading = readings.get(id(array))
+            if reading is not None and run == first:
+                groups[root_of(reading.device, explanation.holder)].append(array)
+        deadline = Deadline(GRAPHS_BUDGET_S)
+        for root, members in groups.items():
+            if deadline.passed():
+                break  # each count waits for threads in a backward pass, so many roots would take forever
+            retained = self._natives.graph_size(members, deadline.left())
+            if retained is not None:
+                self._graphs[root] = retained
 
     def _note(self, found: Sequence[tuple[Leftover, Explanation]], shared: set[int], origins: OriginLog) -> None:
         self._alive.append(self._survivors.note(found, shared, origins, self._runs - 1))
