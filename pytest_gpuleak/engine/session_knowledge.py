@@ -50,6 +50,8 @@ class SessionKnowledge:
         """Number of compiled programs when a suspect was last checked."""
         self.unexplained_growth_s = 0.0
         """Seconds of CPU time spent so far on suspects for which neither arrays nor processes were found."""
+        self.vain_records_s = 0.0
+        """Seconds of CPU time spent so far on records of runs that found nothing beside the arrays that they left."""
         self.traced_runs = 0
         """Runs traced so far for the lines that create untracked arrays."""
         self.known_arrays: dict[int, int] = {}
@@ -61,6 +63,10 @@ class SessionKnowledge:
         All such suspects may take `free_s` of CPU time and a `share` of the session's.
         """
         return self.unexplained_growth_s + expected_s <= free_s + share * self.cpu_s
+
+    def can_afford_record(self, free_s: float, share: float) -> bool:
+        """Tell whether a suspect that has left arrays may be recorded: records in vain are limited by themselves."""
+        return self.vain_records_s <= free_s + share * self.cpu_s
 
     @property
     def elapsed_s(self) -> float:

@@ -85,6 +85,11 @@ class Culprits:
         self._budget_s = BUDGET_S
         self._globals = None if is_user_file is None else UserGlobals(is_user_file)
 
+    @property
+    def knows_any(self) -> bool:
+        """Tell whether a culprit was met so far."""
+        return bool(self._known) or self._rings
+
     def remember(self, root: Root, value: object, length: int) -> None:
         """Remember a root found by a search of the whole heap; its longest path to an array has `length` objects."""
         if root.rank not in LASTING:
@@ -230,7 +235,7 @@ def _accounted_for(
     other referrers were searched when it became known. Nor of a root that is no global, such as a class.
     """
     objects = search.objects
-    ours = Counter(map(id, chain(targets, chain.from_iterable(older.values()))))
+    ours = Counter(map(id, chain(targets, *older.values(), *search.own_lists())))
     arrays = set(map(id, targets))
     natives = search.linked.union(arrays)
     owned = _owned_by_native_code(frameworks)

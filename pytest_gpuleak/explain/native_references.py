@@ -11,7 +11,7 @@ from pytest_gpuleak.explain.unaccounted import Hidden, owner_counter
 from pytest_gpuleak.heap import safe_access
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
+    from collections.abc import Collection, Iterator, Sequence
 
     from pytest_gpuleak.adapters.protocol import NativeObjects, ReferenceFinder
     from pytest_gpuleak.explain.cuts import Cut
@@ -116,9 +116,14 @@ class NativeReferences:
         """Find the frameworks' live objects, and count the search's own references."""
         taken = (framework.take_census(self._deadline) for framework in self._frameworks)
         self._natives = [natives for natives in taken if natives is not None]
-        lists = [found for natives in self._natives for found in natives.lists()]
+        lists = list(self.lists())
         self._own.update(map(id, lists))
         self._counted.update(map(id, chain.from_iterable((self._targets, *lists))))
+
+    def lists(self) -> Iterator[Sequence[object]]:
+        """Yield the lists of the frameworks' objects that were made to ask them."""
+        for natives in self._natives:
+            yield from natives.lists()
 
     def may_close_rings(self, targets: Sequence[object]) -> bool:
         """Tell whether a ring through native code may keep one of the targets alive."""

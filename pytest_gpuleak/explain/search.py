@@ -23,7 +23,7 @@ from pytest_gpuleak.heap.recent_objects import RecentObjects
 from pytest_gpuleak.heap.referrers import Deadline, get_referents, referrers
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
     from pytest_gpuleak.adapters.protocol import ReferenceFinder
     from pytest_gpuleak.explain.cuts import Cut
@@ -304,6 +304,10 @@ class Search:
     def linked(self) -> set[int]:
         """Return the ids of the objects at both ends of the references in C++."""
         return {identity for pair in self._native.links for identity in pair}
+
+    def own_lists(self) -> Iterator[Sequence[object]]:
+        """Yield the search's own lists of objects, beside the targets."""
+        return self._native.lists()
 
     @property
     def unexplained(self) -> bool:

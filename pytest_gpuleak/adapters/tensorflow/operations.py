@@ -42,7 +42,9 @@ def trace_origins(is_user_file: Callable[[str], bool]) -> Iterator[OriginLog]:
         del op_type, attrs, op_name
         if graph is None and noting:
             _note(table, inputs, outputs)
-        return outputs
+        # A checkpoint pops from the list that an operation of a graph returns: TensorFlow hands callbacks a tuple of the
+        # results, and returns what they return.
+        return [*outputs]
 
     with contextlib.ExitStack() as stack:
         stack.callback(noting.clear)  # a thread that still runs keeps its callback, which does nothing from here on

@@ -211,6 +211,7 @@ class ArrayEvidence:
     def expect_run(self) -> None:
         """Note which arrays are alive before a re-run begins."""
         self._standing = {identity for identity, handle in self._handles.items() if handle.alive()}
+        self._recognition.note_born()
         self._added = None
 
     def look(self, origins: OriginLog | None = None) -> None:
@@ -238,8 +239,11 @@ class ArrayEvidence:
         living = self._living()
         if living and not self._recognition.covers(living):
             with self._guard(RECOGNISE):
-                young = {identity for identity in living if self._left[identity].run == self._runs - 1}
-                self._recognition.recognise(young, living - young)
+                self._recognition.recognise(*self._by_age(living))
+
+    def _by_age(self, living: set[int]) -> tuple[set[int], set[int]]:
+        young = {identity for identity in living if self._left[identity].run == self._runs - 1}
+        return young, living - young
 
     def settle(self, settle_steps: Iterable[SettleStep], threads: frozenset[int]) -> bool:
         """Take steps that `add_run` was not given, forget what they free and the last run's look; tell if any stays."""
@@ -293,13 +297,16 @@ class ArrayEvidence:
     def _note_graphs_of_recognised(self, arrays: Sequence[object], found: Sequence[Explanation]) -> None:
         if not self._graphs:
             with self._guard(GRAPHS):
-                readings = read_arrays(arrays, self._frameworks)
-                self._note_graphs(arrays, found, [readings.get(id(array)) for array in arrays])
+                self._note_graphs(arrays, found, read_arrays(arrays, self._frameworks))
 
     def _recognised_where_they_are(self) -> bool:
         """Tell whether all arrays are recognised, each at the place where it still is."""
-        if not self._recognition.covers(self._left):
-            return False
+        living = self._living()
+        if not self._recognition.covers(living):
+            with self._guard(RECOGNISE):
+                self._recognition.recognise_of_all_runs(*self._by_age(living))
+            if not self._recognition.covers(living):
+                return False
         if not self._recognition.one_place_holds_two_runs(self._left):
             return True
         with self._detector.whole_heap():
@@ -308,8 +315,7 @@ class ArrayEvidence:
 
     def _look_at_recognised(self, origins: OriginLog) -> None:
         """Like `_look`, but ask the weak handles instead of walking the heap."""
-        found = [(left, self._recognition.found[identity]) for identity, left in self._left.items()]
-        alive = [(left, recognised) for left, recognised in found if recognised.handle.alive()]
+        alive = [(self._left[identity], self._recognition.found[identity]) for identity in self._living()]
         ours = Counter(left.reading.storage for left, _ in alive)
         shared: set[int] = set()
         if any(recognised.users is None or recognised.users > ours[left.reading.storage] for left, recognised in alive):
@@ -346,14 +352,8 @@ class ArrayEvidence:
             culprits.note_search(self._explain_left_s - deadline.left())
         self._explain_left_s = deadline.left()
         found = [(self._left[id(target)], why) for target, why in zip(targets, explanations, strict=True)]
-        runs = [left.run for left, _ in found]
-        first = min(runs, default=0)
         with self._guard(GRAPHS):
-            self._note_graphs(
-                [target for target, run in zip(targets, runs, strict=True) if run == first],
-                [why for left, why in found if left.run == first],
-                [left.reading for left, _ in found if left.run == first],
-            )
+            self._note_graphs(targets, explanations, {identity: left.reading for identity, left in self._left.items()})
         targets.clear()
         if culprits is not None:
             for explanation in {id(why): why for _, why in found}.values():
@@ -361,14 +361,17 @@ class ArrayEvidence:
         self._note(found, shared, origins)
 
     def _note_graphs(
-        self, arrays: Sequence[object], explanations: Sequence[Explanation], readings: Sequence[ArrayReading | None]
+        self, arrays: Sequence[object], explanations: Sequence[Explanation], readings: Mapping[int, ArrayReading]
     ) -> None:
-        """Note by root how much memory the autograd graphs behind one run's arrays retain."""
+        """Note by root how much memory the autograd graphs behind the arrays of the earliest run among them retain."""
         from pytest_gpuleak.heap.referrers import Deadline
 
+        runs = [self._left[id(array)].run if id(array) in self._left else self._runs for array in arrays]
+        first = min(runs, default=0)
         groups: dict[Root, list[object]] = defaultdict(list)
-        for array, explanation, reading in zip(arrays, explanations, readings, strict=True):
-            if reading is not None:
+        for array, explanation, run in zip(arrays, explanations, runs, strict=True):
+            reading = readings.get(id(array))
+            if reading is not None and run == first:
                 groups[root_of(reading.device, explanation.holder)].append(array)
         deadline = Deadline(GRAPHS_BUDGET_S)
         for root, members in groups.items():

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from pytest_gpuleak.adapters.arrays import framework_of
 from pytest_gpuleak.adapters.bulk import hold_arrays
@@ -19,6 +19,9 @@ if TYPE_CHECKING:
     from pytest_gpuleak.explain.explanation import Explanation
     from pytest_gpuleak.explain.known_culprits import Culprits
     from pytest_gpuleak.model.findings import Holder
+
+MOST_ARRAYS: Final = 1000
+"""Arrays that are recognised after collections: of more, a search explains a sample."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -56,6 +59,12 @@ class Recognition:
         self.found: dict[int, Recognised] = {}
         self.met: set[int] = set()
         """Ids of arrays that got their Python object when the last search read them."""
+        self._born: set[int] = set()
+        self._in_vain = False
+
+    def note_born(self) -> None:
+        """Note what a run has made, before another begins."""
+        self._born |= self._detector.born()
 
     def covers(self, left: Collection[int]) -> bool:
         """Tell whether all these arrays are recognised."""
@@ -69,6 +78,21 @@ class Recognition:
         """Tell whether known culprits or the user's globals alone hold all that is alive, and what earlier runs left."""
         if self._culprits is None or not alive or not self._detector.sees_only_young:
             return False
+        return self._recognise(alive, older)
+
+    def recognise_of_all_runs(self, alive: set[int], older: Collection[int]) -> bool:
+        """Like `recognise`, after collections and among what earlier runs made too, for one walk over the heap.
+
+        Not tried where nothing is known yet, of crowds, and again: a search of the whole heap is to come all the same.
+        """
+        if self._culprits is None or self._in_vain or len(alive) + len(older) > MOST_ARRAYS:
+            return False
+        found = self._culprits().knows_any and self._detector.rejoin(self._born) and self._recognise(alive, older)
+        self._in_vain = not found
+        return found
+
+    def _recognise(self, alive: set[int], older: Collection[int]) -> bool:
+        assert self._culprits is not None
         young = self._detector.look()
         before = set(map(id, young))
         arrays = [array for array in young if id(array) in alive]
@@ -107,7 +131,9 @@ class Recognition:
         runs: dict[str, int] = {}
         found = []
         for identity, one in left.items():
-            recognised = self.found[identity]
+            recognised = self.found.get(identity)
+            if recognised is None:  # it died before it could be recognised
+                continue
             holder = recognised.explanation.holder
             if holder.root == RING_ROOT:  # no place: each run makes a ring of its own
                 continue

@@ -67,6 +67,9 @@ FREE_S: Final = 2.0
 FREE_ONCE_S: Final = 1.0
 """The same for growth that no second run has repeated, of which most is a first use: a walk takes a second with torch."""
 
+TRACED_BESIDE_S: Final = 0.1
+"""Seconds that a run which leaves other arrays may take to be traced: a model's takes ten times as long then."""
+
 SHARE: Final = 0.02
 """The same as a share of the session's CPU time: most growth of the heap is a cache or a first use."""
 
@@ -97,6 +100,7 @@ class UntrackedEvidence:
         self._runs = UntrackedRuns()
         self._findings: tuple[Finding, ...] | None = None
         self._recorded = False
+        self._beside_arrays = False
         self._origins: dict[int, Origin] = {}
         self._borrowed: dict[int, int] = {}
         self._lenders: dict[int, Holder] = {}
@@ -114,6 +118,7 @@ class UntrackedEvidence:
         if self.floor is None:
             return False
         if beside_arrays:
+            self._beside_arrays = True
             self.floor = max(self.floor, BESIDE_ARRAYS)
         self._grown.append(unexplained)
         if len(self._grown) == 1 and self.suspected:
@@ -134,7 +139,13 @@ class UntrackedEvidence:
     @property
     def wants_record(self) -> bool:
         """Whether one more run is worth two walks over the heap."""
-        return self.suspected and len(self._grown) >= RUNS_BEFORE_WALK and not self._recorded
+        return not self._recorded and self._records_next
+
+    @property
+    def _records_next(self) -> bool:
+        if not self.suspected or len(self._grown) < RUNS_BEFORE_WALK:
+            return False
+        return self._recorded or not self._beside_arrays or self._knowledge.can_afford_record(FREE_ONCE_S, SHARE)
 
     @property
     def traces(self) -> bool:
@@ -144,7 +155,9 @@ class UntrackedEvidence:
     @contextlib.contextmanager
     def recording(self) -> Iterator[None]:
         """Find out which arrays a re-run within this context adds, if the runs before it have grown the heap."""
-        if self.suspected and len(self._grown) >= RUNS_BEFORE_WALK:
+        began = process_time()
+        records = self._records_next
+        if records:
             self._recorded = True
             with self._guard(EXPLAIN):
                 self._begin()
@@ -153,6 +166,8 @@ class UntrackedEvidence:
         finally:
             self._before = None
             self._lines.stop()
+            if records and self._beside_arrays and not self._runs.survivors:
+                self._knowledge.vain_records_s += process_time() - began
 
     def begin_again(self) -> None:
         """Begin the record again, without tracing: the re-run failed under it."""
@@ -245,8 +260,11 @@ class UntrackedEvidence:
 
     def _begin(self) -> None:
         self._before = self._walk_sizes()
+        expected_s = self._subject.expected_s
+        if self._beside_arrays and expected_s is not None and expected_s > TRACED_BESIDE_S:
+            return
         if self._knowledge.traced_runs < MAX_TRACED_RUNS:
-            self._lines.start(self._subject.expected_s)
+            self._lines.start(expected_s)
             self._knowledge.traced_runs += self._lines.tracing
 
     def _walk_sizes(self) -> dict[int, int] | None:

@@ -7,10 +7,11 @@ Modules/gcmodule.c). After it `gc.get_objects()` returns exactly what was born s
 from __future__ import annotations
 
 import gc
+from itertools import compress
 from typing import TYPE_CHECKING, Literal
 
 from pytest_gpuleak.adapters.arrays import array_key, array_types, find_arrays, select_arrays
-from pytest_gpuleak.engine.detect.young_arrays import KeepYoung
+from pytest_gpuleak.engine.detect.young_arrays import KeepYoung, make_young
 from pytest_gpuleak.heap.collector import GcView, collect, collect_recent, get_freeze_count, get_objects, whole_heap
 from pytest_gpuleak.heap.collector_rules import INTERPRETERS_OWN
 
@@ -32,6 +33,9 @@ LEAST_STEP = 4
 LEAST_STAYING = 0.25
 """Lower bound for the share of frozen objects that survive. Heap counts, more frequent the higher it is, measure it."""
 
+MOST_BORN = 200_000
+"""Objects of an epoch whose ids are kept when the freeze point moves: 20 MiB."""
+
 
 class EpochDetector:
     """Detect by epochs."""
@@ -45,6 +49,7 @@ class EpochDetector:
         self._older: set[tuple[int, int]] = set()  # keys of arrays of the epoch that count as old
         self._youth: KeepYoung | None = None
         self._collected_in_epoch = False
+        self._born: set[int] | None = set()  # ids, as of the last time that the freeze point moved; None: too many
         self._open = False
         self._started = False
         self._grown = 0
@@ -143,6 +148,34 @@ class EpochDetector:
         with self.whole_heap():
             return find_arrays(identities, get_objects(), array_types(self.frameworks))
 
+    def born(self) -> set[int]:
+        """Return ids of objects. An id that a later object has taken over is just as young."""
+        if not self._open or self.scanning or self.user_frozen or self._view.border_lost:
+            return set()
+        self._note_born(get_objects())
+        return set(self._born or ())
+
+    def rejoin(self, born: set[int]) -> bool:
+        """Move the objects to the youngest generation. Walks the heap once."""
+        move, own = make_young(), self.born()
+        if move is None or not own:
+            return False
+        bases = array_types(self.frameworks)
+        young = self._noted | set(map(id, select_arrays(get_objects(), bases)))
+        wanted = own | born | young
+        with self.whole_heap():
+            listed = get_objects()
+            found = list(compress(listed, map(wanted.__contains__, map(id, listed))))
+            listed.clear()
+        for value in found:
+            move(value)
+        older = (array for array in select_arrays(found, bases) if id(array) not in young)
+        self._older |= {array_key(array, self.frameworks) for array in older}
+        found.clear()
+        self._noted.clear()  # what was not found is dead
+        self._collected_in_epoch = False
+        return True
+
     def close(self) -> None:
         """Collect the epoch's garbage if the collector is on: `gc.freeze()` resets its counters."""
         self._open = False
@@ -166,8 +199,7 @@ class EpochDetector:
         if self._open and not self._view.border_lost:
             bases = array_types(self.frameworks)
             if bases:
-                born = self._scan.look() if self.scanning else select_arrays(get_objects(), bases)
-                self._noted.update(map(id, born))
+                self._noted.update(map(id, self._scan.look() if self.scanning else self._young_arrays(bases)))
 
     def begin_collection(self) -> None:
         """Follow the arrays born so far through a full collection."""
@@ -178,7 +210,7 @@ class EpochDetector:
             self.note()
             return
         self._collected_in_epoch = True
-        self._youth = KeepYoung(select_arrays(get_objects(), bases))
+        self._youth = KeepYoung(self._young_arrays(bases))
 
     def end_collection(self) -> None:
         """Make arrays that are alive young again; keep the ids of arrays that cannot be moved."""
@@ -187,8 +219,21 @@ class EpochDetector:
             self._noted |= youth.restore()
         self.moved()
 
+    def _young_arrays(self, bases: list[type]) -> list[object]:
+        """Return the visible arrays, and note what is visible, which is about to become old."""
+        young = get_objects()
+        self._note_born(young)
+        return select_arrays(young, bases)
+
+    def _note_born(self, young: list[object]) -> None:
+        if self._born is None or len(self._born) + len(young) > MOST_BORN:
+            self._born = None
+        else:
+            self._born.update(map(id, young))
+
     def _forget(self) -> None:
         self._noted.clear()
+        self._born = set()
         self._older.clear()
         self._youth = None
         self._collected_in_epoch = False

@@ -137,7 +137,9 @@ def test_a_series_of_leaks_of_many_shapes_is_told_as_each_was_the_first_time(
         for number in (1, 2)
     )
     told_with_memory = told_by(start(MANY + tests))
-    assert answers.asked == 4 * len(SHAPES)
+    assert (
+        4 * len(SHAPES) <= answers.asked <= 5 * len(SHAPES)
+    )  # where the first answer is none, among both runs' objects
     assert answers.given >= 2 * len(SHAPES)
     for name, verdict in told_with_memory.items():
         assert verdict == told_with_memory[name[:-1] + "1"], name

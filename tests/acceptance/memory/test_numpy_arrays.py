@@ -6,6 +6,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from pytest_gpuleak.engine.confirm import untracked_evidence
+from pytest_gpuleak.engine.confirm.allocation_lines import AllocationLines
+
 if TYPE_CHECKING:
     from tests.conftest import Runner
 
@@ -410,3 +413,60 @@ def test_a_test_that_fails_when_it_is_traced(run: Runner) -> None:
     finding = found.finding("test_refuses_tracing")
     assert finding["failed"]
     assert (finding["holder"]["root"], finding["bytes"]) == ("test_it.KEPT", MIB)
+
+
+BESIDE = """
+    import numpy as np, pytest
+
+    KEPT, TEXTS, TABLES = [], [], []
+
+    @pytest.mark.parametrize("i", range(3))
+    def test_texts(i):
+        KEPT.append(Buffer(100))
+        TEXTS.append([f"{i} {n}" * 200 for n in range(8000)])
+
+    def test_arrays():
+        KEPT.append(Buffer(100))
+        TABLES.append(np.ones(2**20))
+"""
+
+
+def test_what_grows_beside_arrays_is_looked_for_in_vain_once(run: Runner, monkeypatch: pytest.MonkeyPatch) -> None:
+    recorded: list[str] = []
+    begin = untracked_evidence.UntrackedEvidence._begin
+
+    def noted(self: untracked_evidence.UntrackedEvidence) -> None:
+        recorded.append(self._subject.nodeid)
+        begin(self)
+
+    monkeypatch.setattr(untracked_evidence.UntrackedEvidence, "_begin", noted)
+    monkeypatch.setattr(untracked_evidence, "FREE_ONCE_S", 0.0)
+    monkeypatch.setattr(untracked_evidence, "SHARE", 0.0)
+    found = run(BESIDE, "test_it.py::test_arrays", "test_it.py::test_texts")
+    assert set(found.verdicts.values()) == {"leaked"}
+    # What finds something is not limited.
+    assert recorded == ["test_it.py::test_arrays", "test_it.py::test_texts[0]"]
+    assert {one["holder"]["root"] for one in found.tests["test_arrays"]["findings"]} == {
+        "test_it.KEPT",
+        "test_it.TABLES",
+    }
+
+
+@pytest.mark.parametrize(("limit_s", "traced"), [(-1.0, 0), (60.0, 1)])
+def test_a_run_that_leaves_arrays_is_traced_if_it_is_quick(
+    run: Runner, monkeypatch: pytest.MonkeyPatch, limit_s: float, traced: int
+) -> None:
+    started: list[bool] = []
+    start = AllocationLines.start
+
+    def noted(self: AllocationLines, expected_s: float | None) -> None:
+        start(self, expected_s)
+        started.append(self.tracing)
+
+    monkeypatch.setattr(AllocationLines, "start", noted)
+    monkeypatch.setattr(untracked_evidence, "TRACED_BESIDE_S", limit_s)
+    found = run(BESIDE, "test_it.py::test_arrays")
+    roots = {one["holder"]["root"]: one["tensors"][0]["created"] for one in found.tests["test_arrays"]["findings"]}
+    assert roots.keys() == {"test_it.KEPT", "test_it.TABLES"}
+    assert bool(roots["test_it.TABLES"]) == bool(traced)
+    assert started == [True] * traced

@@ -169,3 +169,22 @@ def test_tracing_leaves_tensorflow_as_it_was(tf: Any) -> None:
         op_callbacks.clear_op_callbacks()
     assert (execute.execute, constant_op.convert_to_eager_tensor) == before
     assert not context.context().op_callbacks
+
+
+def test_operations_return_what_they_return_without_the_tracing(tf: Any) -> None:
+    kinds: list[type] = []
+
+    def note_kinds() -> None:
+        kinds.append(type(tf.ones(4) + 1))
+        kinds.append(type(tf.raw_ops.Split(axis=0, value=tf.ones(4), num_split=2)))
+        kinds.append(type(tf.unique(tf.ones(4))))
+
+    note_kinds()
+    tf.function(note_kinds)()
+    before = kinds.copy()
+    kinds.clear()
+    with trace_origins(lambda file: False):
+        note_kinds()
+        tf.function(note_kinds)()
+    assert kinds == before
+    assert kinds[1] is kinds[4] is list
