@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pytest_gpuleak.adapters.registry import untracked_arrays
 from pytest_gpuleak.explain.crowds import explain_crowd
+from pytest_gpuleak.heap.array_wrappers import ArrayWrappers
 from pytest_gpuleak.heap.referrers import Deadline, get_objects, get_referents, is_tracked, untouchable_modules
 from pytest_gpuleak.heap.safe_access import is_a, is_subclass
 from pytest_gpuleak.heap.tracing import is_tracing
@@ -103,6 +104,7 @@ class HeapArrays:
         While `tracemalloc` traces, each object that a walk creates, such as an id, takes microseconds.
         """
         array_class = self.reader.array_type()
+        wrappers = ArrayWrappers()
         untouchable = untouchable_modules()
         containers = [value for value in get_objects() if type(value) is not ModuleType or id(value) not in untouchable]
         found: list[object] = []
@@ -123,6 +125,9 @@ class HeapArrays:
                     if not is_tracked(value)
                 ]
                 parts.append(get_referents(*hidden))
+                for kind in wrappers.exact_types:
+                    for value in compress(parts[-2], map(is_, map(type, parts[-2]), repeat(kind))):
+                        parts[-1] += [part for _, part in wrappers.inside(value)]
             for part in parts:
                 part.clear()
             parts.clear()

@@ -1,7 +1,7 @@
 """Walk over every object that Python can reach, and size them, without running user code.
 
 The collector knows containers alone, so the walk descends into what they refer to, into untracked dicts and tuples
-(Objects/dictobject.c, MAINTAIN_TRACKING) and into the bases of arrays. Objects that only C++ holds are not met.
+(Objects/dictobject.c, MAINTAIN_TRACKING), the bases of arrays and what wraps arrays. Objects that only C++ holds are not met.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from types import MethodDescriptorType
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from pytest_gpuleak.heap import safe_access
+from pytest_gpuleak.heap.array_wrappers import ArrayWrappers
 from pytest_gpuleak.heap.frames import local_variables, running_frames
 from pytest_gpuleak.heap.library_types import extension_class
 from pytest_gpuleak.heap.referrers import get_objects, get_referents, is_tracked, untouchable_modules
@@ -68,7 +69,9 @@ class HeapWalk:
         self._met: set[int] = set()
         self._ignored = {*ignore, id(self._met), *untouchable_modules()}
         self._array_class = array_class = extension_class("numpy", "ndarray")
-        self._hiding = TypeSieve(lambda kind: _may_hide(kind, array_class))  # without self, which would be a cycle
+        self._wrappers = wrappers = ArrayWrappers()
+        # Without self, which would be a cycle.
+        self._hiding = TypeSieve(lambda kind: _may_hide(kind, array_class) or wrappers.is_wrapper_type(kind))
 
     def batches(self) -> Iterator[Batch]:
         """Yield every object, in lists that must not be kept."""
@@ -113,7 +116,7 @@ class HeapWalk:
                 for index, container in enumerate(nested):
                     if self._deadline.worked(16):
                         return
-                    inner.extend(filterfalse(is_tracked, inside(container, self._array_class)))
+                    inner.extend(filterfalse(is_tracked, inside(container, self._array_class, self._wrappers)))
                     owners.extend(repeat(index, len(inner) - len(owners)))
                 batch = Batch(inner, nested, batch, owners, places)
         finally:
@@ -139,12 +142,12 @@ def _new_types(objects: list[object], kinds: list[int], known: Mapping[int, obje
     return list(found.items())
 
 
-def inside(container: object, array_class: Any) -> list[object]:
+def inside(container: object, array_class: Any, wrappers: ArrayWrappers) -> list[object]:
     """Return what an untracked object refers to; for an array its base (`array_class`, None without numpy)."""
     if array_class is not None and safe_access.is_a(container, array_class):
         base = safe_access.slot(container, array_class, "base")
         return [] if base is None else [base]
-    return get_referents(container)
+    return get_referents(container) or [part for _, part in wrappers.inside(container)]
 
 
 class Sizes:

@@ -18,7 +18,7 @@ TIME_SHARE_IDLE = 0.001
 """The same share when little can have changed."""
 NEGLIGIBLE = 768 * 1024
 """Growth that may go unnoticed, in bytes. With `STEP_PAGES` this adds up to 1 MiB, the smallest growth investigated."""
-WATCHFUL_S = 0.05
+WATCHFUL_S = 0.02
 """Seconds that expensive readings may take before they are made less often, where growth from a quarter of a MiB on is
 investigated. `WATCHFUL_SHARE` of the time is added to it: where tests take longer than a reading, each is read after."""
 WATCHFUL_SHARE = 0.01

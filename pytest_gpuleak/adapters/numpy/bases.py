@@ -1,4 +1,4 @@
-"""Find what hides a target behind NumPy: views of its memory (``tensor.numpy()``, ``array[1:]``), arrays of objects.
+"""Find what hides a target behind NumPy: views (``tensor.numpy()``), arrays of objects, iterators, structured scalars.
 
 `gc.get_referrers` shows neither arrays nor dicts and tuples that hold only arrays, since both are untracked
 (Objects/dictobject.c, MAINTAIN_TRACKING; Objects/tupleobject.c, _PyTuple_MaybeUntrack).
@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pytest_gpuleak.adapters.numpy.objects import elements_of
 from pytest_gpuleak.heap import safe_access
+from pytest_gpuleak.heap.array_wrappers import ArrayWrappers
 from pytest_gpuleak.heap.hidden_references import Descent, Link, visible_objects
 from pytest_gpuleak.heap.library_types import extension_class
 from pytest_gpuleak.heap.referrers import get_referents, is_tracked, untouchable_modules
@@ -25,7 +26,7 @@ _MAX_BASES: Final = 16
 
 
 class ArrayBases:
-    """Finds arrays by their chain of bases or their elements, in a walk over the whole heap.
+    """Finds arrays by their chain of bases or their elements, and what wraps them, in a walk over the whole heap.
 
     A target that is an array is found in the untracked containers that hold it.
     """
@@ -36,13 +37,13 @@ class ArrayBases:
         if array_class is None:
             return []
         bases = _Bases(orphans, array_class)
-        sieve = TypeSieve(lambda kind: kind is dict or kind is tuple or bases.is_array_type(kind))
-        descent = Descent(bases.is_array, bases.lead_to_wanted, _may_hide, sieve, deadline)
+        sieve = TypeSieve(lambda kind: kind is dict or kind is tuple or bases.may_lead(kind))
+        descent = Descent(lambda value: bases.may_lead(type(value)), bases.lead_to_wanted, _may_hide, sieve, deadline)
         own = {id(orphans), id(extra), *untouchable_modules()}
         inside = get_referents(*(value for value in extra if id(value) not in own))
         for values in visible_objects([*extra, *inside], own, deadline):
             picked = sieve.pick(values)
-            for array in filter(bases.is_array, picked):
+            for array in filter(lambda value: bases.may_lead(type(value)), picked):
                 bases.lead_to_wanted(array)
             descent.enter(filter(_may_hide, filterfalse(is_tracked, picked)))
         return bases.links + descent.links
@@ -61,20 +62,42 @@ class _Bases:
         self._wanted = set(map(id, orphans))
         self._array_class = array_class
         self._array_types = _with_subclasses(array_class)
+        self._wrappers = ArrayWrappers()
+        self._leading_types: dict[int, bool] = {}
         self._linked: set[int] = set()
+        self._wrapped: set[tuple[int, str]] = set()
         self._met: set[int] = set()
         self._holding: set[int] = set()
 
-    def is_array_type(self, kind: type) -> bool:
-        return id(kind) in self._array_types
+    def may_lead(self, kind: type) -> bool:
+        known = self._leading_types.get(id(kind))
+        if known is None:
+            known = id(kind) in self._array_types or self._wrappers.is_wrapper_type(kind)
+            self._leading_types[id(kind)] = known
+        return known
 
     def is_array(self, value: object) -> bool:
         return id(type(value)) in self._array_types
 
     def lead_to_wanted(self, array: Any) -> bool:
-        """Add the links from `array` to wanted objects: bases, elements. Return whether it leads to one, or is one."""
+        """Add the links from `array` to wanted objects: bases, elements. Return whether it leads to one, or is one.
+
+        `array` may be what wraps arrays, too.
+        """
+        if not self.is_array(array):
+            return self._wraps_wanted(array) or id(array) in self._wanted
         leads = self._has_wanted_elements(array)
         return self._has_wanted_base(array) or leads or id(array) in self._wanted
+
+    def _wraps_wanted(self, wrapper: object) -> bool:
+        found = False
+        for edge, part in self._wrappers.inside(wrapper):
+            if self.may_lead(type(part)) and self.lead_to_wanted(part):
+                found = True
+                if (id(wrapper), edge) not in self._wrapped:
+                    self._wrapped.add((id(wrapper), edge))
+                    self.links.append(Link(wrapper, part, edge))
+        return found
 
     def _has_wanted_elements(self, array: Any) -> bool:
         if id(array) in self._met:

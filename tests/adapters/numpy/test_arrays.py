@@ -124,6 +124,19 @@ def test_elements_of_arrays_of_objects() -> None:
     assert READER.elements(np.ones(3)) == []
 
 
+@pytest.mark.parametrize("dtype", ["O", "U5", "S3", "M8[ns]", "V7", "?", "complex64", ">f4", "T"])
+def test_any_dtype_is_read(dtype: str) -> None:
+    if dtype == "T" and not hasattr(np.dtypes, "StringDType"):
+        pytest.skip("this numpy has no StringDType")
+    array = np.zeros(1000, dtype=dtype)
+    reading = READER.read(array[:10], [])
+    assert reading is not None
+    assert (reading.shape, reading.storage_bytes) == ((10,), array.nbytes)
+    assert reading.dtype
+    assert READER.read(array[:0], []) is not None
+    assert READER.read(np.zeros(0, dtype=dtype), []) is None
+
+
 def test_structured_types_are_named_shortly() -> None:
     reading = READER.read(np.zeros(3, dtype=[("first", "f4"), ("second", "i8")]), [])
     assert reading is not None
