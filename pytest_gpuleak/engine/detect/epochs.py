@@ -7,7 +7,9 @@ Modules/gcmodule.c). After it `gc.get_objects()` returns exactly what was born s
 from __future__ import annotations
 
 import gc
+from array import array
 from itertools import compress
+from mmap import mmap
 from typing import TYPE_CHECKING, Literal
 
 from pytest_gpuleak.adapters.arrays import array_key, array_types, find_arrays, select_arrays
@@ -34,7 +36,7 @@ LEAST_STAYING = 0.25
 """Lower bound for the share of frozen objects that survive. Heap counts, more frequent the higher it is, measure it."""
 
 MOST_BORN = 200_000
-"""Objects of an epoch whose ids are kept when the freeze point moves: 20 MiB."""
+"""Objects of an epoch whose ids are kept when the freeze point moves: 1.6 MB."""
 
 
 class EpochDetector:
@@ -49,7 +51,8 @@ class EpochDetector:
         self._older: set[tuple[int, int]] = set()  # keys of arrays of the epoch that count as old
         self._youth: KeepYoung | None = None
         self._collected_in_epoch = False
-        self._born: set[int] | None = set()  # ids, as of the last time that the freeze point moved; None: too many
+        # Ids, for each time that the freeze point moved; None: too many. Not on the heap, whose growth is a test's.
+        self._born: list[mmap] | None = []
         self._open = False
         self._started = False
         self._grown = 0
@@ -152,8 +155,12 @@ class EpochDetector:
         """Return ids of objects. An id that a later object has taken over is just as young."""
         if not self._open or self.scanning or self.user_frozen or self._view.border_lost:
             return set()
-        self._note_born(get_objects())
-        return set(self._born or ())
+        if self._born is None:
+            return set()
+        born = set(map(id, get_objects()))
+        for ids in self._born:
+            born.update(memoryview(ids).cast("Q"))
+        return born if len(born) <= MOST_BORN else set()
 
     def rejoin(self, born: set[int]) -> bool:
         """Move the objects to the youngest generation. Walks the heap once."""
@@ -226,14 +233,19 @@ class EpochDetector:
         return select_arrays(young, bases)
 
     def _note_born(self, young: list[object]) -> None:
-        if self._born is None or len(self._born) + len(young) > MOST_BORN:
+        if self._born is None or not young:
+            return
+        ids = array("Q", map(id, young))
+        if sum(map(len, self._born)) // ids.itemsize + len(ids) > MOST_BORN:
             self._born = None
-        else:
-            self._born.update(map(id, young))
+            return
+        kept = mmap(-1, len(ids) * ids.itemsize)
+        kept.write(ids)
+        self._born.append(kept)
 
     def _forget(self) -> None:
         self._noted.clear()
-        self._born = set()
+        self._born = []
         self._older.clear()
         self._youth = None
         self._collected_in_epoch = False
