@@ -17,7 +17,7 @@ from pytest_gpuleak.explain.parameters import containers_below, parameters_of
 from pytest_gpuleak.explain.unaccounted import owner_counter
 from pytest_gpuleak.heap.collector import get_referrers
 from pytest_gpuleak.heap.frames import belongs_to_plugin, local_variables
-from pytest_gpuleak.heap.reference_counts import ARGUMENT_REFERENCES, LENDS_ARGUMENTS, getrefcount
+from pytest_gpuleak.heap.reference_counts import LENDS_ARGUMENTS, LOOKUP_REFERENCES, getrefcount
 from pytest_gpuleak.heap.referrers import Deadline, PausedCollector, get_referents
 from pytest_gpuleak.heap.safe_access import class_qualname, cut_name, instance_dict
 from pytest_gpuleak.model.findings import Holder
@@ -42,9 +42,6 @@ SEARCH_BUDGET_S: Final = 0.25
 _PARAMETERS: Final = "the test's parameters"
 
 _VALUES_LIE_IN_OBJECTS: Final = sys.version_info >= (3, 13)
-
-_OWN_REFERENCES: Final = 2 + ARGUMENT_REFERENCES
-"""References that counting adds: the mapping of objects, the variable, the argument of `getrefcount`."""
 
 
 def held_by_harness(
@@ -207,7 +204,7 @@ class _Above:
             if count:
                 owned[identity], counts[identity] = value, count
             # Native code that owns an array keeps its Python object too, once.
-            own = _OWN_REFERENCES + (2 if count else 0)
+            own = LOOKUP_REFERENCES + (2 if count else 0)
             if getrefcount(value) - own > self._known[identity] or _has_shared_dict(value, self._objects):
                 return False
         return not owned or self._links_to(owned, frameworks) == counts
@@ -252,7 +249,7 @@ def _has_shared_dict(value: object, met: Collection[int]) -> bool:
     if not _VALUES_LIE_IN_OBJECTS:
         return False
     own = instance_dict(value)
-    return own is not None and id(own) not in met and getrefcount(own) > _OWN_REFERENCES
+    return own is not None and id(own) not in met and getrefcount(own) > LOOKUP_REFERENCES
 
 
 class _Frames:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from itertools import chain
 from typing import TYPE_CHECKING, Final
 
 from pytest_gpuleak.adapters.registry import borrower_finder, finders
@@ -116,9 +115,8 @@ class NativeReferences:
         """Find the frameworks' live objects, and count the search's own references."""
         taken = (framework.take_census(self._deadline) for framework in self._frameworks)
         self._natives = [natives for natives in taken if natives is not None]
-        lists = [found for natives in self._natives for found in natives.lists()]
-        self._own.update(map(id, lists))
-        self._counted.update(map(id, chain.from_iterable((self._targets, *lists))))
+        for objects in (self._targets, *(found for natives in self._natives for found in natives.lists())):
+            self.leave_out_list(objects)
 
     def may_close_rings(self, targets: Sequence[object]) -> bool:
         """Tell whether a ring through native code may keep one of the targets alive."""

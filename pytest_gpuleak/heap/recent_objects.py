@@ -13,7 +13,7 @@ from itertools import chain
 from types import FrameType
 from typing import TYPE_CHECKING, Final
 
-from pytest_gpuleak.heap.reference_counts import ARGUMENT_REFERENCES, UNCOUNTED, getrefcount
+from pytest_gpuleak.heap.reference_counts import LOOKUP_REFERENCES, UNCOUNTED, getrefcount
 from pytest_gpuleak.heap.referrers import get_objects, get_referents, untouchable_modules
 
 if TYPE_CHECKING:
@@ -30,9 +30,6 @@ gc_list_merge), so the last run's objects are at the beginning and those of the 
 
 WORTH_IT: Final = 4 * AT_AN_END
 """Objects of a heap from which the list is quicker than a few passes."""
-
-_OWN_REFERENCES: Final = 2 + ARGUMENT_REFERENCES
-"""References to an object that counting adds: the mapping of objects, the variable, the argument of `getrefcount`."""
 
 
 class RecentObjects:
@@ -87,7 +84,7 @@ class RecentObjects:
         for node in wanted:
             value = objects[node]
             references = getrefcount(value)
-            if references < UNCOUNTED and references - _OWN_REFERENCES - (node in self._ids) == explained[node] > 0:
+            if references < UNCOUNTED and references - LOOKUP_REFERENCES - (node in self._ids) == explained[node] > 0:
                 complete.add(node)
             del value
         return found, complete
