@@ -50,11 +50,14 @@ class ArrayFramework(Protocol):
     and keep in native code: they are not counted. It may walk the heap. `memory(array)` returns the `MemoryRange` that
     an array shows, or None: by it arrays are recognised that share memory (NumPy, DLPack).
 
-    Optional too: `needs`, the module without which no array can exist. Until it is imported, `array_type` is not asked;
-    `adapters.arrays.array_types` sets it to `ALWAYS` once there is a class, which outlives its module.
+    Attributes:
+        needs: the module without which no array can exist; readers of conftest.py files need none. Until it is imported,
+            `array_type` is not asked; `adapters.arrays.array_types` sets it to `ALWAYS` once there is a class, which
+            outlives its module.
     """
 
     name: str
+    needs: str
 
     def array_type(self) -> type | None:
         """Return the base class of the arrays, or None until the tests have imported the framework."""
