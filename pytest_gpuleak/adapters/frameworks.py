@@ -25,9 +25,8 @@ if TYPE_CHECKING:
 class Frameworks:
     """The frameworks whose arrays are watched: the plugin's own and those from conftest.py files.
 
-    Attributes:
-        arrays: the array readers of `members`, in the order in which they are asked; always the same list.
-        storages: those of `arrays` that read objects that stand for memory (`Framework.storages`).
+    `arrays` are the array readers of `members`, always the same list; `storages` those of them that read what stands
+    for memory.
     """
 
     def __init__(self, members: Iterable[Framework]) -> None:

@@ -133,11 +133,8 @@ class NativeObjects(Protocol):
     ) -> list[Link]:
         """Find the references to `wanted` that lead through native code, as far as found before the deadline.
 
-        Args:
-            wanted: objects that native code may hold, by id.
-            unheld: ids of objects without a visible referrer, so that no path leads from them to a root.
-            known: the references known already, as ids of parent and child.
-            deadline: when to stop.
+        `unheld` has the ids of objects without a visible referrer, so that no path leads from them to a root; `known`
+        the references known already, as ids of parent and child.
         """
 
 

@@ -85,12 +85,7 @@ def holder_of(
 ) -> Holder:
     """Name the test's instance, or a parameter, which the item keeps, as the holder of `arrays`.
 
-    Args:
-        arrays: arrays that the item, or a parameter, is known to hold.
-        item: pytest's item of the test.
-        test_class: the class of the test's instance, if it has one.
-        held_by: what `held_by_harness` has returned.
-        frameworks: tell what native code holds, for the path to the first array; None: without a path.
+    `held_by` is what `held_by_harness` has returned. Without `frameworks` the path to the first array is left out.
     """
     if frameworks is not None:
         from pytest_gpuleak.explain.search import Search
@@ -129,12 +124,7 @@ def _hidden(item: object, test_class: type | None) -> dict[int, list[object]]:
 class _Above:
     """What the arrays can be reached from: young objects, the test's instance and its parameters, and their references.
 
-    Args:
-        arrays: the arrays.
-        item: the attributes of pytest's item.
-        test_class: the class of the test's instance, if it has one.
-        parameters: the ids of the test's parameters.
-        below_parameters: these and what lies below them.
+    `parameters` has the ids of the test's parameters, `below_parameters` those of what lies below them too.
     """
 
     def __init__(
@@ -192,7 +182,6 @@ class _Above:
         return new
 
     def accounts_for_all(self, frameworks: Sequence[ReferenceFinder]) -> bool:
-        """Tell whether every reference is known, those of native code included."""
         if not self._complete:
             return False
         owners = owner_counter(frameworks)

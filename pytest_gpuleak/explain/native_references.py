@@ -112,7 +112,6 @@ class NativeReferences:
         self._counted.update(map(id, objects))
 
     def _take_census(self) -> None:
-        """Find the frameworks' live objects, and count the search's own references."""
         taken = (framework.take_census(self._deadline) for framework in self._frameworks)
         self._natives = [natives for natives in taken if natives is not None]
         for objects in (self._targets, *(found for natives in self._natives for found in natives.lists())):

@@ -35,12 +35,8 @@ WORTH_IT: Final = 4 * AT_AN_END
 class RecentObjects:
     """The objects made last, and which of them refer to what. It keeps them alive: drop it after the search.
 
-    Args:
-        own: ids of the search's own containers, which are left out.
-        deadline: when to stop listing.
-
-    Attributes:
-        objects: the list of them, which counts as a referrer of each.
+    `own` has the ids of the search's own containers, which are left out. The list `objects` counts as a referrer of
+    each.
     """
 
     def __init__(self, own: Collection[int], deadline: Deadline) -> None:
@@ -70,9 +66,7 @@ class RecentObjects:
     def referrers(self, wanted: Collection[int], objects: Mapping[int, object]) -> tuple[list[object], set[int]]:
         """Return referrers of objects, and the ids of the `wanted` ones of which these are all.
 
-        Args:
-            wanted: ids of objects.
-            objects: holds them by id, and is the one other container of the caller's that refers to them.
+        `objects` holds them by id, and is the one other container of the caller's that refers to them.
         """
         parents = self._parents
         positions = set(chain.from_iterable(parents.get(node, ()) for node in wanted))

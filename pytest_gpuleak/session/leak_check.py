@@ -363,7 +363,6 @@ class LeakCheck:
         return {device: peak.allocated.total for device, peak in self._meter.peaks().items()}
 
     def _left_processes(self, nodeid: str) -> list[LeftProcess]:
-        """Return the processes that the test has left running. Takes microseconds where it left none."""
         processes = self.tracker.processes
         try:
             return processes.left() if processes.suspects() else []
