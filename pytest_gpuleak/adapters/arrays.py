@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import types
 from itertools import compress
+from operator import attrgetter
 from typing import TYPE_CHECKING
 
 from pytest_gpuleak.heap.classes import is_kind_of
@@ -19,6 +20,7 @@ _read_mro = type.__dict__["__mro__"].__get__
 _read_module = type.__dict__["__module__"].__get__
 _read_name = type.__dict__["__name__"].__get__
 _read_flags = type.__dict__["__flags__"].__get__
+_read_needs = attrgetter("needs")
 
 
 _PLAIN: dict[int, type] = {
@@ -96,18 +98,14 @@ def walk_arrays(value: object, base: type) -> Iterator[object]:
 def array_types(frameworks: Sequence[ArrayFramework]) -> list[type]:
     """Return the array classes of the frameworks that the tests have imported so far.
 
-    Twice a test, so a framework that was never imported costs one look into `sys.modules`.
+    A framework that was never imported costs one look into `sys.modules`.
     """
-    modules = sys.modules
     bases = []
-    for framework in frameworks:
-        needed = getattr(framework, "needs", ALWAYS)
-        if needed in modules:
-            base = framework.array_type()
-            if base is not None:
-                bases.append(base)
-                if needed != ALWAYS:
-                    framework.needs = ALWAYS  # type: ignore[attr-defined] # arrays outlive a module that a test removes
+    for framework in compress(frameworks, map(sys.modules.__contains__, map(_read_needs, frameworks))):
+        base = framework.array_type()
+        if base is not None:
+            bases.append(base)
+            framework.needs = ALWAYS  # arrays outlive a module that a test removes
     return bases
 
 

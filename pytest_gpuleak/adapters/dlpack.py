@@ -105,7 +105,6 @@ class _Wanted:
         self._longest = max((block.end - block.start for block in self.ranges), default=0)
 
     def at(self, address: int) -> list[_Block]:
-        """Return the arrays whose memory has this address."""
         first = bisect.bisect_right(self._starts, address - self._longest)
         last = bisect.bisect_right(self._starts, address)
         return [block for block in self.ranges[max(first - 1, 0) : last] if block.start <= address < block.end]

@@ -25,9 +25,8 @@ if TYPE_CHECKING:
 class Frameworks:
     """The frameworks whose arrays are watched: the plugin's own and those from conftest.py files.
 
-    Attributes:
-        arrays: the array readers of `members`, in the order in which they are asked; always the same list.
-        storages: those of `arrays` that read objects that stand for memory (`Framework.storages`).
+    `arrays` are the array readers of `members`, always the same list; `storages` those of them that read what stands
+    for memory.
     """
 
     def __init__(self, members: Iterable[Framework]) -> None:
@@ -96,7 +95,10 @@ class Frameworks:
 
     def program_count(self) -> int:
         """Return how many programs the frameworks keep that can count them quickly."""
-        return sum([framework.program_count() for framework in self._compiling])
+        count = 0
+        for framework in self._compiling:  # asked after each test
+            count += framework.program_count()
+        return count
 
     def reference_finders(self) -> list[ReferenceFinder]:
         """Return the reference finders of all frameworks."""

@@ -17,12 +17,7 @@ _NO_REASONS: Final[Mapping[str, str]] = MappingProxyType({})
 
 
 class LateDevices:
-    """A device probe that `make` creates with the first reading after `module` is in `sys.modules`.
-
-    Attributes:
-        idle: whether the last `read` found no device in use.
-        needs: the module without which there is nothing to read yet.
-    """
+    """A device probe that `make` creates with the first reading after `module` is in `sys.modules`."""
 
     own_allocator = True
     tells_use = False

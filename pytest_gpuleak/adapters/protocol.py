@@ -50,11 +50,14 @@ class ArrayFramework(Protocol):
     and keep in native code: they are not counted. It may walk the heap. `memory(array)` returns the `MemoryRange` that
     an array shows, or None: by it arrays are recognised that share memory (NumPy, DLPack).
 
-    Optional too: `needs`, the module without which no array can exist. Until it is imported, `array_type` is not asked;
-    `adapters.arrays.array_types` sets it to `ALWAYS` once there is a class, which outlives its module.
+    Attributes:
+        needs: the module without which no array can exist; readers of conftest.py files need none. Until it is imported,
+            `array_type` is not asked; `adapters.arrays.array_types` sets it to `ALWAYS` once there is a class, which
+            outlives its module.
     """
 
     name: str
+    needs: str
 
     def array_type(self) -> type | None:
         """Return the base class of the arrays, or None until the tests have imported the framework."""
@@ -130,11 +133,8 @@ class NativeObjects(Protocol):
     ) -> list[Link]:
         """Find the references to `wanted` that lead through native code, as far as found before the deadline.
 
-        Args:
-            wanted: objects that native code may hold, by id.
-            unheld: ids of objects without a visible referrer, so that no path leads from them to a root.
-            known: the references known already, as ids of parent and child.
-            deadline: when to stop.
+        `unheld` has the ids of objects without a visible referrer, so that no path leads from them to a root; `known`
+        the references known already, as ids of parent and child.
         """
 
 

@@ -47,11 +47,9 @@ class UnusableBaseline(ValueError):  # noqa: N818 - a user reads the message, an
 
 @dataclasses.dataclass(frozen=True)
 class Baseline:
-    """Known leaks.
+    """Known leaks, sorted; no two have the same test, fixture, device and fingerprint.
 
-    Attributes:
-        entries: the leaks, sorted; no two have the same test, fixture, device and fingerprint.
-        tolerance: share of its size by which a known leak may grow and still pass: 0.1 for 10 %.
+    `tolerance` is the share of its size by which a known leak may grow and still pass: 0.1 for 10 %.
     """
 
     entries: tuple[KnownLeak, ...]

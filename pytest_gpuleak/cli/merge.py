@@ -158,7 +158,6 @@ def unite_findings(earlier: Sequence[Finding], later: Sequence[Finding]) -> tupl
 
 
 def _unite(old: list[Finding], new: list[Finding]) -> list[Finding]:
-    """Unite two lists by rank."""
     sides = [sorted(side, key=_rank, reverse=True) for side in (old, new)]
     pairs = zip_longest(*sides)
     return [max((one for one in (later, earlier) if one is not None), key=_rank) for earlier, later in pairs]

@@ -27,9 +27,8 @@ if TYPE_CHECKING:
 class HarnessVerdict(NamedTuple):
     """What is left to check, and what is known.
 
-    Attributes:
-        growth: the growth of the counters without these arrays.
-        findings: a note for each device, where the test's instance keeps the arrays.
+    `growth` is that of the counters without these arrays; `findings` has a note for each device, where the test's
+    instance keeps the arrays.
     """
 
     growth: Growth
@@ -62,15 +61,10 @@ class HarnessCheck:
         nodeid: str,
         policy: Policy,
     ) -> HarnessVerdict | None:
-        """Return what is known of the arrays; None if they are suspects.
+        """Return what is known of `arrays`, strong references to what the run has left; None if they are suspects.
 
-        Args:
-            arrays: strong references to what the run has left.
-            growth: what it has added to the counters.
-            item: pytest's item of the test.
-            test_class: the class of the test's instance, if it has one.
-            nodeid: pytest's id of the test.
-            policy: the test's policy.
+        `growth` is what the run has added to the counters, `test_class` the class of the test's instance, if it has
+        one.
         """
         tracker, knowledge = self._tracker, self._knowledge
         if not tracker.detector.sees_only_young:

@@ -143,9 +143,11 @@ class RunTracker:
     def left_arrays(self) -> list[object]:
         """Return the arrays that the run has made and that are alive, as strong references."""
         # Before and after: a thread may end during the search, or between the search and a look at the threads.
-        before = running_threads()
+        threads = running_threads()
         arrays = self.detector.look()
-        self.threaded = not (before | running_threads()) <= self.threads
+        if arrays:
+            threads |= running_threads()
+        self.threaded = not threads <= self.threads
         if self.ownership.others:
             arrays = [array for array in arrays if id(array) not in self.ownership.others]
         if self.ownership.own:

@@ -120,7 +120,6 @@ def _container(holder: Holder, index: int) -> str:
 
 
 def _file_of(label: str) -> str | None:
-    """Return the file of a class's module."""
     from pytest_gpuleak.heap import safe_access
 
     module = label.rpartition(".")[0]

@@ -17,7 +17,7 @@ from pytest_gpuleak.explain.parameters import containers_below, parameters_of
 from pytest_gpuleak.explain.unaccounted import owner_counter
 from pytest_gpuleak.heap.collector import get_referrers
 from pytest_gpuleak.heap.frames import belongs_to_plugin, local_variables
-from pytest_gpuleak.heap.reference_counts import ARGUMENT_REFERENCES, LENDS_ARGUMENTS, getrefcount
+from pytest_gpuleak.heap.reference_counts import LENDS_ARGUMENTS, LOOKUP_REFERENCES, getrefcount
 from pytest_gpuleak.heap.referrers import Deadline, PausedCollector, get_referents
 from pytest_gpuleak.heap.safe_access import class_qualname, cut_name, instance_dict
 from pytest_gpuleak.model.findings import Holder
@@ -42,9 +42,6 @@ SEARCH_BUDGET_S: Final = 0.25
 _PARAMETERS: Final = "the test's parameters"
 
 _VALUES_LIE_IN_OBJECTS: Final = sys.version_info >= (3, 13)
-
-_OWN_REFERENCES: Final = 2 + ARGUMENT_REFERENCES
-"""References that counting adds: the mapping of objects, the variable, the argument of `getrefcount`."""
 
 
 def held_by_harness(
@@ -88,12 +85,7 @@ def holder_of(
 ) -> Holder:
     """Name the test's instance, or a parameter, which the item keeps, as the holder of `arrays`.
 
-    Args:
-        arrays: arrays that the item, or a parameter, is known to hold.
-        item: pytest's item of the test.
-        test_class: the class of the test's instance, if it has one.
-        held_by: what `held_by_harness` has returned.
-        frameworks: tell what native code holds, for the path to the first array; None: without a path.
+    `held_by` is what `held_by_harness` has returned. Without `frameworks` the path to the first array is left out.
     """
     if frameworks is not None:
         from pytest_gpuleak.explain.search import Search
@@ -132,12 +124,7 @@ def _hidden(item: object, test_class: type | None) -> dict[int, list[object]]:
 class _Above:
     """What the arrays can be reached from: young objects, the test's instance and its parameters, and their references.
 
-    Args:
-        arrays: the arrays.
-        item: the attributes of pytest's item.
-        test_class: the class of the test's instance, if it has one.
-        parameters: the ids of the test's parameters.
-        below_parameters: these and what lies below them.
+    `parameters` has the ids of the test's parameters, `below_parameters` those of what lies below them too.
     """
 
     def __init__(
@@ -195,7 +182,6 @@ class _Above:
         return new
 
     def accounts_for_all(self, frameworks: Sequence[ReferenceFinder]) -> bool:
-        """Tell whether every reference is known, those of native code included."""
         if not self._complete:
             return False
         owners = owner_counter(frameworks)
@@ -207,7 +193,7 @@ class _Above:
             if count:
                 owned[identity], counts[identity] = value, count
             # Native code that owns an array keeps its Python object too, once.
-            own = _OWN_REFERENCES + (2 if count else 0)
+            own = LOOKUP_REFERENCES + (2 if count else 0)
             if getrefcount(value) - own > self._known[identity] or _has_shared_dict(value, self._objects):
                 return False
         return not owned or self._links_to(owned, frameworks) == counts
@@ -252,7 +238,7 @@ def _has_shared_dict(value: object, met: Collection[int]) -> bool:
     if not _VALUES_LIE_IN_OBJECTS:
         return False
     own = instance_dict(value)
-    return own is not None and id(own) not in met and getrefcount(own) > _OWN_REFERENCES
+    return own is not None and id(own) not in met and getrefcount(own) > LOOKUP_REFERENCES
 
 
 class _Frames:

@@ -18,7 +18,7 @@ from pytest_gpuleak.explain.unaccounted import owner_counter
 from pytest_gpuleak.explain.user_globals import UserGlobals
 from pytest_gpuleak.heap import safe_access
 from pytest_gpuleak.heap.hidden_references import RING_ROOT
-from pytest_gpuleak.heap.reference_counts import ARGUMENT_REFERENCES, getrefcount
+from pytest_gpuleak.heap.reference_counts import LOOKUP_REFERENCES, getrefcount
 from pytest_gpuleak.heap.referrers import Deadline, PausedCollector, get_objects, get_referents, reaches_everything
 
 if TYPE_CHECKING:
@@ -40,9 +40,6 @@ BUDGET_S: Final = 0.25
 """Seconds after which the whole heap is searched instead, unless that took more than `SEARCH_SHARE` times as long."""
 
 SEARCH_SHARE: Final = 2
-
-_OWN_REFERENCES: Final = 2 + ARGUMENT_REFERENCES
-"""References to an object of the graph that counting adds: the graph's, a variable's and an argument's."""
 
 _OWNED_BY_NATIVE_CODE: Final = 1
 """References of a framework to the Python object of an array or autograd node: torch keeps one while C++ uses it."""
@@ -249,7 +246,7 @@ def _accounted_for(
         if identity in above and identity not in young and (identity in searched or identity in search.leaves):
             continue
         value = objects[identity]
-        references = getrefcount(value) - _OWN_REFERENCES - ours[identity] - explained[identity]
+        references = getrefcount(value) - LOOKUP_REFERENCES - ours[identity] - explained[identity]
         if references > (_OWNED_BY_NATIVE_CODE if identity in natives and owned(value, identity in arrays) else 0):
             return False
     return True

@@ -45,14 +45,10 @@ MAX_PARTS: Final = 10
 
 
 class LargeObjects:
-    """Record the large objects of the heap, and report which are new since.
+    """Record the large objects of the heap, without the plugin's, and report which are new since.
 
-    The caller makes the whole heap visible (`Detector.whole_heap`) around `begin` and `end`. Objects that the plugin
-    holds do not count.
-
-    Args:
-        maps: whether memory maps count: they are memory of the process, and not of the heap.
-        budget_s: seconds for each walk; large objects met after that are not known.
+    The caller makes the whole heap visible (`Detector.whole_heap`) around `begin` and `end`. Memory maps count if
+    `maps`; each walk may take `budget_s` seconds, and large objects met after that are not known.
     """
 
     def __init__(self, *, maps: bool = False, budget_s: float = BUDGET_S) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from itertools import chain
 from typing import TYPE_CHECKING, Final
 
 from pytest_gpuleak.adapters.registry import borrower_finder, finders
@@ -113,12 +112,10 @@ class NativeReferences:
         self._counted.update(map(id, objects))
 
     def _take_census(self) -> None:
-        """Find the frameworks' live objects, and count the search's own references."""
         taken = (framework.take_census(self._deadline) for framework in self._frameworks)
         self._natives = [natives for natives in taken if natives is not None]
-        lists = list(self.lists())
-        self._own.update(map(id, lists))
-        self._counted.update(map(id, chain.from_iterable((self._targets, *lists))))
+        for objects in (self._targets, *self.lists()):
+            self.leave_out_list(objects)
 
     def lists(self) -> Iterator[Sequence[object]]:
         """Yield the lists of the frameworks' objects that were made to ask them."""

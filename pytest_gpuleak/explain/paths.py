@@ -63,12 +63,7 @@ class _Heading(NamedTuple):
 
 
 class _LongHead(NamedTuple):
-    """The common beginning of long paths.
-
-    Attributes:
-        lost: number of references at the beginning that are not written.
-        kept: the objects whose ids are its key.
-    """
+    """The common beginning of long paths: `lost` references are not written, the ids of the objects `kept` are its key."""
 
     heading: _Heading
     shown: list[PathStep]

@@ -6,10 +6,10 @@ A reference from C++ may also lead into a ring of Python objects, which no colle
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from pytest_gpuleak.adapters.protocol import UNTOLD
-from pytest_gpuleak.heap.reference_counts import ARGUMENT_REFERENCES, UNCOUNTED, getrefcount
+from pytest_gpuleak.heap.reference_counts import LOOKUP_REFERENCES, UNCOUNTED, getrefcount
 from pytest_gpuleak.heap.referrers import get_referents, untouchable_modules
 
 if TYPE_CHECKING:
@@ -17,9 +17,6 @@ if TYPE_CHECKING:
 
     from pytest_gpuleak.adapters.protocol import ReferenceFinder
     from pytest_gpuleak.heap.referrers import Deadline
-
-_OWN_REFERENCES: Final = 2 + ARGUMENT_REFERENCES
-"""References that counting adds: the mapping of objects, the variable, the argument of `getrefcount`."""
 
 
 class Hidden:
@@ -73,7 +70,7 @@ class Hidden:
             references = getrefcount(value)
             if references >= UNCOUNTED:
                 references = 0
-            extra = references - _OWN_REFERENCES - explained[node] - counted.get(node, 0)
+            extra = references - LOOKUP_REFERENCES - explained[node] - counted.get(node, 0)
             shared = owners(value)
             untold = shared is None or shared == UNTOLD
             if shared and not untold:

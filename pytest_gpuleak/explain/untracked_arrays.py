@@ -41,8 +41,7 @@ _NESTED: Final = 3
 class HeapArrays:
     """The untracked arrays on the heap. Before a walk make the whole heap visible and pause collections.
 
-    Args:
-        others: the array types whose memory is counted by their own frameworks.
+    `others` are the array types whose memory is counted by their own frameworks.
     """
 
     def __init__(self, others: Sequence[type]) -> None:

@@ -30,10 +30,7 @@ RING_ROOT: Final = "a cycle through C++ that no collector frees"
 class Link:
     """A reference that `gc.get_referrers` does not show.
 
-    Attributes:
-        parent: who holds it.
-        child: what it leads to.
-        edge: how it is written in Python (``.base``); None where the ordinary naming finds it.
+    `edge` is how it is written in Python (``.base``); None where the ordinary naming finds it.
     """
 
     parent: object
@@ -45,12 +42,9 @@ class NativeEdgeFinder(Protocol):
     """Finds holders that the collector does not show. One file a library."""
 
     def find(self, orphans: Sequence[object], extra: Sequence[object], deadline: Deadline) -> list[Link]:
-        """Return links that lead to `orphans`, up to something that the collector sees.
+        """Return links that lead to `orphans`, live objects without visible referrers, up to something visible.
 
-        Args:
-            orphans: live objects without visible referrers.
-            extra: objects that `gc.get_objects` does not show: locals of running functions.
-            deadline: when to stop and return the links so far.
+        `extra` has objects that `gc.get_objects` does not show: locals of running functions.
         """
 
 

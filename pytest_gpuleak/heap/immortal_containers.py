@@ -30,10 +30,8 @@ def immortal_referrers(
 ) -> list[object]:
     """Return the untracked containers that refer to one of `children`, reached from the loaded modules.
 
-    Args:
-        children: what is referred to.
-        untouchable: the ids of objects that must not be looked into.
-        worked: counts small steps, and tells whether the time is up.
+    `untouchable` has the ids of objects that must not be looked into; `worked` counts small steps, and tells whether
+    the time is up.
     """
     if not are_untracked():
         return []

@@ -6,6 +6,7 @@ the plugin that collection might come much later, or never.
 
 from __future__ import annotations
 
+import sys
 from gc import collect as collect_unguarded
 from typing import TYPE_CHECKING
 
@@ -14,13 +15,18 @@ if TYPE_CHECKING:
 
 __all__ = ["RELAXERS", "collect", "collect_unguarded"]
 
-RELAXERS: list[Callable[[], Callable[[], object] | None]] = []
-"""Functions that relax a library's guard for a collection and return how to restore it, or None. They never raise."""
+RELAXERS: dict[str, Callable[[], Callable[[], object] | None]] = {}
+"""Functions that relax a library's guard for a collection and return how to restore it, or None, by the module that has
+the guard, once it is imported. They never raise."""
 
 
 def collect(generation: int = 2) -> int:
     """Run a collection of the plugin's own."""
-    restores = [restore for relax in RELAXERS if (restore := relax()) is not None]
+    if sys.modules.keys().isdisjoint(RELAXERS):
+        return collect_unguarded(generation)
+    restores = [
+        restore for module, relax in RELAXERS.items() if module in sys.modules and (restore := relax()) is not None
+    ]
     try:
         return collect_unguarded(generation)
     finally:

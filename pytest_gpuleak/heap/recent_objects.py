@@ -13,7 +13,7 @@ from itertools import chain
 from types import FrameType
 from typing import TYPE_CHECKING, Final
 
-from pytest_gpuleak.heap.reference_counts import ARGUMENT_REFERENCES, UNCOUNTED, getrefcount
+from pytest_gpuleak.heap.reference_counts import LOOKUP_REFERENCES, UNCOUNTED, getrefcount
 from pytest_gpuleak.heap.referrers import get_objects, get_referents, untouchable_modules
 
 if TYPE_CHECKING:
@@ -31,19 +31,12 @@ gc_list_merge), so the last run's objects are at the beginning and those of the 
 WORTH_IT: Final = 4 * AT_AN_END
 """Objects of a heap from which the list is quicker than a few passes."""
 
-_OWN_REFERENCES: Final = 2 + ARGUMENT_REFERENCES
-"""References to an object that counting adds: the mapping of objects, the variable, the argument of `getrefcount`."""
-
 
 class RecentObjects:
     """The objects made last, and which of them refer to what. It keeps them alive: drop it after the search.
 
-    Args:
-        own: ids of the search's own containers, which are left out.
-        deadline: when to stop listing.
-
-    Attributes:
-        objects: the list of them, which counts as a referrer of each.
+    `own` has the ids of the search's own containers, which are left out. The list `objects` counts as a referrer of
+    each.
     """
 
     def __init__(self, own: Collection[int], deadline: Deadline) -> None:
@@ -73,9 +66,7 @@ class RecentObjects:
     def referrers(self, wanted: Collection[int], objects: Mapping[int, object]) -> tuple[list[object], set[int]]:
         """Return referrers of objects, and the ids of the `wanted` ones of which these are all.
 
-        Args:
-            wanted: ids of objects.
-            objects: holds them by id, and is the one other container of the caller's that refers to them.
+        `objects` holds them by id, and is the one other container of the caller's that refers to them.
         """
         parents = self._parents
         positions = set(chain.from_iterable(parents.get(node, ()) for node in wanted))
@@ -87,7 +78,7 @@ class RecentObjects:
         for node in wanted:
             value = objects[node]
             references = getrefcount(value)
-            if references < UNCOUNTED and references - _OWN_REFERENCES - (node in self._ids) == explained[node] > 0:
+            if references < UNCOUNTED and references - LOOKUP_REFERENCES - (node in self._ids) == explained[node] > 0:
                 complete.add(node)
             del value
         return found, complete

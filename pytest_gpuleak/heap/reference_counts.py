@@ -49,5 +49,8 @@ def _parameter_references() -> int:
 ARGUMENT_REFERENCES: Final = _argument_references()
 """References that the argument of ``getrefcount(variable)`` adds: one up to Python 3.13, none from 3.14 on."""
 
+LOOKUP_REFERENCES: Final = 2 + ARGUMENT_REFERENCES
+"""References that counting an object of a list or dict adds: the container's, a variable's, the argument's."""
+
 LENDS_ARGUMENTS: Final = _parameter_references() <= 0
 """Whether a parameter may refer to its value without being counted, while the caller's variable refers to it."""

@@ -16,12 +16,17 @@ MAX_EDGE_READ = 2_000
 
 def fingerprint(kind: str, holder: Holder | None) -> str:
     """Return a hex digest of kinds, names and references, without digits, paths and addresses, which may differ."""
-    import hashlib
-
     parts = [kind]
     if holder is not None:
         parts += [holder.kind, _nameless(holder.root), *(_nameless(step.edge) for step in holder.path)]
-    return hashlib.sha256("\0".join(parts).encode("utf-8", "replace")).hexdigest()[:FINGERPRINT_DIGITS]
+    return digest_of(*parts, digits=FINGERPRINT_DIGITS)
+
+
+def digest_of(*parts: str, digits: int = 32) -> str:
+    """Return a hex digest of texts, in their order."""
+    import hashlib
+
+    return hashlib.sha256("\0".join(parts).encode("utf-8", "replace")).hexdigest()[:digits]
 
 
 def _nameless(text: str) -> str:

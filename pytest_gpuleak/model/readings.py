@@ -57,12 +57,9 @@ class ArrayReading(NamedTuple):
 
 
 class MemoryRange(NamedTuple):
-    """Where the memory behind an array is.
+    """The address and the size, in bytes, of the memory behind an array.
 
-    Attributes:
-        start: its address.
-        size: its bytes.
-        borrowed: whether another library's object is known to own it (`torch.from_numpy`).
+    `borrowed` tells whether another library's object is known to own it (`torch.from_numpy`).
     """
 
     start: int

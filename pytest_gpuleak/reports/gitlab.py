@@ -6,10 +6,10 @@ are left out: GitLab compares branches, and cycles that the collector happens to
 
 from __future__ import annotations
 
-import hashlib
 import json
 from typing import TYPE_CHECKING, Any
 
+from pytest_gpuleak.model.fingerprint import digest_of
 from pytest_gpuleak.model.isolation import isolated
 from pytest_gpuleak.model.records import TestRecord
 from pytest_gpuleak.model.text import clean_text
@@ -43,7 +43,7 @@ def encode_report(report: RunReport) -> str:
         digest = issue["fingerprint"]
         met[digest] = met.get(digest, 0) + 1
         if met[digest] > 1:  # another attempt of the test, or its other card
-            issue["fingerprint"] = _digest(digest, str(met[digest]))
+            issue["fingerprint"] = digest_of(digest, str(met[digest]))
         issues.append(issue)
     return json.dumps(issues, indent=1) + "\n"
 
@@ -54,7 +54,7 @@ def _issue_safely(record: TestRecord | FixtureRecord, found: Finding, prefix: st
         return {
             "description": text,
             "check_name": UNSHOWN_RULE,
-            "fingerprint": _digest(text),
+            "fingerprint": digest_of(text),
             "severity": "major" if found.failed else "info",
             "location": {"path": LAST_RESORT.file, "lines": {"begin": LAST_RESORT.line}},
         }
@@ -74,11 +74,7 @@ def _issue(record: TestRecord | FixtureRecord, found: Finding, prefix: str) -> d
     return {
         "description": f"{render_line(found)}; left by {name}{known}",
         "check_name": rule_id(found.kind),
-        "fingerprint": _digest(whole, found.kind, found.device.split(":")[0], found.fingerprint),
+        "fingerprint": digest_of(whole, found.kind, found.device.split(":")[0], found.fingerprint),
         "severity": "major" if found.failed else "info",
         "location": {"path": place.file, "lines": {"begin": place.line}},
     }
-
-
-def _digest(*parts: str) -> str:
-    return hashlib.sha256("\0".join(parts).encode("utf-8", "replace")).hexdigest()[:32]

@@ -8,7 +8,6 @@ each with a place that has a line. It honours neither ``suppressions`` nor ``bas
 from __future__ import annotations
 
 import datetime
-import hashlib
 import json
 import math
 from typing import TYPE_CHECKING, Any
@@ -16,6 +15,7 @@ from urllib.parse import quote
 
 from pytest_gpuleak.model.codes.table import CODES, page
 from pytest_gpuleak.model.findings import BaselineStatus
+from pytest_gpuleak.model.fingerprint import digest_of
 from pytest_gpuleak.model.isolation import isolated
 from pytest_gpuleak.model.records import TestRecord
 from pytest_gpuleak.model.text import clean_text, format_bytes
@@ -159,7 +159,7 @@ def _result_safely(record: TestRecord | FixtureRecord, found: Finding, prefix: s
             "level": "error" if found.failed else "note",
             "message": {"text": _message(text)},
             "locations": [_location(LAST_RESORT)],
-            "partialFingerprints": {"gpuLeak/v1": _digest(text)},
+            "partialFingerprints": {"gpuLeak/v1": digest_of(text)},
         }
 
     return isolated(lambda: _result(record, found, prefix), unshown)
@@ -233,7 +233,7 @@ def _stale_result(entry: KnownLeak, prefix: str) -> Json:
         "baselineState": "absent",
         "message": {"text": _message(f"{text}\nThe baseline still lists it for {name}; remove the entry.")},
         "locations": [_location(place_of_known(entry, prefix))],
-        "partialFingerprints": {"gpuLeak/v1": _digest("stale", name, entry.device, entry.fingerprint)},
+        "partialFingerprints": {"gpuLeak/v1": digest_of("stale", name, entry.device, entry.fingerprint)},
     }
     if entry.reason:
         result["properties"] = {"reason": clean_text(entry.reason, TEXT_LIMIT)}
@@ -302,11 +302,7 @@ def _message(text: str) -> str:
 
 
 def _fingerprint(found: Finding, name: str) -> str:
-    return _digest(rule_id(found.kind), name, found.device.split(":")[0], found.fingerprint)
-
-
-def _digest(*parts: str) -> str:
-    return hashlib.sha256("\0".join(parts).encode("utf-8", "replace")).hexdigest()[:32]
+    return digest_of(rule_id(found.kind), name, found.device.split(":")[0], found.fingerprint)
 
 
 def _in_64_bits(number: int) -> int:

@@ -150,21 +150,22 @@ class AttemptLog:
     ) -> TestRecord:
         attempt = self.attempt or Attempt("" if item is None else item.nodeid, self._default)
         file, line, _ = (None, None, "") if item is None else item.location
+        # By position: fourteen keywords take a hundredth of what a clean test costs.
         return TestRecord(
-            nodeid=attempt.nodeid if item is None else item.nodeid,
-            verdict=verdict,
-            why_unchecked=why,
-            outcome=attempt.outcome,
-            memory={} if memory is None else memory,
-            findings=findings,
-            allowed=allowed,
-            worker=self.worker,
-            duration_s=attempt.duration_s,
-            overhead_s=attempt.overhead_s,
-            suspect_s=attempt.suspect_s,
-            file=file,
-            line=None if line is None else line + 1,
-            faults=() if self._faults is None else self._faults.texts,
+            attempt.nodeid if item is None else item.nodeid,
+            verdict,
+            why,
+            attempt.outcome,
+            self.worker,
+            attempt.duration_s,
+            attempt.overhead_s,
+            {} if memory is None else memory,
+            findings,
+            allowed,
+            file,
+            None if line is None else line + 1,
+            () if self._faults is None else self._faults.texts,
+            attempt.suspect_s,
         )
 
     def _forget(self) -> None:

@@ -38,17 +38,12 @@ if TYPE_CHECKING:
     from pytest_gpuleak.model.outcomes import FixturePlace, TestRecord, Verdict
     from pytest_gpuleak.model.policy import Policy, Settings
     from pytest_gpuleak.model.readings import Growth
-    from pytest_gpuleak.session.attempt import AttemptLog
+    from pytest_gpuleak.session.attempt import Attempt, AttemptLog
     from pytest_gpuleak.session.features.baseline import BaselineRun
 
 
 ELSEWHERE = "a notebook runs in a process of its own, its kernel, which is not watched"
 """Why a notebook that runs as a test has no verdict."""
-
-
-def _is_blank(record: TestRecord, item: pytest.Item) -> bool:
-    """Tell whether nothing was found because the test ran where nothing was looked at."""
-    return record.verdict == "clean" and runs_elsewhere(item)
 
 
 class LeakCheck:
@@ -177,14 +172,16 @@ class LeakCheck:
         self._finalizers.nodeid = attempt.nodeid
         with self._finalizers:
             checked = attempt.outcome in CHECKED
-            judged = self._check(item, nextitem, growth, seen) if checked else self._postpone(item)
+            judged = self._check(item, nextitem, growth, seen, attempt) if checked else self._postpone(item)
             if isinstance(judged, str):
                 return self.attempts.give_up(item, judged)
             seen()
             tracker.end_test()
         verdict, findings = judged
         record = self.attempts.end(item, verdict, findings, memory, began)
-        return record._replace(verdict="unchecked", why_unchecked=ELSEWHERE) if _is_blank(record, item) else record
+        if record.verdict == "clean" and runs_elsewhere(item):
+            return record._replace(verdict="unchecked", why_unchecked=ELSEWHERE)
+        return record
 
     def _postpone(self, item: pytest.Item) -> tuple[Verdict, tuple[Finding, ...]]:
         """Leave a failed test unchecked: its traceback holds its locals, and the values of its fixtures."""
@@ -199,10 +196,15 @@ class LeakCheck:
         return "unchecked", () if over_budget is None else (over_budget,)
 
     def _check(
-        self, item: pytest.Item, nextitem: pytest.Item | None, growth: Growth, seen: Callable[[], object]
+        self,
+        item: pytest.Item,
+        nextitem: pytest.Item | None,
+        growth: Growth,
+        seen: Callable[[], object],
+        attempt: Attempt,
     ) -> tuple[Verdict, tuple[Finding, ...]] | str:
         """Return the verdict and the findings; as text, why checking has ended."""
-        tracker, nodeid, policy = self.tracker, self.attempts.nodeid, self.attempts.policy
+        tracker, nodeid, policy = self.tracker, attempt.nodeid, attempt.policy
         # The fixtures first: the test's arrays, held here, would be found as holders of theirs.
         released = tracker.take_released()
         if released and any(setup.holds_memory() for setup in released):
@@ -361,7 +363,6 @@ class LeakCheck:
         return {device: peak.allocated.total for device, peak in self._meter.peaks().items()}
 
     def _left_processes(self, nodeid: str) -> list[LeftProcess]:
-        """Return the processes that the test has left running. Takes microseconds where it left none."""
         processes = self.tracker.processes
         try:
             return processes.left() if processes.suspects() else []

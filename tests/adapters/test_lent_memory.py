@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from pytest_gpuleak.adapters.arrays import ALWAYS
 from pytest_gpuleak.adapters.bulk import MOST_COMPARED, read_united
 from pytest_gpuleak.model.readings import ArrayReading, MemoryRange
 
@@ -20,6 +21,7 @@ class Arrays:
     """Reads `Array`; `tells` whether it knows where the memory is."""
 
     name = "arrays"
+    needs = ALWAYS
 
     def __init__(self, *, tells: bool = True) -> None:
         if tells:

@@ -16,13 +16,12 @@ import pytest
 
 from pytest_gpuleak.adapters.arrays import _HEAP_TYPE, _outlives_tests, _read_flags
 from pytest_gpuleak.adapters.host.glibc import mallinfo
-from pytest_gpuleak.adapters.torch import references as torch_references
 from pytest_gpuleak.engine.detect import young_arrays
 from pytest_gpuleak.engine.settle.steps import has_weak_references
-from pytest_gpuleak.explain import known_culprits, unaccounted
 from pytest_gpuleak.heap import safe_access
 from pytest_gpuleak.heap.collector import epochs_supported
 from pytest_gpuleak.heap.collector_rules import is_free_threaded
+from pytest_gpuleak.heap.reference_counts import LOOKUP_REFERENCES
 from pytest_gpuleak.heap.referrers import untouchable_modules
 from pytest_gpuleak.heap.type_sieve import HAVE_GC
 from pytest_gpuleak.heap.walk import Sizes
@@ -75,12 +74,12 @@ def test_sizes_are_those_of_the_interpreter() -> None:
 
 
 def test_how_many_references_counting_adds() -> None:
-    """The constants that are subtracted from `sys.getrefcount` in three places, measured in the same way."""
+    """The constant that is subtracted from `sys.getrefcount`, measured with a dict's variable and with a list's."""
     objects: dict[int, object] = {0: Plain()}
     value = objects[0]
-    assert getrefcount(value) == unaccounted._OWN_REFERENCES == known_culprits._OWN_REFERENCES
+    assert getrefcount(value) == LOOKUP_REFERENCES
     for found in [Plain()]:
-        assert getrefcount(found) == torch_references._CENSUS_REFERENCES
+        assert getrefcount(found) == LOOKUP_REFERENCES
 
 
 @pytest.mark.skipif(not epochs_supported(), reason="no generations on this interpreter")

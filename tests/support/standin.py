@@ -9,6 +9,7 @@ import weakref
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from pytest_gpuleak.adapters.arrays import ALWAYS
 from pytest_gpuleak.adapters.creation_lines import OriginTable
 from pytest_gpuleak.model.readings import ArrayReading
 
@@ -60,6 +61,7 @@ class StandInArrays:
     """The framework that `Buffer` belongs to."""
 
     name = "standin"
+    needs = ALWAYS
 
     def array_type(self) -> type | None:
         """`Buffer`, once this module is imported under its usual name."""

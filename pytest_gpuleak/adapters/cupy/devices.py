@@ -11,12 +11,7 @@ from pytest_gpuleak.adapters.probe_protocol import DeviceReading, total_of
 
 
 class CupyDevices:
-    """The counters of CuPy's memory pools.
-
-    Attributes:
-        idle: whether the last `read` found no device in use.
-        absent: why devices had no readings in the last `read`.
-    """
+    """The counters of CuPy's memory pools."""
 
     name = "cupy"
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import gc
-import weakref
 from typing import Any, Final
 
+from pytest_gpuleak.adapters.array_handle import ArrayHandle
 from pytest_gpuleak.heap import safe_access
 from pytest_gpuleak.heap.reference_counts import getrefcount
 from pytest_gpuleak.model.readings import ArrayReading, MemoryRange
@@ -19,20 +19,6 @@ _INTERFACE: Final = "__cuda_array_interface__"
 
 _USERS_OF_OURS: Final = 2
 """References to the memory that asking adds: the variable and the argument of `getrefcount`."""
-
-
-class ArrayHandle:
-    """A weak hold on an array. CuPy's memory objects allow no weak references."""
-
-    __slots__ = ("_array", "storage")
-
-    def __init__(self, storage: int, array: object) -> None:
-        self.storage = storage
-        self._array = weakref.ref(array)
-
-    def alive(self) -> bool:
-        """Return whether the array still exists."""
-        return self._array() is not None
 
 
 def storage_of(base: Any, array: object) -> int:

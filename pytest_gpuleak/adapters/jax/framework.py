@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -27,8 +26,6 @@ def _make_devices() -> DeviceProbe:
 
 
 def _relax_garbage_guard() -> Callable[[], object] | None:
-    if "jax._src.config" not in sys.modules:
-        return None
     from pytest_gpuleak.adapters.jax.garbage_guard import relax_garbage_guard
 
     return relax_garbage_guard()
@@ -43,8 +40,7 @@ class JaxFramework(Framework):
     def __init__(self) -> None:
         self.arrays = JaxArrays()
         self.tracers = JaxTracers()
-        if _relax_garbage_guard not in RELAXERS:
-            RELAXERS.append(_relax_garbage_guard)
+        RELAXERS["jax._src.config"] = _relax_garbage_guard
 
     @cached_property
     def devices(self) -> LateDevices:

@@ -73,7 +73,6 @@ class _Group:
         self._members = list({key: (array, key) for array, key in known}.values())
 
     def sort_in(self, arrays: Sequence[object], keys: Iterator[int]) -> Iterator[tuple[object, int]]:
-        """Yield each array with the key of its buffer."""
         pending = [list(arrays)]
         spent = 0
         while pending:

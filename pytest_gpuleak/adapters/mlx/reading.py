@@ -7,9 +7,9 @@ neither: there, every array counts as evaluated, with a buffer of its own.
 
 from __future__ import annotations
 
-import weakref
 from typing import TYPE_CHECKING, Any, Final
 
+from pytest_gpuleak.adapters.array_handle import ArrayHandle
 from pytest_gpuleak.adapters.buffer_protocol import memory_of
 from pytest_gpuleak.adapters.mlx.buffers import Buffers
 from pytest_gpuleak.adapters.mlx.native import call
@@ -28,20 +28,6 @@ DEVICE: Final = "mlx"
 """Name of the only device: MLX's arrays lie in memory that the processor and the graphics processor share."""
 
 _PREFIX: Final = "mlx.core."
-
-
-class ArrayHandle:
-    """A weak hold on an array."""
-
-    __slots__ = ("_array", "storage")
-
-    def __init__(self, storage: int, array: object) -> None:
-        self.storage = storage
-        self._array = weakref.ref(array)
-
-    def alive(self) -> bool:
-        """Return whether the array still exists."""
-        return self._array() is not None
 
 
 class MlxReading:

@@ -94,9 +94,9 @@ class ProcessWatch:
     def _candidates(self) -> dict[Process, int]:
         """Return the processes that the test has started, with their parents' pids, without helpers."""
         seen = self._look()
-        new = [process for process in seen if process not in self._known]
-        if not new:
+        if seen.keys() <= self._known:
             return {}
+        new = [process for process in seen if process not in self._known]
         # Imported here for the same reason as in `_look`.
         from pytest_gpuleak.adapters.processes.facts import command_line, creation_time, still_runs
         from pytest_gpuleak.adapters.processes.kinds import helper_pids, is_fork_server, is_helper

@@ -40,10 +40,7 @@ UNCACHED = ("PYTORCH_NO_CUDA_MEMORY_CACHING", "PYTORCH_NO_HIP_MEMORY_CACHING")
 class TorchDevices:
     """The counters of torch's devices.
 
-    Attributes:
-        first_used: the devices that the last `read` met first, whose cost of first use (a context) is no leak.
-        idle: whether the last `read` found that no device can have been used yet.
-        absent: why devices had no readings in the last `read`, by type: ``{"cuda": "..."}``.
+    `first_used` has the devices that the last `read` met first, whose cost of first use (a context) is no leak.
     """
 
     name = "torch"

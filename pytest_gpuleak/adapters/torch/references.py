@@ -17,7 +17,7 @@ from pytest_gpuleak.adapters.torch.lookup import torch_class
 from pytest_gpuleak.adapters.torch.node_hooks import NodeHooks, is_hook_dict
 from pytest_gpuleak.heap import safe_access
 from pytest_gpuleak.heap.hidden_references import Link
-from pytest_gpuleak.heap.reference_counts import ARGUMENT_REFERENCES, LENDS_ARGUMENTS, getrefcount
+from pytest_gpuleak.heap.reference_counts import LENDS_ARGUMENTS, LOOKUP_REFERENCES, getrefcount
 from pytest_gpuleak.heap.referrers import get_objects
 
 if TYPE_CHECKING:
@@ -32,9 +32,6 @@ _CHECK_EVERY: Final = 1024
 _STEPS_A_READ: Final = 32
 """Cost of reading a tensor's attributes, in steps of `Deadline.worked`."""
 
-_CENSUS_REFERENCES: Final = 2 + ARGUMENT_REFERENCES
-"""References to an object of a census: its list, the variable, the argument of `getrefcount`."""
-
 
 def held_by_torch_alone(tensors: list[Any]) -> set[int]:
     """Return the ids of tensors whose Python objects torch alone keeps. References from the list do not count."""
@@ -43,7 +40,7 @@ def held_by_torch_alone(tensors: list[Any]) -> set[int]:
     if access is not None:
         with access.quiet():
             for tensor in tensors:
-                if getrefcount(tensor) <= _CENSUS_REFERENCES + 1 and access.read(tensor, "_use_count") != 1:
+                if getrefcount(tensor) <= LOOKUP_REFERENCES + 1 and access.read(tensor, "_use_count") != 1:
                     found.add(id(tensor))
     return found
 
@@ -146,14 +143,14 @@ class _Finder:
             if self._deadline.worked(_STEPS_A_READ):
                 break
             shared = self._access.read(tensor, "_use_count")
-            if id(tensor) not in self._unheld and getrefcount(tensor) > _CENSUS_REFERENCES + (shared != 1):
+            if id(tensor) not in self._unheld and getrefcount(tensor) > LOOKUP_REFERENCES + (shared != 1):
                 held.append(tensor)
         return held
 
     def _is_held(self, node: Any) -> bool:
         """Return whether Python certainly refers to a node, beside its graph."""
         # More: the caller's variable, unless it lends its reference to the parameter, and perhaps the graph.
-        return id(node) not in self._unheld and getrefcount(node) > _CENSUS_REFERENCES + (not LENDS_ARGUMENTS) + 1
+        return id(node) not in self._unheld and getrefcount(node) > LOOKUP_REFERENCES + (not LENDS_ARGUMENTS) + 1
 
     def _note(self, parent: Any, child: Any, edge: str) -> None:
         count = self._counts.get(id(child), 0)

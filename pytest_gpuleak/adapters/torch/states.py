@@ -80,7 +80,6 @@ class _ModuleGlobals:
         self._libraries: dict[tuple[int, int], tuple[str, ...]] = {}
 
     def find(self, kind: type) -> list[object]:
-        """Return the objects of this very type."""
         namespaces = self._namespaces()
         sizes = list(map(len, namespaces))
         if sizes != self._sizes:

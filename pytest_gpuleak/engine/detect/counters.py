@@ -184,7 +184,7 @@ class CounterWatch:
                 growth[key] -= size
         imported = max(len(sys.modules) - self._modules, 0) * MODULE_BYTES
         if len(self._after) <= len(self._host):
-            return Growth(growth, imported=imported, shared=self._shared)
+            return Growth(growth, frozenset(), imported, 0, self._shared)
         first_used: frozenset[str] = frozenset()
         if self._after.keys() != self._before.keys():
             devices = {device for device, _ in self._before}

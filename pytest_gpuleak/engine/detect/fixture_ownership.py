@@ -44,7 +44,8 @@ class FixtureOwnership:
         self._active: dict[FixtureKey, OwnedSetup] = {}
         self._owners: list[OwnedSetup] = []  # being set up or torn down, outermost first
         self._released: list[OwnedSetup] = []
-        self._own: set[int] = set()
+        self.own: set[int] = set()
+        """Ids of the arrays that the test made before a higher-scoped fixture moved the freeze point."""
         self._before: list[set[int]] = []  # ids that were there when a running teardown began, outermost first
         self.others: set[int] = set()
         """Ids of arrays in the test's epoch that higher-scoped fixtures made during their teardown."""
@@ -56,16 +57,11 @@ class FixtureOwnership:
 
     def begin(self) -> None:
         """Begin a test: nothing is its own yet."""
-        if self._own or self._owners or self._before or self.others:
-            self._own.clear()
+        if self.own or self._owners or self._before or self.others:
+            self.own.clear()
             self._owners.clear()
             self._before.clear()
             self.others.clear()
-
-    @property
-    def own(self) -> set[int]:
-        """Return the ids of the arrays that the test made before a higher-scoped fixture moved the freeze point."""
-        return self._own
 
     @property
     def active(self) -> list[OwnedSetup]:
@@ -138,9 +134,9 @@ class FixtureOwnership:
             return
         identities = {id(array) for array in born}
         self.disown(identities)
-        self._own -= identities
+        self.own -= identities
         if not self._owners:
-            self._own |= identities
+            self.own |= identities
             return
         self._add(self._owners[-1], born)
 

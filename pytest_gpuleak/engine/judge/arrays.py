@@ -167,7 +167,6 @@ def _finding(group: Group, kind: FindingKind, failed: bool) -> Finding:
 
 
 def _bytes_by_device(members: Iterable[Survivor]) -> tuple[str, ...]:
-    """Return a line with the bytes on each device, if there are several."""
     sizes: dict[str, int] = defaultdict(int)
     for member in members:
         for device, size in member.reading.shards:

@@ -38,8 +38,7 @@ class Step(NamedTuple):
 class Chain:
     """Objects, each of which refers to the next: a path or a part of one. All chains of one search share `lookups`.
 
-    Attributes:
-        looked_beyond: whether an object beyond the end was requested. A longer chain may then have another name.
+    `looked_beyond` tells whether an object beyond the end was requested: a longer chain may then have another name.
     """
 
     __slots__ = ("looked_beyond", "lookups", "objects")

@@ -35,9 +35,12 @@ def why_not_accepted(mark: pytest.Mark) -> str | None:
 
 def policy_of(node: pytest.Item | pytest.Collector, settings: Settings) -> Policy:
     """Find the policy of a test, or of a class's or module's setup. Raises ValueError for a marker added late."""
+    marks = closest_first(node, POLICY_MARKER, ALLOW_MARKER)
+    if not marks:
+        return settings.policy
     named: dict[str, Any] = {}
     allowed: str | None = None
-    for mark in closest_first(node, POLICY_MARKER, ALLOW_MARKER):
+    for mark in marks:
         why = why_not_accepted(mark)
         if why is not None:
             raise ValueError(f"pytest.mark.{mark.name}: {why}")
@@ -81,20 +84,15 @@ def check_each(items: Iterable[pytest.Item], why_not: Callable[[pytest.Mark], st
 
 def closest_first(node: pytest.Item | pytest.Collector, *names: str) -> list[pytest.Mark]:
     """List the markers of these names on a node: its parameter's, its own, its class's, its module's."""
-    if not _has_any(node, names):
-        return []
-    ours = [mark for mark in node.iter_markers() if mark.name in names]
-    # pytest lists markers of `pytest.param(..., marks=...)` after the function's own, though they are closer.
-    of_parameter = {id(mark) for mark in getattr(getattr(node, "callspec", None), "marks", ())} if ours else ()
-    return sorted(ours, key=lambda mark: id(mark) not in of_parameter)
-
-
-def _has_any(node: pytest.Item | pytest.Collector, names: tuple[str, ...]) -> bool:
+    ours: list[pytest.Mark] = []
     above: Any = node
     while above is not None:
-        if above.own_markers:
-            for mark in above.own_markers:
-                if mark.name in names:
-                    return True
+        for mark in above.own_markers:
+            if mark.name in names:
+                ours.append(mark)
         above = above.parent
-    return False
+    if not ours:
+        return ours
+    # pytest lists markers of `pytest.param(..., marks=...)` after the function's own, though they are closer.
+    of_parameter = {id(mark) for mark in getattr(getattr(node, "callspec", None), "marks", ())}
+    return sorted(ours, key=lambda mark: id(mark) not in of_parameter)

@@ -56,10 +56,11 @@ class Recorder:
         """Take the record that came with a teardown's report."""
         found: TestRecord | dict[str, Any] | None = getattr(report, RECORD_ATTRIBUTE, None)
         if found is None:
-            self._without_record[report.nodeid] = report
-            if report.when == "call" or report.outcome != "passed":
-                (self._counted.add if report.outcome in _COUNTED else self._counted.discard)(report.nodeid)
-            if report.outcome != "passed" or hasattr(report, "wasxfail"):
+            nodeid, passed = report.nodeid, report.outcome == "passed"  # pytest writes the nodeid each time
+            self._without_record[nodeid] = report
+            if report.when == "call" or not passed:
+                (self._counted.add if report.outcome in _COUNTED else self._counted.discard)(nodeid)
+            if not passed or hasattr(report, "wasxfail"):
                 self._note_outcome(report)
             return
         encoded = None

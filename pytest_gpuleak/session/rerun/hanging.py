@@ -192,7 +192,6 @@ def _finish(attempts: AttemptLog, line: str) -> None:
 
 
 def _suspend_capture(config: pytest.Config) -> None:
-    """Release stdout and stderr, which a test's phase has captured."""
     capture: Any = config.pluginmanager.get_plugin("capturemanager")
     if capture is not None:
         capture.suspend(in_=True)

@@ -98,7 +98,6 @@ class _Followed:
             self._note(found)
 
     def end(self) -> None:
-        """Follow them no more."""
         view = None if self._view is None else self._view()
         if view is not None:
             view.before_aging = _nothing

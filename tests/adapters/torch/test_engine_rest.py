@@ -74,22 +74,19 @@ def waiting(request: pytest.FixtureRequest) -> Iterator[str]:
     thread.join()
 
 
-@pytest.mark.parametrize("waiting", ["pytest_rerunfailures", "execnet.gateway_base"], indirect=True)
-def test_no_time_is_given_to_a_test_runners_server(waiting: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("waiting", "times"),
+    [("pytest_rerunfailures", 0), ("execnet.gateway_base", 0), ("execnet_of_mine", 1), ("user_code", 1)],
+    indirect=["waiting"],
+)
+def test_time_is_given_to_any_thread_but_a_test_runners_server(
+    waiting: str, times: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     given: list[float] = []
     monkeypatch.setattr(backward_pass, "_let_through", given.append)
     with no_backward_running(1.0) as resting:
         assert resting
-    assert given == []
-
-
-@pytest.mark.parametrize("waiting", ["execnet_of_mine", "user_code"], indirect=True)
-def test_any_other_thread_is_given_time(waiting: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    given: list[float] = []
-    monkeypatch.setattr(backward_pass, "_let_through", given.append)
-    with no_backward_running(1.0) as resting:
-        assert resting
-    assert len(given) == 1
+    assert len(given) == times
 
 
 def test_a_clock_that_stands_does_not_hold_it_up(backward: threading.Event, monkeypatch: pytest.MonkeyPatch) -> None:
