@@ -302,6 +302,8 @@ class ArrayEvidence:
     def _recognised_where_they_are(self) -> bool:
         """Tell whether all arrays are recognised, each at the place where it still is."""
         living = self._living()
+        if not living:  # no storage is, but `swap_tensors` gives the array that stays another: the handle knows the old
+            return False
         if not self._recognition.covers(living):
             with self._guard(RECOGNISE):
                 self._recognition.recognise_of_all_runs(*self._by_age(living))
