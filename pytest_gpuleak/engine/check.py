@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 from time import perf_counter
 from typing import TYPE_CHECKING
 
@@ -13,12 +12,14 @@ from pytest_gpuleak.engine.confirm.counter_evidence import CounterEvidence
 from pytest_gpuleak.engine.confirm.open_files import OpenFiles
 from pytest_gpuleak.engine.confirm.process_evidence import ProcessEvidence
 from pytest_gpuleak.engine.confirm.program_evidence import ProgramEvidence
+from pytest_gpuleak.engine.confirm.rerun_limits import why_not_worth_it
 from pytest_gpuleak.engine.confirm.tracing import traced
 from pytest_gpuleak.engine.confirm.untracked_evidence import UntrackedEvidence
-from pytest_gpuleak.engine.describe import described, without_running_frames
+from pytest_gpuleak.engine.describe import Supplement, described
 from pytest_gpuleak.engine.judge.arrays import judge
 from pytest_gpuleak.engine.settle.steps import Collection, YoungCollection, full_collection, settle_steps_of
 from pytest_gpuleak.engine.stages import ACCOUNT, CONFIRM, COUNTERS, CYCLES, EXPLAIN, PROCESSES, READ, VERDICT
+from pytest_gpuleak.engine.waiting import Judged, is_sure
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from pytest_gpuleak.engine.session_knowledge import SessionKnowledge
     from pytest_gpuleak.engine.stages import Guard, Stage
     from pytest_gpuleak.engine.subject import RerunResult, Subject
+    from pytest_gpuleak.engine.waiting import WaitingFindings
     from pytest_gpuleak.model.evidence import Evidence
     from pytest_gpuleak.model.findings import Finding, Holder
     from pytest_gpuleak.model.policy import Policy
@@ -42,11 +44,6 @@ CHEAP_STEPS = (Collection(1), YoungCollection())
 BRIEF_RERUN_S = 1.0
 """Seconds that a re-run may take to be tried before all settle steps, some of which wait."""
 
-HOST_RERUN_S = 2.0
-"""Seconds that a test may take to be run again for the host's memory alone, or `HOST_RERUN_SHARE` of the session."""
-
-HOST_RERUN_SHARE = 0.1
-
 
 def _drop(_setups: list[OwnedSetup]) -> None:
     """Judge no fixture."""
@@ -55,7 +52,8 @@ def _drop(_setups: list[OwnedSetup]) -> None:
 class SuspectCheck:
     """Check one subject that has left arrays, memory or processes behind.
 
-    `check_fixtures` judges the fixtures that a re-run has torn down; `harness` decides on what the runner alone holds.
+    `check_fixtures` judges the fixtures that a re-run has torn down; `harness` decides on what the runner alone holds;
+    `waiting` takes findings whose holders are searched for later, with others; None: each is searched for at once.
     """
 
     def __init__(
@@ -66,6 +64,7 @@ class SuspectCheck:
         policy: Policy,
         check_fixtures: Callable[[list[OwnedSetup]], None] = _drop,
         harness: Callable[[Sequence[object], Growth], HarnessVerdict | None] | None = None,
+        waiting: WaitingFindings | None = None,
     ) -> None:
         self._tracker = tracker
         self._knowledge = knowledge
@@ -78,16 +77,18 @@ class SuspectCheck:
         self._first = True
         self._collected = False
         self._harness = harness
+        self._waiting = waiting
         self._known: HarnessVerdict | None = None
         self._rings: dict[int, Holder] = {}
         self.seconds = {"reruns": 0.0, "search": 0.0}
         """What the check has taken so far, beside settling and judging."""
+        safeguards, nodeid = knowledge.safeguards, subject.nodeid
         self._arrays = ArrayEvidence(
             tracker.detector,
             tracker.guarded_arrays,
             tracker.frameworks,
             lambda: knowledge.culprits,
-            self._guard,
+            lambda stage: safeguards.guard(stage, nodeid),  # what waits must not refer to the test
             knowledge.is_user_file,
         )
         self._counters = CounterEvidence(tracker, knowledge, subject, policy)
@@ -113,6 +114,7 @@ class SuspectCheck:
             seen()
             return ()
         self._processes = ProcessEvidence(tracker, self._policy, processes, self._knowledge.is_user_file)
+        self._of_runs = investigation, self._processes, self._programs, self._files
         stays = False
         why = ""
         with self._guard(READ):
@@ -131,19 +133,14 @@ class SuspectCheck:
                         why = self._confirm()
                 if stage.fault:
                     why = f"the check failed while the test ran again: {stage.fault}"
-                    investigation.forget_reruns()
-                    self._counters.forget_reruns()
-                    self._untracked.forget_reruns()
-                    self._processes.forget_reruns()
-                    self._programs.forget_reruns()
-                    self._files.forget_reruns()
+                    for evidence in (*self._of_runs, self._counters, self._untracked):
+                        evidence.forget_reruns()
                 if stays and not investigation.confirmed:
                     with self._timed("search"):
                         if self._brief:
-                            investigation.look_briefly()
+                            self._look_briefly()
                         else:
-                            with self._safeguards.searching(self._subject.nodeid):
-                                investigation.look()
+                            self._search()
             if stays:
                 with self._timed("search"):
                     self._untracked.finish(self._programs.first_run_bytes, confirmed=not why)
@@ -154,7 +151,11 @@ class SuspectCheck:
                     self._knowledge.left_behind.note(self._subject.nodeid, *left)
             with self._guard(PROCESSES):
                 self._processes.explain(self._guard)
-            found = tuple(self._describe(found, why) for found in self._judge(why))
+            judged = self._judge(why)
+            found = tuple(self._describe(found, why) for found in judged)
+            if self._waiting is not None and investigation.waits:
+                known = Judged(self._subject.nodeid, self._policy, why, judged, found)
+                self._waiting.take(known, investigation, self._supplement())
             if not (processes or investigation.left_arrays or any(one.kind != "recompiled" for one in found)):
                 self._untracked.charge()
             return found if self._known is None else (*found, *self._known.findings)
@@ -199,7 +200,7 @@ class SuspectCheck:
         self._first = False
         if self._known is not None:
             growth = self._known.growth
-        if self._brief and max(investigation.added()[0].values(), default=0) >= self._policy.retained_bytes:
+        if self._brief and max(investigation.left.added()[0].values(), default=0) >= self._policy.retained_bytes:
             self._brief = False
             investigation.recognise_late()
             stays = investigation.settle(self._settle_steps(), tracker.threads)
@@ -209,7 +210,7 @@ class SuspectCheck:
             beside = investigation.left_arrays
             grown |= self._untracked.add_run(self._counters.unexplained_host, growth, beside_arrays=beside)
         if stays or grown:
-            tracker.ownership.disown(investigation.identities)
+            tracker.ownership.disown(set(investigation.left.by_id))
         return stays or grown
 
     def _read_cycles(self, arrays: list[object]) -> None:
@@ -253,7 +254,7 @@ class SuspectCheck:
         """
         knowledge, subject, policy = self._knowledge, self._subject, self._policy
         return (
-            not knowledge.notes_are_read
+            (not knowledge.notes_are_read or self._may_wait())
             and policy.cycles != "fail"
             and subject.expected_s is not None
             and not self._tracker.threaded
@@ -291,25 +292,20 @@ class SuspectCheck:
         return self._judged[1]
 
     def _evidence(self) -> Evidence:
-        evidence = self._untracked.with_lenders(self._arrays.evidence())
-        if self._rings:
-            evidence = dataclasses.replace(evidence, rings=self._rings)
-        return evidence if self._subject.counts_running_frames else without_running_frames(evidence)
+        return self._supplement().added_to(self._arrays.evidence())
+
+    def _may_wait(self) -> bool:
+        return self._waiting is not None and self._waiting.may_take(self._policy, self._subject)
+
+    def _supplement(self) -> Supplement:
+        return Supplement(self._rings, self._untracked.lenders, self._subject.counts_running_frames)
 
     def _why_not_again(self) -> str:
         return "no re-run was asked for" if self._policy.confirm == 0 else self._subject.why_not_again()
 
     def _why_not_worth_it(self) -> str:
-        """Tell why a slow test is not run again for the host's memory alone; empty if it is.
-
-        Most growth of the host is a first use: tables, compiled code, caches of a library. A leak is met again by a
-        quicker test, or by this one later in the session.
-        """
-        expected_s, limit_s = self._subject.expected_s, max(HOST_RERUN_S, HOST_RERUN_SHARE * self._knowledge.elapsed_s)
         host_alone = self._counters.host_alone and not (self._arrays.left_arrays or self._processes.watched)
-        if not host_alone or expected_s is None or expected_s <= limit_s:
-            return ""
-        return f"a re-run would take {expected_s:.0f} s, over {limit_s:.0f} s, for growth of the host's memory alone"
+        return why_not_worth_it(self._subject.expected_s, self._knowledge.elapsed_s) if host_alone else ""
 
     def _confirm(self) -> str:
         """Run again until the subject does not grow, or as often as asked; return why that ended early, if it did."""
@@ -317,10 +313,8 @@ class SuspectCheck:
         left, recorded = self._policy.confirm, False
         while left > 0:
             left -= 1
-            self._arrays.expect_run()
-            self._processes.expect_run()
-            self._programs.expect_run()
-            self._files.expect_run()
+            for evidence in self._of_runs:
+                evidence.expect_run()
             with counters.recording(), self._untracked.recording():
                 # Lines are noted for arrays: where a counter alone has grown, tracing only costs time.
                 self._traces_arrays = self._arrays.left_arrays
@@ -361,12 +355,26 @@ class SuspectCheck:
                 return  # what the re-run replaced was waiting in a cycle
             self._arrays.forget_look()
             self._brief = False
+        if self._may_wait() and not self._arrays.recognised and is_sure(self._arrays, self._judge_arrays, origins):
+            return
+        self._search(origins)
+
+    def _search(self, origins: OriginLog | None = None) -> None:
+        before = self._arrays.searches
         with self._safeguards.searching(self._subject.nodeid):
             self._arrays.look(origins)
+        if self._waiting is not None:
+            self._waiting.searches += self._arrays.searches - before
+
+    def _look_briefly(self, origins: OriginLog | None = None) -> None:
+        if self._knowledge.notes_are_read:
+            self._arrays.look_without_search(origins)
+        else:
+            self._arrays.look_briefly(origins)
 
     def _is_a_note_at_a_glance(self, origins: OriginLog) -> bool:
-        """Ask the weak handles alone whether what is alive fails nothing, so that its holder is of no use."""
-        self._arrays.look_briefly(origins)
+        """Ask the weak handles alone whether what is alive fails nothing, so that its holder is of no use now."""
+        self._look_briefly(origins)
         return not any(found.failed or found.bytes_per_run for found in self._judge())
 
     @contextlib.contextmanager

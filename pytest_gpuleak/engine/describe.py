@@ -8,9 +8,11 @@ from typing import TYPE_CHECKING
 from pytest_gpuleak.engine.stages import DESCRIBE
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from pytest_gpuleak.engine.session_knowledge import SessionKnowledge
-    from pytest_gpuleak.model.evidence import Evidence
-    from pytest_gpuleak.model.findings import Finding
+    from pytest_gpuleak.model.evidence import Evidence, Survivor
+    from pytest_gpuleak.model.findings import Finding, Holder
 
 
 FIXTURE_ONCE = "a fixture is not run again by itself, and lines are recorded only in a re-run"
@@ -43,6 +45,37 @@ def why_no_line(found: Finding, why: str) -> str:
     if found.kind == "growing":
         return "made in C++, in an installed library, or by a thread from before, while no line of yours was running"
     return "made by the first run alone, and lines are recorded only in a re-run"
+
+
+@dataclasses.dataclass(frozen=True)
+class Supplement:
+    """What is known of a suspect's arrays beside their own evidence. Plain data.
+
+    Attributes:
+        rings: the reference cycles that the first run's garbage hung on, by the identity of the array.
+        lenders: who holds the untracked arrays whose memory other arrays use, by the key of that memory.
+        frames_count: see `Subject.counts_running_frames`.
+    """
+
+    rings: Mapping[int, Holder]
+    lenders: Mapping[int, Holder]
+    frames_count: bool
+
+    def added_to(self, evidence: Evidence) -> Evidence:
+        """Return the evidence with what is known beside."""
+        if self.lenders:
+            survivors = tuple(_with_lender(one, self.lenders) for one in evidence.survivors)
+            evidence = dataclasses.replace(evidence, survivors=survivors)
+        if self.rings:
+            evidence = dataclasses.replace(evidence, rings=self.rings)
+        return evidence if self.frames_count else without_running_frames(evidence)
+
+
+def _with_lender(survivor: Survivor, lenders: Mapping[int, Holder]) -> Survivor:
+    holder = lenders.get(survivor.reading.storage)
+    if holder is None or survivor.holder is None or holder.root == survivor.holder.root:
+        return survivor
+    return survivor._replace(others=(*survivor.others, holder))
 
 
 def without_running_frames(evidence: Evidence) -> Evidence:

@@ -117,6 +117,9 @@ COUNTERS = Stage("the reading of the counters", "memory that is no tensor's is n
 CONFIRM = Stage("the re-run", "what was left is judged unconfirmed, by its size")
 RECOGNISE = Stage("the look at known culprits", "the heap is searched instead")
 EXPLAIN = Stage("the search for holders", "what was left is judged without a holder")
+EXPLAIN_LATE = Stage(
+    "the search for the holders of findings that waited", "they are reported without a holder", of_session=True
+)
 CYCLES = Stage("the look at reference cycles", "notes of cycles do not say what they consist of")
 GRAPHS = Stage("the walk over autograd graphs", "findings do not say what graphs retain")
 VERDICT = Stage("the comparison of the runs", "what was left is judged unconfirmed, by its size")

@@ -109,6 +109,10 @@ class Holder:
         return self.kind not in ("native", "unknown") and bool(self.root)
 
 
+WAITING = Holder("unknown", "", "unknown so far: searched for at the end of the run, with those of other findings")
+"""Stands for the holder of a finding until a search for many findings at once has found it."""
+
+
 @dataclasses.dataclass(frozen=True)
 class Autograd:
     """What an autograd graph retains beyond the leaked arrays."""
@@ -208,6 +212,11 @@ class Finding:
         # A finding made with `dataclasses.replace` may have another kind, and the code of the one before.
         if type(self.code) is str and self.code in _CODES_OF_KINDS and type(self.kind) is str:
             object.__setattr__(self, "code", KIND_CODES.get(self.kind, ""))
+
+    @property
+    def waits(self) -> bool:
+        """Tell whether its holder is still to be searched for."""
+        return self.holder == WAITING
 
     @property
     def evidence_lines(self) -> tuple[str, ...]:

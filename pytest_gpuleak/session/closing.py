@@ -30,6 +30,8 @@ WORKER_KEY = "gpu_leak"
 """Key for a worker's findings in xdist's ``workeroutput``."""
 FAULTS_KEY = "gpu_leak_faults"
 """Key for a worker's lines on what could not be read in xdist's ``workeroutput``."""
+EXPLAINED_KEY = "gpu_leak_explained"
+"""Key for a worker's findings whose holders were searched for late, in xdist's ``workeroutput``."""
 CHECK_FAULTS_KEY = "gpu_leak_check_faults"
 """Key for a worker's faults outside of tests in xdist's ``workeroutput``."""
 
@@ -90,6 +92,7 @@ def close_run(run: Run, session: pytest.Session, exitstatus: int) -> None:
     run.attempt("recording the last tests", lambda: run.recorder.finish(stopped=stopped), nothing)
     for record in records:
         run.ledger.add_fixture(record)
+    run.ledger.take_explained(run.check.explained, run.check.attempts.worker)
     run.ledger.add_faults(run.check.faults_of_session)
     if run.ledger.detailed:
         run.ledger.deselected = run.completeness.deselected
@@ -121,6 +124,14 @@ def _send(run: Run, records: list[FixtureRecord], output: dict[str, Any]) -> Non
     output[WORKER_KEY] = run.attempt(
         "sending what the fixtures left", lambda: [encode_safely(record) for record in records], list
     )
+    if run.check.explained:
+        from pytest_gpuleak.model.findings import encode_finding
+
+        output[EXPLAINED_KEY] = run.attempt(
+            "sending who holds what was left",
+            lambda: [(one.nodeid, one.verdict, [*map(encode_finding, one.findings)]) for one in run.check.explained],
+            list,
+        )
     output[FAULTS_KEY] = run.lines + run.faults
     output[CHECK_FAULTS_KEY] = run.check.faults_of_session
     output[DESELECTED_KEY] = run.completeness.deselected

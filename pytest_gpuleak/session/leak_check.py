@@ -14,6 +14,7 @@ from pytest_gpuleak.session.pytest_internals import (
     DeferredFinalizerErrors,
     log_handlers,
     older_instance,
+    paused_timer,
     release_values,
     runs_elsewhere,
     stop_timer,
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
     from pytest_gpuleak.engine.harness_check import HarnessCheck, HarnessVerdict
     from pytest_gpuleak.engine.run_tracker import RunTracker
     from pytest_gpuleak.engine.session_knowledge import SessionKnowledge
+    from pytest_gpuleak.engine.waiting import Explained, WaitingFindings
     from pytest_gpuleak.model.findings import Finding, FixtureRecord
     from pytest_gpuleak.model.outcomes import FixturePlace, TestRecord, Verdict
     from pytest_gpuleak.model.policy import Policy, Settings
@@ -78,6 +80,9 @@ class LeakCheck:
         self._fixtures: FixtureCheck | None = None
         self._harness: HarnessCheck | None = None
         self._harness_first = False  # look at what the runner holds first, since the last suspect was of that kind
+        self._waiting: WaitingFindings | None = None
+        self.explained: list[Explained] = []
+        """Findings whose holders were searched for after their tests were reported."""
         self._meter: PeakMeter | None = None
         self._instance: weakref.ref[object] | None = None
 
@@ -97,6 +102,7 @@ class LeakCheck:
         if self.attempts.hangs or self.tracker.why_blind("the end of the session"):
             return
         self.attempts.leave_faults_to_session()
+        self.explain_waiting()
         self._check_fixtures(self.tracker.take_released())
         self.attempts.leave_faults_to_session()
 
@@ -137,6 +143,10 @@ class LeakCheck:
     def teardown_begins(self, fixture: FixtureKey) -> None:
         """See `FixtureEvents`."""
         began = perf_counter()
+        if self._waiting is not None and not (self._waiting.is_empty or self.attempts.rerunning):
+            # The fixture may own what waits, and its teardown would free it unexplained.
+            with paused_timer():
+                self.explain_waiting()
         setup = self.tracker.ownership.setup_after_failure(fixture)
         if setup is not None:
             self._free_failures()
@@ -294,6 +304,7 @@ class LeakCheck:
             attempt.policy,
             self._check_fixtures,
             lambda living, growth: self._check_harness(item, living, growth),
+            self._findings_that_wait(),
         )
         began = perf_counter()
         try:
@@ -304,7 +315,23 @@ class LeakCheck:
         if self._harness is not None:
             self._harness.learn(item.nodeid, findings)
         self._own_modules.keep()
+        if self._waiting is not None and self._waiting.is_full:
+            self.explain_waiting()
         return findings
+
+    def _findings_that_wait(self) -> WaitingFindings | None:
+        """Return who takes findings that are explained later; None where the verdict depends on the holder."""
+        if self._baseline is None and self._waiting is None:
+            from pytest_gpuleak.engine.waiting import WaitingFindings
+
+            self._waiting = WaitingFindings(self.tracker, self.knowledge)
+        return self._waiting
+
+    def explain_waiting(self) -> None:
+        """Search for the holders of all findings that wait, together."""
+        if self._waiting is not None and not self._waiting.is_empty:
+            self._own_modules.keep()
+            self.explained += self._waiting.explain()
 
     def _conclude(
         self, findings: tuple[Finding, ...], nodeid: str, policy: Policy

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import signal
 import sys
+import threading
 import warnings
 import weakref
 from typing import TYPE_CHECKING, Any
@@ -12,7 +15,7 @@ import pytest
 from pytest_gpuleak.heap.collector import delivered_again
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
     from types import TracebackType
 
 
@@ -129,6 +132,21 @@ def warn(config: pytest.Config, message: str, nodeid: str) -> None:
     config.hook.pytest_warning_recorded.call_historic(
         kwargs={"warning_message": recorded, "when": "runtest", "nodeid": nodeid, "location": None}
     )
+
+
+@contextlib.contextmanager
+def paused_timer() -> Iterator[None]:
+    """Pause the process's alarm clock, by which pytest-timeout ends a test, while the plugin works within the test."""
+    set_timer = getattr(signal, "setitimer", None)
+    if set_timer is None or threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    left, interval = set_timer(signal.ITIMER_REAL, 0)
+    try:
+        yield
+    finally:
+        if left:
+            set_timer(signal.ITIMER_REAL, left, interval)
 
 
 def stop_timer(item: pytest.Item) -> None:

@@ -18,7 +18,15 @@ from pytest_gpuleak.model.text import clean_text, count_of, format_bytes
 from pytest_gpuleak.reports.atomic_write import make_folders
 from pytest_gpuleak.session.attempt import AttemptLog
 from pytest_gpuleak.session.ci import read_surroundings
-from pytest_gpuleak.session.closing import CHECK_FAULTS_KEY, FAULTS_KEY, WORKER_KEY, Run, close_run, nothing
+from pytest_gpuleak.session.closing import (
+    CHECK_FAULTS_KEY,
+    EXPLAINED_KEY,
+    FAULTS_KEY,
+    WORKER_KEY,
+    Run,
+    close_run,
+    nothing,
+)
 from pytest_gpuleak.session.config.markers import check_markers
 from pytest_gpuleak.session.config.settings import read_scan, read_settings
 from pytest_gpuleak.session.frameworks import shared_frameworks
@@ -210,6 +218,13 @@ class Session:
             what = f"taking over what the fixtures of the worker {node.gateway.id} left"
             take = self._run.recorder.take_worker
             self._run.attempt(what, lambda: take(node.gateway.id, output[WORKER_KEY]), nothing)
+        if output.get(EXPLAINED_KEY):
+            take_explained = self._run.recorder.take_explained
+            self._run.attempt(
+                f"taking over what holds the findings of the worker {node.gateway.id}",
+                lambda: take_explained(node.gateway.id, output[EXPLAINED_KEY]),
+                nothing,
+            )
         self._run.ledger.add_faults(output.get(CHECK_FAULTS_KEY, ()))
         self._run.faults += [fault for fault in output.get(FAULTS_KEY, []) if fault not in self._run.faults]
 

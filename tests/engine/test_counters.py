@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -127,7 +128,7 @@ def test_the_rest_of_an_arrays_own_block_is_no_room_for_another_tests_array(metr
     evidence: Any = object.__new__(CounterEvidence)
     evidence._policy = Policy()
     (run,) = device_runs(1024, metric=metric)
-    assert evidence._room(Storages(*survivors("cuda:0", 0, size=513)), run.growth) == room
+    assert evidence._room(SimpleNamespace(left=Storages(*survivors("cuda:0", 0, size=513))), run.growth) == room
 
 
 def test_the_first_use_of_a_device_is_no_leak_unless_it_grows() -> None:

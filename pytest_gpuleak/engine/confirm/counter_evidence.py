@@ -139,7 +139,7 @@ class CounterEvidence:
 
     def _known(self, investigation: ArrayEvidence) -> dict[str, int]:
         """Return the bytes that the last run's arrays explain, by device, and of the host's counters."""
-        sizes, arrays = investigation.added()
+        sizes, arrays = investigation.left.added()
         return {**sizes, HOST: sizes.get("cpu", 0) + ARRAY_OBJECTS * arrays}
 
     def _settled(self, investigation: ArrayEvidence, growth: Growth) -> Growth:
@@ -202,7 +202,7 @@ class CounterEvidence:
         room = {device: growth.of(device) - known.get(device, 0) for device in growth.devices}
         if any((device, "requested") not in growth.bytes for device in room):
             # The rests of the arrays' own blocks are no room for an array of another test.
-            for reading, sign in investigation.moved_storages():
+            for reading, sign in investigation.left.moved_storages():
                 for device, size in reading.places():
                     if device in room and (device, "requested") not in growth.bytes:
                         room[device] -= sign * (-size % BLOCK)

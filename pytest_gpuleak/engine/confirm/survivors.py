@@ -9,7 +9,7 @@ from pytest_gpuleak.adapters.protocol import BACKWARD
 from pytest_gpuleak.model.evidence import Survivor
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Collection, Iterable, Sequence
 
     from pytest_gpuleak.adapters.protocol import OriginLog
     from pytest_gpuleak.explain.explanation import Explanation
@@ -76,7 +76,12 @@ class Survivors:
         return frozenset(sharing)
 
     def note_unexplained(
-        self, alive: Iterable[Leftover], unknown: Holder, origins: OriginLog, newest: int
+        self,
+        alive: Iterable[Leftover],
+        unknown: Holder,
+        origins: OriginLog,
+        newest: int,
+        shared: Collection[int] = (),
     ) -> frozenset[int]:
         """Like `note`, with the holder `unknown` for arrays whose holder no earlier run has found."""
         indices = set()
@@ -88,7 +93,11 @@ class Survivors:
             holder = survivor.holder
             if holder is None or (holder.kind == "unknown" and not holder.root):  # noted so before, for another reason
                 holder = unknown
-            self._all[index] = survivor._replace(holder=holder, created=survivor.created or created)
+            self._all[index] = survivor._replace(
+                holder=holder,
+                created=survivor.created or created,
+                owned=survivor.owned and left.reading.storage not in shared,
+            )
         return frozenset(indices)
 
 

@@ -7,7 +7,6 @@ Where only the first run grew, a single walk finds arrays of the size of that gr
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 from collections import Counter
 from time import process_time
 from typing import TYPE_CHECKING, Final
@@ -29,7 +28,7 @@ if TYPE_CHECKING:
     from pytest_gpuleak.engine.stages import Guard, Stage
     from pytest_gpuleak.engine.subject import Subject
     from pytest_gpuleak.explain.untracked_arrays import HeapArrays
-    from pytest_gpuleak.model.evidence import Evidence, Survivor
+    from pytest_gpuleak.model.evidence import Evidence
     from pytest_gpuleak.model.findings import Finding, Holder, Origin
     from pytest_gpuleak.model.policy import Policy
     from pytest_gpuleak.model.readings import Growth, MemoryRange
@@ -103,7 +102,8 @@ class UntrackedEvidence:
         self._beside_arrays = False
         self._origins: dict[int, Origin] = {}
         self._borrowed: dict[int, int] = {}
-        self._lenders: dict[int, Holder] = {}
+        self.lenders: dict[int, Holder] = {}
+        """Who holds the untracked arrays whose memory other arrays use, by the key of that memory."""
         self._began = process_time()
         self.floor = (
             policy.array_bytes if policy.host and may_have_untracked_arrays() and self._can_afford(FREE_S) else None
@@ -206,14 +206,6 @@ class UntrackedEvidence:
                 if memory.borrowed:
                     self._borrowed[memory.start] = framework_of(array, known).storage(array)
 
-    def with_lenders(self, evidence: Evidence) -> Evidence:
-        """Return the evidence with the holders that `find_lenders` has found as further holders."""
-        if not self._lenders:
-            return evidence
-        return dataclasses.replace(
-            evidence, survivors=tuple(_with_holder(one, self._lenders) for one in evidence.survivors)
-        )
-
     def find_lenders(self, evidence: Evidence) -> None:
         """Find out who holds the untracked arrays whose memory other arrays of the findings use."""
         from pytest_gpuleak.heap.referrers import PausedCollector
@@ -232,7 +224,7 @@ class UntrackedEvidence:
             for array in arrays:
                 memory, holder = heap.reader.memory(array), why[id(array)].holder
                 if holder.named:
-                    self._lenders |= {storage: holder for at, storage in places.items() if _has_any(memory, (at,))}
+                    self.lenders |= {storage: holder for at, storage in places.items() if _has_any(memory, (at,))}
             arrays.clear()
 
     def judge(self) -> tuple[Finding, ...]:
@@ -384,13 +376,6 @@ class UntrackedEvidence:
 
 def _has_any(memory: MemoryRange, places: Iterable[int]) -> bool:
     return any(memory.start <= start < memory.start + memory.size for start in places)
-
-
-def _with_holder(survivor: Survivor, holders: dict[int, Holder]) -> Survivor:
-    holder = holders.get(survivor.reading.storage)
-    if holder is None or survivor.holder is None or holder.root == survivor.holder.root:
-        return survivor
-    return survivor._replace(others=(*survivor.others, holder))
 
 
 def _newest_modules(count: int) -> Iterator[str]:

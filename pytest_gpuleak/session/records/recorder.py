@@ -18,7 +18,7 @@ from pytest_gpuleak.session.report_record import AGAIN_ATTRIBUTE, HUNG_ATTRIBUTE
 
 if TYPE_CHECKING:
     from pytest_gpuleak.model.findings import FixtureRecord
-    from pytest_gpuleak.model.outcomes import Outcome
+    from pytest_gpuleak.model.outcomes import Outcome, Verdict
     from pytest_gpuleak.model.policy import Settings
     from pytest_gpuleak.reports.json.journal import Journal
     from pytest_gpuleak.session.leak_check import LeakCheck
@@ -128,6 +128,13 @@ class Recorder:
 
         for record in records:
             self._ledger.add_fixture(decode_fixture(record))
+
+    def take_explained(self, worker: str, encoded: list[tuple[str, Verdict, list[dict[str, Any]]]]) -> None:
+        """Take an ended worker's findings whose holders it has searched for after their tests were reported."""
+        from pytest_gpuleak.model.findings import decode_finding
+
+        explained = [(nodeid, verdict, tuple(map(decode_finding, found))) for nodeid, verdict, found in encoded]
+        self._ledger.take_explained(explained, worker)
 
     def finish(self, *, stopped: bool) -> None:
         """Complete the records: workers that died, tests without a record. `stopped`: the session ended early."""

@@ -19,7 +19,8 @@ from pytest_gpuleak.model.summary import find_dearest, summarise
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from pytest_gpuleak.model.findings import FixtureRecord, KnownLeak
+    from pytest_gpuleak.model.findings import Finding, FixtureRecord, KnownLeak
+    from pytest_gpuleak.model.outcomes import Verdict
 
 
 class RunRecords:
@@ -58,6 +59,17 @@ class RunRecords:
             if (record.nodeid, record.worker, record.verdict) == (later.nodeid, later.worker, "leaked"):
                 del self.tests[index]
                 return
+
+    def take_explained(self, explained: Iterable[tuple[str, Verdict, tuple[Finding, ...]]], worker: str) -> None:
+        """Replace findings of a process that waited for their holders; of a test's attempts, in their order."""
+        waiting: dict[str, list[int]] = {}
+        for index, record in enumerate(self.tests):
+            if record.worker == worker and any(found.waits for found in record.findings):
+                waiting.setdefault(record.nodeid, []).append(index)
+        for nodeid, verdict, findings in explained:
+            if waiting.get(nodeid):
+                index = waiting[nodeid].pop(0)
+                self.tests[index] = self.tests[index]._replace(verdict=verdict, findings=findings)
 
     def nodeids(self) -> set[str]:
         """Return the tests that have ended."""

@@ -1,0 +1,87 @@
+"""Search the heap for the holders of arrays that suspects left: of one suspect at once, or of many together."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from pytest_gpuleak.adapters.arrays import array_types, framework_of, select_arrays
+from pytest_gpuleak.adapters.bulk import storages_of
+from pytest_gpuleak.adapters.storages import is_storage
+from pytest_gpuleak.heap.collector import get_objects
+
+if TYPE_CHECKING:
+    from collections.abc import Container, Mapping, Sequence
+
+    from pytest_gpuleak.adapters.frameworks import Frameworks
+    from pytest_gpuleak.adapters.protocol import ArrayFramework
+    from pytest_gpuleak.explain.explanation import Explanation
+    from pytest_gpuleak.explain.known_culprits import Culprits
+    from pytest_gpuleak.heap.referrers import Deadline
+    from pytest_gpuleak.model.evidence import Root
+    from pytest_gpuleak.model.findings import Autograd
+
+GRAPHS_BUDGET_S: Final = 1.0
+"""Seconds for counting what one test's autograd graphs retain; graphs beyond that are counted in part."""
+
+
+def find_left(
+    left: Container[int], frameworks: Sequence[ArrayFramework], natives: Frameworks
+) -> tuple[list[object], set[int]]:
+    """Return the visible arrays whose ids are in `left`, and the storages that other arrays use too."""
+    arrays = select_arrays(get_objects(), array_types(frameworks))
+    targets: list[object] = []
+    others: list[object] = []
+    array: object = None
+    storages = array_types(natives.storages)
+    for array in arrays:
+        if id(array) in left:
+            targets.append(array)
+        elif not is_storage(array, storages):  # a storage object owns nothing but itself
+            others.append(array)
+    del arrays, array
+    # Reading an autograd graph creates Python objects for its tensors: these are no other users.
+    alone = {one for finder in natives.reference_finders() for one in finder.held_alone(others)}
+    shared = storages_of((one for one in others if id(one) not in alone), frameworks)
+    return targets, shared
+
+
+def count_users(living: Container[int], frameworks: Sequence[ArrayFramework]) -> dict[int, int | None]:
+    """Return how many arrays share the storage of each array that is visible and whose id is in `living`, by id."""
+    arrays = select_arrays(get_objects(), array_types(frameworks))
+    return {id(one): framework_of(one, frameworks).storage_users(one) for one in arrays if id(one) in living}
+
+
+def search_holders(
+    targets: Sequence[object], culprits: Culprits | None, natives: Frameworks, budget_s: float
+) -> list[Explanation]:
+    """Return who holds each of the `targets`, searched for `budget_s` seconds of CPU time, and remember the culprits.
+
+    The whole heap must be visible.
+    """
+    from pytest_gpuleak.explain.crowds import explain_crowd
+
+    found = explain_crowd(
+        targets,
+        ignore={id(targets)},
+        remember=None if culprits is None else culprits.remember,
+        budget_s=budget_s,
+        frameworks=natives.reference_finders(),
+    )
+    if culprits is not None:
+        for explanation in {id(why): why for why in found}.values():
+            culprits.remember_ring(explanation)
+    return found
+
+
+def count_graphs(
+    members: Mapping[Root, Sequence[object]], natives: Frameworks, deadline: Deadline
+) -> dict[Root, Autograd]:
+    """Return how much memory the autograd graphs behind the arrays of each root retain."""
+    found: dict[Root, Autograd] = {}
+    for root, arrays in members.items():
+        if deadline.passed():
+            break  # each count waits for threads in a backward pass, so many roots would take forever
+        retained = natives.graph_size(arrays, deadline.left())
+        if retained is not None:
+            found[root] = retained
+    return found

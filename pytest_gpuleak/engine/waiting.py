@@ -1,0 +1,195 @@
+"""Search for the holders of many findings at once, when the tests that left the memory have been judged.
+
+A search walks the heap backwards level by level, which takes as long for a hundred arrays as for one. So once a few
+suspects have been searched for by themselves, the verdicts of the next are reached by weak handles, and their findings
+wait here. Loaded with the first suspect.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import defaultdict
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from pytest_gpuleak.adapters.arrays import array_types, select_arrays
+from pytest_gpuleak.engine.confirm.holder_search import GRAPHS_BUDGET_S, search_holders
+from pytest_gpuleak.engine.describe import described
+from pytest_gpuleak.engine.judge.arrays import conclude, judge
+from pytest_gpuleak.engine.stages import ACCOUNT, EXPLAIN_LATE
+from pytest_gpuleak.heap.collector import get_objects
+from pytest_gpuleak.heap.referrers import Deadline, PausedCollector
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from pytest_gpuleak.adapters.protocol import OriginLog
+    from pytest_gpuleak.engine.confirm.array_evidence import ArrayEvidence
+    from pytest_gpuleak.engine.describe import Supplement
+    from pytest_gpuleak.engine.run_tracker import RunTracker
+    from pytest_gpuleak.engine.session_knowledge import SessionKnowledge
+    from pytest_gpuleak.engine.subject import Subject
+    from pytest_gpuleak.model.evidence import Evidence
+    from pytest_gpuleak.model.findings import Finding
+    from pytest_gpuleak.model.policy import Policy
+    from pytest_gpuleak.model.records import Verdict
+
+SEARCHES_AT_ONCE: Final = 5
+"""Suspects of a session that are searched for by themselves. They teach which holders are known culprits."""
+
+MOST_WAITING: Final = 200
+"""Findings' tests that wait before they are explained together."""
+
+MOST_ARRAYS: Final = 20_000
+"""Arrays that wait before they are explained together."""
+
+BUDGET_S: Final = 8.0
+"""Seconds of CPU time that a search for all that waits may take."""
+
+EACH_S: Final = 0.1
+"""Seconds that each test adds to `BUDGET_S`: most of one heap's search is shared, and the naming is not."""
+
+
+def is_sure(arrays: ArrayEvidence, judge_arrays: Callable[[], Sequence[Finding]], origins: OriginLog) -> bool:
+    """Look at the weak handles, and tell whether the verdict is the same whatever the holders are; if not, forget that look.
+
+    What grows is alive twice, which no frame of the runner's can bring about. What does not grow, and is large enough to
+    fail, may be a local variable of such a frame.
+    """
+    if not arrays.left.living():
+        return False
+    arrays.look_without_search(origins)
+    failed = [found for found in judge_arrays() if found.failed]
+    if not failed or any(found.kind == "growing" for found in failed):
+        return True
+    arrays.forget_look()
+    return False
+
+
+class Explained(NamedTuple):
+    """A test's findings with their holders. The verdict fails exactly if the earlier one did."""
+
+    nodeid: str
+    verdict: Verdict
+    findings: tuple[Finding, ...]
+
+
+class Judged(NamedTuple):
+    """The verdict on a test whose holders are not known yet.
+
+    Attributes:
+        why: why no re-run ended; empty if one did.
+        findings: as judged; `described` has the same, with places and hints.
+    """
+
+    nodeid: str
+    policy: Policy
+    why: str
+    findings: tuple[Finding, ...]
+    described: tuple[Finding, ...]
+
+
+class WaitingFinding(NamedTuple):
+    """A judged test, with what its runs left: weak handles and plain data, no array, and nothing of pytest's.
+
+    `before` is the evidence by which it was judged.
+    """
+
+    judged: Judged
+    arrays: ArrayEvidence
+    supplement: Supplement
+    before: Evidence
+
+
+class WaitingFindings:
+    """The findings of one process that wait for their holders."""
+
+    def __init__(self, tracker: RunTracker, knowledge: SessionKnowledge) -> None:
+        self._tracker = tracker
+        self._knowledge = knowledge
+        self._waiting: list[WaitingFinding] = []
+        self._arrays = 0
+        self.searches = 0
+        """Searches so far that were made for one suspect."""
+
+    def may_take(self, policy: Policy, subject: Subject) -> bool:
+        """Tell whether a subject's findings may wait, if weak handles alone give the verdict.
+
+        With several re-runs, or a limit to growth, what grows is told by holder; what a thread's frame holds is none of the
+        test's.
+        """
+        return (
+            self.searches >= SEARCHES_AT_ONCE
+            and policy.confirm == 1
+            and not (policy.growing_tensors or policy.growing_bytes)
+            and not (subject.counts_running_frames or self._tracker.threaded)
+        )
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing waits."""
+        return not self._waiting
+
+    @property
+    def is_full(self) -> bool:
+        """Whether so much waits that it is to be explained now."""
+        return len(self._waiting) >= MOST_WAITING or self._arrays >= MOST_ARRAYS
+
+    def take(self, judged: Judged, arrays: ArrayEvidence, supplement: Supplement) -> None:
+        """Let the findings on a test's arrays wait."""
+        self._waiting.append(WaitingFinding(judged, arrays, supplement, supplement.added_to(arrays.evidence())))
+        self._arrays += len(arrays.left.by_id)
+
+    def explain(self) -> list[Explained]:
+        """Search for all holders at once, and return the findings with them, in the order of the tests."""
+        waiting, self._waiting, self._arrays = self._waiting, [], 0
+        if waiting:
+            what = waiting[0].judged.nodeid if len(waiting) == 1 else f"{len(waiting)} tests"
+            safeguards = self._knowledge.safeguards
+            with safeguards.guard(EXPLAIN_LATE, waiting[0].judged.nodeid) as stage, safeguards.searching(what):
+                self._search(waiting)
+            for one in waiting:
+                if one.arrays.waits:
+                    one.arrays.give_up(f"the search failed: {stage.fault}")
+        return [self._judged(one) for one in waiting]
+
+    def _search(self, waiting: Sequence[WaitingFinding]) -> None:
+        detector, frameworks = self._tracker.detector, self._tracker.frameworks
+        wanted: dict[int, list[int]] = defaultdict(list)
+        for number, one in enumerate(waiting):
+            for identity in one.arrays.left.living():
+                wanted[identity].append(number)
+        with detector.whole_heap(), PausedCollector():
+            targets: list[object] = []
+            members: list[list[int]] = [[] for _ in waiting]
+            for array in select_arrays(get_objects(), array_types(self._tracker.guarded_arrays)):
+                owners = [number for number in wanted.get(id(array), ()) if waiting[number].arrays.left.is_left(array)]
+                for number in owners:
+                    members[number].append(len(targets))
+                if owners:
+                    targets.append(array)
+            array = None
+            budget_s = BUDGET_S + EACH_S * len(waiting)
+            found = search_holders(targets, self._knowledge.culprits, frameworks, budget_s) if targets else []
+            graphs = Deadline(min(GRAPHS_BUDGET_S * len(waiting), BUDGET_S))
+            for one, places in zip(waiting, members, strict=True):
+                one.arrays.take_holders([targets[i] for i in places], [found[i] for i in places], graphs)
+            targets.clear()
+        for one in waiting:
+            with self._knowledge.safeguards.guard(ACCOUNT, one.judged.nodeid):
+                for left in one.arrays.leftovers():
+                    self._knowledge.left_behind.note(one.judged.nodeid, *left)
+
+    def _judged(self, one: WaitingFinding) -> Explained:
+        """Judge the arrays again, now by holder; the other findings stay as they are, around the arrays'."""
+        nodeid, policy, why, before, described_before = one.judged
+        of_arrays = judge(one.before, policy)
+        places = [place for place, found in enumerate(before) if found in of_arrays]
+        first = places[0] if places else 0
+        beside = [found for place, found in enumerate(described_before) if place not in places]
+        findings = judge(one.supplement.added_to(one.arrays.evidence()), policy)
+        if any(before[place].failed for place in places) and not any(found.failed for found in findings):
+            # The test has been reported as failed: the end of the run cannot say otherwise.
+            findings = tuple(dataclasses.replace(found, failed=found.kind == "growing") for found in findings)
+        told = [described(found, why, self._knowledge, nodeid) for found in findings]
+        verdict, reported = conclude((*beside[:first], *told, *beside[first:]), policy)
+        return Explained(nodeid, verdict, reported)
