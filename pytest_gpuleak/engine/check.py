@@ -45,10 +45,6 @@ BRIEF_RERUN_S = 1.0
 """Seconds that a re-run may take to be tried before all settle steps, some of which wait."""
 
 
-def _drop(_setups: list[OwnedSetup]) -> None:
-    """Judge no fixture."""
-
-
 class SuspectCheck:
     """Check one subject that has left arrays, memory or processes behind.
 
@@ -62,7 +58,7 @@ class SuspectCheck:
         knowledge: SessionKnowledge,
         subject: Subject,
         policy: Policy,
-        check_fixtures: Callable[[list[OwnedSetup]], None] = _drop,
+        check_fixtures: Callable[[list[OwnedSetup]], None] = lambda _: None,
         harness: Callable[[Sequence[object], Growth], HarnessVerdict | None] | None = None,
         waiting: WaitingFindings | None = None,
     ) -> None:

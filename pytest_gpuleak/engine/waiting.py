@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections import defaultdict
+from time import perf_counter
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from pytest_gpuleak.adapters.arrays import array_types, select_arrays
@@ -66,11 +67,15 @@ def is_sure(arrays: ArrayEvidence, judge_arrays: Callable[[], Sequence[Finding]]
 
 
 class Explained(NamedTuple):
-    """A test's findings with their holders. The verdict fails exactly if the earlier one did."""
+    """A test's findings with their holders, and its share of the time of the search, in seconds.
+
+    The verdict fails exactly if the earlier one did.
+    """
 
     nodeid: str
     verdict: Verdict
     findings: tuple[Finding, ...]
+    search_s: float
 
 
 class Judged(NamedTuple):
@@ -141,6 +146,7 @@ class WaitingFindings:
 
     def explain(self) -> list[Explained]:
         """Search for all holders at once, and return the findings with them, in the order of the tests."""
+        began = perf_counter()
         waiting, self._waiting, self._arrays = self._waiting, [], 0
         if waiting:
             what = waiting[0].judged.nodeid if len(waiting) == 1 else f"{len(waiting)} tests"
@@ -150,7 +156,9 @@ class WaitingFindings:
             for one in waiting:
                 if one.arrays.waits:
                     one.arrays.give_up(f"the search failed: {stage.fault}")
-        return [self._judged(one) for one in waiting]
+        findings = [self._judged(one) for one in waiting]
+        share_s = (perf_counter() - began) / max(len(waiting), 1)
+        return [Explained(one.judged.nodeid, *found, share_s) for one, found in zip(waiting, findings, strict=True)]
 
     def _search(self, waiting: Sequence[WaitingFinding]) -> None:
         detector, frameworks = self._tracker.detector, self._tracker.frameworks
@@ -179,7 +187,7 @@ class WaitingFindings:
                 for left in one.arrays.leftovers():
                     self._knowledge.left_behind.note(one.judged.nodeid, *left)
 
-    def _judged(self, one: WaitingFinding) -> Explained:
+    def _judged(self, one: WaitingFinding) -> tuple[Verdict, tuple[Finding, ...]]:
         """Judge the arrays again, now by holder; the other findings stay as they are, around the arrays'."""
         nodeid, policy, why, before, described_before = one.judged
         of_arrays = judge(one.before, policy)
@@ -191,5 +199,4 @@ class WaitingFindings:
             # The test has been reported as failed: the end of the run cannot say otherwise.
             findings = tuple(dataclasses.replace(found, failed=found.kind == "growing") for found in findings)
         told = [described(found, why, self._knowledge, nodeid) for found in findings]
-        verdict, reported = conclude((*beside[:first], *told, *beside[first:]), policy)
-        return Explained(nodeid, verdict, reported)
+        return conclude((*beside[:first], *told, *beside[first:]), policy)

@@ -129,7 +129,10 @@ def _send(run: Run, records: list[FixtureRecord], output: dict[str, Any]) -> Non
 
         output[EXPLAINED_KEY] = run.attempt(
             "sending who holds what was left",
-            lambda: [(one.nodeid, one.verdict, [*map(encode_finding, one.findings)]) for one in run.check.explained],
+            lambda: [
+                (one.nodeid, one.verdict, [*map(encode_finding, one.findings)], one.search_s)
+                for one in run.check.explained
+            ],
             list,
         )
     output[FAULTS_KEY] = run.lines + run.faults

@@ -137,7 +137,9 @@ class RuntestHooks(FixtureHooks):
         if self._shortages is None:
             from pytest_gpuleak.session.features.out_of_memory.section import OutOfMemorySection
 
-            self._shortages = OutOfMemorySection(self._check.tracker, self._check.knowledge)
+            self._shortages = OutOfMemorySection(
+                self._check.tracker, self._check.knowledge, self._check.explain_waiting
+            )
         self._shortages.add(item, error, report)
 
     def note_fault(self, stage: str, node: Any, error: BaseException) -> None:

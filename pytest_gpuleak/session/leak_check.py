@@ -142,11 +142,10 @@ class LeakCheck:
 
     def teardown_begins(self, fixture: FixtureKey) -> None:
         """See `FixtureEvents`."""
-        began = perf_counter()
-        if self._waiting is not None and not (self._waiting.is_empty or self.attempts.rerunning):
+        if not self.attempts.rerunning:
             # The fixture may own what waits, and its teardown would free it unexplained.
-            with paused_timer():
-                self.explain_waiting()
+            self.explain_waiting()
+        began = perf_counter()
         setup = self.tracker.ownership.setup_after_failure(fixture)
         if setup is not None:
             self._free_failures()
@@ -331,7 +330,8 @@ class LeakCheck:
         """Search for the holders of all findings that wait, together."""
         if self._waiting is not None and not self._waiting.is_empty:
             self._own_modules.keep()
-            self.explained += self._waiting.explain()
+            with paused_timer():
+                self.explained += self._waiting.explain()
 
     def _conclude(
         self, findings: tuple[Finding, ...], nodeid: str, policy: Policy

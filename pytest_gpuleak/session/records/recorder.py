@@ -129,11 +129,14 @@ class Recorder:
         for record in records:
             self._ledger.add_fixture(decode_fixture(record))
 
-    def take_explained(self, worker: str, encoded: list[tuple[str, Verdict, list[dict[str, Any]]]]) -> None:
+    def take_explained(self, worker: str, encoded: list[tuple[str, Verdict, list[dict[str, Any]], float]]) -> None:
         """Take an ended worker's findings whose holders it has searched for after their tests were reported."""
         from pytest_gpuleak.model.findings import decode_finding
 
-        explained = [(nodeid, verdict, tuple(map(decode_finding, found))) for nodeid, verdict, found in encoded]
+        explained = [
+            (nodeid, verdict, tuple(map(decode_finding, found)), search_s)
+            for nodeid, verdict, found, search_s in encoded
+        ]
         self._ledger.take_explained(explained, worker)
 
     def finish(self, *, stopped: bool) -> None:

@@ -60,16 +60,20 @@ class RunRecords:
                 del self.tests[index]
                 return
 
-    def take_explained(self, explained: Iterable[tuple[str, Verdict, tuple[Finding, ...]]], worker: str) -> None:
+    def take_explained(self, explained: Iterable[tuple[str, Verdict, tuple[Finding, ...], float]], worker: str) -> None:
         """Replace findings of a process that waited for their holders; of a test's attempts, in their order."""
         waiting: dict[str, list[int]] = {}
         for index, record in enumerate(self.tests):
             if record.worker == worker and any(found.waits for found in record.findings):
                 waiting.setdefault(record.nodeid, []).append(index)
-        for nodeid, verdict, findings in explained:
+        for nodeid, verdict, findings, search_s in explained:
             if waiting.get(nodeid):
                 index = waiting[nodeid].pop(0)
-                self.tests[index] = self.tests[index]._replace(verdict=verdict, findings=findings)
+                record = self.tests[index]
+                spent = {part: record.suspect_s.get(part, 0.0) + search_s for part in ("check", "search")}
+                self.tests[index] = record._replace(
+                    verdict=verdict, findings=findings, suspect_s={**record.suspect_s, **spent}
+                )
 
     def nodeids(self) -> set[str]:
         """Return the tests that have ended."""

@@ -16,6 +16,8 @@ from pytest_gpuleak.session.features.out_of_memory.text import (
 from pytest_gpuleak.session.pytest_internals import warn
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     import pytest
 
     from pytest_gpuleak.engine.run_tracker import RunTracker
@@ -23,11 +25,12 @@ if TYPE_CHECKING:
 
 
 class OutOfMemorySection:
-    """Tell in a failing test's report who holds the memory."""
+    """Tell in a failing test's report who holds the memory. `explain_waiting` searches for holders not known yet."""
 
-    def __init__(self, tracker: RunTracker, knowledge: SessionKnowledge) -> None:
+    def __init__(self, tracker: RunTracker, knowledge: SessionKnowledge, explain_waiting: Callable[[], object]) -> None:
         self._tracker = tracker
         self._knowledge = knowledge
+        self._explain_waiting = explain_waiting
         self._warned = False
 
     def add(self, item: pytest.Item, error: BaseException, report: pytest.TestReport) -> None:
@@ -35,6 +38,7 @@ class OutOfMemorySection:
         try:
             shortage = find_shortage(error)
             if shortage is not None:
+                self._explain_waiting()
                 lines = explain_out_of_memory(read_facts(self._tracker, self._knowledge, shortage))
                 title = HOST_SECTION if shortage.device == HOST else SECTION
                 report.sections.append((title, "\n".join(lines)))

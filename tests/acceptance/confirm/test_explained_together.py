@@ -1,0 +1,269 @@
+"""Once a few suspects were searched for, the findings of the next wait, and one search names the holders of all."""
+
+from __future__ import annotations
+
+import importlib
+import signal
+import time
+from typing import TYPE_CHECKING, Any
+from xml.etree import ElementTree
+
+import pytest
+
+from pytest_gpuleak.session.pytest_internals import paused_timer
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tests.conftest import Run, Runner
+
+pytestmark = pytest.mark.interpreter
+
+
+LEAKS = """
+    import pytest, sys
+    import library
+    from library import stores
+
+    @pytest.mark.parametrize("number", range(12))
+    def test_it(number):
+        stores[number].kept.append(Buffer())
+"""
+
+
+@pytest.fixture
+def library(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An installed library with twelve modules, whose globals are not followed as the user's own are."""
+    folder = pytester.path / "lib" / "site-packages" / "library"
+    folder.mkdir(parents=True)
+    names = ", ".join(f"store{number}" for number in range(12))
+    (folder / "__init__.py").write_text(f"from library import {names}\n\nstores = ({names})\n")
+    for number in range(12):
+        (folder / f"store{number}.py").write_text("kept = []\n")
+    monkeypatch.syspath_prepend(str(folder.parent))
+    monkeypatch.setenv("PYTHONPATH", str(folder.parent), prepend=":")
+
+
+@pytest.fixture
+def searches(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The number of arrays whose holders were searched for, an entry a search."""
+    # By its full name: a run in this process may have left an older module as the package's attribute.
+    crowds = importlib.import_module("pytest_gpuleak.explain.crowds")
+    found: list[int] = []
+    original = crowds.explain_crowd
+
+    def noted(targets: list[object], **options: object) -> object:
+        found.append(len(targets))
+        return original(targets, **options)
+
+    monkeypatch.setattr(crowds, "explain_crowd", noted)
+    return found
+
+
+@pytest.fixture
+def at_once(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
+    """Sets how many suspects are searched for by themselves."""
+
+    def set_to(number: int) -> None:
+        monkeypatch.setattr(importlib.import_module("pytest_gpuleak.engine.waiting"), "SEARCHES_AT_ONCE", number)
+
+    return set_to
+
+
+@pytest.fixture
+def all_wait(at_once: Callable[[int], None]) -> None:
+    """No suspect is searched for by itself."""
+    at_once(0)
+
+
+def holders(run: Run) -> list[str]:
+    return [finding["holder"]["text"] for test in run.report["tests"] for finding in test["findings"]]
+
+
+@pytest.mark.usefixtures("library")
+@pytest.mark.parametrize("first", [2, 0])
+def test_one_search_names_all_holders(
+    run: Runner, searches: list[int], at_once: Callable[[int], None], first: int
+) -> None:
+    at_once(first)
+    found = run(LEAKS)
+    assert set(found.verdicts.values()) == {"leaked"}
+    assert holders(found) == [f"library.store{number}.kept[0]" for number in range(12)]
+    assert searches == [2] * first + [2 * (12 - first)]
+
+
+@pytest.mark.usefixtures("library")
+def test_the_findings_are_those_of_a_search_each(run: Runner, at_once: Callable[[int], None]) -> None:
+    at_once(100)
+    apart = run(LEAKS).report["tests"]
+    at_once(0)
+    together = run("").report["tests"]
+
+    def told(test: dict[str, Any]) -> object:
+        return (
+            test["nodeid"],
+            test["verdict"],
+            [{**finding, "tensors": len(finding["tensors"])} for finding in test["findings"]],
+        )
+
+    assert list(map(told, together)) == list(map(told, apart))
+
+
+@pytest.mark.usefixtures("library", "all_wait")
+def test_notes_wait_where_a_report_is_written(run: Runner, searches: list[int]) -> None:
+    found = run("""
+        import pytest
+        from library import stores
+
+        @pytest.mark.parametrize("number", range(12))
+        def test_it(number):
+            stores[number].last = Buffer(40)
+    """)
+    assert set(found.verdicts.values()) == {"noted"}
+    assert holders(found) == [f"library.store{number}.last" for number in range(12)]
+    assert len(searches) == 1
+
+
+@pytest.mark.usefixtures("library", "all_wait")
+def test_what_fails_by_its_size_alone_is_searched_for_at_once(run: Runner, searches: list[int]) -> None:
+    """It may be a local variable of a plugin's frame, and no leak: only its holder tells."""
+    found = run("""
+        from library import store0
+
+        def test_it():
+            store0.last = Buffer(2**21)
+    """)
+    assert found.holder("test_it") == "library.store0.last"
+    assert found.verdicts == {"test_it": "leaked"}
+    assert searches == [1]
+
+
+@pytest.mark.usefixtures("all_wait")
+def test_what_a_wider_fixture_owns_is_explained_before_its_teardown(run: Runner, searches: list[int]) -> None:
+    found = run("""
+        import pytest
+
+        @pytest.fixture(scope="module")
+        def cache():
+            return []
+
+        @pytest.mark.parametrize("number", range(4))
+        def test_it(cache, number):
+            cache.append(Buffer())
+
+        def test_last(cache):
+            pass
+    """)
+    assert found.verdicts == {**{f"test_it[{number}]": "leaked" for number in range(4)}, "test_last": "clean"}
+    assert {text.partition("[")[0] for text in holders(found)} == {"fixture 'cache'"}
+    assert len(searches) == 1
+    # Its time is the suspects', not the clean test's in whose teardown it came.
+    clean = found.tests["test_last"]
+    assert clean["overhead_s"] < found.tests["test_it[0]"]["suspect_s"]["search"]
+
+
+@pytest.mark.usefixtures("library", "all_wait")
+def test_what_was_freed_before_the_search_says_so(run: Runner) -> None:
+    found = run("""
+        from library import store0
+
+        def test_it():
+            store0.kept.append(Buffer())
+
+        def test_that_cleans():
+            store0.kept.clear()
+    """)
+    assert found.verdicts == {"test_it": "leaked", "test_that_cleans": "clean"}
+    assert found.holder("test_it") == "unknown: the memory was freed before the search, at the end of the run"
+
+
+@pytest.mark.usefixtures("library", "all_wait")
+@pytest.mark.parametrize(
+    ("end", "options"),
+    [
+        ("pass", ["-x"]),
+        ("pytest.exit('enough')", []),
+        ("raise KeyboardInterrupt", []),
+        ("pass", ["--maxfail=1"]),
+    ],
+)
+def test_a_run_that_ends_early_names_its_holders(run: Runner, end: str, options: list[str]) -> None:
+    found = run(
+        f"""
+        import pytest
+        from library import store0
+
+        def test_it():
+            store0.kept.append(Buffer())
+
+        def test_next():
+            {end}
+        """,
+        *options,
+        apart="Keyboard" in end,
+    )
+    assert found.verdicts["test_it"] == "leaked"
+    assert found.holder("test_it") == "library.store0.kept[0]"
+
+
+@pytest.mark.usefixtures("library", "all_wait")
+def test_a_search_that_fails_costs_the_holders_alone(run: Runner, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object) -> None:
+        raise RuntimeError("a fault of ours")
+
+    monkeypatch.setattr(importlib.import_module("pytest_gpuleak.engine.waiting"), "search_holders", fail)
+    found = run(LEAKS)
+    assert set(found.verdicts.values()) == {"leaked"}
+    assert "a fault of ours" in holders(found)[0]
+    found.result.stdout.fnmatch_lines(["*the search for the holders of findings that waited failed*a fault of ours*"])
+
+
+@pytest.mark.usefixtures("library", "all_wait")
+def test_the_text_for_junit_says_where_to_look(run: Runner, pytester: pytest.Pytester) -> None:
+    found = run(LEAKS, "--junitxml=junit.xml")
+    texts = [error.text or "" for error in ElementTree.parse(pytester.path / "junit.xml").iter("error")]
+    assert len(texts) == 12
+    assert all("searched for at the end of the run" in text for text in texts)
+    found.result.stdout.fnmatch_lines(["*held by*library.store11.kept*"])
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("library")
+def test_workers_send_what_they_find_at_their_end(run: Runner) -> None:
+    found = run(LEAKS.replace("range(12)", "[*range(12)] * 2"), "-n", "2", "--dist", "loadfile", apart=True)
+    assert set(found.verdicts.values()) == {"leaked"}
+    assert len(holders(found)) == 24
+    assert all(text.startswith("library.store") for text in holders(found))
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("library")
+def test_a_run_that_is_killed_keeps_the_verdicts(run: Runner) -> None:
+    found = run(
+        LEAKS + "\n    def test_that_kills():\n        import os, signal\n        os.kill(os.getpid(), 9)\n", apart=True
+    )
+    assert list(found.verdicts.values()) == ["leaked"] * 12
+    assert holders(found)[:2] == ["library.store0.kept[0]", "library.store1.kept[0]"]
+    assert holders(found)[-1].startswith("unknown so far: searched for at the end of the run")
+
+
+@pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="the system has no alarm clock")
+def test_a_timeout_does_not_count_what_the_plugin_does_within_a_test() -> None:
+    rung: list[int] = []
+    before = signal.signal(signal.SIGALRM, lambda number, _: rung.append(number))
+    try:
+        signal.setitimer(signal.ITIMER_REAL, 0.2)
+        with paused_timer():
+            time.sleep(0.3)
+        assert not rung
+        left, _ = signal.getitimer(signal.ITIMER_REAL)
+        assert 0 < left <= 0.2
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+
+
+def test_a_clock_that_does_not_run_is_not_started() -> None:
+    with paused_timer():
+        pass
+    assert not hasattr(signal, "getitimer") or signal.getitimer(signal.ITIMER_REAL) == (0.0, 0.0)
