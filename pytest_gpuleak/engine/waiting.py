@@ -13,6 +13,7 @@ from time import perf_counter
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from pytest_gpuleak.adapters.arrays import array_types, select_arrays
+from pytest_gpuleak.engine.confirm.array_evidence import FREED
 from pytest_gpuleak.engine.confirm.holder_search import GRAPHS_BUDGET_S, search_holders
 from pytest_gpuleak.engine.describe import described
 from pytest_gpuleak.engine.judge.arrays import conclude, judge
@@ -177,7 +178,8 @@ class WaitingFindings:
                     targets.append(array)
             array = None
             budget_s = BUDGET_S + EACH_S * len(waiting)
-            found = search_holders(targets, self._knowledge.culprits, frameworks, budget_s) if targets else []
+            groups = {id(targets[place]): number for number, places in enumerate(members) for place in places}
+            found = search_holders(targets, self._knowledge.culprits, frameworks, budget_s, groups) if targets else []
             graphs = Deadline(min(GRAPHS_BUDGET_S * len(waiting), BUDGET_S))
             for one, places in zip(waiting, members, strict=True):
                 one.arrays.take_holders([targets[i] for i in places], [found[i] for i in places], graphs)
@@ -198,5 +200,7 @@ class WaitingFindings:
         if any(before[place].failed for place in places) and not any(found.failed for found in findings):
             # The test has been reported as failed: the end of the run cannot say otherwise.
             findings = tuple(dataclasses.replace(found, failed=found.kind == "growing") for found in findings)
-        told = [described(found, why, self._knowledge, nodeid) for found in findings]
+        # A note is about what is still there.
+        left = [found for found in findings if found.failed or found.holder != FREED]
+        told = [described(found, why, self._knowledge, nodeid) for found in left]
         return conclude((*beside[:first], *told, *beside[first:]), policy)

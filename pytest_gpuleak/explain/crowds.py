@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections import deque
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
 from pytest_gpuleak.explain import explain as searching
@@ -24,7 +25,7 @@ from pytest_gpuleak.heap.referrers import (
 from pytest_gpuleak.model.findings import Holder
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
+    from collections.abc import Collection, Mapping, Sequence
 
     from pytest_gpuleak.adapters.protocol import ReferenceFinder
     from pytest_gpuleak.explain.roots.roots import Root
@@ -56,6 +57,7 @@ def explain_crowd(
     budget_s: float,
     remember: Remember | None = None,
     frameworks: Sequence[ReferenceFinder] | None = None,
+    groups: Mapping[int, int] = MappingProxyType({}),
 ) -> list[Explanation]:
     """Explain each of very many targets, as `explain` does for a few, with the same arguments and result.
 
@@ -63,7 +65,9 @@ def explain_crowd(
     Targets that were not met in time are held by "unknown", unless all explained ones have the same holder.
     """
     if len(targets) <= CROWD:
-        return searching.explain(targets, ignore=ignore, budget_s=budget_s, remember=remember, frameworks=frameworks)
+        return searching.explain(
+            targets, ignore=ignore, budget_s=budget_s, remember=remember, frameworks=frameworks, groups=groups
+        )
     with PausedCollector():
         return _Crowd(targets, ignore, Deadline(budget_s), remember, frameworks).explained()
 

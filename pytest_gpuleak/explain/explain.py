@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from pytest_gpuleak.explain.further_holders import find_further_holders
@@ -10,7 +11,7 @@ from pytest_gpuleak.explain.search import BUDGET_S, OTHERS_BUDGET_S, Search
 from pytest_gpuleak.heap.referrers import Deadline, PausedCollector
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
+    from collections.abc import Collection, Mapping, Sequence
 
     from pytest_gpuleak.adapters.protocol import ReferenceFinder
     from pytest_gpuleak.explain.cuts import Cut
@@ -26,6 +27,7 @@ def explain(
     remember: Remember | None = None,
     known: Collection[Cut] = (),
     frameworks: Sequence[ReferenceFinder] | None = None,
+    groups: Mapping[int, int] = MappingProxyType({}),
 ) -> list[Explanation]:
     """Find out who holds each of `targets`.
 
@@ -40,6 +42,8 @@ def explain(
             must not keep them.
         known: references that do not count.
         frameworks: tell what their native code holds; None: the plugin's own.
+        groups: by a target's id the group that it belongs to, such as a test's; none: all are one group. Of each root, the
+            further holders of one target a group are searched for.
 
     Returns:
         One explanation a target, in their order.
@@ -53,5 +57,6 @@ def explain(
             return search.again(some, cuts, min(OTHERS_BUDGET_S, deadline.left()))
 
         cuts = set(known)
-        found = search.explanations(remember, find_further_holders(search, targets, again, cuts))
+        others = find_further_holders(search, targets, again, cuts, groups)
+        found = search.explanations(remember, others, groups)
         return behind_rings(search, targets, found, cuts, min(OTHERS_BUDGET_S, deadline.left()))

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
     from pytest_gpuleak.adapters.protocol import ReferenceFinder
     from pytest_gpuleak.explain.cuts import Cut
+    from pytest_gpuleak.explain.further_holders import Culprit
     from pytest_gpuleak.explain.roots.roots import Root
     from pytest_gpuleak.model.findings import Holder
 
@@ -329,9 +330,10 @@ class Search:
     def explanations(
         self,
         remember: Remember | None = None,
-        others: Mapping[tuple[str, str], tuple[Holder, ...]] = MappingProxyType({}),
+        others: Mapping[Culprit, tuple[Holder, ...]] = MappingProxyType({}),
+        groups: Mapping[int, int] = MappingProxyType({}),
     ) -> list[Explanation]:
-        """Return one explanation a target, in the given order. For `remember` see `explain`."""
+        """Return one explanation a target, in the given order. For `remember` and `groups` see `explain`."""
         answers = self.answers()
         if remember is not None:
             for root, value, length in answers.deepest().values():
@@ -345,7 +347,9 @@ class Search:
             else:
                 holder = found[node]
                 pattern = pattern_of(holder.text)
-            written[node] = Explanation(holder, pattern, others.get((holder.kind, holder.root), ()))
+            written[node] = Explanation(
+                holder, pattern, others.get((holder.kind, holder.root, groups.get(node, 0)), ())
+            )
         return [written[node] for node in self._order]
 
     def answers(self) -> Answers:

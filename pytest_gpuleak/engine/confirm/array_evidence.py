@@ -48,11 +48,11 @@ EXPLAIN_BUDGET_S = 8.0
 NOT_SEARCHED = "not searched for, since no report is written and notes are not shown (-v)"
 """Why the holder of a note is unknown."""
 
-NO_OBJECT = "nothing in Python refers to the memory any more, which C++ keeps"
-"""Why a late search has found no holder of living memory."""
+NO_OBJECT = Holder("unknown", "", "unknown: nothing in Python refers to the memory any more, which C++ keeps")
+"""The holder of living memory that a late search has found none for."""
 
-GONE = "the memory was freed before the search, at the end of the run"
-"""Why a late search has found no holder of freed memory."""
+FREED = Holder("unknown", "", "unknown: the memory was freed before the search, at the end of the run")
+"""The holder of memory that was freed before a late search."""
 
 
 class ArrayEvidence:
@@ -337,8 +337,8 @@ class ArrayEvidence:
             newest,
         )
         living = self.left.living()
-        for why, ids in ((NO_OBJECT, living.difference(map(id, arrays))), (GONE, self.left.by_id.keys() - living)):
-            self._survivors.note_unexplained([self.left.by_id[i] for i in ids], _unknown(why), {}, newest)
+        for unknown, ids in ((NO_OBJECT, living.difference(map(id, arrays))), (FREED, self.left.by_id.keys() - living)):
+            self._survivors.note_unexplained([self.left.by_id[i] for i in ids], unknown, {}, newest)
 
     def give_up(self, why: str) -> None:
         """Say `why` a later search has found nothing."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
 from pytest_gpuleak.adapters.arrays import array_types, framework_of, select_arrays
@@ -52,11 +53,15 @@ def count_users(living: Container[int], frameworks: Sequence[ArrayFramework]) ->
 
 
 def search_holders(
-    targets: Sequence[object], culprits: Culprits | None, natives: Frameworks, budget_s: float
+    targets: Sequence[object],
+    culprits: Culprits | None,
+    natives: Frameworks,
+    budget_s: float,
+    groups: Mapping[int, int] = MappingProxyType({}),
 ) -> list[Explanation]:
     """Return who holds each of the `targets`, searched for `budget_s` seconds of CPU time, and remember the culprits.
 
-    The whole heap must be visible.
+    The whole heap must be visible. `groups`: see `explain.explain`.
     """
     from pytest_gpuleak.explain.crowds import explain_crowd
 
@@ -66,6 +71,7 @@ def search_holders(
         remember=None if culprits is None else culprits.remember,
         budget_s=budget_s,
         frameworks=natives.reference_finders(),
+        groups=groups,
     )
     if culprits is not None:
         for explanation in {id(why): why for why in found}.values():

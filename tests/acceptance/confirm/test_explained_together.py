@@ -267,3 +267,18 @@ def test_a_clock_that_does_not_run_is_not_started() -> None:
     with paused_timer():
         pass
     assert not hasattr(signal, "getitimer") or signal.getitimer(signal.ITIMER_REAL) == (0.0, 0.0)
+
+
+@pytest.mark.usefixtures("library", "all_wait")
+def test_who_holds_the_memory_is_searched_for_where_it_runs_out(run: Runner) -> None:
+    found = run("""
+        from library import store0
+
+        def test_it():
+            store0.kept.append(Buffer(2**18))
+
+        def test_next():
+            raise MemoryError
+    """)
+    section = found.result.stdout.str().partition("Memory (who holds it)")[2]
+    assert "library.store0.kept" in section.partition("GPU LEAKS")[0]
