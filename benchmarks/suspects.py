@@ -43,6 +43,21 @@ for i in range(300):
     setattr(TestIt, f"test_{{i}}", lambda self: body(self))
 """
 
+INSTALLED = """
+import pathlib, sys, pytest, torch
+folder = pathlib.Path("site-packages", "library")
+folder.mkdir(parents=True)
+(folder / "__init__.py").write_text("")
+for number in range({tests}):
+    (folder / f"store{{number}}.py").write_text("kept = []\\n")
+sys.path.insert(0, str(folder.parent.resolve()))
+stores = [__import__(f"library.store{{number}}", fromlist=["kept"]) for number in range({tests})]
+
+@pytest.mark.parametrize("number", range({tests}))
+def test_it(number):
+    stores[number].kept.append(torch.ones(1024))
+"""
+
 SUITES = {
     "20 small notes": AUGMENTATIONS.format(heap=0, numbers=10, tests=20),
     "20 small notes, a million lists": AUGMENTATIONS.format(heap=1_000_000, numbers=10, tests=20),
@@ -65,6 +80,7 @@ globals().update({f"HISTORY_{i}": [] for i in range(500)})
 def test_it(number):
     globals()[f"HISTORY_{number}"].append(torch.ones(1024))
 """,
+    "120 leaks into installed modules": INSTALLED.format(tests=120),
     "100 suspects under a session's fixture": """
 import pytest, torch
 

@@ -48,50 +48,73 @@ def find_further_holders(
     each target by its id; those without one are group 0.
     """
     first: dict[Culprit, int] = {}
-    found: dict[Culprit, list[Holder]] = {}
     asked_of: Counter[int] = Counter()
+    further = _Further(targets, again, cuts)
     answers = search.answers()
     for identity, answer in answers.by_target.items():
-        root, group = answer.root, groups.get(identity, 0)
+        group = groups.get(identity, 0)
         key = (answer.holder.kind, answer.holder.root, group)
-        if root.rank == EDITABLE and key not in first and asked_of[group] < MAX_ASKED:
-            chain = answers.chain(identity)
+        if answer.root.rank == EDITABLE and key not in first and asked_of[group] < MAX_ASKED:
             first[key] = identity
-            found[key] = _other_names(root, chain)
-            cuts.update(cuts_of(root, chain))
             asked_of[group] += 1
+            further.cut(key, answer.root, answers.chain(identity))
             if len(first) == MAX_ASKED_IN_ALL:
                 break
-    asked = dict(first)
+    asked = first
     for _ in range(MAX_OTHERS):
         if not asked:
             break
+        asked = further.ask(asked)
+    return {key: tuple(holders[:MAX_OTHERS]) for key, holders in further.found.items() if holders}
+
+
+class _Further:
+    """The searches for further holders of one array for each culprit, and what they have found."""
+
+    def __init__(self, targets: Sequence[object], again: SearchWithout, cuts: set[Cut]) -> None:
+        self.found: dict[Culprit, list[Holder]] = {}
+        self._targets = targets
+        self._again = again
+        self._cuts = cuts
+        self._given = frozenset(cuts)
+        self._of_group: dict[int, set[Cut]] = {}
+
+    def cut(self, key: Culprit, root: Root, chain: Sequence[object]) -> None:
+        """Remove what a reader would, and note other names of the array."""
+        self.found.setdefault(key, []).extend(_other_names(root, chain))
+        removed = cuts_of(root, chain)
+        self._cuts.update(removed)
+        self._of_group.setdefault(key[2], set()).update(removed)
+
+    def ask(self, asked: Mapping[Culprit, int]) -> dict[Culprit, int]:
+        """Search again for the arrays, by id, and return those with another holder that can be removed."""
         wanted = set(asked.values())
-        asked = _ask(again, [target for target in targets if id(target) in wanted], asked, cuts, found)
-    return {key: tuple(holders[:MAX_OTHERS]) for key, holders in found.items() if holders}
+        search = self._again([target for target in self._targets if id(target) in wanted], self._cuts)
+        search.run()
+        left: dict[Culprit, int] = {}
+        for key, identity in asked.items():
+            used = search
+            if identity not in search.answers().by_target and self._may_be_hidden(search, identity, key[2]):
+                own = self._given | self._of_group[key[2]]
+                used = self._again([target for target in self._targets if id(target) == identity], own)
+                used.run()
+            answer = used.answers().by_target.get(identity)
+            if answer is None:
+                continue
+            if answer.root.kind == "thread":
+                self.found[key].append(answer.holder)
+            if answer.root.rank == EDITABLE:
+                self.found[key].append(answer.holder)
+                self.cut(key, answer.root, used.answers().chain(identity))
+                left[key] = identity
+        return left
 
-
-def _ask(
-    again: SearchWithout,
-    some: Sequence[object],
-    asked: dict[Culprit, int],
-    cuts: set[Cut],
-    found: dict[Culprit, list[Holder]],
-) -> dict[Culprit, int]:
-    further = again(some, cuts)
-    further.run()
-    answers = further.answers()
-    left: dict[Culprit, int] = {}
-    for key, identity in asked.items():
-        answer = answers.by_target.get(identity)
-        if answer is not None and answer.root.kind == "thread":
-            found[key].append(answer.holder)
-        if answer is not None and answer.root.rank == EDITABLE:
-            root, chain = answer.root, answers.chain(identity)
-            found[key] += [answer.holder, *_other_names(root, chain)]
-            cuts.update(cuts_of(root, chain))
-            left[key] = identity
-    return left
+    def _may_be_hidden(self, search: Search, identity: int, group: int) -> bool:
+        """Tell whether a reference that another group's answer would remove leads to the array."""
+        if len(self._of_group) == 1:
+            return False
+        foreign = {child for other, cuts in self._of_group.items() if other != group for _, child in cuts}
+        return any(node in foreign for node in search.above(identity))
 
 
 def _other_names(root: Root, chain: Sequence[object]) -> list[Holder]:

@@ -301,6 +301,10 @@ class Search:
         """Return the ids of the objects that are roots themselves, whose referrers need no search."""
         return self._graph.leaves
 
+    def above(self, target: int) -> Collection[int]:
+        """Return the ids of the objects met from which a target can be reached, itself included."""
+        return self._graph.above([target])
+
     @property
     def linked(self) -> set[int]:
         """Return the ids of the objects at both ends of the references in C++."""
