@@ -265,77 +265,46 @@ class KnownLeak:
     reason: str = ""
 
 
+_PARTS: Final[dict[str, type[Any]]] = {
+    "tensors": ArrayInfo,
+    "created": Origin,
+    "holder": Holder,
+    "other_holders": Holder,
+    "path": PathStep,
+    "autograd": Autograd,
+    "contributions": Contribution,
+}
+"""Dataclasses of the fields that hold one or several."""
+
+
 def encode_finding(finding: Finding) -> dict[str, Any]:
     """Encode a finding as JSON-ready dicts, lists and scalars."""
-    holder, autograd = finding.holder, finding.autograd
-    fields = dict(vars(finding))
+    fields = {**vars(finding), "evidence": finding.evidence_lines}
     del fields["baseline"]
-    return {
-        **fields,
-        "evidence": finding.evidence_lines,
-        "tensors": [
-            {**vars(array), "created": None if array.created is None else dict(vars(array.created))}
-            for array in finding.tensors
-        ],
-        "contributions": [_encode_contribution(part) for part in finding.contributions],
-        "holder": None if holder is None else _encode_holder(holder),
-        "other_holders": [_encode_holder(other) for other in finding.other_holders],
-        "autograd": None if autograd is None else dict(vars(autograd)),
-    }
+    return {name: _encode(value) for name, value in fields.items()}
 
 
-def _encode_contribution(part: Contribution) -> dict[str, Any]:
-    return {
-        **vars(part),
-        "created": None if part.created is None else dict(vars(part.created)),
-        "holder": None if part.holder is None else _encode_holder(part.holder),
-    }
-
-
-def _decode_contribution(data: dict[str, Any]) -> Contribution:
-    created, holder = data["created"], data["holder"]
-    return Contribution(
-        **{
-            **data,
-            "created": None if created is None else Origin(**created),
-            "holder": None if holder is None else _decode_holder(holder),
-        }
-    )
-
-
-def _encode_holder(holder: Holder) -> dict[str, Any]:
-    return {**vars(holder), "path": [dict(vars(step)) for step in holder.path]}
-
-
-def _decode_holder(data: dict[str, Any]) -> Holder:
-    return Holder(**{**data, "path": tuple(PathStep(**step) for step in data["path"])})
+def _encode(value: object) -> object:
+    if isinstance(value, tuple):
+        return [_encode(item) for item in value]
+    return {name: _encode(item) for name, item in vars(value).items()} if dataclasses.is_dataclass(value) else value
 
 
 def decode_finding(data: dict[str, Any]) -> Finding:
-    """Decode what `encode_finding` returned. Raises KeyError or TypeError for anything else."""
-    holder = data["holder"]
-    autograd = data["autograd"]
-    finding = Finding(
-        **{
-            **data,
-            "tensors": tuple(
-                ArrayInfo(
-                    **{
-                        **array,
-                        "shape": tuple(array["shape"]),
-                        "created": None if array["created"] is None else Origin(**array["created"]),
-                    }
-                )
-                for array in data["tensors"]
-            ),
-            "holder": None if holder is None else _decode_holder(holder),
-            "other_holders": tuple(map(_decode_holder, data.get("other_holders", ()))),
-            "autograd": None if autograd is None else Autograd(**autograd),
-            "contributions": tuple(map(_decode_contribution, data.get("contributions", ()))),
-            "evidence": tuple(data.get("evidence", ())),
-        }
-    )
+    """Decode what `encode_finding` returned. Raises TypeError for anything else."""
+    finding: Finding = _decode(Finding, data)
     return with_baseline_status(finding)
+
+
+def _decode(kind: type[Any], data: dict[str, Any]) -> Any:
+    fields = {**data}
+    for name, value in data.items():
+        part = _PARTS.get(name)
+        if isinstance(value, (list, tuple)):
+            fields[name] = tuple(value if part is None else [_decode(part, item) for item in value])
+        elif part is not None and value is not None:
+            fields[name] = _decode(part, value)
+    return kind(**fields)
 
 
 def with_baseline_status(finding: Finding) -> Finding:
