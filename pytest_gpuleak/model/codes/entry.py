@@ -21,9 +21,8 @@ class Code:
 
     Attributes:
         id: ``GL`` and three digits, the first of which is the topic. Never given to another pattern.
-        example: a test file that leaks and the edit that mends it. The edit takes out lines that begin with ``-``, and
-            adds those that begin with ``+``; other lines begin with two spaces.
-        fix: the edit in words.
+        example: a test file that leaks, and the edit (`fix`) that mends it. The edit takes out lines that begin with
+            ``-`` and adds those that begin with ``+``; other lines begin with two spaces.
     """
 
     id: str

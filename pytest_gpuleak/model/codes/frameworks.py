@@ -1,7 +1,4 @@
-"""Codes of what JAX, TensorFlow, Keras, MLX and NumPy keep.
-
-Their inspectors stand in `explain.hints.jax`, `explain.hints.graphs` and `explain.hints.values`.
-"""
+"""Codes of what other frameworks keep. Their inspectors stand in `explain.hints`: `jax`, `graphs` and `values`."""
 
 from __future__ import annotations
 
