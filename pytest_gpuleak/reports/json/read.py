@@ -1,8 +1,4 @@
-"""Read a JSON report of any origin, from a file or a stream.
-
-Nothing that a report names is opened or run. Its counts are recomputed from its records. Strings may hold control
-characters; renderers clean them, as with any report.
-"""
+"""Read a JSON report of any origin. Nothing that it names is opened or run, and its counts are recomputed."""
 
 from __future__ import annotations
 
@@ -32,7 +28,6 @@ ACCEPTED = "accepted is a JSON report that pytest --gpu-leak-report wrote, versi
 _VERSION = re.compile(r"pytest-gpuleak/report/([1-9][0-9]{0,8})", re.ASCII)
 _NAME_LIMIT = 300
 _COUNTS = {"known", "stale", "rerun", "budgets_unchecked", "deselected"}
-"""Keys of a summary that not every report has."""
 
 
 class UnusableReport(ValueError):  # noqa: N818 - a user reads the message, and no name of an exception
@@ -42,11 +37,8 @@ class UnusableReport(ValueError):  # noqa: N818 - a user reads the message, and 
 def read_report(source: Path | Literal["-"]) -> RunReport:
     """Read and check a JSON report from a file, or from standard input (``"-"``).
 
-    Unknown keys are ignored, and keys that an earlier release did not write take their defaults. A journal that was cut
-    in the middle of a write gives the tests that had ended, and is incomplete.
-
-    Raises:
-        UnusableReport: the input is missing, no report, damaged, or of a newer version.
+    Unknown keys are ignored, missing newer ones take their defaults, and a journal that was cut is incomplete. Raises
+    UnusableReport for an input that is missing, no report, damaged, or of a newer version.
     """
     name = "standard input" if source == "-" else clean_text(str(source), _NAME_LIMIT)
     try:

@@ -1,8 +1,6 @@
-"""Check plain values against the dataclasses of the model, driven by their type hints.
+"""Check plain values against the dataclasses of the model, driven by their type hints: a file may come from anyone.
 
-A file may come from anyone: each value either has the type that its dataclass states, or an error names it. Integers
-fit into 64 bits and floats are finite, so that every renderer can write them. Unknown keys are ignored: a later release
-may add some to this version of the format.
+Integers fit into 64 bits and floats are finite, so that every renderer can write them. Unknown keys are ignored.
 """
 
 from __future__ import annotations
@@ -30,7 +28,6 @@ MAX_DEPTH = 50
 _FINGERPRINT = re.compile(r"[0-9a-f]{1,128}", re.ASCII)
 _SCOPES = Literal["function", "class", "module", "package", "session"]
 _SHOWN = 60
-"""Characters of a wrong value that its error shows."""
 
 _LEAST = {"line": 1, "count": 0, "bytes": 0, "bytes_per_run": 0, "storage_bytes": 0, "deciding": 0, "nodes": 0}
 _LEAST |= {"saved_tensors": 0, "saved_bytes": 0}
@@ -53,10 +50,7 @@ class WrongValueError(ValueError):
 
 
 def check(kind: Any, value: object, place: str | int) -> Any:
-    """Check plain values at a key or index against a type hint. Raises WrongValueError.
-
-    Dataclasses are built, with defaults for missing values.
-    """
+    """Check a value at a key or index against a type hint, and build its dataclasses. Raises WrongValueError."""
     return _nested(_checker(kind), value, place)
 
 
@@ -125,7 +119,6 @@ def _wrong(value: object, accepted: str) -> WrongValueError:
 
 @functools.cache
 def _checker(kind: Any) -> Check:
-    """Return the check of one type: a function that returns the value, or raises WrongValueError."""
     if kind is Any:
         return functools.partial(check_plain, depth=1)  # the item of a mapping
     if kind in _SIMPLE:
@@ -173,7 +166,6 @@ def _record(kind: type[Any]) -> Check:
 
 
 def _fields(kind: type[Any]) -> list[tuple[str, bool]]:
-    """Return the fields of a dataclass or named tuple, and whether each is required."""
     if hasattr(kind, "_fields"):
         return [(name, name not in kind._field_defaults) for name in kind._fields]
     missing = dataclasses.MISSING
@@ -184,7 +176,6 @@ def _fields(kind: type[Any]) -> list[tuple[str, bool]]:
 
 
 def _limited(kind: type[Any], name: str, hint: Any) -> Check:
-    """Return the check of one field: its type hint, and what the format says beyond it."""
     if name == "fingerprint":
         return _fingerprint
     if (kind, name) == (FixtureRecord, "scope"):
