@@ -35,7 +35,6 @@ HEADER = """\
 """
 
 _SHOWN = 60
-"""Characters of a value or a test's id that an error message shows."""
 
 _TOLERANCE = re.compile(r"(\d{1,4}(?:\.\d{1,6})?)\s*%", re.ASCII)
 _LEAK_LINE = re.compile(r"^[ \t]*\[\[[ \t]*leak[ \t]*\]\]", re.MULTILINE)
@@ -47,10 +46,7 @@ class UnusableBaseline(ValueError):  # noqa: N818 - a user reads the message, an
 
 @dataclasses.dataclass(frozen=True)
 class Baseline:
-    """Known leaks, sorted; no two have the same test, fixture, device and fingerprint.
-
-    `tolerance` is the share of its size by which a known leak may grow and still pass: 0.1 for 10 %.
-    """
+    """Known leaks, sorted, each once; `tolerance` is the share of its size by which a leak may grow and still pass."""
 
     entries: tuple[KnownLeak, ...]
     tolerance: float = DEFAULT_TOLERANCE
@@ -227,7 +223,6 @@ _FIELDS: dict[str, tuple[Callable[[object], bool], str]] = {
     "fingerprint": (_is_fingerprint, "a finding's fingerprint, in lower-case hex digits"),
     "reason": (_is_text, "a text"),
 }
-"""Fields of an entry, each with its check and the text that says what is accepted."""
 
 _REQUIRED = ("test", "kind", "device", "bytes", "fingerprint")
 

@@ -1,11 +1,8 @@
 """The rules by which a baseline's entry lists a finding.
 
-An entry lists findings of its test or fixture, whatever the parameters, with its fingerprint on its type of device.
-Kinds are part of the fingerprint, and yet an entry of another kind lists a finding:
-
-- an `unconfirmed` finding where `retained` or `growing` is listed, and the other way round; - a `retained` finding
-where `growing` is listed, since it is milder. The opposite is a new leak; - a fixture's `retained` and `growing` list
-each other: they depend on how often its worker set it up.
+It lists findings of its test or fixture, whatever the parameters, with its fingerprint on its type of device. Kinds are
+part of the fingerprint, and yet `unconfirmed` and `retained` or `growing` list each other, `growing` lists the milder
+`retained`, and a fixture's `retained` and `growing` list each other: its worker may have set it up more often.
 
 The first test to fill a cache or touch a global is charged for it. So entries of other tests also list `retained`,
 `unconfirmed` and `cycle` findings whose holder has a name.
@@ -15,7 +12,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections import Counter, defaultdict
+from collections import Counter
 from typing import TYPE_CHECKING
 
 from pytest_gpuleak.baseline.file import key_of
@@ -41,15 +38,13 @@ _MILDER: dict[str, tuple[FindingKind, ...]] = {
 }
 """By the kind of a test's finding, the kinds of entries that list it."""
 
+# A parameter, a folder or a file may hold brackets; names of classes and functions have none.
 _PYTHON_NAME = re.compile(r"(?:\w+::)*\w+(?=[\[@])")
 SEVERITY: dict[str, int] = {"growing": 0, "retained": 1, "unconfirmed": 2}
 
 
 def function_of(nodeid: str) -> str:
-    """Return a test's id without its parameters, and without the group that ``--dist loadgroup`` appends after ``@``.
-
-    A parameter, a folder or a file may hold brackets; names of classes and functions have none.
-    """
+    """Return a test's id without its parameters, and without the group that ``--dist loadgroup`` appends after an @."""
     file, separator, rest = nodeid.partition("::")
     name = _PYTHON_NAME.match(rest)
     if name is not None:
@@ -64,22 +59,16 @@ def is_recorded(finding: Finding) -> bool:
     return (finding.failed or finding.known) and finding.kind != "budget"
 
 
+@dataclasses.dataclass
 class _Roaming:
     """The entries of one fingerprint and device that list a finding of any test, indexed: there may be thousands."""
 
-    def __init__(self) -> None:
-        self.keys: set[Key] = set()
-        self._largest: KnownLeak | None = None
+    largest: KnownLeak
+    keys: set[Key] = dataclasses.field(default_factory=set)
 
     def add(self, entry: KnownLeak) -> None:
         self.keys.add(key_of(entry))
-        if self._largest is None or _size_of(entry) > _size_of(self._largest):
-            self._largest = entry
-
-    @property
-    def largest(self) -> KnownLeak:
-        assert self._largest is not None  # set with the first entry
-        return self._largest
+        self.largest = max(self.largest, entry, key=_size_of)
 
 
 def _size_of(entry: KnownLeak) -> tuple[int, str]:
@@ -92,7 +81,7 @@ class Judge:
     def __init__(self, baseline: Baseline) -> None:
         self._baseline = baseline
         self.entries: dict[Key, KnownLeak] = {}
-        self._roaming: dict[tuple[str, str], _Roaming] = defaultdict(_Roaming)
+        self._roaming: dict[tuple[str, str], _Roaming] = {}
         for entry in baseline.entries:
             self.add(entry)
 
@@ -100,18 +89,15 @@ class Judge:
         """Add a known leak."""
         self.entries[key_of(entry)] = entry
         if entry.kind in ROAMING:
-            self._roaming[entry.fingerprint, entry.device].add(entry)
+            self._roaming.setdefault((entry.fingerprint, entry.device), _Roaming(entry)).add(entry)
 
     def find(self, finding: Finding, test: str, fixture: str | None) -> KnownLeak | None:
-        """Return the entry that lists a finding, whatever its size; None where none does. See `entry_place`."""
+        """Return the entry that lists a finding at an `entry_place`, whatever its size; None where none does."""
         own, roaming = self._listing(finding, test, fixture)
         return own[0] if own else self._largest(roaming)
 
     def find_for_update(self, finding: Finding, test: str, fixture: str | None) -> tuple[KnownLeak | None, str]:
-        """Return the entry that an update changes (None: it adds an entry), and the initial reason.
-
-        A leaking fixture gets its own entry: it cannot have been charged because of test order.
-        """
+        """Return the entry to change, if any, and a new entry's reason. A fixture has its own: no order charged it."""
         own, roaming = self._listing(finding, test, fixture)
         largest = self._largest(roaming)
         if fixture is None or own:
@@ -119,10 +105,7 @@ class Judge:
         return None, "" if largest is None else largest.reason
 
     def find_all(self, found: Iterable[tuple[Finding, str, str | None]]) -> set[Key]:
-        """Return the keys of every entry that may list one of the findings: none of these is stale.
-
-        A finding with an entry of its own needs no other entry.
-        """
+        """Return the keys of the entries that may list a finding: its own, or else those of any test. None is stale."""
         matched: set[Key] = set()
         met: set[int] = set()
         for finding, test, fixture in found:
@@ -151,10 +134,7 @@ class Judge:
         return own, [self._roaming[mark, device] for mark in marks if (mark, device) in self._roaming]
 
     def settle(self, findings: Sequence[Finding], test: str, fixture: str | None) -> tuple[Finding, ...]:
-        """Return the findings of one test or fixture, with `known` set on those alone that the baseline lists.
-
-        Findings of one entry count as one leak: their sizes are added up per device before they are compared.
-        """
+        """Return the findings of a test or fixture, judged. Those of one entry and device count as one leak."""
         findings = [_restored(finding) for finding in findings]
         entries = [self.find(found, test, fixture) if is_recorded(found) else None for found in findings]
         sizes: Counter[tuple[Key, str]] = Counter()
@@ -201,7 +181,6 @@ def verdict_of(record: TestRecord) -> Verdict:
 
 
 def _fingerprints(finding: Finding, *, of_fixture: bool) -> tuple[str, ...]:
-    """Return the fingerprints of entries that list a finding, its own first."""
     if finding.kind not in SEVERITY:
         return (finding.fingerprint,)
     kinds: Iterable[FindingKind] = ("growing", "retained", "unconfirmed") if of_fixture else _MILDER[finding.kind]
@@ -209,7 +188,6 @@ def _fingerprints(finding: Finding, *, of_fixture: bool) -> tuple[str, ...]:
 
 
 def _restored(finding: Finding) -> Finding:
-    """Return a finding without the marks of any baseline."""
     if not finding.known and finding.baseline is None:
         return finding
     return dataclasses.replace(finding, failed=finding.failed or finding.known, known=False, baseline=None)

@@ -1,7 +1,4 @@
-"""Judge a run by a baseline, find stale entries, and compute the next baseline.
-
-Pure functions from records and entries to records and entries.
-"""
+"""Judge a run by a baseline, find stale entries, and compute the next baseline."""
 
 from __future__ import annotations
 
@@ -30,7 +27,7 @@ from pytest_gpuleak.baseline.matching import (
     is_recorded,
     verdict_of,
 )
-from pytest_gpuleak.model.findings import Finding, KnownLeak
+from pytest_gpuleak.model.findings import BaselineChange, Finding, KnownLeak
 from pytest_gpuleak.model.summary import summarise
 from pytest_gpuleak.model.text import clean_text
 
@@ -60,25 +57,12 @@ class Seen(NamedTuple):
     fixtures: frozenset[tuple[str, str]] = frozenset()
 
 
-class BaselineChange(NamedTuple):
-    """Difference between two baselines. A changed entry is in `changed` as it is now, in `before` as it was."""
-
-    added: tuple[KnownLeak, ...]
-    removed: tuple[KnownLeak, ...]
-    changed: tuple[KnownLeak, ...]
-    kept: tuple[KnownLeak, ...]
-    before: tuple[KnownLeak, ...] = ()
-
-
 def apply_baseline(report: RunReport, baseline: Baseline, seen: Seen | None = None) -> RunReport:
-    """Judge a run by a baseline.
+    """Judge a run by a baseline, whatever an earlier baseline has marked.
 
-    Verdicts, `known`, `failed`, `stale` and the summary's counts are computed from the findings, so that marks of an
-    earlier baseline do not count.
-
-    An entry is stale if every test of its function that ran was checked in its last attempt and no finding of the run
-    matches, or if its file was collected without it. Without `seen`, which has what the report lacks, entries of
-    fixtures and of vanished tests are stale where the report already says so.
+    An entry is stale if no finding matches and every test of its function that ran was checked in its last attempt, or
+    its file was collected without it. Without `seen`, entries of fixtures and of vanished tests are stale where the
+    report already says so.
     """
     judge = Judge(baseline)
     tests = tuple(_settled_test(record, judge) for record in report.tests)
@@ -89,13 +73,11 @@ def apply_baseline(report: RunReport, baseline: Baseline, seen: Seen | None = No
 
 
 def update_baseline(old: Baseline, report: RunReport, seen: Seen | None = None) -> tuple[Baseline, BaselineChange]:
-    """Compute the baseline after a run, and what changed.
+    """Compute the baseline after a run that the caller trusts, and what changed.
 
     Findings that failed or were known are added unless listed; stale entries are removed; an entry whose leak differs
-    by more than the tolerance gets the new size. All else stays, reasons included, so an unchanged run gives the same
-    baseline. Allowed leaks, unchecked tests and budgets are not recorded.
-
-    The caller decides whether the run may be trusted; entries of tests that did not run are kept.
+    by more than the tolerance gets the new size. All else stays, so an unchanged run gives the same baseline. Allowed
+    leaks, unchecked tests and budgets are not recorded.
     """
     judge = Judge(old)
     stale = set(map(key_of, _stale(report, judge, seen)))
@@ -152,7 +134,6 @@ def update_baseline(old: Baseline, report: RunReport, seen: Seen | None = None) 
 
 
 def _recorded(report: RunReport) -> Iterator[tuple[Finding, str, str | None, int, str]]:
-    """Yield each finding that a baseline lists, with its test or fixture, its record's number and its worker."""
     records: list[TestRecord | FixtureRecord] = [*_judged_tests(report), *report.fixtures]
     for index, record in enumerate(records):
         if record.allowed is None:

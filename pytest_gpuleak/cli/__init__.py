@@ -1,7 +1,6 @@
-"""The command `gpuleak`: reports shown, compared, merged, converted, and judged for CI.
+"""The command `gpuleak`, which reads files and runs no test. A new subcommand is a function in `commands`.
 
-It may import `baseline`, `reports` and `model`: it reads files and runs no test.
-A new subcommand is a function in `commands`, with a file of its own where it is more than a few lines.
+It may import `baseline`, `reports` and `model`.
 """
 
 from pytest_gpuleak.cli.commands import main

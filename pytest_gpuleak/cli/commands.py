@@ -1,7 +1,4 @@
-"""The commands of `gpuleak`.
-
-Exit status: 0 all is well, 1 leaks (or other bad news of a command), 2 unusable input or command line.
-"""
+"""The commands of `gpuleak`. Exit status: 0 all is well, 1 leaks or other bad news, 2 unusable input or options."""
 
 # ruff: noqa: D301 - click keeps the lines of a paragraph that begins with a backspace, which is an escape, as they are
 
@@ -34,13 +31,13 @@ from pytest_gpuleak.model.version import __version__
 from pytest_gpuleak.reports.atomic_write import write_pieces
 from pytest_gpuleak.reports.json.lines import encode_pieces
 from pytest_gpuleak.reports.json.read import UnusableReport, read_report
+from pytest_gpuleak.reports.source_places import findings_of
 from pytest_gpuleak.reports.terminal.lines import TEXT_LIMIT
 from pytest_gpuleak.reports.terminal.summary import render_faults, render_summary
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from pytest_gpuleak.model.findings import Finding
     from pytest_gpuleak.model.records import RunReport
 
 _SOURCE = click.Path(allow_dash=True)
@@ -178,7 +175,7 @@ def gate(
     if reasons:
         lines += [click.style(f"gate: FAILED: {reason}", fg="red") for reason in reasons]
     else:
-        known_leaks = sum(found.known for found in _findings(report))
+        known_leaks = sum(found.known for _, found in findings_of(report))
         passed = f"no new leaks, {count_of(known_leaks, 'known leak')}" if known_leaks else "no leaks"
         lines.append(click.style(f"gate: passed: {passed}; {count_of(len(report.tests), 'test')}", fg="green"))
     say(lines)
@@ -317,13 +314,12 @@ def _load_baseline(path: str) -> Any:
 
 
 def _look_for(digits: str, report: RunReport, verbosity: int) -> int:
-    """Tell whether a leak is in a report, and return the exit status that says so."""
     if _FINGERPRINT.fullmatch(digits) is None:
         raise click.UsageError(
             f"--only: {clean_text(repr(digits), TEXT_LIMIT)} is no fingerprint, only 4 hexadecimal digits or more are"
         )
     report = keep_leak(report, digits.lower())
-    count = sum(1 for _ in _findings(report))
+    count = len(findings_of(report))
     unchecked = sum(test.verdict == "unchecked" for test in report.tests)
     say(render_report(report, max(verbosity, 1)) if count else [])
     if count:
@@ -339,15 +335,7 @@ def _look_for(digits: str, report: RunReport, verbosity: int) -> int:
     return 0
 
 
-def _findings(report: RunReport) -> Iterator[Finding]:
-    for test in report.tests:
-        yield from test.findings
-    for fixture in report.fixtures:
-        yield from fixture.findings
-
-
 def _reasons(report: RunReport, *, listed: bool, fail_stale: bool) -> list[str]:
-    """Return what fails the gate, a line each."""
     reasons = []
     tests = sum(test.verdict == "leaked" or any(found.failed for found in test.findings) for test in report.tests)
     fixtures = sum(any(found.failed for found in fixture.findings) for fixture in report.fixtures)

@@ -1,14 +1,9 @@
-"""Compare two reports of the same suite: which leaks are new, gone, grown or shrunk.
-
-A leak is a finding that fails, or would without a baseline. Leaks of both reports are the same if test (or fixture),
-device and fingerprint are equal; several with equal keys are added up. A leak whose test did not run or was not checked
-in the new report is not gone.
-"""
+"""Compare two reports of a suite. A leak is the same where test (or fixture), device and fingerprint are equal."""
 
 from __future__ import annotations
 
 import dataclasses
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from pytest_gpuleak.baseline.matching import verdict_of
 from pytest_gpuleak.cli.merge import merge_reports
@@ -22,14 +17,6 @@ if TYPE_CHECKING:
 
 TOLERANCE = 0.1
 """Share of its size by which a leak may change and still count as unchanged."""
-
-
-class LeakKey(NamedTuple):
-    """Identity of a leak: the test's or fixture's name, the device and the fingerprint."""
-
-    place: str
-    device: str
-    fingerprint: str
 
 
 @dataclasses.dataclass(frozen=True)
@@ -51,14 +38,9 @@ class Change:
 
 @dataclasses.dataclass(frozen=True)
 class Comparison:
-    """Changes from one report to another.
+    """Changes from one report to another, beyond the tolerance; `verdicts` has nodeid, old and new verdict.
 
-    Attributes:
-        grown: leaks that grew by more than the tolerance.
-        shrunk: leaks that shrank by more than the tolerance.
-        gone: leaks whose test was checked again and left nothing of the kind.
-        unseen: leaks whose test is missing or unchecked in the new report.
-        verdicts: tests whose verdict changed: nodeid, old and new verdict.
+    The test of a leak in `gone` was checked again, that of one in `unseen` is missing or unchecked.
     """
 
     new: tuple[Leak, ...]
@@ -119,18 +101,17 @@ def _keep(findings: tuple[Finding, ...], digits: str) -> tuple[Finding, ...]:
     return tuple(found for found in findings if found.fingerprint.startswith(digits))
 
 
-def name_fixture(record: FixtureRecord) -> str:
-    """Name a fixture in one line: ``fixture 'model' (module scope, tests/test_a.py)``."""
+def _name_fixture(record: FixtureRecord) -> str:
     place = f", {record.baseid}" if record.baseid else ""
     return f"fixture '{record.name}' ({record.scope} scope{place})"
 
 
-def _leaks(report: RunReport) -> dict[LeakKey, Leak]:
-    leaks: dict[LeakKey, Leak] = {}
+def _leaks(report: RunReport) -> dict[tuple[str, str, str], Leak]:
+    leaks: dict[tuple[str, str, str], Leak] = {}
     for place, record in _records(report):
         for finding in record.findings:
             if finding.failed or finding.known:
-                key = LeakKey(place, finding.device, finding.fingerprint)
+                key = (place, finding.device, finding.fingerprint)
                 other = leaks.get(key)
                 if other is None:
                     leaks[key] = Leak(place, finding, finding.bytes)
@@ -144,7 +125,7 @@ def _records(report: RunReport) -> Iterator[tuple[str, TestRecord | FixtureRecor
     for test in report.tests:
         yield test.nodeid, test
     for fixture in report.fixtures:
-        yield name_fixture(fixture), fixture
+        yield _name_fixture(fixture), fixture
 
 
 def _largest(leaks: Iterable[Leak]) -> tuple[Leak, ...]:

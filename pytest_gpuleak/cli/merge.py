@@ -1,7 +1,6 @@
 """Merge reports of shards, ranks or retries.
 
-Of several records of one test the gravest verdict counts, of equal verdicts the later. So a clean retry settles a test
-that could not be checked, but does not clear a leak. The findings of checked attempts are united.
+Of a test's verdicts the gravest counts, and findings of checked attempts are united: a retry does not clear a leak.
 """
 
 from __future__ import annotations
@@ -66,7 +65,7 @@ class Merger:
         for fixture in report.fixtures:
             place = (fixture.name, fixture.scope, fixture.baseid)
             earlier = self._fixtures.get(place)
-            self._fixtures[place] = merge_fixtures(fixture if earlier is None else earlier, fixture)
+            self._fixtures[place] = _merge_fixtures(fixture if earlier is None else earlier, fixture)
         self._stale.add(report)
         self._environment.add(report.environment)
         self._policy.add(report.policy)
@@ -120,30 +119,29 @@ class Merger:
         before = self._states[place]
         if not (state | before) & 1 and state < before:
             return  # the graver record stands and needs no unpacking
-        merged = test if not (state | before) & 1 else merge_tests(self.tests[place], test)
+        merged = test if not (state | before) & 1 else _merge_tests(self.tests[place], test)
         self.tests.replace(place, merged)
         self._states[place] = 2 * GRAVITY[merged.verdict] + bool(merged.findings)
 
 
-def merge_tests(earlier: TestRecord, later: TestRecord) -> TestRecord:
+def _merge_tests(earlier: TestRecord, later: TestRecord) -> TestRecord:
     """Merge two records of one test. Findings of unchecked attempts count only if both are unchecked."""
     gravest = later if GRAVITY[later.verdict] >= GRAVITY[earlier.verdict] else earlier
     if (earlier.verdict == "unchecked") != (later.verdict == "unchecked"):
         return gravest
-    return gravest._replace(findings=unite_findings(earlier.findings, later.findings))
+    return gravest._replace(findings=_unite_findings(earlier.findings, later.findings))
 
 
-def merge_fixtures(earlier: FixtureRecord, later: FixtureRecord) -> FixtureRecord:
-    """Merge two records of one fixture."""
+def _merge_fixtures(earlier: FixtureRecord, later: FixtureRecord) -> FixtureRecord:
     if earlier is later:
         return later
-    findings = unite_findings(earlier.findings, later.findings)
+    findings = _unite_findings(earlier.findings, later.findings)
     failed = any(finding.failed for finding in findings)
     return dataclasses.replace(later, findings=findings, allowed=None if failed else later.allowed or earlier.allowed)
 
 
-def unite_findings(earlier: Sequence[Finding], later: Sequence[Finding]) -> tuple[Finding, ...]:
-    """Unite findings with the same kind, device and fingerprint: the graver counts, of equal ones the larger.
+def _unite_findings(earlier: Sequence[Finding], later: Sequence[Finding]) -> tuple[Finding, ...]:
+    """Unite findings of equal kind, device and fingerprint: the graver counts, of equal ones the larger.
 
     `app.layer1` and `app.layer2` share a fingerprint, so the findings of each side are ranked, and equal ranks united.
     """
@@ -249,7 +247,6 @@ class _Agreement:
 
 
 def _distinct(values: Iterable[Any]) -> list[Any]:
-    """Return each value once, in order. Values need not be hashable."""
     found: dict[str, Any] = {}
     for value in values:
         found.setdefault(_text_of(value), value)

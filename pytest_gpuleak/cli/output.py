@@ -17,14 +17,14 @@ from pytest_gpuleak.reports.formats import WRITERS, render, why_not_accepted
 from pytest_gpuleak.reports.terminal.baseline import STALE_SHOWN, render_entry
 from pytest_gpuleak.reports.terminal.codes import render_codes
 from pytest_gpuleak.reports.terminal.findings import render_line
-from pytest_gpuleak.reports.terminal.lines import ID_LIMIT, TEXT_LIMIT, CutLine, DimLine, TitleLine
+from pytest_gpuleak.reports.terminal.lines import ID_LIMIT, TEXT_LIMIT, CutLine, DimLine, TitleLine, first_lines
 from pytest_gpuleak.reports.terminal.section import render_leaks
 from pytest_gpuleak.reports.terminal.summary import render_dearest, render_faults, render_summary, render_usage
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-    from pytest_gpuleak.cli.compare import Change, Comparison
+    from pytest_gpuleak.cli.compare import Change, Comparison, Leak
     from pytest_gpuleak.model.records import RunReport
 
 FORMATS = {**{module: suffix for suffix, module in WRITERS.items()}, "gitlab": ".codequality.json"}
@@ -80,9 +80,8 @@ def render_report(report: RunReport, verbosity: int) -> list[str]:
     lines += map(_styled, leaks)
     if verbosity >= 0:
         lines += [*render_codes(report), *render_usage(report, width=columns), *render_dearest(report, width=columns)]
-        lines += [f"gpu-leak: stale: {render_entry(entry)}" for entry in report.stale[:STALE_SHOWN]]
-        if len(report.stale) > STALE_SHOWN:
-            lines.append(f"gpu-leak: and {len(report.stale) - STALE_SHOWN} more stale")
+        more = "gpu-leak: and {} more stale"
+        lines += first_lines(report.stale, STALE_SHOWN, lambda one: f"gpu-leak: stale: {render_entry(one)}", more)
     if report.incomplete is not None:
         lines.append(
             click.style(f"gpu-leak: THE REPORT IS INCOMPLETE: {clean_text(report.incomplete, TEXT_LIMIT)}", fg="red")
@@ -115,10 +114,8 @@ def render_comparison(found: Comparison) -> list[str]:
     tell("GROWN", "red", list(map(_change, found.grown)))
     tell("SHRUNK", None, list(map(_change, found.shrunk)))
     tell("GONE", "green", [(leak.place, render_line(leak.finding)) for leak in found.gone])
-    rest = [f"UNSEEN  {clean_text(leak.place, ID_LIMIT)}: not run or not checked" for leak in found.unseen]
-    lines += _cut(rest, "UNSEEN ")
-    rest = [f"VERDICT {clean_text(nodeid, ID_LIMIT)}: {old} -> {new}" for nodeid, old, new in found.verdicts]
-    lines += _cut(rest, "VERDICT")
+    lines += first_lines(found.unseen, MAX_CHANGES, _unseen, "UNSEEN  and {} more")
+    lines += first_lines(found.verdicts, MAX_CHANGES, lambda change: _verdict(*change), "VERDICT and {} more")
     leaks = {"new": found.new, "grown": found.grown, "shrunk": found.shrunk, "gone": found.gone, "unseen": found.unseen}
     parts = [f"{len(some)} {name}" for name, some in leaks.items() if some or name in ("new", "gone")]
     tests = f"{count_of(found.added, 'test')} added, {found.removed} removed"
@@ -126,14 +123,17 @@ def render_comparison(found: Comparison) -> list[str]:
     return [*lines, f"gpu-leak: leaks: {', '.join(parts)}; {changed} changed; {tests}"]
 
 
+def _unseen(leak: Leak) -> str:
+    return f"UNSEEN  {clean_text(leak.place, ID_LIMIT)}: not run or not checked"
+
+
+def _verdict(nodeid: str, old: str, new: str) -> str:
+    return f"VERDICT {clean_text(nodeid, ID_LIMIT)}: {old} -> {new}"
+
+
 def _change(change: Change) -> tuple[str, str]:
     sizes = f"{format_bytes(change.old.bytes)} -> {format_bytes(change.new.bytes)}"
     return change.new.place, f"{sizes}; {render_line(change.new.finding)}"
-
-
-def _cut(lines: list[str], word: str) -> list[str]:
-    more = len(lines) - MAX_CHANGES
-    return lines if more <= 0 else [*lines[:MAX_CHANGES], f"{word} and {more} more"]
 
 
 def choose_format(target: str, named: str | None) -> str:

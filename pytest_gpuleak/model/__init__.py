@@ -1,5 +1,4 @@
-"""Plain data and sums over it: findings, readings, evidence, records, policy.
+"""Plain data and sums over it, which wings hand to each other: findings, readings, evidence, records, policy.
 
 It may import the standard library alone.
-What two wings hand to each other is defined here.
 """

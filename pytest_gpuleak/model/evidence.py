@@ -26,8 +26,7 @@ class Survivor(NamedTuple):
     Attributes:
         run: the run that it was born in: 0 for the first, 1 for the first re-run, ...
         owned: whether no older array shares the storage. Otherwise the run left an array behind, but no memory.
-        holder: who keeps it; None where it was freed before the search.
-        others: who would still keep it if the holder let go.
+        holder: who keeps it, None where it was freed before the search; `others` would keep it without the holder.
         pattern: the holder's text without indices.
     """
 
@@ -41,7 +40,7 @@ class Survivor(NamedTuple):
 
     @property
     def size(self) -> int:
-        """Return the bytes that the run left behind with this storage."""
+        """Return the bytes that the run left behind with it."""
         return self.reading.storage_bytes if self.owned else 0
 
     @property
@@ -55,11 +54,10 @@ class Evidence:
     """What the runs of a suspect left behind.
 
     Attributes:
-        survivors: every storage that some run left behind.
         alive: by run that ended, the indices into `survivors` of those alive after it. One entry: no re-run.
         cycles: arrays of the first run that only a garbage collection freed.
         rings: the cycles that some of these hang on, by the identity of the array.
-        graphs: what the autograd graphs behind the survivors retain, by device, holder kind and holder root.
+        graphs: what the autograd graphs behind the survivors retain.
     """
 
     survivors: tuple[Survivor, ...]

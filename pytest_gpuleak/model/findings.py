@@ -1,14 +1,13 @@
 """The vocabulary: frozen dataclasses that the engine produces and every report renders.
 
-All sizes are bytes, all times seconds. Instances hold plain data only (no arrays, frames or types), so that keeping a
-report keeps no user object alive.
+Sizes are bytes, times seconds. Instances hold no arrays, frames or types: a report keeps no user object alive.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import re
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, NamedTuple
 
 HolderKind = Literal["module", "class", "cache", "fixture", "frame", "thread", "traceback", "native", "unknown"]
 FindingKind = Literal[
@@ -37,9 +36,9 @@ class Origin:
     """The user's line that created an array's storage.
 
     Attributes:
-        file: path of the source file, relative to the rootdir where it lies below it.
-        function: name of the function the line belongs to, ``<module>`` at module level.
-        code: the line's source, stripped, cut and free of control characters; empty where it cannot be read.
+        file: relative to the rootdir where it lies below it.
+        function: ``<module>`` at module level.
+        code: the line, stripped, cut and free of control characters; empty where it cannot be read.
     """
 
     file: str
@@ -55,7 +54,6 @@ class ArrayInfo:
     Attributes:
         dtype: element type, without the framework's prefix (``float32``).
         bytes: bytes of the elements the array shows; `storage_bytes` of the storage, which a view keeps as a whole.
-        created: the line that created the storage, where known.
         framework: the framework's name where its arrays are not called tensors (``numpy``); else empty.
         file: the file that the memory is mapped from; empty for memory of the process.
     """
@@ -83,14 +81,11 @@ class Holder:
     """Who keeps an array alive.
 
     Attributes:
-        kind: what the root is.
         root: the root, as one writes it in Python: ``app.metrics.HISTORY``.
-        text: the whole chain from the root to the array: ``app.metrics.HISTORY[0]``.
-        path: the references from the root's object to the array, in this order.
+        text: the whole chain from the root to the array: ``app.metrics.HISTORY[0]``; `path` has its references.
         file: source file that defines the root, where known; `line` counts from 1.
         deciding: index in `path` of the reference to edit; None where that is the root itself.
-        edit_file: source file that sets the reference to edit, where it is known and not the root's; `edit_line` counts
-            from 1.
+        edit_file: source file that sets the reference to edit, where it is known and not the root's.
     """
 
     kind: HolderKind
@@ -124,10 +119,7 @@ class Autograd:
 
 @dataclasses.dataclass(frozen=True)
 class Contribution:
-    """A part of memory that no array explains: `count` blocks or objects.
-
-    `text` says what it is: a type (``bytearray``), an allocation's line, a process's command line.
-    """
+    """A part of memory that no array explains: objects of a type, blocks of an allocation's line, or a process."""
 
     text: str
     bytes: int
@@ -141,12 +133,7 @@ BaselineState = Literal["known", "grown", "new"]
 
 @dataclasses.dataclass(frozen=True)
 class BaselineStatus:
-    """How a finding compares with the baseline of its run. In JSON it is a line of the finding's evidence.
-
-    Attributes:
-        state: listed and no larger, listed and larger than tolerated, or not listed.
-        text: the reason why it is tolerated, by how much it has grown, or that it is not listed.
-    """
+    """How a finding compares with the baseline, and why it passes or not. In JSON it is a line of the evidence."""
 
     state: BaselineState
     text: str
@@ -165,11 +152,8 @@ class Finding:
     """One culprit: the arrays of one kind, on one device, under one holder root.
 
     Attributes:
-        kind: what the evidence says.
         failed: whether it fails the test (or the run, for a fixture).
-        device: device of all its arrays.
-        count: live arrays that the first run left; arrays that share a storage count once.
-        bytes: bytes of their storages, each once.
+        count: live arrays that the first run left; arrays that share a storage count once, as in `bytes`.
         bytes_per_run: bytes that each further run adds; 0 where it does not grow or was not run again.
         fingerprint: hex digest of kind, names and edges alone; the same on another machine and in another order.
         known: whether a baseline lists it.
@@ -179,11 +163,9 @@ class Finding:
         metric: for a finding about a counter, its name (``heap``, ``reserved``, ``allocated``, ``pid 4711``).
         contributions: parts of the memory that no array explains, largest first.
         evidence: figures that support the verdict, a line each.
-        autograd: what their autograd graph retains, or None where it was not walked.
         hint: one sentence on the edit that frees them, or None.
         code: code of the pattern that the hint is about, or that of its kind, the default; `codes` has its page.
         baseline: how it compares with the baseline; None without one, or for a mere note.
-        why_unconfirmed: for an unconfirmed finding, why no re-run came to its end.
         why_line_unknown: why no array has a creating line; None where one has, or for a finding about a counter.
     """
 
@@ -235,8 +217,6 @@ class FixtureRecord:
     Attributes:
         name: the fixture's name, or what the user wrote for xunit-style setup (``TestModel.setup_class``).
         baseid: nodeid of the place that defines it.
-        file: source file of the fixture function, where known.
-        worker: the xdist worker that ran it, or ``main``.
         allowed: the reason given to ``allow_gpu_leak``, or None.
     """
 
@@ -258,10 +238,7 @@ class KnownLeak:
         test: pytest's id of the test function, without parameters; for a fixture the place that defines it.
         fixture: the fixture's name, where a fixture leaks and no test; else None.
         device: the type of device (``cpu``, ``cuda``), without an index: which card a test gets is chance.
-        bytes: the most bytes among the test's parameters; for retained memory, the sum over a process's tests, whose
-            order decides which of them leaves what.
-        holder: the holder as one writes it in Python, for the reviewer; empty where none was found.
-        reason: the reviewer's reason for tolerating it; empty until then.
+        bytes: the most bytes among the test's parameters; for retained memory, the sum over a process's tests.
     """
 
     test: str
@@ -274,77 +251,58 @@ class KnownLeak:
     reason: str = ""
 
 
+class BaselineChange(NamedTuple):
+    """Difference between two baselines. A changed entry is in `changed` as it is now, in `before` as it was."""
+
+    added: tuple[KnownLeak, ...]
+    removed: tuple[KnownLeak, ...]
+    changed: tuple[KnownLeak, ...]
+    kept: tuple[KnownLeak, ...]
+    before: tuple[KnownLeak, ...] = ()
+
+
+_PARTS: Final[dict[str, type[Any]]] = {
+    "tensors": ArrayInfo,
+    "created": Origin,
+    "holder": Holder,
+    "other_holders": Holder,
+    "path": PathStep,
+    "autograd": Autograd,
+    "contributions": Contribution,
+}
+"""Dataclasses of the fields that hold one or several."""
+
+
 def encode_finding(finding: Finding) -> dict[str, Any]:
     """Encode a finding as JSON-ready dicts, lists and scalars."""
-    holder, autograd = finding.holder, finding.autograd
-    fields = dict(vars(finding))
+    fields = {**vars(finding), "evidence": finding.evidence_lines}
     del fields["baseline"]
-    return {
-        **fields,
-        "evidence": finding.evidence_lines,
-        "tensors": [
-            {**vars(array), "created": None if array.created is None else dict(vars(array.created))}
-            for array in finding.tensors
-        ],
-        "contributions": [_encode_contribution(part) for part in finding.contributions],
-        "holder": None if holder is None else _encode_holder(holder),
-        "other_holders": [_encode_holder(other) for other in finding.other_holders],
-        "autograd": None if autograd is None else dict(vars(autograd)),
-    }
+    return {name: _encode(value) for name, value in fields.items()}
 
 
-def _encode_contribution(part: Contribution) -> dict[str, Any]:
-    return {
-        **vars(part),
-        "created": None if part.created is None else dict(vars(part.created)),
-        "holder": None if part.holder is None else _encode_holder(part.holder),
-    }
-
-
-def _decode_contribution(data: dict[str, Any]) -> Contribution:
-    created, holder = data["created"], data["holder"]
-    return Contribution(
-        **{
-            **data,
-            "created": None if created is None else Origin(**created),
-            "holder": None if holder is None else _decode_holder(holder),
-        }
-    )
-
-
-def _encode_holder(holder: Holder) -> dict[str, Any]:
-    return {**vars(holder), "path": [dict(vars(step)) for step in holder.path]}
-
-
-def _decode_holder(data: dict[str, Any]) -> Holder:
-    return Holder(**{**data, "path": tuple(PathStep(**step) for step in data["path"])})
+def _encode(value: object) -> object:
+    if value is None or isinstance(value, (str, int)):  # nearly all values; what follows is slow
+        return value
+    if isinstance(value, tuple):
+        return [_encode(item) for item in value]
+    return {name: _encode(item) for name, item in vars(value).items()} if dataclasses.is_dataclass(value) else value
 
 
 def decode_finding(data: dict[str, Any]) -> Finding:
-    """Decode what `encode_finding` returned. Raises KeyError or TypeError for anything else."""
-    holder = data["holder"]
-    autograd = data["autograd"]
-    finding = Finding(
-        **{
-            **data,
-            "tensors": tuple(
-                ArrayInfo(
-                    **{
-                        **array,
-                        "shape": tuple(array["shape"]),
-                        "created": None if array["created"] is None else Origin(**array["created"]),
-                    }
-                )
-                for array in data["tensors"]
-            ),
-            "holder": None if holder is None else _decode_holder(holder),
-            "other_holders": tuple(map(_decode_holder, data.get("other_holders", ()))),
-            "autograd": None if autograd is None else Autograd(**autograd),
-            "contributions": tuple(map(_decode_contribution, data.get("contributions", ()))),
-            "evidence": tuple(data.get("evidence", ())),
-        }
-    )
+    """Decode what `encode_finding` returned. Raises TypeError for anything else."""
+    finding: Finding = _decode(Finding, data)
     return with_baseline_status(finding)
+
+
+def _decode(kind: type[Any], data: dict[str, Any]) -> Any:
+    fields = {**data}
+    for name, value in data.items():
+        part = _PARTS.get(name)
+        if isinstance(value, (list, tuple)):
+            fields[name] = tuple(value if part is None else [_decode(part, item) for item in value])
+        elif part is not None and value is not None:
+            fields[name] = _decode(part, value)
+    return kind(**fields)
 
 
 def with_baseline_status(finding: Finding) -> Finding:

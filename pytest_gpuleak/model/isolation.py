@@ -15,10 +15,7 @@ _ERROR_LIMIT = 300
 
 
 def isolated(part: Callable[[], _T], instead: Callable[[str], _T]) -> _T:
-    """Return what `part` returns, or what `instead`, which must not raise, returns for the error as one line.
-
-    Exceptions that end the program (KeyboardInterrupt, SystemExit) are passed on.
-    """
+    """Return what `part` returns. For an Exception, return what `instead`, which must not raise, makes of its line."""
     try:
         return part()
     except Exception as error:  # noqa: BLE001 - whatever is wrong with one part, the others are to be had

@@ -14,14 +14,13 @@ if TYPE_CHECKING:
 
 def describe_usage(tests: Sequence[TestRecord], count: int) -> dict[str, Any]:
     """Return the run's memory as plain values: ``drift``, ``peaks``, ``heaviest``. Empty where no counter was read."""
-    drift = sum_drift(tests)
+    drift = _sum_drift(tests)
     if not drift:
         return {}
-    return {"drift": drift, "peaks": highest_peaks(tests), "heaviest": find_heaviest(tests, count)}
+    return {"drift": drift, "peaks": _highest_peaks(tests), "heaviest": _find_heaviest(tests, count)}
 
 
-def sum_drift(tests: Iterable[TestRecord]) -> dict[str, dict[str, int]]:
-    """Return, by device and counter, the bytes added from first to last test, summed over xdist's workers."""
+def _sum_drift(tests: Iterable[TestRecord]) -> dict[str, dict[str, int]]:
     first: dict[tuple[str, str, str], int] = {}
     last: dict[tuple[str, str, str], int] = {}
     for test in tests:
@@ -39,8 +38,7 @@ def sum_drift(tests: Iterable[TestRecord]) -> dict[str, dict[str, int]]:
     return drift
 
 
-def highest_peaks(tests: Iterable[TestRecord]) -> dict[str, int]:
-    """Return, by device, the most bytes allocated at once during any test."""
+def _highest_peaks(tests: Iterable[TestRecord]) -> dict[str, int]:
     peaks: dict[str, int] = {}
     for test in tests:
         for device, counters in test.memory.items():
@@ -49,11 +47,8 @@ def highest_peaks(tests: Iterable[TestRecord]) -> dict[str, int]:
     return peaks
 
 
-def find_heaviest(tests: Iterable[TestRecord], count: int) -> list[dict[str, Any]]:
-    """Return the tests with the highest peaks: nodeid, device, bytes, and what the bytes count.
-
-    A device counts by its peak above the start of the test; without a device, the host counts by its growth.
-    """
+def _find_heaviest(tests: Iterable[TestRecord], count: int) -> list[dict[str, Any]]:
+    """Weigh a test by a device's peak above its start. Where no test used a device, the host counts by its growth."""
     weighed = [entry for test in tests if (entry := _weight(test)) is not None]
     on_devices = [entry for entry in weighed if entry["device"] != HOST]
     chosen = sorted(on_devices or weighed, key=lambda entry: (-entry["bytes"], entry["nodeid"]))

@@ -10,9 +10,8 @@ class Peak(NamedTuple):
 
     Attributes:
         before: the value before the test, plus what higher-scoped fixtures added during it.
-        own: the peak above `before`, setups of higher-scoped fixtures left out.
-        total: the highest value, whatever caused it.
-        exact: whether the framework counts peaks. If not, `own` and `total` are the highest values that were read.
+        own: the peak above `before`, setups of higher-scoped fixtures left out; `total` has all.
+        exact: whether the framework counts peaks. If not, these are the highest values that were read.
     """
 
     before: int

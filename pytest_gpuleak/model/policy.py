@@ -11,21 +11,18 @@ from pytest_gpuleak.model.sizes import MIB
 
 
 class Policy(NamedTuple):
-    """Limits on what one test may leave behind, and how it is checked.
+    """Limits on what one test may leave behind, and how it is checked. None: no limit.
 
     Attributes:
-        growing_tensors: arrays by which it may grow each run; None: growth is judged by bytes alone.
-        growing_bytes: bytes per device by which it may grow each run; None: growth is judged by tensors alone.
+        growing_tensors: arrays by which it may grow each run; `growing_bytes` the bytes per device.
         retained_bytes: bytes per device that fail when left behind, even if they do not grow.
-        reserved_bytes: growth of a device's reserved memory that fails; None: none does.
-        host: names of the probes that read the host's memory; empty: it is not read.
-        host_bytes: bytes of host memory by which it may grow each run.
+        reserved_bytes: growth of a device's reserved memory that fails.
+        host: names of the probes that read the host's memory (empty: none); each run may add `host_bytes`.
         array_bytes: the same for arrays whose objects are known, such as NumPy's.
-        confirm: re-runs of a suspect; 0: the first run alone decides.
-        confirm_limit_s: a suspect that took longer (seconds) is not run again.
+        confirm: re-runs of a suspect, unless it took longer than `confirm_limit_s` (seconds); 0: the first run decides.
         cycles: how memory that only the cyclic collector freed is judged.
         scan: how arrays left behind are found: by epochs of the collector, or by a scan of the heap.
-        process_bytes: memory of a helper process that fails although no run adds another process; None: none does.
+        process_bytes: memory of a helper process that fails although no run adds another process.
         allowed: the reason given to `allow_gpu_leak`; None: findings fail.
     """
 
@@ -45,20 +42,17 @@ class Policy(NamedTuple):
 
 
 class Settings(NamedTuple):
-    """Options of one run.
+    """Options of one run. Paths are absolute.
 
     Attributes:
-        enabled: whether tests are checked.
         policy: the policy of tests without a marker.
-        report_paths: absolute paths of the reports to write; empty in an xdist worker, which writes none.
+        report_paths: the reports to write; empty in an xdist worker, which writes none.
         named: values given on the command line or in the ini, by the option's name, which a marker adds to.
         budget_bytes: peak GPU memory that a test without a marker may add; None: any.
         clean: whether a failed test's frames and the device's cache are freed after the test.
         top: how many of the heaviest tests are listed at the end.
-        snapshots: folder for the allocator's history of leaking tests, absolute; None: none is written.
-        baseline: the file of known leaks, absolute; None: none is known.
+        snapshots: folder for the allocator's history of leaking tests; None: none is written.
         update_baseline: whether the leaks of this run are written into the baseline, and do not fail.
-        fail_stale: whether an entry of the baseline whose leak is gone fails the run.
         strict: whether the run fails where the check itself or a user's hook failed.
     """
 

@@ -30,13 +30,11 @@ class ArrayReading(NamedTuple):
 
     Attributes:
         identity: ``id()`` of the array, meaningful while it lives.
-        bytes: bytes of the elements it shows.
-        storage: key of the memory behind it: equal for arrays that share it, while it lives.
-        storage_bytes: bytes of that memory.
+        bytes: bytes of the elements it shows; `storage_bytes` of the memory behind it.
+        storage: key of that memory: equal for arrays that share it, while it lives.
         shards: for memory on several devices, the bytes on each by its name; empty for memory in one place.
         pending: whether the elements are still to be computed. Native code then keeps the inputs of the computation.
         framework: the framework's name where its arrays are not called tensors; else empty.
-        file: the file that the memory is mapped from, if any.
     """
 
     identity: int
@@ -57,10 +55,7 @@ class ArrayReading(NamedTuple):
 
 
 class MemoryRange(NamedTuple):
-    """The address and the size, in bytes, of the memory behind an array.
-
-    `borrowed` tells whether another library's object is known to own it (`torch.from_numpy`).
-    """
+    """Address and size (bytes) of memory; `borrowed`: known to be owned by an object of another library."""
 
     start: int
     size: int
@@ -68,10 +63,7 @@ class MemoryRange(NamedTuple):
 
 
 class DeviceSpace(NamedTuple):
-    """What is free on a device, in bytes; None where it is not told.
-
-    `total` is all that the device has, `free` what its driver would give, `largest_free` the allocator's largest block.
-    """
+    """What a device has, what its driver would give, and its allocator's largest block, in bytes; None: not told."""
 
     total: int | None
     free: int | None
@@ -89,10 +81,9 @@ Key = tuple[str, str]
 
 
 class Growth(NamedTuple):
-    """Bytes that a run added to the counters.
+    """Bytes that a run added to the counters, without what higher-scoped fixtures added.
 
     Attributes:
-        bytes: growth by counter, without what higher-scoped fixtures added.
         first_used: devices that were unused before the run.
         imported: host memory (bytes) of the modules that the run imported. Growth up to this causes no re-run.
         compiled: host memory (bytes) of the programs that a re-run compiled. They are noted and fail nothing.

@@ -1,6 +1,6 @@
 """The records of a run that every report renders: one for each test, one for each leaking fixture.
 
-Instances hold plain data only, as in `model.findings`. Runs without leaks never load that module.
+Runs without leaks never load `model.findings`.
 """
 
 from __future__ import annotations
@@ -20,16 +20,10 @@ SCHEMA = "pytest-gpuleak/report/1"
 
 @dataclasses.dataclass(frozen=True)
 class RunReport:
-    """A whole run, as every report renders it.
+    """A whole run, as every report renders it. `created` is an ISO 8601 time with its offset.
 
-    Attributes:
-        created: when, as an ISO 8601 time with its offset.
-        environment: python, platform, pytest, torch, devices: plain values.
-        summary: counts and sums over the run.
-        tests: one record an attempt, in the order they ended.
-        stale: entries of the baseline whose leak is gone.
-        incomplete: why tests are missing (killed, interrupted, stopped early, a worker died); None: none is.
-        faults: failures of the check itself, or of a user's hook, outside of tests: a sentence each.
+    `incomplete` says why tests are missing (killed, interrupted, stopped early, a worker died); None: none is. `faults`
+    are failures of the check itself, or of a user's hook, outside of tests: a sentence each.
     """
 
     created: str

@@ -21,9 +21,7 @@ _NUMBER = re.compile(r"\d+\.?\d*|\.\d+", re.ASCII)
 def parse_size(value: object) -> int:
     """Read a size, in bytes: a number of MiB, or text with a unit, such as `"512KiB"` or `"1.5 GiB"`.
 
-    Units are B, KiB, MiB, GiB and TiB, in upper or lower case; KB, MB, GB and TB mean the same, powers of 1024, as a
-    plain number does in an option named `mb`. A fraction of a byte is rounded. Raises ValueError for anything else,
-    negative and infinite sizes included.
+    Units are powers of 1024, KB the same as KiB. Raises ValueError for anything else, also negative or infinite.
     """
     unit = MIB
     if isinstance(value, str) and (match := _SIZE.fullmatch(value.strip())):

@@ -18,10 +18,7 @@ def _installed_folders() -> tuple[str, ...]:
 
 
 def is_user_file(path: str, root: str) -> bool:
-    """Tell whether a source file is the user's own: neither installed, nor Python's, nor the plugin's.
-
-    A package under test below the rootdir is the user's, even where the rootdir itself lies below an installed folder.
-    """
+    """Tell whether a file is the user's: below the rootdir and in no package folder, or nowhere that is installed."""
     if path.startswith(("<", PACKAGE)):
         return path.startswith(("<ipython-input", "<stdin>"))
     folder = os.path.join(root, "")  # noqa: PTH118

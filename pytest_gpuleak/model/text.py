@@ -9,11 +9,10 @@ _ABSURD = 2**100
 
 
 def clean_text(text: str, limit: int) -> str:
-    r"""Make text fit for one line of a log, JUnit or JSON.
+    r"""Make text fit for one line of a log, JUnit or JSON, cut to `limit` characters.
 
-    Characters that are not printable are written as Python escapes them (``\n``, ``\x1b``, ``\u202e``), so that no text
-    moves the cursor, changes colours or the direction of writing. Text longer than `limit` characters is cut and ends
-    in ``...``.
+    What is not printable is escaped as in Python (``\n``, ``\x1b``, ``\u202e``), so that no text moves the cursor,
+    changes colours or the direction of writing.
     """
     # Call str's own methods, since a subclass may override them. Cut first, to bound the work.
     head = str.__getitem__(text, slice(limit + 1))
@@ -45,10 +44,7 @@ def width_of(text: str) -> int:
 
 
 def wrap_text(text: str, width: int, *, indent: str = "", further: str = "") -> list[str]:
-    """Wrap text at spaces to lines of at most `width` columns; a word that is wider than a line is cut into several.
-
-    `indent` begins the first line, `further` each of the others.
-    """
+    """Wrap text at spaces to lines of at most `width` columns: the first with `indent`, others with `further`."""
     if text.isascii():
         return textwrap.wrap(text, width, initial_indent=indent, subsequent_indent=further, break_on_hyphens=False)
     lines: list[str] = []
@@ -83,7 +79,6 @@ def _columns(character: str) -> int:
 
 
 def _beginning(text: str, columns: int) -> str:
-    """Return as much of the beginning of a text as fits in so many columns."""
     if text.isascii():
         return text[:columns]
     used = 0

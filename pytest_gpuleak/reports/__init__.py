@@ -1,4 +1,4 @@
-"""Reports: each renders a `model.records.RunReport`.
+"""Reports of a `model.records.RunReport`: a new format is a file here and a row in `formats`.
 
-It may import `model` alone, and a format no other format's files. A new format is a file here and a row in `formats`.
+They import `model` alone, and a format no other format's files.
 """

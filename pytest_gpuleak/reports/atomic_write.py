@@ -13,22 +13,21 @@ if TYPE_CHECKING:
 
 
 def make_folders(paths: Iterable[Path]) -> None:
-    """Make the folders of files where they are missing; a folder that cannot be made is told when its file is written."""
+    """Make the missing folders of files. A folder that cannot be made is told when its file is written."""
     for path in paths:
         with contextlib.suppress(OSError):
             path.parent.mkdir(parents=True, exist_ok=True)
 
 
 def write_text(text: str, path: Path) -> None:
-    """Write text to a file as UTF-8, in one step. Raises OSError, as `write_pieces` does."""
+    """Write text as `write_pieces` does. Raises OSError."""
     write_pieces([text], path)
 
 
 def write_pieces(pieces: Iterable[str], path: Path) -> None:
-    """Write text to a file as UTF-8, in one step, piece by piece, so that it never has to fit into memory.
+    """Write text to a file as UTF-8 in one step, piece by piece, so that it need not fit into memory.
 
-    A replaced file keeps its permissions, a symbolic link its name. Raises OSError; then the old file is unchanged and
-    no draft is left.
+    A replaced file keeps its permissions, a symbolic link its name. Raises OSError: the old file stays, and no draft.
     """
     target = path.resolve()
     # Not tempfile, whose files only their owner can read: a report obeys the umask.

@@ -33,10 +33,7 @@ def write_report(report: RunReport, path: Path) -> None:
 
 
 def why_not_accepted(path: Path, *, folder_is_made: bool = False) -> str | None:
-    """Return why no report can be written to a path, as the end of a sentence that begins with it; else None.
-
-    With `folder_is_made` a folder that is missing is no reason, as long as it can be made.
-    """
+    """Return why no report can be written to a path, as the end of a sentence that it begins; None where it can."""
     *others, last = WRITERS
     exists = "" if folder_is_made else "exists and "
     accepts = f"accepted is a file ({', '.join(others)} or {last}) in a folder that {exists}may be written to"

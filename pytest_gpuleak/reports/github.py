@@ -1,7 +1,4 @@
-"""GitHub's annotations: workflow commands that point at the lines of the leaks.
-
-The escapes are those of GitHub's own toolkit (actions/toolkit, packages/core/src/command.ts).
-"""
+"""GitHub's annotations: workflow commands at the lines of the leaks, escaped as in actions/toolkit (`command.ts`)."""
 
 from __future__ import annotations
 
@@ -25,11 +22,7 @@ _TITLE_LIMIT = 200
 
 
 def render_annotations(report: RunReport) -> list[str]:
-    """Write the workflow commands, a line each; none where nothing leaked.
-
-    Each failing culprit gets one error at its line, at most `MAX_ANNOTATIONS` in all, and a plain line counts the rest.
-    Known leaks and stale entries share one notice.
-    """
+    """Write the commands, a line each: `MAX_ANNOTATIONS` errors at most, and a notice of known and stale leaks."""
     prefix = root_of(report)
     failed = [entry for entry in findings_of(report) if entry[1].failed]
     culprits = isolated(lambda: _largest_first(culprits_of(failed, prefix)), lambda _: [[entry] for entry in failed])

@@ -1,7 +1,6 @@
-"""GitLab's code quality report: failing and known leaks at their lines of a merge request.
+"""GitLab's code quality report (https://docs.gitlab.com/ci/testing/code_quality/#code-quality-report-format).
 
-The format is a JSON list of issues (https://docs.gitlab.com/ci/testing/code_quality/#code-quality-report-format). Notes
-are left out: GitLab compares branches, and cycles that the collector happens to find would show as fixed and new.
+Notes are left out: GitLab compares branches, and cycles found by chance would show as fixed and new.
 """
 
 from __future__ import annotations
@@ -28,11 +27,7 @@ MAX_ISSUES = 25_000
 
 
 def encode_report(report: RunReport) -> str:
-    """Write a report as code quality JSON, in ASCII.
-
-    GitLab drops an issue with a fingerprint it has seen, and takes a new fingerprint for a new issue: so fingerprints
-    are unique in the list, and the same on every branch.
-    """
+    """Write a report as code quality JSON. GitLab drops repeated fingerprints, so that they are unique in the list."""
     prefix = root_of(report)
     told = [entry for entry in findings_of(report) if entry[1].failed or entry[1].known]
     told.sort(key=lambda entry: not entry[1].failed)  # stable; the cut drops known leaks first

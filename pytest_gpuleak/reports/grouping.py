@@ -23,13 +23,7 @@ _TENSOR_KINDS = ("growing", "retained", "unconfirmed")
 
 @dataclasses.dataclass(frozen=True)
 class Group:
-    """The findings of one holder.
-
-    Attributes:
-        entries: each finding with its test or fixture, the largest first; at least one.
-        tests: the number of different tests among them.
-        fixtures: the different fixtures among them, the fixture with the largest finding first.
-    """
+    """The findings of one holder, at least one, the largest first; the number of their tests, and their fixtures."""
 
     entries: tuple[Entry, ...]
     bytes: int
@@ -50,9 +44,8 @@ class Group:
 def group_findings(entries: Iterable[Entry]) -> list[Group]:
     """Group findings by holder: failing groups first, then by total size.
 
-    A finding without a known holder stays alone, unless a later attempt of the same test repeats it. Cycles of one kind are
-    one group, and so are those of which nothing is known. Failing, known and
-    noted findings are kept apart, so that a sum means one thing.
+    A finding without a known holder stays alone, unless a later attempt of its test repeats it; cycles of one kind are
+    one group. Failing, known and noted findings are kept apart, so that a sum means one thing.
     """
     groups: dict[tuple[object, ...], list[Entry]] = {}
     for record, found in entries:
@@ -80,7 +73,6 @@ def holder_key(finding: Finding) -> tuple[str, ...] | None:
 
 
 def _ring(holder: Holder | None) -> str:
-    """Write what is equal in cycles of one kind: types and references, without numbers."""
     if holder is None:
         return ""
     return _NUMBER.sub("#", " ".join(f"{step.type} {step.edge}" for step in holder.path) or holder.text)

@@ -1,7 +1,4 @@
-"""Properties of a test in JUnit's XML.
-
-pytest's own ``--junitxml`` writes them. They travel with the report of the test's teardown, also from xdist's workers.
-"""
+"""Properties of a test in the XML of pytest's ``--junitxml``; they travel with the report of the test's teardown."""
 
 from __future__ import annotations
 
@@ -19,11 +16,9 @@ _TEXT_LIMIT = 300
 
 
 def properties_of(record: TestRecord) -> list[tuple[str, str]]:
-    """Return the names and values of a test's properties; none unless it has a leak that fails, is known or allowed.
+    """Return a test's verdict and bytes, then holder and fingerprint of each leak that fails, is known or allowed.
 
-    ``gpu_leak_verdict`` and ``gpu_leak_bytes`` (of all its leaks) stand once, ``gpu_leak_holder`` and
-    ``gpu_leak_fingerprint`` once a leak, in the same order. Notes get none: strict xunit2 readers reject properties of
-    tests, and a run without leaks should stay readable for them.
+    Other tests get none: strict xunit2 readers reject properties of tests.
     """
     told = [found for found in record.findings if found.failed or found.known or record.verdict == "allowed"]
     if not told:

@@ -1,7 +1,6 @@
 """The Markdown report: a job summary for GitHub, or any reader of GitHub-flavoured Markdown.
 
-User text stands in HTML blocks, inside ``<code>`` or ``<pre>``, with HTML's escapes: Markdown is not read in there. An
-empty line would end a block, so none is written inside.
+User text stands in ``<code>`` or ``<pre>`` of HTML blocks, where Markdown is not read. An empty line would end a block.
 """
 
 from __future__ import annotations
@@ -19,6 +18,7 @@ from pytest_gpuleak.reports.terminal.lines import ID_LIMIT, TEXT_LIMIT
 from pytest_gpuleak.reports.terminal.section import render_largest, render_totals
 from pytest_gpuleak.reports.terminal.summary import render_summary
 from pytest_gpuleak.reports.unshown import describe_unshown
+from pytest_gpuleak.reports.wording import describe_owners, find_origin
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -35,7 +35,6 @@ MIN_BYTES = 2_000
 
 _ROWS_SHOWN = 100
 _LISTED = 100
-_FIXTURES_SHOWN = 10
 _WIDTH = 110
 _CELL = 120
 
@@ -60,8 +59,6 @@ def encode_report(report: RunReport, *, limit: int = MAX_BYTES) -> str:
 
 
 class _Page:
-    """Blocks that together stay below a limit, with room kept free for the statement of a cut."""
-
     _RESERVE = 300
 
     def __init__(self, limit: int) -> None:
@@ -122,9 +119,7 @@ def _row(group: Group) -> str:
     if holder is not None:
         held = _code(holder.text or holder.root or holder.kind, _CELL)
     place = "" if holder is None else place_to_edit(holder) or place_of_root(holder)
-    origin = next((array.created for array in found.tensors if array.created is not None), None) or next(
-        (part.created for part in found.contributions if part.created is not None), None
-    )
+    origin = find_origin(found)
     created = "unknown" if origin is None else _code(f"{origin.file}:{origin.line}", ID_LIMIT)
     left_by = _code(name_of(record), ID_LIMIT)
     if group.is_shared:
@@ -135,12 +130,7 @@ def _row(group: Group) -> str:
 
 
 def _owners(group: Group) -> str:
-    """Write whose findings a group has, with the names of fixtures as code."""
-    parts = [count_of(group.tests, "test")] if group.tests else []
-    parts += [f"fixture {_code(fixture.name, ID_LIMIT)}" for fixture in group.fixtures[:_FIXTURES_SHOWN]]
-    if len(group.fixtures) > _FIXTURES_SHOWN:
-        parts.append(count_of(len(group.fixtures) - _FIXTURES_SHOWN, "more fixture"))
-    return ", ".join(parts)
+    return describe_owners(group, quoted=lambda name: _code(name, ID_LIMIT))
 
 
 def _row_safely(group: Group) -> str:
@@ -148,7 +138,6 @@ def _row_safely(group: Group) -> str:
 
 
 def _details(group: Group) -> str:
-    """Explain a holder by its largest finding, and tell what it keeps in all."""
     record, found = group.entries[0]
     text = [
         *render_largest(group),
@@ -200,7 +189,6 @@ def _stale_line(entry: KnownLeak) -> str:
 
 
 def _kind(kind: str) -> str:
-    """Write the kind of a finding; reports of a later release may have other kinds."""
     return html.escape(clean_text(kind, 40))
 
 

@@ -1,8 +1,8 @@
 """The SARIF 2.1.0 report: findings as results at lines of code, for code scanning and editors.
 
-GitHub's code scanning takes a subset of SARIF and refuses a whole file for one bad result
-(https://docs.github.com/code-security/reference/code-scanning/sarif-files/sarif-support): at most 25,000 results a run,
-each with a place that has a line. It honours neither ``suppressions`` nor ``baselineState``, so known leaks are notes.
+GitHub refuses a whole file for a result without a line or over 25,000 results. It honours neither ``suppressions`` nor
+``baselineState``, so known leaks are notes.
+Source: https://docs.github.com/code-security/reference/code-scanning/sarif-files/sarif-support.
 """
 
 from __future__ import annotations
@@ -150,8 +150,6 @@ def _invocation(report: RunReport, left_out: int) -> Json:
 
 
 def _result_safely(record: TestRecord | FixtureRecord, found: Finding, prefix: str) -> Json:
-    """Write a result. A result at `LAST_RESORT` stands in for one that fails."""
-
     def unshown(why: str) -> Json:
         text = describe_unshown(record, found, why)
         return {
@@ -263,7 +261,6 @@ def _location(place: Place) -> Json:
 
 
 def _snippet(found: Finding, places: list[tuple[Role, Place]]) -> str:
-    """Return the source line at the first place, where the finding has it."""
     if places[0][0] != "created":
         return ""
     for array in found.tensors:
@@ -294,10 +291,7 @@ def _graph(holder: Holder) -> Json:
 
 
 def _message(text: str) -> str:
-    """Escape text for a message string.
-
-    Braces are doubled, since single ones mark placeholders (SARIF 2.1.0, 3.11.5). Embedded links (3.11.6) are escaped.
-    """
+    """Double braces, which mark placeholders, and escape embedded links (SARIF 2.1.0, 3.11.5 and 3.11.6)."""
     return text.replace("{", "{{").replace("}", "}}").replace("](", "\\](")
 
 

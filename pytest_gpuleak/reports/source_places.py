@@ -1,8 +1,4 @@
-"""The file and line at which code review, annotations and editors show a finding.
-
-A place is always below the repository's root. Files named in a report are data: absolute paths, paths with ``..`` and
-paths of installed packages never become places.
-"""
+"""Where code review, annotations and editors show a finding: below the repository's root, whatever a report names."""
 
 from __future__ import annotations
 
@@ -47,12 +43,9 @@ LAST_RESORT = Place("conftest.py", 1)
 
 
 def place_at(file: str | None, line: int | None, prefix: str = "") -> Place | None:
-    """Return a place below the repository's root, or None.
+    """Return the place of a file below pytest's rootdir, which lies at `prefix` (see `root_of`) of the repository.
 
-    Args:
-        file: path relative to pytest's rootdir, with slashes of either kind.
-        line: line number; anything else counts as 1.
-        prefix: the rootdir relative to the repository's root, from `root_of`.
+    None for a file outside the repository. A line that is no number from 1 counts as 1.
     """
     if not file or len(file) > MAX_PATH or not file.isprintable():
         return None
@@ -81,10 +74,7 @@ def findings_of(report: RunReport) -> list[tuple[TestRecord | FixtureRecord, Fin
 def culprits_of(
     entries: list[tuple[TestRecord | FixtureRecord, Finding]], prefix: str = ""
 ) -> list[list[tuple[TestRecord | FixtureRecord, Finding]]]:
-    """Group findings that one edit would remove, in the order in which they were met.
-
-    The key is kind, device, fingerprint, root and place: fingerprints alone would merge `app.layer1` and `app.layer2`.
-    """
+    """Group findings that one edit would remove. Fingerprints alone would merge `app.layer1` and `app.layer2`."""
     culprits: dict[tuple[object, ...], list[tuple[TestRecord | FixtureRecord, Finding]]] = {}
     for record, found in entries:
         root = found.holder.root if found.holder is not None else ""
@@ -101,7 +91,7 @@ def root_of(report: RunReport) -> str:
 
 
 def places_of(finding: Finding, record: TestRecord | FixtureRecord, prefix: str = "") -> list[tuple[Role, Place]]:
-    """Return at least one place of a finding: the line to edit, the creating line, the holder's definition, the test or fixture."""
+    """Return the line to edit, the creating line, the definition of the holder, the test or fixture: at least one."""
     found: list[tuple[Role, Place]] = []
     roles: set[str] = set()
     for role, file, line in _candidates(finding, record):
@@ -138,6 +128,5 @@ def _candidates(finding: Finding, record: TestRecord | FixtureRecord) -> Iterato
 
 
 def _file_of(nodeid: str) -> str | None:
-    """Return the file at the start of a node's id; a folder or a session has none."""
     file = nodeid.split("::", 1)[0]
     return file if posixpath.splitext(file)[1] else None

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 from pytest_gpuleak.model.text import clean_text, count_of, format_bytes
 
 if TYPE_CHECKING:
-    from pytest_gpuleak.model.findings import ArrayInfo, Finding, Holder
-    from pytest_gpuleak.reports.grouping import Group
+    from collections.abc import Callable
 
-_NAME_LIMIT = 300
+    from pytest_gpuleak.model.findings import ArrayInfo, Finding, Holder, Origin
+    from pytest_gpuleak.reports.grouping import Group
 
 KIND_WORDS = {
     "growing": "each run leaves {per_run} more",
@@ -36,7 +36,6 @@ HOLDER_WORDS = {
     "unknown": "unknown holder",
 }
 _WITHOUT_MEMORY = {"tracer": "tracer", "recompiled": "compiled program"}
-"""Words for what findings count that are about no memory."""
 _CALLBACKS = ("atexit callback ", "weakref.finalize callback ", "signal.getsignal(", "sys.getprofile", "sys.gettrace")
 """How the roots of functions begin that were handed to the interpreter, whatever the kind of their holder."""
 
@@ -68,7 +67,7 @@ def describe_amount(finding: Finding, limit: int) -> str:
     if finding.kind in _WITHOUT_MEMORY:
         amount = count_of(finding.count, _WITHOUT_MEMORY[finding.kind])
     elif finding.count:
-        amount = f"{_count(finding)}, {amount}"
+        amount = f"{count_left(finding)}, {amount}"
     per_run = format_bytes(finding.bytes_per_run)
     # A kind of a later release has no words here.
     words = KIND_WORDS.get(finding.kind, "left behind").format(per_run=per_run)
@@ -85,6 +84,12 @@ FIXTURES_SHOWN = 10
 """Fixtures of a holder that are named; further ones are counted."""
 
 
+def find_origin(finding: Finding) -> Origin | None:
+    """Return the first known line that made an array of a finding or a part of its memory."""
+    made = [*(array.created for array in finding.tensors), *(part.created for part in finding.contributions)]
+    return next((origin for origin in made if origin is not None), None)
+
+
 def describe_end(finding: Finding) -> str:
     """Write what a holder's path leads to: an array as its type and shape where all are alike, or a part of the memory."""
     like = {(array.dtype, array.shape) for array in finding.tensors}
@@ -94,10 +99,12 @@ def describe_end(finding: Finding) -> str:
     return "a tensor" if like else finding.contributions[0].text if finding.contributions else ""
 
 
-def describe_owners(group: Group, limit: int = FIXTURES_SHOWN) -> str:
+def describe_owners(
+    group: Group, limit: int = FIXTURES_SHOWN, quoted: Callable[[str], str] = lambda name: f"'{clean_text(name, 300)}'"
+) -> str:
     """Write whose findings a group has: ``7 tests, fixture 'index'``."""
     whose = [count_of(group.tests, "test")] if group.tests else []
-    whose += [f"fixture '{clean_text(fixture.name, _NAME_LIMIT)}'" for fixture in group.fixtures[:limit]]
+    whose += [f"fixture {quoted(fixture.name)}" for fixture in group.fixtures[:limit]]
     if len(group.fixtures) > limit:
         whose.append(count_of(len(group.fixtures) - limit, "more fixture"))
     return ", ".join(whose)
@@ -122,7 +129,8 @@ def _size(finding: Finding, limit: int) -> str:
     return f"{size} on {clean_text(finding.device, limit)}"
 
 
-def _count(finding: Finding) -> str:
+def count_left(finding: Finding) -> str:
+    """Write how many arrays or processes were left behind: ``2 tensors``."""
     if finding.kind == "process":
         return "1 process" if finding.count == 1 else f"{finding.count} processes"
     return count_of(finding.count, name_array(finding.tensors[0]) if finding.tensors else "tensor")

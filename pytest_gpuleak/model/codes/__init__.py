@@ -1,5 +1,1 @@
-"""The table of codes: each kind of finding, and each pattern that a hint recognises, with its page.
-
-A topic is a file; `table` joins them. `gpuleak explain CODE` prints a page, `scripts/write_reference.py` writes them to
-`docs/findings`.
-"""
+"""The table of codes: kinds of findings, and patterns that a hint recognises. A topic is a file; `table` joins them."""

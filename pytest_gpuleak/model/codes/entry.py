@@ -3,17 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
+import textwrap
 
 
 @dataclasses.dataclass(frozen=True)
 class Sighting:
-    """A public library that shipped a release with the pattern.
-
-    Attributes:
-        release: name and version, as the package index has them.
-        url: the upstream issue or pull request.
-        text: what leaked there, as one sentence.
-    """
+    """A public library that shipped a release (name and version on the index) with the pattern, and its upstream issue."""
 
     release: str
     url: str
@@ -22,24 +17,32 @@ class Sighting:
 
 @dataclasses.dataclass(frozen=True)
 class Code:
-    """A code and its page. Texts may be indented and broken anywhere: `page` dedents code and wraps prose.
+    """A code and its page. Prose may be broken anywhere: `page` wraps it.
 
     Attributes:
         id: ``GL`` and three digits, the first of which is the topic. Never given to another pattern.
-        title: the pattern in a few words.
-        pattern: how it looks in code, as a sentence.
-        leaks: a test file that leaks by it.
-        why: why that keeps memory.
-        fix: the edit that frees it.
-        fixed: the same test file after the edit.
-        seen: releases of public libraries that had it.
+        example: a test file that leaks, and the edit (`fix`) that mends it. The edit takes out lines that begin with
+            ``-`` and adds those that begin with ``+``; other lines begin with two spaces.
     """
 
     id: str
     title: str
     pattern: str
-    leaks: str
+    example: str
     why: str
     fix: str
-    fixed: str
     seen: tuple[Sighting, ...] = ()
+
+    @property
+    def leaks(self) -> str:
+        """Return the test file that leaks."""
+        return self._without("+")
+
+    @property
+    def fixed(self) -> str:
+        """Return the test file after the edit."""
+        return self._without("-")
+
+    def _without(self, mark: str) -> str:
+        lines = textwrap.dedent(self.example).strip("\n").splitlines()
+        return "".join(f"{line[2:]}\n" for line in lines if not line.startswith(mark))

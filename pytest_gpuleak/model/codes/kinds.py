@@ -12,13 +12,20 @@ KINDS: Final = (
         "each run leaves more behind",
         "The test was run again and left tensors behind again (`growing`).",
         """
-        import torch
+        + import pytest
+          import torch
 
-        SEEN = []
+          SEEN = []
 
 
-        def test_step():
-            SEEN.append(torch.ones(64, 64))
+        + @pytest.fixture(autouse=True)
+        + def empty():
+        +     yield
+        +     SEEN.clear()
+        +
+        +
+          def test_step():
+              SEEN.append(torch.ones(64, 64))
         """,
         """
         Something that outlives the test refers to what the test made, and nothing takes it out. A leak of any size fails:
@@ -27,22 +34,6 @@ KINDS: Final = (
         """
         Begin with the line `held by`: what stands there has to let go. Store numbers (`loss.item()`) or
         `tensor.detach().cpu()` in place of tensors, or empty the holder after the `yield` of a fixture.
-        """,
-        """
-        import pytest
-        import torch
-
-        SEEN = []
-
-
-        @pytest.fixture(autouse=True)
-        def empty():
-            yield
-            SEEN.clear()
-
-
-        def test_step():
-            SEEN.append(torch.ones(64, 64))
         """,
         (
             Sighting(
@@ -58,19 +49,26 @@ KINDS: Final = (
         "memory that stays and does not grow",
         "The test was run again and added nothing to what its first run left (`retained`).",
         """
-        import torch
+        + import pytest
+          import torch
 
-        TABLES = {}
-
-
-        def table(size):
-            if size not in TABLES:
-                TABLES[size] = torch.ones(size, size)
-            return TABLES[size]
+          TABLES = {}
 
 
-        def test_lookup():
-            assert table(1024)[0, 0] == 1
+          def table(size):
+              if size not in TABLES:
+                  TABLES[size] = torch.ones(size, size)
+              return TABLES[size]
+
+
+        + @pytest.fixture(autouse=True)
+        + def without_tables():
+        +     yield
+        +     TABLES.clear()
+        +
+        +
+          def test_lookup():
+              assert table(1024)[0, 0] == 1
         """,
         """
         A cache was filled, or a state was left in something shared. It takes memory from every later test. From
@@ -79,28 +77,6 @@ KINDS: Final = (
         """
         Clear it in teardown. Where keeping it is intended, allow more of it with
         `@pytest.mark.gpu_leak(retained_mb=...)`, or say why with `@pytest.mark.allow_gpu_leak(reason="...")`.
-        """,
-        """
-        import pytest
-        import torch
-
-        TABLES = {}
-
-
-        def table(size):
-            if size not in TABLES:
-                TABLES[size] = torch.ones(size, size)
-            return TABLES[size]
-
-
-        @pytest.fixture(autouse=True)
-        def without_tables():
-            yield
-            TABLES.clear()
-
-
-        def test_lookup():
-            assert table(1024)[0, 0] == 1
         """,
         (
             Sighting(
@@ -115,16 +91,20 @@ KINDS: Final = (
         "memory that could not be confirmed",
         "The test left memory behind and could not be run again to the end (`unconfirmed`).",
         """
-        import pathlib
+        - import pathlib
+        -
+          import torch
 
-        import torch
+        - KEPT = {}
 
-        KEPT = {}
-
-
-        def test_first_run_only():
-            pathlib.Path("results").mkdir()
-            KEPT["weight"] = torch.ones(1024, 1024)
+        -
+        - def test_first_run_only():
+        -     pathlib.Path("results").mkdir()
+        -     KEPT["weight"] = torch.ones(1024, 1024)
+        + def test_every_run(tmp_path):
+        +     (tmp_path / "results").mkdir()
+        +     kept = {"weight": torch.ones(1024, 1024)}
+        +     assert kept
         """,
         """
         Whether it grows is not known: the test failed or was skipped the second time, it took longer than
@@ -135,32 +115,26 @@ KINDS: Final = (
         Let go of it in teardown, as for any leak. To know whether it grows, let the test stand a second run: write to
         `tmp_path`, and undo in teardown what the test changes.
         """,
-        """
-        import torch
-
-
-        def test_every_run(tmp_path):
-            (tmp_path / "results").mkdir()
-            kept = {"weight": torch.ones(1024, 1024)}
-            assert kept
-        """,
     ),
     Code(
         "GL004",
         "memory in a reference cycle",
         "Only the garbage collector freed the tensors: they were part of a reference cycle (`cycle`).",
         """
-        import torch
+        + import weakref
+        +
+          import torch
 
 
-        class Block:
-            def __init__(self):
-                self.weight = torch.ones(64, 64)
-                self.first = self
+          class Block:
+              def __init__(self):
+                  self.weight = torch.ones(64, 64)
+        -         self.first = self
+        +         self.first = weakref.ref(self)
 
 
-        def test_block():
-            Block()
+          def test_block():
+              Block()
         """,
         """
         Objects that refer to each other in a circle stay until the collector runs, and it runs by the number of objects,
@@ -168,21 +142,6 @@ KINDS: Final = (
         `--gpu-leak-cycles=fail` makes it fail.
         """,
         "Break the circle: hold one side weakly (`weakref.ref`), or remove hooks and callbacks when done.",
-        """
-        import weakref
-
-        import torch
-
-
-        class Block:
-            def __init__(self):
-                self.weight = torch.ones(64, 64)
-                self.first = weakref.ref(self)
-
-
-        def test_block():
-            Block()
-        """,
         (
             Sighting(
                 "jaxtyping 0.2.34",
@@ -201,14 +160,15 @@ KINDS: Final = (
         "device memory that no tensor explains",
         "A device's counters grow with each run, and no tensor accounts for it (`unattributed`).",
         """
-        import ctypes
+          import ctypes
 
-        RUNTIME = ctypes.CDLL("libcudart.so")
+          RUNTIME = ctypes.CDLL("libcudart.so")
 
 
-        def test_workspace():
-            pointer = ctypes.c_void_p()
-            assert RUNTIME.cudaMalloc(ctypes.byref(pointer), ctypes.c_size_t(2**24)) == 0
+          def test_workspace():
+              pointer = ctypes.c_void_p()
+              assert RUNTIME.cudaMalloc(ctypes.byref(pointer), ctypes.c_size_t(2**24)) == 0
+        +     assert RUNTIME.cudaFree(pointer) == 0
         """,
         """
         The memory was allocated outside torch's tensors: by an extension, NCCL, another framework, a library's workspace
@@ -218,161 +178,114 @@ KINDS: Final = (
         Look at what the test calls outside the framework, and release its handles, streams and graphs. The lines
         `figures` have the growth run by run; `of it` names allocating lines where CUDA's allocator knows them.
         """,
-        """
-        import ctypes
-
-        RUNTIME = ctypes.CDLL("libcudart.so")
-
-
-        def test_workspace():
-            pointer = ctypes.c_void_p()
-            assert RUNTIME.cudaMalloc(ctypes.byref(pointer), ctypes.c_size_t(2**24)) == 0
-            assert RUNTIME.cudaFree(pointer) == 0
-        """,
     ),
     Code(
         "GL006",
         "host memory that grows",
         "The process holds more host memory after each run, and no tensor explains it (`host`).",
         """
-        CHUNKS = []
-
-
-        def test_read():
-            CHUNKS.append(bytearray(32 * 2**20))
+        - CHUNKS = []
+        -
+        -
+          def test_read():
+        -     CHUNKS.append(bytearray(32 * 2**20))
+        +     chunks = [bytearray(32 * 2**20)]
+        +     assert chunks
         """,
         """
         Python objects, NumPy arrays or the buffers of an extension stay after the test. Growth over
         `--gpu-leak-host-mb` (10 MiB) fails; imports and caches that are filled once do not.
         """,
         "Look at the largest objects or allocating lines that the finding lists (`of it`), and drop them in teardown.",
-        """
-        def test_read():
-            chunks = [bytearray(32 * 2**20)]
-            assert chunks
-        """,
     ),
     Code(
         "GL007",
         "a process left running",
         "The test started a process that still runs after its teardown (`process`).",
         """
-        import subprocess
-        import sys
+          import subprocess
+          import sys
 
 
-        def test_server():
-            subprocess.Popen([sys.executable, "-c", "import time; time.sleep(20)"])
+          def test_server():
+        -     subprocess.Popen([sys.executable, "-c", "import time; time.sleep(20)"])
+        +     with subprocess.Popen([sys.executable, "-c", "import time; time.sleep(20)"]) as server:
+        +         server.terminate()
         """,
         "A process keeps its memory, on the host and on its devices, until it ends.",
         "Terminate and wait for it in teardown; close the pool or the data loader that started it.",
-        """
-        import subprocess
-        import sys
-
-
-        def test_server():
-            with subprocess.Popen([sys.executable, "-c", "import time; time.sleep(20)"]) as server:
-                server.terminate()
-        """,
     ),
     Code(
         "GL008",
         "a peak over the budget",
         "The test's peak of device memory was over what `max_gpu_mb` allows (`budget`).",
         """
-        import pytest
-        import torch
+          import pytest
+          import torch
 
 
-        @pytest.mark.max_gpu_mb(8)
-        def test_inference():
-            torch.ones(16, 1024, 1024, device="cuda")
+          @pytest.mark.max_gpu_mb(8)
+          def test_inference():
+        -     torch.ones(16, 1024, 1024, device="cuda")
+        +     for _ in range(16):
+        +         torch.ones(1024, 1024, device="cuda")
         """,
         """
         The peak counts all memory of the device that was allocated at one moment of the test, beyond what was
         allocated before it.
         """,
         "Take less: smaller inputs, `torch.no_grad()`, fewer copies; or raise the budget where it is too tight.",
-        """
-        import pytest
-        import torch
-
-
-        @pytest.mark.max_gpu_mb(8)
-        def test_inference():
-            for _ in range(16):
-                torch.ones(1024, 1024, device="cuda")
-        """,
     ),
     Code(
         "GL009",
         "a program compiled in each run",
         "Each run of the test compiles or traces again, and what it compiled stays (`recompiled`).",
         """
-        import jax
+          import jax
 
-        STEPS = []
+        - STEPS = []
+        +
+        + @jax.jit
+        + def step(x):
+        +     return x + 1
 
 
-        def test_step():
-            step = jax.jit(lambda x: x + 1)
-            step(1.0)
-            STEPS.append(step)
+          def test_step():
+        -     step = jax.jit(lambda x: x + 1)
+        -     step(1.0)
+        -     STEPS.append(step)
+        +     assert step(1.0) == 2
         """,
         """
         A function that is made anew, or called with another Python value each time, is compiled again. It costs time in
         each call, and each program stays in memory. This is a note and fails no test.
         """,
         "Jit a function once, at module level, and pass what changes as an array.",
-        """
-        import jax
-
-
-        @jax.jit
-        def step(x):
-            return x + 1
-
-
-        def test_step():
-            assert step(1.0) == 2
-        """,
     ),
     Code(
         "GL010",
         "a tracer left behind",
         "A value of a function that is being traced outlives the trace (`tracer`).",
         """
-        import jax
+          import jax
 
 
-        class Model:
-            last = None
+          class Model:
+              last = None
 
 
-        def test_step():
-            def step(x):
-                Model.last = x * 2
-                return Model.last
-
-            jax.jit(step)(1.0)
+          def test_step():
+        -     def step(x):
+        -         Model.last = x * 2
+        -         return Model.last
+        -
+        -     jax.jit(step)(1.0)
+        +     Model.last = float(jax.jit(lambda x: x * 2)(1.0))
         """,
         """
         While JAX traces a function, its values are tracers, which have no memory of their own but keep the trace. This is
         a note and fails no test.
         """,
         "Return the value from the traced function, and store the result.",
-        """
-        import jax
-
-
-        class Model:
-            last = None
-
-
-        def test_step():
-            Model.last = float(jax.jit(lambda x: x * 2)(1.0))
-        """,
     ),
 )
-"""GL0xx: what the evidence says, in the order of the kinds."""

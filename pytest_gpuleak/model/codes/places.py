@@ -12,32 +12,23 @@ PLACES: Final = (
         "container that each run adds to",
         "A list, dict, set or deque of a module or class, to which tests add.",
         """
-        import torch
+        + import pytest
+          import torch
 
-        HISTORY = []
+          HISTORY = []
 
 
-        def test_step():
-            HISTORY.append(torch.ones(64, 64))
+        + @pytest.fixture(autouse=True)
+        + def without_history():
+        +     yield
+        +     HISTORY.clear()
+        +
+        +
+          def test_step():
+              HISTORY.append(torch.ones(64, 64))
         """,
         "A module and a class live as long as Python runs, and so does what their containers hold.",
         "Empty it in teardown (after the `yield` of a fixture), or store plain values.",
-        """
-        import pytest
-        import torch
-
-        HISTORY = []
-
-
-        @pytest.fixture(autouse=True)
-        def without_history():
-            yield
-            HISTORY.clear()
-
-
-        def test_step():
-            HISTORY.append(torch.ones(64, 64))
-        """,
         (
             Sighting(
                 "snntorch 0.9.1",
@@ -61,64 +52,46 @@ PLACES: Final = (
         "class attribute that stays",
         "`Model.cache = ...`, on the class and not on an instance.",
         """
-        import torch
+          import torch
 
 
-        class Model:
-            table = None
+          class Model:
+        -     table = None
+        +     def __init__(self):
+        +         self.table = torch.ones(1024, 1024)
 
 
-        def test_table():
-            Model.table = torch.ones(1024, 1024)
+          def test_table():
+        -     Model.table = torch.ones(1024, 1024)
+        +     assert Model().table[0, 0] == 1
         """,
         "A class lives as long as Python runs, and so do its attributes.",
         "Take out in teardown what was put there, or make it an attribute of the instance.",
-        """
-        import torch
-
-
-        class Model:
-            def __init__(self):
-                self.table = torch.ones(1024, 1024)
-
-
-        def test_table():
-            assert Model().table[0, 0] == 1
-        """,
     ),
     Code(
         "GL703",
         "global that stays",
         "A module's global that a test sets or fills once.",
         """
-        import torch
+        + import pytest
+          import torch
 
-        STATE = {}
+          STATE = {}
 
 
-        def test_state():
-            STATE["weight"] = torch.ones(1024, 1024)
+        + @pytest.fixture(autouse=True)
+        + def without_state():
+        +     yield
+        +     STATE.clear()
+        +
+        +
+          def test_state():
+              STATE["weight"] = torch.ones(1024, 1024)
         """,
         "A module lives as long as Python runs, and so do its globals.",
         """
         Take it out in teardown (after the `yield` of a fixture). Where it is meant to stay, mark the test with
         `@pytest.mark.allow_gpu_leak(reason="...")`.
-        """,
-        """
-        import pytest
-        import torch
-
-        STATE = {}
-
-
-        @pytest.fixture(autouse=True)
-        def without_state():
-            yield
-            STATE.clear()
-
-
-        def test_state():
-            STATE["weight"] = torch.ones(1024, 1024)
         """,
         (
             Sighting(
@@ -133,120 +106,79 @@ PLACES: Final = (
         "local class that stays registered",
         "A class that a test defines, kept by a registry of classes (`__init_subclass__`, a decorator).",
         """
-        import torch
+          import torch
 
 
-        class Model:
-            known = []
+          class Model:
+              known = []
 
-            def __init_subclass__(cls):
-                Model.known.append(cls)
+              def __init_subclass__(cls):
+                  Model.known.append(cls)
 
 
-        def test_subclass():
-            class Small(Model):
-                weight = torch.ones(64, 64)
+        + class Small(Model):
+        +     pass
+        +
+        +
+          def test_subclass():
+        -     class Small(Model):
+        -         weight = torch.ones(64, 64)
+        +     Small().weight = torch.ones(64, 64)
         """,
         "Each run of the test defines a class of its own, and the registry keeps each of them with its attributes.",
         "Define the class once, in a module, or take it out of the registry in teardown.",
-        """
-        import torch
-
-
-        class Model:
-            known = []
-
-            def __init_subclass__(cls):
-                Model.known.append(cls)
-
-
-        class Small(Model):
-            pass
-
-
-        def test_subclass():
-            Small().weight = torch.ones(64, 64)
-        """,
     ),
     Code(
         "GL706",
         "chain that each run makes longer",
         "An object of a module or class that refers to the one before, and that one to the one before it.",
         """
-        import torch
+        + import pytest
+          import torch
 
 
-        class State:
-            def __init__(self, value, previous):
-                self.value = value
-                self.previous = previous
+          class State:
+              def __init__(self, value, previous):
+                  self.value = value
+                  self.previous = previous
 
 
-        LAST = None
+          LAST = None
 
 
-        def test_step():
-            global LAST
-            LAST = State(torch.ones(64, 64), LAST)
+        + @pytest.fixture(autouse=True)
+        + def without_states():
+        +     global LAST
+        +     yield
+        +     LAST = None
+        +
+        +
+          def test_step():
+              global LAST
+              LAST = State(torch.ones(64, 64), LAST)
         """,
         "Only the last object has a name, and it keeps all the others.",
         "Cut the reference to the one before when it is no longer needed, or reset the first object in teardown.",
-        """
-        import pytest
-        import torch
-
-
-        class State:
-            def __init__(self, value, previous):
-                self.value = value
-                self.previous = previous
-
-
-        LAST = None
-
-
-        @pytest.fixture(autouse=True)
-        def without_states():
-            global LAST
-            yield
-            LAST = None
-
-
-        def test_step():
-            global LAST
-            LAST = State(torch.ones(64, 64), LAST)
-        """,
     ),
     Code(
         "GL707",
         "attributes that each run adds",
         "An object that outlives the test and is given a further attribute in each run: `setattr`, `register_buffer`.",
         """
-        import itertools
+          import itertools
 
-        import torch
+          import torch
 
-        NUMBERS = itertools.count()
-        BANK = torch.nn.Module()
+          NUMBERS = itertools.count()
+        - BANK = torch.nn.Module()
 
 
-        def test_slot():
-            BANK.register_buffer(f"slot_{next(NUMBERS)}", torch.ones(64, 64))
+          def test_slot():
+        -     BANK.register_buffer(f"slot_{next(NUMBERS)}", torch.ones(64, 64))
+        +     bank = torch.nn.Module()
+        +     bank.register_buffer(f"slot_{next(NUMBERS)}", torch.ones(64, 64))
         """,
         "An attribute stays as long as its object, and each new name is one more.",
         "Delete the attribute in teardown, or keep such values in one place that is emptied.",
-        """
-        import itertools
-
-        import torch
-
-        NUMBERS = itertools.count()
-
-
-        def test_slot():
-            bank = torch.nn.Module()
-            bank.register_buffer(f"slot_{next(NUMBERS)}", torch.ones(64, 64))
-        """,
     ),
 )
-"""GL7xx."""

@@ -12,40 +12,27 @@ RUNNING: Final = (
         "thread still running",
         "A thread, timer or executor that the test started and did not end.",
         """
-        import threading
+          import threading
 
-        import torch
-
-
-        def work(batch, stop):
-            stop.wait(60)
+          import torch
 
 
-        def test_worker():
-            stop = threading.Event()
-            threading.Thread(target=work, args=(torch.ones(64, 64), stop), daemon=True).start()
+          def work(batch, stop):
+              stop.wait(60)
+
+
+          def test_worker():
+              stop = threading.Event()
+        -     threading.Thread(target=work, args=(torch.ones(64, 64), stop), daemon=True).start()
+        +     thread = threading.Thread(target=work, args=(torch.ones(64, 64), stop), daemon=True)
+        +     thread.start()
+        +     stop.set()
+        +     thread.join()
         """,
         "A thread keeps its function's arguments and locals until the function returns.",
         """
         Tell it to stop and `join()` it before the test ends; `cancel()` a timer; leave an executor by `with`; read a
         data loader to its end or drop its iterator.
-        """,
-        """
-        import threading
-
-        import torch
-
-
-        def work(batch, stop):
-            stop.wait(60)
-
-
-        def test_worker():
-            stop = threading.Event()
-            thread = threading.Thread(target=work, args=(torch.ones(64, 64), stop), daemon=True)
-            thread.start()
-            stop.set()
-            thread.join()
         """,
     ),
     Code(
@@ -53,224 +40,135 @@ RUNNING: Final = (
         "asyncio task that has not ended",
         "`create_task()` or `run_coroutine_threadsafe()`, on a loop that outlives the test.",
         """
-        import asyncio
+          import asyncio
 
-        import torch
+          import torch
 
-        LOOP = asyncio.new_event_loop()
-
-
-        async def work():
-            batch = torch.ones(64, 64)
-            await asyncio.sleep(3600)
-            return batch
+          LOOP = asyncio.new_event_loop()
 
 
-        def test_task():
-            LOOP.create_task(work())
-            LOOP.run_until_complete(asyncio.sleep(0))
+          async def work():
+              batch = torch.ones(64, 64)
+              await asyncio.sleep(3600)
+              return batch
+
+
+          def test_task():
+        -     LOOP.create_task(work())
+        +     task = LOOP.create_task(work())
+              LOOP.run_until_complete(asyncio.sleep(0))
+        +     task.cancel()
+        +     LOOP.run_until_complete(asyncio.wait([task]))
         """,
         "A task that waits keeps the locals of its coroutine. The loop keeps the task as long as what it waits for.",
         "Await it, or call its `cancel()` and await that before the loop is left.",
-        """
-        import asyncio
-
-        import torch
-
-        LOOP = asyncio.new_event_loop()
-
-
-        async def work():
-            batch = torch.ones(64, 64)
-            await asyncio.sleep(3600)
-            return batch
-
-
-        def test_task():
-            task = LOOP.create_task(work())
-            LOOP.run_until_complete(asyncio.sleep(0))
-            task.cancel()
-            LOOP.run_until_complete(asyncio.wait([task]))
-        """,
     ),
     Code(
         "GL403",
         "coroutine that has not ended",
         "A coroutine that was started, is stored, and is never awaited to its end.",
         """
-        import types
+          import types
 
-        import torch
+          import torch
 
-        PENDING = []
-
-
-        @types.coroutine
-        def pause():
-            yield
+          PENDING = []
 
 
-        async def step():
-            batch = torch.ones(64, 64)
-            await pause()
-            return batch
+          @types.coroutine
+          def pause():
+              yield
 
 
-        def test_step():
-            coroutine = step()
-            coroutine.send(None)
-            PENDING.append(coroutine)
+          async def step():
+              batch = torch.ones(64, 64)
+              await pause()
+              return batch
+
+
+          def test_step():
+              coroutine = step()
+              coroutine.send(None)
+              PENDING.append(coroutine)
+        +     coroutine.close()
         """,
         "A suspended coroutine keeps its locals until it ends or is closed.",
         "Await it to its end, or call its `close()`.",
-        """
-        import types
-
-        import torch
-
-        PENDING = []
-
-
-        @types.coroutine
-        def pause():
-            yield
-
-
-        async def step():
-            batch = torch.ones(64, 64)
-            await pause()
-            return batch
-
-
-        def test_step():
-            coroutine = step()
-            coroutine.send(None)
-            PENDING.append(coroutine)
-            coroutine.close()
-        """,
     ),
     Code(
         "GL404",
         "asynchronous generator not read to its end",
         "An `async def` function with `yield` whose iteration was broken off.",
         """
-        import asyncio
+          import asyncio
 
-        import torch
+          import torch
 
-        LOOP = asyncio.new_event_loop()
-        STREAMS = []
-
-
-        async def batches():
-            batch = torch.ones(64, 64)
-            while True:
-                yield batch.shape
+          LOOP = asyncio.new_event_loop()
+          STREAMS = []
 
 
-        def test_stream():
-            stream = batches()
-            LOOP.run_until_complete(stream.__anext__())
-            STREAMS.append(stream)
+          async def batches():
+              batch = torch.ones(64, 64)
+              while True:
+                  yield batch.shape
+
+
+          def test_stream():
+              stream = batches()
+              LOOP.run_until_complete(stream.__anext__())
+              STREAMS.append(stream)
+        +     LOOP.run_until_complete(stream.aclose())
         """,
         "A suspended generator keeps its locals until it ends or is closed.",
         "Read it to its end, or await its `aclose()`.",
-        """
-        import asyncio
-
-        import torch
-
-        LOOP = asyncio.new_event_loop()
-        STREAMS = []
-
-
-        async def batches():
-            batch = torch.ones(64, 64)
-            while True:
-                yield batch.shape
-
-
-        def test_stream():
-            stream = batches()
-            LOOP.run_until_complete(stream.__anext__())
-            STREAMS.append(stream)
-            LOOP.run_until_complete(stream.aclose())
-        """,
     ),
     Code(
         "GL405",
         "generator not read to its end",
         "A generator, or a context manager made of one, that waits at a `yield` and is stored.",
         """
-        import torch
+          import torch
 
-        ITERATORS = []
-
-
-        def batches():
-            batch = torch.ones(64, 64)
-            while True:
-                yield batch.shape
+          ITERATORS = []
 
 
-        def test_first():
-            iterator = batches()
-            next(iterator)
-            ITERATORS.append(iterator)
+          def batches():
+              batch = torch.ones(64, 64)
+              while True:
+                  yield batch.shape
+
+
+          def test_first():
+              iterator = batches()
+              next(iterator)
+              ITERATORS.append(iterator)
+        +     iterator.close()
         """,
         "A suspended generator keeps its locals until it ends or is closed.",
         "Read it to its end or call its `close()`; enter a context manager by `with`.",
-        """
-        import torch
-
-        ITERATORS = []
-
-
-        def batches():
-            batch = torch.ones(64, 64)
-            while True:
-                yield batch.shape
-
-
-        def test_first():
-            iterator = batches()
-            next(iterator)
-            ITERATORS.append(iterator)
-            iterator.close()
-        """,
     ),
     Code(
         "GL406",
         "scheduled call that still waits",
         "`call_later()` of an event loop, or `submit()` to an executor that has not come to it.",
         """
-        import asyncio
+          import asyncio
 
-        import torch
+          import torch
 
-        LOOP = asyncio.new_event_loop()
+          LOOP = asyncio.new_event_loop()
 
 
-        def test_later():
-            batch = torch.ones(64, 64)
-            LOOP.call_later(3600, lambda: batch)
+          def test_later():
+              batch = torch.ones(64, 64)
+        -     LOOP.call_later(3600, lambda: batch)
+        +     LOOP.call_later(3600, lambda: batch).cancel()
         """,
         "The loop or the executor keeps the function and its arguments until it has called it.",
         """
         Keep what `call_later` or `call_soon` returned and call its `cancel()`; leave the executor by `with`, or call its
         `shutdown(cancel_futures=True)`.
-        """,
-        """
-        import asyncio
-
-        import torch
-
-        LOOP = asyncio.new_event_loop()
-
-
-        def test_later():
-            batch = torch.ones(64, 64)
-            LOOP.call_later(3600, lambda: batch).cancel()
         """,
     ),
     Code(
@@ -278,34 +176,23 @@ RUNNING: Final = (
         "finished future keeps its result",
         "A list of futures or tasks that is never emptied.",
         """
-        import concurrent.futures
+          import concurrent.futures
 
-        import torch
+          import torch
 
-        FUTURES = []
+        - FUTURES = []
+        + SUMS = []
 
 
-        def test_submit():
-            with concurrent.futures.ThreadPoolExecutor(1) as pool:
-                FUTURES.append(pool.submit(torch.ones, 64, 64))
+          def test_submit():
+              with concurrent.futures.ThreadPoolExecutor(1) as pool:
+        -         FUTURES.append(pool.submit(torch.ones, 64, 64))
+        +         SUMS.append(pool.submit(torch.ones, 64, 64).result().sum().item())
         """,
         """
         A future keeps its result as long as it lives, or its exception, whose traceback keeps the locals of the function
         that failed.
         """,
         "Take what is needed from it, and drop the future.",
-        """
-        import concurrent.futures
-
-        import torch
-
-        SUMS = []
-
-
-        def test_submit():
-            with concurrent.futures.ThreadPoolExecutor(1) as pool:
-                SUMS.append(pool.submit(torch.ones, 64, 64).result().sum().item())
-        """,
     ),
 )
-"""GL4xx."""

@@ -39,32 +39,23 @@ def title_of(code: str) -> str:
     return f"{code} {CODES[code].title}" if code in CODES else code
 
 
-def source(text: str) -> str:
-    """Return an example as a file has it."""
-    return textwrap.dedent(text).strip() + "\n"
-
-
 def page(code: Code) -> str:
     """Write the page of a code."""
     parts = [
         f"# {code.id} {code.title}",
         _prose(code.pattern),
         "## What leaks",
-        _example(code.leaks),
+        f"```python\n{code.leaks}```",
         "## Why",
         _prose(code.why),
         "## The fix",
         _prose(code.fix),
-        _example(code.fixed),
+        f"```python\n{code.fixed}```",
     ]
     if code.seen:
         sightings = [f"- {_prose(f'{one.release}: {one.text}', indent='  ')}\n  <{one.url}>" for one in code.seen]
         parts += ["## Where it was found", "\n".join(sightings)]
     return "\n\n".join(parts) + "\n"
-
-
-def _example(text: str) -> str:
-    return f"```python\n{source(text)}```"
 
 
 def _prose(text: str, indent: str = "") -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import operator
 from typing import TYPE_CHECKING, Any
 
 from pytest_gpuleak.model.text import clean_text, format_bytes
@@ -149,7 +150,6 @@ def draw_chart(chart: Chart, positions: Mapping[str, Sequence[int]]) -> Drawing:
 
 
 def _summarise(metric: str, series: Mapping[str, Sequence[tuple[int, int]]]) -> str:
-    """Describe a chart in words, for screen readers and for the line above the chart."""
     lines = [points for points in series.values() if points]
     if not lines:
         return f"{metric}: nothing was read"
@@ -174,13 +174,9 @@ def _thin(points: Sequence[tuple[int, int]]) -> Iterable[tuple[int, int]]:
     kept: list[tuple[int, int]] = []
     for start in range(0, len(points), length):
         bucket = points[start : start + length]
-        by_size = {min(bucket, key=_size), max(bucket, key=_size)}
+        by_size = {min(bucket, key=operator.itemgetter(1)), max(bucket, key=operator.itemgetter(1))}
         kept += sorted(by_size)
     return kept
-
-
-def _size(point: tuple[int, int]) -> int:
-    return point[1]
 
 
 def _scale(lowest: int, highest: int) -> tuple[int, int, int]:
@@ -196,7 +192,6 @@ def _scale(lowest: int, highest: int) -> tuple[int, int, int]:
 
 
 def _write_tick(size: int, step: int, high: int) -> str:
-    """Write an axis label in the unit of the highest value, with the decimals that tell a step apart."""
     power = min(4, max(high, 1).bit_length() // 10)
     unit = 1024**power
     decimals = 0 if step >= unit else math.ceil(math.log10(unit / step))

@@ -14,8 +14,7 @@ if TYPE_CHECKING:
 
     from pytest_gpuleak.model.records import TestRecord
 
-DEAREST_SHOWN = 10
-"""Tests in the table of the most expensive ones."""
+_DEAREST_SHOWN = 10
 
 _ID_LIMIT = 400
 
@@ -62,7 +61,7 @@ def describe_costs(tests: Sequence[TestRecord]) -> tuple[tuple[str, str, str], .
 def find_dearest(tests: Sequence[TestRecord]) -> tuple[Cost, ...]:
     """Return the suspects whose check took longest, the longest first."""
     suspects = (test for test in tests if test.suspect_s)
-    return tuple(map(_cost, heapq.nlargest(DEAREST_SHOWN, suspects, key=lambda test: _part(test, "check"))))
+    return tuple(map(_cost, heapq.nlargest(_DEAREST_SHOWN, suspects, key=lambda test: _part(test, "check"))))
 
 
 def describe_cost(test: TestRecord) -> str:
@@ -97,5 +96,4 @@ def _part(test: TestRecord, name: str) -> float:
 
 
 def _finite(seconds: float) -> float:
-    """Count a time that is no number, negative or endless as none."""
     return seconds if math.isfinite(seconds) and seconds > 0 else 0.0

@@ -1,7 +1,7 @@
 """The HTML report: one file that opens from disk or from an artifact server.
 
-Its content security policy forbids every request and allows scripts and styles by hash. Under a stricter policy the
-findings, plain HTML, and the chart, an SVG, can still be read: the script only filters, sorts and redraws.
+Its content security policy forbids requests and allows scripts and styles by hash. Without the script, which only
+filters, sorts and redraws, the findings (HTML) and the chart (SVG) can still be read.
 """
 
 from __future__ import annotations
@@ -13,6 +13,9 @@ import json
 from importlib import resources
 from typing import TYPE_CHECKING, Any
 
+import jinja2
+from markupsafe import Markup, escape
+
 from pytest_gpuleak.model.codes.table import title_of
 from pytest_gpuleak.model.isolation import isolated
 from pytest_gpuleak.model.text import clean_text, count_of, format_bytes, format_signed
@@ -22,8 +25,6 @@ from pytest_gpuleak.reports.unshown import describe_unshown
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
-
-    import jinja2
 
     from pytest_gpuleak.model.records import RunReport
     from pytest_gpuleak.reports.html.rows import Row
@@ -40,20 +41,16 @@ def encode_report(report: RunReport) -> str:
         run=run,
         report=report,
         data=isolated(lambda: _safe_json(run.data), lambda _: _safe_json(no_data())),
-        styles=list(map(_trusted, styles)),
-        head_script=_trusted(head_script),
-        scripts=list(map(_trusted, scripts)),
+        styles=list(map(Markup, styles)),
+        head_script=Markup(head_script),
+        scripts=list(map(Markup, scripts)),
         content_security_policy=content_security_policy([head_script, *scripts], styles),
     )
     return page
 
 
 def content_security_policy(scripts: list[str], styles: list[str]) -> str:
-    """Return the policy of a document with these scripts and styles, which forbids any other.
-
-    Each hash is that of the element's exact text (https://www.w3.org/TR/CSP3/#match-element-to-source-list). Trusted
-    types make the browser refuse every way to turn a string into an element.
-    """
+    """Return the policy that allows these scripts and styles alone, and no way to turn a string into an element."""
     return "; ".join(
         [
             "default-src 'none'",
@@ -69,6 +66,7 @@ def content_security_policy(scripts: list[str], styles: list[str]) -> str:
 
 
 def _source_hash(text: str) -> str:
+    # Of the exact text of the element (https://www.w3.org/TR/CSP3/#match-element-to-source-list).
     return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
 
 
@@ -82,43 +80,31 @@ def _asset(name: str) -> str:
 def _safe_json(value: object) -> Any:
     """Encode JSON that cannot end a script element: HTML looks for ``</script`` and ``<!--`` in it."""
     text = json.dumps(value, ensure_ascii=True, allow_nan=False, separators=(",", ":"))
-    return _trusted(text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026"))
-
-
-def _trusted(text: str) -> Any:
-    import markupsafe
-
-    return markupsafe.Markup(text)
+    return Markup(text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026"))
 
 
 def _breakable(nodeid: str) -> Any:
     """Let a test's id wrap between its parts, not within a word."""
-    import markupsafe
-
-    name = str(markupsafe.escape(clean_text(nodeid, TEXT_LIMIT)))
-    return _trusted(name.replace("::", "::<wbr>").replace("[", "<wbr>[", 1))
+    name = str(escape(clean_text(nodeid, TEXT_LIMIT)))
+    return Markup(name.replace("::", "::<wbr>").replace("[", "<wbr>[", 1))
 
 
 def _part(name: str, caller: Callable[[], str]) -> Any:
-    return isolated(lambda: _trusted(caller()), lambda why: _note(f"{name} could not be shown ({why})"))
+    return isolated(lambda: Markup(caller()), lambda why: _note(f"{name} could not be shown ({why})"))
 
 
 def _row_part(row: Row, caller: Callable[[], str]) -> Any:
     """Render a finding's rows. A body with the same cells stands in for rows that fail."""
 
     def unshown(why: str) -> Any:
-        import markupsafe
-
         fault = why if row.fault else describe_unshown(row.record, row.finding, why)
-        return _trusted(_UNSHOWN.format(number=row.number, state=row.state, fault=markupsafe.escape(fault)))
+        return Markup(_UNSHOWN.format(number=row.number, state=row.state, fault=escape(fault)))
 
-    return unshown(row.fault) if row.fault else isolated(lambda: _trusted(caller()), unshown)
+    return unshown(row.fault) if row.fault else isolated(lambda: Markup(caller()), unshown)
 
 
 def _note(text: str) -> Any:
-    import markupsafe
-
-    return _trusted(f'<p class="note">{markupsafe.escape(text)}</p>')
+    return Markup(f'<p class="note">{escape(text)}</p>')
 
 
 _UNSHOWN = (
@@ -128,11 +114,10 @@ _UNSHOWN = (
     '<td class="c-device"></td><td class="c-bytes number"></td></tr><tr class="more"><td colspan="6"><details>'
     "<summary>Could not be shown</summary>The JSON report has it.</details></td></tr></tbody>"
 )
-"""A finding that cannot be shown, with all cells that the script looks for."""
 
 
 def _points(points: Iterable[tuple[float, float]]) -> Any:
-    return _trusted(" ".join(f"{x:g},{y:g}" for x, y in points))
+    return Markup(" ".join(f"{x:g},{y:g}" for x, y in points))
 
 
 def _clean(value: object) -> object:
@@ -150,8 +135,6 @@ def _template(name: str) -> str:
 
 @functools.cache
 def _environment() -> jinja2.Environment:
-    import jinja2
-
     environment = jinja2.Environment(
         autoescape=True,
         finalize=_clean,
@@ -161,11 +144,6 @@ def _environment() -> jinja2.Environment:
         undefined=jinja2.StrictUndefined,
     )
     environment.globals.update(part=_part, row_part=_row_part)
-    environment.filters["breakable"] = _breakable
-    environment.filters["points"] = _points
-    environment.filters["count_of"] = count_of
-    environment.filters["size"] = format_bytes
-    environment.filters["signed_size"] = format_signed
-    environment.filters["cut"] = clean_text
-    environment.filters["titled"] = title_of
+    environment.filters.update(breakable=_breakable, points=_points, count_of=count_of, titled=title_of)
+    environment.filters.update(size=format_bytes, signed_size=format_signed, cut=clean_text)
     return environment

@@ -60,7 +60,7 @@ class Found(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Step:
-    """One reference of a drawn path: how it is written, what it leads to, and whether it is the one to cut, and where that is set."""
+    """A reference of a drawn path: its text, what it leads to, whether it is the one to cut, and where that is set."""
 
     edge: str
     target: str
@@ -76,15 +76,12 @@ class Row:
         number: from 1, in the order of the page; the row's anchor is ``finding-<number>``.
         about: place, worker and scope, shown after the name.
         order: position of the test in the run; fixtures come last.
-        held: the holder's chain, or the text in its place; `holder_kind` is its key, for the filter.
-        steps_left: number of references that are not shown.
-        root_place: the line to edit, where that is what made the root: a callback's registration.
-        others: further holders, as pairs of chain and kind, each once.
-        references: number of further references that read like one of the holders.
+        held: the holder's chain, or the text in its place; `holder_kind` is the filter's key.
+        root_place: the line to edit, where it made the root: a callback's registration.
+        others: further holders, each once, as chain and kind; `references` counts those that read alike.
         why_no_origin: why no creating line is known; empty where one is, or where that says nothing.
-        arrays: groups of similar arrays, with their numbers; `arrays_left` are not shown.
+        arrays: groups of similar arrays, with their numbers.
         also: number of other findings with the same holder.
-        cost: what the test and its check took; empty for a fixture.
         fault: why the finding cannot be shown, as one line; else empty.
     """
 
@@ -118,8 +115,7 @@ class Row:
     fault: str = ""
 
 
-def state_of(finding: Finding, record: TestRecord | FixtureRecord) -> str:
-    """Return a finding's state, one of `STATES`."""
+def _state_of(finding: Finding, record: TestRecord | FixtureRecord) -> str:
     if finding.known:
         return "known"
     if finding.failed:
@@ -131,7 +127,7 @@ def find_all(report: RunReport) -> list[Found]:
     """List the findings of all tests and fixtures: failing ones first, then by size."""
     records: tuple[TestRecord | FixtureRecord, ...] = (*report.tests, *report.fixtures)
     found = [
-        Found(order, record, finding, state_of(finding, record))
+        Found(order, record, finding, _state_of(finding, record))
         for order, record in enumerate(records)
         for finding in record.findings
     ]
@@ -216,8 +212,6 @@ def _why_no_origin(finding: Finding) -> str:
 
 
 def _others(finding: Finding) -> tuple[tuple[str, str], ...]:
-    """Write the further holders, each text once: two entries of one cache read the same."""
-
     def written(holder: Holder) -> tuple[str, str]:
         return clean_text(holder.text or holder.root, TEXT_LIMIT), describe_holder(holder)
 

@@ -33,14 +33,7 @@ class Leaf:
 
 @dataclasses.dataclass(frozen=True)
 class Culprit:
-    """A holder, and what was left with it.
-
-    Attributes:
-        held: the root, or the words in its place.
-        share: its part of the largest branch of the tree, in percent.
-        search: the text that filters the findings by this holder; empty where it has no name.
-        leaves_left: number of tests and fixtures that are not shown.
-    """
+    """A holder (its root) and what was left with it; `share` is its part of the largest branch, in percent."""
 
     held: str
     held_kind: str
@@ -137,7 +130,6 @@ def _culprit(members: Sequence[tuple[int, Found]]) -> Culprit:
 
 
 def _leaves(members: Iterable[tuple[int, Found]]) -> list[Leaf]:
-    """Add up the findings of each test and fixture, the largest first."""
     sizes: dict[str, tuple[int, int]] = {}
     for number, one in members:
         name = _name(one)

@@ -13,14 +13,7 @@ from pytest_gpuleak.model.isolation import isolated
 from pytest_gpuleak.model.text import clean_text, count_of, format_bytes
 from pytest_gpuleak.reports.html.chart import HOST, Drawing, Mark, build_charts, draw_chart, encode_chart
 from pytest_gpuleak.reports.html.costs import Cost, describe_costs, duration, find_dearest
-from pytest_gpuleak.reports.html.rows import (
-    ID_LIMIT,
-    STATES,
-    Found,
-    Row,
-    build_rows,
-    find_all,
-)
+from pytest_gpuleak.reports.html.rows import ID_LIMIT, STATES, Found, Row, build_rows, find_all
 from pytest_gpuleak.reports.html.tree import HOLDERS_SHOWN, Branch, Culprit, build_tree, find_culprits
 from pytest_gpuleak.reports.wording import HOLDER_WORDS
 
@@ -110,7 +103,7 @@ def describe_run(report: RunReport) -> View:
         stale=report.stale[:_STALE_SHOWN],
         stale_left=max(0, len(report.stale) - _STALE_SHOWN),
         facts=tuple(
-            (title, part(title.lower(), functools.partial(_list_facts, values), ()))
+            (title, part(title.lower(), functools.partial(_facts, values), ()))
             for title, values in (
                 ("Environment", report.environment),
                 ("Policy", report.policy),
@@ -172,7 +165,6 @@ def _marks(rows: Sequence[Row]) -> dict[str, list[Mark]]:
 
 
 def _headline(report: RunReport, found: Sequence[Found]) -> tuple[str, str]:
-    """Return the run's verdict as one sentence, and the mood that colours it."""
     counts = report.summary
     leaked, fixtures = _count(counts.get("leaked")), _count(counts.get("fixtures_leaked"))
     known = sum(one.state == "known" for one in found)
@@ -196,7 +188,6 @@ def _headline(report: RunReport, found: Sequence[Found]) -> tuple[str, str]:
 
 
 def _tiles(report: RunReport, found: Sequence[Found]) -> Iterable[tuple[str, str, str]]:
-    """Pair the figures of the head with their labels, and with the state that colours figures above 0."""
     counts = report.summary
     states = Counter(one.state for one in found)
     yield f"{_count(counts.get('leaked')):,}", "leaked", "leaked" if counts.get("leaked") else ""
@@ -235,11 +226,8 @@ def _state_rank(value: str) -> tuple[int, str]:
     return (STATES.index(value) if value in STATES else len(STATES), value)
 
 
-def _list_facts(values: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
-    return tuple(_facts(values))
-
-
-def _facts(values: Mapping[str, Any]) -> Iterable[tuple[str, str]]:
+def _facts(values: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
+    facts = []
     for name, value in values.items():
         if value is None or value in ([], {}):
             text = "none" if value is not None else "not set"
@@ -251,11 +239,11 @@ def _facts(values: Mapping[str, Any]) -> Iterable[tuple[str, str]]:
             text = f"{value:.6g}"
         else:
             text = json.dumps(value, default=str)
-        yield name.replace("_", " "), text
+        facts.append((name.replace("_", " "), text))
+    return tuple(facts)
 
 
 def _encode_tests(tests: Sequence[TestRecord], workers: Sequence[str]) -> dict[str, Any]:
-    """Encode all tests as columns for the script, each file name and repeated word once."""
     files: dict[str, int] = {}
     words: dict[str, int] = {}
     place = {worker: index for index, worker in enumerate(workers)}

@@ -1,17 +1,15 @@
 """The journal: a report that is readable at any moment of the run, in case the run is killed.
 
-A journal is a JSON report that says that it is incomplete. Its first line is the head, each test's record has a line,
-and the last line is the tail:
+It is a JSON report that says that it is incomplete, with a line for the head, for each test, and for the tail:
 
     {"schema": ..., "incomplete": "the run has not ended ...", "created": ..., ..., "tests": [
     {"nodeid": ...}
     ,{"nodeid": ...}
     ], "fixtures": [], "stale": [], "summary": {..., "running": ["the test that runs now"]}}
 
-One write a test replaces the tail by the test's record and a new tail. A test that is about to be run again gets a
-provisional record, which the next write replaces. No other line is touched again, so a process that dies during a
-write, of which the kernel completes whole pages, loses at most one record: `recover` reads the others. Writes survive
-the process but not the machine, since nothing is flushed to the disk.
+One write a test replaces the tail by the test's record and a new tail; a provisional record, of a test that is about to
+be run again, is replaced too. So a process that dies during a write loses at most one record: `recover` reads the
+others. Writes survive the process but not the machine, since nothing is flushed to the disk.
 """
 
 from __future__ import annotations
@@ -180,10 +178,9 @@ class Journal:
 
 
 def recover(text: str) -> dict[str, Any] | None:
-    """Read a journal that was cut in the middle of a write, so that it is no JSON document; None for any other text.
+    """Read a journal that was cut in the middle of a write; None for any other text.
 
-    The report has every whole record, `incomplete`, and the summary counted from the records, which are checked for
-    keys and counts only; the caller validates it. Findings of fixtures are lost if the cut is before them.
+    Of the records only keys and counts are checked: the caller validates. Fixtures after the cut are lost.
     """
     first, *lines = text.split("\n")
     document = _parse(first + "]}") if first.endswith('"tests": [') else None
@@ -244,7 +241,6 @@ def _refuse(constant: str) -> object:
 
 
 def _write_at(file: int, data: bytes, offset: int) -> None:
-    """Write at an offset of a file, in one call where the system takes it all."""
     while data:
         if hasattr(os, "pwrite"):
             written = os.pwrite(file, data, offset)

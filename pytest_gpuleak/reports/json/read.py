@@ -1,8 +1,4 @@
-"""Read a JSON report of any origin, from a file or a stream.
-
-Nothing that a report names is opened or run. Its counts are recomputed from its records. Strings may hold control
-characters; renderers clean them, as with any report.
-"""
+"""Read a JSON report of any origin. Nothing that it names is opened or run, and its counts are recomputed."""
 
 from __future__ import annotations
 
@@ -18,14 +14,7 @@ from pytest_gpuleak.model.records import SCHEMA, RunReport, TestRecord
 from pytest_gpuleak.model.summary import find_dearest, summarise
 from pytest_gpuleak.model.text import clean_text
 from pytest_gpuleak.reports.json.journal import recover
-from pytest_gpuleak.reports.json.validate import (
-    WrongValueError,
-    check,
-    check_plain,
-    check_texts,
-    check_usage,
-    describe_value,
-)
+from pytest_gpuleak.reports.json.validate import WrongValueError, check, check_usage, describe_value
 
 if TYPE_CHECKING:
     from typing import BinaryIO
@@ -39,7 +28,6 @@ ACCEPTED = "accepted is a JSON report that pytest --gpu-leak-report wrote, versi
 _VERSION = re.compile(r"pytest-gpuleak/report/([1-9][0-9]{0,8})", re.ASCII)
 _NAME_LIMIT = 300
 _COUNTS = {"known", "stale", "rerun", "budgets_unchecked", "deselected"}
-"""Keys of a summary that not every report has."""
 
 
 class UnusableReport(ValueError):  # noqa: N818 - a user reads the message, and no name of an exception
@@ -49,11 +37,8 @@ class UnusableReport(ValueError):  # noqa: N818 - a user reads the message, and 
 def read_report(source: Path | Literal["-"]) -> RunReport:
     """Read and check a JSON report from a file, or from standard input (``"-"``).
 
-    Unknown keys are ignored, and keys that an earlier release did not write take their defaults. A journal that was cut
-    in the middle of a write gives the tests that had ended, and is incomplete.
-
-    Raises:
-        UnusableReport: the input is missing, no report, damaged, or of a newer version.
+    Unknown keys are ignored, missing newer ones take their defaults, and a journal that was cut is incomplete. Raises
+    UnusableReport for an input that is missing, no report, damaged, or of a newer version.
     """
     name = "standard input" if source == "-" else clean_text(str(source), _NAME_LIMIT)
     try:
@@ -69,7 +54,7 @@ def read_report(source: Path | Literal["-"]) -> RunReport:
     raise UnusableReport(f"{name} {what}; {ACCEPTED}")
 
 
-class _RefusedError(ValueError):
+class _RefusedError(Exception):
     """The middle part of the message: what is wrong."""
 
 
@@ -89,8 +74,6 @@ def _read(source: Path | Literal["-"]) -> str:
     except OSError as error:
         raise _RefusedError(f"cannot be read ({error.strerror or error})") from None
     except ValueError as error:  # the name has a NUL
-        if isinstance(error, _RefusedError):
-            raise
         raise _RefusedError(f"cannot be read ({error})") from None
     if not data.strip():
         raise _RefusedError("is empty")
@@ -117,8 +100,6 @@ def _document(text: str) -> dict[str, Any]:
                 raise _RefusedError("breaks off in the middle: it is truncated") from None
             raise _RefusedError(f"is no JSON (line {error.lineno}, column {error.colno}: {error.msg})") from None
         document = rescued
-    except _RefusedError:
-        raise
     except ValueError:  # Python limits the digits of integers
         raise _RefusedError("holds a number of more than 64 bits") from None
     if not isinstance(document, dict):
@@ -151,14 +132,14 @@ def _refuse_constant(constant: str) -> Any:
 
 
 def _report(document: dict[str, Any]) -> RunReport:
-    tests = tuple(_records(TestRecord, document, "tests"))
-    fixtures = tuple(_records(FixtureRecord, document, "fixtures"))
-    stale = tuple(_records(KnownLeak, document, "stale", missing_is_none=True))
-    summary = _mapping(document, "summary")
-    try:
-        usage = check_usage(summary.get("memory") or {})
-    except WrongValueError as error:
-        raise error.at(".summary.memory") from None
+    for key in ("tests", "fixtures"):
+        if key not in document:
+            raise WrongValueError("is missing").at(key)
+    tests = check(tuple[TestRecord, ...], document["tests"], "tests")
+    fixtures = check(tuple[FixtureRecord, ...], document["fixtures"], "fixtures")
+    stale = check(tuple[KnownLeak, ...], document.get("stale", []), "stale")
+    summary = check(dict[str, Any], document.get("summary", {}), "summary")
+    usage = check_usage(summary.get("memory") or {})
     for key in _COUNTS & summary.keys():
         if type(summary[key]) is not int:
             raise WrongValueError(f"is {describe_value(summary[key])}, which is not a whole number").at(
@@ -172,14 +153,11 @@ def _report(document: dict[str, Any]) -> RunReport:
     incomplete = document.get("incomplete")
     if not (incomplete is None or isinstance(incomplete, str)):
         raise WrongValueError(f"is {describe_value(incomplete)}, which is not text or null").at("incomplete")
-    try:
-        faults = check_texts(document.get("faults", []))
-    except WrongValueError as error:
-        raise error.at("faults") from None
+    faults = check(tuple[str, ...], document.get("faults", []), "faults")
     return RunReport(
         created=_time(document.get("created")),
-        environment=_mapping(document, "environment"),
-        policy=_mapping(document, "policy"),
+        environment=check(dict[str, Any], document.get("environment", {}), "environment"),
+        policy=check(dict[str, Any], document.get("policy", {}), "policy"),
         summary={
             **summary,
             **summarise(tests, fixtures),
@@ -193,34 +171,6 @@ def _report(document: dict[str, Any]) -> RunReport:
         incomplete=None if incomplete is None else incomplete or "no reason is given",
         faults=faults,
     )
-
-
-def _records(kind: type[Any], document: dict[str, Any], key: str, *, missing_is_none: bool = False) -> list[Any]:
-    if key not in document:
-        if missing_is_none:
-            return []
-        raise WrongValueError("is missing").at(key)
-    values = document[key]
-    if not isinstance(values, list):
-        raise WrongValueError(f"is {describe_value(values)}, which is not a list").at(key)
-    found = []
-    for index, value in enumerate(values):
-        try:
-            found.append(check(kind, value))
-        except WrongValueError as error:
-            raise error.at(f"{key}[{index}]") from None
-    return found
-
-
-def _mapping(document: dict[str, Any], key: str) -> dict[str, Any]:
-    value = document.get(key, {})
-    if not isinstance(value, dict):
-        raise WrongValueError(f"is {describe_value(value)}, which is not an object").at(key)
-    try:
-        found: dict[str, Any] = check_plain(value)
-    except WrongValueError as error:
-        raise error.at(key) from None
-    return found
 
 
 def _time(value: object) -> str:

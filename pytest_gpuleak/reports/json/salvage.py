@@ -1,7 +1,4 @@
-"""Write as much as possible of a record that cannot be encoded as a whole.
-
-Every field is encoded alone. A field that fails takes a default, and the record names the field and the error.
-"""
+"""Write what can be written of a record: a field that fails takes a default, and the record names the error."""
 
 from __future__ import annotations
 
@@ -78,7 +75,6 @@ def _salvage_finding(finding: Finding) -> dict[str, Any]:
 def _salvage(
     record: object, blank: Mapping[str, Any], encode: Callable[[str, Any], Any]
 ) -> tuple[dict[str, Any], list[str]]:
-    """Encode each field of a record but `findings` alone. Returns the fields and a line for each failure."""
     found: dict[str, Any] = {}
     faults: list[str] = []
     for name, default in blank.items():

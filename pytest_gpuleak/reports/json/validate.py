@@ -1,8 +1,6 @@
-"""Check plain values against the dataclasses of the model, driven by their type hints.
+"""Check plain values against the dataclasses of the model, driven by their type hints: a file may come from anyone.
 
-A file may come from anyone: each value either has the type that its dataclass states, or an error names it. Integers
-fit into 64 bits and floats are finite, so that every renderer can write them. Unknown keys are ignored: a later release
-may add some to this version of the format.
+Integers fit into 64 bits and floats are finite, so that every renderer can write them. Unknown keys are ignored.
 """
 
 from __future__ import annotations
@@ -12,7 +10,7 @@ import functools
 import re
 import types
 import typing
-from typing import TYPE_CHECKING, Any, Literal, TypeVar, Union
+from typing import TYPE_CHECKING, Any, Literal, Union
 
 from pytest_gpuleak.model.findings import Contribution, Finding, FixtureRecord, KnownLeak, with_baseline_status
 from pytest_gpuleak.model.text import clean_text, shorten_middle
@@ -22,7 +20,6 @@ if TYPE_CHECKING:
 
     Check = Callable[[object], Any]
 
-_T = TypeVar("_T")
 _LARGEST = 2**63 - 1
 
 MAX_DEPTH = 50
@@ -31,7 +28,6 @@ MAX_DEPTH = 50
 _FINGERPRINT = re.compile(r"[0-9a-f]{1,128}", re.ASCII)
 _SCOPES = Literal["function", "class", "module", "package", "session"]
 _SHOWN = 60
-"""Characters of a wrong value that its error shows."""
 
 _LEAST = {"line": 1, "count": 0, "bytes": 0, "bytes_per_run": 0, "storage_bytes": 0, "deciding": 0, "nodes": 0}
 _LEAST |= {"saved_tensors": 0, "saved_bytes": 0}
@@ -45,7 +41,7 @@ class WrongValueError(ValueError):
         self.where = ""
 
     def at(self, place: str) -> WrongValueError:
-        """Return the error with its place extended by an outer `.key` or `[index]`."""
+        """Extend the place by an outer `.key` or `[index]`."""
         self.where = place + self.where
         return self
 
@@ -53,10 +49,16 @@ class WrongValueError(ValueError):
         return f"{shorten_middle(self.where.lstrip('.'), 2 * _SHOWN)} {self.args[0]}".lstrip()
 
 
-def check(kind: type[_T], value: object) -> _T:
-    """Build an instance of a dataclass from plain values, with defaults for missing ones. Raises WrongValueError."""
-    built: _T = _checker(kind)(value)  # type: ignore[arg-type]  # a class can be hashed
-    return built
+def check(kind: Any, value: object, place: str | int) -> Any:
+    """Check a value at a key or index against a type hint, and build its dataclasses. Raises WrongValueError."""
+    return _nested(_checker(kind), value, place)
+
+
+def _nested(inner: Check, value: object, place: str | int) -> Any:
+    try:
+        return inner(value)
+    except WrongValueError as error:
+        raise error.at(f"[{place}]" if isinstance(place, int) else f".{clean_text(place, _SHOWN)}") from None
 
 
 def check_plain(value: object, depth: int = 0) -> Any:
@@ -75,21 +77,13 @@ def check_plain(value: object, depth: int = 0) -> Any:
     return value
 
 
-def check_texts(value: object) -> tuple[str, ...]:
-    """Check a list of texts. Raises WrongValueError."""
-    texts: tuple[str, ...] = _checker(tuple[str, ...])(value)
-    return texts
-
-
 def check_usage(value: object) -> dict[str, Any]:
-    """Check a run's memory, as `model.memory_usage` describes it. Missing keys pass. Raises WrongValueError."""
-    found: dict[str, Any] = _mapping(check_plain)(value)
+    """Check the memory of a summary, as `model.memory_usage` describes it. Missing keys pass. Raises WrongValueError."""
+    place = "summary.memory"
+    found: dict[str, Any] = check(dict[str, Any], value, place)
     for name, kind in _USAGE.items():
         if name in found:
-            try:
-                found[name] = _checker(kind)(found[name])
-            except WrongValueError as error:
-                raise error.at(f".{name}") from None
+            found[name] = check(kind, found[name], f"{place}.{name}")
     if "heaviest" in found:
         found["heaviest"] = [vars(entry) for entry in found["heaviest"]]
     return found
@@ -125,9 +119,8 @@ def _wrong(value: object, accepted: str) -> WrongValueError:
 
 @functools.cache
 def _checker(kind: Any) -> Check:
-    """Return the check of one type: a function that returns the value, or raises WrongValueError."""
     if kind is Any:
-        return check_plain
+        return functools.partial(check_plain, depth=1)  # the item of a mapping
     if kind in _SIMPLE:
         return _SIMPLE[kind]
     if dataclasses.is_dataclass(kind) or hasattr(kind, "_fields"):
@@ -163,10 +156,7 @@ def _record(kind: type[Any]) -> Check:
         found = {}
         for name, inner, required in fields:
             if name in value:
-                try:
-                    found[name] = inner(value[name])
-                except WrongValueError as error:
-                    raise error.at("." + name) from None
+                found[name] = _nested(inner, value[name], name)
             elif required:
                 raise WrongValueError("is missing").at("." + name)
         built = kind(**found)
@@ -176,7 +166,6 @@ def _record(kind: type[Any]) -> Check:
 
 
 def _fields(kind: type[Any]) -> list[tuple[str, bool]]:
-    """Return the fields of a dataclass or named tuple, and whether each is required."""
     if hasattr(kind, "_fields"):
         return [(name, name not in kind._field_defaults) for name in kind._fields]
     missing = dataclasses.MISSING
@@ -187,7 +176,6 @@ def _fields(kind: type[Any]) -> list[tuple[str, bool]]:
 
 
 def _limited(kind: type[Any], name: str, hint: Any) -> Check:
-    """Return the check of one field: its type hint, and what the format says beyond it."""
     if name == "fingerprint":
         return _fingerprint
     if (kind, name) == (FixtureRecord, "scope"):
@@ -228,13 +216,7 @@ def _list(inner: Check) -> Check:
     def one(value: object) -> Any:
         if not isinstance(value, list):
             raise _wrong(value, "a list")
-        found = []
-        for index, item in enumerate(value):
-            try:
-                found.append(inner(item))
-            except WrongValueError as error:
-                raise error.at(f"[{index}]") from None
-        return tuple(found)
+        return tuple([_nested(inner, item, index) for index, item in enumerate(value)])
 
     return one
 
@@ -243,13 +225,7 @@ def _mapping(inner: Check) -> Check:
     def one(value: object) -> Any:
         if not isinstance(value, dict):
             raise _wrong(value, "an object")
-        found = {}
-        for key, item in value.items():
-            try:
-                found[key] = inner(item)
-            except WrongValueError as error:
-                raise error.at(f".{clean_text(key, _SHOWN)}") from None
-        return found
+        return {key: _nested(inner, item, key) for key, item in value.items()}
 
     return one
 

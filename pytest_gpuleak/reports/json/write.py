@@ -18,11 +18,7 @@ if TYPE_CHECKING:
 
 
 def encode_report(report: RunReport) -> str:
-    """Write a report as JSON text.
-
-    Strings are free of control characters and cut at `MAX_TEXT`; numbers that are not finite become null. A field that
-    cannot be written is left out alone and its record names the error (see `salvage`).
-    """
+    """Write a report as JSON text, cleaned and cut. A record names each field of its own that cannot be written."""
     parts = {
         "schema": encode_line(SCHEMA),
         "created": encode_line(report.created),

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from pytest_gpuleak.model.text import clean_text, format_bytes
+from pytest_gpuleak.reports.terminal.lines import first_lines
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from pytest_gpuleak.model.findings import KnownLeak
+    from pytest_gpuleak.model.findings import BaselineChange, KnownLeak
 
 STALE_SHOWN = 20
 """Number of stale entries that are listed. The JSON report has all."""
@@ -20,44 +21,22 @@ CHANGES_SHOWN = 200
 _ID_LIMIT = 300
 
 
-class Change(Protocol):
-    """What an update changed: entries as they are now."""
-
-    @property
-    def added(self) -> tuple[KnownLeak, ...]: ...  # noqa: D102 - the name says it
-
-    @property
-    def removed(self) -> tuple[KnownLeak, ...]: ...  # noqa: D102
-
-    @property
-    def changed(self) -> tuple[KnownLeak, ...]: ...  # noqa: D102
-
-    @property
-    def kept(self) -> tuple[KnownLeak, ...]: ...  # noqa: D102
-
-    @property
-    def before(self) -> tuple[KnownLeak, ...]: ...  # noqa: D102
-
-
-def render_change(change: Change, file: str) -> list[str]:
+def render_change(change: BaselineChange, file: str) -> list[str]:
     """Write what an update changed: the counts, then each entry that was added, removed or changed."""
     counts = f"{len(change.added)} added, {len(change.removed)} removed, {len(change.changed)} changed"
     lines = [f"gpu-leak: baseline {file}: {counts}, {len(change.kept)} kept"]
-    lines += _cut([f"  + {render_entry(entry)}" for entry in change.added[: CHANGES_SHOWN + 1]], len(change.added))
-    lines += _cut([f"  - {render_entry(entry)}" for entry in change.removed[: CHANGES_SHOWN + 1]], len(change.removed))
-    changed = [
-        f"  ~ {render_entry(now)} (was {clean_text(was.kind, 40)}, {format_bytes(was.bytes)})"
-        for now, was in zip(change.changed, change.before, strict=True)
-    ]
-    lines += _cut(changed, len(changed))
+    more = "    and {} more, in the file"
+    lines += first_lines(change.added, CHANGES_SHOWN, lambda entry: f"  + {render_entry(entry)}", more)
+    lines += first_lines(change.removed, CHANGES_SHOWN, lambda entry: f"  - {render_entry(entry)}", more)
+    changed = list(zip(change.changed, change.before, strict=True))
+    lines += first_lines(changed, CHANGES_SHOWN, lambda pair: _changed(*pair), more)
     if change.added:
         lines.append("gpu-leak: write into each entry's `reason` why the leak is tolerated, and have the file reviewed")
     return lines
 
 
-def _cut(lines: list[str], count: int) -> list[str]:
-    more = count - CHANGES_SHOWN
-    return lines if more <= 0 else [*lines[:CHANGES_SHOWN], f"    and {more} more, in the file"]
+def _changed(now: KnownLeak, was: KnownLeak) -> str:
+    return f"  ~ {render_entry(now)} (was {clean_text(was.kind, 40)}, {format_bytes(was.bytes)})"
 
 
 def render_stale(stale: Sequence[KnownLeak], file: str, *, fails: bool) -> list[str]:
@@ -66,9 +45,7 @@ def render_stale(stale: Sequence[KnownLeak], file: str, *, fails: bool) -> list[
         return []
     noun = "entry of the baseline is" if len(stale) == 1 else "entries of the baseline are"
     lines = [f"gpu-leak: {len(stale)} {noun} stale, the leak is gone{', which FAILS the run' if fails else ''}: {file}"]
-    lines += [f"  - {render_entry(entry)}" for entry in stale[:STALE_SHOWN]]
-    if len(stale) > STALE_SHOWN:
-        lines.append(f"  and {len(stale) - STALE_SHOWN} more")
+    lines += first_lines(stale, STALE_SHOWN, lambda entry: f"  - {render_entry(entry)}", "  and {} more")
     lines.append("  take them out of the file, or run all tests with --gpu-leak-update-baseline")
     return lines
 

@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING
 
 from pytest_gpuleak.model.isolation import isolated
 from pytest_gpuleak.model.text import clean_text
+from pytest_gpuleak.reports.source_places import findings_of
 from pytest_gpuleak.reports.terminal.lines import ID_LIMIT
 
 if TYPE_CHECKING:
-    from pytest_gpuleak.model.findings import Finding, FixtureRecord
-    from pytest_gpuleak.model.records import RunReport, TestRecord
+    from pytest_gpuleak.model.findings import Finding
+    from pytest_gpuleak.model.records import RunReport
 
 _SHOWN = 6
 
@@ -24,9 +25,7 @@ def render_codes(report: RunReport) -> list[str]:
         if found.failed and found.code:
             sizes[found.code] = sizes.get(found.code, 0) + found.bytes
 
-    records: tuple[TestRecord | FixtureRecord, ...] = (*report.tests, *report.fixtures)
-    for record in records:
-        for found in record.findings:
-            isolated(functools.partial(add, found), lambda _: None)
+    for _, found in findings_of(report):
+        isolated(functools.partial(add, found), lambda _: None)
     codes = sorted(sizes, key=lambda code: -sizes[code])[:_SHOWN]
     return [f"gpu-leak: more on each: gpuleak explain {clean_text(' '.join(codes), ID_LIMIT)}"] if codes else []

@@ -1,8 +1,6 @@
 """Findings on the terminal: plain lines, readable in an 80-column CI log without colour.
 
-A finding is told in the order of a reader's questions: what leaked, who holds it (the path as a tree), who else does,
-which edit frees it, which line made it, and the tensors. User text is cleaned and cut (`ID_LIMIT`, `TEXT_LIMIT`). A chain
-of holders is shortened in its middle to fit the width; a place in a file never is.
+A chain of holders is shortened to the width; a place in a file never is.
 """
 
 from __future__ import annotations
@@ -44,7 +42,7 @@ def render_finding(finding: Finding, *, verbosity: int = 0, width: int = 80) -> 
     lines = render_amount(finding, width=width) + _baseline_lines(finding, width)
     lines += _holder_lines(finding, width, every=every)
     if finding.hint:
-        lines += wrapped("fix", with_code(finding), width)
+        lines += wrapped("fix", _with_code(finding), width)
     if finding.metric is None:
         lines += _created(finding, width, every=every)
     lines += _parts(finding, width, every=every)
@@ -70,7 +68,7 @@ def render_briefly(finding: Finding, *, width: int = 80) -> list[str]:
     else:
         lines += _holder_lines(finding, width, every=False)
     if finding.hint:
-        lines += wrapped("fix", with_code(finding), width)
+        lines += wrapped("fix", _with_code(finding), width)
     if finding.metric is None:
         lines += _created(finding, width, every=False)[:1]
     return lines
@@ -86,7 +84,7 @@ def render_short(finding: Finding) -> str:
     """Write one finding for a test's own report (longrepr, JUnit): what leaked, who holds it, where it was created."""
     origin = next((array.created for array in finding.tensors if array.created is not None), None)
     created = _place(origin) if origin else f"unknown: {clean_text(_why_no_line(finding), TEXT_LIMIT)}"
-    fix = f"\nfix: {clean_text(with_code(finding), TEXT_LIMIT)}" if finding.hint else ""
+    fix = f"\nfix: {clean_text(_with_code(finding), TEXT_LIMIT)}" if finding.hint else ""
     if finding.metric is not None:
         held = "" if finding.holder is None else f"\nheld by {held_by(finding.holder)}{_cut(finding.holder)}"
         parts = [f"\n{_part(part)}" for part in finding.contributions[:_PARTS_SHOWN]]
@@ -97,7 +95,6 @@ def render_short(finding: Finding) -> str:
 
 
 def _cut(holder: Holder | None) -> str:
-    """Write the line to edit, where it is not the root's."""
     place = "" if holder is None else place_to_edit(holder)
     return f"\ncut at {place}" if place else ""
 
@@ -128,7 +125,6 @@ def _baseline_lines(finding: Finding, width: int) -> list[str]:
 
 
 def _holder_lines(finding: Finding, width: int, *, every: bool) -> list[str]:
-    """Write the holders, or the cycle; nothing for a counter that no holder is known of."""
     holder = finding.holder
     if holder is None and finding.metric is not None:
         return []
@@ -169,7 +165,6 @@ def _why_no_line(finding: Finding) -> str:
 
 
 def _parts(finding: Finding, width: int, *, every: bool) -> list[str]:
-    """Write the parts of memory that no tensor explains: size, allocating line, holder."""
     lines: list[str] = []
     for part in finding.contributions[: _MOST_SHOWN if every else _PARTS_SHOWN]:
         lines += wrapped("part", _part(part), width)
@@ -206,7 +201,6 @@ def _place(origin: Origin, *, code: bool = True) -> str:
 
 
 def _arrays(finding: Finding, limit: int) -> list[str]:
-    """Write the largest arrays, equal ones once with their number."""
     alike = Counter((name_array(array), _array(array), array.file) for array in finding.tensors)
     lines = []
     for (name, text, file), number in list(alike.items())[:limit]:
@@ -222,6 +216,5 @@ def _array(array: ArrayInfo) -> str:
     return f"{clean_text(array.dtype, ID_LIMIT)} {clean_text(str(list(array.shape)), ID_LIMIT)}, {size}"
 
 
-def with_code(finding: Finding) -> str:
-    """Write a finding's hint with its code behind it."""
+def _with_code(finding: Finding) -> str:
     return f"{finding.hint} ({clean_text(finding.code, ID_LIMIT)})" if finding.code else finding.hint or ""

@@ -35,10 +35,7 @@ _DEEPEST: Final = 10  # levels that a line is indented by at most
 def held_lines(
     holder: Holder | None, width: int, *, label: str = "held by", end: str = "", every: bool = False
 ) -> list[str]:
-    """Write a holder: a line where its path is one reference at most, else its root and the tree of its path.
-
-    `end` says what the path leads to.
-    """
+    """Write a holder: on a line where its path is one reference at most, else as the tree of its path to `end`."""
     if holder is None:
         return [labelled(label, GONE)]
     if len(holder.path) < (1 if every else 2):
@@ -47,7 +44,7 @@ def held_lines(
     lines: list[str] = head
     if holder.deciding is None:
         lines = [CutLine(line) for line in [*head, *_place_to_edit(holder)]]
-    return [*lines, *path_lines(holder, width, end=end, every=every)]
+    return [*lines, *_path_lines(holder, width, end=end, every=every)]
 
 
 def chain_lines(holder: Holder, width: int, label: str) -> list[str]:
@@ -58,8 +55,7 @@ def chain_lines(holder: Holder, width: int, label: str) -> list[str]:
     return [labelled(label, _chain(holder, width - len(LABEL_INDENT))), labelled("", f"({_whereabouts(holder)})")]
 
 
-def path_lines(holder: Holder, width: int, *, end: str = "", every: bool = False) -> list[str]:
-    """Write a path as an indented tree: each reference, and the type that it leads to."""
+def _path_lines(holder: Holder, width: int, *, end: str = "", every: bool = False) -> list[str]:
     path = holder.path
     targets = [step.type for step in path[1:]] + [end]
     lines: list[str] = []
@@ -126,7 +122,6 @@ def _step(indent: str, edge: str, kind: str, width: int) -> str:
 
 
 def _cut_lines(indent: str, edge: str, kind: str, holder: Holder, width: int) -> list[str]:
-    """Write the reference to cut with its mark and place; the place takes a line of its own where there is no room."""
     known = place_to_edit(holder)
     place = f", at {known}" if known else ""
     whole = (f"{indent}{edge}: {kind}" if kind else indent + edge) + CUT_HERE + place
@@ -137,7 +132,6 @@ def _cut_lines(indent: str, edge: str, kind: str, holder: Holder, width: int) ->
 
 
 def _place_to_edit(holder: Holder) -> list[str]:
-    """Write the line to edit below a holder whose path has no line for the mark."""
     place = place_to_edit(holder)
     return [labelled("", f"{CUT_HERE.strip()}, at {place}")] if place else []
 

@@ -1,17 +1,15 @@
-"""Lines of the terminal: labels, widths, and what a line is, for its colour.
-
-A line is a plain string. Its class tells what it shows, so that a terminal with colours can mark it; the text alone says
-all that the colours say.
-"""
+"""Lines of the terminal: plain strings, whose class tells what they show, for a terminal's colours."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from pytest_gpuleak.model.text import clean_text, width_of, wrap_text
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable, Sequence
+
+_T = TypeVar("_T")
 
 ID_LIMIT = 300
 """Longest test id or file name, in characters."""
@@ -89,6 +87,12 @@ def wrapped(label: str, text: str, width: int) -> list[str]:
     cleaned = clean_text(text, TEXT_LIMIT)
     lines = wrap_text(cleaned, width, indent=labelled(label, ""), further=LABEL_INDENT)
     return lines or [labelled(label, "").rstrip()]
+
+
+def first_lines(entries: Sequence[_T], limit: int, write: Callable[[_T], str], more: str) -> list[str]:
+    """Write the first entries, a line each, and `more` with the number of the others, where there are any."""
+    lines = [write(entry) for entry in entries[:limit]]
+    return lines if len(entries) <= limit else [*lines, more.format(len(entries) - limit)]
 
 
 def fits(text: str, width: int) -> bool:

@@ -1,8 +1,4 @@
-"""The section GPU LEAKS: each holder once, by size, with its largest finding and its totals.
-
-What the section shows without ``-v`` fits on two screens, whatever the run: the largest entries are explained in full, the
-next ones briefly, and the rest take a line each.
-"""
+"""The section GPU LEAKS: each holder once, by size, with its largest finding. Without ``-v`` it fits on two screens."""
 
 from __future__ import annotations
 
@@ -54,9 +50,8 @@ _SIZE_COLUMNS = 10
 def render_leaks(report: RunReport, *, verbosity: int, width: int) -> list[str]:
     """Write the lines below the title ``GPU LEAKS``; none where there is nothing to show.
 
-    Failing findings are explained, largest first, one entry a holder. With ``-v`` (verbosity 1) noted and allowed
-    findings and each holder's whole path are shown too. With ``-q`` (-1) each holder takes one line; below that nothing
-    is shown.
+    Failing findings are explained, one entry a holder. Verbosity 1 adds what is noted and allowed, and whole paths; -1
+    leaves a line a holder, and less than that nothing.
     """
     if verbosity < 0:
         return _render_quietly(report) if verbosity == -1 else []
@@ -117,7 +112,6 @@ def _render_all(report: RunReport, verbosity: int, width: int) -> list[str]:
 
 
 def _render_in_room(groups: Sequence[Group], width: int) -> list[str]:
-    """Write each group: in full as many as there is room for, then briefly, then in a line."""
     lines: list[str] = []
     above = ""
     short = [_in_a_line(group, width) for group in groups]
@@ -173,7 +167,6 @@ def _left_out(groups: Sequence[Group], where: str) -> str:
 
 
 def _also_in(group: Group, width: int, *, every: bool) -> list[str]:
-    """Write the other tests and fixtures of a holder with their bytes, largest first."""
     sizes: dict[str, int] = {}
     for record, found in group.entries:
         name = name_of_record(record)

@@ -1,7 +1,4 @@
-"""Lines for pytest's short test summary: each leaking test and fixture with its bytes and holder.
-
-Of many leaks the lines are one a holder, so that the end of a run stays on the screen.
-"""
+"""Lines for pytest's short test summary: each leaking test and fixture with its bytes and holder."""
 
 from __future__ import annotations
 
@@ -10,9 +7,9 @@ from typing import TYPE_CHECKING
 from pytest_gpuleak.model.isolation import isolated
 from pytest_gpuleak.model.text import clean_text, format_bytes
 from pytest_gpuleak.reports.grouping import group_safely
-from pytest_gpuleak.reports.terminal.lines import ID_LIMIT, TEXT_LIMIT
+from pytest_gpuleak.reports.terminal.lines import ID_LIMIT, TEXT_LIMIT, first_lines
 from pytest_gpuleak.reports.terminal.section import name_of_record
-from pytest_gpuleak.reports.wording import describe_owners
+from pytest_gpuleak.reports.wording import count_left, describe_owners, find_origin
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -31,20 +28,16 @@ MANY = 20
 def render_short_summary(
     tests: Sequence[TestRecord], fixtures: Sequence[FixtureRecord], *, every: bool = False
 ) -> list[str]:
-    """Write a line for each record that fails, largest first: ``LEAKED test.py::test - 8.0 MiB held by app.HISTORY``.
+    """Write a line for each record that fails, largest first: ``LEAKED t.py::test - 8.0 MiB held by app.HISTORY``.
 
-    More than `MANY` records are summed up by holder, unless `every` one is asked for. Lines are as long as they are: what
-    a narrow terminal would cut off is the holder.
+    More than `MANY` records are summed up by holder, unless `every` one is asked for. No line is cut: a holder ends it.
     """
     records: list[TestRecord | FixtureRecord] = [*fixtures, *(test for test in tests if test.verdict == "leaked")]
     leaks = [(record, failed) for record in records if (failed := [one for one in record.findings if one.failed])]
     if len(leaks) > MANY and not every:
         return _by_holder([(record, found) for record, failed in leaks for found in failed])
     leaks.sort(key=lambda leak: -sum(found.bytes for found in leak[1]))
-    lines = [_line(record, failed) for record, failed in leaks[:MAX_LINES]]
-    if len(leaks) > MAX_LINES:
-        lines.append(f"LEAKED and {len(leaks) - MAX_LINES} more")
-    return lines
+    return first_lines(leaks, MAX_LINES, lambda leak: _line(*leak), "LEAKED and {} more")
 
 
 def _by_holder(entries: Sequence[Entry]) -> list[str]:
@@ -79,8 +72,7 @@ def _unwritten(why: str) -> str:
 def _amount(failed: Sequence[Finding]) -> str:
     largest = max(failed, key=lambda found: found.bytes)
     if largest.kind == "process":
-        processes = "1 process" if largest.count == 1 else f"{largest.count} processes"
-        return f"{processes} left running{_created(largest, 'started')}"
+        return f"{count_left(largest)} left running{_created(largest, 'started')}"
     size = format_bytes(sum(found.bytes for found in failed))
     if largest.holder is None or not largest.holder.root:
         return f"{size}, {clean_text(largest.kind, ID_LIMIT)}{_created(largest, 'created')}"
@@ -88,7 +80,5 @@ def _amount(failed: Sequence[Finding]) -> str:
 
 
 def _created(finding: Finding, word: str) -> str:
-    """Write the line that made the memory, where it is known: `` created at app.py:3``."""
-    made = [*(array.created for array in finding.tensors), *(part.created for part in finding.contributions)]
-    origin = next((origin for origin in made if origin is not None), None)
+    origin = find_origin(finding)
     return "" if origin is None else f", {word} at {clean_text(origin.file, ID_LIMIT)}:{origin.line}"

@@ -76,7 +76,6 @@ def render_dearest(report: RunReport, *, width: int) -> list[str]:
 
 
 def _names(names: object) -> str:
-    """Name the leaking fixtures in brackets; empty where their names are not known."""
     if not isinstance(names, (list, tuple)) or not names:
         return ""
     shown = [f"'{clean_text(str(name), ID_LIMIT)}'" for name in names[:_FIXTURES_SHOWN]]

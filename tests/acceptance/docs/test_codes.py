@@ -13,7 +13,7 @@ from typing import Any, get_args
 import pytest
 
 from pytest_gpuleak.explain.hints.order import ORDER
-from pytest_gpuleak.model.codes.table import CODES, TOPICS, page, source
+from pytest_gpuleak.model.codes.table import CODES, TOPICS, page
 from pytest_gpuleak.model.findings import KIND_CODES, FindingKind
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -71,7 +71,7 @@ def _run(folder: Path, codes: set[str]) -> dict[str, list[dict[str, Any]]]:
     """Run the examples of these codes; the findings of each test file by its name."""
     for code in codes:
         for name, text in (("leaks", CODES[code].leaks), ("fixed", CODES[code].fixed)):
-            on_device = source(text).replace('"cuda"', '"simgpu:0"')
+            on_device = text.replace('"cuda"', '"simgpu:0"')
             (folder / f"test_{code}_{name}.py").write_text(on_device, encoding="utf-8")
     (folder / "conftest.py").write_text(SIMULATED, encoding="utf-8")
     names = ("benchmark", "pytest_cov", "flaky", "syrupy", "rerunfailures", "cacheprovider", "hypothesispytest")
