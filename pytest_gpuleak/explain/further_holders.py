@@ -93,12 +93,13 @@ class _Further:
         search.run()
         left: dict[Culprit, int] = {}
         for key, identity in asked.items():
-            used = search
-            if identity not in search.answers().by_target and self._may_be_hidden(search, identity, key[2]):
+            used, answer = search, search.answers().by_target.get(identity)
+            removable = answer is not None and answer.root.rank == EDITABLE
+            if not removable and self._may_be_hidden(search, identity, key[2]):
                 own = self._given | self._of_group[key[2]]
                 used = self._again([target for target in self._targets if id(target) == identity], own)
                 used.run()
-            answer = used.answers().by_target.get(identity)
+                answer = used.answers().by_target.get(identity)
             if answer is None:
                 continue
             if answer.root.kind == "thread":

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_gpuleak.model.findings import Finding
+from pytest_gpuleak.model.findings import WAITING, Finding
 from pytest_gpuleak.model.outcomes import TestRecord, Verdict
 from pytest_gpuleak.session.records.run_records import RunRecords
 
@@ -51,3 +51,28 @@ def test_the_summary_is_the_same_without_the_records(tests: list[TestRecord]) ->
     assert brief.nodeids() == detailed.nodeids()
     kept = [test for test in tests if test.verdict != "clean" or test.suspect_s or test.rerun]
     assert brief.tests == kept
+
+
+def waiting(nodeid: str, worker: str = "main") -> TestRecord:
+    finding = Finding("growing", True, "cpu", 1, 4, 4, "", holder=WAITING)
+    return TestRecord(nodeid, "leaked", None, "passed", worker, 1.0, 0.0, findings=(finding,), suspect_s={"check": 1.0})
+
+
+def test_explained_findings_replace_those_that_waited_attempt_by_attempt() -> None:
+    kept = RunRecords()
+    for record in (waiting("a"), waiting("a", "gw1"), waiting("b"), waiting("a")):
+        kept.add_test(record)
+    found = [Finding("growing", True, "cpu", number, 4, 4, "") for number in range(3)]
+    explained: list[tuple[str, Verdict, tuple[Finding, ...], float]]
+    explained = [("a", "leaked", (found[0],), 0.5), ("b", "noted", (found[1],), 0.5), ("a", "leaked", (found[2],), 0.5)]
+    kept.take_explained(explained, "main")
+    assert [record.findings[0].count for record in kept.tests] == [0, 1, 1, 2]
+    assert [record.verdict for record in kept.tests] == ["leaked", "leaked", "noted", "leaked"]
+    assert kept.tests[1] == waiting("a", "gw1")
+    assert kept.tests[0].suspect_s == {"check": 1.5, "search": 0.5}
+
+
+def test_an_explanation_of_a_record_that_was_replaced_is_dropped() -> None:
+    kept = RunRecords()
+    kept.take_explained([("a", "leaked", (), 0.5)], "main")
+    assert kept.tests == []
