@@ -42,8 +42,7 @@ def registered_class(trail: Trail) -> str | None:
 
 def made_in_setup(trail: Trail) -> str | None:
     """Recognise what an xunit-style setup created and its teardown did not remove."""
-    origin = trail.finding.tensors[0].created if trail.finding.tensors else None
-    setup = "" if origin is None else origin.function.rpartition(".")[2]
+    setup = "" if trail.origin is None else trail.origin.function.rpartition(".")[2]
     if setup not in _TEARDOWN or not _is_users_place(trail):
         return None
     return f"{trail.owner(0)} still keeps what {code(setup)} made: let {code(_TEARDOWN[setup])} take it out again."
@@ -54,8 +53,7 @@ def growing_container(trail: Trail) -> str | None:
     index = trail.container()
     if not trail.growing or index is None or not _is_users_place(trail, index + 1):
         return None
-    graph = trail.finding.autograd
-    if graph is not None and graph.nodes > 0:
+    if trail.has_graph:
         return (
             f"Each run adds to {trail.owner(index)}, and what it adds keeps its autograd graph: store what `.item()` or "
             "`.detach()` returns, or empty it in teardown."
@@ -68,8 +66,8 @@ def growing_container(trail: Trail) -> str | None:
 
 def growing_chain(trail: Trail) -> str | None:
     """Recognise objects of one class that each refer to the one before: each run adds a link."""
-    index = trail.grows_at
-    if index is None or not _grows_by_attribute(trail) or trail.type(index) != trail.type(index + 1):
+    index = _growing_attribute(trail)
+    if index is None or trail.type(index) != trail.type(index + 1):
         return None
     return (
         f"Each run adds an object to the chain behind {trail.owner(index)}, and each keeps the one before by "
@@ -79,8 +77,8 @@ def growing_chain(trail: Trail) -> str | None:
 
 def growing_attributes(trail: Trail) -> str | None:
     """Recognise an object that each run gives a further attribute, such as a module's buffer under a new name."""
-    index = trail.grows_at
-    if index is None or not _grows_by_attribute(trail):
+    index = _growing_attribute(trail)
+    if index is None:
         return None
     return (
         f"Each run gives {trail.owner(index)} an attribute more, here {code(trail.edge(index))}: delete it in teardown, "
@@ -108,9 +106,11 @@ def module_global(trail: Trail) -> str | None:
     )
 
 
-def _grows_by_attribute(trail: Trail) -> bool:
+def _growing_attribute(trail: Trail) -> int | None:
     index = trail.grows_at
-    return index is not None and trail.edge(index).startswith(".") and _is_users_place(trail, index + 1)
+    if index is None or not trail.edge(index).startswith("."):
+        return None
+    return index if _is_users_place(trail, index + 1) else None
 
 
 def _is_users_place(trail: Trail, length: int | None = None) -> bool:

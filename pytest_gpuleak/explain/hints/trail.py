@@ -9,13 +9,18 @@ from typing import TYPE_CHECKING, Final
 from pytest_gpuleak.explain.edge_to_edit import PART_MARKS
 
 if TYPE_CHECKING:
-    from pytest_gpuleak.model.findings import Finding, Holder, HolderKind, PathStep
+    from collections.abc import Callable
+
+    from pytest_gpuleak.model.findings import ArrayInfo, Finding, Holder, HolderKind, Origin, PathStep
 
 NAME_LIMIT: Final = 60
 """Longest name in a hint, in characters; a longer one is cut in its middle."""
 
+NAMED: Final = ("module", "class", "cache", "fixture")
+"""Kinds of roots that the user can name and edit."""
+
 _INDEX: Final = re.compile(r"\[-?\d+\]")
-_ATTRIBUTE: Final = re.compile(r"\.[^\W\d]\w*")
+ATTRIBUTE: Final = re.compile(r"\.[^\W\d]\w*")
 _LISTS: Final = frozenset({"list", "collections.deque", "set"})
 _DICTS: Final = frozenset({"dict", "collections.defaultdict", "collections.OrderedDict", "collections.Counter"})
 
@@ -47,14 +52,29 @@ class Trail:
         return self.holder.path
 
     @property
+    def array(self) -> ArrayInfo | None:
+        """Return the first array, if the finding has one."""
+        return self.finding.tensors[0] if self.finding.tensors else None
+
+    @property
+    def origin(self) -> Origin | None:
+        """Return the line that created the first array, where it is known."""
+        return None if self.array is None else self.array.created
+
+    @property
     def growing(self) -> bool:
         """Tell whether each run of the test leaves more behind."""
         return self.finding.kind == "growing"
 
     @property
+    def has_graph(self) -> bool:
+        """Tell whether the arrays have an autograd graph."""
+        return self.finding.autograd is not None and self.finding.autograd.nodes > 0
+
+    @property
     def named(self) -> bool:
         """Tell whether the user can name and edit the root."""
-        return self.kind in ("module", "class", "cache", "fixture")
+        return self.kind in NAMED
 
     def edge(self, index: int) -> str:
         """Return the reference at a position; empty beyond the end."""
@@ -69,14 +89,22 @@ class Trail:
 
     def find(self, *edges: str) -> int | None:
         """Return the position of the first step that is one of these references."""
-        return next((index for index, step in enumerate(self.steps) if step.edge in edges), None)
+        return self.first(lambda step: step.edge in edges)
+
+    def first(self, fits: Callable[[PathStep], bool]) -> int | None:
+        """Return the position of the first step that fits."""
+        return next((index for index, step in enumerate(self.steps) if fits(step)), None)
 
     def match(self, pattern: re.Pattern[str]) -> tuple[int, re.Match[str]] | None:
         """Return the position of the first step whose text matches as a whole, and the match."""
+        matches = ((index, pattern.fullmatch(step.edge)) for index, step in enumerate(self.steps))
+        return next(((index, found) for index, found in matches if found is not None), None)
+
+    def gradient_with_graph(self, packages: tuple[str, ...] = ("",)) -> int | None:
+        """Return the position of the first gradient, of a type in `packages`, after which the path goes into its graph."""
         for index, step in enumerate(self.steps):
-            found = pattern.fullmatch(step.edge)
-            if found is not None:
-                return index, found
+            if (step.edge + self.edge(index + 1)).startswith(".grad.grad_fn") and step.type.startswith(packages):
+                return index
         return None
 
     def owner(self, index: int) -> str:
@@ -97,7 +125,7 @@ class Trail:
         edge = self.edge(index)
         if edge.startswith("[") or self.is_item(index):
             return True
-        return _ATTRIBUTE.fullmatch(edge) is not None and not edge.startswith(".__")
+        return ATTRIBUTE.fullmatch(edge) is not None and not edge.startswith(".__")
 
     def is_plain_until(self, index: int) -> bool:
         """Tell whether only attributes and items lead to the object that the step at `index` leads from."""
