@@ -42,6 +42,7 @@ class NativeReferences:
         known: names of references that only their finder knows, by the ids of parent and child.
         links: the references that were found, as pairs of ids, in their order.
         hidden: ids of the objects with a referrer that was not found.
+        unexplained: whether neither the collector nor native code has accounted for some references.
     """
 
     def __init__(
@@ -64,7 +65,7 @@ class NativeReferences:
         self._deadline = deadline
         self._rounds = 0
         self._heap_walked = False
-        self._unexplained = False
+        self.unexplained = False
         self.links: dict[tuple[int, int], None] = {}
         self._known = set(cuts)
         self.hidden: frozenset[int] = frozenset()
@@ -87,7 +88,7 @@ class NativeReferences:
         hidden = Hidden(
             graph.objects, nodes, graph.parents_of(nodes), rooted, self._counted, linked, self._deadline, owners
         )
-        self._unexplained = bool(hidden.by_reference)
+        self.unexplained = bool(hidden.by_reference)
         self.hidden = frozenset(hidden.by_native.keys() | hidden.by_reference.keys())
         links: list[Link] = []
         for natives in self._natives:
@@ -165,8 +166,8 @@ class NativeReferences:
         """Return the ids of the objects on rings through native code of at most `limit` objects."""
         found: dict[int, None] = {}
         for parent, child in list(self.links)[:MAX_RING_LINKS]:
-            half = self._graph.chain_from(child, parent, len(self._graph.objects))
-            if half[0] == child and len(half) <= limit:
+            half = self._graph.chain_to_any(parent, (child,))
+            if len(half) <= limit:
                 found.update(dict.fromkeys(half))
         return list(found)
 
@@ -181,8 +182,8 @@ class NativeReferences:
         links = [link for link in self.links if above.issuperset(link)]
         found: list[list[int]] = []
         for parent, child in links[:MAX_RING_LINKS]:
-            half = graph.chain_from(child, parent, len(above))
-            if half[0] == child:
+            half = graph.chain_to_any(parent, (child,))
+            if half:
                 down = graph.chain_to_any(target, set(half))
                 turn = half.index(down[0])
                 found.append([*half[turn:], *half[:turn], *down])
@@ -190,11 +191,6 @@ class NativeReferences:
 
     def _order(self, ring: Sequence[int]) -> tuple[int, list[str]]:
         return len(ring), [safe_access.class_label(type(self._graph.objects[node])) for node in ring]
-
-    @property
-    def unexplained(self) -> bool:
-        """Tell whether neither the collector nor native code has accounted for some references."""
-        return self._unexplained
 
     def nearest_hidden(self, target: int) -> list[int]:
         """Return the ids from the nearest object with a missing referrer down to a target; empty if none has."""
