@@ -1,14 +1,10 @@
-"""Paths from a root down to many objects, with shared beginnings (a list of 100,000 nodes has as many paths).
-
-A path is its last reference and the path before it. Going on from an object names the references that no further object
-can change.
-"""
+"""Paths from a root down to many objects, with shared beginnings (a list of 100,000 nodes has as many paths)."""
 
 from __future__ import annotations
 
 import re
 import types
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from pytest_gpuleak.adapters.registry import own_layouts
 from pytest_gpuleak.explain.edges.chain import NOTHING_MET, Chain, Met, Step
@@ -83,7 +79,7 @@ class Way:
         return found
 
 
-class Reached:
+class Reached(NamedTuple):
     """How far down a path has been followed.
 
     Attributes:
@@ -93,13 +89,10 @@ class Reached:
         met: objects met so far that matter for the root's name.
     """
 
-    __slots__ = ("met", "position", "uncertain", "way")
-
-    def __init__(self, way: Way | None, uncertain: tuple[Any, ...], position: int, met: Met) -> None:
-        self.way = way
-        self.uncertain = uncertain
-        self.position = position
-        self.met = met
+    way: Way | None
+    uncertain: tuple[Any, ...]
+    position: int
+    met: Met
 
     @property
     def end(self) -> int:
@@ -136,8 +129,8 @@ class Walker:
 
     def follow(self, objects: Iterable[object]) -> Reached:
         """Return the path along a chain of objects."""
-        following = iter(objects)
-        reached = self.begin(next(following))
+        first, *following = objects
+        reached = self.begin(first)
         for value in following:
             reached = self.go_on(reached, value)
         return reached
@@ -177,8 +170,6 @@ class Walker:
 
     def _met(self, met: Met, value: object, position: int) -> Met:
         kind = self._lookups.once("kind", type(value), lambda: _kind_for_root(value))
-        if kind == "" and (met.loop is None or met.left):
-            return met
         if kind == "error" and met.error is None and met.pinned is None:
             met = met._replace(error=(position, value))
         if kind == "traceback" and met.pinned is None:
@@ -187,11 +178,11 @@ class Walker:
             return met
         if kind == "loop":
             return met._replace(loop=position)
-        if met.loop is not None and kind == "task":
+        if met.loop is None:
+            return met
+        if kind == "task":
             return met._replace(task=(position, value))
-        if met.loop is not None and not between_loop_and_task(value):
-            return met._replace(left=True)
-        return met
+        return met if between_loop_and_task(value) else met._replace(left=True)
 
 
 def _kind_for_root(value: object) -> str:
@@ -208,21 +199,17 @@ def _kind_for_root(value: object) -> str:
 
 def _kind_of_mock(kind: type) -> str:
     """Tell whether a type is `unittest.mock`'s mock, its call, or neither."""
-    mock = safe_access.loaded_class("unittest.mock", "NonCallableMock")
-    if mock is None:
-        return ""
-    if safe_access.is_subclass(kind, mock):
-        return "mock"
-    call = safe_access.loaded_class("unittest.mock", "_Call")
-    return "call" if call is not None and safe_access.is_subclass(kind, call) else ""
+    for what, name in (("mock", "NonCallableMock"), ("call", "_Call")):
+        cls = safe_access.loaded_class("unittest.mock", name)
+        if cls is not None and safe_access.is_subclass(kind, cls):
+            return what
+    return ""
 
 
 def _folded(before: Way | None, step: Step) -> Way | None:
     """Return the path with a step merged into its predecessor (``._modules['layer']`` to ``.layer``), or None."""
-    if before is None or before.step.text not in _FOLDED_AWAY:
-        return None
     key = _PLAIN_KEY.fullmatch(step.text)
-    if key is None:
+    if before is None or key is None or before.step.text not in _FOLDED_AWAY:
         return None
     name, owner, last = key.group(1), before.owner, before.step
     folded: str | None = None

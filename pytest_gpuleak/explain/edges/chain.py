@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from pytest_gpuleak.heap import safe_access
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -17,7 +19,7 @@ class Edge(NamedTuple):
         text: how it is written: ``[0]``, ``.loss``, `` (item of set)`` where Python has no words.
         label: what it leads from, in words: a type, ``closure variable 'x' of <lambda>``.
         length: number of the chain's references that it covers.
-        cached: whether it leads into an `lru_cache`, by a key or a result.
+        cached: whether it leads into an `lru_cache`.
     """
 
     text: str
@@ -58,6 +60,16 @@ class Chain:
             return True
         self.looked_beyond = True
         return False
+
+    def item(self, mapping: Any, position: int) -> str | None:
+        """Write ``[key]`` where a dict holds the object at `position`; None where it does not."""
+        key = self.lookups.key(mapping, self.at(position))
+        return None if key is None else f"[{safe_access.key_text(key[0])}]"
+
+    def attribute(self, namespace: Any, position: int) -> str | None:
+        """Write ``.name`` where a namespace holds the object at `position` under such a name; else None."""
+        key = self.lookups.key(namespace, self.at(position))
+        return None if key is None or not safe_access.is_attribute_name(key[0]) else f".{key[0]}"
 
     def label(self, position: int) -> str:
         """Return the type of the object at `position`, as a path shows it."""

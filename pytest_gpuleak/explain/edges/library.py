@@ -1,7 +1,7 @@
 """Name references in objects of the standard library, by the names that their users know.
 
-Modules are looked up, never imported, and a type is recognised by identity. A type that is written in C in one Python
-version and in Python in another gets the same names in both: fingerprints are made of them.
+Modules are looked up, never imported. A type that is written in C in one Python version and in Python in another gets
+the same names in both: fingerprints are made of them.
 """
 
 from __future__ import annotations
@@ -73,9 +73,8 @@ def _texts_of_members(members: dict[Any, Any], value_text: str) -> dict[int, str
 
 
 def _value_text(cls: type, enum: type) -> str:
-    return (
-        ".value" if safe_access.find_in_class(cls, "value") is safe_access.class_dict(enum).get("value") else "._value_"
-    )
+    is_plain = safe_access.find_in_class(cls, "value") is safe_access.class_dict(enum).get("value")
+    return ".value" if is_plain else "._value_"
 
 
 def _name_in_enum_member(chain: Chain, position: int, cls: type) -> Edge | None:
@@ -93,17 +92,20 @@ def _name_in_future(chain: Chain, position: int, cls: type) -> Edge | None:
         if safe_access.slot(future, cls, attribute) is child:
             return Edge(text, label)
     # Built at each reading; the first callback is kept apart from the others.
-    texts = chain.lookups.once(
-        "callbacks", future, lambda: _texts_of_callbacks(safe_access.slot(future, cls, "_callbacks"))
-    )
+    texts = chain.lookups.once("callbacks", future, lambda: _texts_of_callbacks(future, cls))
     for length in (1, 2, 3) if texts else ():
         callback = texts.get(id(chain.at(position + length)))
         if callback is not None:
             return Edge(callback, label, length)
+    return _context(child, label)
+
+
+def _context(child: object, label: str) -> Edge | None:
     return Edge(" (context)", label) if type(child) is contextvars.Context else None
 
 
-def _texts_of_callbacks(callbacks: object) -> dict[int, str]:
+def _texts_of_callbacks(future: object, cls: type) -> dict[int, str]:
+    callbacks = safe_access.slot(future, cls, "_callbacks")
     texts: dict[int, str] = {}
     for index, pair in enumerate(callbacks if type(callbacks) is list else ()):
         for item, value in enumerate(pair if type(pair) is tuple else ()):
@@ -135,11 +137,11 @@ def _name_in_context_variable(chain: Chain, position: int, cls: type) -> Edge | 
 
 def _name_in_token(chain: Chain, position: int, cls: type) -> Edge | None:
     """Name the value that a context variable had before, or the context in which it was set."""
-    token, child, label = chain.objects[position], chain.at(position + 1), chain.label(position)
+    child, label = chain.at(position + 1), chain.label(position)
     for name in ("old_value", "var"):
-        if safe_access.slot(token, cls, name) is child:
+        if safe_access.slot(chain.objects[position], cls, name) is child:
             return Edge(f".{name}", label)
-    return Edge(" (context)", label) if type(child) is contextvars.Context else None
+    return _context(child, label)
 
 
 _NAMERS: Final[dict[tuple[str, str], Callable[[Chain, int, Any], Edge | None]]] = {
