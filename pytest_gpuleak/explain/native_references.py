@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections import Counter
 from typing import TYPE_CHECKING, Final
 
@@ -26,17 +27,12 @@ MAX_RING_LINKS: Final = 32
 """Number of native links that are followed in search of a ring."""
 
 
+@dataclasses.dataclass(eq=False)
 class NativeReferences:
     """Ask for hidden referrers, in rounds, the cheap questions first. One instance a search.
 
-    Args:
-        graph: what the search has found; links are added to it.
-        roots: recognises roots.
-        targets: what the search was asked for.
-        deadline: when to stop.
-        own: ids of the search's own containers; the lists made here are added.
-        cuts: references that do not count.
-        frameworks: tell what their native code holds.
+    Links are added to the graph, and the ids of the lists made here to `own`, the search's containers. `cuts` are
+    references that do not count.
 
     Attributes:
         known: names of references that only their finder knows, by the ids of parent and child.
@@ -45,29 +41,22 @@ class NativeReferences:
         unexplained: whether neither the collector nor native code has accounted for some references.
     """
 
-    def __init__(
-        self,
-        graph: Graph,
-        roots: Roots,
-        targets: Sequence[object],
-        deadline: Deadline,
-        own: set[int],
-        cuts: Collection[Cut],
-        frameworks: Sequence[ReferenceFinder],
-    ) -> None:
-        self._own = own
-        self._frameworks = frameworks
+    _graph: Graph
+    _roots: Roots
+    _targets: Sequence[object]
+    _deadline: Deadline
+    _own: set[int]
+    _cuts: Collection[Cut]
+    _frameworks: Sequence[ReferenceFinder]
+
+    def __post_init__(self) -> None:
         self._natives: list[NativeObjects] = []
-        self._counted = Counter([child for _, child in cuts])
-        self._graph = graph
-        self._roots = roots
-        self._targets = targets
-        self._deadline = deadline
+        self._counted = Counter([child for _, child in self._cuts])
         self._rounds = 0
         self._heap_walked = False
         self.unexplained = False
         self.links: dict[tuple[int, int], None] = {}
-        self._known = set(cuts)
+        self._known = set(self._cuts)
         self.hidden: frozenset[int] = frozenset()
         self.known: dict[tuple[int, int], str] = {}
 
@@ -78,16 +67,11 @@ class NativeReferences:
             return [], False
         graph = self._graph
         nodes = [node for node in graph.above(starts) if node in graph.expanded]
-        rooted: set[int] = set()
-        for attached in graph.roots.values():
-            rooted.update(attached)
         if self._rounds == 1:
             self._take_census()
         linked = Counter(child for _, child in self.links)
         owners = owner_counter(self._frameworks)
-        hidden = Hidden(
-            graph.objects, nodes, graph.parents_of(nodes), rooted, self._counted, linked, self._deadline, owners
-        )
+        hidden = Hidden(graph, nodes, self._counted, linked, self._deadline, owners)
         self.unexplained = bool(hidden.by_reference)
         self.hidden = frozenset(hidden.by_native.keys() | hidden.by_reference.keys())
         links: list[Link] = []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import TYPE_CHECKING, Final
 
 from pytest_gpuleak.heap.hidden_references import RING_ROOT
@@ -30,35 +31,21 @@ CROWD_ROOT: Final = "unknown (too many containers refer to it)"
 TIMEOUT_ROOT: Final = "unknown (not explained in full: the search ran out of time)"
 
 
+@dataclasses.dataclass(eq=False)
 class Rootless:
-    """Write the holders of targets that no root leads to.
+    """Write the holders of targets that no root leads to, where the search came to its end and left nothing out."""
 
-    Args:
-        exhausted: whether the search came to its end before the deadline.
-        exact: whether it left nothing out.
-    """
-
-    def __init__(
-        self,
-        graph: Graph,
-        native: NativeReferences,
-        writer: Writer,
-        deadline: Deadline,
-        *,
-        exhausted: bool,
-        exact: bool,
-    ) -> None:
-        self._graph = graph
-        self._native = native
-        self._writer = writer
-        self._deadline = deadline
-        self._searched = exhausted and exact
-        self._unknown = TIMEOUT_ROOT if not exhausted else CYCLE_ROOT if exact else CROWD_ROOT
-        self._work = 0
+    _graph: Graph
+    _native: NativeReferences
+    _writer: Writer
+    _deadline: Deadline
+    exhausted: bool
+    exact: bool
+    _work: int = 0
 
     def holders(self, targets: Sequence[int]) -> dict[int, Holder]:
         """Return the holders by the ids of the targets."""
-        if not self._searched:
+        if not (self.exhausted and self.exact):
             return {target: self._not_found(target) for target in targets}
         found: dict[int, Holder] = {}
         for target in targets[:MAX_BY_ITSELF]:
@@ -104,4 +91,5 @@ class Rootless:
         return self._writer.rootless(objects, "native", f"{root} ({use})" if use else root)
 
     def _not_found(self, target: int) -> Holder:
-        return self._writer.rootless([self._graph.objects[target]], "unknown", self._unknown)
+        reason = TIMEOUT_ROOT if not self.exhausted else CYCLE_ROOT if self.exact else CROWD_ROOT
+        return self._writer.rootless([self._graph.objects[target]], "unknown", reason)

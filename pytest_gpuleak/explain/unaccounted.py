@@ -6,6 +6,7 @@ A reference from C++ may also lead into a ring of Python objects, which no colle
 from __future__ import annotations
 
 from collections import Counter
+from itertools import chain
 from typing import TYPE_CHECKING
 
 from pytest_gpuleak.adapters.protocol import UNTOLD
@@ -13,9 +14,10 @@ from pytest_gpuleak.heap.reference_counts import LOOKUP_REFERENCES, UNCOUNTED, g
 from pytest_gpuleak.heap.referrers import get_referents, untouchable_modules
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from pytest_gpuleak.adapters.protocol import ReferenceFinder
+    from pytest_gpuleak.explain.reference_graph import Graph
     from pytest_gpuleak.heap.referrers import Deadline
 
 
@@ -23,10 +25,7 @@ class Hidden:
     """Objects with hidden referrers, by id, sorted by who may hold them.
 
     Args:
-        objects: what the search has met, by id.
-        nodes: the ids of those to examine: expanded, nothing left to find above them.
-        parents: the ids of all that visibly refer to one of `nodes`.
-        rooted: the ids of objects with a root attached, whose reference comes from no container.
+        nodes: ids of the objects to examine: expanded, nothing left to find above them.
         counted: references to objects that are the search's own, by id.
         linked: references from native code that are known already, by id.
         deadline: when to stop counting; objects that were not counted are not reported.
@@ -41,10 +40,8 @@ class Hidden:
 
     def __init__(
         self,
-        objects: Mapping[int, object],
+        graph: Graph,
         nodes: Sequence[int],
-        parents: Collection[int],
-        rooted: Collection[int],
         counted: Mapping[int, int],
         linked: Mapping[int, int],
         deadline: Deadline,
@@ -53,10 +50,11 @@ class Hidden:
         self.by_native: dict[int, object] = {}
         self.by_reference: dict[int, object] = {}
         self.unheld: set[int] = set()
-        wanted = set(nodes)
+        objects, wanted = graph.objects, set(nodes)
+        rooted = set(chain.from_iterable(graph.roots.values()))  # a reference from no container
         explained: Counter[int] = Counter()
         untouchable = untouchable_modules()
-        for parent in parents:
+        for parent in graph.parents_of(nodes):
             if parent not in untouchable and parent in objects:
                 referents = get_referents(objects[parent])
                 if deadline.worked(1 + len(referents)):
