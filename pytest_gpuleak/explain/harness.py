@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final, Literal
 
 from pytest_gpuleak.explain.hints.pytest_objects import KEPT_INSTANCE
 from pytest_gpuleak.explain.parameters import containers_below, parameters_of
+from pytest_gpuleak.explain.reference_graph import Graph
 from pytest_gpuleak.explain.unaccounted import owner_counter
 from pytest_gpuleak.heap.collector import get_referrers
 from pytest_gpuleak.heap.frames import belongs_to_plugin, local_variables
@@ -137,25 +138,26 @@ class _Above:
     ) -> None:
         self._arrays = frozenset(map(id, arrays))
         self._parameters = parameters
-        self._objects: dict[int, object] = {id(array): array for array in arrays}
-        self._children: dict[int, list[int]] = {}
+        self._graph = Graph()
+        objects = self._graph.objects
+        objects.update({id(array): array for array in arrays})
         frames = _Frames(test_class)
         for value in item.values():
             frames.take_instance(value)
         self._known = Counter(self._arrays)  # the caller's sequence
         old = [*frames.instances, *below_parameters]
-        own = {id(arrays), id(item), id(self._objects), id(frames.instances), id(below_parameters), id(old)}
+        own = {id(arrays), id(item), id(objects), id(frames.instances), id(below_parameters), id(old)}
         own |= frames.on_stack
-        level = list(self._objects.values())
-        while level and len(self._objects) <= MAX_OBJECTS:
+        level = list(objects.values())
+        while level and len(objects) <= MAX_OBJECTS:
             level = self._expand(level, own, old)
-        self._complete = not level and not any(type(value) is CellType for value in self._objects.values())
+        self._complete = not level and not any(type(value) is CellType for value in objects.values())
         from_item = Counter(map(id, item.values()))
         for references in (frames.references, from_item):
-            for identity in self._objects.keys() & references.keys():
+            for identity in objects.keys() & references.keys():
                 self._known[identity] += references[identity]
-        self._from_item = self._objects.keys() & from_item.keys()
-        self._from_frames = frames.held(self._objects)
+        self._from_item = objects.keys() & from_item.keys()
+        self._from_frames = frames.held(objects)
 
     def _expand(self, level: list[object], own: set[int], instances: Sequence[object]) -> list[object]:
         """Add the containers that refer to objects of a level, and return those met first."""
@@ -170,14 +172,11 @@ class _Above:
             if id(container) in own:
                 continue
             held = [identity for identity in map(id, get_referents(container)) if identity in wanted]
-            if not held:
-                continue
             self._known.update(held)
-            self._children.setdefault(id(container), []).extend(held)
-            if id(container) not in self._objects:
-                self._objects[id(container)] = container
-                if id(container) not in self._parameters:
-                    new.append(container)
+            for child in held:
+                self._graph.connect(id(container), child)
+            if held and self._graph.add(container) and id(container) not in self._parameters:
+                new.append(container)
         containers.clear()
         return new
 
@@ -187,14 +186,15 @@ class _Above:
         owners = owner_counter(frameworks)
         owned: dict[int, object] = {}
         counts: dict[int, int] = {}
-        for identity in list(self._objects.keys() - self._parameters):
-            value = self._objects[identity]
+        objects = self._graph.objects
+        for identity in list(objects.keys() - self._parameters):
+            value = objects[identity]
             count = owners(value)
             if count:
                 owned[identity], counts[identity] = value, count
             # Native code that owns an array keeps its Python object too, once.
             own = LOOKUP_REFERENCES + (2 if count else 0)
-            if getrefcount(value) - own > self._known[identity] or _has_shared_dict(value, self._objects):
+            if getrefcount(value) - own > self._known[identity] or _has_shared_dict(value, objects):
                 return False
         return not owned or self._links_to(owned, frameworks) == counts
 
@@ -205,28 +205,19 @@ class _Above:
         for framework in frameworks:
             natives = framework.take_census(deadline)
             for link in () if natives is None else natives.links(owned, (), (), deadline):
-                if id(link.parent) in self._objects:
+                if id(link.parent) in self._graph.objects:
                     found[id(link.child)] += 1
-                    self._children.setdefault(id(link.parent), []).append(id(link.child))
+                    self._graph.connect(id(link.parent), id(link.child))
         return found
 
     def held_by(self) -> HeldBy | None:
         """Tell what leads to the arrays: the frames alone, the item to at least one of them, or a parameter."""
-        by_item = self._below(self._from_item)
-        by_runner = by_item | self._below(self._from_frames)
+        by_item = self._graph.below(self._from_item)
+        by_runner = by_item | self._graph.below(self._from_frames)
         if self._arrays <= by_runner:
             return "item" if self._arrays & by_item else "frames"
-        by_parameters = self._below(self._objects.keys() & self._parameters)
+        by_parameters = self._graph.below(self._graph.objects.keys() & self._parameters)
         return "parameters" if self._arrays <= by_runner | by_parameters else None
-
-    def _below(self, starts: Collection[int]) -> set[int]:
-        reached, pending = set(starts), list(starts)
-        while pending:
-            for child in self._children.get(pending.pop(), ()):
-                if child not in reached:
-                    reached.add(child)
-                    pending.append(child)
-        return reached
 
 
 def _has_shared_dict(value: object, met: Collection[int]) -> bool:
@@ -260,19 +251,15 @@ class _Frames:
         while frame is not None:
             self.on_stack.add(id(frame))
             if frame.f_code.co_flags & CO_OPTIMIZED:  # else its namespace is a dict, which shows its references
-                self._read(frame)
+                values = [value for _, value in local_variables(frame)]
+                self._read_frames.append((frame.f_globals, list(map(id, values))))
+                for value in values:
+                    self.take_instance(value)
             frame = frame.f_back
         callers = [*(set(identities) for _, identities in self._read_frames[1:]), set[int]()]
         for (_, identities), callers_own in zip(self._read_frames, callers, strict=True):
             # What the caller's variable refers to may have been lent to the parameter.
             self.references.update(i for i in identities if not (LENDS_ARGUMENTS and i in callers_own))
-
-    def _read(self, frame: FrameType) -> None:
-        values = [value for _, value in local_variables(frame)]
-        identities = list(map(id, values))
-        self._read_frames.append((frame.f_globals, identities))
-        for value in values:
-            self.take_instance(value)
 
     def held(self, objects: Collection[int]) -> set[int]:
         """Return which of these objects a frame refers to that is none of the plugin's."""

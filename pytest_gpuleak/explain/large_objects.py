@@ -6,6 +6,7 @@ explains the largest. In between, ids and sizes are kept, and no object.
 
 from __future__ import annotations
 
+import dataclasses
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final, cast
 
@@ -168,11 +169,8 @@ def _contributions(
         size, label = grown[id(objects[index])], _label(objects[index])
         holder = _holder(answers[place], trails[index], lookups) if place < len(answers) else None
         key = (label, "" if holder is None else f"{holder.kind} {holder.root}")
-        part = parts.get(key)
-        if part is None:
-            parts[key] = Contribution(label, size, 1, holder=holder)
-        else:
-            parts[key] = Contribution(label, part.bytes + size, part.count + 1, holder=part.holder)
+        part = parts.get(key, Contribution(label, 0, 0, holder=holder))
+        parts[key] = dataclasses.replace(part, bytes=part.bytes + size, count=part.count + 1)
     targets.clear()
     return tuple(sorted(parts.values(), key=lambda part: -part.bytes)[:MAX_PARTS])
 

@@ -40,11 +40,9 @@ def holders_of(pids: set[int], but: Collection[str] = ()) -> dict[int, Holder | 
         found = explain(handles, ignore={id(handles), *_tables()}, budget_s=SEARCH_S) if handles else []
     holders: dict[int, Holder | None] = dict.fromkeys(pids)
     for pid, explanation in zip(of_handles, found, strict=True):
-        named = [
-            holder for holder in (explanation.holder, *explanation.others) if holder.named and holder.kind not in but
-        ]
-        # Of several objects for one child, one whose holder can be named.
-        holders[pid] = holders[pid] or next(iter(named), None)
+        answers = (explanation.holder, *explanation.others)
+        named = (holder for holder in answers if holder.named and holder.kind not in but)
+        holders[pid] = holders[pid] or next(named, None)  # of several objects for one child, one that can be named
     return holders
 
 
@@ -62,10 +60,14 @@ def _handles(pids: set[int]) -> Iterator[tuple[int, object]]:
     found = [one for one in objects if id(type(one)) in ours] if ours else []
     del objects, kinds
     for handle in found:
-        pid = field_of(handle, "pid")
-        pid = pid if type(pid) is int else pid_of(handle)
+        pid = _pid(handle)
         if pid in pids:
             yield pid, handle
+
+
+def _pid(handle: object) -> int | None:
+    pid = field_of(handle, "pid")
+    return pid if type(pid) is int else pid_of(handle)
 
 
 def _loaded() -> list[tuple[str, type, str]]:
@@ -100,8 +102,7 @@ def _noting(original: Any, table: OriginTable) -> Any:
     @functools.wraps(original)
     def start(process: Any, *arguments: Any, **named: Any) -> Any:
         returned = original(process, *arguments, **named)
-        pid = field_of(process, "pid")
-        pid = pid if type(pid) is int else pid_of(process)
+        pid = _pid(process)
         if pid is not None:
             table.note(pid)
         return returned

@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 
     from pytest_gpuleak.explain.cuts import Cut
     from pytest_gpuleak.explain.explanation import Explanation
-    from pytest_gpuleak.explain.roots.root import Root
     from pytest_gpuleak.explain.search import Search
     from pytest_gpuleak.model.findings import Holder
 
@@ -62,7 +61,9 @@ def behind_rings(
             if len(rooted) >= MAX_TARGETS or deadline.worked(len(chain)):
                 break
             rooted.append(target)
-            removed.update(_let_go(answer.root, chain, leaked))
+            # By which the root holds the first leaked array on the path: all below it is leaked.
+            first = next(index for index, value in enumerate(chain) if id(value) in leaked)
+            removed.update(cuts_of(answer.root, chain[: first + 1]))
     further = search.again(rooted, removed, deadline.left(), native=True)
     further.run()
     rings = further.rings()
@@ -70,12 +71,6 @@ def behind_rings(
         explanation if id(target) not in rings else _with_ring(explanation, rings[id(target)])
         for target, explanation in zip(targets, found, strict=True)
     ]
-
-
-def _let_go(root: Root, chain: Sequence[object], leaked: Collection[int]) -> tuple[Cut, ...]:
-    """Return the references by which the root holds the first leaked array on the path: all below it is leaked."""
-    first = next(index for index, value in enumerate(chain) if id(value) in leaked)
-    return cuts_of(root, chain[: first + 1])
 
 
 def _with_ring(explanation: Explanation, ring: Holder) -> Explanation:

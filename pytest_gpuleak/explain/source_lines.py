@@ -81,20 +81,26 @@ def line_of_adding(file: str, container: str, ran: Container[int] = ()) -> int |
     name = container.strip(".[]'")
     if not _is_name(name):
         return None
-    begin = {".": rf"(?<=\.){name}", "[": ""}.get(container[0], rf"(?<!\w){name}")
-    ways = [begin + _ADDING] if begin else []
+    ways = [rf"(?<!\w)heappush\(\s*(?:\w+\.)*{name}(?!\w)"]
+    if container[0] != "[":
+        ways.append(_written(container) + _ADDING)
     if container[0] in ".[":
         ways.append(_BY_KEY.format(name=name) + _ADDING)
-    ways.append(rf"(?<!\w)heappush\(\s*(?:\w+\.)*{name}(?!\w)")
     return _only_line(file, "|".join(ways), ran)
+
+
+def _written(container: str) -> str:
+    """Return a regular expression for an attribute or variable; empty for a key and for what is no name."""
+    name = container.strip(".[]'")
+    if not _is_name(name) or container[0] == "[":
+        return ""
+    return rf"(?<=\.){name}" if container[0] == "." else rf"(?<!\w){name}"
 
 
 def line_of_adding_to_item(file: str, container: str) -> int | None:
     """Return the only line that adds to an item of a container: ``HISTORY[run].append(step)``, or by another name."""
-    name = container.strip(".[]'")
-    if not _is_name(name) or container[0] == "[":
-        return None
-    direct = _only_line(file, (rf"(?<=\.){name}" if container[0] == "." else rf"(?<!\w){name}") + _ITEM + _ADDING)
+    written = _written(container)
+    direct = _only_line(file, written + _ITEM + _ADDING) if written else None
     return direct or line_of_adding_by_alias(file, container, _ITEM)
 
 
@@ -103,23 +109,18 @@ def line_of_adding_by_alias(file: str, container: str, part: str = "") -> int | 
 
     A variable has that name until its function ends, an attribute of ``self`` in the whole file.
     """
-    name = container.strip(".[]'")
-    if not _is_name(name) or container[0] == "[":
+    if not _written(container):
         return None
+    name = container.strip(".[]'")
     written = rf"(?:\w+\.){'+' if container[0] == '.' else '*'}{name}"
     source = read_source(file)
     lines: set[int] = set()
     for found in re.finditer(_ALIAS.format(container=written, part=part), source, re.MULTILINE):
-        alias = found["alias"]
-        first = source.count("\n", 0, found.end()) + 2
-        body = source[found.end() + 1 :].split("\n")
-        if alias.startswith("self."):
-            first, body = 1, source.split("\n")
-            adding = re.compile(rf"(?<=\.){alias.removeprefix('self.')}" + _ADDING)
-        else:
-            adding = re.compile(rf"(?<![\w.]){alias}" + _ADDING)
-        for number, line in enumerate(body, first):
-            if line.strip() and not alias.startswith("self.") and not line.startswith(found["indent"]):
+        of_self, _, alias = found["alias"].rpartition(".")
+        adding = re.compile((rf"(?<=\.){alias}" if of_self else rf"(?<![\w.]){alias}") + _ADDING)
+        start = 0 if of_self else found.end() + 1
+        for number, line in enumerate(source[start:].split("\n"), source.count("\n", 0, start) + 1):
+            if line.strip() and not of_self and not line.startswith(found["indent"]):
                 break
             if adding.search(line.partition("#")[0]):
                 lines.add(number)

@@ -86,8 +86,7 @@ class HeapArrays:
         array_class = self.reader.array_type()
         if array_class is None:
             return found
-        untouchable = untouchable_modules()
-        objects = [value for value in get_objects() if type(value) is not ModuleType or id(value) not in untouchable]
+        objects = _visible()
         sieve = TypeSieve(_belongs_to(array_class))
         for start in range(0, len(objects), _CHUNK):
             part = objects[start : start + _CHUNK]
@@ -104,8 +103,7 @@ class HeapArrays:
         """
         array_class = self.reader.array_type()
         wrappers = ArrayWrappers()
-        untouchable = untouchable_modules()
-        containers = [value for value in get_objects() if type(value) is not ModuleType or id(value) not in untouchable]
+        containers = _visible()
         found: list[object] = []
         parts: list[list[object]] = []
         for start in range(0, len(containers), _CHUNK):
@@ -177,6 +175,11 @@ def explain_arrays(
     """Return who holds each array, by its id. `ignore` has the ids of the caller's containers."""
     found = explain_crowd(arrays, ignore={id(arrays), *ignore}, budget_s=EXPLAIN_BUDGET_S, frameworks=frameworks)
     return {id(array): explanation for array, explanation in zip(arrays, found, strict=True)}
+
+
+def _visible() -> list[Any]:
+    untouchable = untouchable_modules()
+    return [value for value in get_objects() if type(value) is not ModuleType or id(value) not in untouchable]
 
 
 def _belongs_to(array_class: type) -> Callable[[type], bool]:

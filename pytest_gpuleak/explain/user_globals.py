@@ -42,15 +42,14 @@ class UserGlobals:
         loaded = module_names()
         if loaded is not self._loaded:
             self._loaded = loaded
-            self._names = [name for name in loaded.names.values() if self._is_user_module(name)]
+            files = {
+                name: safe_access.plain_text(safe_access.loaded(name, "__file__")) for name in loaded.names.values()
+            }
+            self._names = [name for name, file in files.items() if file is not None and self._is_user_file(file)]
         for name in self._names:
             namespace = safe_access.module_dict(safe_access.loaded_module(name))
             if namespace is not None:
                 yield name, namespace
-
-    def _is_user_module(self, name: str) -> bool:
-        file = safe_access.plain_text(safe_access.loaded(name, "__file__"))
-        return file is not None and self._is_user_file(file)
 
     def add_referrers(
         self,
