@@ -21,10 +21,7 @@ _FILES_SEARCHED: Final = 4
 def annotate(
     finding: Finding, why_unconfirmed: str, shorten: Callable[[str], str], why_line_unknown: str = ""
 ) -> Finding:
-    """Return the finding as it is reported.
-
-    `why_line_unknown` says why a line that created an array is not known, where none is.
-    """
+    """Return the finding as it is reported. `why_line_unknown` is told where no line that created an array is known."""
     if finding.kind == "cycle" and finding.holder is None:
         return finding  # it has no place and no line
     if finding.metric is None and finding.kind != "cycle" and not any(array.created for array in finding.tensors):
@@ -70,10 +67,7 @@ def hint_for_cycle(holder: Holder) -> str:
 
 
 def _with_place(holder: Holder, shorten: Callable[[str], str], created: Sequence[Origin] = ()) -> Holder:
-    """Complete a holder with the reference to edit, and the line that sets it, where that is known.
-
-    The files of `created`, the lines that made the arrays, may set it, beside the file that defines the root.
-    """
+    """Add the reference to edit and the line that sets it; the files of `created`, beside the root's, may set it."""
     from pytest_gpuleak.explain.edge_to_edit import edge_to_edit, is_edited_as_a_whole
 
     # The place of a hook, if there is one, is known; it goes with that reference.

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 _STEPS_AN_EDGE: Final = 64
-"""Small steps that naming one reference counts as, for `Deadline.worked`."""
+"""Small steps (see `Deadline.worked`) that naming one reference counts as."""
 
 
 class Answer(NamedTuple):

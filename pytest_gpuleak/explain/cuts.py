@@ -44,7 +44,6 @@ def cuts_of(root: Root, chain: Sequence[object]) -> tuple[Cut, ...]:
 
 
 def _chosen(chain: Sequence[object]) -> int:
-    """Return the position of the object whose reference to the next one is removed."""
     structure = _structure(chain)
     for position, parent in enumerate(chain[:-1]):
         entries = id(type(parent)) in _ENTRIES

@@ -1,7 +1,6 @@
-"""Describe the reference cycle that keeps an array until the garbage collector runs: its objects and its references.
+"""Describe the reference cycle that keeps an array until the garbage collector runs.
 
-A cycle can only be read before it is freed, so the arrays of a suspect are examined before the first collection. Only what
-was born in the test is walked, and a session gives this a few seconds in all.
+A cycle can only be read before it is freed: the arrays of a suspect are examined before the first collection.
 """
 
 from __future__ import annotations
@@ -41,7 +40,6 @@ _SUSPENDED: Final[dict[type, str]] = {
     types.GeneratorType: "gi",
     types.AsyncGeneratorType: "ag",
 }
-"""Objects that run a function a piece at a time, with the beginning of their attributes' names."""
 
 
 class CycleReader:
@@ -52,10 +50,7 @@ class CycleReader:
         self._left_s = SESSION_BUDGET_S
 
     def read(self, arrays: Sequence[object], sizes: Mapping[int, int]) -> dict[int, Holder]:
-        """Return, by the ids of the arrays, the cycles that the largest ones hang on. They may be held otherwise too.
-
-        `sizes` are bytes by id; what has none is no array.
-        """
+        """Return, by the ids of the arrays, the cycles that the largest ones hang on. `sizes` are bytes by id."""
         if self._left_s <= 0:
             return {}
         deadline = Deadline(min(BUDGET_S, self._left_s))
@@ -108,10 +103,7 @@ def _rank(value: object) -> tuple[bool, str]:
 
 
 def _nearest_ring(array: object, ignored: set[int], deadline: Deadline) -> tuple[list[object], list[object]]:
-    """Return the objects of the nearest cycle that leads to an array, each referring to the next; empty if none does.
-
-    The second list has the objects between the cycle and the array.
-    """
+    """Return the objects of the nearest cycle that leads to an array, and those in between; both are empty without a cycle."""
     graph = Graph()
     graph.add(array)
     frontier: list[object] = [array]

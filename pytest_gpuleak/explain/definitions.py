@@ -77,7 +77,6 @@ class _Definitions:
             self._places.setdefault(place, []).append(match.start())
 
     def line_of(self, name: str) -> int | None:
-        """Return the line (from 1) of the last part of a dotted name, each part searched after the one before."""
         line: int | None = None
         position = 0
         for depth, part in enumerate(name.split(".")):

@@ -1,7 +1,4 @@
-"""Choose the reference to edit, and shorten long paths.
-
-Pure functions of a `Holder`'s path: reports call them when they render.
-"""
+"""Choose the reference to edit, and shorten long paths, from a `Holder`'s path alone."""
 
 from __future__ import annotations
 
@@ -43,7 +40,6 @@ _NAMED_KEY: Final = re.compile(r"\['[^\W\d]+'\]")
 _OMITTED: Final = re.compile(r" … (\d+) more … ")
 _WORDS: Final = (" (item of", " (a key)", " (cached result)", " (cache key)")
 _FIXED: Final = ("tuple", "frozenset", "mappingproxy", "memoryview")
-"""Containers from which no item can be removed."""
 
 _TRACEBACK: Final = ".__traceback__"
 
@@ -108,7 +104,6 @@ def _reference_to_key(path: Sequence[PathStep], index: int) -> int:
 
 
 def _is_entry(path: Sequence[PathStep], index: int, before_is: bool) -> bool:
-    """Tell whether a reference is an item that the user can remove; `before_is` tells it of the reference before."""
     step = path[index]
     if _ITEM.fullmatch(step.edge) is None or step.type in _FIXED or step.type.endswith(PART_MARKS):
         return False
@@ -133,10 +128,7 @@ def _is_users(label: str) -> bool:
 
 
 def with_text(holder: Holder) -> Holder:
-    """Return a holder with its path's text appended: both ends and the reference to edit where it is long.
-
-    The middle of a path longer than `MAX_PATH` is removed from the path too.
-    """
+    """Append the path's text to a holder's: both ends and the reference to edit where it is long. The path is cut to `MAX_PATH`."""
     path = holder.path
     if len(path) > MAX_PATH:
         half = MAX_PATH // 2
@@ -155,7 +147,6 @@ def omitted_edges(count: int) -> str:
 
 
 def _shortened(edges: Sequence[str], marked: int | None) -> Iterator[str]:
-    """Yield the references at both ends and the marked one, and the number of those omitted in between."""
     omitted = 0
     for index, edge in enumerate(edges):
         if index < SHOWN_AT_ENDS or index >= len(edges) - SHOWN_AT_ENDS or index == marked:

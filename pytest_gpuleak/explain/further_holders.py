@@ -1,7 +1,4 @@
-"""Find further holders: what would still keep an array if the first holder let go of it.
-
-The search is repeated without the references that earlier answers would have the reader remove, until it finds nothing.
-"""
+"""Find what would still keep an array if the first holder let go, by searches without the references removed before."""
 
 from __future__ import annotations
 
@@ -32,10 +29,7 @@ SearchWithout: TypeAlias = "Callable[[Sequence[object], Collection[Cut]], Search
 def find_further_holders(
     search: Search, targets: Sequence[object], again: SearchWithout, cuts: set[Cut]
 ) -> dict[tuple[str, str], tuple[Holder, ...]]:
-    """Return the further holders, by kind and root of the first holder.
-
-    `again` creates the further searches. `cuts` are ignored; removed references are added to them.
-    """
+    """Return further holders by kind and root of the first, from searches that `again` creates; removed references go to `cuts`."""
     first: dict[tuple[str, str], int] = {}
     found: dict[tuple[str, str], list[Holder]] = {}
     answers = search.answers()

@@ -1,7 +1,7 @@
 """Tell at a glance what the test's runner alone holds, without a search of the heap.
 
-A frame of pytest-flaky's holds the instance of a `unittest.TestCase` until the test's report is made; pytest's item keeps
-the instance of any other test class, and the objects that the test is parametrized with, until the session ends.
+A frame of pytest-flaky's holds the instance of a `unittest.TestCase` until the test's report is made; pytest's item
+keeps the instance of any other test class, and the test's parameters, until the session ends.
 """
 
 from __future__ import annotations
@@ -48,20 +48,12 @@ _VALUES_LIE_IN_OBJECTS: Final = sys.version_info >= (3, 13)
 def held_by_harness(
     arrays: Sequence[object], item: object, test_class: type | None, frameworks: Sequence[ReferenceFinder]
 ) -> HeldBy | None:
-    """Tell whether the frames that run in this thread, pytest's item, or the test's parameters alone hold all of `arrays`.
+    """Tell whether this thread's frames, pytest's item, or the test's parameters alone hold all of `arrays`.
 
-    Every reference to the arrays, and to what they can be reached from, must be accounted for: by a young object, the
-    test's instance, what lies below a parameter, a local variable, or an attribute of the item. One reference more,
-    wherever it comes from, and the answer is None. So it is for what nothing holds any more (a cycle). Who else refers to
-    a parameter itself does not matter.
-
-    Call it while the collector shows young objects alone.
-
-    Args:
-        arrays: strong references; the sequence itself does not count.
-        item: pytest's item of the test.
-        test_class: the class of the test's instance, if it has one.
-        frameworks: tell whether native code owns an array too.
+    Every reference to the arrays, and to what they can be reached from, must come from a young object, the test's instance
+    (of `test_class`), what lies below a parameter, a local variable, or an attribute of the item; else, and for what
+    nothing holds any more (a cycle), the answer is None. Who else refers to a parameter itself does not matter. The
+    sequence does not count. Call it while the collector shows young objects alone.
     """
     with PausedCollector():
         attributes = instance_dict(item)
@@ -84,10 +76,7 @@ def holder_of(
     held_by: HeldBy,
     frameworks: Sequence[ReferenceFinder] | None,
 ) -> Holder:
-    """Name the test's instance, or a parameter, which the item keeps, as the holder of `arrays`.
-
-    `held_by` is what `held_by_harness` has returned. Without `frameworks` the path to the first array is left out.
-    """
+    """Name the test's instance, or a parameter, as the holder of `arrays`; without `frameworks` no path is searched."""
     if frameworks is not None:
         from pytest_gpuleak.explain.search import Search
 
@@ -123,10 +112,7 @@ def _hidden(item: object, test_class: type | None) -> dict[int, list[object]]:
 
 
 class _Above:
-    """What the arrays can be reached from: young objects, the test's instance and its parameters, and their references.
-
-    `parameters` has the ids of the test's parameters, `below_parameters` those of what lies below them too.
-    """
+    """What the arrays can be reached from: young objects, the test's instance and its parameters, and their references."""
 
     def __init__(
         self,
@@ -160,7 +146,6 @@ class _Above:
         self._from_frames = frames.held(objects)
 
     def _expand(self, level: list[object], own: set[int], instances: Sequence[object]) -> list[object]:
-        """Add the containers that refer to objects of a level, and return those met first."""
         new: list[object] = []
         children = tuple(level)  # a tuple is passed on as it is: of a list, Python 3.13 would show a copy
         own.update((id(level), id(new), id(children)))
@@ -221,11 +206,7 @@ class _Above:
 
 
 def _has_shared_dict(value: object, met: Collection[int]) -> bool:
-    """Tell whether something else refers to the object's ``__dict__``, and so to the attributes.
-
-    Since Python 3.13 the values lie in the object, and its dict is not shown to refer to them (Objects/dictobject.c,
-    dict_traverse).
-    """
+    """Tell whether something else refers to an object's ``__dict__``, which since Python 3.13 shows no values (dict_traverse)."""
     if not _VALUES_LIE_IN_OBJECTS:
         return False
     own = instance_dict(value)
@@ -233,12 +214,12 @@ def _has_shared_dict(value: object, met: Collection[int]) -> bool:
 
 
 class _Frames:
-    """The references of this thread's running frames, by the ids of what they refer to.
+    """The references of this thread's running frames.
 
     Attributes:
-        references: how many local variables certainly count as a reference to an object.
+        references: how many local variables certainly count, by the ids of what they refer to.
         on_stack: the ids of the frames. The collector may show them as referrers too (Python 3.10).
-        instances: the test's instance, its bound methods, and the dicts that it refers to, its ``__dict__`` among them.
+        instances: the test's instance, its bound methods, and the dicts that it refers to.
     """
 
     def __init__(self, test_class: type | None) -> None:
@@ -271,7 +252,6 @@ class _Frames:
         return found
 
     def take_instance(self, value: object) -> None:
-        """Note the value if it is the test's instance, or a method bound to it."""
         if type(value) is MethodType:
             if type(value.__self__) is self._class and not self._is_known(value):
                 self.instances.append(value)

@@ -1,8 +1,4 @@
-"""Find new objects that take much memory, and who holds them.
-
-A walk over the whole heap before and after finds bytes, bytearrays, NumPy arrays, long lists and the like; one search
-explains the largest. In between, ids and sizes are kept, and no object.
-"""
+"""Find new objects that take much memory, by walks over the whole heap before and after, and who holds them."""
 
 from __future__ import annotations
 
@@ -46,10 +42,9 @@ MAX_PARTS: Final = 10
 
 
 class LargeObjects:
-    """Record the large objects of the heap, without the plugin's, and report which are new since.
+    """Record the large objects of the heap by ids and sizes, and report which are new since; memory maps count if `maps`.
 
-    The caller makes the whole heap visible (`Detector.whole_heap`) around `begin` and `end`. Memory maps count if
-    `maps`; each walk may take `budget_s` seconds, and large objects met after that are not known.
+    The caller makes the whole heap visible (`Detector.whole_heap`) around `begin` and `end`, `budget_s` seconds at most.
     """
 
     def __init__(self, *, maps: bool = False, budget_s: float = BUDGET_S) -> None:
@@ -98,7 +93,6 @@ class LargeObjects:
                     trails.append(_trail(value, owners.get(id(value)), batch))
 
     def _large(self, walk: HeapWalk) -> Iterator[tuple[Batch, list[tuple[object, int]]]]:
-        """Yield the large objects with their sizes, batch by batch, some perhaps repeatedly."""
         sizes = Sizes(maps=self._maps)
         for batch in walk.batches():
             found = sizes.large(batch.objects, MIN_BYTES)
@@ -130,7 +124,6 @@ def recorder_of(probe: HostProbe) -> Recorder:
 
 
 def _owners(wanted: set[int], batch: Batch) -> dict[int, int]:
-    """Return the indices of the parents of some of a batch's objects, by the objects' ids; empty without parents."""
     found: dict[int, int] = {}
     if wanted:
         for value, owner in zip(batch.objects, batch.owners, strict=False):
@@ -176,7 +169,6 @@ def _contributions(
 
 
 def _label(value: Any) -> str:
-    """Return the type as a reader knows it, and for a memory map what it maps."""
     label = safe_access.public_label(type(value))
     if not is_map(type(value)):
         return label
@@ -201,7 +193,6 @@ def _holder(answer: Explanation, trail: list[object], lookups: Lookups) -> Holde
 
 
 def _edge(parent: Any, child: object, lookups: Lookups) -> str:
-    """Write in Python the reference from an untracked container to what it holds."""
     if type(parent) is dict:
         key = lookups.key(parent, child)
         return "'s key" if key is None else f"[{safe_access.key_text(key[0])}]"

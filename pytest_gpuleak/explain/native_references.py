@@ -29,10 +29,7 @@ MAX_RING_LINKS: Final = 32
 
 @dataclasses.dataclass(eq=False)
 class NativeReferences:
-    """Ask for hidden referrers, in rounds, the cheap questions first. One instance a search.
-
-    Links are added to the graph, and the ids of the lists made here to `own`, the search's containers. `cuts` are
-    references that do not count.
+    """Ask for hidden referrers, in rounds, the cheap questions first. One instance a search, to whose graph it adds links.
 
     Attributes:
         known: names of references that only their finder knows, by the ids of parent and child.
@@ -125,7 +122,6 @@ class NativeReferences:
         return [link for link in links if (id(link.parent), id(link.child)) not in self._known]
 
     def _take_in(self, links: Sequence[Link]) -> list[int]:
-        """Add links to the graph, and return the ids of the objects on them that must be expanded."""
         graph = self._graph
         new: dict[int, None] = {}
         for link in links:
@@ -156,11 +152,10 @@ class NativeReferences:
         return list(found)
 
     def ring(self, target: int, above: set[int]) -> list[int]:
-        """Return the ids on a ring through native code that keeps a target alive; empty without such a ring.
+        """Return the ids on a ring through native code, and from there down to a target that it keeps; empty without such a ring.
 
-        They begin where the path to the target leaves the ring, go round to there, and down to the target. Of several
-        rings the shortest counts, then the first by its types' names: the same whatever else is alive. `above` has the
-        ids of the objects from which the target can be reached.
+        Of several the shortest counts, then the first by its types' names: the same whatever else is alive. `above` has the ids
+        of the objects from which the target can be reached.
         """
         graph = self._graph
         links = [link for link in self.links if above.issuperset(link)]

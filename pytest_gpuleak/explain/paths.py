@@ -151,7 +151,6 @@ class Writer:
         return _Heading(kind, root_text, text, steps, file, number, self._place_of_hook(line, steps))
 
     def _place_of_hook(self, line: Line, steps: Sequence[Step]) -> tuple[str | None, int | None]:
-        """Return where the function is registered, or else defined, that a module's or tensor's dict of hooks leads to."""
         for index, step in enumerate(steps[:-2]):
             if "_hooks" in step.text and steps[index + 1].text.startswith("["):
                 hook = line.objects.get(steps[index + 2].position)

@@ -1,8 +1,4 @@
-"""Tell an exception that user code keeps from one that a failed test left behind.
-
-The first is a holder like any other; pytest keeps the second until its reports are written, and no test is to blame.
-The traceback of the second begins in the test runner's frame, which caught it.
-"""
+"""Tell an exception that user code keeps from one of a failed test, which pytest keeps until its reports are written."""
 
 from __future__ import annotations
 

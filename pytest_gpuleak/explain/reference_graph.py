@@ -18,7 +18,6 @@ class Graph:
 
     Attributes:
         roots: the best root attached to an object, by rank and the object's id.
-        edges: number of references.
         expanded: ids of the objects whose referrers were searched.
         leaves: ids of objects whose referrers need not be searched.
     """
@@ -130,10 +129,7 @@ class Graph:
         return self._grow(Forest({}), [(0, node) for node in starts], self.objects, limit, deadline)
 
     def chain_to_any(self, start: int, ends: Collection[int], deadline: Deadline | None = None) -> list[int]:
-        """Return the ids on a shortest path from one of `ends` to the target `start`.
-
-        Empty where no path leads there, or none was found before the deadline.
-        """
+        """Return the ids on a shortest path from one of `ends` to the target `start`; empty if none is found before the deadline."""
         below: dict[int, int | None] = {start: None}
         order = [start]
         for node in order:  # it grows meanwhile
@@ -191,12 +187,9 @@ def _followed(node: int | None, following: Mapping[int, int | None], limit: floa
 
 
 class Forest:
-    """Shortest paths from roots or other objects to all that they lead to, by ids.
+    """Shortest paths to objects, by ids: each one's object `above`, the path's `top`, and the references in between.
 
-    Attributes:
-        above: the object through which each is reached; None at the beginning of a path.
-        top: the object at the beginning of each object's path; `distance` references lie in between.
-        complete: whether everything below the roots was met.
+    `complete` tells whether everything below the roots was met.
     """
 
     def __init__(self, roots: dict[int, Root]) -> None:

@@ -1,8 +1,7 @@
 """Find rings through C++ that keep a tensor beside the root that was found: emptying the root frees nothing.
 
 A parameter in a global store whose gradient was made with ``create_graph=True`` is held by the store, and by the ring
-parameter, ``.grad``, graph, parameter in C++. So the reference that a reader would remove is ignored and the holders
-are searched again. A ring found so becomes the holder, and the root a further one.
+parameter, ``.grad``, graph, parameter. The ring becomes the holder, and the root a further one.
 """
 
 from __future__ import annotations
@@ -38,14 +37,9 @@ def behind_rings(
     cuts: Collection[Cut],
     budget_s: float = BUDGET_S,
 ) -> list[Explanation]:
-    """Return `found`, with the ring as the holder of each target that a ring also keeps alive.
+    """Return `found`, with the ring as the holder of each target that a ring also keeps alive, after `budget_s` seconds at most.
 
-    Args:
-        search: the search that has found the roots of `targets`.
-        targets: what it was made for.
-        found: one explanation a target.
-        cuts: references that do not count: those by which further holders were found.
-        budget_s: time limit, in seconds.
+    `search` has found the roots of `targets`; `cuts` are the references by which further holders were found.
     """
     if budget_s <= 0 or not search.may_close_rings(targets):
         return found

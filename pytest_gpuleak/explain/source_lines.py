@@ -1,8 +1,4 @@
-"""Find, in the source alone, the line that registers a function or that puts something into a container.
-
-No reference leads back to such a line, but it is what a reader edits. A line is told only where the source has one such
-line: of several it is not known which.
-"""
+"""Find, in the source alone, the line that registers a function or adds to a container: of several lines none is told."""
 
 from __future__ import annotations
 
@@ -32,19 +28,15 @@ _REGISTERED: Final = (
 """Roots that a call makes, with the name among its arguments, and the names of such calls."""
 
 _VARIABLE: Final = re.compile(r"(?:.*\.)?(?P<name>\w+)\.get\(\)", re.DOTALL)
-"""Root of a context variable's value."""
 
 _HOOKS: Final = r"register\w*hook\w*"
-"""Calls that register hooks, in torch's names."""
 
 _ADDING: Final = (
     r"\s*(?:\.\s*(?:append|appendleft|add|insert|extend|extendleft|update|setdefault|put|put_nowait|push)\s*\("
     r"|\[[^\]\n]{0,200}\]\s*=(?!=)|\+=)"
 )
-"""What follows a container to which something is added."""
 
 _BY_KEY: Final = r"(?:\[\s*['\"]{name}['\"]\s*\]|\.\s*setdefault\(\s*['\"]{name}['\"][^)\n]{{0,200}}\)?\s*\))"
-"""A container under a key."""
 
 _ITEM: Final = (
     r"\s{0,200}(?:\[[^\]\n]{0,200}\]"
@@ -53,7 +45,6 @@ _ITEM: Final = (
 """An item of a container, by whatever key. What may be of any length is bounded: a file may be one long line."""
 
 _ALIAS: Final = r"^(?P<indent>[ \t]*)(?P<alias>(?:self\.)?[^\W\d]\w*)(?:[ \t]*:[^=\n]{{1,200}})?[ \t]*=[ \t]*{container}{part}[ \t]*(?:#.*)?$"
-"""A line that gives a container, or an item of one, another name."""
 
 
 def line_of_registration(file: str, root: str) -> int | None:
@@ -74,10 +65,7 @@ def line_of_hook(file: str, name: str) -> int | None:
 
 
 def line_of_adding(file: str, container: str, ran: Container[int] = ()) -> int | None:
-    """Return the only line that adds something to a container, written as ``HISTORY``, ``.history`` or ``['history']``.
-
-    Of several lines, that one is returned which is known to have run.
-    """
+    """Return the only line, or the only one that `ran`, that adds to ``HISTORY``, ``.history`` or ``['history']``."""
     name = container.strip(".[]'")
     if not _is_name(name):
         return None
@@ -105,10 +93,7 @@ def line_of_adding_to_item(file: str, container: str) -> int | None:
 
 
 def line_of_adding_by_alias(file: str, container: str, part: str = "") -> int | None:
-    """Return the only line that adds to a container, or to a `part` of it, that has been given another name.
-
-    A variable has that name until its function ends, an attribute of ``self`` in the whole file.
-    """
+    """Return the only line that adds to a container, or to a `part` of it, by another name: a variable, or ``self.name``."""
     if not _written(container):
         return None
     name = container.strip(".[]'")

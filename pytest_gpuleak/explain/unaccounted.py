@@ -1,7 +1,4 @@
-"""Find objects with referrers that the collector does not show: the interpreter's reference count, less those found.
-
-A reference from C++ may also lead into a ring of Python objects, which no collection frees then, so all are counted.
-"""
+"""Find objects with referrers that the collector does not show: the interpreter's reference count, less those found."""
 
 from __future__ import annotations
 
@@ -24,16 +21,12 @@ if TYPE_CHECKING:
 class Hidden:
     """Objects with hidden referrers, by id, sorted by who may hold them.
 
-    Args:
-        nodes: ids of the objects to examine: expanded, nothing left to find above them.
-        counted: references to objects that are the search's own, by id.
-        linked: references from native code that are known already, by id.
-        deadline: when to stop counting; objects that were not counted are not reported.
-        owners: counts who owns an array in native code (`owner_counter`).
+    Examined are `nodes`: ids of expanded objects with nothing left to find above them, as many as the deadline admits.
+    `counted` references, by id, are the search's own; `linked` ones come from native code and are known already.
 
     Attributes:
-        by_native: those that a framework's native code may hold: arrays with an owner beside their Python object, and
-            anything with a reference too many.
+        by_native: held perhaps by a framework: arrays with an owner beside their Python object, and anything that has a
+            reference too many.
         by_reference: those with a reference too many, beside native code's reference to the Python object of an array.
         unheld: the ids of those that nothing visible refers to.
     """

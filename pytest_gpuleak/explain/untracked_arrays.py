@@ -1,7 +1,4 @@
-"""Find arrays that the collector does not track, by walks over the heap, and explain who holds them.
-
-Between walks only the keys and sizes of memory are kept, and no array.
-"""
+"""Find arrays that the collector does not track, by walks over the heap between which no array is kept, and their holders."""
 
 from __future__ import annotations
 
@@ -35,14 +32,10 @@ EXPLAIN_BUDGET_S: Final = 3.0
 _CHUNK: Final = 2048
 
 _NESTED: Final = 3
-"""Levels of untracked containers that are looked into in a quick walk."""
 
 
 class HeapArrays:
-    """The untracked arrays on the heap. Before a walk make the whole heap visible and pause collections.
-
-    `others` are the array types whose memory is counted by their own frameworks.
-    """
+    """The untracked arrays on the heap, without types of `others`. Make the whole heap visible and pause collections before."""
 
     def __init__(self, others: Sequence[type]) -> None:
         self.reader = untracked_arrays()
@@ -60,10 +53,7 @@ class HeapArrays:
         return found if walk.complete else None
 
     def find(self, wanted: Callable[[int, int], bool]) -> tuple[list[object], dict[int, int] | None]:
-        """Return the arrays behind whose key and bytes of memory `wanted` is true, and what `sizes` returns.
-
-        An array that another array alone keeps, as its base, is not listed: the other is.
-        """
+        """Return the arrays whose memory's key and bytes `wanted` accepts, but none that only an array has as its base; and `sizes`."""
         if is_tracing():
             return self.plain(wanted), self._sizes_of_plain()
         found: dict[int, object] = {}
@@ -97,10 +87,7 @@ class HeapArrays:
         return found
 
     def plain(self, wanted: Callable[[int, int], bool]) -> list[object]:
-        """Return the plain arrays with `wanted` memory in containers, in a walk that creates few objects.
-
-        While `tracemalloc` traces, each object that a walk creates, such as an id, takes microseconds.
-        """
+        """Return the plain arrays with `wanted` memory in containers, creating few objects: each takes `tracemalloc` microseconds."""
         array_class = self.reader.array_type()
         wrappers = ArrayWrappers()
         containers = _visible()

@@ -1,7 +1,4 @@
-"""Walk down from the globals and classes of the user's own modules, where most leaks are held.
-
-What is found there needs no search backwards through the whole heap.
-"""
+"""Walk down from the globals and classes of the user's own modules, where most leaks are held."""
 
 from __future__ import annotations
 
@@ -58,13 +55,10 @@ class UserGlobals:
         read: Collection[int],
         young: Collection[int],
     ) -> None:
-        """Add to `found`, by the id of what they refer to, the containers below the globals, once a reference.
+        """Add to `found` the containers below the globals, by the id of what they refer to, once a reference.
 
-        Args:
-            found: what is known already.
-            named: how many names of a namespace for a value are in it, by the ids of both.
-            read: ids of the containers whose references are in it.
-            young: ids of the objects that are not followed.
+        `named` counts the names in `found` of a namespace for a value, by the ids of both; `read` has the ids of containers whose
+        references are there already, `young` those of objects that are not followed.
         """
         pending: deque[tuple[Any, int]] = deque()
         room = MAX_WALKED

@@ -39,10 +39,9 @@ _MOCK_ATTRIBUTES: Final = {
 
 
 class Way:
-    """A path from a root down to some object: the last reference, and the path before it.
+    """A path from a root down to some object: its last reference `step`, and the path `above` that.
 
     Attributes:
-        above: the path without the last reference `step`; None where it is the first.
         head: the path of the first `HEAD` references, where there are more.
         cache: the path up to the first reference into an `lru_cache`, if any.
     """
@@ -80,13 +79,9 @@ class Way:
 
 
 class Reached(NamedTuple):
-    """How far down a path has been followed.
+    """How far down a path has been followed: `way` has the references whose names are certain, `uncertain` the objects after.
 
-    Attributes:
-        way: the references whose names are certain; None: none is.
-        uncertain: the objects after those; the last is the end of the path so far.
-        position: position of the first of them; the root's object has 0.
-        met: objects met so far that matter for the root's name.
+    `position` is that of the first of these objects; the root's object has 0.
     """
 
     way: Way | None
@@ -156,7 +151,6 @@ class Walker:
         return Reached(way, uncertain, position, met)
 
     def _library_text(self, parent: object, text: str) -> str:
-        """Return the public name of a reference in `unittest.mock`, else `text`."""
         if not self._mocks_are_known:
             return text
         kind = self._lookups.once("mock", type(parent), lambda: _kind_of_mock(type(parent)))
@@ -198,7 +192,6 @@ def _kind_for_root(value: object) -> str:
 
 
 def _kind_of_mock(kind: type) -> str:
-    """Tell whether a type is `unittest.mock`'s mock, its call, or neither."""
     for what, name in (("mock", "NonCallableMock"), ("call", "_Call")):
         cls = safe_access.loaded_class("unittest.mock", name)
         if cls is not None and safe_access.is_subclass(kind, cls):

@@ -38,10 +38,7 @@ class Step(NamedTuple):
 
 
 class Chain:
-    """Objects, each of which refers to the next: a path or a part of one. All chains of one search share `lookups`.
-
-    `looked_beyond` tells whether an object beyond the end was requested: a longer chain may then have another name.
-    """
+    """A path or a part of one. `looked_beyond`: an object beyond its end was asked for, so a longer chain may be named otherwise."""
 
     __slots__ = ("looked_beyond", "lookups", "objects")
 
@@ -79,10 +76,8 @@ class Chain:
 class Met(NamedTuple):
     """Objects on a path that matter for the root's name, by position.
 
-    Attributes:
-        pinned: the exception whose traceback the path goes through, or the traceback itself.
-        task: the last task below the event loop `loop` with only parts of asyncio in between.
-        left: whether the path left asyncio's parts below the loop.
+    `pinned` is the exception whose traceback the path goes through, or the traceback itself; `task` the last task below the
+    event loop `loop`, before the path has `left` asyncio's own objects.
     """
 
     error: tuple[int, Any] | None = None
@@ -96,12 +91,7 @@ NOTHING_MET: Final = Met()
 
 
 class Line(NamedTuple):
-    """A path, as input for its root's name.
-
-    Attributes:
-        steps: the references; a long path may lack some in the middle.
-        objects: by position, the objects that the references lead from, and the last.
-    """
+    """A path, as input for its root's name: its steps, some perhaps left out, and the objects that they lead from, by position."""
 
     steps: list[Step]
     objects: dict[int, Any]

@@ -1,7 +1,6 @@
 """Write, in Python, the reference from one object to the next.
 
-Each type has a small function, found by the method resolution order, as in torch's ``utils/viz/_cycles.py``. What it
-names may cover several objects: over a closure's tuple and a cell to the variable is one reference to a reader.
+Each type has a small function, found by the method resolution order, as in torch's ``utils/viz/_cycles.py``.
 """
 
 from __future__ import annotations
@@ -94,7 +93,6 @@ def name_item_of_dict(chain: Chain, position: int) -> Edge | None:
 
 
 def _sequence(base: Any) -> Callable[[Chain, int], Edge | None]:
-    """Return a namer for items of a sequence type, read by the built-in type's own iterator."""
 
     def name_item(chain: Chain, position: int) -> Edge | None:
         try:
@@ -149,7 +147,6 @@ def name_in_class(chain: Chain, position: int) -> Edge | None:
 
 
 def _shows_itself(value: object) -> bool:
-    """Tell whether ``cls.name`` returns the very object in the class's namespace."""
     return type(value) in (types.FunctionType, property, safe_access.LRU_WRAPPER) or not _has(type(value), "__get__")
 
 

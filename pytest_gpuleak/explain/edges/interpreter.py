@@ -133,10 +133,9 @@ def _trusted(chain: Chain, position: int) -> Edge | None:
 
 
 def name_in_cache(chain: Chain, position: int) -> Edge | None:
-    """Name what an `lru_cache` keeps: arguments in its keys, results in its values.
+    """Name an argument in a key of an `lru_cache`, or a result, for which Python has no syntax.
 
-    A bounded cache refers to keys and results itself, an unbounded one through its dict (Modules/_functoolsmodule.c,
-    lru_cache_tp_traverse). Python has no syntax for either.
+    Only an unbounded cache has them in its dict (Modules/_functoolsmodule.c, lru_cache_tp_traverse).
     """
     wrapper, child, beyond = chain.objects[position], chain.at(position + 1), chain.at(position + 2)
     namespace = safe_access.instance_dict(wrapper)

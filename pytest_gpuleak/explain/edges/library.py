@@ -1,7 +1,6 @@
 """Name references in objects of the standard library, by the names that their users know.
 
-Modules are looked up, never imported. A type that is written in C in one Python version and in Python in another gets
-the same names in both: fingerprints are made of them.
+A type that is written in C in one version of Python alone has the same names in all: fingerprints are made of them.
 """
 
 from __future__ import annotations
@@ -136,7 +135,6 @@ def _name_in_context_variable(chain: Chain, position: int, cls: type) -> Edge | 
 
 
 def _name_in_token(chain: Chain, position: int, cls: type) -> Edge | None:
-    """Name the value that a context variable had before, or the context in which it was set."""
     child, label = chain.at(position + 1), chain.label(position)
     for name in ("old_value", "var"):
         if safe_access.slot(chain.objects[position], cls, name) is child:

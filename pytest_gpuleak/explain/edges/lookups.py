@@ -22,10 +22,7 @@ _PASSES: Final = 2
 
 @dataclasses.dataclass
 class _Index:
-    """Where a container holds its items: key or position by an item's id, of several the first.
-
-    `passes` counts readings for items that were not announced; `whole` tells that `places` has all items.
-    """
+    """Where a container holds its items, by their ids. `passes` counts readings for items that were not announced."""
 
     places: dict[int, Any] = dataclasses.field(default_factory=dict)
     passes: int = 0

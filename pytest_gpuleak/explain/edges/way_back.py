@@ -16,10 +16,7 @@ MAX_WALKED: Final = 2_000
 
 
 def reaches(starts: Iterable[object], end: object) -> bool:
-    """Tell whether `end` can be reached from one of `starts` by at most `MAX_WALKED` references.
-
-    Classes, modules and their namespaces are not entered: most of a process can be reached from them.
-    """
+    """Tell whether `end` is at most `MAX_WALKED` references from one of `starts`, past no class, module or global namespace."""
     pending: deque[object] = deque(starts)
     met: set[int] = set()
     walked = 0

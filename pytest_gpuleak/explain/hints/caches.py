@@ -43,10 +43,7 @@ def weak_key(trail: Trail) -> str | None:
 
 
 def cached_method(trail: Trail) -> str | None:
-    """Recognise a cache on a method: `self` is part of each key, and stays as long as the cache.
-
-    A key's first item counts as `self` if it has attributes, and its class, or a class by the name, has the function.
-    """
+    """Recognise a cache on a method, whose `self` is a key's first item: it has attributes, and its class has the function."""
     if _cache(trail, _KEY) != 0 or trail.edge(1) != "[0]" or trail.type(1) != "tuple":
         return None
     place, _, _ = trail.root.rpartition(".")
@@ -84,10 +81,7 @@ def cached_results(trail: Trail) -> str | None:
 
 
 def cached_property(trail: Trail) -> str | None:
-    """Recognise an attribute named like the function that made its value, as `functools.cached_property` does.
-
-    An attribute that was assigned from a function of the same name looks alike, so the hint says "if".
-    """
+    """Recognise an attribute named like the function that made its value; one that was assigned looks alike, so: "if"."""
     last, origin = len(trail.steps) - 1, trail.origin
     if last < 0 or origin is None or trail.edge(last) != f".{origin.function.rpartition('.')[2]}":
         return None

@@ -12,9 +12,7 @@ if TYPE_CHECKING:
     from pytest_gpuleak.explain.hints.trail import Trail
 
 _HOOKS: Final = re.compile(r"\._\w*hooks")
-"""Where torch keeps hooks: ``Module._forward_hooks`` (torch/nn/modules/module.py),
-``Optimizer._optimizer_step_*_hooks`` (torch/optim/optimizer.py), ``Tensor._backward_hooks`` (torch/_tensor.py).
-"""
+"""Attributes in which torch's modules, optimizers (torch/optim/optimizer.py) and tensors (torch/_tensor.py) keep hooks."""
 
 _GLOBAL_HOOKS: Final = re.compile(r"torch\.[\w.]+\._global_\w*hooks")
 _INSIDE_TENSOR: Final = re.compile(r" \(inside (torch\.[\w.]+)\)")
@@ -37,10 +35,7 @@ def hook_not_removed(trail: Trail) -> str | None:
 
 
 def ring_through_graph(trail: Trail) -> str | None:
-    """Recognise a ring through an autograd graph, closed by a hook, by a gradient with a graph, or by an attribute.
-
-    C++ holds one side of each, where no collector looks (pytorch/pytorch#7343).
-    """
+    """Recognise a ring through an autograd graph, one side of which C++ holds (pytorch/pytorch#7343)."""
     if trail.root != RING_ROOT:
         return None
     steps = list(enumerate(trail.steps))

@@ -53,10 +53,7 @@ jitted_closure: Final = Pattern(
 
 
 def kept_pullback(trail: Trail) -> str | None:
-    """Recognise a function that `jax.vjp` returned: it keeps what the forward pass has saved.
-
-    Up to JAX 0.6 it is a `Partial` that has another as its argument.
-    """
+    """Recognise a function that `jax.vjp` returned (up to JAX 0.6 a `Partial` of another): it keeps what was saved."""
     for index in range(len(trail.steps)):
         kind = trail.type(index)
         if trail.named and (kind == _PULLBACK or kind == _PARTIAL == trail.type(index + 2)):

@@ -27,10 +27,7 @@ _DICTS: Final = frozenset({"dict", "collections.defaultdict", "collections.Order
 
 @dataclass(frozen=True)
 class Trail:
-    """The path from a root to an array.
-
-    `grows_at` is the position of the reference that each run was seen to add, where it is known.
-    """
+    """The path from a root to an array. `grows_at` is the position of the reference that each run was seen to add."""
 
     finding: Finding
     holder: Holder
@@ -132,20 +129,14 @@ class Trail:
         return all(self.is_plain(position) for position in range(index))
 
     def piles_up_before(self, index: int) -> bool:
-        """Tell whether something before the step at `index` may be what grows; what hangs on it is not the culprit.
-
-        This is an item of a list, deque or set, or of a dict under a key that is no name: each run added one object.
-        """
+        """Tell whether an item before the step at `index`, not under a name, may be what grows: each run added one object."""
         return self.growing and any(
             step.type in _LISTS or (step.type in _DICTS and not step.edge.startswith("['"))
             for step in self.steps[:index]
         )
 
     def container(self) -> int | None:
-        """Return the position of the step to an item of the container that grows.
-
-        That is the one seen to grow, else the one to edit, else the first.
-        """
+        """Return the position of the step to an item of the container that grows: seen to grow, else to be edited, else first."""
         for index in (self.grows_at, self.holder.deciding):
             if index is not None and self.is_item(index):
                 return index

@@ -134,10 +134,7 @@ def view_of_large_storage(trail: Trail) -> str | None:
 
 
 def _place(trail: Trail, end: int) -> str | None:
-    """Write where the array is kept that `end` steps lead to; None where other hints know better.
-
-    Several arrays may be kept in places of their own below the root, so for these the root is written.
-    """
+    """Write where an array, or the root where several, is kept that `end` steps lead to; None where other hints know better."""
     in_cache = trail.edge(end - 1) == " (cached result)"
     start = end - in_cache
     while trail.is_item(start - 1):  # the items that lead to it are where it is kept

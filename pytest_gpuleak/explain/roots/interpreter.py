@@ -1,8 +1,7 @@
 """Roots that the interpreter returns on request, but that no container shows to the collector.
 
-Signal handlers lie in an array (Modules/signalmodule.c), profile and trace functions in the thread's state
-(Python/sysmodule.c), and so does the current context (Python/context.c). For `atexit` see `exit_callbacks`; audit hooks
-cannot be read.
+Signal handlers (Modules/signalmodule.c), profile and trace functions (Python/sysmodule.c), the current context
+(Python/context.c), and what `atexit` keeps. Audit hooks cannot be read.
 """
 
 from __future__ import annotations
@@ -83,7 +82,6 @@ def registry_root(container: object) -> Root | None:
 
 
 def _handed_out() -> Iterator[tuple[object, Root]]:
-    """Yield objects that the interpreter keeps where the collector does not look, with their roots."""
     namespace = safe_access.module_dict(safe_access.loaded_module("_signal"))
     read = None if namespace is None else namespace.get("getsignal")
     if namespace is not None and read is not None:
@@ -104,7 +102,6 @@ def _handed_out() -> Iterator[tuple[object, Root]]:
 
 
 def _names_of_variables() -> dict[int, tuple[str, str]]:
-    """Return the modules and names of the context variables that are globals, by their ids."""
     names: dict[int, tuple[str, str]] = {}
     for private in (False, True):
         for module, namespace in safe_access.loaded_modules().items():

@@ -1,8 +1,4 @@
-"""Rename roots whose global is a library's own registry to the names that readers know.
-
-`logging.Logger.manager.loggerDict['app']` becomes ``logging.getLogger('app')``; what `weakref.finalize` and asyncio
-keep is named by callback and task. A path with a user's own object in that place is left alone.
-"""
+"""Rename roots whose global is a library's own registry to the names that readers know: ``logging.getLogger('app')``."""
 
 from __future__ import annotations
 
@@ -158,9 +154,7 @@ def task_class(value: object) -> type | None:
 
 
 _METHODS_IN_C: Final = (types.BuiltinFunctionType, type(re.compile("").match))
-"""Types of methods written in C. Those that receive their class have another type (Objects/methodobject.c,
-PyCMethod_Type), such as `get_loop` on Python 3.12.
-"""
+"""Methods written in C; those that receive their class, as `get_loop` on Python 3.12, are of another type (PyCMethod_Type)."""
 
 
 def _of_task(task: object, cls: type, method: str, attribute: str) -> object:

@@ -13,12 +13,7 @@ if TYPE_CHECKING:
 
 
 class ModuleNames(NamedTuple):
-    """The loaded modules.
-
-    Attributes:
-        names: by the ids of their namespaces, without the plugin's. Of two names, the one that the module gives itself.
-        plugin: the ids of the namespaces of the plugin's modules.
-    """
+    """The loaded modules: names by the ids of their namespaces, and the ids of the plugin's own namespaces."""
 
     names: Mapping[int, str]
     plugin: Collection[int]

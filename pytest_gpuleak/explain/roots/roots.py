@@ -134,7 +134,6 @@ class Roots:
         return found
 
     def _places_of_locals(self) -> dict[int, list[tuple[RunningFrame, str]]]:
-        """Return running frames and variable names by the ids of the values, read once a search."""
         places: dict[int, list[tuple[RunningFrame, str]]] = {}
         for running in self.frames:
             if id(running.frame.f_locals) in self._modules:
@@ -208,7 +207,6 @@ def _global(module: str, name: str) -> Root:
 
 
 def _rank_in(module: str | None) -> int:
-    """Return the rank of a global, class or cache of a module."""
     return CACHED if any(safe_access.is_within(module, package) for package in _CACHE_PACKAGES) else EDITABLE
 
 
@@ -224,7 +222,6 @@ def _remoteness(module: str, name: str) -> int:
 
 
 def _stand_ins() -> dict[int, str]:
-    """Return the names of non-modules in `sys.modules` (lazy modules), by id."""
     found: dict[int, str] = {}
     modules: dict[Any, Any] = sys.modules
     for name, module in list(dict.items(modules)):
