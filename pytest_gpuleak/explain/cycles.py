@@ -103,7 +103,7 @@ def _rank(value: object) -> tuple[bool, str]:
 
 
 def _nearest_ring(array: object, ignored: set[int], deadline: Deadline) -> tuple[list[object], list[object]]:
-    """Return the objects of the nearest cycle that leads to an array, and those in between; both are empty without a cycle."""
+    """Return the objects of the nearest cycle that leads to an array, and those in between; empty without a cycle."""
     graph = Graph()
     graph.add(array)
     frontier: list[object] = [array]

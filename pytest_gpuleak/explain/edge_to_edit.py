@@ -63,9 +63,9 @@ _LIBRARIES: Final = frozenset(
 def edge_to_edit(holder: Holder) -> int | None:
     """Return the index in ``holder.path`` of the reference to edit; None where it is the root itself.
 
-    From the root on it is 1. the first entry of a container that can shrink (a list, a set, a cache, a hook dict), except
-    keys that read like a field's name (``['loss']``); 2. else the first such field; 3. else the last attribute or variable
-    of the user's own code. A framework's own containers (an optimiser's groups, a `Sequential`) are passed over.
+    From the root on it is 1. the first entry of a container that can shrink (a list, a set, a cache, hooks), except
+    keys that read like a field's name (``['loss']``); 2. else the first such field; 3. else the last attribute or
+    variable of the user's own code. A framework's own containers (a `Sequential`) are passed over.
 
     An entry of a weak dict whose value refers to its key is edited at that reference. Of what an exception keeps through
     its traceback, the reference to the exception is edited.
@@ -128,7 +128,7 @@ def _is_users(label: str) -> bool:
 
 
 def with_text(holder: Holder) -> Holder:
-    """Append the path's text to a holder's: both ends and the reference to edit where it is long. The path is cut to `MAX_PATH`."""
+    """Append the path's text to a holder's: of a long path the ends and the edge to edit. `MAX_PATH` steps are kept."""
     path = holder.path
     if len(path) > MAX_PATH:
         half = MAX_PATH // 2

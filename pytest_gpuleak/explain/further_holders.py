@@ -29,7 +29,7 @@ SearchWithout: TypeAlias = "Callable[[Sequence[object], Collection[Cut]], Search
 def find_further_holders(
     search: Search, targets: Sequence[object], again: SearchWithout, cuts: set[Cut]
 ) -> dict[tuple[str, str], tuple[Holder, ...]]:
-    """Return further holders by kind and root of the first, from searches that `again` creates; removed references go to `cuts`."""
+    """Return further holders by kind and root of the first. Removed references are added to `cuts`."""
     first: dict[tuple[str, str], int] = {}
     found: dict[tuple[str, str], list[Holder]] = {}
     answers = search.answers()

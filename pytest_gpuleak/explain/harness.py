@@ -50,10 +50,10 @@ def held_by_harness(
 ) -> HeldBy | None:
     """Tell whether this thread's frames, pytest's item, or the test's parameters alone hold all of `arrays`.
 
-    Every reference to the arrays, and to what they can be reached from, must come from a young object, the test's instance
-    (of `test_class`), what lies below a parameter, a local variable, or an attribute of the item; else, and for what
-    nothing holds any more (a cycle), the answer is None. Who else refers to a parameter itself does not matter. The
-    sequence does not count. Call it while the collector shows young objects alone.
+    Every reference to the arrays, and to what they can be reached from, must come from a young object, the test's
+    instance (of `test_class`), what lies below a parameter, a local variable, or an attribute of the item; else, and
+    for what nothing holds any more (a cycle), the answer is None. Who else refers to a parameter itself does not
+    matter, and the sequence does not count. Call it while the collector shows young objects alone.
     """
     with PausedCollector():
         attributes = instance_dict(item)
@@ -112,7 +112,7 @@ def _hidden(item: object, test_class: type | None) -> dict[int, list[object]]:
 
 
 class _Above:
-    """What the arrays can be reached from: young objects, the test's instance and its parameters, and their references."""
+    """What the arrays can be reached from: young objects, the test's instance and its parameters."""
 
     def __init__(
         self,
@@ -206,7 +206,7 @@ class _Above:
 
 
 def _has_shared_dict(value: object, met: Collection[int]) -> bool:
-    """Tell whether something else refers to an object's ``__dict__``, which since Python 3.13 shows no values (dict_traverse)."""
+    """Tell whether something else refers to an object's ``__dict__``, which shows no values since Python 3.13."""
     if not _VALUES_LIE_IN_OBJECTS:
         return False
     own = instance_dict(value)

@@ -42,9 +42,9 @@ MAX_PARTS: Final = 10
 
 
 class LargeObjects:
-    """Record the large objects of the heap by ids and sizes, and report which are new since; memory maps count if `maps`.
+    """Record the large objects of the heap by ids and sizes, and report which are new since; memory maps too if `maps`.
 
-    The caller makes the whole heap visible (`Detector.whole_heap`) around `begin` and `end`, `budget_s` seconds at most.
+    The caller makes the whole heap visible (`Detector.whole_heap`) around both walks, of `budget_s` seconds at most.
     """
 
     def __init__(self, *, maps: bool = False, budget_s: float = BUDGET_S) -> None:

@@ -29,7 +29,7 @@ MAX_RING_LINKS: Final = 32
 
 @dataclasses.dataclass(eq=False)
 class NativeReferences:
-    """Ask for hidden referrers, in rounds, the cheap questions first. One instance a search, to whose graph it adds links.
+    """Ask for hidden referrers, in rounds, the cheap questions first. One instance a search; links go to its graph.
 
     Attributes:
         known: names of references that only their finder knows, by the ids of parent and child.
@@ -152,10 +152,10 @@ class NativeReferences:
         return list(found)
 
     def ring(self, target: int, above: set[int]) -> list[int]:
-        """Return the ids on a ring through native code, and from there down to a target that it keeps; empty without such a ring.
+        """Return the ids on a ring through native code, and from there down to a target; empty without a ring.
 
-        Of several the shortest counts, then the first by its types' names: the same whatever else is alive. `above` has the ids
-        of the objects from which the target can be reached.
+        Of several the shortest counts, then the first by its types' names: the same whatever else is alive. `above` has
+        the ids of the objects from which the target can be reached.
         """
         graph = self._graph
         links = [link for link in self.links if above.issuperset(link)]

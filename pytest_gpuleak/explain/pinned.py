@@ -1,4 +1,4 @@
-"""Tell an exception that user code keeps from one of a failed test, which pytest keeps until its reports are written."""
+"""Tell an exception that user code keeps from one of a failed test, which pytest keeps until reports are written."""
 
 from __future__ import annotations
 

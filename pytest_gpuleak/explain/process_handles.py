@@ -28,7 +28,7 @@ SEARCH_S = 1.0
 
 
 def holders_of(pids: set[int], but: Collection[str] = ()) -> dict[int, Holder | None]:
-    """Find who holds these children's objects, by pid; None for a child without one. Holders of a kind in `but` do not count."""
+    """Find who holds these children's objects, by pid, or None. Holders of a kind in `but` do not count."""
     from pytest_gpuleak.explain.explain import explain
 
     handles: list[object] = []

@@ -129,7 +129,7 @@ class Graph:
         return self._grow(Forest({}), [(0, node) for node in starts], self.objects, limit, deadline)
 
     def chain_to_any(self, start: int, ends: Collection[int], deadline: Deadline | None = None) -> list[int]:
-        """Return the ids on a shortest path from one of `ends` to the target `start`; empty if none is found before the deadline."""
+        """Return the ids on a shortest path from one of `ends` to the target `start`; empty without one, or if late."""
         below: dict[int, int | None] = {start: None}
         order = [start]
         for node in order:  # it grows meanwhile

@@ -37,9 +37,10 @@ def behind_rings(
     cuts: Collection[Cut],
     budget_s: float = BUDGET_S,
 ) -> list[Explanation]:
-    """Return `found`, with the ring as the holder of each target that a ring also keeps alive, after `budget_s` seconds at most.
+    """Return `found`, with the ring as the holder of each target that a ring also keeps alive.
 
-    `search` has found the roots of `targets`; `cuts` are the references by which further holders were found.
+    `search` has found the roots of `targets`; `cuts` are the references by which further holders were found. It takes
+    `budget_s` seconds at most.
     """
     if budget_s <= 0 or not search.may_close_rings(targets):
         return found

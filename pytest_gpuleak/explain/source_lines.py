@@ -1,4 +1,4 @@
-"""Find, in the source alone, the line that registers a function or adds to a container: of several lines none is told."""
+"""Find, in the source alone, the line that registers a function or adds to a container; of several lines none."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def line_of_adding_to_item(file: str, container: str) -> int | None:
 
 
 def line_of_adding_by_alias(file: str, container: str, part: str = "") -> int | None:
-    """Return the only line that adds to a container, or to a `part` of it, by another name: a variable, or ``self.name``."""
+    """Return the only line that adds to a container, or to a `part` of it, by a variable or ``self.name``."""
     if not _written(container):
         return None
     name = container.strip(".[]'")

@@ -1,4 +1,4 @@
-"""Find arrays that the collector does not track, by walks over the heap between which no array is kept, and their holders."""
+"""Find arrays that the collector does not track, by walks over the heap, and who holds them."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _NESTED: Final = 3
 
 
 class HeapArrays:
-    """The untracked arrays on the heap, without types of `others`. Make the whole heap visible and pause collections before."""
+    """The untracked arrays on the heap, but none of a type in `others`. For a walk the whole heap must be visible."""
 
     def __init__(self, others: Sequence[type]) -> None:
         self.reader = untracked_arrays()
@@ -53,7 +53,7 @@ class HeapArrays:
         return found if walk.complete else None
 
     def find(self, wanted: Callable[[int, int], bool]) -> tuple[list[object], dict[int, int] | None]:
-        """Return the arrays whose memory's key and bytes `wanted` accepts, but none that only an array has as its base; and `sizes`."""
+        """Return arrays whose key and bytes `wanted` accepts, without other arrays' bases, and what `sizes` returns."""
         if is_tracing():
             return self.plain(wanted), self._sizes_of_plain()
         found: dict[int, object] = {}
@@ -87,7 +87,7 @@ class HeapArrays:
         return found
 
     def plain(self, wanted: Callable[[int, int], bool]) -> list[object]:
-        """Return the plain arrays with `wanted` memory in containers, creating few objects: each takes `tracemalloc` microseconds."""
+        """Return the plain arrays with `wanted` memory. It creates few objects: `tracemalloc` slows each one down."""
         array_class = self.reader.array_type()
         wrappers = ArrayWrappers()
         containers = _visible()

@@ -57,8 +57,8 @@ class UserGlobals:
     ) -> None:
         """Add to `found` the containers below the globals, by the id of what they refer to, once a reference.
 
-        `named` counts the names in `found` of a namespace for a value, by the ids of both; `read` has the ids of containers whose
-        references are there already, `young` those of objects that are not followed.
+        `named` counts names of a namespace for a value in `found`, by the ids of both; `read` has the ids of containers
+        whose references are there already, `young` those of objects that are not followed.
         """
         pending: deque[tuple[Any, int]] = deque()
         room = MAX_WALKED

@@ -79,7 +79,7 @@ class Way:
 
 
 class Reached(NamedTuple):
-    """How far down a path has been followed: `way` has the references whose names are certain, `uncertain` the objects after.
+    """How far down a path has been followed: `way` has references with certain names, `uncertain` the objects after.
 
     `position` is that of the first of these objects; the root's object has 0.
     """

@@ -38,7 +38,7 @@ class Step(NamedTuple):
 
 
 class Chain:
-    """A path or a part of one. `looked_beyond`: an object beyond its end was asked for, so a longer chain may be named otherwise."""
+    """A path or a part of one. If `looked_beyond` its end, a longer chain may be named otherwise."""
 
     __slots__ = ("looked_beyond", "lookups", "objects")
 
@@ -76,8 +76,8 @@ class Chain:
 class Met(NamedTuple):
     """Objects on a path that matter for the root's name, by position.
 
-    `pinned` is the exception whose traceback the path goes through, or the traceback itself; `task` the last task below the
-    event loop `loop`, before the path has `left` asyncio's own objects.
+    `pinned` is the exception whose traceback the path goes through, or the traceback itself; `task` the last task below
+    the event loop `loop`, before the path has `left` asyncio's own objects.
     """
 
     error: tuple[int, Any] | None = None
@@ -91,7 +91,7 @@ NOTHING_MET: Final = Met()
 
 
 class Line(NamedTuple):
-    """A path, as input for its root's name: its steps, some perhaps left out, and the objects that they lead from, by position."""
+    """A path, as input for its root's name: its steps, perhaps not all, and by position the objects on it."""
 
     steps: list[Step]
     objects: dict[int, Any]

@@ -16,7 +16,7 @@ MAX_WALKED: Final = 2_000
 
 
 def reaches(starts: Iterable[object], end: object) -> bool:
-    """Tell whether `end` is at most `MAX_WALKED` references from one of `starts`, past no class, module or global namespace."""
+    """Tell whether `MAX_WALKED` references lead from `starts` to `end`, through no class, module or its globals."""
     pending: deque[object] = deque(starts)
     met: set[int] = set()
     walked = 0

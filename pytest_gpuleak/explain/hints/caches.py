@@ -25,7 +25,7 @@ compile_cache: Final = Pattern(
     root=r"torch\._dynamo(\..*)?|(.+\.)?__compiled_fn_\d+\w*",
     kinds=GLOBAL,
 )
-"""What torch.compile keeps, by its own modules or by globals added to a user's module (torch/_dynamo/output_graph.py)."""
+"""What torch.compile keeps, also by globals that it adds to a user's module (torch/_dynamo/output_graph.py)."""
 
 
 def weak_key(trail: Trail) -> str | None:
@@ -36,14 +36,14 @@ def weak_key(trail: Trail) -> str | None:
     place = f"the WeakKeyDictionary {trail.owner(index)}"
     if trail.steps[index].type != _WEAK_KEYS:
         return (
-            f"A value kept in {place} refers to its own key, so that the key and the entry never go: let it refer to the "
-            "key by `weakref.ref`, or keep plain values."
+            f"A value kept in {place} refers to its own key, so that the key and the entry never go: let it refer to "
+            "the key by `weakref.ref`, or keep plain values."
         )
     return f"An entry of {place} stays as long as its key lives: let go of the key, or delete the entry in teardown."
 
 
 def cached_method(trail: Trail) -> str | None:
-    """Recognise a cache on a method, whose `self` is a key's first item: it has attributes, and its class has the function."""
+    """Recognise a cache on a method: the first item of its keys, `self`, has attributes, and its class the function."""
     if _cache(trail, _KEY) != 0 or trail.edge(1) != "[0]" or trail.type(1) != "tuple":
         return None
     place, _, _ = trail.root.rpartition(".")
@@ -66,8 +66,8 @@ def cached_arguments(trail: Trail) -> str | None:
     else:
         kept, remedy = "arguments that it was called with", "plain values"
     return (
-        f"The cache of {trail.owner(index)} keeps the {kept}: cache by {remedy} instead, or call its `cache_clear()` in "
-        "teardown."
+        f"The cache of {trail.owner(index)} keeps the {kept}: cache by {remedy} instead, or call its `cache_clear()` "
+        "in teardown."
     )
 
 
@@ -81,7 +81,7 @@ def cached_results(trail: Trail) -> str | None:
 
 
 def cached_property(trail: Trail) -> str | None:
-    """Recognise an attribute named like the function that made its value; one that was assigned looks alike, so: "if"."""
+    """Recognise an attribute named like the function that made its value; an assigned one looks alike, so: "if"."""
     last, origin = len(trail.steps) - 1, trail.origin
     if last < 0 or origin is None or trail.edge(last) != f".{origin.function.rpartition('.')[2]}":
         return None

@@ -14,13 +14,13 @@ _VARIABLE: Final = r"closure variable '(?P<name>\w+)' of .*"
 
 
 def _is_stored(trail: Trail, index: int) -> bool:
-    """Tell whether attributes and items lead to a function. A function that is itself the root was defined, not stored."""
+    """Tell whether attributes and items lead to a function. A function that is the root was defined, not stored."""
     return index > 0 and trail.is_plain_until(index)
 
 
 mutable_default: Final = Pattern(
-    "A default argument of {owner} is one object for all calls and keeps what they put into it: make the default `None`, "
-    "and a new container in the body.",
+    "A default argument of {owner} is one object for all calls and keeps what they put into it: make the default "
+    "`None`, and a new container in the body.",
     edge=r"\.__(?:kw)?defaults__\[.*\]",
     holds=lambda trail, index: trail.is_item(index + 1) and not trail.piles_up_before(index),
 )
@@ -28,8 +28,8 @@ mutable_default: Final = Pattern(
 
 
 memo_in_closure: Final = Pattern(
-    "{owner} keeps it in `{name}`, a container of its closure that nothing empties: give it a way to be cleared, and call "
-    "that in teardown.",
+    "{owner} keeps it in `{name}`, a container of its closure that nothing empties: give it a way to be cleared, and "
+    "call that in teardown.",
     edge=_CLOSURE,
     type=_VARIABLE,
     kinds=("module", "class"),

@@ -20,12 +20,12 @@ _CAPTURES: Final = (
 
 
 gradient_registry: Final = Pattern(
-    "TensorFlow's gradient registry keeps each model that `fit` traces, for good (tensorflow issue 97697): fit one model in "
-    "a wider fixture, compile with `run_eagerly=True`, or use `allow_gpu_leak`.",
+    "TensorFlow's gradient registry keeps each model that `fit` traces, for good (tensorflow issue 97697): fit one "
+    "model in a wider fixture, compile with `run_eagerly=True`, or use `allow_gpu_leak`.",
     root=r"(?s:tensorflow\.python\.framework\.ops\.gradient_registry.*)",
     kinds=(),
 )
-"""The registry (tensorflow/python/framework/registry.py) keeps each custom gradient, and with it a graph traced by `fit`."""
+"""The registry of custom gradients (tensorflow/python/framework/registry.py), which keeps graphs traced by `fit`."""
 
 
 def captured_by_function(trail: Trail) -> str | None:
@@ -52,8 +52,8 @@ keras_state: Final = Pattern(
 
 
 kept_by_tape: Final = Pattern(
-    "The `tf.GradientTape` kept in {container} keeps all that it has recorded: store the gradients, and let go of the tape "
-    "(`del tape`) where it is `persistent`.",
+    "The `tf.GradientTape` kept in {container} keeps all that it has recorded: store the gradients, and let go of the "
+    "tape (`del tape`) where it is `persistent`.",
     edge=r" \(recorded\)",
 )
 """What a gradient tape has recorded (`adapters.tensorflow.tapes`), which lives as long as the tape."""

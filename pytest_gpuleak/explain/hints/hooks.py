@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from pytest_gpuleak.explain.hints.trail import Trail
 
 _HOOKS: Final = re.compile(r"\._\w*hooks")
-"""Attributes in which torch's modules, optimizers (torch/optim/optimizer.py) and tensors (torch/_tensor.py) keep hooks."""
+"""Where torch keeps hooks of modules, optimizers (torch/optim/optimizer.py) and tensors (torch/_tensor.py)."""
 
 _GLOBAL_HOOKS: Final = re.compile(r"torch\.[\w.]+\._global_\w*hooks")
 _INSIDE_TENSOR: Final = re.compile(r" \(inside (torch\.[\w.]+)\)")

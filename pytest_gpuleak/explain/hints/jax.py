@@ -44,8 +44,8 @@ kept_by_caches: Final = Pattern(
 
 
 jitted_closure: Final = Pattern(
-    "{owner} is a jitted function that keeps `{variable}` of its closure, and its program: pass arrays as arguments, and "
-    "jit a function once.",
+    "{owner} is a jitted function that keeps `{variable}` of its closure, and its program: pass arrays as arguments, "
+    "and jit a function once.",
     type=r"(?s:.*PjitFunction)",  # its module differs between jaxlib's versions
     after=r"(?s:closure variable '(?P<variable>.*)' of .*)",
 )
@@ -58,7 +58,7 @@ def kept_pullback(trail: Trail) -> str | None:
         kind = trail.type(index)
         if trail.named and (kind == _PULLBACK or kind == _PARTIAL == trail.type(index + 2)):
             return (
-                f"{trail.owner(index)} is a function of `jax.vjp`, which keeps what the forward pass saved: call it and "
-                "let it go within the test, and keep its results alone."
+                f"{trail.owner(index)} is a function of `jax.vjp`, which keeps what the forward pass saved: call it "
+                "and let it go within the test, and keep its results alone."
             )
     return None

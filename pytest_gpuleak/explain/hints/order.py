@@ -101,7 +101,7 @@ class Advice(NamedTuple):
 
 
 def advice_for(finding: Finding, grows_at: int | None = None) -> Advice | None:
-    """Return the hint for a finding, of which each run adds the reference at `grows_at`; None where no pattern is recognised."""
+    """Return the hint for a finding; None where no pattern is recognised. Each run adds the reference at `grows_at`."""
     if finding.holder is None:
         return None
     trail = Trail(finding, finding.holder, grows_at)

@@ -27,8 +27,8 @@ _BORROWED: Final = (".config", ".session", ".parent", ".cls", ".obj", ".module",
 
 
 kept_instance: Final = Pattern(
-    "pytest keeps the instance of a test class until the session ends, and with it what the test put on `self`: delete the "
-    "attribute in teardown_method, or use a fixture or a local variable.",
+    "pytest keeps the instance of a test class until the session ends, and with it what the test put on `self`: delete "
+    "the attribute in teardown_method, or use a fixture or a local variable.",
     root=rf"(?s:.*{KEPT_INSTANCE}.*)",
     kinds=("fixture",),
 )
@@ -36,7 +36,8 @@ kept_instance: Final = Pattern(
 
 
 recorded_property: Final = Pattern(
-    "pytest keeps what `record_property` was given until the session ends: record a plain value, such as `loss.item()`.",
+    "pytest keeps what `record_property` was given until the session ends: record a plain value, such as "
+    "`loss.item()`.",
     root=r"(?s:user_properties of .*)",
     kinds=("fixture",),
 )
@@ -52,8 +53,8 @@ def session_object(trail: Trail) -> str | None:
     if not trail.is_plain(index) or edge.startswith("._") or edge in _BORROWED:
         return None
     return (
-        f"pytest's {_OWN[trail.type(index)]} keeps {code(edge)} until the session ends: delete in teardown what the test "
-        "put there, or use a fixture's value."
+        f"pytest's {_OWN[trail.type(index)]} keeps {code(edge)} until the session ends: delete in teardown what the "
+        "test put there, or use a fixture's value."
     )
 
 

@@ -19,8 +19,8 @@ _FUNCTION: Final = re.compile(r"[^-]* -> function (?P<name>[\w.<>]+?)(?:\.__\w+_
 
 
 mock_calls: Final = Pattern(
-    "The mock {owner} keeps the arguments of each call: call its `reset_mock()` in teardown, or make a new mock for each "
-    "test.",
+    "The mock {owner} keeps the arguments of each call: call its `reset_mock()` in teardown, or make a new mock for "
+    "each test.",
     edge=r"\.(call_args_list|mock_calls|call_args|method_calls)",
     after=r"unittest\.mock\.(_CallList|_Call)",
 )
@@ -35,8 +35,8 @@ def log_record(trail: Trail) -> str | None:
     record = f"A log record kept in {trail.container_of(index)} keeps"
     if trail.edge(index) == ".exc_info":
         return (
-            f"{record} an exception, and by its traceback the locals of each frame: empty the handler in teardown, or log "
-            "`str(error)`."
+            f"{record} an exception, and by its traceback the locals of each frame: empty the handler in teardown, or "
+            "log `str(error)`."
         )
     return f"{record} what was logged: log plain values (`loss.item()`, a shape), or empty the handler in teardown."
 
@@ -49,8 +49,8 @@ def stored_traceback(trail: Trail) -> str | None:
     index = trail.find(".__traceback__", ".__context__", ".__cause__", "._excinfo")
     if index is None:
         return (
-            f"The traceback kept in {trail.container_of(types.index('traceback'))} keeps the locals of each frame: keep "
-            "`traceback.format_exc()` instead, or drop it in teardown."
+            f"The traceback kept in {trail.container_of(types.index('traceback'))} keeps the locals of each frame: "
+            "keep `traceback.format_exc()` instead, or drop it in teardown."
         )
     if "traceback" not in types[index + 1 :]:
         return None
@@ -76,7 +76,7 @@ exception_argument: Final = Pattern(
     "`str(error)`.",
     edge=r"\.args\[\d+\]",
 )
-"""An array among the arguments of a stored exception: a partial's or record's ``.args`` and its item are two references."""
+"""An array among the arguments of a stored exception. A partial's ``.args`` and its item are two references."""
 
 
 def context_variable(trail: Trail) -> str | None:

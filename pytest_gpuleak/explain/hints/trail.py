@@ -98,7 +98,7 @@ class Trail:
         return next(((index, found) for index, found in matches if found is not None), None)
 
     def gradient_with_graph(self, packages: tuple[str, ...] = ("",)) -> int | None:
-        """Return the position of the first gradient, of a type in `packages`, after which the path goes into its graph."""
+        """Return the position of the first gradient, of a type in `packages`, that is followed into its graph."""
         for index, step in enumerate(self.steps):
             if (step.edge + self.edge(index + 1)).startswith(".grad.grad_fn") and step.type.startswith(packages):
                 return index
@@ -129,14 +129,14 @@ class Trail:
         return all(self.is_plain(position) for position in range(index))
 
     def piles_up_before(self, index: int) -> bool:
-        """Tell whether an item before the step at `index`, not under a name, may be what grows: each run added one object."""
+        """Tell whether an item before the step at `index` may be what grows; one under a name is not."""
         return self.growing and any(
             step.type in _LISTS or (step.type in _DICTS and not step.edge.startswith("['"))
             for step in self.steps[:index]
         )
 
     def container(self) -> int | None:
-        """Return the position of the step to an item of the container that grows: seen to grow, else to be edited, else first."""
+        """Return the position of the step to an item of what grows: as seen, else of what is edited, else the first."""
         for index in (self.grows_at, self.holder.deciding):
             if index is not None and self.is_item(index):
                 return index

@@ -52,8 +52,8 @@ def gradient(trail: Trail) -> str | None:
         return None
     if with_graph is None:
         return (
-            f"The gradient of {trail.owner(last)} stays after the test: call `zero_grad(set_to_none=True)` on the module "
-            "or optimizer in teardown."
+            f"The gradient of {trail.owner(last)} stays after the test: call `zero_grad(set_to_none=True)` on the "
+            "module or optimizer in teardown."
         )
     return (
         f"The gradient of {trail.owner(index)} was made with `create_graph=True` and keeps its graph: call "
@@ -134,7 +134,7 @@ def view_of_large_storage(trail: Trail) -> str | None:
 
 
 def _place(trail: Trail, end: int) -> str | None:
-    """Write where an array, or the root where several, is kept that `end` steps lead to; None where other hints know better."""
+    """Write where the array at the end of `end` steps is kept, or the root of several; None if other hints know better."""
     in_cache = trail.edge(end - 1) == " (cached result)"
     start = end - in_cache
     while trail.is_item(start - 1):  # the items that lead to it are where it is kept

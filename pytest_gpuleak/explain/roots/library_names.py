@@ -1,4 +1,4 @@
-"""Rename roots whose global is a library's own registry to the names that readers know: ``logging.getLogger('app')``."""
+"""Rename roots whose global is a library's own registry to names that readers know: ``logging.getLogger('app')``."""
 
 from __future__ import annotations
 
@@ -154,7 +154,7 @@ def task_class(value: object) -> type | None:
 
 
 _METHODS_IN_C: Final = (types.BuiltinFunctionType, type(re.compile("").match))
-"""Methods written in C; those that receive their class, as `get_loop` on Python 3.12, are of another type (PyCMethod_Type)."""
+"""Methods written in C; some, as `get_loop` on Python 3.12, are PyCMethod_Type's (Objects/methodobject.c)."""
 
 
 def _of_task(task: object, cls: type, method: str, attribute: str) -> object:

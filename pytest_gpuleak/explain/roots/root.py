@@ -14,7 +14,7 @@ LAST_ERROR: Final = 3
 CACHED: Final = 4
 EXCEPTION: Final = 5
 RANKS: Final = (EDITABLE, RUNNING, LAST_ERROR, CACHED, EXCEPTION)
-"""Best first: what stays until edited; what runs; what the last error pinned; a framework's caches; other exceptions."""
+"""Best first: what stays until edited; what runs; what the last error pinned; a framework's caches; other errors."""
 LASTING: Final = (EDITABLE, CACHED)
 """Ranks of roots that outlive a test under a name."""
 

@@ -119,7 +119,7 @@ class Roots:
         return found
 
     def local_roots(self, wanted: set[int]) -> Iterable[tuple[int, Root]]:
-        """Return pairs of id and root of what running frames' locals and the interpreter keep, which no container shows."""
+        """Return pairs of id and root of what no container shows: frames' locals, and what the interpreter keeps."""
         if self._handed_out is None or self._locals is None:
             self._handed_out, self._locals = HandedOut(), self._places_of_locals()
         found = self._handed_out.roots(wanted)
