@@ -66,21 +66,16 @@ class LargeObjects:
         before, self._before = self._before, None
         if before is None:
             return ()
-        objects: list[object] = []
-        trails: list[list[object]] = []
+        trails: list[list[Any]] = []
         grown: dict[int, int] = {}
         with PausedCollector():
             try:
-                self._note_grown(before, objects, trails, grown)
-                return _contributions(objects, trails, grown)
+                self._note_grown(before, trails, grown)
+                return _contributions(trails, grown)
             finally:
-                # Lists that the search may have come upon: what they hold dies with their content.
-                objects.clear()
-                trails.clear()
+                trails.clear()  # a list that the search may have come upon: what it holds dies with its content
 
-    def _note_grown(
-        self, before: dict[int, int], objects: list[object], trails: list[list[object]], grown: dict[int, int]
-    ) -> None:
+    def _note_grown(self, before: dict[int, int], trails: list[list[Any]], grown: dict[int, int]) -> None:
         """Fill the lists in a frame of its own: the search may leave its callers' frames, with their locals, behind."""
         for batch, found in self._large(HeapWalk(Deadline(self._budget_s))):
             new = [(value, size - before.get(id(value), 0)) for value, size in found if id(value) not in grown]
@@ -89,7 +84,6 @@ class LargeObjects:
             for value, more in new:
                 if id(value) not in grown:
                     grown[id(value)] = more
-                    objects.append(value)
                     trails.append(_trail(value, owners.get(id(value)), batch))
 
     def _large(self, walk: HeapWalk) -> Iterator[tuple[Batch, list[tuple[object, int]]]]:
@@ -143,23 +137,20 @@ def _trail(value: object, owner: int | None, batch: Batch) -> list[object]:
     return trail
 
 
-def _contributions(
-    objects: list[object], trails: list[list[object]], grown: dict[int, int]
-) -> tuple[Contribution, ...]:
-    """Sum up objects of the same type below the same root."""
+def _contributions(trails: list[list[Any]], grown: dict[int, int]) -> tuple[Contribution, ...]:
+    """Sum up objects, each the end of its trail, of the same type below the same root."""
     from pytest_gpuleak.explain.explain import explain
 
-    order = sorted(range(len(objects)), key=lambda index: -grown[id(objects[index])])
+    order = sorted(range(len(trails)), key=lambda index: -grown[id(trails[index][-1])])
     targets = [trails[index][0] for index in order[:MAX_EXPLAINED]]
-    ignore = {id(objects), id(trails), *map(id, trails)}
-    answers = explain(targets, ignore=ignore, budget_s=EXPLAIN_BUDGET_S) if targets else []
+    answers = explain(targets, ignore={id(trails), *map(id, trails)}, budget_s=EXPLAIN_BUDGET_S) if targets else []
     lookups = Lookups()
     for index in order[:MAX_EXPLAINED]:
         for parent, child in pairwise(trails[index]):
             lookups.announce(id(parent), id(child))
     parts: dict[tuple[str, str], Contribution] = {}
     for place, index in enumerate(order):
-        size, label = grown[id(objects[index])], _label(objects[index])
+        size, label = grown[id(trails[index][-1])], _label(trails[index][-1])
         holder = _holder(answers[place], trails[index], lookups) if place < len(answers) else None
         key = (label, "" if holder is None else f"{holder.kind} {holder.root}")
         part = parts.get(key, Contribution(label, 0, 0, holder=holder))

@@ -27,7 +27,7 @@ MAX_RING_LINKS: Final = 32
 """Number of native links that are followed in search of a ring."""
 
 
-@dataclasses.dataclass(eq=False)
+@dataclasses.dataclass(eq=False, repr=False)
 class NativeReferences:
     """Ask for hidden referrers, in rounds, the cheap questions first. One instance a search; links go to its graph.
 

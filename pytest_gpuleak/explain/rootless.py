@@ -31,7 +31,7 @@ CROWD_ROOT: Final = "unknown (too many containers refer to it)"
 TIMEOUT_ROOT: Final = "unknown (not explained in full: the search ran out of time)"
 
 
-@dataclasses.dataclass(eq=False)
+@dataclasses.dataclass(eq=False, repr=False)
 class Rootless:
     """Write the holders of targets that no root leads to, where the search came to its end and left nothing out."""
 

@@ -43,14 +43,7 @@ class HeapArrays:
 
     def sizes(self) -> dict[int, int] | None:
         """Return the bytes of all memory behind arrays, by its key; None if the time was up before the walk's end."""
-        found: dict[int, int] = {}
-        if is_tracing():
-            return self._sizes_of_plain()
-        walk = HeapWalk(Deadline(BUDGET_S))
-        for arrays in self._batches(walk):
-            found.update(self.reader.sizes(arrays, self._others))
-            arrays.clear()
-        return found if walk.complete else None
+        return self._sizes_of_plain() if is_tracing() else self.find(lambda *_: False)[1]
 
     def find(self, wanted: Callable[[int, int], bool]) -> tuple[list[object], dict[int, int] | None]:
         """Return arrays whose key and bytes `wanted` accepts, without other arrays' bases, and what `sizes` returns."""

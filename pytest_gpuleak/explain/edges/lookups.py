@@ -20,7 +20,7 @@ _PASSES: Final = 2
 """Passes over a large container for items that were not announced, after which all its items are indexed."""
 
 
-@dataclasses.dataclass
+@dataclasses.dataclass(slots=True, eq=False, repr=False)
 class _Index:
     """Where a container holds its items, by their ids. `passes` counts readings for items that were not announced."""
 

@@ -16,7 +16,7 @@ _CLASS_NAME: Final = re.compile(r"_*[A-Z]\w*[a-z]\w*")
 """CapWords, as PEP 8 names classes; a constant has no lower case letter."""
 
 _WEAK_KEYS: Final = "weakref.WeakKeyDictionary"
-"""Label of a weak dict's entry; more follows where the value refers to its key (`explain.edges.weak`)."""
+"""Label of a weak dict's entry; more follows where the value refers to its key (`explain.edges.library`)."""
 
 
 compile_cache: Final = Pattern(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING, Final
 
+from pytest_gpuleak.explain.hints.pattern import Pattern
 from pytest_gpuleak.explain.hints.trail import code
 
 if TYPE_CHECKING:
@@ -26,6 +27,18 @@ _LIBRARIES: Final = frozenset(
     {"torch", "torchvision", "torchaudio", "numpy", "jax", "tensorflow", "keras", "cupy", "_pytest"}
 )
 """Packages, beside the standard library, whose globals no user edits."""
+
+
+def _is_users_place(trail: Trail, length: int | None = None) -> bool:
+    """Tell whether the user edits the root, and the first `length` steps are attributes and items."""
+    package = trail.root.partition(".")[0]
+    if trail.kind not in ("module", "class") or package in _LIBRARIES or package in sys.stdlib_module_names:
+        return False
+    return trail.is_plain_until(len(trail.steps) if length is None else length)
+
+
+def _is_left_in_users_place(trail: Trail, _: int) -> bool:
+    return not trail.growing and _is_users_place(trail)
 
 
 def registered_class(trail: Trail) -> str | None:
@@ -86,24 +99,22 @@ def growing_attributes(trail: Trail) -> str | None:
     )
 
 
-def class_attribute(trail: Trail) -> str | None:
-    """Recognise a class attribute that was set and not deleted."""
-    if trail.growing or trail.kind != "class" or not _is_users_place(trail):
-        return None
-    return (
-        f"The class attribute {trail.owner(0)} stays as long as its class: take out in teardown what was put there "
-        "(in `tearDownClass` or `teardown_class` for a class of tests)."
-    )
+class_attribute: Final = Pattern(
+    "The class attribute {owner} stays as long as its class: take out in teardown what was put there "
+    "(in `tearDownClass` or `teardown_class` for a class of tests).",
+    kinds=("class",),
+    holds=_is_left_in_users_place,
+)
+"""A class attribute that was set and not deleted."""
 
 
-def module_global(trail: Trail) -> str | None:
-    """Recognise a global that was set, or filled, and stays."""
-    if trail.growing or trail.kind != "module" or not _is_users_place(trail):
-        return None
-    return (
-        f"The global {trail.owner(0)} keeps it and nothing takes it out: do so in teardown (after the `yield` of a "
-        "fixture), or mark the test with `allow_gpu_leak` if it is meant to stay."
-    )
+module_global: Final = Pattern(
+    "The global {owner} keeps it and nothing takes it out: do so in teardown (after the `yield` of a fixture), or mark "
+    "the test with `allow_gpu_leak` if it is meant to stay.",
+    kinds=("module",),
+    holds=_is_left_in_users_place,
+)
+"""A global that was set, or filled, and stays."""
 
 
 def _growing_attribute(trail: Trail) -> int | None:
@@ -111,11 +122,3 @@ def _growing_attribute(trail: Trail) -> int | None:
     if index is None or not trail.edge(index).startswith("."):
         return None
     return index if _is_users_place(trail, index + 1) else None
-
-
-def _is_users_place(trail: Trail, length: int | None = None) -> bool:
-    """Tell whether the user edits the root, and the first `length` steps are attributes and items."""
-    package = trail.root.partition(".")[0]
-    if trail.kind not in ("module", "class") or package in _LIBRARIES or package in sys.stdlib_module_names:
-        return False
-    return trail.is_plain_until(len(trail.steps) if length is None else length)

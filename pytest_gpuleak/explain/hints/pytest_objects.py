@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from pytest_gpuleak.explain.hints.pattern import Pattern
-from pytest_gpuleak.explain.hints.trail import code, cut
+from pytest_gpuleak.explain.hints.trail import code
 
 if TYPE_CHECKING:
     from pytest_gpuleak.explain.hints.trail import Trail
@@ -58,13 +58,13 @@ def session_object(trail: Trail) -> str | None:
     )
 
 
-def shared_fixture(trail: Trail) -> str | None:
-    """Recognise what a test put into the value of a higher-scoped fixture."""
-    if trail.kind != "fixture" or not trail.root.startswith("fixture ") or not trail.steps:
-        return None
-    if trail.type(0).startswith("_pytest.") or not trail.is_plain_until(len(trail.steps)):
-        return None
-    return (
-        f"The test left it in the value of {cut(trail.root)}, which outlives the test: undo that in teardown, or give "
-        "the fixture function scope."
-    )
+shared_fixture: Final = Pattern(
+    "The test left it in the value of {fixture}, which outlives the test: undo that in teardown, or give the fixture "
+    "function scope.",
+    root=r"(?s:(?P<fixture>fixture .*))",
+    kinds=("fixture",),
+    holds=lambda trail, _: (
+        bool(trail.steps) and trail.type(0)[:8] != "_pytest." and trail.is_plain_until(len(trail.steps))
+    ),
+)
+"""What a test put into the value of a higher-scoped fixture."""
