@@ -7,6 +7,8 @@ import functools
 import re
 from typing import TYPE_CHECKING, Final
 
+from pytest_gpuleak.explain.edge_to_edit import KEEPS_KEY, edge_to_edit, is_edited_as_a_whole
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
@@ -34,17 +36,14 @@ def annotate(
     grows_at = None if finding.holder is None else finding.holder.deciding
     why = finding.why_unconfirmed or (why_unconfirmed or None if finding.kind == "unconfirmed" else None)
     replace = dataclasses.replace
+    short = functools.partial(_short, shorten=shorten)
+    parts = [replace(one, created=short(one.created), holder=placed(one.holder)) for one in finding.contributions]
     finding = replace(
         finding,
         holder=placed(finding.holder, [array.created for array in finding.tensors if array.created is not None]),
-        contributions=tuple(
-            [
-                replace(one, created=_short(one.created, shorten), holder=placed(one.holder))
-                for one in finding.contributions
-            ]
-        ),
+        contributions=tuple(parts),
         other_holders=tuple([_with_place(other, shorten) for other in finding.other_holders]),
-        tensors=tuple([replace(array, created=_short(array.created, shorten)) for array in finding.tensors]),
+        tensors=tuple([replace(array, created=short(array.created)) for array in finding.tensors]),
         why_unconfirmed=why,
     )
     if finding.kind == "cycle" and finding.holder is not None:
@@ -68,8 +67,6 @@ def hint_for_cycle(holder: Holder) -> str:
 
 def _with_place(holder: Holder, shorten: Callable[[str], str], created: Sequence[Origin] = ()) -> Holder:
     """Add the reference to edit and the line that sets it; the files of `created`, beside the root's, may set it."""
-    from pytest_gpuleak.explain.edge_to_edit import edge_to_edit, is_edited_as_a_whole
-
     # The place of a hook, if there is one, is known; it goes with that reference.
     known = holder.deciding is not None and holder.edit_file is None and not is_edited_as_a_whole(holder)
     deciding = holder.deciding if known else edge_to_edit(holder)
@@ -89,16 +86,10 @@ def _with_place(holder: Holder, shorten: Callable[[str], str], created: Sequence
 def _where_edited(
     holder: Holder, deciding: int | None, files: Sequence[str], created: Sequence[Origin]
 ) -> tuple[str | None, int | None]:
-    from pytest_gpuleak.explain.edge_to_edit import KEEPS_KEY
-    from pytest_gpuleak.explain.source_lines import (
-        line_of_adding,
-        line_of_adding_by_alias,
-        line_of_adding_to_item,
-        line_of_registration,
-    )
+    from pytest_gpuleak.explain import source_lines
 
     if deciding is None:
-        return _first_line(files, lambda file: line_of_registration(file, holder.root))
+        return _first_line(files, lambda file: source_lines.line_of_registration(file, holder.root))
     step = holder.path[deciding]
     if not step.edge.startswith((" (item of", "[")):
         return _where_set(step.type, step.edge)
@@ -111,15 +102,15 @@ def _where_edited(
     place: tuple[str | None, int | None] = (None, None)
     container = _container(holder, deciding)
     if _CONTAINER.fullmatch(container) is not None:
-        place = _first_line(searched, lambda file: line_of_adding(file, container, ran(file)))
+        place = _first_line(searched, lambda file: source_lines.line_of_adding(file, container, ran(file)))
         if place[0] is None:
-            place = _first_line(searched, lambda file: line_of_adding_by_alias(file, container))
+            place = _first_line(searched, lambda file: source_lines.line_of_adding_by_alias(file, container))
     if place[0] is None and deciding > 0:
         outer = _container(holder, deciding - 1)
         if _CONTAINER.fullmatch(outer) is not None:
-            place = _first_line(searched, lambda file: line_of_adding_to_item(file, outer))
+            place = _first_line(searched, lambda file: source_lines.line_of_adding_to_item(file, outer))
         if place[0] is None and holder.path[deciding - 1].type.endswith(KEEPS_KEY):  # value and entry are made at once
-            place = _first_line(searched, lambda file: line_of_adding(file, outer, ran(file)))
+            place = _first_line(searched, lambda file: source_lines.line_of_adding(file, outer, ran(file)))
     return place
 
 

@@ -50,7 +50,7 @@ def _tables() -> Iterator[int]:
 
 
 def _handles(pids: set[int]) -> Iterator[tuple[int, object]]:
-    wanted = {id(kind) for _, kind, _ in _loaded()}
+    wanted = {id(kind) for kind, _ in _loaded()}
     objects = get_objects()
     kinds = {id(kind): kind for kind in map(type, objects)}
     ours = {number for number, kind in kinds.items() if not wanted.isdisjoint(map(id, class_lines(kind)))}
@@ -67,13 +67,11 @@ def _pid(handle: object) -> int | None:
     return pid if type(pid) is int else pid_of(handle)
 
 
-def _loaded() -> list[tuple[str, type, str]]:
-    found = []
+def _loaded() -> Iterator[tuple[type, str]]:
     for module, name, method in CLASSES:
         kind = vars(sys.modules[module]).get(name) if module in sys.modules else None
         if kind is not None and is_kind_of(type(kind), type):
-            found.append((module, kind, method))
-    return found
+            yield kind, method
 
 
 @contextlib.contextmanager
@@ -82,7 +80,7 @@ def noting_starts(is_user_file: Callable[[str], bool]) -> Iterator[Mapping[int, 
     table = OriginTable(is_user_file)
     replaced: list[tuple[type, str, Any, Any]] = []
     try:
-        for _, kind, method in _loaded():
+        for kind, method in _loaded():
             original = vars(kind).get(method)
             if original is not None:
                 noting = _noting(original, table)

@@ -101,7 +101,6 @@ class Walker:
     def __init__(self, known: Mapping[tuple[int, int], str]) -> None:
         self._known = known
         self._lookups = Lookups()
-        self._mocks_are_known = safe_access.loaded_class("unittest.mock", "NonCallableMock") is not None
 
     def announce(self, parent: int, child: int) -> None:
         """Announce that the reference between two objects, by their ids, will be named, so that lookups are shared."""
@@ -151,8 +150,6 @@ class Walker:
         return Reached(way, uncertain, position, met)
 
     def _library_text(self, parent: object, text: str) -> str:
-        if not self._mocks_are_known:
-            return text
         kind = self._lookups.once("mock", type(parent), lambda: _kind_of_mock(type(parent)))
         if kind == "mock":
             return _MOCK_ATTRIBUTES.get(text, text)

@@ -214,22 +214,17 @@ _ATTRIBUTES: Final[dict[int, tuple[str, ...]]] = {
 }
 
 NAMERS: Final[dict[int, Callable[[Chain, int], Edge | None]]] = {
+    **dict.fromkeys(_ATTRIBUTES, _trusted),
     id(types.FunctionType): name_in_function,
     id(types.CellType): name_in_cell,
     id(types.FrameType): name_in_frame,
     id(types.GeneratorType): name_in_generator,
     id(types.CoroutineType): name_in_generator,
     id(types.AsyncGeneratorType): name_in_generator,
-    id(types.TracebackType): _trusted,
-    id(types.BuiltinFunctionType): _trusted,
-    id(types.MethodWrapperType): _trusted,
-    id(memoryview): _trusted,
     id(BaseException): name_in_exception,
     id(safe_access.LRU_WRAPPER): name_in_cache,
     id(threading.local): name_in_thread_local,
     id(contextvars.Context): name_in_context,
-    id(type({}.keys())): name_in_view,
-    id(type({}.values())): name_in_view,
-    id(type({}.items())): name_in_view,
+    **dict.fromkeys(map(id, (type({}.keys()), type({}.values()), type({}.items()))), name_in_view),
 }
 """Namers by the id of a built-in type. `edges` asks them in the order of a class's bases."""

@@ -138,9 +138,7 @@ def _named(what: str, name: str | None) -> str:
 def _thread_of_loop(loop: object) -> str | None:
     namespace = safe_access.instance_dict(loop)
     ident = None if namespace is None else namespace.get("_thread_id")  # Lib/asyncio/base_events.py, run_forever
-    if type(ident) is not int:
-        return None
-    name = thread_name(ident)
+    name = thread_name(ident) if type(ident) is int else "MainThread"
     return None if name == "MainThread" else name
 
 

@@ -225,9 +225,8 @@ def _stand_ins() -> dict[int, str]:
     found: dict[int, str] = {}
     modules: dict[Any, Any] = sys.modules
     for name, module in list(dict.items(modules)):
-        if type(module) is types.ModuleType or module is None or type(name) is not str:
-            continue
-        if safe_access.module_dict(module) is None:
+        is_module = type(module) is types.ModuleType or safe_access.module_dict(module) is not None
+        if type(name) is str and module is not None and not is_module:
             found.setdefault(id(module), name)
     return found
 
