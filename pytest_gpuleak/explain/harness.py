@@ -9,6 +9,7 @@ from __future__ import annotations
 import sys
 from collections import Counter
 from inspect import CO_OPTIMIZED
+from itertools import chain
 from types import CellType, MethodType
 from typing import TYPE_CHECKING, Final, Literal
 
@@ -96,9 +97,7 @@ def holder_of(
 def _hidden(item: object, test_class: type | None) -> dict[int, list[object]]:
     """Return, by the ids of what they refer to, the item and the test's instance, which may be old."""
     attributes = instance_dict(item) or {}
-    frames = _Frames(test_class)
-    for value in attributes.values():
-        frames.take_instance(value)
+    frames = _Frames(test_class, attributes)
     parameters = parameters_of(item)
     below = containers_below(parameters.values()) or []
     callspec = attributes.get("callspec")
@@ -127,9 +126,7 @@ class _Above:
         self._graph = Graph()
         objects = self._graph.objects
         objects.update({id(array): array for array in arrays})
-        frames = _Frames(test_class)
-        for value in item.values():
-            frames.take_instance(value)
+        frames = _Frames(test_class, item)
         self._known = Counter(self._arrays)  # the caller's sequence
         old = [*frames.instances, *below_parameters]
         own = {id(arrays), id(item), id(objects), id(frames.instances), id(below_parameters), id(old)}
@@ -222,7 +219,7 @@ class _Frames:
         instances: the test's instance, its bound methods, and the dicts that it refers to.
     """
 
-    def __init__(self, test_class: type | None) -> None:
+    def __init__(self, test_class: type | None, item: Mapping[str, object]) -> None:
         self.references: Counter[int] = Counter()
         self.on_stack: set[int] = set()
         self.instances: list[object] = []
@@ -235,8 +232,10 @@ class _Frames:
                 values = [value for _, value in local_variables(frame)]
                 self._read_frames.append((frame.f_globals, list(map(id, values))))
                 for value in values:
-                    self.take_instance(value)
+                    self._take_instance(value)
             frame = frame.f_back
+        for value in item.values():
+            self._take_instance(value)
         callers = [*(set(identities) for _, identities in self._read_frames[1:]), set[int]()]
         for (_, identities), callers_own in zip(self._read_frames, callers, strict=True):
             # What the caller's variable refers to may have been lent to the parameter.
@@ -244,21 +243,16 @@ class _Frames:
 
     def held(self, objects: Collection[int]) -> set[int]:
         """Return which of these objects a frame refers to that is none of the plugin's."""
-        found: set[int] = set()
-        for namespace, identities in self._read_frames:
-            held = [identity for identity in identities if identity in objects]
-            if held and not belongs_to_plugin(namespace):
-                found.update(held)
-        return found
+        users = [identities for namespace, identities in self._read_frames if not belongs_to_plugin(namespace)]
+        return set(chain.from_iterable(users)).intersection(objects)
 
-    def take_instance(self, value: object) -> None:
-        if type(value) is MethodType:
-            if type(value.__self__) is self._class and not self._is_known(value):
-                self.instances.append(value)
-                self.take_instance(value.__self__)  # before pytest 8.2 the item refers to it by this method alone
-        elif type(value) is self._class and not self._is_known(value):
-            self.instances.append(value)
+    def _take_instance(self, value: object) -> None:
+        is_method = type(value) is MethodType
+        instance = value.__self__ if is_method else value  # type: ignore[attr-defined]  # a method, as checked
+        if type(instance) is not self._class or any(value is known for known in self.instances):
+            return
+        self.instances.append(value)
+        if is_method:
+            self._take_instance(instance)  # before pytest 8.2 the item refers to it by this method alone
+        else:
             self.instances += [attributes for attributes in get_referents(value) if type(attributes) is dict]
-
-    def _is_known(self, value: object) -> bool:
-        return any(value is known for known in self.instances)

@@ -171,14 +171,12 @@ def _holder(answer: Explanation, trail: list[object], lookups: Lookups) -> Holde
     holder = answer.holder
     if len(trail) == 1:
         return holder
-    steps: list[PathStep] = []
-    omitted = len(trail) - 1 - 2 * MAX_TRAIL
-    for index in range(len(trail) - 1):
-        if index == MAX_TRAIL and omitted > 0:
-            steps.append(PathStep(omitted_edges(omitted), ""))
-        if index < MAX_TRAIL or index >= MAX_TRAIL + omitted:
-            text = _edge(trail[index], trail[index + 1], lookups)
-            steps.append(PathStep(text, safe_access.class_label(type(trail[index]))))
+    pairs = list(pairwise(trail))
+    omitted = max(0, len(pairs) - 2 * MAX_TRAIL)
+    pairs[MAX_TRAIL : MAX_TRAIL + omitted] = []
+    steps = [PathStep(_edge(parent, child, lookups), safe_access.class_label(type(parent))) for parent, child in pairs]
+    if omitted:
+        steps.insert(MAX_TRAIL, PathStep(omitted_edges(omitted), ""))
     text = holder.text + "".join(step.edge for step in steps)
     return Holder(holder.kind, holder.root, text, (*holder.path, *steps), holder.file, holder.line, holder.deciding)
 

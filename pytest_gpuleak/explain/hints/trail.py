@@ -137,10 +137,8 @@ class Trail:
 
     def container(self) -> int | None:
         """Return the position of the step to an item of what grows: as seen, else of what is edited, else the first."""
-        for index in (self.grows_at, self.holder.deciding):
-            if index is not None and self.is_item(index):
-                return index
-        return next((index for index in range(len(self.steps)) if self.is_item(index)), None)
+        positions = (self.grows_at, self.holder.deciding, *range(len(self.steps)))
+        return next((index for index in positions if index is not None and self.is_item(index)), None)
 
 
 def is_index(edge: str) -> bool:
