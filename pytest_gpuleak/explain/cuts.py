@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import OrderedDict, defaultdict, deque
-from itertools import pairwise
 from typing import TYPE_CHECKING, Final
 
 from pytest_gpuleak.adapters.registry import own_layouts
@@ -51,9 +50,8 @@ def _chosen(chain: Sequence[object]) -> int:
             entries = position == 0 or not _is_namespace(parent, chain[position - 1])
         if entries and id(parent) not in structure:
             return position
-    pairs = list(enumerate(pairwise(chain)))
-    for position, (parent, child) in reversed(pairs):
-        if id(parent) not in structure and id(child) not in structure:
+    for position in reversed(range(len(chain) - 1)):
+        if structure.isdisjoint((id(chain[position]), id(chain[position + 1]))):
             return position
     return len(chain) - 2
 

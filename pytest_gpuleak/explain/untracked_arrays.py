@@ -89,21 +89,18 @@ class HeapArrays:
         for start in range(0, len(containers), _CHUNK):
             parts.append(get_referents(*containers[start : start + _CHUNK]))
             for _ in range(_NESTED):
-                arrays = list(compress(parts[-1], map(is_, map(type, parts[-1]), repeat(array_class))))
+                arrays = _of_type(parts[-1], array_class)
                 sizes = self.reader.sizes(arrays, self._others)
                 found += [array for array, one in zip(arrays, sizes, strict=True) if wanted(*one)]
                 for inner in map(self.reader.elements, arrays):
-                    inner = list(compress(inner, map(is_, map(type, inner), repeat(array_class))))  # noqa: PLW2901
-                    found += [array for array in inner if wanted(*self.reader.sizes([array], self._others)[0])]
+                    parts_of_array = _of_type(inner, array_class)
+                    found += [one for one in parts_of_array if wanted(*self.reader.sizes([one], self._others)[0])]
                 hidden = [
-                    value
-                    for kind in (dict, tuple)
-                    for value in compress(parts[-1], map(is_, map(type, parts[-1]), repeat(kind)))
-                    if not is_tracked(value)
+                    value for kind in (dict, tuple) for value in _of_type(parts[-1], kind) if not is_tracked(value)
                 ]
                 parts.append(get_referents(*hidden))
                 for kind in wrappers.exact_types:
-                    for value in compress(parts[-2], map(is_, map(type, parts[-2]), repeat(kind))):
+                    for value in _of_type(parts[-2], kind):
                         parts[-1] += [part for _, part in wrappers.inside(value)]
             for part in parts:
                 part.clear()
@@ -155,6 +152,10 @@ def explain_arrays(
     """Return who holds each array, by its id. `ignore` has the ids of the caller's containers."""
     found = explain_crowd(arrays, ignore={id(arrays), *ignore}, budget_s=EXPLAIN_BUDGET_S, frameworks=frameworks)
     return {id(array): explanation for array, explanation in zip(arrays, found, strict=True)}
+
+
+def _of_type(values: list[Any], kind: object) -> list[Any]:
+    return list(compress(values, map(is_, map(type, values), repeat(kind))))
 
 
 def _visible() -> list[Any]:

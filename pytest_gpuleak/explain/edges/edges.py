@@ -93,7 +93,6 @@ def name_item_of_dict(chain: Chain, position: int) -> Edge | None:
 
 
 def _sequence(base: Any) -> Callable[[Chain, int], Edge | None]:
-
     def name_item(chain: Chain, position: int) -> Edge | None:
         try:
             index = chain.lookups.index(chain.objects[position], chain.at(position + 1), base)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Final
 
 from pytest_gpuleak.explain.hints.pattern import Pattern
@@ -10,13 +11,7 @@ if TYPE_CHECKING:
     from pytest_gpuleak.explain.hints.trail import Trail
 
 _FUNCTION: Final = "tensorflow.python.eager.polymorphic_function.polymorphic_function.Function"
-_CAPTURES: Final = (
-    "._captured_inputs",
-    "._by_val_external",
-    "._by_ref_external",
-    "._by_val_internal",
-    "._by_ref_internal",
-)
+_CAPTURES: Final = re.compile(r"\._captured_inputs|\._by_(val|ref)_(external|internal)")
 
 
 gradient_registry: Final = Pattern(
@@ -30,10 +25,10 @@ gradient_registry: Final = Pattern(
 
 def captured_by_function(trail: Trail) -> str | None:
     """Recognise what a `tf.function` that outlives the test has captured in its traces."""
-    index = trail.find(*_CAPTURES)
-    if index is None or not trail.named:
+    captured = trail.match(_CAPTURES)
+    if captured is None or not trail.named:
         return None
-    function = next((position for position in range(index) if trail.type(position) == _FUNCTION), None)
+    function = next((position for position in range(captured[0]) if trail.type(position) == _FUNCTION), None)
     if function is None or trail.piles_up_before(function):
         return None
     return (
