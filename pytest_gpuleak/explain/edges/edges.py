@@ -44,7 +44,8 @@ def attribute_text(cls: type, name: object) -> str:
     """Write ``.name``, or by ``__dict__`` where the name cannot be written or a descriptor of `cls` hides it."""
     if not safe_access.is_attribute_name(name):
         return f".__dict__[{safe_access.key_text(name)}]"
-    found = safe_access.find_in_class(cls, name)  # type: ignore[arg-type]  # a str, as was just checked
+    values = (safe_access.class_dict(base).get(name) for base in safe_access.mro(cls))  # type: ignore[call-overload]  # a str
+    found = next((value for value in values if value is not None), None)
     # A property, say, which wins over the instance's dict (language reference, "Invoking Descriptors").
     wins = any(_has(type(found), method) for method in ("__set__", "__delete__"))
     return f".__dict__[{name!r}]" if wins else f".{name}"
