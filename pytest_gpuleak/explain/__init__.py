@@ -1,5 +1,4 @@
 """Who keeps an object alive: the shortest path to it from a root that a person can edit.
 
-It may import `adapters`, `heap` and `model`. A new way to name a reference goes to `edges`, a new end of a path to
-`roots`, a new advice to `hints`.
+It may import `adapters`, `heap` and `model`. A new name of a reference goes to `edges`, a new end of a path to `roots`.
 """

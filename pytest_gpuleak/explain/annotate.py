@@ -7,10 +7,12 @@ import functools
 import re
 from typing import TYPE_CHECKING, Final
 
+from pytest_gpuleak.explain.edge_to_edit import KEEPS_KEY, edge_to_edit, is_edited_as_a_whole
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-    from pytest_gpuleak.model.findings import ArrayInfo, Contribution, Finding, Holder, Origin
+    from pytest_gpuleak.model.findings import Finding, Holder, Origin
 
 _ATTRIBUTE: Final = re.compile(r"\.[^\W\d]\w*")
 _CONTAINER: Final = re.compile(r"\.?[^\W\d]\w*|\['[^\W\d]\w*'\]")
@@ -21,41 +23,50 @@ _FILES_SEARCHED: Final = 4
 def annotate(
     finding: Finding, why_unconfirmed: str, shorten: Callable[[str], str], why_line_unknown: str = ""
 ) -> Finding:
-    """Return the finding as it is reported.
-
-    `why_line_unknown` says why a line that created an array is not known, where none is.
-    """
+    """Return the finding as it is reported. `why_line_unknown` is told where no line that created an array is known."""
     if finding.kind == "cycle" and finding.holder is None:
         return finding  # it has no place and no line
     if finding.metric is None and finding.kind != "cycle" and not any(array.created for array in finding.tensors):
         finding = dataclasses.replace(finding, why_line_unknown=why_line_unknown or None)
-    # Only now, since findings of cycles need neither.
-    from pytest_gpuleak.explain.cycle_hint import hint_for_cycle
-    from pytest_gpuleak.explain.hints.order import advice_for
+    from pytest_gpuleak.explain.hints.order import advice_for  # only now, since findings of cycles need none
+
+    def placed(holder: Holder | None, created: Sequence[Origin] = ()) -> Holder | None:
+        return None if holder is None else _with_place(holder, shorten, created)
 
     grows_at = None if finding.holder is None else finding.holder.deciding
-    created = [array.created for array in finding.tensors if array.created is not None]
-    finding = dataclasses.replace(
+    why = finding.why_unconfirmed or (why_unconfirmed or None if finding.kind == "unconfirmed" else None)
+    replace = dataclasses.replace
+    short = functools.partial(_short, shorten=shorten)
+    parts = [replace(one, created=short(one.created), holder=placed(one.holder)) for one in finding.contributions]
+    finding = replace(
         finding,
-        holder=None if finding.holder is None else _with_place(finding.holder, shorten, created),
-        contributions=tuple(_with_short_place(part, shorten) for part in finding.contributions),
-        other_holders=tuple(_with_place(other, shorten) for other in finding.other_holders),
-        tensors=tuple(_with_short_path(array, shorten) for array in finding.tensors),
-        why_unconfirmed=finding.why_unconfirmed or (why_unconfirmed or None if finding.kind == "unconfirmed" else None),
+        holder=placed(finding.holder, [array.created for array in finding.tensors if array.created is not None]),
+        contributions=tuple(parts),
+        other_holders=tuple([_with_place(other, shorten) for other in finding.other_holders]),
+        tensors=tuple([replace(array, created=short(array.created)) for array in finding.tensors]),
+        why_unconfirmed=why,
     )
     if finding.kind == "cycle" and finding.holder is not None:
-        return dataclasses.replace(finding, hint=finding.hint or hint_for_cycle(finding.holder))
+        return replace(finding, hint=finding.hint or hint_for_cycle(finding.holder))
     advice = None if finding.hint else advice_for(finding, grows_at)
-    return finding if advice is None else dataclasses.replace(finding, hint=advice.hint, code=advice.code)
+    return finding if advice is None else replace(finding, hint=advice.hint, code=advice.code)
+
+
+def hint_for_cycle(holder: Holder) -> str:
+    """Return which reference to cut so that reference counts free the memory at once."""
+    if any(step.type == "traceback" for step in holder.path):
+        return (
+            "An exception kept in a local variable refers to the frame of that variable by its traceback: delete the "
+            "variable when it is no longer needed (`del error`), or keep `str(error)`."
+        )
+    return (
+        "The memory is freed only when the garbage collector runs: let one of these references, such as one back to an "
+        "owner, be a `weakref.ref`, or cut it when the object is closed."
+    )
 
 
 def _with_place(holder: Holder, shorten: Callable[[str], str], created: Sequence[Origin] = ()) -> Holder:
-    """Complete a holder with the reference to edit, and the line that sets it, where that is known.
-
-    The files of `created`, the lines that made the arrays, may set it, beside the file that defines the root.
-    """
-    from pytest_gpuleak.explain.edge_to_edit import edge_to_edit, is_edited_as_a_whole
-
+    """Add the reference to edit and the line that sets it; the files of `created`, beside the root's, may set it."""
     # The place of a hook, if there is one, is known; it goes with that reference.
     known = holder.deciding is not None and holder.edit_file is None and not is_edited_as_a_whole(holder)
     deciding = holder.deciding if known else edge_to_edit(holder)
@@ -75,16 +86,10 @@ def _with_place(holder: Holder, shorten: Callable[[str], str], created: Sequence
 def _where_edited(
     holder: Holder, deciding: int | None, files: Sequence[str], created: Sequence[Origin]
 ) -> tuple[str | None, int | None]:
-    from pytest_gpuleak.explain.edge_to_edit import KEEPS_KEY
-    from pytest_gpuleak.explain.source_lines import (
-        line_of_adding,
-        line_of_adding_by_alias,
-        line_of_adding_to_item,
-        line_of_registration,
-    )
+    from pytest_gpuleak.explain import source_lines
 
     if deciding is None:
-        return _first_line(files, lambda file: line_of_registration(file, holder.root))
+        return _first_line(files, lambda file: source_lines.line_of_registration(file, holder.root))
     step = holder.path[deciding]
     if not step.edge.startswith((" (item of", "[")):
         return _where_set(step.type, step.edge)
@@ -97,15 +102,15 @@ def _where_edited(
     place: tuple[str | None, int | None] = (None, None)
     container = _container(holder, deciding)
     if _CONTAINER.fullmatch(container) is not None:
-        place = _first_line(searched, lambda file: line_of_adding(file, container, ran(file)))
+        place = _first_line(searched, lambda file: source_lines.line_of_adding(file, container, ran(file)))
         if place[0] is None:
-            place = _first_line(searched, lambda file: line_of_adding_by_alias(file, container))
+            place = _first_line(searched, lambda file: source_lines.line_of_adding_by_alias(file, container))
     if place[0] is None and deciding > 0:
         outer = _container(holder, deciding - 1)
         if _CONTAINER.fullmatch(outer) is not None:
-            place = _first_line(searched, lambda file: line_of_adding_to_item(file, outer))
+            place = _first_line(searched, lambda file: source_lines.line_of_adding_to_item(file, outer))
         if place[0] is None and holder.path[deciding - 1].type.endswith(KEEPS_KEY):  # value and entry are made at once
-            place = _first_line(searched, lambda file: line_of_adding(file, outer, ran(file)))
+            place = _first_line(searched, lambda file: source_lines.line_of_adding(file, outer, ran(file)))
     return place
 
 
@@ -123,17 +128,12 @@ def _file_of(label: str) -> str | None:
     from pytest_gpuleak.heap import safe_access
 
     module = label.rpartition(".")[0]
-    namespace = safe_access.module_dict(safe_access.loaded_module(module)) if module and " " not in module else None
-    file = None if namespace is None else safe_access.plain_text(namespace.get("__file__"))
+    file = safe_access.plain_text(safe_access.loaded(module, "__file__")) if module and " " not in module else None
     return file if file is not None and file.endswith(".py") else None
 
 
 def _first_line(files: Iterable[str], find: Callable[[str], int | None]) -> tuple[str | None, int | None]:
-    for file in files:
-        line = find(file)
-        if line is not None:
-            return file, line
-    return None, None
+    return next(((file, line) for file in files if (line := find(file)) is not None), (None, None))
 
 
 @functools.lru_cache(maxsize=256)
@@ -151,16 +151,5 @@ def _where_set(label: str, edge: str) -> tuple[str | None, int | None]:
     return None, None
 
 
-def _with_short_place(part: Contribution, shorten: Callable[[str], str]) -> Contribution:
-    created, holder = part.created, part.holder
-    return dataclasses.replace(
-        part,
-        created=None if created is None else dataclasses.replace(created, file=shorten(created.file)),
-        holder=None if holder is None else _with_place(holder, shorten),
-    )
-
-
-def _with_short_path(array: ArrayInfo, shorten: Callable[[str], str]) -> ArrayInfo:
-    if array.created is None:
-        return array
-    return dataclasses.replace(array, created=dataclasses.replace(array.created, file=shorten(array.created.file)))
+def _short(origin: Origin | None, shorten: Callable[[str], str]) -> Origin | None:
+    return None if origin is None else dataclasses.replace(origin, file=shorten(origin.file))

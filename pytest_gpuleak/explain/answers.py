@@ -1,7 +1,4 @@
-"""The answers of a search: for each target its root, and the path from there.
-
-All targets are written together: their paths are branches of one tree, and each reference is named once.
-"""
+"""The answers of a search. The paths to all targets are branches of one tree, and each reference is named once."""
 
 from __future__ import annotations
 
@@ -22,7 +19,7 @@ if TYPE_CHECKING:
 
 
 _STEPS_AN_EDGE: Final = 64
-"""Small steps that naming one reference counts as, for `Deadline.worked`."""
+"""Small steps (see `Deadline.worked`) that naming one reference counts as."""
 
 
 class Answer(NamedTuple):
@@ -71,11 +68,8 @@ class Answers:
         found: dict[str, tuple[Root, object, int]] = {}
         for target, (root, _, _, forest) in self.by_target.items():
             length = forest.distance[target] - root.hops + 1
-            known = found.get(root.text)
-            if known is None:
-                found[root.text] = (root, self._graph.objects[forest.top[target]], length)
-            elif known[2] < length:
-                found[root.text] = (known[0], known[1], length)
+            known, value, longest = found.get(root.text, (root, self._graph.objects[forest.top[target]], 0))
+            found[root.text] = (known, value, max(length, longest))
         return found
 
     def _follow(
@@ -102,8 +96,7 @@ class Answers:
 def _announce(forests: dict[int, Forest], writer: Writer, deadline: Deadline) -> None:
     met: dict[int, set[int]] = {id(forest): set() for forest in forests.values()}
     for target, forest in forests.items():
-        known = met[id(forest)]
-        node = target
+        known, node = met[id(forest)], target
         while node not in known and not deadline.worked(1):
             known.add(node)
             above = forest.above[node]

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import collections
-from itertools import pairwise
+from collections import OrderedDict, defaultdict, deque
 from typing import TYPE_CHECKING, Final
 
 from pytest_gpuleak.adapters.registry import own_layouts
@@ -17,16 +16,8 @@ if TYPE_CHECKING:
 Cut = tuple[int, int]
 """An ignored reference: the ids of the referrer and of the referent."""
 
-_ENTRIES: Final = frozenset(
-    {
-        id(list),
-        id(set),
-        id(collections.deque),
-        id(collections.OrderedDict),
-        id(collections.defaultdict),
-        id(safe_access.LRU_WRAPPER),
-    }
-)
+_SHRINKING: Final = (list, set, deque, OrderedDict, defaultdict, safe_access.LRU_WRAPPER)
+_ENTRIES: Final = frozenset(map(id, _SHRINKING))
 _LAYOUTS: Final = own_layouts()
 """Where modules keep what they are made of: a reader does not take a layer's weight out to free it."""
 
@@ -34,25 +25,24 @@ _LAYOUTS: Final = own_layouts()
 def cuts_of(root: Root, chain: Sequence[object]) -> tuple[Cut, ...]:
     """Return the references to remove: the first entry of a container that can shrink, else the last reference.
 
-    Parts of a module are passed over: the reader lets go of the whole module. One attribute may be two references to
-    the collector, which shows the object, its ``__dict__``, or both.
+    Parts of a module are passed over. The collector may show an attribute as a reference of the object, of its
+    ``__dict__``, or both.
     """
     if len(chain) == 1:
         namespace = safe_access.module_dict(safe_access.loaded_module(root.module or ""))
         return ((id(namespace), id(chain[0])),)
     position = _chosen(chain)
     parent, child = chain[position], id(chain[position + 1])
-    found = [(id(parent), child)]
+    holders = [parent]
     if position > 0 and parent is safe_access.instance_dict(chain[position - 1]):
-        found.append((id(chain[position - 1]), child))
+        holders.append(chain[position - 1])
     attributes = safe_access.instance_dict(parent)
     if attributes is not None:
-        found.append((id(attributes), child))
-    return tuple(found)
+        holders.append(attributes)
+    return tuple([(id(holder), child) for holder in holders])
 
 
 def _chosen(chain: Sequence[object]) -> int:
-    """Return the position of the object whose reference to the next one is removed."""
     structure = _structure(chain)
     for position, parent in enumerate(chain[:-1]):
         entries = id(type(parent)) in _ENTRIES
@@ -60,9 +50,8 @@ def _chosen(chain: Sequence[object]) -> int:
             entries = position == 0 or not _is_namespace(parent, chain[position - 1])
         if entries and id(parent) not in structure:
             return position
-    pairs = list(enumerate(pairwise(chain)))
-    for position, (parent, child) in reversed(pairs):
-        if id(parent) not in structure and id(child) not in structure:
+    for position in reversed(range(len(chain) - 1)):
+        if structure.isdisjoint((id(chain[position]), id(chain[position + 1]))):
             return position
     return len(chain) - 2
 
@@ -79,8 +68,5 @@ def _structure(chain: Sequence[object]) -> set[int]:
 
 
 def _is_namespace(value: object, owner: object) -> bool:
-    return (
-        safe_access.is_a(owner, type)
-        or value is safe_access.instance_dict(owner)
-        or value is safe_access.module_dict(owner)
-    )
+    namespaces = safe_access.instance_dict(owner), safe_access.module_dict(owner)
+    return safe_access.is_a(owner, type) or any(value is namespace for namespace in namespaces)

@@ -1,7 +1,6 @@
-"""Describe the reference cycle that keeps an array until the garbage collector runs: its objects and its references.
+"""Describe the reference cycle that keeps an array until the garbage collector runs.
 
-A cycle can only be read before it is freed, so the arrays of a suspect are examined before the first collection. Only what
-was born in the test is walked, and a session gives this a few seconds in all.
+A cycle can only be read before it is freed: the arrays of a suspect are examined before the first collection.
 """
 
 from __future__ import annotations
@@ -11,6 +10,7 @@ import types
 from typing import TYPE_CHECKING, Any, Final
 
 from pytest_gpuleak.explain.paths import Writer, describe
+from pytest_gpuleak.explain.reference_graph import Graph
 from pytest_gpuleak.explain.rootless import CYCLE_ROOT
 from pytest_gpuleak.heap import safe_access
 from pytest_gpuleak.heap.referrers import Deadline, PausedCollector, get_referents, reaches_everything, referrers
@@ -40,7 +40,6 @@ _SUSPENDED: Final[dict[type, str]] = {
     types.GeneratorType: "gi",
     types.AsyncGeneratorType: "ag",
 }
-"""Objects that run a function a piece at a time, with the beginning of their attributes' names."""
 
 
 class CycleReader:
@@ -51,10 +50,7 @@ class CycleReader:
         self._left_s = SESSION_BUDGET_S
 
     def read(self, arrays: Sequence[object], sizes: Mapping[int, int]) -> dict[int, Holder]:
-        """Return, by the ids of the arrays, the cycles that the largest ones hang on. They may be held otherwise too.
-
-        `sizes` are bytes by id; what has none is no array.
-        """
+        """Return, by the ids of the arrays, the cycles that the largest ones hang on. `sizes` are bytes by id."""
         if self._left_s <= 0:
             return {}
         deadline = Deadline(min(BUDGET_S, self._left_s))
@@ -107,20 +103,16 @@ def _rank(value: object) -> tuple[bool, str]:
 
 
 def _nearest_ring(array: object, ignored: set[int], deadline: Deadline) -> tuple[list[object], list[object]]:
-    """Return the objects of the nearest cycle that leads to an array, each referring to the next; empty if none does.
-
-    The second list has the objects between the cycle and the array.
-    """
+    """Return the objects of the nearest cycle that leads to an array, and those in between; empty without a cycle."""
+    graph = Graph()
+    graph.add(array)
+    frontier: list[object] = [array]
+    ring: list[int] = []
+    ignored = ignored | {id(graph.objects), id(frontier)}
     frame: types.FrameType | None = sys._getframe()
-    ignored = set(ignored)
     while frame is not None:
         ignored.add(id(frame))
         frame = frame.f_back
-    objects: dict[int, object] = {id(array): array}
-    parents: dict[int, list[int]] = {id(array): []}
-    frontier: list[object] = [array]
-    ring: list[int] = []
-    ignored |= {id(objects), id(frontier)}
     for _ in range(MAX_LEVELS):
         level = referrers(frontier, deadline)
         wanted = set(map(id, frontier))
@@ -129,44 +121,22 @@ def _nearest_ring(array: object, ignored: set[int], deadline: Deadline) -> tuple
         for parent in level:
             if id(parent) in ignored or parent is level or reaches_everything(parent):
                 continue
-            children = [id(child) for child in get_referents(parent) if id(child) in wanted]
-            for child in dict.fromkeys(children):
-                parents[child].append(id(parent))
-                if id(parent) in objects:
+            children = dict.fromkeys(id(child) for child in get_referents(parent) if id(child) in wanted)
+            for child in children:
+                graph.connect(id(parent), child)
+                if id(parent) in graph.objects:
                     closing.append((id(parent), child))
-            if id(parent) not in objects:
-                objects[id(parent)] = parent
-                parents[id(parent)] = []
+            if graph.add(parent):
                 further.append(parent)
         level.clear()
-        ring = next((found for edge in closing if (found := _path_up(parents, *edge, deadline))), [])
-        if ring or not further or len(objects) > MAX_OBJECTS or deadline.passed():
+        rings = (graph.chain_to_any(parent, (child,), deadline) for parent, child in closing)
+        ring = next(filter(None, rings), [])
+        if ring or not further or len(graph.objects) > MAX_OBJECTS or deadline.passed():
             break
         frontier[:] = further
-    tops = [found for node in ring if (found := _path_up(parents, id(array), node, deadline))]
-    way = min(tops, key=len, default=[])
-    found_objects = [objects[node] for node in ring], [objects[node] for node in way[1:-1]]
-    objects.clear()
+    ways = [graph.chain_to_any(id(array), (node,), deadline) for node in ring]
+    way = min(filter(None, ways), key=len, default=[])
+    found = [graph.objects[node] for node in ring], [graph.objects[node] for node in way[1:-1]]
+    graph.objects.clear()
     frontier.clear()
-    return found_objects
-
-
-def _path_up(parents: dict[int, list[int]], bottom: int, top: int, deadline: Deadline) -> list[int]:
-    """Return the shortest path of references from `top` down to `bottom`; empty if there is none."""
-    below: dict[int, int | None] = {bottom: None}
-    pending = [bottom]
-    for node in pending:  # grows meanwhile
-        if node == top:
-            path: list[int] = []
-            step: int | None = top
-            while step is not None:
-                path.append(step)
-                step = below[step]
-            return path
-        if deadline.worked(1 + len(parents[node])):
-            return []
-        for parent in parents[node]:
-            if parent not in below:
-                below[parent] = node
-                pending.append(parent)
-    return []
+    return found

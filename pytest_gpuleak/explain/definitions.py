@@ -32,8 +32,7 @@ class Places:
 
     def of_name(self, module: str | None, name: str | None) -> tuple[str | None, int | None]:
         """Return a module's file, and the line (from 1) that first assigns or defines the dotted `name` in it."""
-        namespace = None if module is None else safe_access.module_dict(safe_access.loaded_module(module))
-        file = None if namespace is None else safe_access.plain_text(namespace.get("__file__"))
+        file = None if module is None else safe_access.plain_text(safe_access.loaded(module, "__file__"))
         if file is None or name is None or not file.endswith(".py"):
             return file, None
         if file not in self._files:
@@ -59,13 +58,7 @@ class Places:
 
     def of_function(self, function: object) -> tuple[str | None, int | None]:
         """Return file and line of the code of a function, or of what a method, partial or `lru_cache` wraps."""
-        for _ in range(MAX_WRAPPED):
-            if type(function) is types.MethodType:
-                function = function.__func__
-            elif type(function) is functools.partial:
-                function = function.func
-            else:
-                break
+        function, _ = unwrapped(function)
         if type(function) is safe_access.LRU_WRAPPER:
             namespace = safe_access.instance_dict(function)
             function = None if namespace is None else namespace.get("__wrapped__")
@@ -78,15 +71,12 @@ class Places:
 class _Definitions:
     def __init__(self, source: str) -> None:
         self._places: dict[tuple[bool, str], list[int]] = {}
-        self._line_starts = [0]
-        for match in re.finditer("\n", source):
-            self._line_starts.append(match.end())
+        self._line_starts = [0, *(match.end() for match in re.finditer("\n", source))]
         for match in _DEFINITION.finditer(source):
             place = (bool(match["indent"]), match["defined"] or match["assigned"])
             self._places.setdefault(place, []).append(match.start())
 
     def line_of(self, name: str) -> int | None:
-        """Return the line (from 1) of the last part of a dotted name, each part searched after the one before."""
         line: int | None = None
         position = 0
         for depth, part in enumerate(name.split(".")):
@@ -97,6 +87,19 @@ class _Definitions:
             line = bisect_right(self._line_starts, places[index])
             position = places[index] + 1
         return line
+
+
+def unwrapped(function: Any) -> tuple[Any, int]:
+    """Return what methods and partials wrap, at most `MAX_WRAPPED` times, and the number of partials."""
+    partials = 0
+    for _ in range(MAX_WRAPPED):
+        if type(function) is types.MethodType:
+            function = function.__func__
+        elif type(function) is functools.partial:
+            function, partials = function.func, partials + 1
+        else:
+            break
+    return function, partials
 
 
 def read_source(file: str) -> str:

@@ -1,7 +1,4 @@
-"""Choose the reference to edit, and shorten long paths.
-
-Pure functions of a `Holder`'s path: reports call them when they render.
-"""
+"""Choose the reference to edit, and shorten long paths, from a `Holder`'s path alone."""
 
 from __future__ import annotations
 
@@ -14,7 +11,7 @@ from pytest_gpuleak.adapters.registry import own_layouts, own_packages
 from pytest_gpuleak.model.findings import PathStep
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from pytest_gpuleak.model.findings import Holder
 
@@ -43,7 +40,6 @@ _NAMED_KEY: Final = re.compile(r"\['[^\W\d]+'\]")
 _OMITTED: Final = re.compile(r" … (\d+) more … ")
 _WORDS: Final = (" (item of", " (a key)", " (cached result)", " (cache key)")
 _FIXED: Final = ("tuple", "frozenset", "mappingproxy", "memoryview")
-"""Containers from which no item can be removed."""
 
 _TRACEBACK: Final = ".__traceback__"
 
@@ -67,11 +63,9 @@ _LIBRARIES: Final = frozenset(
 def edge_to_edit(holder: Holder) -> int | None:
     """Return the index in ``holder.path`` of the reference to edit; None where it is the root itself.
 
-    Where a leak is one of many entries, the container that grew is the place. From the root on, the index is that of
-
-    1. the first entry of a container that can shrink (a list, a set, a cache, a hook dict), except keys that read like
-    a field's name (``['loss']``); 2. else the first such field; 3. else the last attribute or variable of the user's
-    own code. A framework's own containers (an optimiser's groups, a `Sequential`) are passed over; hooks are not.
+    From the root on it is 1. the first entry of a container that can shrink (a list, a set, a cache, hooks), except
+    keys that read like a field's name (``['loss']``); 2. else the first such field; 3. else the last attribute or
+    variable of the user's own code. A framework's own containers (a `Sequential`) are passed over.
 
     An entry of a weak dict whose value refers to its key is edited at that reference. Of what an exception keeps through
     its traceback, the reference to the exception is edited.
@@ -110,7 +104,6 @@ def _reference_to_key(path: Sequence[PathStep], index: int) -> int:
 
 
 def _is_entry(path: Sequence[PathStep], index: int, before_is: bool) -> bool:
-    """Tell whether a reference is an item that the user can remove; `before_is` tells it of the reference before."""
     step = path[index]
     if _ITEM.fullmatch(step.edge) is None or step.type in _FIXED or step.type.endswith(PART_MARKS):
         return False
@@ -135,22 +128,16 @@ def _is_users(label: str) -> bool:
 
 
 def with_text(holder: Holder) -> Holder:
-    """Return a holder with its path's text appended: both ends and the reference to edit where it is long.
-
-    The middle of a path longer than `MAX_PATH` is removed from the path too.
-    """
+    """Append the path's text to a holder's: of a long path the ends and the edge to edit. `MAX_PATH` steps are kept."""
     path = holder.path
     if len(path) > MAX_PATH:
         half = MAX_PATH // 2
         path = (*path[:half], PathStep(omitted_edges(len(path) - 2 * half), ""), *path[-half:])
         holder = dataclasses.replace(holder, path=path)
     edges = [step.edge for step in path]
-    if not edges:
-        return holder
     text = holder.text + "".join(edges)
-    if len(edges) > MAX_EDGES or len(text) > MAX_TEXT:
-        pieces = _pieces(edges, edge_to_edit(holder))
-        text = holder.text + "".join([piece for _, piece in pieces])
+    if len(edges) > MAX_EDGES or (edges and len(text) > MAX_TEXT):
+        text = holder.text + "".join(_shortened(edges, edge_to_edit(holder)))
     return dataclasses.replace(holder, text=text)
 
 
@@ -159,17 +146,14 @@ def omitted_edges(count: int) -> str:
     return f" … {count} more … "
 
 
-def _pieces(edges: Sequence[str], marked: int | None) -> list[tuple[int | None, str]]:
-    """Pair references with their indices; a piece without an index counts those omitted in the middle."""
-    shown: list[tuple[int | None, str]] = []
+def _shortened(edges: Sequence[str], marked: int | None) -> Iterator[str]:
     omitted = 0
     for index, edge in enumerate(edges):
         if index < SHOWN_AT_ENDS or index >= len(edges) - SHOWN_AT_ENDS or index == marked:
             if omitted:
-                shown.append((None, omitted_edges(omitted)))
-                omitted = 0
-            shown.append((index, edge))
+                yield omitted_edges(omitted)
+            omitted = 0
+            yield edge
         else:
             already = _OMITTED.fullmatch(edge)
             omitted += 1 if already is None else int(already.group(1))
-    return shown

@@ -1,7 +1,4 @@
-"""Find further holders: what would still keep an array if the first holder let go of it.
-
-The search is repeated without the references that earlier answers would have the reader remove, until it finds nothing.
-"""
+"""Find what would still keep an array if the first holder let go, by searches without the references removed before."""
 
 from __future__ import annotations
 
@@ -42,11 +39,7 @@ def find_further_holders(
     cuts: set[Cut],
     groups: Mapping[int, int] = MappingProxyType({}),
 ) -> dict[Culprit, tuple[Holder, ...]]:
-    """Return the further holders.
-
-    `again` creates the further searches. `cuts` are ignored; removed references are added to them. `groups` has the group of
-    each target by its id; those without one are group 0.
-    """
+    """Return the further holders. Removed references are added to `cuts`; `groups`: see `explain`."""
     first: dict[Culprit, int] = {}
     asked_of: Counter[int] = Counter()
     further = _Further(targets, again, cuts)

@@ -1,7 +1,7 @@
 """Tell at a glance what the test's runner alone holds, without a search of the heap.
 
-A frame of pytest-flaky's holds the instance of a `unittest.TestCase` until the test's report is made; pytest's item keeps
-the instance of any other test class, and the objects that the test is parametrized with, until the session ends.
+A frame of pytest-flaky's holds the instance of a `unittest.TestCase` until the test's report is made; pytest's item
+keeps the instance of any other test class, and the test's parameters, until the session ends.
 """
 
 from __future__ import annotations
@@ -9,11 +9,13 @@ from __future__ import annotations
 import sys
 from collections import Counter
 from inspect import CO_OPTIMIZED
+from itertools import chain
 from types import CellType, MethodType
 from typing import TYPE_CHECKING, Final, Literal
 
 from pytest_gpuleak.explain.hints.pytest_objects import KEPT_INSTANCE
 from pytest_gpuleak.explain.parameters import containers_below, parameters_of
+from pytest_gpuleak.explain.reference_graph import Graph
 from pytest_gpuleak.explain.unaccounted import owner_counter
 from pytest_gpuleak.heap.collector import get_referrers
 from pytest_gpuleak.heap.frames import belongs_to_plugin, local_variables
@@ -47,20 +49,12 @@ _VALUES_LIE_IN_OBJECTS: Final = sys.version_info >= (3, 13)
 def held_by_harness(
     arrays: Sequence[object], item: object, test_class: type | None, frameworks: Sequence[ReferenceFinder]
 ) -> HeldBy | None:
-    """Tell whether the frames that run in this thread, pytest's item, or the test's parameters alone hold all of `arrays`.
+    """Tell whether this thread's frames, pytest's item, or the test's parameters alone hold all of `arrays`.
 
-    Every reference to the arrays, and to what they can be reached from, must be accounted for: by a young object, the
-    test's instance, what lies below a parameter, a local variable, or an attribute of the item. One reference more,
-    wherever it comes from, and the answer is None. So it is for what nothing holds any more (a cycle). Who else refers to
-    a parameter itself does not matter.
-
-    Call it while the collector shows young objects alone.
-
-    Args:
-        arrays: strong references; the sequence itself does not count.
-        item: pytest's item of the test.
-        test_class: the class of the test's instance, if it has one.
-        frameworks: tell whether native code owns an array too.
+    Every reference to the arrays, and to what they can be reached from, must come from a young object, the test's
+    instance (of `test_class`), what lies below a parameter, a local variable, or an attribute of the item; else, and
+    for what nothing holds any more (a cycle), the answer is None. Who else refers to a parameter itself does not
+    matter, and the sequence does not count. Call it while the collector shows young objects alone.
     """
     with PausedCollector():
         attributes = instance_dict(item)
@@ -83,10 +77,7 @@ def holder_of(
     held_by: HeldBy,
     frameworks: Sequence[ReferenceFinder] | None,
 ) -> Holder:
-    """Name the test's instance, or a parameter, which the item keeps, as the holder of `arrays`.
-
-    `held_by` is what `held_by_harness` has returned. Without `frameworks` the path to the first array is left out.
-    """
+    """Name the test's instance, or a parameter, as the holder of `arrays`; without `frameworks` no path is searched."""
     if frameworks is not None:
         from pytest_gpuleak.explain.search import Search
 
@@ -106,9 +97,7 @@ def holder_of(
 def _hidden(item: object, test_class: type | None) -> dict[int, list[object]]:
     """Return, by the ids of what they refer to, the item and the test's instance, which may be old."""
     attributes = instance_dict(item) or {}
-    frames = _Frames(test_class)
-    for value in attributes.values():
-        frames.take_instance(value)
+    frames = _Frames(test_class, attributes)
     parameters = parameters_of(item)
     below = containers_below(parameters.values()) or []
     callspec = attributes.get("callspec")
@@ -122,10 +111,7 @@ def _hidden(item: object, test_class: type | None) -> dict[int, list[object]]:
 
 
 class _Above:
-    """What the arrays can be reached from: young objects, the test's instance and its parameters, and their references.
-
-    `parameters` has the ids of the test's parameters, `below_parameters` those of what lies below them too.
-    """
+    """What the arrays can be reached from: young objects, the test's instance and its parameters."""
 
     def __init__(
         self,
@@ -137,28 +123,26 @@ class _Above:
     ) -> None:
         self._arrays = frozenset(map(id, arrays))
         self._parameters = parameters
-        self._objects: dict[int, object] = {id(array): array for array in arrays}
-        self._children: dict[int, list[int]] = {}
-        frames = _Frames(test_class)
-        for value in item.values():
-            frames.take_instance(value)
+        self._graph = Graph()
+        objects = self._graph.objects
+        objects.update({id(array): array for array in arrays})
+        frames = _Frames(test_class, item)
         self._known = Counter(self._arrays)  # the caller's sequence
         old = [*frames.instances, *below_parameters]
-        own = {id(arrays), id(item), id(self._objects), id(frames.instances), id(below_parameters), id(old)}
+        own = {id(arrays), id(item), id(objects), id(frames.instances), id(below_parameters), id(old)}
         own |= frames.on_stack
-        level = list(self._objects.values())
-        while level and len(self._objects) <= MAX_OBJECTS:
+        level = list(objects.values())
+        while level and len(objects) <= MAX_OBJECTS:
             level = self._expand(level, own, old)
-        self._complete = not level and not any(type(value) is CellType for value in self._objects.values())
+        self._complete = not level and not any(type(value) is CellType for value in objects.values())
         from_item = Counter(map(id, item.values()))
         for references in (frames.references, from_item):
-            for identity in self._objects.keys() & references.keys():
+            for identity in objects.keys() & references.keys():
                 self._known[identity] += references[identity]
-        self._from_item = self._objects.keys() & from_item.keys()
-        self._from_frames = frames.held(self._objects)
+        self._from_item = objects.keys() & from_item.keys()
+        self._from_frames = frames.held(objects)
 
     def _expand(self, level: list[object], own: set[int], instances: Sequence[object]) -> list[object]:
-        """Add the containers that refer to objects of a level, and return those met first."""
         new: list[object] = []
         children = tuple(level)  # a tuple is passed on as it is: of a list, Python 3.13 would show a copy
         own.update((id(level), id(new), id(children)))
@@ -170,14 +154,11 @@ class _Above:
             if id(container) in own:
                 continue
             held = [identity for identity in map(id, get_referents(container)) if identity in wanted]
-            if not held:
-                continue
             self._known.update(held)
-            self._children.setdefault(id(container), []).extend(held)
-            if id(container) not in self._objects:
-                self._objects[id(container)] = container
-                if id(container) not in self._parameters:
-                    new.append(container)
+            for child in held:
+                self._graph.connect(id(container), child)
+            if held and self._graph.add(container) and id(container) not in self._parameters:
+                new.append(container)
         containers.clear()
         return new
 
@@ -187,14 +168,15 @@ class _Above:
         owners = owner_counter(frameworks)
         owned: dict[int, object] = {}
         counts: dict[int, int] = {}
-        for identity in list(self._objects.keys() - self._parameters):
-            value = self._objects[identity]
+        objects = self._graph.objects
+        for identity in list(objects.keys() - self._parameters):
+            value = objects[identity]
             count = owners(value)
             if count:
                 owned[identity], counts[identity] = value, count
             # Native code that owns an array keeps its Python object too, once.
             own = LOOKUP_REFERENCES + (2 if count else 0)
-            if getrefcount(value) - own > self._known[identity] or _has_shared_dict(value, self._objects):
+            if getrefcount(value) - own > self._known[identity] or _has_shared_dict(value, objects):
                 return False
         return not owned or self._links_to(owned, frameworks) == counts
 
@@ -205,36 +187,23 @@ class _Above:
         for framework in frameworks:
             natives = framework.take_census(deadline)
             for link in () if natives is None else natives.links(owned, (), (), deadline):
-                if id(link.parent) in self._objects:
+                if id(link.parent) in self._graph.objects:
                     found[id(link.child)] += 1
-                    self._children.setdefault(id(link.parent), []).append(id(link.child))
+                    self._graph.connect(id(link.parent), id(link.child))
         return found
 
     def held_by(self) -> HeldBy | None:
         """Tell what leads to the arrays: the frames alone, the item to at least one of them, or a parameter."""
-        by_item = self._below(self._from_item)
-        by_runner = by_item | self._below(self._from_frames)
+        by_item = self._graph.below(self._from_item)
+        by_runner = by_item | self._graph.below(self._from_frames)
         if self._arrays <= by_runner:
             return "item" if self._arrays & by_item else "frames"
-        by_parameters = self._below(self._objects.keys() & self._parameters)
+        by_parameters = self._graph.below(self._graph.objects.keys() & self._parameters)
         return "parameters" if self._arrays <= by_runner | by_parameters else None
-
-    def _below(self, starts: Collection[int]) -> set[int]:
-        reached, pending = set(starts), list(starts)
-        while pending:
-            for child in self._children.get(pending.pop(), ()):
-                if child not in reached:
-                    reached.add(child)
-                    pending.append(child)
-        return reached
 
 
 def _has_shared_dict(value: object, met: Collection[int]) -> bool:
-    """Tell whether something else refers to the object's ``__dict__``, and so to the attributes.
-
-    Since Python 3.13 the values lie in the object, and its dict is not shown to refer to them (Objects/dictobject.c,
-    dict_traverse).
-    """
+    """Tell whether something else refers to an object's ``__dict__``, which shows no values since Python 3.13."""
     if not _VALUES_LIE_IN_OBJECTS:
         return False
     own = instance_dict(value)
@@ -242,15 +211,15 @@ def _has_shared_dict(value: object, met: Collection[int]) -> bool:
 
 
 class _Frames:
-    """The references of this thread's running frames, by the ids of what they refer to.
+    """The references of this thread's running frames.
 
     Attributes:
-        references: how many local variables certainly count as a reference to an object.
+        references: how many local variables certainly count, by the ids of what they refer to.
         on_stack: the ids of the frames. The collector may show them as referrers too (Python 3.10).
-        instances: the test's instance, its bound methods, and the dicts that it refers to, its ``__dict__`` among them.
+        instances: the test's instance, its bound methods, and the dicts that it refers to.
     """
 
-    def __init__(self, test_class: type | None) -> None:
+    def __init__(self, test_class: type | None, item: Mapping[str, object]) -> None:
         self.references: Counter[int] = Counter()
         self.on_stack: set[int] = set()
         self.instances: list[object] = []
@@ -260,38 +229,30 @@ class _Frames:
         while frame is not None:
             self.on_stack.add(id(frame))
             if frame.f_code.co_flags & CO_OPTIMIZED:  # else its namespace is a dict, which shows its references
-                self._read(frame)
+                values = [value for _, value in local_variables(frame)]
+                self._read_frames.append((frame.f_globals, list(map(id, values))))
+                for value in values:
+                    self._take_instance(value)
             frame = frame.f_back
+        for value in item.values():
+            self._take_instance(value)
         callers = [*(set(identities) for _, identities in self._read_frames[1:]), set[int]()]
         for (_, identities), callers_own in zip(self._read_frames, callers, strict=True):
             # What the caller's variable refers to may have been lent to the parameter.
             self.references.update(i for i in identities if not (LENDS_ARGUMENTS and i in callers_own))
 
-    def _read(self, frame: FrameType) -> None:
-        values = [value for _, value in local_variables(frame)]
-        identities = list(map(id, values))
-        self._read_frames.append((frame.f_globals, identities))
-        for value in values:
-            self.take_instance(value)
-
     def held(self, objects: Collection[int]) -> set[int]:
         """Return which of these objects a frame refers to that is none of the plugin's."""
-        found: set[int] = set()
-        for namespace, identities in self._read_frames:
-            held = [identity for identity in identities if identity in objects]
-            if held and not belongs_to_plugin(namespace):
-                found.update(held)
-        return found
+        users = [identities for namespace, identities in self._read_frames if not belongs_to_plugin(namespace)]
+        return set(chain.from_iterable(users)).intersection(objects)
 
-    def take_instance(self, value: object) -> None:
-        """Note the value if it is the test's instance, or a method bound to it."""
-        if type(value) is MethodType:
-            if type(value.__self__) is self._class and not self._is_known(value):
-                self.instances.append(value)
-                self.take_instance(value.__self__)  # before pytest 8.2 the item refers to it by this method alone
-        elif type(value) is self._class and not self._is_known(value):
-            self.instances.append(value)
+    def _take_instance(self, value: object) -> None:
+        is_method = type(value) is MethodType
+        instance = value.__self__ if is_method else value  # type: ignore[attr-defined]  # a method, as checked
+        if type(instance) is not self._class or any(value is known for known in self.instances):
+            return
+        self.instances.append(value)
+        if is_method:
+            self._take_instance(instance)  # before pytest 8.2 the item refers to it by this method alone
+        else:
             self.instances += [attributes for attributes in get_referents(value) if type(attributes) is dict]
-
-    def _is_known(self, value: object) -> bool:
-        return any(value is known for known in self.instances)

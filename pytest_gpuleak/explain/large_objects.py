@@ -1,11 +1,8 @@
-"""Find new objects that take much memory, and who holds them.
-
-A walk over the whole heap before and after finds bytes, bytearrays, NumPy arrays, long lists and the like; one search
-explains the largest. In between, ids and sizes are kept, and no object.
-"""
+"""Find new objects that take much memory, by walks over the whole heap before and after, and who holds them."""
 
 from __future__ import annotations
 
+import dataclasses
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final, cast
 
@@ -45,10 +42,9 @@ MAX_PARTS: Final = 10
 
 
 class LargeObjects:
-    """Record the large objects of the heap, without the plugin's, and report which are new since.
+    """Record the large objects of the heap by ids and sizes, and report which are new since; memory maps too if `maps`.
 
-    The caller makes the whole heap visible (`Detector.whole_heap`) around `begin` and `end`. Memory maps count if
-    `maps`; each walk may take `budget_s` seconds, and large objects met after that are not known.
+    The caller makes the whole heap visible (`Detector.whole_heap`) around both walks, of `budget_s` seconds at most.
     """
 
     def __init__(self, *, maps: bool = False, budget_s: float = BUDGET_S) -> None:
@@ -70,21 +66,16 @@ class LargeObjects:
         before, self._before = self._before, None
         if before is None:
             return ()
-        objects: list[object] = []
-        trails: list[list[object]] = []
+        trails: list[list[Any]] = []
         grown: dict[int, int] = {}
         with PausedCollector():
             try:
-                self._note_grown(before, objects, trails, grown)
-                return _contributions(objects, trails, grown)
+                self._note_grown(before, trails, grown)
+                return _contributions(trails, grown)
             finally:
-                # Lists that the search may have come upon: what they hold dies with their content.
-                objects.clear()
-                trails.clear()
+                trails.clear()  # a list that the search may have come upon: what it holds dies with its content
 
-    def _note_grown(
-        self, before: dict[int, int], objects: list[object], trails: list[list[object]], grown: dict[int, int]
-    ) -> None:
+    def _note_grown(self, before: dict[int, int], trails: list[list[Any]], grown: dict[int, int]) -> None:
         """Fill the lists in a frame of its own: the search may leave its callers' frames, with their locals, behind."""
         for batch, found in self._large(HeapWalk(Deadline(self._budget_s))):
             new = [(value, size - before.get(id(value), 0)) for value, size in found if id(value) not in grown]
@@ -93,11 +84,9 @@ class LargeObjects:
             for value, more in new:
                 if id(value) not in grown:
                     grown[id(value)] = more
-                    objects.append(value)
                     trails.append(_trail(value, owners.get(id(value)), batch))
 
     def _large(self, walk: HeapWalk) -> Iterator[tuple[Batch, list[tuple[object, int]]]]:
-        """Yield the large objects with their sizes, batch by batch, some perhaps repeatedly."""
         sizes = Sizes(maps=self._maps)
         for batch in walk.batches():
             found = sizes.large(batch.objects, MIN_BYTES)
@@ -129,7 +118,6 @@ def recorder_of(probe: HostProbe) -> Recorder:
 
 
 def _owners(wanted: set[int], batch: Batch) -> dict[int, int]:
-    """Return the indices of the parents of some of a batch's objects, by the objects' ids; empty without parents."""
     found: dict[int, int] = {}
     if wanted:
         for value, owner in zip(batch.objects, batch.owners, strict=False):
@@ -149,36 +137,29 @@ def _trail(value: object, owner: int | None, batch: Batch) -> list[object]:
     return trail
 
 
-def _contributions(
-    objects: list[object], trails: list[list[object]], grown: dict[int, int]
-) -> tuple[Contribution, ...]:
-    """Sum up objects of the same type below the same root."""
+def _contributions(trails: list[list[Any]], grown: dict[int, int]) -> tuple[Contribution, ...]:
+    """Sum up objects, each the end of its trail, of the same type below the same root."""
     from pytest_gpuleak.explain.explain import explain
 
-    order = sorted(range(len(objects)), key=lambda index: -grown[id(objects[index])])
+    order = sorted(range(len(trails)), key=lambda index: -grown[id(trails[index][-1])])
     targets = [trails[index][0] for index in order[:MAX_EXPLAINED]]
-    ignore = {id(objects), id(trails), *map(id, trails)}
-    answers = explain(targets, ignore=ignore, budget_s=EXPLAIN_BUDGET_S) if targets else []
+    answers = explain(targets, ignore={id(trails), *map(id, trails)}, budget_s=EXPLAIN_BUDGET_S) if targets else []
     lookups = Lookups()
     for index in order[:MAX_EXPLAINED]:
         for parent, child in pairwise(trails[index]):
             lookups.announce(id(parent), id(child))
     parts: dict[tuple[str, str], Contribution] = {}
     for place, index in enumerate(order):
-        size, label = grown[id(objects[index])], _label(objects[index])
+        size, label = grown[id(trails[index][-1])], _label(trails[index][-1])
         holder = _holder(answers[place], trails[index], lookups) if place < len(answers) else None
         key = (label, "" if holder is None else f"{holder.kind} {holder.root}")
-        part = parts.get(key)
-        if part is None:
-            parts[key] = Contribution(label, size, 1, holder=holder)
-        else:
-            parts[key] = Contribution(label, part.bytes + size, part.count + 1, holder=part.holder)
+        part = parts.get(key, Contribution(label, 0, 0, holder=holder))
+        parts[key] = dataclasses.replace(part, bytes=part.bytes + size, count=part.count + 1)
     targets.clear()
     return tuple(sorted(parts.values(), key=lambda part: -part.bytes)[:MAX_PARTS])
 
 
 def _label(value: Any) -> str:
-    """Return the type as a reader knows it, and for a memory map what it maps."""
     label = safe_access.public_label(type(value))
     if not is_map(type(value)):
         return label
@@ -190,20 +171,17 @@ def _holder(answer: Explanation, trail: list[object], lookups: Lookups) -> Holde
     holder = answer.holder
     if len(trail) == 1:
         return holder
-    steps: list[PathStep] = []
-    omitted = len(trail) - 1 - 2 * MAX_TRAIL
-    for index in range(len(trail) - 1):
-        if index == MAX_TRAIL and omitted > 0:
-            steps.append(PathStep(omitted_edges(omitted), ""))
-        if index < MAX_TRAIL or index >= MAX_TRAIL + omitted:
-            text = _edge(trail[index], trail[index + 1], lookups)
-            steps.append(PathStep(text, safe_access.class_label(type(trail[index]))))
+    pairs = list(pairwise(trail))
+    omitted = max(0, len(pairs) - 2 * MAX_TRAIL)
+    pairs[MAX_TRAIL : MAX_TRAIL + omitted] = []
+    steps = [PathStep(_edge(parent, child, lookups), safe_access.class_label(type(parent))) for parent, child in pairs]
+    if omitted:
+        steps.insert(MAX_TRAIL, PathStep(omitted_edges(omitted), ""))
     text = holder.text + "".join(step.edge for step in steps)
     return Holder(holder.kind, holder.root, text, (*holder.path, *steps), holder.file, holder.line, holder.deciding)
 
 
 def _edge(parent: Any, child: object, lookups: Lookups) -> str:
-    """Write in Python the reference from an untracked container to what it holds."""
     if type(parent) is dict:
         key = lookups.key(parent, child)
         return "'s key" if key is None else f"[{safe_access.key_text(key[0])}]"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections import Counter
 from typing import TYPE_CHECKING, Final
 
@@ -26,47 +27,33 @@ MAX_RING_LINKS: Final = 32
 """Number of native links that are followed in search of a ring."""
 
 
+@dataclasses.dataclass(eq=False, repr=False)
 class NativeReferences:
-    """Ask for hidden referrers, in rounds, the cheap questions first. One instance a search.
-
-    Args:
-        graph: what the search has found; links are added to it.
-        roots: recognises roots.
-        targets: what the search was asked for.
-        deadline: when to stop.
-        own: ids of the search's own containers; the lists made here are added.
-        cuts: references that do not count.
-        frameworks: tell what their native code holds.
+    """Ask for hidden referrers, in rounds, the cheap questions first. One instance a search; links go to its graph.
 
     Attributes:
         known: names of references that only their finder knows, by the ids of parent and child.
         links: the references that were found, as pairs of ids, in their order.
         hidden: ids of the objects with a referrer that was not found.
+        unexplained: whether neither the collector nor native code has accounted for some references.
     """
 
-    def __init__(
-        self,
-        graph: Graph,
-        roots: Roots,
-        targets: Sequence[object],
-        deadline: Deadline,
-        own: set[int],
-        cuts: Collection[Cut],
-        frameworks: Sequence[ReferenceFinder],
-    ) -> None:
-        self._own = own
-        self._frameworks = frameworks
+    _graph: Graph
+    _roots: Roots
+    _targets: Sequence[object]
+    _deadline: Deadline
+    _own: set[int]
+    _cuts: Collection[Cut]
+    _frameworks: Sequence[ReferenceFinder]
+
+    def __post_init__(self) -> None:
         self._natives: list[NativeObjects] = []
-        self._counted = Counter([child for _, child in cuts])
-        self._graph = graph
-        self._roots = roots
-        self._targets = targets
-        self._deadline = deadline
+        self._counted = Counter([child for _, child in self._cuts])
         self._rounds = 0
         self._heap_walked = False
-        self._unexplained = False
+        self.unexplained = False
         self.links: dict[tuple[int, int], None] = {}
-        self._known = set(cuts)
+        self._known = set(self._cuts)
         self.hidden: frozenset[int] = frozenset()
         self.known: dict[tuple[int, int], str] = {}
 
@@ -77,17 +64,12 @@ class NativeReferences:
             return [], False
         graph = self._graph
         nodes = [node for node in graph.above(starts) if node in graph.expanded]
-        rooted: set[int] = set()
-        for attached in graph.roots.values():
-            rooted.update(attached)
         if self._rounds == 1:
             self._take_census()
         linked = Counter(child for _, child in self.links)
         owners = owner_counter(self._frameworks)
-        hidden = Hidden(
-            graph.objects, nodes, graph.parents_of(nodes), rooted, self._counted, linked, self._deadline, owners
-        )
-        self._unexplained = bool(hidden.by_reference)
+        hidden = Hidden(graph, nodes, self._counted, linked, self._deadline, owners)
+        self.unexplained = bool(hidden.by_reference)
         self.hidden = frozenset(hidden.by_native.keys() | hidden.by_reference.keys())
         links: list[Link] = []
         for natives in self._natives:
@@ -140,7 +122,6 @@ class NativeReferences:
         return [link for link in links if (id(link.parent), id(link.child)) not in self._known]
 
     def _take_in(self, links: Sequence[Link]) -> list[int]:
-        """Add links to the graph, and return the ids of the objects on them that must be expanded."""
         graph = self._graph
         new: dict[int, None] = {}
         for link in links:
@@ -165,24 +146,23 @@ class NativeReferences:
         """Return the ids of the objects on rings through native code of at most `limit` objects."""
         found: dict[int, None] = {}
         for parent, child in list(self.links)[:MAX_RING_LINKS]:
-            half = self._graph.chain_from(child, parent, len(self._graph.objects))
-            if half[0] == child and len(half) <= limit:
+            half = self._graph.chain_to_any(parent, (child,))
+            if len(half) <= limit:
                 found.update(dict.fromkeys(half))
         return list(found)
 
     def ring(self, target: int, above: set[int]) -> list[int]:
-        """Return the ids on a ring through native code that keeps a target alive; empty without such a ring.
+        """Return the ids on a ring through native code, and from there down to a target; empty without a ring.
 
-        They begin where the path to the target leaves the ring, go round to there, and down to the target. Of several
-        rings the shortest counts, then the first by its types' names: the same whatever else is alive. `above` has the
-        ids of the objects from which the target can be reached.
+        Of several the shortest counts, then the first by its types' names: the same whatever else is alive. `above` has
+        the ids of the objects from which the target can be reached.
         """
         graph = self._graph
         links = [link for link in self.links if above.issuperset(link)]
         found: list[list[int]] = []
         for parent, child in links[:MAX_RING_LINKS]:
-            half = graph.chain_from(child, parent, len(above))
-            if half[0] == child:
+            half = graph.chain_to_any(parent, (child,))
+            if half:
                 down = graph.chain_to_any(target, set(half))
                 turn = half.index(down[0])
                 found.append([*half[turn:], *half[:turn], *down])
@@ -190,11 +170,6 @@ class NativeReferences:
 
     def _order(self, ring: Sequence[int]) -> tuple[int, list[str]]:
         return len(ring), [safe_access.class_label(type(self._graph.objects[node])) for node in ring]
-
-    @property
-    def unexplained(self) -> bool:
-        """Tell whether neither the collector nor native code has accounted for some references."""
-        return self._unexplained
 
     def nearest_hidden(self, target: int) -> list[int]:
         """Return the ids from the nearest object with a missing referrer down to a target; empty if none has."""

@@ -20,10 +20,7 @@ _SHARED: Final = (type, types.FunctionType, types.ModuleType)
 
 
 def parameters_of(item: object) -> dict[str, object]:
-    """Return the parameters of pytest's item that may keep an array, by name.
-
-    They lie in ``item.callspec.params`` (`_pytest.python.CallSpec2`); an item without parameters has no such attribute.
-    """
+    """Return the parameters of pytest's item that may keep an array, by name (`_pytest.python.CallSpec2.params`)."""
     attributes = instance_dict(item) or {}
     parameters = (instance_dict(attributes.get("callspec")) or {}).get("params")
     if type(parameters) is not dict:

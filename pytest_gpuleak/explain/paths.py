@@ -92,13 +92,12 @@ class Writer:
         if way is None or count <= MAX_EDGES or count <= self._full_edges:
             if count > MAX_EDGES:
                 self._full_edges -= count
-            heading = self._heading(_line([] if way is None else way.last(count), reached), root, first)
-            return _holder(heading, [PathStep(step.text, step.label) for step in heading.steps])
+            return _holder(self._heading(_line([] if way is None else way.last(count), reached), root, first))
         if not (way.cache or reached.met.error or reached.met.pinned or reached.met.task):
             long = self._long_head(way, reached, root, first)
             if long is not None:
                 return _long_holder(long, way)
-        return self._abridged(way, reached, root, first)
+        return _holder(self._heading(_ends(way, reached), root, first))
 
     def rootless(self, objects: Sequence[object], kind: HolderKind, root: str) -> Holder:
         """Return the holder for a chain without a root above it."""
@@ -152,7 +151,6 @@ class Writer:
         return _Heading(kind, root_text, text, steps, file, number, self._place_of_hook(line, steps))
 
     def _place_of_hook(self, line: Line, steps: Sequence[Step]) -> tuple[str | None, int | None]:
-        """Return where the function is registered, or else defined, that a module's or tensor's dict of hooks leads to."""
         for index, step in enumerate(steps[:-2]):
             if "_hooks" in step.text and steps[index + 1].text.startswith("["):
                 hook = line.objects.get(steps[index + 2].position)
@@ -162,11 +160,6 @@ class Writer:
                 return file, line_of_hook(file, callback_name(hook).rpartition(".")[2]) or number
         return None, None
 
-    def _abridged(self, way: Way, reached: Reached, root: Root, first: object) -> Holder:
-        """Return the holder for a long path, with only the references at both ends."""
-        heading = self._heading(_ends(way, reached), root, first)
-        return _holder(heading, [PathStep(step.text, step.label) for step in heading.steps])
-
     def _long_head(self, way: Way, reached: Reached, root: Root, first: object) -> _LongHead | None:
         """Return the beginning that paths like `way` share; None where it does not determine the root's name."""
         if way.head is None or way.count <= 2 * HEAD:
@@ -174,12 +167,12 @@ class Writer:
         key = (id(way.head), id(reached.met), id(root))
         if key not in self._long_heads:
             heading = self._heading(_ends(way, reached), root, first)
-            texts = [step.label for step in heading.steps]
-            begin = texts.index("") if "" in texts else 0  # where references are left out
+            labels = [step.label for step in heading.steps]
+            begin = labels.index("") if "" in labels else 0  # where references are left out
             long: _LongHead | None = None
             if begin >= SHOWN_AT_ENDS:
                 head = [PathStep(step.text, step.label) for step in heading.steps[:begin]]
-                shown = head[:SHOWN_AT_ENDS]
+                shown, lost = head[:SHOWN_AT_ENDS], begin - SHOWN_AT_ENDS
                 marked = edge_to_edit(Holder(heading.kind, heading.root, "", tuple(head)))
                 # Of attributes the last one is to be edited, and it lies at the other end.
                 if marked is not None and marked >= SHOWN_AT_ENDS and not head[marked].edge.startswith("."):
@@ -187,8 +180,6 @@ class Writer:
                         shown.append(PathStep(omitted_edges(marked - SHOWN_AT_ENDS), ""))
                     shown.append(head[marked])
                     lost = begin - marked - 1
-                else:
-                    lost = begin - SHOWN_AT_ENDS
                 long = _LongHead(heading, shown, lost, (way.head, reached.met, root))
             self._long_heads[key] = long
         return self._long_heads[key]
@@ -225,18 +216,19 @@ def _long_holder(long: _LongHead, way: Way) -> Holder:
     omitted = long.lost + way.count - HEAD - len(end)
     middle = [PathStep(omitted_edges(omitted), "")] if omitted else []
     path = (*long.shown, *middle, *end)
-    heading = long.heading
+    return _written(long.heading, long.heading.text + "".join([step.edge for step in path]), path)
+
+
+def _holder(heading: _Heading) -> Holder:
+    path = tuple([PathStep(step.text, step.label) for step in heading.steps])
     text = heading.text + "".join([step.edge for step in path])
+    is_short = len(path) <= MAX_EDGES and len(text) <= MAX_TEXT
+    found = _written(heading, text if is_short else heading.text, path)
+    return found if is_short else with_text(found)
+
+
+def _written(heading: _Heading, text: str, path: tuple[PathStep, ...]) -> Holder:
     return Holder(heading.kind, heading.root, text, path, heading.file, heading.line, None, *heading.edit)
-
-
-def _holder(heading: _Heading, path: list[PathStep]) -> Holder:
-    text = heading.text + "".join([step.edge for step in path])
-    if len(path) <= MAX_EDGES and len(text) <= MAX_TEXT:
-        return Holder(heading.kind, heading.root, text, tuple(path), heading.file, heading.line, None, *heading.edit)
-    return with_text(
-        Holder(heading.kind, heading.root, heading.text, tuple(path), heading.file, heading.line, None, *heading.edit)
-    )
 
 
 def describe(value: object) -> str:

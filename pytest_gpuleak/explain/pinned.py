@@ -1,8 +1,4 @@
-"""Tell an exception that user code keeps from one that a failed test left behind.
-
-The first is a holder like any other; pytest keeps the second until its reports are written, and no test is to blame.
-The traceback of the second begins in the test runner's frame, which caught it.
-"""
+"""Tell an exception that user code keeps from one of a failed test, which pytest keeps until reports are written."""
 
 from __future__ import annotations
 
@@ -52,9 +48,8 @@ def _caught_by_runner(line: Line, found: tuple[int, Any]) -> bool:
     """Tell whether the first traceback of the exception `found`, or below it, begins in a test runner's frame."""
     below = sorted(position for position in line.objects if position > found[0])
     for value in (found[1], *[line.objects[position] for position in below]):
-        trace = (
-            safe_access.slot(value, BaseException, "__traceback__") if safe_access.is_a(value, BaseException) else value
-        )
+        is_error = safe_access.is_a(value, BaseException)
+        trace = safe_access.slot(value, BaseException, "__traceback__") if is_error else value
         if type(trace) is types.TracebackType:
             module = safe_access.plain_text(trace.tb_frame.f_globals.get("__name__"))
             return module is not None and any(safe_access.is_within(module, name) for name in _RUNNERS)

@@ -28,10 +28,7 @@ SEARCH_S = 1.0
 
 
 def holders_of(pids: set[int], but: Collection[str] = ()) -> dict[int, Holder | None]:
-    """Find who holds the objects that represent these children, by pid; None for a child without such an object.
-
-    Holders whose kind is in `but` do not count.
-    """
+    """Find who holds these children's objects, by pid, or None. Holders of a kind in `but` do not count."""
     from pytest_gpuleak.explain.explain import explain
 
     handles: list[object] = []
@@ -40,11 +37,9 @@ def holders_of(pids: set[int], but: Collection[str] = ()) -> dict[int, Holder | 
         found = explain(handles, ignore={id(handles), *_tables()}, budget_s=SEARCH_S) if handles else []
     holders: dict[int, Holder | None] = dict.fromkeys(pids)
     for pid, explanation in zip(of_handles, found, strict=True):
-        named = [
-            holder for holder in (explanation.holder, *explanation.others) if holder.named and holder.kind not in but
-        ]
-        # Of several objects for one child, one whose holder can be named.
-        holders[pid] = holders[pid] or next(iter(named), None)
+        answers = (explanation.holder, *explanation.others)
+        named = (holder for holder in answers if holder.named and holder.kind not in but)
+        holders[pid] = holders[pid] or next(named, None)  # of several objects for one child, one that can be named
     return holders
 
 
@@ -55,26 +50,28 @@ def _tables() -> Iterator[int]:
 
 
 def _handles(pids: set[int]) -> Iterator[tuple[int, object]]:
-    wanted = {id(kind) for _, kind, _ in _loaded()}
+    wanted = {id(kind) for kind, _ in _loaded()}
     objects = get_objects()
     kinds = {id(kind): kind for kind in map(type, objects)}
     ours = {number for number, kind in kinds.items() if not wanted.isdisjoint(map(id, class_lines(kind)))}
     found = [one for one in objects if id(type(one)) in ours] if ours else []
     del objects, kinds
     for handle in found:
-        pid = field_of(handle, "pid")
-        pid = pid if type(pid) is int else pid_of(handle)
+        pid = _pid(handle)
         if pid in pids:
             yield pid, handle
 
 
-def _loaded() -> list[tuple[str, type, str]]:
-    found = []
+def _pid(handle: object) -> int | None:
+    pid = field_of(handle, "pid")
+    return pid if type(pid) is int else pid_of(handle)
+
+
+def _loaded() -> Iterator[tuple[type, str]]:
     for module, name, method in CLASSES:
         kind = vars(sys.modules[module]).get(name) if module in sys.modules else None
         if kind is not None and is_kind_of(type(kind), type):
-            found.append((module, kind, method))
-    return found
+            yield kind, method
 
 
 @contextlib.contextmanager
@@ -83,7 +80,7 @@ def noting_starts(is_user_file: Callable[[str], bool]) -> Iterator[Mapping[int, 
     table = OriginTable(is_user_file)
     replaced: list[tuple[type, str, Any, Any]] = []
     try:
-        for _, kind, method in _loaded():
+        for kind, method in _loaded():
             original = vars(kind).get(method)
             if original is not None:
                 noting = _noting(original, table)
@@ -100,8 +97,7 @@ def _noting(original: Any, table: OriginTable) -> Any:
     @functools.wraps(original)
     def start(process: Any, *arguments: Any, **named: Any) -> Any:
         returned = original(process, *arguments, **named)
-        pid = field_of(process, "pid")
-        pid = pid if type(pid) is int else pid_of(process)
+        pid = _pid(process)
         if pid is not None:
             table.note(pid)
         return returned

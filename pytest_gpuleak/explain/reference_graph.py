@@ -1,15 +1,13 @@
-"""The part of the heap that a search has seen: objects, and who refers to whom.
-
-References are kept as ids, so that one dict alone refers to user objects: everything here is on the heap that is
-searched.
-"""
+"""The part of the heap that a search has seen. References are kept as ids, so that one dict alone has user objects."""
 
 from __future__ import annotations
 
+from itertools import chain
+from math import inf
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Sequence
+    from collections.abc import Collection, Iterable, Mapping, Sequence
 
     from pytest_gpuleak.explain.roots.roots import Root
     from pytest_gpuleak.heap.referrers import Deadline
@@ -20,7 +18,6 @@ class Graph:
 
     Attributes:
         roots: the best root attached to an object, by rank and the object's id.
-        edges: number of references.
         expanded: ids of the objects whose referrers were searched.
         leaves: ids of objects whose referrers need not be searched.
     """
@@ -30,7 +27,7 @@ class Graph:
         self.roots: dict[int, dict[int, Root]] = {}
         self._parents = _Neighbours()
         self._children = _Neighbours()
-        self._known: dict[tuple[int, ...], tuple[int, int, Forest]] = {}
+        self._known: dict[tuple[int, ...], tuple[int, Forest]] = {}
         self.edges = 0
         self._attached = 0
         self.expanded: set[int] = set()
@@ -79,39 +76,35 @@ class Graph:
 
     def parents_of(self, nodes: Iterable[int]) -> set[int]:
         """Return the ids of all that refer to one of `nodes`."""
-        found: set[int] = set()
-        for node in nodes:
-            found.update(self._parents.of(node))
-        return found
+        return set(chain.from_iterable(map(self._parents.of, nodes)))
 
     def nearest_roots(self, ranks: Sequence[int], wanted: set[int], deadline: Deadline) -> Forest:
         """Return the shortest paths to `wanted` from roots of these ranks, as far as found before the deadline."""
-        edges, attached, known = self._known.get(tuple(ranks), (-1, -1, None))
-        is_current = (edges, attached) == (self.edges, self._attached)
-        if known is not None and is_current and (known.complete or wanted <= known.distance.keys()):
+        version = self.edges + self._attached
+        known_version, known = self._known.get(tuple(ranks), (-1, None))
+        if known is not None and version == known_version and (known.complete or wanted <= known.distance.keys()):
             return known
-        forest = self._grow(ranks, wanted, deadline)
-        self._known[tuple(ranks)] = (self.edges, self._attached, forest)
-        return forest
-
-    def _grow(self, ranks: Sequence[int], wanted: set[int], deadline: Deadline) -> Forest:
-        seeds: list[tuple[int, tuple[int, str], int]] = []
         attached: dict[int, Root] = {}
         for rank in ranks:
             for node, root in self.roots.get(rank, {}).items():
                 if node not in attached or root.hops < attached[node].hops:
                     attached[node] = root
-        for node, root in attached.items():
-            seeds.append((root.hops, root.preference, node))
-        seeds.sort()
-        forest = Forest(attached)
+        seeds = sorted((root.hops, root.preference, node) for node, root in attached.items())
+        forest = self._grow(Forest(attached), [(hops, node) for hops, _, node in seeds], wanted, inf, deadline)
+        self._known[tuple(ranks)] = (version, forest)
+        return forest
+
+    def _grow(
+        self, forest: Forest, seeds: Sequence[tuple[int, int]], wanted: Iterable[int], limit: float, deadline: Deadline
+    ) -> Forest:
+        """Add what the seeds, pairs of distance and id in order, lead to within `limit`, until all `wanted` are met."""
         distance, above, top = forest.distance, forest.above, forest.top
         level: list[int] = []
         depth, next_seed = 0, 0
         missing = set(wanted)
-        while missing and (level or next_seed < len(seeds)):
+        while missing and depth < limit and (level or next_seed < len(seeds)):
             while next_seed < len(seeds) and seeds[next_seed][0] <= depth:
-                node = seeds[next_seed][2]
+                node = seeds[next_seed][1]
                 next_seed += 1
                 if node not in distance:
                     distance[node], above[node], top[node] = depth, None, node
@@ -133,49 +126,22 @@ class Graph:
 
     def nearest(self, starts: Iterable[int], limit: int, deadline: Deadline) -> Forest:
         """Return the shortest paths from any of `starts`, of at most `limit` references, to all that they lead to."""
-        forest = Forest({})
-        for node in starts:
-            forest.distance[node], forest.above[node], forest.top[node] = 0, None, node
-        level = list(forest.distance)
-        for depth in range(1, limit + 1):
-            following: list[int] = []
-            for node in level:
-                children = self._children.of(node)
-                if deadline.worked(1 + len(children)):
-                    return forest
-                for child in children:
-                    if child not in forest.distance:
-                        forest.distance[child], forest.above[child] = depth, node
-                        forest.top[child] = forest.top[node]
-                        following.append(child)
-            level = following
-        return forest
+        return self._grow(Forest({}), [(0, node) for node in starts], self.objects, limit, deadline)
 
-    def chain_from(self, end: int, start: int, limit: int) -> list[int]:
-        """Return the ids on a shortest path from `end` to the target `start`, or its last `limit` objects."""
-        above: dict[int, int | None] = {start: None}
+    def chain_to_any(self, start: int, ends: Collection[int], deadline: Deadline | None = None) -> list[int]:
+        """Return the ids on a shortest path from one of `ends` to the target `start`; empty without one, or if late."""
+        below: dict[int, int | None] = {start: None}
         order = [start]
-        for node in order:
-            if node == end:
-                break
-            for parent in self._parents.of(node):
-                if parent not in above:
-                    above[parent] = node
-                    order.append(parent)
-        if end not in above:
-            return [start]
-        chain: list[int] = []
-        below: int | None = end
-        while below is not None:
-            chain.append(below)
-            below = above[below]
-        return chain[-limit:]
-
-    def chain_to_any(self, start: int, ends: Collection[int]) -> list[int]:
-        """Return the ids on a shortest path from one of `ends` to the target `start`; empty where none leads there."""
-        for node in self.above((start,)):
+        for node in order:  # it grows meanwhile
             if node in ends:
-                return self.chain_from(node, start, len(self.objects))
+                return _followed(node, below)
+            parents = self._parents.of(node)
+            if deadline is not None and deadline.worked(1 + len(parents)):
+                break
+            for parent in parents:
+                if parent not in below:
+                    below[parent] = node
+                    order.append(parent)
         return []
 
 
@@ -212,14 +178,18 @@ def _reach(starts: Iterable[int], neighbours: _Neighbours) -> list[int]:
     return order
 
 
-class Forest:
-    """Shortest paths from roots or other objects to all that they lead to, each object with the one above it.
+def _followed(node: int | None, following: Mapping[int, int | None], limit: float = inf) -> list[int]:
+    found: list[int] = []
+    while node is not None and len(found) < limit:
+        found.append(node)
+        node = following[node]
+    return found
 
-    Attributes:
-        roots: the roots, by the ids of the objects that they are attached to.
-        above: the object through which each is reached; None at the beginning of a path.
-        top: the object at the beginning of each object's path; `distance` references lie in between.
-        complete: whether everything below the roots was met.
+
+class Forest:
+    """Shortest paths to objects, by ids: each one's object `above`, the path's `top`, and the references in between.
+
+    `complete` tells whether everything below the roots was met.
     """
 
     def __init__(self, roots: dict[int, Root]) -> None:
@@ -233,12 +203,6 @@ class Forest:
         """Return the root above an object that was reached."""
         return self.roots[self.top[node]]
 
-    def chain(self, node: int) -> list[int]:
-        """Return the ids from the beginning of the path down to `node`."""
-        chain: list[int] = []
-        current: int | None = node
-        while current is not None:
-            chain.append(current)
-            current = self.above[current]
-        chain.reverse()
-        return chain
+    def chain(self, node: int, limit: float = inf) -> list[int]:
+        """Return the ids from the beginning of the path down to `node`, the last `limit` of them."""
+        return _followed(node, self.above, limit)[::-1]

@@ -1,8 +1,7 @@
 """Find rings through C++ that keep a tensor beside the root that was found: emptying the root frees nothing.
 
 A parameter in a global store whose gradient was made with ``create_graph=True`` is held by the store, and by the ring
-parameter, ``.grad``, graph, parameter in C++. So the reference that a reader would remove is ignored and the holders
-are searched again. A ring found so becomes the holder, and the root a further one.
+parameter, ``.grad``, graph, parameter. The ring becomes the holder, and the root a further one.
 """
 
 from __future__ import annotations
@@ -21,7 +20,6 @@ if TYPE_CHECKING:
 
     from pytest_gpuleak.explain.cuts import Cut
     from pytest_gpuleak.explain.explanation import Explanation
-    from pytest_gpuleak.explain.roots.root import Root
     from pytest_gpuleak.explain.search import Search
     from pytest_gpuleak.model.findings import Holder
 
@@ -41,12 +39,8 @@ def behind_rings(
 ) -> list[Explanation]:
     """Return `found`, with the ring as the holder of each target that a ring also keeps alive.
 
-    Args:
-        search: the search that has found the roots of `targets`.
-        targets: what it was made for.
-        found: one explanation a target.
-        cuts: references that do not count: those by which further holders were found.
-        budget_s: time limit, in seconds.
+    `search` has found the roots of `targets`; `cuts` are the references by which further holders were found. It takes
+    `budget_s` seconds at most.
     """
     if budget_s <= 0 or not search.may_close_rings(targets):
         return found
@@ -62,7 +56,9 @@ def behind_rings(
             if len(rooted) >= MAX_TARGETS or deadline.worked(len(chain)):
                 break
             rooted.append(target)
-            removed.update(_let_go(answer.root, chain, leaked))
+            # By which the root holds the first leaked array on the path: all below it is leaked.
+            first = next(index for index, value in enumerate(chain) if id(value) in leaked)
+            removed.update(cuts_of(answer.root, chain[: first + 1]))
     further = search.again(rooted, removed, deadline.left(), native=True)
     further.run()
     rings = further.rings()
@@ -70,12 +66,6 @@ def behind_rings(
         explanation if id(target) not in rings else _with_ring(explanation, rings[id(target)])
         for target, explanation in zip(targets, found, strict=True)
     ]
-
-
-def _let_go(root: Root, chain: Sequence[object], leaked: Collection[int]) -> tuple[Cut, ...]:
-    """Return the references by which the root holds the first leaked array on the path: all below it is leaked."""
-    first = next(index for index, value in enumerate(chain) if id(value) in leaked)
-    return cuts_of(root, chain[: first + 1])
 
 
 def _with_ring(explanation: Explanation, ring: Holder) -> Explanation:

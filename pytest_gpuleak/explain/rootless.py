@@ -1,10 +1,8 @@
-"""Explain targets that no root leads to: held by C++, by a ring through C++, by a cycle, or not found out.
-
-A few targets are examined one by one. For thousands, the paths down to them are found together in one walk.
-"""
+"""Explain targets that no root leads to: held by C++, by a ring through C++, by a cycle, or not found out."""
 
 from __future__ import annotations
 
+import dataclasses
 from typing import TYPE_CHECKING, Final
 
 from pytest_gpuleak.heap.hidden_references import RING_ROOT
@@ -14,7 +12,7 @@ if TYPE_CHECKING:
 
     from pytest_gpuleak.explain.native_references import NativeReferences
     from pytest_gpuleak.explain.paths import Writer
-    from pytest_gpuleak.explain.reference_graph import Forest, Graph
+    from pytest_gpuleak.explain.reference_graph import Graph
     from pytest_gpuleak.heap.referrers import Deadline
     from pytest_gpuleak.model.findings import Holder
 
@@ -33,45 +31,29 @@ CROWD_ROOT: Final = "unknown (too many containers refer to it)"
 TIMEOUT_ROOT: Final = "unknown (not explained in full: the search ran out of time)"
 
 
+@dataclasses.dataclass(eq=False, repr=False)
 class Rootless:
-    """Write the holders of targets that no root leads to.
+    """Write the holders of targets that no root leads to, where the search came to its end and left nothing out."""
 
-    Args:
-        exhausted: whether the search came to its end before the deadline.
-        exact: whether it left nothing out.
-    """
-
-    def __init__(
-        self,
-        graph: Graph,
-        native: NativeReferences,
-        writer: Writer,
-        deadline: Deadline,
-        *,
-        exhausted: bool,
-        exact: bool,
-    ) -> None:
-        self._graph = graph
-        self._native = native
-        self._writer = writer
-        self._deadline = deadline
-        self._searched = exhausted and exact
-        self._unknown = TIMEOUT_ROOT if not exhausted else CYCLE_ROOT if exact else CROWD_ROOT
-        self._work = 0
+    _graph: Graph
+    _native: NativeReferences
+    _writer: Writer
+    _deadline: Deadline
+    exhausted: bool
+    exact: bool
+    _work: int = 0
 
     def holders(self, targets: Sequence[int]) -> dict[int, Holder]:
         """Return the holders by the ids of the targets."""
-        found: dict[int, Holder] = {}
-        if not self._searched:
+        if not (self.exhausted and self.exact):
             return {target: self._not_found(target) for target in targets}
+        found: dict[int, Holder] = {}
         for target in targets[:MAX_BY_ITSELF]:
             if self._work > MAX_WORK or self._deadline.passed():
                 break
             found[target] = self._by_itself(target)
-        rest = [target for target in targets if target not in found]
-        if rest:
-            found.update(self._together(rest))
-        return found
+        rest = targets[len(found) :]
+        return found | (self._together(rest) if rest else {})
 
     def _by_itself(self, target: int) -> Holder:
         graph = self._graph
@@ -80,25 +62,25 @@ class Rootless:
         ring = self._native.ring(target, set(above))
         if 0 < len(ring) <= MAX_EDGES:
             return self._written(ring, RING_ROOT)
-        orphans = graph.orphans(above)
-        chain = graph.chain_from(orphans[0], target, MAX_EDGES) if orphans else self._native.nearest_hidden(target)
+        chain = graph.chain_to_any(target, graph.orphans(above)[:1]) or self._native.nearest_hidden(target)
         return self._written(chain[-MAX_EDGES:], NATIVE_ROOT) if chain else self._not_found(target)
 
     def _together(self, targets: Sequence[int]) -> dict[int, Holder]:
         graph, native, deadline = self._graph, self._native, self._deadline
-        rings = graph.nearest(native.on_short_rings(MAX_EDGES), MAX_EDGES // 2, deadline)
-        orphans = graph.nearest(graph.orphans(graph.above(targets)), len(graph.objects), deadline)
-        hidden = graph.nearest(native.hidden, len(graph.objects), deadline)
+        everywhere = len(graph.objects)
+        orphans = graph.orphans(graph.above(targets))
+        forests = (
+            (RING_ROOT, graph.nearest(native.on_short_rings(MAX_EDGES), MAX_EDGES // 2, deadline)),
+            (NATIVE_ROOT, graph.nearest(orphans, everywhere, deadline)),
+            (NATIVE_ROOT, graph.nearest(native.hidden, everywhere, deadline)),
+        )
         found: dict[int, Holder] = {}
         for target in targets:
+            root, forest = next((pair for pair in forests if target in pair[1].distance), ("", None))
             if deadline.worked(64 * MAX_EDGES):
                 found[target] = self._writer.rootless([graph.objects[target]], "unknown", TIMEOUT_ROOT)
-            elif target in rings.distance:
-                found[target] = self._written(_end(rings, target), RING_ROOT)
-            elif target in orphans.distance:
-                found[target] = self._written(_end(orphans, target), NATIVE_ROOT)
-            elif target in hidden.distance:
-                found[target] = self._written(_end(hidden, target), NATIVE_ROOT)
+            elif forest is not None:
+                found[target] = self._written(forest.chain(target, MAX_EDGES), root)
             else:
                 found[target] = self._not_found(target)
         return found
@@ -106,19 +88,8 @@ class Rootless:
     def _written(self, chain: Sequence[int], root: str) -> Holder:
         objects = [self._graph.objects[node] for node in chain]
         use = self._native.root_of(objects[0]) if root == NATIVE_ROOT else ""
-        if use:
-            root = f"{NATIVE_ROOT} ({use})"
-        return self._writer.rootless(objects, "native", root)
+        return self._writer.rootless(objects, "native", f"{root} ({use})" if use else root)
 
     def _not_found(self, target: int) -> Holder:
-        return self._writer.rootless([self._graph.objects[target]], "unknown", self._unknown)
-
-
-def _end(forest: Forest, target: int) -> list[int]:
-    chain: list[int] = []
-    node: int | None = target
-    while node is not None and len(chain) < MAX_EDGES:
-        chain.append(node)
-        node = forest.above[node]
-    chain.reverse()
-    return chain
+        reason = TIMEOUT_ROOT if not self.exhausted else CYCLE_ROOT if self.exact else CROWD_ROOT
+        return self._writer.rootless([self._graph.objects[target]], "unknown", reason)

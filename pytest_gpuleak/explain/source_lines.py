@@ -1,8 +1,4 @@
-"""Find, in the source alone, the line that registers a function or that puts something into a container.
-
-No reference leads back to such a line, but it is what a reader edits. A line is told only where the source has one such
-line: of several it is not known which.
-"""
+"""Find, in the source alone, the line that registers a function or adds to a container; of several lines none."""
 
 from __future__ import annotations
 
@@ -32,19 +28,15 @@ _REGISTERED: Final = (
 """Roots that a call makes, with the name among its arguments, and the names of such calls."""
 
 _VARIABLE: Final = re.compile(r"(?:.*\.)?(?P<name>\w+)\.get\(\)", re.DOTALL)
-"""Root of a context variable's value."""
 
 _HOOKS: Final = r"register\w*hook\w*"
-"""Calls that register hooks, in torch's names."""
 
 _ADDING: Final = (
     r"\s*(?:\.\s*(?:append|appendleft|add|insert|extend|extendleft|update|setdefault|put|put_nowait|push)\s*\("
     r"|\[[^\]\n]{0,200}\]\s*=(?!=)|\+=)"
 )
-"""What follows a container to which something is added."""
 
 _BY_KEY: Final = r"(?:\[\s*['\"]{name}['\"]\s*\]|\.\s*setdefault\(\s*['\"]{name}['\"][^)\n]{{0,200}}\)?\s*\))"
-"""A container under a key."""
 
 _ITEM: Final = (
     r"\s{0,200}(?:\[[^\]\n]{0,200}\]"
@@ -53,7 +45,6 @@ _ITEM: Final = (
 """An item of a container, by whatever key. What may be of any length is bounded: a file may be one long line."""
 
 _ALIAS: Final = r"^(?P<indent>[ \t]*)(?P<alias>(?:self\.)?[^\W\d]\w*)(?:[ \t]*:[^=\n]{{1,200}})?[ \t]*=[ \t]*{container}{part}[ \t]*(?:#.*)?$"
-"""A line that gives a container, or an item of one, another name."""
 
 
 def line_of_registration(file: str, root: str) -> int | None:
@@ -74,52 +65,47 @@ def line_of_hook(file: str, name: str) -> int | None:
 
 
 def line_of_adding(file: str, container: str, ran: Container[int] = ()) -> int | None:
-    """Return the only line that adds something to a container, written as ``HISTORY``, ``.history`` or ``['history']``.
-
-    Of several lines, that one is returned which is known to have run.
-    """
+    """Return the only line, or the only one that `ran`, that adds to ``HISTORY``, ``.history`` or ``['history']``."""
     name = container.strip(".[]'")
     if not _is_name(name):
         return None
-    begin = {".": rf"(?<=\.){name}", "[": ""}.get(container[0], rf"(?<!\w){name}")
-    ways = [begin + _ADDING] if begin else []
+    ways = [rf"(?<!\w)heappush\(\s*(?:\w+\.)*{name}(?!\w)"]
+    if container[0] != "[":
+        ways.append(_written(container) + _ADDING)
     if container[0] in ".[":
         ways.append(_BY_KEY.format(name=name) + _ADDING)
-    ways.append(rf"(?<!\w)heappush\(\s*(?:\w+\.)*{name}(?!\w)")
     return _only_line(file, "|".join(ways), ran)
+
+
+def _written(container: str) -> str:
+    """Return a regular expression for an attribute or variable; empty for a key and for what is no name."""
+    name = container.strip(".[]'")
+    if not _is_name(name) or container[0] == "[":
+        return ""
+    return rf"(?<=\.){name}" if container[0] == "." else rf"(?<!\w){name}"
 
 
 def line_of_adding_to_item(file: str, container: str) -> int | None:
     """Return the only line that adds to an item of a container: ``HISTORY[run].append(step)``, or by another name."""
-    name = container.strip(".[]'")
-    if not _is_name(name) or container[0] == "[":
-        return None
-    direct = _only_line(file, (rf"(?<=\.){name}" if container[0] == "." else rf"(?<!\w){name}") + _ITEM + _ADDING)
+    written = _written(container)
+    direct = _only_line(file, written + _ITEM + _ADDING) if written else None
     return direct or line_of_adding_by_alias(file, container, _ITEM)
 
 
 def line_of_adding_by_alias(file: str, container: str, part: str = "") -> int | None:
-    """Return the only line that adds to a container, or to a `part` of it, that has been given another name.
-
-    A variable has that name until its function ends, an attribute of ``self`` in the whole file.
-    """
-    name = container.strip(".[]'")
-    if not _is_name(name) or container[0] == "[":
+    """Return the only line that adds to a container, or to a `part` of it, by a variable or ``self.name``."""
+    if not _written(container):
         return None
+    name = container.strip(".[]'")
     written = rf"(?:\w+\.){'+' if container[0] == '.' else '*'}{name}"
     source = read_source(file)
     lines: set[int] = set()
     for found in re.finditer(_ALIAS.format(container=written, part=part), source, re.MULTILINE):
-        alias = found["alias"]
-        first = source.count("\n", 0, found.end()) + 2
-        body = source[found.end() + 1 :].split("\n")
-        if alias.startswith("self."):
-            first, body = 1, source.split("\n")
-            adding = re.compile(rf"(?<=\.){alias.removeprefix('self.')}" + _ADDING)
-        else:
-            adding = re.compile(rf"(?<![\w.]){alias}" + _ADDING)
-        for number, line in enumerate(body, first):
-            if line.strip() and not alias.startswith("self.") and not line.startswith(found["indent"]):
+        of_self, _, alias = found["alias"].rpartition(".")
+        adding = re.compile((rf"(?<=\.){alias}" if of_self else rf"(?<![\w.]){alias}") + _ADDING)
+        start = 0 if of_self else found.end() + 1
+        for number, line in enumerate(source[start:].split("\n"), source.count("\n", 0, start) + 1):
+            if line.strip() and not of_self and not line.startswith(found["indent"]):
                 break
             if adding.search(line.partition("#")[0]):
                 lines.add(number)

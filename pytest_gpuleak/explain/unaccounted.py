@@ -1,11 +1,9 @@
-"""Find objects with referrers that the collector does not show: the interpreter's reference count, less those found.
-
-A reference from C++ may also lead into a ring of Python objects, which no collection frees then, so all are counted.
-"""
+"""Find objects with referrers that the collector does not show: the interpreter's reference count, less those found."""
 
 from __future__ import annotations
 
 from collections import Counter
+from itertools import chain
 from typing import TYPE_CHECKING
 
 from pytest_gpuleak.adapters.protocol import UNTOLD
@@ -13,38 +11,30 @@ from pytest_gpuleak.heap.reference_counts import LOOKUP_REFERENCES, UNCOUNTED, g
 from pytest_gpuleak.heap.referrers import get_referents, untouchable_modules
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from pytest_gpuleak.adapters.protocol import ReferenceFinder
+    from pytest_gpuleak.explain.reference_graph import Graph
     from pytest_gpuleak.heap.referrers import Deadline
 
 
 class Hidden:
     """Objects with hidden referrers, by id, sorted by who may hold them.
 
-    Args:
-        objects: what the search has met, by id.
-        nodes: the ids of those to examine: expanded, nothing left to find above them.
-        parents: the ids of all that visibly refer to one of `nodes`.
-        rooted: the ids of objects with a root attached, whose reference comes from no container.
-        counted: references to objects that are the search's own, by id.
-        linked: references from native code that are known already, by id.
-        deadline: when to stop counting; objects that were not counted are not reported.
-        owners: counts who owns an array in native code (`owner_counter`).
+    Examined are `nodes`: ids of expanded objects with nothing left to find above them, as many as the deadline admits.
+    `counted` references, by id, are the search's own; `linked` ones come from native code and are known already.
 
     Attributes:
-        by_native: those that a framework's native code may hold: arrays with an owner beside their Python object, and
-            anything with a reference too many.
+        by_native: held perhaps by a framework: arrays with an owner beside their Python object, and anything that has a
+            reference too many.
         by_reference: those with a reference too many, beside native code's reference to the Python object of an array.
         unheld: the ids of those that nothing visible refers to.
     """
 
     def __init__(
         self,
-        objects: Mapping[int, object],
+        graph: Graph,
         nodes: Sequence[int],
-        parents: Collection[int],
-        rooted: Collection[int],
         counted: Mapping[int, int],
         linked: Mapping[int, int],
         deadline: Deadline,
@@ -53,10 +43,11 @@ class Hidden:
         self.by_native: dict[int, object] = {}
         self.by_reference: dict[int, object] = {}
         self.unheld: set[int] = set()
-        wanted = set(nodes)
+        objects, wanted = graph.objects, set(nodes)
+        rooted = set(chain.from_iterable(graph.roots.values()))  # a reference from no container
         explained: Counter[int] = Counter()
         untouchable = untouchable_modules()
-        for parent in parents:
+        for parent in graph.parents_of(nodes):
             if parent not in untouchable and parent in objects:
                 referents = get_referents(objects[parent])
                 if deadline.worked(1 + len(referents)):

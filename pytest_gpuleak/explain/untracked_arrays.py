@@ -1,7 +1,4 @@
-"""Find arrays that the collector does not track, by walks over the heap, and explain who holds them.
-
-Between walks only the keys and sizes of memory are kept, and no array.
-"""
+"""Find arrays that the collector does not track, by walks over the heap, and who holds them."""
 
 from __future__ import annotations
 
@@ -35,14 +32,10 @@ EXPLAIN_BUDGET_S: Final = 3.0
 _CHUNK: Final = 2048
 
 _NESTED: Final = 3
-"""Levels of untracked containers that are looked into in a quick walk."""
 
 
 class HeapArrays:
-    """The untracked arrays on the heap. Before a walk make the whole heap visible and pause collections.
-
-    `others` are the array types whose memory is counted by their own frameworks.
-    """
+    """The untracked arrays on the heap, but none of a type in `others`. For a walk the whole heap must be visible."""
 
     def __init__(self, others: Sequence[type]) -> None:
         self.reader = untracked_arrays()
@@ -50,20 +43,10 @@ class HeapArrays:
 
     def sizes(self) -> dict[int, int] | None:
         """Return the bytes of all memory behind arrays, by its key; None if the time was up before the walk's end."""
-        found: dict[int, int] = {}
-        if is_tracing():
-            return self._sizes_of_plain()
-        walk = HeapWalk(Deadline(BUDGET_S))
-        for arrays in self._batches(walk):
-            found.update(self.reader.sizes(arrays, self._others))
-            arrays.clear()
-        return found if walk.complete else None
+        return self._sizes_of_plain() if is_tracing() else self.find(lambda *_: False)[1]
 
     def find(self, wanted: Callable[[int, int], bool]) -> tuple[list[object], dict[int, int] | None]:
-        """Return the arrays behind whose key and bytes of memory `wanted` is true, and what `sizes` returns.
-
-        An array that another array alone keeps, as its base, is not listed: the other is.
-        """
+        """Return arrays whose key and bytes `wanted` accepts, without other arrays' bases, and what `sizes` returns."""
         if is_tracing():
             return self.plain(wanted), self._sizes_of_plain()
         found: dict[int, object] = {}
@@ -86,8 +69,7 @@ class HeapArrays:
         array_class = self.reader.array_type()
         if array_class is None:
             return found
-        untouchable = untouchable_modules()
-        objects = [value for value in get_objects() if type(value) is not ModuleType or id(value) not in untouchable]
+        objects = _visible()
         sieve = TypeSieve(_belongs_to(array_class))
         for start in range(0, len(objects), _CHUNK):
             part = objects[start : start + _CHUNK]
@@ -98,34 +80,27 @@ class HeapArrays:
         return found
 
     def plain(self, wanted: Callable[[int, int], bool]) -> list[object]:
-        """Return the plain arrays with `wanted` memory in containers, in a walk that creates few objects.
-
-        While `tracemalloc` traces, each object that a walk creates, such as an id, takes microseconds.
-        """
+        """Return the plain arrays with `wanted` memory. It creates few objects: `tracemalloc` slows each one down."""
         array_class = self.reader.array_type()
         wrappers = ArrayWrappers()
-        untouchable = untouchable_modules()
-        containers = [value for value in get_objects() if type(value) is not ModuleType or id(value) not in untouchable]
+        containers = _visible()
         found: list[object] = []
         parts: list[list[object]] = []
         for start in range(0, len(containers), _CHUNK):
             parts.append(get_referents(*containers[start : start + _CHUNK]))
             for _ in range(_NESTED):
-                arrays = list(compress(parts[-1], map(is_, map(type, parts[-1]), repeat(array_class))))
+                arrays = _of_type(parts[-1], array_class)
                 sizes = self.reader.sizes(arrays, self._others)
                 found += [array for array, one in zip(arrays, sizes, strict=True) if wanted(*one)]
                 for inner in map(self.reader.elements, arrays):
-                    inner = list(compress(inner, map(is_, map(type, inner), repeat(array_class))))  # noqa: PLW2901
-                    found += [array for array in inner if wanted(*self.reader.sizes([array], self._others)[0])]
+                    parts_of_array = _of_type(inner, array_class)
+                    found += [one for one in parts_of_array if wanted(*self.reader.sizes([one], self._others)[0])]
                 hidden = [
-                    value
-                    for kind in (dict, tuple)
-                    for value in compress(parts[-1], map(is_, map(type, parts[-1]), repeat(kind)))
-                    if not is_tracked(value)
+                    value for kind in (dict, tuple) for value in _of_type(parts[-1], kind) if not is_tracked(value)
                 ]
                 parts.append(get_referents(*hidden))
                 for kind in wrappers.exact_types:
-                    for value in compress(parts[-2], map(is_, map(type, parts[-2]), repeat(kind))):
+                    for value in _of_type(parts[-2], kind):
                         parts[-1] += [part for _, part in wrappers.inside(value)]
             for part in parts:
                 part.clear()
@@ -177,6 +152,15 @@ def explain_arrays(
     """Return who holds each array, by its id. `ignore` has the ids of the caller's containers."""
     found = explain_crowd(arrays, ignore={id(arrays), *ignore}, budget_s=EXPLAIN_BUDGET_S, frameworks=frameworks)
     return {id(array): explanation for array, explanation in zip(arrays, found, strict=True)}
+
+
+def _of_type(values: list[Any], kind: object) -> list[Any]:
+    return list(compress(values, map(is_, map(type, values), repeat(kind))))
+
+
+def _visible() -> list[Any]:
+    untouchable = untouchable_modules()
+    return [value for value in get_objects() if type(value) is not ModuleType or id(value) not in untouchable]
 
 
 def _belongs_to(array_class: type) -> Callable[[type], bool]:

@@ -1,7 +1,4 @@
-"""Walk down from the globals and classes of the user's own modules, where most leaks are held.
-
-What is found there needs no search backwards through the whole heap.
-"""
+"""Walk down from the globals and classes of the user's own modules, where most leaks are held."""
 
 from __future__ import annotations
 
@@ -42,15 +39,14 @@ class UserGlobals:
         loaded = module_names()
         if loaded is not self._loaded:
             self._loaded = loaded
-            self._names = [name for name in loaded.names.values() if self._is_user_module(name)]
+            files = {
+                name: safe_access.plain_text(safe_access.loaded(name, "__file__")) for name in loaded.names.values()
+            }
+            self._names = [name for name, file in files.items() if file is not None and self._is_user_file(file)]
         for name in self._names:
             namespace = safe_access.module_dict(safe_access.loaded_module(name))
             if namespace is not None:
                 yield name, namespace
-
-    def _is_user_module(self, name: str) -> bool:
-        file = safe_access.plain_text(safe_access.loaded(name, "__file__"))
-        return file is not None and self._is_user_file(file)
 
     def add_referrers(
         self,
@@ -59,13 +55,10 @@ class UserGlobals:
         read: Collection[int],
         young: Collection[int],
     ) -> None:
-        """Add to `found`, by the id of what they refer to, the containers below the globals, once a reference.
+        """Add to `found` the containers below the globals, by the id of what they refer to, once a reference.
 
-        Args:
-            found: what is known already.
-            named: how many names of a namespace for a value are in it, by the ids of both.
-            read: ids of the containers whose references are in it.
-            young: ids of the objects that are not followed.
+        `named` counts names of a namespace for a value in `found`, by the ids of both; `read` has the ids of containers
+        whose references are there already, `young` those of objects that are not followed.
         """
         pending: deque[tuple[Any, int]] = deque()
         room = MAX_WALKED

@@ -1,14 +1,10 @@
-"""Paths from a root down to many objects, with shared beginnings (a list of 100,000 nodes has as many paths).
-
-A path is its last reference and the path before it. Going on from an object names the references that no further object
-can change.
-"""
+"""Paths from a root down to many objects, with shared beginnings (a list of 100,000 nodes has as many paths)."""
 
 from __future__ import annotations
 
 import re
 import types
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from pytest_gpuleak.adapters.registry import own_layouts
 from pytest_gpuleak.explain.edges.chain import NOTHING_MET, Chain, Met, Step
@@ -43,10 +39,9 @@ _MOCK_ATTRIBUTES: Final = {
 
 
 class Way:
-    """A path from a root down to some object: the last reference, and the path before it.
+    """A path from a root down to some object: its last reference `step`, and the path `above` that.
 
     Attributes:
-        above: the path without the last reference `step`; None where it is the first.
         head: the path of the first `HEAD` references, where there are more.
         cache: the path up to the first reference into an `lru_cache`, if any.
     """
@@ -83,23 +78,16 @@ class Way:
         return found
 
 
-class Reached:
-    """How far down a path has been followed.
+class Reached(NamedTuple):
+    """How far down a path has been followed: `way` has references with certain names, `uncertain` the objects after.
 
-    Attributes:
-        way: the references whose names are certain; None: none is.
-        uncertain: the objects after those; the last is the end of the path so far.
-        position: position of the first of them; the root's object has 0.
-        met: objects met so far that matter for the root's name.
+    `position` is that of the first of these objects; the root's object has 0.
     """
 
-    __slots__ = ("met", "position", "uncertain", "way")
-
-    def __init__(self, way: Way | None, uncertain: tuple[Any, ...], position: int, met: Met) -> None:
-        self.way = way
-        self.uncertain = uncertain
-        self.position = position
-        self.met = met
+    way: Way | None
+    uncertain: tuple[Any, ...]
+    position: int
+    met: Met
 
     @property
     def end(self) -> int:
@@ -113,7 +101,6 @@ class Walker:
     def __init__(self, known: Mapping[tuple[int, int], str]) -> None:
         self._known = known
         self._lookups = Lookups()
-        self._mocks_are_known = safe_access.loaded_class("unittest.mock", "NonCallableMock") is not None
 
     def announce(self, parent: int, child: int) -> None:
         """Announce that the reference between two objects, by their ids, will be named, so that lookups are shared."""
@@ -136,8 +123,8 @@ class Walker:
 
     def follow(self, objects: Iterable[object]) -> Reached:
         """Return the path along a chain of objects."""
-        following = iter(objects)
-        reached = self.begin(next(following))
+        first, *following = objects
+        reached = self.begin(first)
         for value in following:
             reached = self.go_on(reached, value)
         return reached
@@ -163,9 +150,6 @@ class Walker:
         return Reached(way, uncertain, position, met)
 
     def _library_text(self, parent: object, text: str) -> str:
-        """Return the public name of a reference in `unittest.mock`, else `text`."""
-        if not self._mocks_are_known:
-            return text
         kind = self._lookups.once("mock", type(parent), lambda: _kind_of_mock(type(parent)))
         if kind == "mock":
             return _MOCK_ATTRIBUTES.get(text, text)
@@ -177,8 +161,6 @@ class Walker:
 
     def _met(self, met: Met, value: object, position: int) -> Met:
         kind = self._lookups.once("kind", type(value), lambda: _kind_for_root(value))
-        if kind == "" and (met.loop is None or met.left):
-            return met
         if kind == "error" and met.error is None and met.pinned is None:
             met = met._replace(error=(position, value))
         if kind == "traceback" and met.pinned is None:
@@ -187,11 +169,11 @@ class Walker:
             return met
         if kind == "loop":
             return met._replace(loop=position)
-        if met.loop is not None and kind == "task":
+        if met.loop is None:
+            return met
+        if kind == "task":
             return met._replace(task=(position, value))
-        if met.loop is not None and not between_loop_and_task(value):
-            return met._replace(left=True)
-        return met
+        return met if between_loop_and_task(value) else met._replace(left=True)
 
 
 def _kind_for_root(value: object) -> str:
@@ -207,22 +189,17 @@ def _kind_for_root(value: object) -> str:
 
 
 def _kind_of_mock(kind: type) -> str:
-    """Tell whether a type is `unittest.mock`'s mock, its call, or neither."""
-    mock = safe_access.loaded_class("unittest.mock", "NonCallableMock")
-    if mock is None:
-        return ""
-    if safe_access.is_subclass(kind, mock):
-        return "mock"
-    call = safe_access.loaded_class("unittest.mock", "_Call")
-    return "call" if call is not None and safe_access.is_subclass(kind, call) else ""
+    for what, name in (("mock", "NonCallableMock"), ("call", "_Call")):
+        cls = safe_access.loaded_class("unittest.mock", name)
+        if cls is not None and safe_access.is_subclass(kind, cls):
+            return what
+    return ""
 
 
 def _folded(before: Way | None, step: Step) -> Way | None:
     """Return the path with a step merged into its predecessor (``._modules['layer']`` to ``.layer``), or None."""
-    if before is None or before.step.text not in _FOLDED_AWAY:
-        return None
     key = _PLAIN_KEY.fullmatch(step.text)
-    if key is None:
+    if before is None or key is None or before.step.text not in _FOLDED_AWAY:
         return None
     name, owner, last = key.group(1), before.owner, before.step
     folded: str | None = None

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 import pytest_gpuleak.explain.hints as package
 from pytest_gpuleak.explain.hints.order import ORDER, hint_for
+from pytest_gpuleak.explain.hints.pattern import Pattern
 from pytest_gpuleak.explain.hints.protocol import MAX_HINT_LENGTH
 from pytest_gpuleak.model.findings import Finding, FindingKind, Holder, HolderKind, PathStep
 from tests.support.leaks import CLOSURE, leak
@@ -76,11 +77,12 @@ def test_every_public_function_of_an_inspectors_module_is_in_the_order_once() ->
     inspectors = []
     for module in pkgutil.iter_modules(package.__path__):
         loaded = __import__(f"{package.__name__}.{module.name}", fromlist=["x"])
-        if module.name not in ("order", "protocol", "trail"):
+        if module.name not in ("order", "pattern", "protocol", "trail"):
             inspectors += [
                 function
-                for name, function in inspect.getmembers(loaded, inspect.isfunction)
-                if not name.startswith("_") and function.__module__ == loaded.__name__
+                for name, function in inspect.getmembers(loaded)
+                if isinstance(function, Pattern)
+                or (inspect.isfunction(function) and name[0] != "_" and function.__module__ == loaded.__name__)
             ]
     assert len(ORDER) == len(set(ORDER.values()))
     assert set(ORDER.values()) == set(inspectors)

@@ -17,14 +17,17 @@ ABOUT_TESTS = {"pytest_objects.py"}
 
 
 def texts() -> list[tuple[str, str]]:
-    """Every hint's text, as its function returns it, with a name in the place of each value."""
+    """Every hint's text, as its function returns it or its pattern has it, with a name in the place of each value."""
     found = []
     for path in sorted(Path(hints.__file__).parent.glob("*.py")):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-            if isinstance(node, ast.Return) and isinstance(node.value, ast.JoinedStr | ast.Constant):
-                text = ast.unparse(node.value)
+            value = node.value if isinstance(node, ast.Return) else None
+            if isinstance(node, ast.Call) and ast.unparse(node.func) == "Pattern":
+                value = node.args[0]
+            if isinstance(value, ast.JoinedStr | ast.Constant):
+                text = ast.unparse(value)
                 if path.name not in ABOUT_TESTS and len(text) > 60:
-                    parts = node.value.values if isinstance(node.value, ast.JoinedStr) else [node.value]
+                    parts = value.values if isinstance(value, ast.JoinedStr) else [value]
                     found.append(
                         (path.name, "".join(str(one.value) if isinstance(one, ast.Constant) else "x" for one in parts))
                     )

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import ctypes
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 
 from pytest_gpuleak.explain import unaccounted
 from pytest_gpuleak.explain.harness import held_by_harness
+from pytest_gpuleak.explain.reference_graph import Graph
 from pytest_gpuleak.heap import reference_counts
 from pytest_gpuleak.heap.reference_counts import ARGUMENT_REFERENCES, LENDS_ARGUMENTS, UNCOUNTED
 from pytest_gpuleak.heap.referrers import Deadline
@@ -72,20 +73,19 @@ def test_a_count_that_is_none_hides_nothing(uncounted: int, monkeypatch: pytest.
 
 
 def hidden_of(value: object) -> unaccounted.Hidden:
-    nothing: dict[int, Any] = {}
-    objects = {id(value): value}
-    return unaccounted.Hidden(objects, [id(value)], (), (), nothing, nothing, Deadline(10), lambda value: None)
+    graph = Graph()
+    graph.add(value)
+    return unaccounted.Hidden(graph, [id(value)], {}, {}, Deadline(10), lambda value: None)
 
 
 def test_a_reference_too_many_is_seen() -> None:
-    objects: dict[int, object] = {}
+    graph = Graph()
     value = Plain()
-    objects[id(value)] = value
+    graph.add(value)
     identity = id(value)
-    nothing: dict[int, Any] = {}
 
     def examine() -> unaccounted.Hidden:
-        return unaccounted.Hidden(objects, [identity], (), (), nothing, nothing, Deadline(10), lambda value: None)
+        return unaccounted.Hidden(graph, [identity], {}, {}, Deadline(10), lambda value: None)
 
     assert list(examine().by_reference) == [identity]  # this function's variable
     del value

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from pytest_gpuleak.heap import safe_access
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -17,7 +19,7 @@ class Edge(NamedTuple):
         text: how it is written: ``[0]``, ``.loss``, `` (item of set)`` where Python has no words.
         label: what it leads from, in words: a type, ``closure variable 'x' of <lambda>``.
         length: number of the chain's references that it covers.
-        cached: whether it leads into an `lru_cache`, by a key or a result.
+        cached: whether it leads into an `lru_cache`.
     """
 
     text: str
@@ -36,10 +38,7 @@ class Step(NamedTuple):
 
 
 class Chain:
-    """Objects, each of which refers to the next: a path or a part of one. All chains of one search share `lookups`.
-
-    `looked_beyond` tells whether an object beyond the end was requested: a longer chain may then have another name.
-    """
+    """A path or a part of one. If `looked_beyond` its end, a longer chain may be named otherwise."""
 
     __slots__ = ("looked_beyond", "lookups", "objects")
 
@@ -59,6 +58,16 @@ class Chain:
         self.looked_beyond = True
         return False
 
+    def item(self, mapping: Any, position: int) -> str | None:
+        """Write ``[key]`` where a dict holds the object at `position`; None where it does not."""
+        key = self.lookups.key(mapping, self.at(position))
+        return None if key is None else f"[{safe_access.key_text(key[0])}]"
+
+    def attribute(self, namespace: Any, position: int) -> str | None:
+        """Write ``.name`` where a namespace holds the object at `position` under such a name; else None."""
+        key = self.lookups.key(namespace, self.at(position))
+        return None if key is None or not safe_access.is_attribute_name(key[0]) else f".{key[0]}"
+
     def label(self, position: int) -> str:
         """Return the type of the object at `position`, as a path shows it."""
         return self.lookups.label(type(self.objects[position]))
@@ -67,10 +76,8 @@ class Chain:
 class Met(NamedTuple):
     """Objects on a path that matter for the root's name, by position.
 
-    Attributes:
-        pinned: the exception whose traceback the path goes through, or the traceback itself.
-        task: the last task below the event loop `loop` with only parts of asyncio in between.
-        left: whether the path left asyncio's parts below the loop.
+    `pinned` is the exception whose traceback the path goes through, or the traceback itself; `task` the last task below
+    the event loop `loop`, before the path has `left` asyncio's own objects.
     """
 
     error: tuple[int, Any] | None = None
@@ -84,12 +91,7 @@ NOTHING_MET: Final = Met()
 
 
 class Line(NamedTuple):
-    """A path, as input for its root's name.
-
-    Attributes:
-        steps: the references; a long path may lack some in the middle.
-        objects: by position, the objects that the references lead from, and the last.
-    """
+    """A path, as input for its root's name: its steps, perhaps not all, and by position the objects on it."""
 
     steps: list[Step]
     objects: dict[int, Any]

@@ -1,8 +1,6 @@
 """Write, in Python, the reference from one object to the next.
 
-Each type has a small function, found by the method resolution order, as in torch's ``utils/viz/_cycles.py``. It gets
-the chain of objects and a position, and names the reference that leads on from there. That may cover several objects:
-from a function over its closure's tuple and a cell to the variable is one reference to a reader.
+Each type has a small function, found by the method resolution order, as in torch's ``utils/viz/_cycles.py``.
 """
 
 from __future__ import annotations
@@ -46,22 +44,21 @@ def attribute_text(cls: type, name: object) -> str:
     """Write ``.name``, or by ``__dict__`` where the name cannot be written or a descriptor of `cls` hides it."""
     if not safe_access.is_attribute_name(name):
         return f".__dict__[{safe_access.key_text(name)}]"
-    for base in safe_access.mro(cls):
-        found = safe_access.class_dict(base).get(name)  # type: ignore[call-overload]  # a str, as was just checked
-        if found is not None:
-            # A property, say, which wins over the instance's dict (language reference, "Invoking Descriptors").
-            namespaces = [safe_access.class_dict(kind) for kind in safe_access.mro(type(found))]
-            for namespace in namespaces:
-                if "__set__" in namespace or "__delete__" in namespace:
-                    return f".__dict__[{name!r}]"
-            break
-    return f".{name}"
+    values = (safe_access.class_dict(base).get(name) for base in safe_access.mro(cls))  # type: ignore[call-overload]  # a str
+    found = next((value for value in values if value is not None), None)
+    # A property, say, which wins over the instance's dict (language reference, "Invoking Descriptors").
+    wins = any(_has(type(found), method) for method in ("__set__", "__delete__"))
+    return f".__dict__[{name!r}]" if wins else f".{name}"
+
+
+def _has(cls: type, method: str) -> bool:
+    return any(method in safe_access.class_dict(base) for base in safe_access.mro(cls))
 
 
 def _text_of(chain: Chain, cls: type, name: object) -> str:
-    texts: dict[str, str] = chain.lookups.once("attributes", cls, dict)
     if type(name) is not str:
         return attribute_text(cls, name)
+    texts: dict[str, str] = chain.lookups.once("attributes", cls, dict)
     if name not in texts:
         texts[name] = attribute_text(cls, name)
     return texts[name]
@@ -73,35 +70,30 @@ def name_attribute(chain: Chain, position: int) -> Edge | None:
     label = chain.label(position)
     namespace = safe_access.instance_dict(parent)
     if namespace is not None:
-        if namespace is child and chain.reaches(position + 2):
-            key = chain.lookups.key(child, chain.at(position + 2))
-            if key is not None:
-                return Edge(_text_of(chain, type(parent), key[0]), label, 2)
+        length = 2 if namespace is child else 1
+        beyond = chain.reaches(position + length)
+        key = chain.lookups.key(namespace, chain.at(position + length)) if beyond else None
+        if key is not None:
+            return Edge(_text_of(chain, type(parent), key[0]), label, length)
         if namespace is child:
             return Edge(".__dict__", label)
-        key = chain.lookups.key(namespace, child)
-        if key is not None:
-            return Edge(_text_of(chain, type(parent), key[0]), label)
     for name, value in chain.lookups.members(parent):
         if value is child:
-            return Edge(
-                f".{name}" if safe_access.is_attribute_name(name) else f" (member {safe_access.cut_name(name)})", label
-            )
+            text = f".{name}" if safe_access.is_attribute_name(name) else f" (member {safe_access.cut_name(name)})"
+            return Edge(text, label)
     return None
 
 
 def name_item_of_dict(chain: Chain, position: int) -> Edge | None:
     """Name a dict's value by its key, or a key."""
-    parent, child = chain.objects[position], chain.at(position + 1)
-    key = chain.lookups.key(parent, child)
-    if key is not None:
-        return Edge(f"[{safe_access.key_text(key[0])}]", chain.label(position))
-    return Edge(" (a key)", chain.label(position)) if chain.lookups.is_key(parent, child) else None
+    parent = chain.objects[position]
+    text = chain.item(parent, position + 1)
+    if text is None and chain.lookups.is_key(parent, chain.at(position + 1)):
+        text = " (a key)"
+    return None if text is None else Edge(text, chain.label(position))
 
 
 def _sequence(base: Any) -> Callable[[Chain, int], Edge | None]:
-    """Return a namer for items of a sequence type, read by the built-in type's own iterator."""
-
     def name_item(chain: Chain, position: int) -> Edge | None:
         try:
             index = chain.lookups.index(chain.objects[position], chain.at(position + 1), base)
@@ -155,30 +147,25 @@ def name_in_class(chain: Chain, position: int) -> Edge | None:
 
 
 def _shows_itself(value: object) -> bool:
-    """Tell whether ``cls.name`` returns the very object in the class's namespace."""
-    if type(value) in (types.FunctionType, property, safe_access.LRU_WRAPPER):
-        return True
-    return all("__get__" not in safe_access.class_dict(base) for base in safe_access.mro(type(value)))
+    return type(value) in (types.FunctionType, property, safe_access.LRU_WRAPPER) or not _has(type(value), "__get__")
 
 
 def name_in_module(chain: Chain, position: int) -> Edge | None:
     """Name a global of a module that is gone from `sys.modules`, or part of an extension module's state."""
     namespace = chain.at(position + 1)
     if safe_access.module_dict(chain.objects[position]) is namespace and chain.reaches(position + 2):
-        key = chain.lookups.key(namespace, chain.at(position + 2))
-        if key is not None and safe_access.is_attribute_name(key[0]):
-            return Edge(f".{key[0]}", "module", 2)
+        text = chain.attribute(namespace, position + 2)
+        if text is not None:
+            return Edge(text, "module", 2)
     return None if namespace is None else Edge(" (module state)", "module")
 
 
 def name_behind_proxy(chain: Chain, position: int) -> Edge | None:
     """Name an item of the dict behind a `types.MappingProxyType`."""
-    key = chain.lookups.key(chain.at(position + 1), chain.at(position + 2)) if _dict_follows(chain, position) else None
-    return None if key is None else Edge(f"[{safe_access.key_text(key[0])}]", "mappingproxy", 2)
-
-
-def _dict_follows(chain: Chain, position: int) -> bool:
-    return chain.reaches(position + 2) and safe_access.is_a(chain.at(position + 1), dict)
+    mapping = chain.at(position + 1)
+    is_dict = chain.reaches(position + 2) and safe_access.is_a(mapping, dict)
+    text = chain.item(mapping, position + 2) if is_dict else None
+    return None if text is None else Edge(text, "mappingproxy", 2)
 
 
 _NAMERS: Final[dict[int, Callable[[Chain, int], Edge | None]]] = {

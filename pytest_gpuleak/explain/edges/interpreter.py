@@ -1,7 +1,4 @@
-"""Name references in objects of the interpreter: functions, frames, generators, tracebacks, caches, thread-locals.
-
-The names are the interpreter's own, so that a path can be pasted into a debugger.
-"""
+"""Name references in objects of the interpreter by its own names, so that a path can be pasted into a debugger."""
 
 from __future__ import annotations
 
@@ -29,46 +26,34 @@ def name_in_function(chain: Chain, position: int) -> Edge | None:
     """Name a closure's variable, a default, a global of a module that is gone, or a function's attribute."""
     function: types.FunctionType = chain.objects[position]
     first, second, third = chain.at(position + 1), chain.at(position + 2), chain.at(position + 3)
-    name = _name_of(function)
-    if first is function.__closure__ and function.__closure__ is not None and type(second) is types.CellType:
-        variables = function.__code__.co_freevars
-        for index, cell in enumerate(function.__closure__):
-            if cell is second:
-                label = f"closure variable {variables[index]!r} of {name}"
-                if third is None or cell_contents(cell) is not third:
-                    return Edge(f".__closure__[{index}]", label, 2)
-                return Edge(f".__closure__[{index}].cell_contents", label, 3)
+    name = without_comprehensions(safe_access.cut_name(function.__qualname__))
+    if first is None:
+        return None
+    if first is function.__closure__ and type(second) is types.CellType:
+        index = chain.lookups.index(first, second, tuple)
+        if index is not None:
+            label = f"closure variable {function.__code__.co_freevars[index]!r} of {name}"
+            if third is None or cell_contents(second) is not third:
+                return Edge(f".__closure__[{index}]", label, 2)
+            return Edge(f".__closure__[{index}].cell_contents", label, 3)
     defaults = function.__defaults__
-    if first is defaults and defaults is not None:
-        index_found = chain.lookups.index(defaults, second, tuple)
-        if index_found is not None:
+    if defaults is not None and first is defaults:
+        index = chain.lookups.index(defaults, second, tuple)
+        if index is not None:
             code = function.__code__
             # Defaults belong to the last positional arguments (Objects/funcobject.c).
-            argument = code.co_varnames[: code.co_argcount][index_found - len(defaults) :][:1]
+            argument = code.co_varnames[: code.co_argcount][index - len(defaults) :][:1]
             label = f"default of argument {argument[0]!r} of {name}" if argument else f"default argument of {name}"
-            return Edge(f".__defaults__[{index_found}]", label, 2)
-    if first is function.__kwdefaults__ and function.__kwdefaults__ is not None:
-        key = chain.lookups.key(first, second)
-        if key is not None:
-            text = safe_access.key_text(key[0])
-            return Edge(f".__kwdefaults__[{text}]", f"default of argument {text} of {name}", 2)
+            return Edge(f".__defaults__[{index}]", label, 2)
+    if first is function.__kwdefaults__:
+        item = chain.item(first, position + 2)
+        if item is not None:
+            return Edge(f".__kwdefaults__{item}", f"default of argument {item[1:-1]} of {name}", 2)
     if first is function.__globals__:
-        return _global_of_lost_module(chain, position, name)
+        label = f"function {name} of {lost_namespace(first)}"
+        item = chain.item(first, position + 2) if chain.reaches(position + 2) else None
+        return Edge(".__globals__", label) if item is None else Edge(f".__globals__{item}", label, 2)
     return None
-
-
-def _name_of(function: types.FunctionType) -> str:
-    return without_comprehensions(safe_access.cut_name(function.__qualname__))
-
-
-def _global_of_lost_module(chain: Chain, position: int, function: str) -> Edge:
-    """Name a global through a function whose namespace belongs to no module in `sys.modules`."""
-    namespace = chain.at(position + 1)
-    label = f"function {function} of {lost_namespace(namespace)}"
-    key = chain.lookups.key(namespace, chain.at(position + 2)) if chain.reaches(position + 2) else None
-    if key is None:
-        return Edge(".__globals__", label)
-    return Edge(f".__globals__[{safe_access.key_text(key[0])}]", label, 2)
 
 
 def lost_namespace(namespace: dict[str, Any]) -> str:
@@ -102,16 +87,13 @@ def name_in_frame(chain: Chain, position: int) -> Edge | None:
 
 def name_in_generator(chain: Chain, position: int) -> Edge | None:
     """Name a local variable of a suspended generator or coroutine, or what it waits for."""
-    attribute = _FRAME_OF[id(type(chain.objects[position]))]
+    attribute, _ = _ATTRIBUTES[id(type(chain.objects[position]))]
     # The descriptor creates the frame object, which the generator then keeps (Objects/genobject.c).
     frame = safe_access.slot(chain.objects[position], type(chain.objects[position]), attribute)
     if frame is None:
         return _trusted(chain, position)
-    if frame is chain.at(position + 1):  # Python 3.10: the frame is a link of its own
-        found = _local(chain, position, frame, f".{attribute}", 1)
-    else:
-        found = _local(chain, position, frame, f".{attribute}")
-    return found or _trusted(chain, position)
+    skip = int(frame is chain.at(position + 1))  # Python 3.10: the frame is a link of its own
+    return _local(chain, position, frame, f".{attribute}", skip) or _trusted(chain, position)
 
 
 def _local(chain: Chain, position: int, frame: types.FrameType, prefix: str, skip: int = 0) -> Edge | None:
@@ -151,47 +133,38 @@ def _trusted(chain: Chain, position: int) -> Edge | None:
 
 
 def name_in_cache(chain: Chain, position: int) -> Edge | None:
-    """Name what an `lru_cache` keeps: arguments in its keys, results in its values.
+    """Name an argument in a key of an `lru_cache`, or a result, for which Python has no syntax.
 
-    A bounded cache refers to keys and results itself, an unbounded one through its dict (Modules/_functoolsmodule.c,
-    lru_cache_tp_traverse). Python has no syntax for either.
+    Only an unbounded cache has them in its dict (Modules/_functoolsmodule.c, lru_cache_tp_traverse).
     """
     wrapper, child, beyond = chain.objects[position], chain.at(position + 1), chain.at(position + 2)
     namespace = safe_access.instance_dict(wrapper)
     label = "functools.lru_cache"
-    if namespace is not None and namespace is not child:
-        key = chain.lookups.key(namespace, child)
-        if key is not None and safe_access.is_attribute_name(key[0]):
-            return Edge(f".{key[0]}", label)
-    if namespace is child and namespace is not None:
-        key = chain.lookups.key(namespace, beyond)
-        if key is not None and safe_access.is_attribute_name(key[0]):
-            return Edge(f".{key[0]}", label, 2)  # __wrapped__
+    if namespace is not None:
+        length = 2 if namespace is child else 1
+        text = chain.attribute(namespace, position + length)
+        if text is not None:
+            return Edge(text, label, length)  # __wrapped__
     contents = chain.lookups.once("contents", wrapper, lambda: _contents_of_cache(wrapper, namespace))
     if child is contents and beyond is not None:
         kept = chain.lookups.key(contents, beyond) is not None
         return Edge(" (cached result)" if kept else " (cache key)", label, 2, cached=True)
-    if contents is not None and chain.lookups.is_key(contents, child):
-        return Edge(" (cache key)", label, cached=True)
-    return Edge(" (cached result)", label, cached=True)
+    is_key = contents is not None and chain.lookups.is_key(contents, child)
+    return Edge(" (cache key)" if is_key else " (cached result)", label, cached=True)
 
 
 def _contents_of_cache(wrapper: object, namespace: object) -> dict[Any, Any] | None:
-    contents: dict[Any, Any] | None = None
-    for referent in get_referents(wrapper):
-        if type(referent) is dict and referent is not namespace:
-            contents = referent
-    return contents
+    dicts = [value for value in get_referents(wrapper) if type(value) is dict and value is not namespace]
+    return dicts[-1] if dicts else None
 
 
 def name_in_thread_local(chain: Chain, position: int) -> Edge | None:
     """Name an attribute of a `threading.local`, which keeps a dict for each thread (Modules/_threadmodule.c)."""
     values = chain.at(position + 2)
-    if type(chain.at(position + 1)) is dict and type(values) is dict and chain.reaches(position + 3):
-        key = chain.lookups.key(values, chain.at(position + 3))
-        if key is not None and safe_access.is_attribute_name(key[0]):
-            return Edge(f".{key[0]}", "threading.local, in the thread that set it", 3)
-    return None
+    if type(chain.at(position + 1)) is not dict or type(values) is not dict or not chain.reaches(position + 3):
+        return None
+    text = chain.attribute(values, position + 3)
+    return None if text is None else Edge(text, "threading.local, in the thread that set it", 3)
 
 
 def name_in_context(chain: Chain, position: int) -> Edge | None:
@@ -216,11 +189,9 @@ def _names_in_context(context: contextvars.Context) -> dict[int, str]:
 
 def name_in_exception(chain: Chain, position: int) -> Edge | None:
     """Name an exception's traceback, context, cause or argument."""
-    error = chain.objects[position]
     found = _trusted(chain, position)
     if found is not None and found.text == ".args" and chain.reaches(position + 2):
-        arguments = safe_access.slot(error, BaseException, "args")
-        index = chain.lookups.index(arguments, chain.at(position + 2), tuple)
+        index = chain.lookups.index(chain.at(position + 1), chain.at(position + 2), tuple)
         return found if index is None else Edge(f".args[{index}]", found.label, 2)
     return found
 
@@ -229,12 +200,6 @@ def name_in_view(chain: Chain, position: int) -> Edge | None:
     """Name the dict behind a dict view."""
     return Edge(".mapping", chain.label(position)) if safe_access.is_a(chain.at(position + 1), dict) else None
 
-
-_FRAME_OF: Final[dict[int, str]] = {
-    id(types.GeneratorType): "gi_frame",
-    id(types.CoroutineType): "cr_frame",
-    id(types.AsyncGeneratorType): "ag_frame",
-}
 
 _ATTRIBUTES: Final[dict[int, tuple[str, ...]]] = {
     id(types.GeneratorType): ("gi_frame", "gi_yieldfrom"),
@@ -249,22 +214,17 @@ _ATTRIBUTES: Final[dict[int, tuple[str, ...]]] = {
 }
 
 NAMERS: Final[dict[int, Callable[[Chain, int], Edge | None]]] = {
+    **dict.fromkeys(_ATTRIBUTES, _trusted),
     id(types.FunctionType): name_in_function,
     id(types.CellType): name_in_cell,
     id(types.FrameType): name_in_frame,
     id(types.GeneratorType): name_in_generator,
     id(types.CoroutineType): name_in_generator,
     id(types.AsyncGeneratorType): name_in_generator,
-    id(types.TracebackType): _trusted,
-    id(types.BuiltinFunctionType): _trusted,
-    id(types.MethodWrapperType): _trusted,
-    id(memoryview): _trusted,
     id(BaseException): name_in_exception,
     id(safe_access.LRU_WRAPPER): name_in_cache,
     id(threading.local): name_in_thread_local,
     id(contextvars.Context): name_in_context,
-    id(type({}.keys())): name_in_view,
-    id(type({}.values())): name_in_view,
-    id(type({}.items())): name_in_view,
+    **dict.fromkeys(map(id, (type({}.keys()), type({}.values()), type({}.items()))), name_in_view),
 }
 """Namers by the id of a built-in type. `edges` asks them in the order of a class's bases."""

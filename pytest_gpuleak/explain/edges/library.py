@@ -1,17 +1,18 @@
 """Name references in objects of the standard library, by the names that their users know.
 
-Modules are looked up, never imported, and a type is recognised by identity. A type that is written in C in one Python
-version and in Python in another gets the same names in both: fingerprints are made of them.
+A type that is written in C in one version of Python alone has the same names in all: fingerprints are made of them.
 """
 
 from __future__ import annotations
 
 import contextvars
 import sys
+import weakref
 from typing import TYPE_CHECKING, Any, Final
 
+from pytest_gpuleak.explain.edge_to_edit import KEEPS_KEY
 from pytest_gpuleak.explain.edges.chain import Edge
-from pytest_gpuleak.explain.edges.weak import name_in_weak_keys
+from pytest_gpuleak.explain.edges.way_back import reaches
 from pytest_gpuleak.heap import safe_access
 
 if TYPE_CHECKING:
@@ -73,9 +74,8 @@ def _texts_of_members(members: dict[Any, Any], value_text: str) -> dict[int, str
 
 
 def _value_text(cls: type, enum: type) -> str:
-    return (
-        ".value" if safe_access.find_in_class(cls, "value") is safe_access.class_dict(enum).get("value") else "._value_"
-    )
+    is_plain = safe_access.find_in_class(cls, "value") is safe_access.class_dict(enum).get("value")
+    return ".value" if is_plain else "._value_"
 
 
 def _name_in_enum_member(chain: Chain, position: int, cls: type) -> Edge | None:
@@ -93,17 +93,20 @@ def _name_in_future(chain: Chain, position: int, cls: type) -> Edge | None:
         if safe_access.slot(future, cls, attribute) is child:
             return Edge(text, label)
     # Built at each reading; the first callback is kept apart from the others.
-    texts = chain.lookups.once(
-        "callbacks", future, lambda: _texts_of_callbacks(safe_access.slot(future, cls, "_callbacks"))
-    )
+    texts = chain.lookups.once("callbacks", future, lambda: _texts_of_callbacks(future, cls))
     for length in (1, 2, 3) if texts else ():
         callback = texts.get(id(chain.at(position + length)))
         if callback is not None:
             return Edge(callback, label, length)
+    return _context(child, label)
+
+
+def _context(child: object, label: str) -> Edge | None:
     return Edge(" (context)", label) if type(child) is contextvars.Context else None
 
 
-def _texts_of_callbacks(callbacks: object) -> dict[int, str]:
+def _texts_of_callbacks(future: object, cls: type) -> dict[int, str]:
+    callbacks = safe_access.slot(future, cls, "_callbacks")
     texts: dict[int, str] = {}
     for index, pair in enumerate(callbacks if type(callbacks) is list else ()):
         for item, value in enumerate(pair if type(pair) is tuple else ()):
@@ -134,12 +137,29 @@ def _name_in_context_variable(chain: Chain, position: int, cls: type) -> Edge | 
 
 
 def _name_in_token(chain: Chain, position: int, cls: type) -> Edge | None:
-    """Name the value that a context variable had before, or the context in which it was set."""
-    token, child, label = chain.objects[position], chain.at(position + 1), chain.label(position)
+    child, label = chain.at(position + 1), chain.label(position)
     for name in ("old_value", "var"):
-        if safe_access.slot(token, cls, name) is child:
+        if safe_access.slot(chain.objects[position], cls, name) is child:
             return Edge(f".{name}", label)
-    return Edge(" (context)", label) if type(child) is contextvars.Context else None
+    return _context(child, label)
+
+
+def _name_in_weak_keys(chain: Chain, position: int, _: type) -> Edge | None:
+    """Name a value by its key, not by the dict of weak references (Lib/weakref.py, WeakKeyDictionary.data)."""
+    namespace = safe_access.instance_dict(chain.objects[position])
+    data = None if namespace is None else dict.get(namespace, "data")
+    length = next((number for number in (1, 2) if chain.at(position + number) is data), None)
+    if type(data) is not dict or length is None or not chain.reaches(position + length + 1):
+        return None
+    value = chain.at(position + length + 1)
+    key = chain.lookups.key(data, value)
+    if key is None or not safe_access.is_a(key[0], weakref.ReferenceType):
+        return None
+    referent = weakref.ReferenceType.__call__(key[0])
+    label = chain.label(position)
+    if referent is not None and reaches((value,), referent):
+        label += KEEPS_KEY
+    return Edge(f"[{safe_access.key_text(key[0]).replace('<weakref to ', '<', 1)}]", label, length + 1)
 
 
 _NAMERS: Final[dict[tuple[str, str], Callable[[Chain, int, Any], Edge | None]]] = {
@@ -149,5 +169,5 @@ _NAMERS: Final[dict[tuple[str, str], Callable[[Chain, int, Any], Edge | None]]] 
     ("_contextvars", "ContextVar"): _name_in_context_variable,
     ("_contextvars", "Token"): _name_in_token,
     ("enum", "Enum"): _name_in_enum_member,
-    ("weakref", "WeakKeyDictionary"): name_in_weak_keys,
+    ("weakref", "WeakKeyDictionary"): _name_in_weak_keys,
 }

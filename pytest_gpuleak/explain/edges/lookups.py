@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 from operator import indexOf
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from pytest_gpuleak.heap import safe_access
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Container, Iterable, Iterator
 
     Found = TypeVar("Found")
 
@@ -19,22 +20,14 @@ _PASSES: Final = 2
 """Passes over a large container for items that were not announced, after which all its items are indexed."""
 
 
+@dataclasses.dataclass(slots=True, eq=False, repr=False)
 class _Index:
-    """Where a container holds its items, by their ids.
+    """Where a container holds its items, by their ids. `passes` counts readings for items that were not announced."""
 
-    Attributes:
-        places: key or position by the id of an item; the first of several.
-        passes: how often the container was read for an item that was not announced.
-        whole: whether `places` has all items, not the `announced` ones alone.
-    """
-
-    __slots__ = ("announced", "passes", "places", "whole")
-
-    def __init__(self) -> None:
-        self.places: dict[int, Any] = {}
-        self.passes = 0
-        self.announced = False
-        self.whole = False
+    places: dict[int, Any] = dataclasses.field(default_factory=dict)
+    passes: int = 0
+    announced: bool = False
+    whole: bool = False
 
 
 class Lookups:
@@ -56,12 +49,12 @@ class Lookups:
                 return indexOf(map(id, base.__iter__(parent)), id(child))
             except ValueError:
                 return None
-        found: tuple[int] | None = self._find("index", parent, child, lambda: enumerate(_items(base, parent)))
+        found: tuple[int] | None = self._find("index", parent, child, lambda: _items(base, parent))
         return None if found is None else found[0]
 
     def contains(self, parent: Any, child: object, base: Any) -> bool:
         """Tell whether a set of the built-in type `base` holds `child`."""
-        return self._find("item", parent, child, lambda: enumerate(_items(base, parent))) is not None
+        return self._find("item", parent, child, lambda: _items(base, parent)) is not None
 
     def key(self, mapping: Any, child: object) -> tuple[Any] | None:
         """Return the key under which a dict holds `child`, in a tuple; None where there is none."""
@@ -74,7 +67,7 @@ class Lookups:
 
     def is_key(self, mapping: Any, child: object) -> bool:
         """Tell whether `child` is a key of a dict."""
-        return self._find("keys", mapping, child, lambda: enumerate(_items(dict, mapping))) is not None
+        return self._find("keys", mapping, child, lambda: _items(dict, mapping)) is not None
 
     def once(self, what: str, value: object, build: Callable[[], Found]) -> Found:
         """Return the result of `build`, called once for each `what` and object. The object must outlive the search."""
@@ -111,16 +104,15 @@ class Lookups:
         return (index.places[id(child)],) if id(child) in index.places else None
 
 
-def _items(base: Any, parent: Any) -> list[Any]:
-    """Return the items of a built-in container, copied in one call, since another thread may change it."""
+def _items(base: Any, parent: Any) -> Iterator[tuple[int, object]]:
+    """Number the items of a built-in container, copied in one call, since another thread may change it."""
     try:
-        return list(base.__iter__(parent))
+        return enumerate(list(base.__iter__(parent)))
     except RuntimeError:
-        return []
+        return enumerate(())
 
 
-def _note(index: _Index, pairs: Iterable[tuple[Any, object]], wanted: Iterable[int] | None) -> None:
-    places = index.places
+def _note(index: _Index, pairs: Iterable[tuple[Any, object]], wanted: Container[int] | None) -> None:
     for place, item in pairs:
         if wanted is None or id(item) in wanted:
-            places.setdefault(id(item), place)
+            index.places.setdefault(id(item), place)

@@ -16,10 +16,7 @@ MAX_WALKED: Final = 2_000
 
 
 def reaches(starts: Iterable[object], end: object) -> bool:
-    """Tell whether `end` can be reached from one of `starts`; False where that takes more than `MAX_WALKED` references.
-
-    Classes, modules and their namespaces are not entered: most of a process can be reached from them.
-    """
+    """Tell whether `MAX_WALKED` references lead from `starts` to `end`, through no class, module or its globals."""
     pending: deque[object] = deque(starts)
     met: set[int] = set()
     walked = 0
@@ -41,11 +38,7 @@ def reaches(starts: Iterable[object], end: object) -> bool:
 
 def _reaches_everything(value: object) -> bool:
     kind = type(value)
-    if (
-        safe_access.is_subclass(kind, type)
-        or safe_access.is_subclass(kind, types.ModuleType)
-        or kind is types.FrameType
-    ):
+    if kind is types.FrameType or any(safe_access.is_subclass(kind, base) for base in (type, types.ModuleType)):
         return True
     namespace: Any = value
     return kind is dict and any(type(key) is str and key == "__builtins__" for key in dict.keys(namespace))

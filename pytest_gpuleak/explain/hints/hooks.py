@@ -5,20 +5,17 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Final
 
-from pytest_gpuleak.explain.hints.trail import code, is_index
+from pytest_gpuleak.explain.hints.trail import ATTRIBUTE, code, is_index
 from pytest_gpuleak.heap.hidden_references import RING_ROOT
 
 if TYPE_CHECKING:
     from pytest_gpuleak.explain.hints.trail import Trail
 
 _HOOKS: Final = re.compile(r"\._\w*hooks")
-"""Where torch keeps hooks: ``Module._forward_hooks`` (torch/nn/modules/module.py),
-``Optimizer._optimizer_step_*_hooks`` (torch/optim/optimizer.py), ``Tensor._backward_hooks`` (torch/_tensor.py).
-"""
+"""Where torch keeps hooks of modules, optimizers (torch/optim/optimizer.py) and tensors (torch/_tensor.py)."""
 
 _GLOBAL_HOOKS: Final = re.compile(r"torch\.[\w.]+\._global_\w*hooks")
 _INSIDE_TENSOR: Final = re.compile(r" \(inside (torch\.[\w.]+)\)")
-_ATTRIBUTE: Final = re.compile(r"\.[^\W\d]\w*")
 _OWN: Final = (".grad", ".grad_fn", "._base", ".variable")
 _TENSORS: Final = ("torch.Tensor", "torch.nn.parameter.Parameter")
 _BY_HANDLE: Final = "collections.OrderedDict"
@@ -38,26 +35,22 @@ def hook_not_removed(trail: Trail) -> str | None:
 
 
 def ring_through_graph(trail: Trail) -> str | None:
-    """Recognise a ring through an autograd graph, closed by a hook, by a gradient with a graph, or by an attribute.
-
-    C++ holds one side of each, where no collector looks (pytorch/pytorch#7343).
-    """
+    """Recognise a ring through an autograd graph, one side of which C++ holds (pytorch/pytorch#7343)."""
     if trail.root != RING_ROOT:
         return None
-    for index, step in enumerate(trail.steps):
-        if "hooks" in step.edge or (_INSIDE_TENSOR.fullmatch(step.edge) and _is_handle(trail, index + 1)):
-            return (
-                "A hook on an autograd node refers to what owns the graph, a cycle that no collector frees: call "
-                "`handle.remove()` when done, or let the hook refer to its owner by `weakref.ref`."
-            )
-    for index, step in enumerate(trail.steps):
-        if (step.edge + trail.edge(index + 1)).startswith(".grad.grad_fn"):
-            return (
-                "A gradient made with `create_graph=True` leads back to its parameter, a cycle that no collector frees: "
-                "set `.grad = None` when done, store `.grad.detach()`, or do without `create_graph`."
-            )
-    for index, step in enumerate(trail.steps):
-        if _ATTRIBUTE.fullmatch(step.edge) is None or step.edge in _OWN:
+    steps = list(enumerate(trail.steps))
+    if any("hooks" in at.edge or (_INSIDE_TENSOR.fullmatch(at.edge) and _is_handle(trail, i + 1)) for i, at in steps):
+        return (
+            "A hook on an autograd node refers to what owns the graph, a cycle that no collector frees: call "
+            "`handle.remove()` when done, or let the hook refer to its owner by `weakref.ref`."
+        )
+    if trail.gradient_with_graph() is not None:
+        return (
+            "A gradient made with `create_graph=True` leads back to its parameter, a cycle that no collector frees: "
+            "set `.grad = None` when done, store `.grad.detach()`, or do without `create_graph`."
+        )
+    for index, step in steps:
+        if ATTRIBUTE.fullmatch(step.edge) is None or step.edge in _OWN:
             continue
         if step.type.startswith("torch.autograd.function."):
             return (

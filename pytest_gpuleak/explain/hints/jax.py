@@ -5,19 +5,15 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Final
 
+from pytest_gpuleak.explain.hints.pattern import GLOBAL, Pattern
 from pytest_gpuleak.explain.hints.trail import code
 
 if TYPE_CHECKING:
     from pytest_gpuleak.explain.hints.trail import Trail
 
 _OWN: Final = re.compile(r"jax(lib)?\..*")
-_JITTED: Final = "PjitFunction"
-"""End of the label of a function that `jax.jit` returned, whose module differs between jaxlib's versions."""
-
-_CLOSURE: Final = re.compile(r"closure variable '(?P<variable>.*)' of .*", re.DOTALL)
 _PULLBACK: Final = "jax._src.api.VJP"
 _PARTIAL: Final = "jax.tree_util.Partial"
-"""Up to JAX 0.6, `jax.vjp` returns one that has another as its argument."""
 
 
 def leaked_tracer(trail: Trail) -> str | None:
@@ -38,35 +34,31 @@ def leaked_tracer(trail: Trail) -> str | None:
     )
 
 
-def kept_by_caches(trail: Trail) -> str | None:
-    """Recognise what JAX's own caches keep: static arguments and what is reachable from them."""
-    if trail.kind not in ("module", "class", "cache") or not _OWN.fullmatch(trail.root):
-        return None
-    return (
-        "JAX's caches keep static arguments (`self` of a jitted method) with their arrays: let them compare by value "
-        "(`__eq__`, `__hash__`), pass arrays as arguments, or call `jax.clear_caches()` in teardown."
-    )
+kept_by_caches: Final = Pattern(
+    "JAX's caches keep static arguments (`self` of a jitted method) with their arrays: let them compare by value "
+    "(`__eq__`, `__hash__`), pass arrays as arguments, or call `jax.clear_caches()` in teardown.",
+    root=_OWN.pattern,
+    kinds=GLOBAL,
+)
+"""What JAX's own caches keep: static arguments and what is reachable from them."""
 
 
-def jitted_closure(trail: Trail) -> str | None:
-    """Recognise a jitted function that is kept with the arrays it closes over."""
-    for index in range(len(trail.steps) - 1):
-        found = _CLOSURE.fullmatch(trail.type(index + 1))
-        if trail.type(index).endswith(_JITTED) and found is not None and trail.named:
-            return (
-                f"{trail.owner(index)} is a jitted function that keeps {code(found['variable'])} of its closure, and "
-                "its program: pass arrays as arguments, and jit a function once."
-            )
-    return None
+jitted_closure: Final = Pattern(
+    "{owner} is a jitted function that keeps `{variable}` of its closure, and its program: pass arrays as arguments, "
+    "and jit a function once.",
+    type=r"(?s:.*PjitFunction)",  # its module differs between jaxlib's versions
+    after=r"(?s:closure variable '(?P<variable>.*)' of .*)",
+)
+"""A jitted function that is kept with the arrays it closes over."""
 
 
 def kept_pullback(trail: Trail) -> str | None:
-    """Recognise a function that `jax.vjp` returned: it keeps what the forward pass has saved."""
+    """Recognise a function that `jax.vjp` returned (up to JAX 0.6 a `Partial` of another): it keeps what was saved."""
     for index in range(len(trail.steps)):
         kind = trail.type(index)
         if trail.named and (kind == _PULLBACK or kind == _PARTIAL == trail.type(index + 2)):
             return (
-                f"{trail.owner(index)} is a function of `jax.vjp`, which keeps what the forward pass saved: call it and "
-                "let it go within the test, and keep its results alone."
+                f"{trail.owner(index)} is a function of `jax.vjp`, which keeps what the forward pass saved: call it "
+                "and let it go within the test, and keep its results alone."
             )
     return None

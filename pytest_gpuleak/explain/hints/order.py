@@ -1,7 +1,6 @@
 """The hint of a finding: one or two sentences on the edit that frees what a holder keeps.
 
-An inspector recognises one way to leak from a finding's plain data: kind, root, references, types and sizes. The first
-answer wins, so `ORDER` goes from specific patterns to general ones. No hint is better than a wrong one.
+The first answer wins, so `ORDER` goes from specific patterns to general ones. No hint is better than a wrong one.
 """
 
 from __future__ import annotations
@@ -102,10 +101,7 @@ class Advice(NamedTuple):
 
 
 def advice_for(finding: Finding, grows_at: int | None = None) -> Advice | None:
-    """Return the hint for a finding; None where no pattern is recognised or no holder was searched.
-
-    `grows_at` is the position in the holder's path of the reference that each run was seen to add.
-    """
+    """Return the hint for a finding; None where no pattern is recognised. Each run adds the reference at `grows_at`."""
     if finding.holder is None:
         return None
     trail = Trail(finding, finding.holder, grows_at)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING, Final
 
+from pytest_gpuleak.explain.hints.pattern import Pattern
 from pytest_gpuleak.explain.hints.trail import code
 
 if TYPE_CHECKING:
@@ -28,6 +29,18 @@ _LIBRARIES: Final = frozenset(
 """Packages, beside the standard library, whose globals no user edits."""
 
 
+def _is_users_place(trail: Trail, length: int | None = None) -> bool:
+    """Tell whether the user edits the root, and the first `length` steps are attributes and items."""
+    package = trail.root.partition(".")[0]
+    if trail.kind not in ("module", "class") or package in _LIBRARIES or package in sys.stdlib_module_names:
+        return False
+    return trail.is_plain_until(len(trail.steps) if length is None else length)
+
+
+def _is_left_in_users_place(trail: Trail, _: int) -> bool:
+    return not trail.growing and _is_users_place(trail)
+
+
 def registered_class(trail: Trail) -> str | None:
     """Recognise a class defined in a function that a registry of classes keeps."""
     for index, step in enumerate(trail.steps):
@@ -42,8 +55,7 @@ def registered_class(trail: Trail) -> str | None:
 
 def made_in_setup(trail: Trail) -> str | None:
     """Recognise what an xunit-style setup created and its teardown did not remove."""
-    origin = trail.finding.tensors[0].created if trail.finding.tensors else None
-    setup = "" if origin is None else origin.function.rpartition(".")[2]
+    setup = "" if trail.origin is None else trail.origin.function.rpartition(".")[2]
     if setup not in _TEARDOWN or not _is_users_place(trail):
         return None
     return f"{trail.owner(0)} still keeps what {code(setup)} made: let {code(_TEARDOWN[setup])} take it out again."
@@ -54,8 +66,7 @@ def growing_container(trail: Trail) -> str | None:
     index = trail.container()
     if not trail.growing or index is None or not _is_users_place(trail, index + 1):
         return None
-    graph = trail.finding.autograd
-    if graph is not None and graph.nodes > 0:
+    if trail.has_graph:
         return (
             f"Each run adds to {trail.owner(index)}, and what it adds keeps its autograd graph: store what `.item()` or "
             "`.detach()` returns, or empty it in teardown."
@@ -68,8 +79,8 @@ def growing_container(trail: Trail) -> str | None:
 
 def growing_chain(trail: Trail) -> str | None:
     """Recognise objects of one class that each refer to the one before: each run adds a link."""
-    index = trail.grows_at
-    if index is None or not _grows_by_attribute(trail) or trail.type(index) != trail.type(index + 1):
+    index = _growing_attribute(trail)
+    if index is None or trail.type(index) != trail.type(index + 1):
         return None
     return (
         f"Each run adds an object to the chain behind {trail.owner(index)}, and each keeps the one before by "
@@ -79,8 +90,8 @@ def growing_chain(trail: Trail) -> str | None:
 
 def growing_attributes(trail: Trail) -> str | None:
     """Recognise an object that each run gives a further attribute, such as a module's buffer under a new name."""
-    index = trail.grows_at
-    if index is None or not _grows_by_attribute(trail):
+    index = _growing_attribute(trail)
+    if index is None:
         return None
     return (
         f"Each run gives {trail.owner(index)} an attribute more, here {code(trail.edge(index))}: delete it in teardown, "
@@ -88,34 +99,26 @@ def growing_attributes(trail: Trail) -> str | None:
     )
 
 
-def class_attribute(trail: Trail) -> str | None:
-    """Recognise a class attribute that was set and not deleted."""
-    if trail.growing or trail.kind != "class" or not _is_users_place(trail):
-        return None
-    return (
-        f"The class attribute {trail.owner(0)} stays as long as its class: take out in teardown what was put there "
-        "(in `tearDownClass` or `teardown_class` for a class of tests)."
-    )
+class_attribute: Final = Pattern(
+    "The class attribute {owner} stays as long as its class: take out in teardown what was put there "
+    "(in `tearDownClass` or `teardown_class` for a class of tests).",
+    kinds=("class",),
+    holds=_is_left_in_users_place,
+)
+"""A class attribute that was set and not deleted."""
 
 
-def module_global(trail: Trail) -> str | None:
-    """Recognise a global that was set, or filled, and stays."""
-    if trail.growing or trail.kind != "module" or not _is_users_place(trail):
-        return None
-    return (
-        f"The global {trail.owner(0)} keeps it and nothing takes it out: do so in teardown (after the `yield` of a "
-        "fixture), or mark the test with `allow_gpu_leak` if it is meant to stay."
-    )
+module_global: Final = Pattern(
+    "The global {owner} keeps it and nothing takes it out: do so in teardown (after the `yield` of a fixture), or mark "
+    "the test with `allow_gpu_leak` if it is meant to stay.",
+    kinds=("module",),
+    holds=_is_left_in_users_place,
+)
+"""A global that was set, or filled, and stays."""
 
 
-def _grows_by_attribute(trail: Trail) -> bool:
+def _growing_attribute(trail: Trail) -> int | None:
     index = trail.grows_at
-    return index is not None and trail.edge(index).startswith(".") and _is_users_place(trail, index + 1)
-
-
-def _is_users_place(trail: Trail, length: int | None = None) -> bool:
-    """Tell whether the user edits the root, and the first `length` steps are attributes and items."""
-    package = trail.root.partition(".")[0]
-    if trail.kind not in ("module", "class") or package in _LIBRARIES or package in sys.stdlib_module_names:
-        return False
-    return trail.is_plain_until(len(trail.steps) if length is None else length)
+    if index is None or not trail.edge(index).startswith("."):
+        return None
+    return index if _is_users_place(trail, index + 1) else None

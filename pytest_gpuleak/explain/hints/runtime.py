@@ -5,86 +5,62 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Final
 
+from pytest_gpuleak.explain.edge_to_edit import CURRENT_VALUE
+from pytest_gpuleak.explain.hints.pattern import Pattern
 from pytest_gpuleak.explain.hints.trail import code, cut
+from pytest_gpuleak.explain.roots.library_names import AT_EXIT, KEEPS_AWAITED
 
 if TYPE_CHECKING:
     from pytest_gpuleak.explain.hints.trail import Trail
 
-_EXCEPTION_ARGUMENT: Final = re.compile(r"\.args\[\d+\]")
-"""Reference to an exception's argument. A partial's or record's ``.args`` and its item are two references."""
-
 _CONTEXT_VARIABLE: Final = re.compile(r"\[<ContextVar (?P<name>'.*')>\]")
-_CURRENT_VALUE: Final = ".get()"
-"""End of the root of a context variable's current value (`explain.roots.interpreter`)."""
-
-_EXIT_CALLBACK: Final = "atexit callback "
-"""Beginning of the root of a function that `atexit` keeps (`explain.roots.library_names`)."""
-
-_AT_EXIT: Final = " (atexit, or "
 _FUNCTION: Final = re.compile(r"[^-]* -> function (?P<name>[\w.<>]+?)(?:\.__\w+__\b.*|[ (\[].*)?", re.DOTALL)
 """Beginning of a path that leads from C++ through a function (`explain.paths`)."""
 
-_FINALIZER: Final = "weakref.finalize callback "
-_KEEPS_AWAITED: Final = ", which it refers to"
-"""End of the root of a finaliser that keeps alive what it waits for (`explain.roots.library_names`)."""
 
-_PATCH: Final = re.compile(r"unittest\.mock\.patch of (?P<name>'.*'), not stopped")
-_SIGNAL: Final = re.compile(r"signal\.getsignal\(signal\.(?P<name>SIG\w+)\)")
-_PROFILERS: Final = {"sys.getprofile()": "sys.setprofile(None)", "sys.gettrace()": "sys.settrace(None)"}
-_CALLS: Final = {".call_args_list", ".mock_calls", ".call_args", ".method_calls"}
-_CALL_TYPES: Final = {"unittest.mock._CallList", "unittest.mock._Call"}
-
-
-def mock_calls(trail: Trail) -> str | None:
-    """Recognise a mock, which keeps the arguments of each call (Lib/unittest/mock.py, _increment_mock_call)."""
-    for index, step in enumerate(trail.steps):
-        if trail.named and step.edge in _CALLS and trail.type(index + 1) in _CALL_TYPES:
-            mock = trail.owner(index)
-            return (
-                f"The mock {mock} keeps the arguments of each call: call its `reset_mock()` in teardown, or make a new "
-                "mock for each test."
-            )
-    return None
+mock_calls: Final = Pattern(
+    "The mock {owner} keeps the arguments of each call: call its `reset_mock()` in teardown, or make a new mock for "
+    "each test.",
+    edge=r"\.(call_args_list|mock_calls|call_args|method_calls)",
+    after=r"unittest\.mock\.(_CallList|_Call)",
+)
+"""A mock, which keeps the arguments of each call (Lib/unittest/mock.py, _increment_mock_call)."""
 
 
 def log_record(trail: Trail) -> str | None:
     """Recognise a handler that keeps records: arguments are formatted only when a record is written."""
-    for index, step in enumerate(trail.steps):
-        if step.type != "logging.LogRecord" or not trail.named:
-            continue
-        if step.edge in (".args", ".msg"):
-            return (
-                f"A log record kept in {trail.container_of(index)} keeps what was logged: log plain values "
-                "(`loss.item()`, a shape), or empty the handler in teardown."
-            )
-        if step.edge == ".exc_info":
-            return (
-                f"A log record kept in {trail.container_of(index)} keeps an exception, and by its traceback the locals of "
-                "each frame: empty the handler in teardown, or log `str(error)`."
-            )
-    return None
+    index = trail.first(lambda step: step.type == "logging.LogRecord" and step.edge in (".args", ".msg", ".exc_info"))
+    if index is None or not trail.named:
+        return None
+    record = f"A log record kept in {trail.container_of(index)} keeps"
+    if trail.edge(index) == ".exc_info":
+        return (
+            f"{record} an exception, and by its traceback the locals of each frame: empty the handler in teardown, or "
+            "log `str(error)`."
+        )
+    return f"{record} what was logged: log plain values (`loss.item()`, a shape), or empty the handler in teardown."
 
 
 def stored_traceback(trail: Trail) -> str | None:
     """Recognise a stored exception or ExceptionInfo: its traceback keeps the locals of every frame."""
-    if not trail.named:
-        return None  # who keeps a bare traceback is unknown
     types = [step.type for step in trail.steps]
+    if not trail.named or "traceback" not in types:
+        return None  # who keeps a bare traceback is unknown
     index = trail.find(".__traceback__", ".__context__", ".__cause__", "._excinfo")
-    if index is None and "traceback" in types:
+    if index is None:
         return (
-            f"The traceback kept in {trail.container_of(types.index('traceback'))} keeps the locals of each frame: keep "
-            "`traceback.format_exc()` instead, or drop it in teardown."
+            f"The traceback kept in {trail.container_of(types.index('traceback'))} keeps the locals of each frame: "
+            "keep `traceback.format_exc()` instead, or drop it in teardown."
         )
-    if index is None or "traceback" not in types[index + 1 :]:
+    if "traceback" not in types[index + 1 :]:
         return None
-    place = trail.container_of(index)
-    if trail.edge(index) == "._excinfo":
+    place, edge = trail.container_of(index), trail.edge(index)
+    if edge == "._excinfo":
         return (
             f"What `pytest.raises` gave is kept in {place}, with the traceback and the locals of each frame: keep "
             "`str(excinfo.value)` instead."
         )
-    if trail.edge(index) == ".__traceback__":
+    if edge == ".__traceback__":
         return (
             f"The exception kept in {place} keeps its traceback, and that the locals of each frame: keep `str(error)`, "
             "or `error.with_traceback(None)`."
@@ -95,22 +71,19 @@ def stored_traceback(trail: Trail) -> str | None:
     )
 
 
-def exception_argument(trail: Trail) -> str | None:
-    """Recognise an array among the arguments of a stored exception."""
-    found = trail.match(_EXCEPTION_ARGUMENT)
-    if found is None or not trail.named:
-        return None
-    return (
-        f"The exception kept in {trail.container_of(found[0])} was raised with an array as an argument: raise it with plain "
-        "values, or keep `str(error)`."
-    )
+exception_argument: Final = Pattern(
+    "The exception kept in {container} was raised with an array as an argument: raise it with plain values, or keep "
+    "`str(error)`.",
+    edge=r"\.args\[\d+\]",
+)
+"""An array among the arguments of a stored exception. A partial's ``.args`` and its item are two references."""
 
 
 def context_variable(trail: Trail) -> str | None:
     """Recognise a context variable that still has the value set in the test."""
     found = trail.match(_CONTEXT_VARIABLE)
-    if trail.kind == "module" and trail.root.endswith(_CURRENT_VALUE):
-        name = code(trail.root.removesuffix(_CURRENT_VALUE))
+    if trail.kind == "module" and trail.root.endswith(CURRENT_VALUE):
+        name = code(trail.root.removesuffix(CURRENT_VALUE))
     elif found is not None and trail.type(found[0]) == "contextvars.Context":
         name = cut(found[1]["name"])
     else:
@@ -123,59 +96,54 @@ def context_variable(trail: Trail) -> str | None:
 
 def finalizer(trail: Trail) -> str | None:
     """Recognise function and arguments of a `weakref.finalize`, kept until its object dies (Lib/weakref.py)."""
-    if not trail.root.startswith(_FINALIZER):
+    if not trail.root.startswith("weakref.finalize callback "):
         return None
-    if trail.root.endswith(_KEEPS_AWAITED):
+    if trail.root.endswith(KEEPS_AWAITED):
         return (
-            f"The {cut(trail.root.removesuffix(_KEEPS_AWAITED), 60)} refers to the object that it waits for, which so "
-            "never dies: give it a function and values that do not, such as a static method."
+            f"The {cut(trail.root.removesuffix(KEEPS_AWAITED))} refers to the object that it waits for, which so never "
+            "dies: give it a function and values that do not, such as a static method."
         )
     return (
-        f"The {cut(trail.root, 60)} keeps its function and arguments until its object dies: give it plain values, or call "
+        f"The {cut(trail.root)} keeps its function and arguments until its object dies: give it plain values, or call "
         "its `detach()` in teardown."
     )
 
 
 def at_exit(trail: Trail) -> str | None:
     """Recognise a function that a list in C keeps, most likely `atexit`'s (Modules/atexitmodule.c)."""
-    if trail.kind == "native" and trail.root.startswith(_EXIT_CALLBACK):
-        return (
-            f"{code(trail.root.removeprefix(_EXIT_CALLBACK))} was given to `atexit.register()` and stays, with what it "
-            "refers to, until Python ends: give it to `atexit.unregister()` in teardown."
-        )
-    found = _FUNCTION.fullmatch(trail.holder.text) if trail.kind == "native" else None
-    if found is None or _AT_EXIT not in trail.holder.text:
+    if trail.kind != "native":
         return None
-    return (
-        f"If {code(found['name'])} was given to `atexit.register()`, it stays, with what it refers to, until Python "
-        "ends: give it to `atexit.unregister()` in teardown."
-    )
+    if trail.root.startswith(AT_EXIT):
+        begin = f"{code(trail.root.removeprefix(AT_EXIT))} was given to `atexit.register()` and"
+    else:
+        found = _FUNCTION.fullmatch(trail.holder.text)
+        if found is None or " (atexit, or " not in trail.holder.text:
+            return None
+        begin = f"If {code(found['name'])} was given to `atexit.register()`, it"
+    return f"{begin} stays, with what it refers to, until Python ends: give it to `atexit.unregister()` in teardown."
 
 
-def patch_not_stopped(trail: Trail) -> str | None:
-    """Recognise a patch that was started by hand: it keeps the old value and the new one."""
-    found = _PATCH.fullmatch(trail.root)
-    if found is None:
-        return None
-    return (
-        f"The patch of {cut(found['name'])} was started and never stopped: call its `stop()` in teardown "
-        "(`addCleanup(patcher.stop)`), or patch by `with`."
-    )
+patch_not_stopped: Final = Pattern(
+    "The patch of {name} was started and never stopped: call its `stop()` in teardown (`addCleanup(patcher.stop)`), or "
+    "patch by `with`.",
+    root=r"unittest\.mock\.patch of (?P<name>'.*'), not stopped",
+    kinds=(),
+)
+"""A patch that was started by hand: it keeps the old value and the new one."""
 
 
-def signal_handler(trail: Trail) -> str | None:
-    """Recognise a signal handler that was set in the test."""
-    found = _SIGNAL.fullmatch(trail.root)
-    if found is None:
-        return None
-    return (
-        f"The handler set for {found['name']} keeps what it refers to: in teardown, give `signal.signal()` back the "
-        "handler that it returned."
-    )
+signal_handler: Final = Pattern(
+    "The handler set for {name} keeps what it refers to: in teardown, give `signal.signal()` back the handler that it "
+    "returned.",
+    root=r"signal\.getsignal\(signal\.(?P<name>SIG\w+)\)",
+    kinds=(),
+)
+"""A signal handler that was set in the test."""
 
 
-def profiler(trail: Trail) -> str | None:
-    """Recognise a profile or trace function that was set in the test."""
-    if trail.root not in _PROFILERS:
-        return None
-    return f"A function that is still set keeps what it refers to: call `{_PROFILERS[trail.root]}` in teardown."
+profiler: Final = Pattern(
+    "A function that is still set keeps what it refers to: call `sys.set{what}(None)` in teardown.",
+    root=r"sys\.get(?P<what>profile|trace)\(\)",
+    kinds=(),
+)
+"""A profile or trace function that was set in the test."""

@@ -56,12 +56,12 @@ def running_thread(trail: Trail) -> str | None:
 def asyncio_task(trail: Trail) -> str | None:
     """Recognise an asyncio task that has not ended: its loop or its owner keeps the coroutine's locals."""
     running = _TASK.fullmatch(trail.root) if trail.kind == "thread" else None
-    function = "" if running is None else code(running["function"])
-    task = trail.find(".get_coro()", "._coro")
-    frame = trail.match(_SUSPENDED)
-    if not function and task is not None and frame is not None and frame[0] > task and frame[1]["kind"] == "cr":
+    task, frame = trail.find(".get_coro()", "._coro"), trail.match(_SUSPENDED)
+    if running is not None:
+        function = code(running["function"])
+    elif task is not None and frame is not None and frame[0] > task and frame[1]["kind"] == "cr":
         function = _function(trail, frame[0])
-    if not function:
+    else:
         return None
     if running is not None and running["thread"]:
         return (
@@ -97,18 +97,18 @@ def generator(trail: Trail) -> str | None:
 
 def scheduled_call(trail: Trail) -> str | None:
     """Recognise a call that an event loop or an executor still has to make."""
-    for index, step in enumerate(trail.steps):
-        if step.type in _HANDLES and trail.named:
-            return (
-                f"A call scheduled in {_before(trail, index, _SCHEDULES, 'event loop')} waits and keeps its function: "
-                "keep what `call_later` or `call_soon` returned and call its `cancel()` in teardown."
-            )
-        if step.type == _WORK_ITEM and trail.named:
-            return (
-                f"A call that waits in {_before(trail, index, _QUEUES, 'executor')} keeps its function and arguments: "
-                "leave the executor by `with`, or call its `shutdown(cancel_futures=True)` in teardown."
-            )
-    return None
+    index = trail.first(lambda step: step.type in _HANDLES or step.type == _WORK_ITEM)
+    if index is None or not trail.named:
+        return None
+    if trail.type(index) == _WORK_ITEM:
+        return (
+            f"A call that waits in {_before(trail, index, _QUEUES, 'executor')} keeps its function and arguments: "
+            "leave the executor by `with`, or call its `shutdown(cancel_futures=True)` in teardown."
+        )
+    return (
+        f"A call scheduled in {_before(trail, index, _SCHEDULES, 'event loop')} waits and keeps its function: "
+        "keep what `call_later` or `call_soon` returned and call its `cancel()` in teardown."
+    )
 
 
 def _before(trail: Trail, index: int, edges: tuple[str, ...], noun: str) -> str:
@@ -119,23 +119,20 @@ def _before(trail: Trail, index: int, edges: tuple[str, ...], noun: str) -> str:
 
 def finished_future(trail: Trail) -> str | None:
     """Recognise a finished future or task: it keeps its result or exception as long as it lives."""
-    for index, step in enumerate(trail.steps):
-        if trail.named and step.type in _FUTURES and step.edge in _RESULTS + _ERRORS:
-            kept = "exception, and by its traceback the locals of its function"
-            if step.edge in _RESULTS:
-                kept = "result"
-            return (
-                f"A finished future kept in {trail.container_of(index)} keeps its {kept}: take what is needed from it and "
-                "drop the future."
-            )
-    return None
+    index = trail.first(lambda step: step.type in _FUTURES and step.edge in _RESULTS + _ERRORS)
+    if index is None or not trail.named:
+        return None
+    kept = "exception, and by its traceback the locals of its function"
+    return (
+        f"A finished future kept in {trail.container_of(index)} keeps its "
+        f"{'result' if trail.edge(index) in _RESULTS else kept}: take what is needed from it and drop the future."
+    )
 
 
 def _suspended(trail: Trail, kind: str, noun: str, remedy: str) -> str | None:
-    found = trail.match(_SUSPENDED)
-    if found is None or found[1]["kind"] != kind or not trail.named:
+    index, match = trail.match(_SUSPENDED) or (0, None)
+    if match is None or match["kind"] != kind or not trail.named:
         return None
-    index, match = found
     local = f" {code(match['local'])}" if match["local"] else "s"
     return f"A suspended {noun} kept in {trail.container_of(index)} keeps its local{local}: {remedy}."
 

@@ -9,23 +9,25 @@ from typing import TYPE_CHECKING, Final
 from pytest_gpuleak.explain.edge_to_edit import PART_MARKS
 
 if TYPE_CHECKING:
-    from pytest_gpuleak.model.findings import Finding, Holder, HolderKind, PathStep
+    from collections.abc import Callable
+
+    from pytest_gpuleak.model.findings import ArrayInfo, Finding, Holder, HolderKind, Origin, PathStep
 
 NAME_LIMIT: Final = 60
 """Longest name in a hint, in characters; a longer one is cut in its middle."""
 
+NAMED: Final = ("module", "class", "cache", "fixture")
+"""Kinds of roots that the user can name and edit."""
+
 _INDEX: Final = re.compile(r"\[-?\d+\]")
-_ATTRIBUTE: Final = re.compile(r"\.[^\W\d]\w*")
+ATTRIBUTE: Final = re.compile(r"\.[^\W\d]\w*")
 _LISTS: Final = frozenset({"list", "collections.deque", "set"})
 _DICTS: Final = frozenset({"dict", "collections.defaultdict", "collections.OrderedDict", "collections.Counter"})
 
 
 @dataclass(frozen=True)
 class Trail:
-    """The path from a root to an array.
-
-    `grows_at` is the position of the reference that each run was seen to add, where it is known.
-    """
+    """The path from a root to an array. `grows_at` is the position of the reference that each run was seen to add."""
 
     finding: Finding
     holder: Holder
@@ -47,14 +49,29 @@ class Trail:
         return self.holder.path
 
     @property
+    def array(self) -> ArrayInfo | None:
+        """Return the first array, if the finding has one."""
+        return self.finding.tensors[0] if self.finding.tensors else None
+
+    @property
+    def origin(self) -> Origin | None:
+        """Return the line that created the first array, where it is known."""
+        return None if self.array is None else self.array.created
+
+    @property
     def growing(self) -> bool:
         """Tell whether each run of the test leaves more behind."""
         return self.finding.kind == "growing"
 
     @property
+    def has_graph(self) -> bool:
+        """Tell whether the arrays have an autograd graph."""
+        return self.finding.autograd is not None and self.finding.autograd.nodes > 0
+
+    @property
     def named(self) -> bool:
         """Tell whether the user can name and edit the root."""
-        return self.kind in ("module", "class", "cache", "fixture")
+        return self.kind in NAMED
 
     def edge(self, index: int) -> str:
         """Return the reference at a position; empty beyond the end."""
@@ -69,14 +86,22 @@ class Trail:
 
     def find(self, *edges: str) -> int | None:
         """Return the position of the first step that is one of these references."""
-        return next((index for index, step in enumerate(self.steps) if step.edge in edges), None)
+        return self.first(lambda step: step.edge in edges)
+
+    def first(self, fits: Callable[[PathStep], bool]) -> int | None:
+        """Return the position of the first step that fits."""
+        return next((index for index, step in enumerate(self.steps) if fits(step)), None)
 
     def match(self, pattern: re.Pattern[str]) -> tuple[int, re.Match[str]] | None:
         """Return the position of the first step whose text matches as a whole, and the match."""
+        matches = ((index, pattern.fullmatch(step.edge)) for index, step in enumerate(self.steps))
+        return next(((index, found) for index, found in matches if found is not None), None)
+
+    def gradient_with_graph(self, packages: tuple[str, ...] = ("",)) -> int | None:
+        """Return the position of the first gradient, of a type in `packages`, that is followed into its graph."""
         for index, step in enumerate(self.steps):
-            found = pattern.fullmatch(step.edge)
-            if found is not None:
-                return index, found
+            if (step.edge + self.edge(index + 1)).startswith(".grad.grad_fn") and step.type.startswith(packages):
+                return index
         return None
 
     def owner(self, index: int) -> str:
@@ -97,31 +122,23 @@ class Trail:
         edge = self.edge(index)
         if edge.startswith("[") or self.is_item(index):
             return True
-        return _ATTRIBUTE.fullmatch(edge) is not None and not edge.startswith(".__")
+        return ATTRIBUTE.fullmatch(edge) is not None and not edge.startswith(".__")
 
     def is_plain_until(self, index: int) -> bool:
         """Tell whether only attributes and items lead to the object that the step at `index` leads from."""
         return all(self.is_plain(position) for position in range(index))
 
     def piles_up_before(self, index: int) -> bool:
-        """Tell whether something before the step at `index` may be what grows; what hangs on it is not the culprit.
-
-        This is an item of a list, deque or set, or of a dict under a key that is no name: each run added one object.
-        """
+        """Tell whether an item before the step at `index` may be what grows; one under a name is not."""
         return self.growing and any(
             step.type in _LISTS or (step.type in _DICTS and not step.edge.startswith("['"))
             for step in self.steps[:index]
         )
 
     def container(self) -> int | None:
-        """Return the position of the step to an item of the container that grows.
-
-        That is the one seen to grow, else the one to edit, else the first.
-        """
-        for index in (self.grows_at, self.holder.deciding):
-            if index is not None and self.is_item(index):
-                return index
-        return next((index for index in range(len(self.steps)) if self.is_item(index)), None)
+        """Return the position of the step to an item of what grows: as seen, else of what is edited, else the first."""
+        positions = (self.grows_at, self.holder.deciding, *range(len(self.steps)))
+        return next((index for index in positions if index is not None and self.is_item(index)), None)
 
 
 def is_index(edge: str) -> bool:

@@ -7,7 +7,7 @@ import re
 from typing import TYPE_CHECKING, Final
 
 from pytest_gpuleak.explain.edge_to_edit import OF_FRAMEWORKS
-from pytest_gpuleak.explain.hints.trail import code, cut
+from pytest_gpuleak.explain.hints.trail import code
 from pytest_gpuleak.model.readings import NOT_EVALUATED
 from pytest_gpuleak.model.text import format_bytes
 
@@ -20,7 +20,6 @@ _STATE_OF: Final = re.compile(r"\[<\w*(?:Parameter|Tensor)>\]")
 
 _STATE_NAME: Final = re.compile(r"\['(?P<name>\w+)'\]")
 _GRAPH: Final = re.compile(r"\.grad_fn\b.*")
-_RESULT: Final = " (cached result)"
 _LEAST_SHARE: Final = 2
 """Smallest ratio of storage to view that is worth a copy."""
 
@@ -45,43 +44,32 @@ def optimizer_state(trail: Trail) -> str | None:
 
 def gradient(trail: Trail) -> str | None:
     """Recognise gradients left on parameters that outlive the test."""
-    with_graph = _gradient_with_graph(trail)
-    if with_graph is not None:
+    with_graph, last = trail.gradient_with_graph(OF_FRAMEWORKS), len(trail.steps) - 1
+    index = last if with_graph is None else with_graph
+    if with_graph is None and not (trail.edge(last) == ".grad" and trail.type(last).startswith(OF_FRAMEWORKS)):
+        return None
+    if not trail.named or trail.piles_up_before(index):
+        return None
+    if with_graph is None:
         return (
-            f"The gradient of {trail.owner(with_graph)} was made with `create_graph=True` and keeps its graph: call "
-            "`zero_grad(set_to_none=True)` on the module or optimizer in teardown, or detach it."
+            f"The gradient of {trail.owner(last)} stays after the test: call `zero_grad(set_to_none=True)` on the "
+            "module or optimizer in teardown."
         )
-    last = len(trail.steps) - 1
-    if trail.edge(last) != ".grad" or not trail.type(last).startswith(OF_FRAMEWORKS):
-        return None
-    if not trail.named or trail.piles_up_before(last):
-        return None
     return (
-        f"The gradient of {trail.owner(last)} stays after the test: call `zero_grad(set_to_none=True)` on the module or "
-        "optimizer in teardown."
+        f"The gradient of {trail.owner(index)} was made with `create_graph=True` and keeps its graph: call "
+        "`zero_grad(set_to_none=True)` on the module or optimizer in teardown, or detach it."
     )
-
-
-def _gradient_with_graph(trail: Trail) -> int | None:
-    """Return the position of the step to a gradient whose graph the array is part of."""
-    for index, step in enumerate(trail.steps):
-        if (step.edge + trail.edge(index + 1)).startswith(".grad.grad_fn") and step.type.startswith(OF_FRAMEWORKS):
-            return index if trail.named and not trail.piles_up_before(index) else None
-    return None
 
 
 def autograd_graph(trail: Trail) -> str | None:
     """Recognise a result that is kept with the graph that computed it, and all that the graph saved."""
     in_graph = trail.match(_GRAPH)
-    has_graph = trail.finding.autograd is not None and trail.finding.autograd.nodes > 0
-    if not (in_graph or has_graph):
+    if not in_graph and not trail.has_graph:
         return None
     place = _place(trail, in_graph[0] if in_graph else len(trail.steps))
     if place is None:
         return None
-    is_scalar = (
-        trail.finding.count == 1 and not in_graph and bool(trail.finding.tensors) and not trail.finding.tensors[0].shape
-    )
+    is_scalar = trail.finding.count == 1 and not in_graph and trail.array is not None and not trail.array.shape
     remedy = "its `.item()`, or `.detach()` it first" if is_scalar else "what `.detach()`, or `.item()`, returns"
     return f"{place} keeps a result with its autograd graph, and with it every tensor that the graph saved: store {remedy}."
 
@@ -98,24 +86,24 @@ def not_evaluated(trail: Trail) -> str | None:
 
 def mapped_file(trail: Trail) -> str | None:
     """Recognise an array whose memory is a file, or an open file of safetensors, which stays mapped."""
-    array = trail.finding.tensors[0] if trail.finding.tensors else None
+    array = trail.array
     if array is None or not array.file or not trail.named:
         return None
-    name = cut(re.split(r"[/\\]", array.file)[-1])
+    name = code(re.split(r"[/\\]", array.file)[-1])
     if array.framework == "safetensors":
         return (
-            f"The file `{name}` stays open and mapped as long as {trail.owner(0)} keeps it: open it in a `with` block, "
+            f"The file {name} stays open and mapped as long as {trail.owner(0)} keeps it: open it in a `with` block, "
             "and keep only the arrays."
         )
     return (
-        f"The file `{name}` stays mapped as long as {trail.owner(0)} keeps the array: drop the array in teardown, or "
+        f"The file {name} stays mapped as long as {trail.owner(0)} keeps the array: drop the array in teardown, or "
         "keep a copy (`np.array(...)`) of what is needed."
     )
 
 
 def view_of_large_array(trail: Trail) -> str | None:
     """Recognise a small part of a NumPy array that keeps the whole array."""
-    array = trail.finding.tensors[0] if trail.finding.tensors else None
+    array = trail.array
     if array is None or array.framework != "numpy" or array.file or not trail.named or not _keeps_more(array):
         return None
     count = math.prod(array.shape)
@@ -132,12 +120,11 @@ def _keeps_more(array: ArrayInfo) -> bool:
 
 def view_of_large_storage(trail: Trail) -> str | None:
     """Recognise a small view that keeps the whole storage behind it."""
-    behind = trail.edge(len(trail.steps) - 1) == "._base"
-    array = trail.finding.tensors[0] if trail.finding.tensors else None
-    is_small = array is not None and _keeps_more(array)
-    if not (behind or is_small):
+    last = len(trail.steps) - 1
+    behind = trail.edge(last) == "._base"
+    if not behind and (trail.array is None or not _keeps_more(trail.array)):
         return None
-    place = _place(trail, len(trail.steps) - 1 if behind else len(trail.steps))
+    place = _place(trail, last if behind else last + 1)
     if place is None:
         return None
     return (
@@ -147,20 +134,16 @@ def view_of_large_storage(trail: Trail) -> str | None:
 
 
 def _place(trail: Trail, end: int) -> str | None:
-    """Write where the array is kept that `end` steps lead to; None where other hints know better.
-
-    Several arrays may be kept in places of their own below the root, so for these the root is written.
-    """
-    in_cache = trail.edge(end - 1) == _RESULT
+    """Write where the array at the end of `end` steps is kept, or the root of several; None if other hints know better."""
+    in_cache = trail.edge(end - 1) == " (cached result)"
     start = end - in_cache
     while trail.is_item(start - 1):  # the items that lead to it are where it is kept
         start -= 1
     if not trail.named or not trail.is_plain_until(start) or trail.piles_up_before(start):
         return None
-    place = (
-        trail.owner(0) if trail.finding.count > 1 else trail.container_of(end) if not in_cache else trail.owner(end - 1)
-    )
-    return _capitalised(place)
+    if trail.finding.count > 1:
+        return _capitalised(trail.owner(0))
+    return _capitalised(trail.owner(end - 1) if in_cache else trail.container_of(end))
 
 
 def _capitalised(text: str) -> str:

@@ -1,7 +1,7 @@
 """Read which functions `atexit` keeps, in an array that no function returns (Modules/atexitmodule.c).
 
-`atexit.unregister` compares each of them with its argument: a probe that equals nothing sees them all, and none is
-removed. A function's own ``__eq__``, which would run first, is user code: a profile function ends the call before it.
+`atexit.unregister` compares each of them with a probe that equals nothing. A function's own ``__eq__`` is user code: a
+profile function ends the call before it.
 """
 
 from __future__ import annotations

@@ -1,13 +1,13 @@
 """Roots that the interpreter returns on request, but that no container shows to the collector.
 
-Signal handlers lie in an array (Modules/signalmodule.c), profile and trace functions in the thread's state
-(Python/sysmodule.c), and so does the current context (Python/context.c). For `atexit` see `exit_callbacks`; audit hooks
-cannot be read.
+Signal handlers (Modules/signalmodule.c), profile and trace functions (Python/sysmodule.c), the current context
+(Python/context.c), and what `atexit` keeps. Audit hooks cannot be read.
 """
 
 from __future__ import annotations
 
 import contextvars
+import dataclasses
 import sys
 import types
 from typing import TYPE_CHECKING, Final
@@ -21,6 +21,8 @@ from pytest_gpuleak.heap import safe_access
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from pytest_gpuleak.model.findings import HolderKind
+
 _CODEC_ERRORS: Final = "strict"
 """The first of the error handlers that the interpreter registers itself (Python/codecs.c)."""
 
@@ -29,11 +31,10 @@ class HandedOut:
     """Objects that the interpreter keeps and returns on request; requested once a search."""
 
     def __init__(self) -> None:
-        self._texts: dict[int, list[str]] = {}
-        for value, text in _handed_out():
+        self._roots: dict[int, list[Root]] = {}
+        for value, root in _handed_out():
             if value is not None:
-                self._texts.setdefault(id(value), []).append(text)
-        self._exits = {id(function): f"{AT_EXIT}{callback_name(function)}" for function in exit_callbacks()}
+                self._roots.setdefault(id(value), []).append(root)
         self._variables: dict[int, list[tuple[int, str]]] = {}  # not the variables, to keep no user objects
         for variable, value in contextvars.copy_context().items():
             self._variables.setdefault(id(value), []).append((id(variable), variable.name))
@@ -42,28 +43,25 @@ class HandedOut:
 
     def roots(self, wanted: set[int]) -> list[tuple[int, Root]]:
         """Return the interpreter's roots of the objects whose ids are `wanted`: pairs of id and root."""
-        found: list[tuple[int, Root]] = []
-        for identity in self._texts.keys() & wanted:
-            for text in self._texts[identity]:
-                found.append((identity, Root(EDITABLE, "module", text, hops=1, preference=(2, text))))
-        for identity in self._exits.keys() & wanted:
-            text = self._exits[identity]
-            found.append((identity, Root(EDITABLE, "native", text, hops=1, preference=(2, text))))
+        found = [(identity, root) for identity in self._roots.keys() & wanted for root in self._roots[identity]]
         for identity in self._variables.keys() & wanted:
             for variable, own_name in self._variables[identity]:
-                if self._names is None:
-                    self._names = _names_of_variables()
-                module, name = self._names.get(variable, ("", ""))
-                named = (
-                    f"{safe_access.cut_name(module)}.{name}"
-                    if name
-                    else f"<ContextVar {safe_access.cut_name(own_name)!r}>"
-                )
-                text = f"{named}.get()"
-                file, line = self._places.of_name(module, name) if name else (None, None)
-                root = Root(EDITABLE, "module", text, hops=1, preference=(2, text), file=file, line=line)
-                found.append((identity, root))
+                found.append((identity, self._root_of_variable(variable, own_name)))
         return found
+
+    def _root_of_variable(self, variable: int, own_name: str) -> Root:
+        if self._names is None:
+            self._names = _names_of_variables()
+        if variable not in self._names:
+            return _kept(f"<ContextVar {safe_access.cut_name(own_name)!r}>.get()")
+        module, name = self._names[variable]
+        file, line = self._places.of_name(module, name)
+        root = _kept(f"{safe_access.cut_name(module)}.{name}.get()")
+        return dataclasses.replace(root, file=file, line=line)
+
+
+def _kept(text: str, kind: HolderKind = "module") -> Root:
+    return Root(EDITABLE, kind, text, hops=1, preference=(2, text))
 
 
 def registry_root(container: object) -> Root | None:
@@ -71,22 +69,19 @@ def registry_root(container: object) -> Root | None:
     if type(container) is dict:
         for name, handler in dict.items(container):  # the first item alone
             if type(name) is str and name == _CODEC_ERRORS and handler is safe_access.loaded("codecs", "strict_errors"):
-                text = "codecs.register_error"
-                return Root(EDITABLE, "module", text, hops=1, preference=(2, text))
+                return _kept("codecs.register_error")
             break
     elif type(container) is list:
         first = list.__getitem__(container, 0) if list.__len__(container) else None
         if type(first) is types.FunctionType and first is safe_access.loaded("encodings", "search_function"):
-            text = "codec search functions (codecs.register)"
-            return Root(EDITABLE, "module", text, hops=1, preference=(2, text))
+            return _kept("codec search functions (codecs.register)")
     elif type(container) is contextvars.Context:
         # At worst some thread's state: the collector sees all other holders of a context.
         return Root(EXCEPTION, "thread", "a thread's context", hops=2)
     return None
 
 
-def _handed_out() -> Iterator[tuple[object, str]]:
-    """Return objects that the interpreter keeps where the collector does not look, by how they are requested."""
+def _handed_out() -> Iterator[tuple[object, Root]]:
     namespace = safe_access.module_dict(safe_access.loaded_module("_signal"))
     read = None if namespace is None else namespace.get("getsignal")
     if namespace is not None and read is not None:
@@ -94,18 +89,19 @@ def _handed_out() -> Iterator[tuple[object, str]]:
             number = namespace[name]
             if name.startswith("SIG") and not name.startswith("SIG_") and type(number) is int:
                 try:
-                    yield read(number), f"signal.getsignal(signal.{name})"
+                    yield read(number), _kept(f"signal.getsignal(signal.{name})")
                 except ValueError:  # a number that this system does not have
                     continue
-    yield sys.getprofile(), "sys.getprofile()"
-    yield sys.gettrace(), "sys.gettrace()"
     hooks = sys.get_asyncgen_hooks()
-    yield hooks.firstiter, "sys.get_asyncgen_hooks().firstiter"
-    yield hooks.finalizer, "sys.get_asyncgen_hooks().finalizer"
+    yield sys.getprofile(), _kept("sys.getprofile()")
+    yield sys.gettrace(), _kept("sys.gettrace()")
+    yield hooks.firstiter, _kept("sys.get_asyncgen_hooks().firstiter")
+    yield hooks.finalizer, _kept("sys.get_asyncgen_hooks().finalizer")
+    for function in exit_callbacks():
+        yield function, _kept(f"{AT_EXIT}{callback_name(function)}", "native")
 
 
 def _names_of_variables() -> dict[int, tuple[str, str]]:
-    """Return the modules and names of the context variables that are globals, by their ids."""
     names: dict[int, tuple[str, str]] = {}
     for private in (False, True):
         for module, namespace in safe_access.loaded_modules().items():

@@ -1,18 +1,13 @@
-"""Rename roots whose global is a library's own registry to the names that readers know.
-
-`logging.Logger.manager.loggerDict['app']` becomes ``logging.getLogger('app')``; what `weakref.finalize` and asyncio
-keep is named by callback and task. A path with a user's own object in that place is left alone.
-"""
+"""Rename roots whose global is a library's own registry to names that readers know: ``logging.getLogger('app')``."""
 
 from __future__ import annotations
 
-import functools
 import re
 import types
 import weakref
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from pytest_gpuleak.explain.definitions import MAX_WRAPPED
+from pytest_gpuleak.explain.definitions import unwrapped
 from pytest_gpuleak.explain.edges.chain import Step
 from pytest_gpuleak.explain.edges.way_back import reaches
 from pytest_gpuleak.heap import safe_access
@@ -71,17 +66,15 @@ def _finalizer(line: Line) -> Renamed | None:
     info = line.objects[steps[2].position]
     if safe_access.resolve("weakref", "finalize._Info") is not type(info):
         return None
-    function, reference = safe_access.slot(info, type(info), "func"), safe_access.slot(info, type(info), "weakref")
-    referent = weakref.ReferenceType.__call__(reference) if safe_access.is_a(reference, weakref.ReferenceType) else None
-    awaited = (
-        ""
-        if referent is None
-        else f" of {safe_access.definition_name(referent) or safe_access.class_label(type(referent))}"
+    function, reference, *arguments = (
+        safe_access.slot(info, type(info), name) for name in ("func", "weakref", "args", "kwargs")
     )
-    kept = [function, safe_access.slot(info, type(info), "args"), safe_access.slot(info, type(info), "kwargs")]
-    if referent is not None and reaches(kept, referent):
-        awaited += KEEPS_AWAITED
-    text = f"weakref.finalize callback {callback_name(function)}{awaited}"
+    text = f"weakref.finalize callback {callback_name(function)}"
+    referent = weakref.ReferenceType.__call__(reference) if safe_access.is_a(reference, weakref.ReferenceType) else None
+    if referent is not None:
+        text += f" of {safe_access.definition_name(referent) or safe_access.class_label(type(referent))}"
+        if reaches((function, *arguments), referent):
+            text += KEEPS_AWAITED
     return Renamed("class", text, _with_colon(steps[2:]), function)
 
 
@@ -123,9 +116,8 @@ def _task(line: Line) -> Renamed | None:
     coroutine = _of_task(task, cls, "get_coro", "_coro")
     where = _coroutine_name(coroutine)
     name = safe_access.plain_text(_of_task(task, cls, "get_name", "_name"))
-    text = (
-        "asyncio task" if where and (name is None or _NUMBERED_TASK.fullmatch(name)) else _named("asyncio task", name)
-    )
+    is_numbered = where and (name is None or _NUMBERED_TASK.fullmatch(name))
+    text = "asyncio task" if is_numbered else _named("asyncio task", name)
     future = safe_access.loaded_class("_asyncio", "Future")  # its `get_loop` serves tasks written in C
     thread = _thread_of_loop(_of_task(task, cls if future is None else future, "get_loop", "_loop"))
     if where is not None and rest and rest[0].text in (".get_coro()", "._coro"):
@@ -146,9 +138,7 @@ def _named(what: str, name: str | None) -> str:
 def _thread_of_loop(loop: object) -> str | None:
     namespace = safe_access.instance_dict(loop)
     ident = None if namespace is None else namespace.get("_thread_id")  # Lib/asyncio/base_events.py, run_forever
-    if type(ident) is not int:
-        return None
-    name = thread_name(ident)
+    name = thread_name(ident) if type(ident) is int else "MainThread"
     return None if name == "MainThread" else name
 
 
@@ -162,9 +152,7 @@ def task_class(value: object) -> type | None:
 
 
 _METHODS_IN_C: Final = (types.BuiltinFunctionType, type(re.compile("").match))
-"""Types of methods written in C. Those that receive their class have another type (Objects/methodobject.c,
-PyCMethod_Type), such as `get_loop` on Python 3.12.
-"""
+"""Methods written in C; some, as `get_loop` on Python 3.12, are PyCMethod_Type's (Objects/methodobject.c)."""
 
 
 def _of_task(task: object, cls: type, method: str, attribute: str) -> object:
@@ -196,51 +184,39 @@ def between_loop_and_task(value: object) -> bool:
 
 def callback_name(function: object) -> str:
     """Return the name of a callable without calling its attributes."""
-    before = ""
-    for _ in range(MAX_WRAPPED):
-        if type(function) is functools.partial:
-            before += "functools.partial of "
-            function = function.func
-        elif type(function) is types.MethodType:
-            function = function.__func__
-        else:
-            break
-    return before + (safe_access.definition_name(function) or safe_access.class_label(type(function)))
+    function, partials = unwrapped(function)
+    name = safe_access.definition_name(function) or safe_access.class_label(type(function))
+    return "functools.partial of " * partials + name
 
 
 def _with_colon(steps: list[Step]) -> list[Step]:
     """Write steps after words: ``: args[0]`` for ``.args`` and ``[0]``."""
     if not steps:
         return []
-    first = f": {steps[0].text.removeprefix('.')}"
+    text, taken = f": {steps[0].text.removeprefix('.')}", 1
     if len(steps) > 1 and steps[1].text.startswith("["):
-        return [Step(first + steps[1].text, steps[0].label, steps[0].position), *steps[2:]]
-    return [Step(first, steps[0].label, steps[0].position), *steps[1:]]
+        text, taken = text + steps[1].text, 2
+    return [Step(text, steps[0].label, steps[0].position), *steps[taken:]]
 
 
 def kept_by_pytest(line: Line, text: str) -> tuple[str, list[Step]]:
     """Return root and steps of something that pytest keeps, in the words of a test's author."""
     steps = line.steps
     edges = [step.text for step in steps[:2]]
+    first = edges[0] if edges else ""
     if edges == [".cached_result", "[0]"]:
         return text, steps[2:]
-    if edges[:1] == [".config"]:
-        return "pytest config", steps[1:]  # every item has it, so the item says nothing
-    if edges[:1] == [".session"]:
-        return "pytest session", steps[1:]
+    if first in (".config", ".session"):  # every item has it, so the item says nothing
+        return f"pytest {first[1:]}", steps[1:]
     if safe_access.class_label(type(line.objects.get(0))) == "_pytest.main.Session":
         return "pytest session", steps
-    instance: int | None = None
-    if edges[:1] == ["._instance"]:
-        instance = 1
-    if edges == ["._obj", ".__self__"]:
-        instance = 2
+    instance = 1 if first == "._instance" else 2 if edges == ["._obj", ".__self__"] else None
     if instance is not None:
         end = steps[instance].position if instance < len(steps) else line.end
         owner = safe_access.cut_name(safe_access.class_qualname(type(line.objects[end])))
         return f"{owner} instance kept by pytest", steps[instance:]
-    if edges[:1] == [".funcargs"] and len(edges) == 2 and edges[1].startswith("["):
+    if first == ".funcargs" and len(edges) == 2 and edges[1].startswith("["):
         return f"fixture {edges[1][1:-1]}", steps[2:]
-    if edges[:1] == [".user_properties"]:
+    if first == ".user_properties":
         return f"user_properties of {text}", steps[1:]
     return text, steps

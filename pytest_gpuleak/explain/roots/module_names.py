@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import TYPE_CHECKING, NamedTuple
 
 from pytest_gpuleak.heap import safe_access
@@ -12,49 +13,26 @@ if TYPE_CHECKING:
 
 
 class ModuleNames(NamedTuple):
-    """The loaded modules.
-
-    Attributes:
-        names: by the ids of their namespaces, without the plugin's. Of two names, the one that the module gives itself.
-        plugin: the ids of the namespaces of the plugin's modules.
-    """
+    """The loaded modules: names by the ids of their namespaces, and the ids of the plugin's own namespaces."""
 
     names: Mapping[int, str]
     plugin: Collection[int]
 
 
-class _Reading:
-    """The last reading of `sys.modules`: names and ids, no module."""
-
-    def __init__(self) -> None:
-        self._names: list[str] = []
-        self._identities: list[int] = []
-        self._found = ModuleNames({}, ())
-
-    def read(self) -> ModuleNames:
-        loaded = safe_access.loaded_modules()
-        names, identities = list(loaded), list(map(id, loaded.values()))
-        if names != self._names or identities != self._identities:
-            self._found = _sorted_out(loaded)
-            self._names, self._identities = names, identities
-        return self._found
+def module_names() -> ModuleNames:
+    """Return the loaded modules; sorted out again only if one was loaded, removed or replaced."""
+    loaded = safe_access.loaded_modules()
+    return _sorted_out(tuple(loaded), tuple(map(id, loaded.values())))
 
 
-def _sorted_out(loaded: Mapping[str, dict[str, object]]) -> ModuleNames:
+@functools.lru_cache(maxsize=1)
+def _sorted_out(_names: tuple[str, ...], _namespaces: tuple[int, ...]) -> ModuleNames:
     names: dict[int, str] = {}
     plugin: set[int] = set()
-    for name, namespace in loaded.items():
+    for name, namespace in safe_access.loaded_modules().items():
         own_name = safe_access.plain_text(namespace.get("__name__"))
         if safe_access.is_within(name, PACKAGE) or safe_access.is_within(own_name, PACKAGE):
             plugin.add(id(namespace))
         elif id(namespace) not in names or name == own_name:
             names[id(namespace)] = name
     return ModuleNames(names, plugin)
-
-
-_READING = _Reading()
-
-
-def module_names() -> ModuleNames:
-    """Return the loaded modules; sorted out again only if one was loaded, removed or replaced."""
-    return _READING.read()

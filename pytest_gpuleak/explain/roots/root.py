@@ -14,9 +14,7 @@ LAST_ERROR: Final = 3
 CACHED: Final = 4
 EXCEPTION: Final = 5
 RANKS: Final = (EDITABLE, RUNNING, LAST_ERROR, CACHED, EXCEPTION)
-"""Best first: what stays until edited; what runs; what the last error pinned; a framework's caches, which let go of most
-things by themselves; other exceptions and unknown holders.
-"""
+"""Best first: what stays until edited; what runs; what the last error pinned; a framework's caches; other errors."""
 LASTING: Final = (EDITABLE, CACHED)
 """Ranks of roots that outlive a test under a name."""
 
@@ -27,9 +25,8 @@ class Root:
 
     Attributes:
         text: how one writes the path's first object in Python.
-        hops: references that `text` covers between the root and the path's first object, such as a module's dict.
-        module: the module whose source defines the root, where one does.
-        name: the dotted name within that module.
+        hops: references that `text` covers between the root and that object, such as a module's dict.
+        module: the module whose source defines the root, where one does, under the dotted `name`.
         preference: of several roots at the same distance, the lowest is shown.
         file: the source file, where it is known without `module`.
     """

@@ -1,8 +1,4 @@
-"""Recognise roots. The search uses a worse rank (`root.RANKS`) only where there is no better root.
-
-What stays until someone edits it is a module's global, a class attribute, a cache or a fixture; what runs is a thread
-or a frame.
-"""
+"""Recognise roots. The search uses a worse rank (`root.RANKS`) only where there is no better root."""
 
 from __future__ import annotations
 
@@ -63,20 +59,14 @@ class Roots:
         self.ignored = ignore
         self._modules, self._plugin = module_names()
         self._stand_ins = _stand_ins()
-        self._bookkeeping: set[int] = set()
-        for module, name in _BOOKKEEPING:
-            self._bookkeeping.add(id(safe_access.loaded(module, name)))
+        self._bookkeeping = {id(safe_access.loaded(*place)) for place in _BOOKKEEPING}
         self._bookkeeping.update(untouchable_modules())
         self._bookkeeping.discard(id(None))
         self.frames: list[RunningFrame] = running_frames(ignore)
         self._locals: dict[int, list[tuple[RunningFrame, str]]] | None = None
         self._handed_out: HandedOut | None = None
-        self._on_stack: set[int] = set()
-        for running in running_frames(()):
-            self._on_stack.add(id(running.frame))
-        self._threads: set[int] = set()
-        for thread in live_threads():
-            self._threads.add(id(thread))
+        self._on_stack = {id(running.frame) for running in running_frames(())}
+        self._threads = set(map(id, live_threads()))
         self._fixture = safe_access.loaded_class("_pytest.fixtures", "FixtureDef")
         self._node = safe_access.loaded_class("_pytest.nodes", "Node")
         self._thread = safe_access.loaded_class("threading", "Thread")
@@ -108,7 +98,7 @@ class Roots:
         return self._excluded_kinds[id(kind)]
 
     def is_common(self, container: object) -> bool:
-        """Tell whether `container` is a plain built-in container, of which a heap has most, and no module's dict."""
+        """Tell whether `container` is a plain built-in container and no module's dict."""
         return id(type(container)) in _PLAIN and id(container) not in self._modules
 
     def is_namespace(self, container: object) -> bool:
@@ -129,10 +119,7 @@ class Roots:
         return found
 
     def local_roots(self, wanted: set[int]) -> Iterable[tuple[int, Root]]:
-        """Return roots that no container shows: locals of running frames, and objects that the interpreter keeps.
-
-        Pairs of the id of an object, one of `wanted`, and the root.
-        """
+        """Return pairs of id and root of what no container shows: frames' locals, and what the interpreter keeps."""
         if self._handed_out is None or self._locals is None:
             self._handed_out, self._locals = HandedOut(), self._places_of_locals()
         found = self._handed_out.roots(wanted)
@@ -147,7 +134,6 @@ class Roots:
         return found
 
     def _places_of_locals(self) -> dict[int, list[tuple[RunningFrame, str]]]:
-        """Return running frames and variable names by the ids of the values, read once a search."""
         places: dict[int, list[tuple[RunningFrame, str]]] = {}
         for running in self.frames:
             if id(running.frame.f_locals) in self._modules:
@@ -160,11 +146,7 @@ class Roots:
 
     def local_values(self) -> tuple[object, ...]:
         """Return the values of all running frames' locals."""
-        found: list[object] = []
-        for running in self.frames:
-            for _, value in local_variables(running.frame):
-                found.append(value)
-        return tuple(found)
+        return tuple([value for running in self.frames for _, value in local_variables(running.frame)])
 
     def root_of(self, value: object) -> Root | None:
         """Return the root that `value` itself is, or None."""
@@ -207,10 +189,7 @@ class Roots:
         return Root(EDITABLE, "module", text, module=name, preference=(1, name))
 
     def _module_root(self, module: object) -> Root | None:
-        """Return the root for a module that holds something beyond its namespace: an extension's state.
-
-        As near as a global, and less preferred: to a reader `_pickle`'s content is `copyreg.dispatch_table`.
-        """
+        """Return the root for an extension module's state: less preferred than a global that has the same content."""
         namespace = safe_access.module_dict(module)
         name = None if namespace is None else self._modules.get(id(namespace))
         return None if name is None else Root(_rank_in(name), "module", name, hops=1, module=name, preference=(5, name))
@@ -228,15 +207,13 @@ def _global(module: str, name: str) -> Root:
 
 
 def _rank_in(module: str | None) -> int:
-    """Return the rank of a global, class or cache of a module."""
     return CACHED if any(safe_access.is_within(module, package) for package in _CACHE_PACKAGES) else EDITABLE
 
 
 def _remoteness(module: str, name: str) -> int:
-    """Return how far a global is from where a reader would look for it, 0 at best.
+    """Return how far a global is from the module that a user would edit, 0 at best.
 
-    The module that a user would edit is better than a test that imported the name, and a public name better than the
-    private name behind it (`warnings.filters`, `_warnings.filters`).
+    A test has imported the name, and behind a public name may be a private one (`_warnings.filters`).
     """
     last = module.rpartition(".")[2]
     if last.startswith("test_") or last.endswith("_test") or last == "conftest" or module == "__main__":
@@ -245,13 +222,11 @@ def _remoteness(module: str, name: str) -> int:
 
 
 def _stand_ins() -> dict[int, str]:
-    """Return the names of non-modules in `sys.modules` (lazy modules), by id."""
     found: dict[int, str] = {}
     modules: dict[Any, Any] = sys.modules
     for name, module in list(dict.items(modules)):
-        if type(module) is types.ModuleType or module is None or type(name) is not str:
-            continue
-        if safe_access.module_dict(module) is None:
+        is_module = type(module) is types.ModuleType or safe_access.module_dict(module) is not None
+        if type(name) is str and module is not None and not is_module:
             found.setdefault(id(module), name)
     return found
 
@@ -260,15 +235,12 @@ def _class_root(cls: type) -> Root | None:
     module, qualname = safe_access.class_module(cls), safe_access.class_qualname(cls)
     if safe_access.resolve(module, qualname) is not cls:
         return None
-    text = safe_access.class_label(cls)
-    return Root(
-        _rank_in(module),
-        "class",
-        text,
-        module=module,
-        name=qualname,
-        preference=(2, safe_access.cut_name(qualname or "")),
-    )
+    return _definition_root("class", safe_access.class_label(cls), module, qualname)
+
+
+def _definition_root(kind: HolderKind, text: str, module: str | None, qualname: str | None) -> Root:
+    preference = (2, safe_access.cut_name(qualname or ""))
+    return Root(_rank_in(module), kind, text, module=module, name=qualname, preference=preference)
 
 
 def _cache_root(wrapper: object) -> Root | None:
@@ -276,29 +248,19 @@ def _cache_root(wrapper: object) -> Root | None:
     namespace = safe_access.instance_dict(wrapper)
     if namespace is None:
         return None
-    module = safe_access.plain_text(namespace.get("__module__"))
-    qualname = safe_access.plain_text(namespace.get("__qualname__"))
+    module, qualname = (safe_access.plain_text(namespace.get(name)) for name in ("__module__", "__qualname__"))
     found = safe_access.resolve(module, qualname)
     if type(found) is staticmethod or type(found) is classmethod:
         found = found.__func__
     if found is not wrapper:
         return None
     text = f"{safe_access.cut_name(module or '')}.{safe_access.cut_name(qualname or '')}"
-    return Root(
-        _rank_in(module),
-        "cache",
-        text,
-        module=module,
-        name=qualname,
-        preference=(2, safe_access.cut_name(qualname or "")),
-    )
+    return _definition_root("cache", text, module, qualname)
 
 
 def _attribute(value: object, name: str) -> str:
     namespace = safe_access.instance_dict(value)
     found = None if namespace is None else safe_access.plain_text(namespace.get(name))
     if found is None:
-        for member, content in safe_access.members(value):
-            if member == name:
-                found = safe_access.plain_text(content)
+        found = safe_access.plain_text(dict(safe_access.members(value)).get(name))
     return safe_access.cut_name(found or "?")
