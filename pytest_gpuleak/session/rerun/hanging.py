@@ -1,7 +1,6 @@
 """Report a check that hangs, and end the session. Loaded with the first re-run.
 
-Runs in the watchdog's thread, while the main thread hangs in user code or a device's driver. The hanging thread is left
-alone: no fixture is torn down. Each step is tried by itself, and the watchdog bounds them all.
+It runs in the watchdog's thread, bounded by the watchdog. The hanging thread is left alone: no fixture is torn down.
 """
 
 from __future__ import annotations
@@ -36,11 +35,7 @@ NAME_LIMIT = 200
 
 
 class Hang:
-    """Report a part of the check that hangs (`what`), and write what is known.
-
-    `item` is None where only its id is known; `findings` returns what is known of the test's leaks when it hangs;
-    `before` is called before anything is reported.
-    """
+    """Report a part of the check that hangs (`what`), after a call of `before`; `findings` returns the leaks known then."""
 
     def __init__(
         self,
@@ -58,16 +53,19 @@ class Hang:
         self._findings = findings
         self.before = before
 
-    @property
-    def text(self) -> str:
-        """What can be said before it hangs."""
-        return f"gpu-leak: {self._name()} hangs in {self._what}: {self._advice}"
+    def watch(
+        self,
+        call: Callable[[], object],
+        limit_s: float,
+        error: type[BaseException],
+        tell: Callable[[float], object] | None = None,
+    ) -> bool:
+        """Call a function for a limited time, as `watchdog.watch`."""
+        text = f"gpu-leak: {self._name()} hangs in {self._what}: {self._advice}"
+        return watch(call, limit_s, error, self.tell, text, lambda: _rearm_faulthandler(self._attempts.config), tell)
 
     def tell(self, frame: FrameType | None, stderr: int) -> None:
-        """Report what hangs and write the reports; the watchdog then ends the process.
-
-        `frame` is the innermost frame of the hanging thread, `stderr` a descriptor of the process's stderr.
-        """
+        """Report what hangs and write the reports: see `watchdog.watch`, which then ends the process."""
         root = self._attempts.root
         place = describe_place(frame, lambda path: is_user_file(path, root), lambda path: shorten(path, root))
         why = f"{self._what} hung at {place}"
@@ -111,22 +109,11 @@ class Hang:
 
 
 def run_bounded(attempts: AttemptLog, call: Callable[[], _Answer], what: str, advice: str) -> _Answer:
-    """Call a part of the check that may wait, as `engine.stages.Safeguards.bounded` says.
-
-    Raises CheckTimeoutError if it was stopped after `stages.CHECK_LIMIT_S`. If it cannot be stopped, the session is
-    ended.
-    """
+    """Call a part of the check that may wait, as `engine.stages.Safeguards.bounded` says. Raises CheckTimeoutError."""
     results: list[_Answer] = []
     hang = Hang(attempts, what, advice)
     try:
-        stopped = watch(
-            lambda: results.append(call()),
-            stages.CHECK_LIMIT_S,
-            CheckTimeoutError,
-            hang.tell,
-            hang.text,
-            lambda: rearm_faulthandler(attempts.config),
-        )
+        stopped = hang.watch(lambda: results.append(call()), stages.CHECK_LIMIT_S, CheckTimeoutError)
     except CannotWatchError:
         return call()
     if not results:
@@ -136,7 +123,7 @@ def run_bounded(attempts: AttemptLog, call: Callable[[], _Answer], what: str, ad
     return results.pop()
 
 
-def rearm_faulthandler(config: pytest.Config) -> None:
+def _rearm_faulthandler(config: pytest.Config) -> None:
     """Set pytest's own timer (``faulthandler_timeout``) again: a process has only one, and the watchdog took it."""
     if not config.pluginmanager.hasplugin("faulthandler"):
         return
@@ -156,18 +143,17 @@ def _end_session(attempts: AttemptLog, report: pytest.TestReport, line: str, bef
     config = attempts.config
     if os.getpid() != attempts.process:
         return  # a fork, whose parent writes the reports
-    steps: list[Callable[[], object]] = [before, lambda: _suspend_capture(config)]
-    if hasattr(config, "workerinput"):
-        # The controller takes the report, notes that the worker died, and starts another worker for the rest.
-        steps += [
-            lambda: warn(config, line.removeprefix("gpu-leak: "), report.nodeid),
-            lambda: config.hook.pytest_runtest_logreport(report=report),
-        ]
-    else:
-        steps += [
-            lambda: config.hook.pytest_runtest_logreport(report=report),
-            lambda: _finish(attempts, line),
-        ]
+    capture: Any = config.pluginmanager.get_plugin("capturemanager")
+    steps: list[Callable[[], object]] = [before]
+    if capture is not None:
+        steps.append(lambda: capture.suspend(in_=True))
+    # From a worker, xdist's controller takes the report, notes that it died, and starts another for the rest.
+    is_worker = hasattr(config, "workerinput")
+    if is_worker:
+        steps.append(lambda: warn(config, line.removeprefix("gpu-leak: "), report.nodeid))
+    steps.append(lambda: config.hook.pytest_runtest_logreport(report=report))
+    if not is_worker:
+        steps.append(lambda: _finish(attempts, line))
     for step in (*steps, _end_children, sys.stdout.flush, sys.stderr.flush):
         try:
             step()
@@ -191,14 +177,8 @@ def _finish(attempts: AttemptLog, line: str) -> None:
     finish(session=session, exitstatus=pytest.ExitCode.TESTS_FAILED)
 
 
-def _suspend_capture(config: pytest.Config) -> None:
-    capture: Any = config.pluginmanager.get_plugin("capturemanager")
-    if capture is not None:
-        capture.suspend(in_=True)
-
-
 def _end_children() -> None:
-    """End the processes that multiprocessing would end with the interpreter."""
+    # multiprocessing would end them with the interpreter.
     processes: Any = sys.modules.get("multiprocessing.process")
     for child in list(getattr(processes, "_children", ())):
         if child.daemon:

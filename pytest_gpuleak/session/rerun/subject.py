@@ -11,7 +11,7 @@ from pytest_gpuleak.session.pytest_internals import release_values
 from pytest_gpuleak.session.rerun.hanging import Hang
 from pytest_gpuleak.session.rerun.rerun import limit_of, run_again
 from pytest_gpuleak.session.rerun.unseen.lists import keep_lists
-from pytest_gpuleak.session.rerun.unseen.unseen import why_not_again
+from pytest_gpuleak.session.rerun.unseen.plugins import why_not_again
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -28,10 +28,9 @@ RERUN_ADVICE = "mark the test with @pytest.mark.gpu_leak(confirm=0), and it is n
 
 
 class ItemSubject:
-    """A suspected test, whose teardown is over. See `engine.subject.Subject`.
+    """A suspected test, whose teardown is over, as `engine.subject.Subject`.
 
-    `expected_s` are the seconds that a re-run will take, with the fixtures to set up again; `settle_steps` gives the
-    user's own ways to free memory, by nodeid.
+    `expected_s` includes the fixtures to set up again; `settle_steps` gives the user's own ways to free memory.
     """
 
     counts_running_frames = False
@@ -95,6 +94,4 @@ class ItemSubject:
 def is_one_of_several_ranks(config: pytest.Config) -> bool:
     """Tell whether this process is a rank of a distributed job: a re-run of one rank alone would hang the others."""
     world = os.environ.get("WORLD_SIZE", "")
-    if world.isdigit() and int(world) > 1:
-        return True
-    return shared_frameworks(config).is_distributed()
+    return (world.isdigit() and int(world) > 1) or shared_frameworks(config).is_distributed()

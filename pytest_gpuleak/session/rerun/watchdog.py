@@ -1,14 +1,10 @@
 """Stop work that takes too long, and end the process where nothing stops it. Loaded with the first re-run.
 
-A suspect's check calls what may block for ever: the test itself, the user's settle hook, a device. `watch` bounds such
-a call in three steps, each for what the step before cannot reach:
-
 1. After `limit_s` an exception is raised in the function: by a signal of its own in the main thread, by
    ``PyThreadState_SetAsyncExc`` in any other thread and where the signal is taken. It is repeated, since a bare
    ``except:`` may swallow it.
 2. `GRACE_S` later, or as much later as the limit was long, the function is assumed to hang in C, where no exception
-   arrives. A thread, which needs the interpreter's lock for this, calls `on_hang`, which writes the reports, and ends
-   the process with exit status 1.
+   arrives. A thread, which needs the interpreter's lock for this, calls `on_hang` and ends the process with status 1.
 3. `LOCK_GRACE_S` after that, the lock was never released. A C thread of `faulthandler` (CPython,
    Modules/faulthandler.c, ``faulthandler_thread``) writes the stacks to stderr and ends the process with status 1. It
    cannot print our text, so the call is made from a frame whose file name is that text.
@@ -72,23 +68,13 @@ def watch(
     rearm: Callable[[], object] = int,
     tell: Callable[[float], object] | None = None,
 ) -> bool:
-    """Call a function, for a limited time.
+    """Call a function, and tell whether it had to be stopped after `limit_s` seconds. What it raises is passed on.
 
-    Args:
-        call: the function.
-        limit_s: seconds after which it is stopped.
-        error: the type to raise in it then, which nothing else raises; created without arguments.
-        on_hang: called where that does not help, in a thread of the watchdog, with the innermost frame of the function
-            and a descriptor of the process's stderr. When it returns, the process ends with status 1.
-        text: the line to write where not even that is possible.
-        tell: called with the seconds so far where it takes long, in a thread of the watchdog.
-        rearm: called at the end, since the process's single timer of `faulthandler` may have been set before.
-
-    Returns:
-        Whether it had to be stopped. What `call` raises by itself is passed on.
-
-    Raises:
-        CannotWatchError: the function has not been called.
+    It is stopped by an `error`, created without arguments, which nothing else raises. Where that does not help,
+    `on_hang` is called with the innermost frame of the function and a descriptor of the process's stderr, and the
+    process ends with status 1; `text` is the line to write where not even that is possible. While it takes long, `tell`
+    is called with the seconds so far. Both are called in a thread of the watchdog. `rearm` is called at the end, since
+    the process's single timer of `faulthandler` may have been set before. Raises CannotWatchError before the call.
     """
     watchdog = _Watchdog(call, limit_s, error, on_hang, text, tell)
     try:
@@ -137,7 +123,6 @@ class _Watchdog:
         self.stopped = False
 
     def run(self) -> None:
-        """Call the function."""
         self._arm()
         try:
             self._stoppable = True
@@ -164,7 +149,7 @@ class _Watchdog:
             )
 
     def disarm(self) -> None:
-        """Remove thread, timer and handler. May be called twice."""
+        """May be called twice."""
         self._stoppable = False
         if not self._armed:
             return
@@ -196,9 +181,8 @@ class _Watchdog:
             pause.acquire(timeout=1e-5)
 
     def _install(self) -> None:
-        """Install a signal's handler, in the main thread, since handlers run only there."""
         if self._thread != threading.main_thread().ident:
-            return
+            return  # handlers run only in the main thread
         if hasattr(signal, "pthread_sigmask"):
             self._mask = set(signal.pthread_sigmask(signal.SIG_BLOCK, ()))
         self._signal = _free_signal(self._mask)
@@ -240,7 +224,6 @@ class _Watchdog:
             self._gone.release()
 
     def _ends_in_time(self) -> bool:
-        """Wait for the end of the call until its limit, and tell of it once a second if it takes long."""
         if self._tell is None:
             return self._done.acquire(timeout=self._limit_s)
         waited, wait = 0.0, LONG_WORK_S
@@ -275,7 +258,6 @@ class _Watchdog:
         return self._tries > POLITE_TRIES or frame is None or not frame.f_code.co_filename.startswith(_HARNESS)
 
     def _end(self) -> None:
-        """Report what hangs and end the process."""
         try:
             # From here on the writing of the reports is bounded.
             with contextlib.suppress(RuntimeError):
@@ -303,7 +285,7 @@ def _line(frame: FrameType, shorten: Callable[[str], str]) -> str:
 
 
 def _nothing(*_arguments: object) -> None:
-    """Replace a released function."""
+    pass
 
 
 def _free_signal(blocked: set[Any]) -> int | None:
@@ -318,13 +300,11 @@ def _free_signal(blocked: set[Any]) -> int | None:
 
 
 def _named(text: str) -> Callable[[Callable[[], object]], object]:
-    """Return a function that calls another, with `text` as its file name, which faulthandler prints.
-
-    In angle brackets, since coverage.py looks for every other file.
-    """
+    """Return a function that calls another, with `text` as its file name, which faulthandler prints."""
 
     def hangs(call: Callable[[], object]) -> object:
         return call()
 
+    # In angle brackets, since coverage.py looks for every other file.
     hangs.__code__ = hangs.__code__.replace(co_filename=f"<{clean_text(text, TEXT_LIMIT)}>")
     return hangs

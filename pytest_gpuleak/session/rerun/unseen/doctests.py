@@ -19,20 +19,11 @@ def revive(item: pytest.Item) -> Restore:
     """Give a doctest its module's names, a copy as `doctest.DocTestFinder` makes it, for the re-run only."""
     test: Any = vars(item)["dtest"]
     runner: Any = vars(item)["runner"]
-    before = dict(test.globs)
-    if "__name__" not in before:
+    results = [value for name in ("_name2ft", "_stats") if type(value := vars(runner).get(name)) is dict]
+    restore = all_of([*map(keep_mapping, [test.globs, *results]), keep_names(vars(runner), RUNNER_NAMES)])
+    if "__name__" not in test.globs:
         test.globs.update(_names_of(test))
-    results = [
-        keep_mapping(value)
-        for value in (vars(runner).get(name) for name in ("_name2ft", "_stats"))
-        if type(value) is dict
-    ]
-
-    def forget() -> None:
-        test.globs.clear()
-        test.globs.update(before)
-
-    return all_of([forget, keep_names(vars(runner), RUNNER_NAMES), *results])
+    return restore
 
 
 def _names_of(test: Any) -> dict[str, Any]:

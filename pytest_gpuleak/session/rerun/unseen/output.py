@@ -8,6 +8,8 @@ import os
 import sys
 from typing import TYPE_CHECKING, Any
 
+from pytest_gpuleak.session.rerun.unseen.restoring import replaced
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -62,21 +64,25 @@ def muted_output(config: pytest.Config) -> Iterator[None]:
     """
     manager = config.pluginmanager
     with contextlib.ExitStack() as stack:
-        reporter: Any = manager.get_plugin("terminalreporter")
-        writer = getattr(reporter, "_tw", None)
+        writer: Any = getattr(manager.get_plugin("terminalreporter"), "_tw", None)
         if writer is not None:
-            stack.enter_context(_muted_writer(writer))
+            stack.callback(vars(writer).update, dict(vars(writer)))
+            writer._file = _Sink(writer._file)
         capture: Any = manager.get_plugin("capturemanager")
         if capture is not None:
             # `with capsys.disabled()` must not print on the terminal within a re-run.
-            vars(capture)["global_and_fixture_disabled"] = contextlib.nullcontext
-            stack.callback(vars(capture).pop, "global_and_fixture_disabled", None)
+            stack.enter_context(replaced(vars(capture), {"global_and_fixture_disabled": contextlib.nullcontext}))
         method = "no" if capture is None else getattr(capture, "_method", "")
         if method == "no":
-            for name in ("stdout", "stderr"):
-                stack.enter_context(_replaced_stream(name))
+            streams = {
+                name: _Sink(getattr(sys, name)) for name in ("stdout", "stderr") if getattr(sys, name) is not None
+            }
+            stack.enter_context(replaced(vars(sys), streams))
         if method == "tee-sys":
-            stack.enter_context(_muted_tee(capture))
+            for way in ("out", "err"):  # what is captured goes to the capture alone (`_pytest.capture.TeeCaptureIO`)
+                file: Any = getattr(getattr(getattr(capture, "_global_capturing", None), way, None), "tmpfile", None)
+                if hasattr(file, "_other"):
+                    stack.enter_context(replaced(vars(file), {"_other": _Sink(file._other)}))
         if method != "fd":
             for descriptor in (1, 2):
                 stack.enter_context(_muted_descriptor(descriptor))
@@ -91,46 +97,6 @@ def muted_output(config: pytest.Config) -> Iterator[None]:
 
 def _refuse(_record: object) -> bool:
     return False
-
-
-@contextlib.contextmanager
-def _muted_writer(writer: Any) -> Iterator[None]:
-    state = dict(vars(writer))
-    writer._file = _Sink(writer._file)
-    try:
-        yield
-    finally:
-        vars(writer).update(state)
-
-
-@contextlib.contextmanager
-def _muted_tee(capture: Any) -> Iterator[None]:
-    """Have what is captured go to the capture alone (`_pytest.capture.TeeCaptureIO`)."""
-    ways = (getattr(getattr(capture, "_global_capturing", None), name, None) for name in ("out", "err"))
-    files: list[Any] = [file for way in ways if hasattr(file := getattr(way, "tmpfile", None), "_other")]
-    others = [file._other for file in files]
-    for file, other in zip(files, others, strict=True):
-        file._other = _Sink(other)
-    try:
-        yield
-    finally:
-        for file, other in zip(files, others, strict=True):
-            file._other = other
-
-
-@contextlib.contextmanager
-def _replaced_stream(name: str) -> Iterator[None]:
-    stream = getattr(sys, name)
-    if stream is None:
-        yield
-        return
-    sink = _Sink(stream)
-    setattr(sys, name, sink)
-    try:
-        yield
-    finally:
-        if getattr(sys, name) is sink:
-            setattr(sys, name, stream)
 
 
 @contextlib.contextmanager

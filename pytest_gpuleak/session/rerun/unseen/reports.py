@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import contextlib
+import sys
+import warnings
 from typing import TYPE_CHECKING, Any
 
 from pytest_gpuleak.model.source_files import is_user_file
-from pytest_gpuleak.session.rerun.unseen.restoring import Restore, nothing
+from pytest_gpuleak.session.rerun.unseen.restoring import replaced
 
 if TYPE_CHECKING:
-    import pathlib
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
     import pytest
 
@@ -37,58 +38,24 @@ def unreported(item: pytest.Item) -> Iterator[None]:
 
     # An item below a conftest.py uses a proxy that the plugin manager creates each time.
     with (
-        _replaced(vars(hooks), replacements),
-        _replaced(vars(manager), {"subset_hook_caller": subset_but_silent}),
-        _recorded_warnings(),
+        replaced(vars(hooks), replacements),
+        replaced(vars(manager), {"subset_hook_caller": subset_but_silent}),
+        warnings.catch_warnings(record=True),
     ):
         yield
-
-
-def _recorded_warnings() -> Any:
-    import warnings
-
-    return warnings.catch_warnings(record=True)
 
 
 def _is_users(impl: Any, item: pytest.Item) -> bool:
     code = getattr(impl.function, "__code__", None)
     if code is None:
         return False
-    rootpath: pathlib.Path = item.config.rootpath
     own = impl.function.__module__.startswith(("pytest_gpuleak.", "_pytest."))  # pytest may be installed anywhere
-    return not own and is_user_file(code.co_filename, str(rootpath))
+    return not own and is_user_file(code.co_filename, str(item.config.rootpath))
 
 
-@contextlib.contextmanager
-def _replaced(namespace: dict[str, Any], replacements: dict[str, Any]) -> Iterator[None]:
-    saved = {name: namespace.get(name) for name in replacements}
-    namespace.update(replacements)
-    try:
-        yield
-    finally:
-        for name, original in saved.items():
-            if original is None:
-                del namespace[name]
-            else:
-                namespace[name] = original
-
-
-def keep_failed_subtests(item: pytest.Item) -> tuple[Restore, Callable[[], int]]:
-    """Keep pytest's count of failed sub-tests, which fails the test when its call's report is logged.
-
-    Returns the function that restores it, and a function that tells how many have failed since.
-    """
-    import sys
-
-    module: Any = sys.modules.get("_pytest.subtests")  # pytest 9
-    key = getattr(module, "failed_subtests_key", None)
-    counts = None if key is None else item.config.stash.get(key, None)
-    if counts is None:
-        return nothing, lambda: 0
-    saved = dict(counts)
-
-    def restore() -> None:
-        counts.clear()
-        counts.update(saved)
-
-    return restore, lambda: sum(counts.values()) - sum(saved.values())
+def failed_subtests(item: pytest.Item) -> dict[str, int]:
+    """Return pytest's counts of failed sub-tests, which fail a test when its call's report is logged."""
+    module = sys.modules.get("_pytest.subtests")  # pytest 9
+    key: Any = getattr(module, "failed_subtests_key", None)
+    counts: dict[str, int] = {} if key is None else item.config.stash.get(key, {})
+    return counts

@@ -1,22 +1,21 @@
-"""Hide a re-run from what outlives it: records of pytest and plugins, and the process's state.
+"""Hide a re-run, which is no run of the user's, from records of pytest and plugins, and restore the process's state.
 
-A re-run confirms a leak and is no run of the user's. What records runs (reports, benchmarks, snapshots, coverage) must
-not see it, and the next test must find the process as the first run left it. Loaded with the first suspect.
+Loaded with the first suspect.
 """
 
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pytest_gpuleak.session.frameworks import shared_frameworks
 from pytest_gpuleak.session.rerun.unseen.output import muted_output
-from pytest_gpuleak.session.rerun.unseen.plugins import NotHiddenError, hide_from_plugins, why_not_again
+from pytest_gpuleak.session.rerun.unseen.plugins import hide_from_plugins
 from pytest_gpuleak.session.rerun.unseen.process import keep_process
 from pytest_gpuleak.session.rerun.unseen.pytest_state import keep_item, keep_session
-from pytest_gpuleak.session.rerun.unseen.reports import keep_failed_subtests, unreported
+from pytest_gpuleak.session.rerun.unseen.reports import failed_subtests, unreported
+from pytest_gpuleak.session.rerun.unseen.restoring import keep_mapping, nothing
 from pytest_gpuleak.session.rerun.unseen.temporary import keep_temporary_folders
 
 if TYPE_CHECKING:
@@ -24,11 +23,8 @@ if TYPE_CHECKING:
 
     import pytest
 
-__all__ = ["Hidden", "NotHiddenError", "unseen", "why_not_again"]
 
-
-@dataclasses.dataclass(frozen=True)
-class Hidden:
+class Hidden(NamedTuple):
     """A re-run that is hidden.
 
     `failed_subtests` counts its failed sub-tests, which fail no phase's report. `lift` allows reports and terminal
@@ -49,9 +45,10 @@ def unseen(item: pytest.Item) -> Iterator[Hidden]:
         silence = stack.enter_context(contextlib.ExitStack())
         silence.enter_context(unreported(item))
         silence.enter_context(muted_output(item.config))
-        _, failed_subtests = keep_failed_subtests(item)
+        failures = failed_subtests(item)
+        failed_before = sum(failures.values())
         steps: tuple[Callable[[pytest.Item], Callable[[], None]], ...] = (
-            lambda item: keep_failed_subtests(item)[0],
+            lambda _: keep_mapping(failures),
             keep_session,
             keep_item,
             keep_temporary_folders,
@@ -62,13 +59,13 @@ def unseen(item: pytest.Item) -> Iterator[Hidden]:
                 stack.callback(step(item))
         stack.callback(hide_from_plugins(item))
         stack.callback(keep_process(shared_frameworks(item.config)))
-        yield Hidden(failed_subtests, silence.close)
+        yield Hidden(lambda: sum(failures.values()) - failed_before, silence.close)
 
 
 def _keep_doctest(item: pytest.Item) -> Callable[[], None]:
     module: Any = sys.modules.get("_pytest.doctest")
     if module is None or module.DoctestItem not in type(item).__mro__:
-        return lambda: None
+        return nothing
     from pytest_gpuleak.session.rerun.unseen.doctests import revive
 
     return revive(item)
