@@ -9,8 +9,8 @@ import pytest
 
 from pytest_gpuleak.adapters.registry import own_frameworks
 from pytest_gpuleak.session.rerun.unseen import lists, process, pytest_state
+from pytest_gpuleak.session.rerun.unseen.output import failed_subtests
 from pytest_gpuleak.session.rerun.unseen.plugins import HIDDEN, REFUSED
-from pytest_gpuleak.session.rerun.unseen.reports import failed_subtests
 from pytest_gpuleak.session.rerun.unseen.restoring import all_of, keep_list, keep_mapping, keep_names
 
 if TYPE_CHECKING:

@@ -6,6 +6,7 @@ It runs in the watchdog's thread, bounded by the watchdog. The hanging thread is
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import os
 import sys
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -34,24 +35,16 @@ _Answer = TypeVar("_Answer")
 NAME_LIMIT = 200
 
 
+@dataclasses.dataclass(eq=False, repr=False)
 class Hang:
-    """Report a part of the check that hangs (`what`), after a call of `before`; `findings` returns the leaks known then."""
+    """Report a part of the check that hangs (`what`), after a call of `before`; `findings` returns the known leaks."""
 
-    def __init__(
-        self,
-        attempts: AttemptLog,
-        what: str,
-        advice: str,
-        item: pytest.Item | None = None,
-        findings: Callable[[str], tuple[Finding, ...]] | None = None,
-        before: Callable[[], object] = int,
-    ) -> None:
-        self._attempts = attempts
-        self._what = what
-        self._advice = advice
-        self._item = item
-        self._findings = findings
-        self.before = before
+    attempts: AttemptLog
+    what: str
+    advice: str
+    item: pytest.Item | None = None
+    findings: Callable[[str], tuple[Finding, ...]] | None = None
+    before: Callable[[], object] = int
 
     def watch(
         self,
@@ -61,31 +54,31 @@ class Hang:
         tell: Callable[[float], object] | None = None,
     ) -> bool:
         """Call a function for a limited time, as `watchdog.watch`."""
-        text = f"gpu-leak: {self._name()} hangs in {self._what}: {self._advice}"
-        return watch(call, limit_s, error, self.tell, text, lambda: _rearm_faulthandler(self._attempts.config), tell)
+        text = f"gpu-leak: {self._name()} hangs in {self.what}: {self.advice}"
+        return watch(call, limit_s, error, self.tell, text, lambda: _rearm_faulthandler(self.attempts.config), tell)
 
     def tell(self, frame: FrameType | None, stderr: int) -> None:
         """Report what hangs and write the reports: see `watchdog.watch`, which then ends the process."""
-        root = self._attempts.root
+        root = self.attempts.root
         place = describe_place(frame, lambda path: is_user_file(path, root), lambda path: shorten(path, root))
-        why = f"{self._what} hung at {place}"
+        why = f"{self.what} hung at {place}"
         line = (
-            f"gpu-leak: {self._name()} hangs in {self._what} at {place} and cannot be stopped; "
-            f"the session ends here with exit status 1. To avoid it: {self._advice}"
+            f"gpu-leak: {self._name()} hangs in {self.what} at {place} and cannot be stopped; "
+            f"the session ends here with exit status 1. To avoid it: {self.advice}"
         )
         os.write(stderr, f"\n{line}\n".encode("ascii", "backslashreplace"))
-        _end_session(self._attempts, self._report(why), line, self.before)
+        _end_session(self.attempts, self._report(why), line, self.before)
 
     def record(self, why: str) -> TestRecord:
         """Return the test's record, should the process end now."""
-        record = self._attempts.unchecked(self._item, why)
+        record = self.attempts.unchecked(self.item, why)
         findings: tuple[Finding, ...] = ()
-        if self._findings is not None:
+        if self.findings is not None:
             with contextlib.suppress(Exception):  # the reason stands without them
-                findings = self._findings(why)
+                findings = self.findings(why)
         if not findings:
             return record
-        policy = self._attempts.policy
+        policy = self.attempts.policy
         verdict, findings = conclude(findings, policy)
         return record._replace(
             verdict=verdict,
@@ -97,14 +90,14 @@ class Hang:
     def _report(self, why: str) -> pytest.TestReport:
         record = self.record(why)
         nodeid = record.nodeid
-        location = (nodeid.partition("::")[0], None, nodeid) if self._item is None else self._item.location
+        location = (nodeid.partition("::")[0], None, nodeid) if self.item is None else self.item.location
         report = pytest.TestReport(nodeid, location, {}, "passed", None, "teardown")
         attach(report, record)
         setattr(report, HUNG_ATTRIBUTE, True)
         return report
 
     def _name(self) -> str:
-        nodeid = self._attempts.nodeid if self._item is None else self._item.nodeid
+        nodeid = self.attempts.nodeid if self.item is None else self.item.nodeid
         return clean_text(nodeid or "the session", NAME_LIMIT)
 
 

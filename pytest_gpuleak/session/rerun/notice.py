@@ -23,7 +23,7 @@ _ERASE = "\r\x1b[K"
 
 
 class Notice:
-    """A line on the terminal below the one that pytest is writing, by stderr's descriptor: pytest's streams are muted."""
+    """A line on the terminal below pytest's, written by stderr's descriptor, since pytest's streams are muted."""
 
     def __init__(self, text: str, column: int, width: int) -> None:
         self._text = text.encode("ascii", "backslashreplace").decode("ascii")

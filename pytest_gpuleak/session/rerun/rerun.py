@@ -6,6 +6,7 @@ By then capture, logging and timeouts of the teardown have been left, and its re
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import os
 import signal
 import threading
@@ -33,7 +34,7 @@ BASE_LIMIT_S = 2.0
 MAX_LOAD = 4.0
 
 FACTOR = 20
-"""How many times as long as the first run a re-run may take: tracing slows a test of small operations up to 17 times."""
+"""How many times as long as the first run a re-run may take: tracing slows small operations up to 17 times."""
 
 
 class RerunTimeout(Failed):
@@ -121,25 +122,25 @@ def _run_phases(outcome: _Phases, hang: Hang, limit_s: float, tell: Callable[[fl
                     timed_or_not(outcome.mend)
 
 
+@dataclasses.dataclass(eq=False, repr=False)
 class _Phases:
-    def __init__(self, item: pytest.Item, nextitem: pytest.Item | None, tracing: Any) -> None:
-        self._item = item
-        self._nextitem = nextitem
-        self._tracing = tracing
-        self.began = False
-        self.timed_out = False
-        self.why = ""
+    item: pytest.Item
+    nextitem: pytest.Item | None
+    tracing: Any
+    began: bool = False
+    timed_out: bool = False
+    why: str = ""
 
     def run(self) -> None:
         self.began = True
-        with self._tracing:
-            if hasattr(self._item, "_initrequest"):
-                self._item._initrequest()
+        with self.tracing:
+            if hasattr(self.item, "_initrequest"):
+                self.item._initrequest()
             if self._phase("setup"):
                 self._phase("call")
 
     def tear_down(self) -> None:
-        self._phase("teardown", nextitem=self._nextitem)
+        self._phase("teardown", nextitem=self.nextitem)
 
     def mend(self) -> None:
         """Restore pytest's state between two tests, after an exception that its own code does not expect."""
@@ -148,27 +149,27 @@ class _Phases:
                 finalizer = fixture._finalizers.pop()
                 with contextlib.suppress(Exception, OutcomeException):
                     finalizer()
-        stack = self._item.session._setupstate.stack
-        needed = set() if self._nextitem is None else set(self._nextitem.listchain())
+        stack = self.item.session._setupstate.stack
+        needed = set() if self.nextitem is None else set(self.nextitem.listchain())
         if any(node not in needed for node in stack):
             self.tear_down()
         # Otherwise pytest fails the next test with "previous item was not torn down properly".
         while stack and next(reversed(stack)) not in needed:
             stack.popitem()
-        capture = self._item.config.pluginmanager.get_plugin("capturemanager")
+        capture = self.item.config.pluginmanager.get_plugin("capturemanager")
         if capture is not None:
             capture.deactivate_fixture()
             capture.suspend_global_capture(in_=False)
 
     def _fixtures(self) -> list[Any]:
-        info = getattr(self._item, "_fixtureinfo", None)
+        info = getattr(self.item, "_fixtureinfo", None)
         known = [fixture for fixtures in getattr(info, "name2fixturedefs", {}).values() for fixture in fixtures]
         # Fixtures that the test has requested while it ran.
-        asked = getattr(getattr(self._item, "_request", None), "_fixture_defs", {})
+        asked = getattr(getattr(self.item, "_request", None), "_fixture_defs", {})
         return [*known, *asked.values()]
 
     def _phase(self, when: Any, **arguments: Any) -> bool:
-        item = self._item
+        item = self.item
         hook = getattr(item.ihook, f"pytest_runtest_{when}")
         call = pytest.CallInfo.from_call(
             lambda: hook(item=item, **arguments), when=when, reraise=(KeyboardInterrupt, RerunTimeout)

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import _thread
 import contextlib
+import dataclasses
 import faulthandler
 import os
 import signal
@@ -91,48 +92,38 @@ def watch(
     return watchdog.stopped
 
 
+@dataclasses.dataclass(eq=False, repr=False)
 class _Watchdog:
-    def __init__(
-        self,
-        call: Callable[[], object],
-        limit_s: float,
-        error: type[BaseException],
-        on_hang: Callable[[FrameType | None, int], object],
-        text: str,
-        tell: Callable[[float], object] | None,
-    ) -> None:
-        self._tell = tell
-        self._call = call
-        self._limit_s = limit_s
-        self._error = error
-        self._on_hang = on_hang
-        self._named = _named(text)
+    call: Callable[[], object]
+    limit_s: float
+    error: type[BaseException]
+    on_hang: Callable[[FrameType | None, int], object]
+    text: str
+    tell: Callable[[float], object] | None
+
+    stopped = _armed = _over = _stoppable = _asynchronous = False
+    _tries = _watcher = 0
+
+    def __post_init__(self) -> None:
         self._thread = _thread.get_ident()
         self._done = _thread.allocate_lock()
         self._gone = _thread.allocate_lock()
-        self._armed = self._over = False
-        self._watcher = 0
         self._signal: int | None = None
         self._previous: Any = None
         self._handler: Any = self._on_signal  # one object, to distinguish it from the test's handlers
         self._mask: set[Any] = set()
-        self._stderr = -1
-        self._status: os.stat_result | None = None
-        self._tries = 0
-        self._stoppable = self._asynchronous = False
-        self.stopped = False
+        self._stderr = open_stderr()
+        self._status = os.fstat(self._stderr)
 
     def run(self) -> None:
         self._arm()
         try:
             self._stoppable = True
-            self._named(self._call)
+            _named(self.text)(self.call)
         finally:
             self._stoppable = False
 
     def _arm(self) -> None:
-        self._stderr = open_stderr()
-        self._status = os.fstat(self._stderr)
         self._done.acquire()
         self._gone.acquire()
         # Not `threading.Thread`: a test may count the threads known to that module.
@@ -145,7 +136,7 @@ class _Watchdog:
         self._install()
         with contextlib.suppress(RuntimeError):  # no C thread either: the two other steps remain
             faulthandler.dump_traceback_later(
-                self._limit_s + self._grace_s() + LOCK_GRACE_S, exit=True, file=self._stderr
+                self.limit_s + self._grace_s() + LOCK_GRACE_S, exit=True, file=self._stderr
             )
 
     def disarm(self) -> None:
@@ -166,10 +157,10 @@ class _Watchdog:
             self._uninstall(self._signal)
         with contextlib.suppress(OSError):
             # The test may have closed it, and another file may have reused its number.
-            if self._status is not None and os.path.samestat(os.fstat(self._stderr), self._status):
+            if os.path.samestat(os.fstat(self._stderr), self._status):
                 os.close(self._stderr)
         # The handler refers to this object: the cycle would keep the function alive until the next collection.
-        self._handler, self._call, self._on_hang, self._tell = None, _nothing, _nothing, None
+        self._handler, self.call, self.tell, self.on_hang = None, int, None, lambda _frame, _stderr: None
 
     def _await_thread(self) -> None:
         """Wait for the end of the watchdog's thread, since the settling counts the running threads."""
@@ -202,7 +193,7 @@ class _Watchdog:
             signal.signal(number, self._previous)
 
     def _grace_s(self) -> float:
-        return max(GRACE_S, self._limit_s)
+        return max(GRACE_S, self.limit_s)
 
     def _watch(self) -> None:
         """Wait for the end of the call, in a thread of its own. Reads no clock: a test may have replaced it."""
@@ -210,7 +201,7 @@ class _Watchdog:
             if self._ends_in_time():
                 return
             self.stopped = True
-            left, step = self._grace_s(), max(STEP_S, self._limit_s / 4)
+            left, step = self._grace_s(), max(STEP_S, self.limit_s / 4)
             while left > 0:
                 self._interrupt()
                 if self._done.acquire(timeout=min(step, left)):
@@ -224,15 +215,15 @@ class _Watchdog:
             self._gone.release()
 
     def _ends_in_time(self) -> bool:
-        if self._tell is None:
-            return self._done.acquire(timeout=self._limit_s)
+        if self.tell is None:
+            return self._done.acquire(timeout=self.limit_s)
         waited, wait = 0.0, LONG_WORK_S
-        while waited < self._limit_s:
-            wait = min(wait, self._limit_s - waited)
+        while waited < self.limit_s:
+            wait = min(wait, self.limit_s - waited)
             if self._done.acquire(timeout=wait):
                 return True
             waited, wait = waited + wait, TELL_EVERY_S
-            self._tell(waited)
+            self.tell(waited)
         return False
 
     def _interrupt(self) -> None:
@@ -246,11 +237,11 @@ class _Watchdog:
                 _thread.interrupt_main(self._signal)  # type: ignore[arg-type] # a real-time signal has no name
         elif self._may_raise(sys._current_frames().get(self._thread)):
             self._asynchronous = True
-            raise_in(self._thread, self._error)
+            raise_in(self._thread, self.error)
 
     def _on_signal(self, _number: int, frame: FrameType | None) -> None:
         if self._may_raise(frame):
-            raise self._error
+            raise self.error
 
     def _may_raise(self, frame: FrameType | None) -> bool:
         if not self._stoppable:
@@ -262,7 +253,7 @@ class _Watchdog:
             # From here on the writing of the reports is bounded.
             with contextlib.suppress(RuntimeError):
                 faulthandler.dump_traceback_later(END_S, exit=True, file=self._stderr)
-            self._on_hang(sys._current_frames().get(self._thread), self._stderr)
+            self.on_hang(sys._current_frames().get(self._thread), self._stderr)
         finally:
             os._exit(1)
 
@@ -282,10 +273,6 @@ def describe_place(frame: FrameType | None, is_user_file: Callable[[str], bool],
 
 def _line(frame: FrameType, shorten: Callable[[str], str]) -> str:
     return clean_text(f"{shorten(frame.f_code.co_filename)}:{frame.f_lineno} ({frame.f_code.co_name})", TEXT_LIMIT)
-
-
-def _nothing(*_arguments: object) -> None:
-    pass
 
 
 def _free_signal(blocked: set[Any]) -> int | None:

@@ -1,8 +1,7 @@
 """Cut lists that a test appends to back to their length after the first run, once the verdict is reached.
 
-The lists may hold what leaked (a log handler with a batch, a mock's call arguments): cut back right after a re-run,
-they would hide growth. Until then only weak references and lengths are held, so that nothing is kept alive and no
-search finds them.
+They may hold what leaked: cut back right after a re-run, they would hide growth. Only weak references and lengths are
+held until then.
 """
 
 from __future__ import annotations

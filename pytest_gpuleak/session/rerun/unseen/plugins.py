@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class Hidden(NamedTuple):
-    """A plugin, loaded with `module`, that would record a re-run (`why`: what of it) unless `hide` changes its state."""
+    """A plugin, loaded with `module`, that would record a re-run (`why`: what of it) unless `hide` is called."""
 
     module: str
     why: str
@@ -38,7 +38,7 @@ class NotHiddenError(Exception):
 
 
 def hide_from_plugins(item: pytest.Item) -> Restore:
-    """Hide a re-run of the test from the loaded plugins. Raises NotHiddenError where a plugin does not match its row."""
+    """Hide a re-run of the test from the loaded plugins. Raises NotHiddenError if a plugin does not match its row."""
     restores: list[Restore] = []
     for row in HIDDEN:
         module = sys.modules.get(row.module)
@@ -135,25 +135,16 @@ def _keep_snapshots(item: pytest.Item, _module: Any) -> Restore:
         return nothing
     state = vars(session)
     queued = state.get("_queued_snapshot_writes", {})
-    writes = {key: dict(value) for key, value in queued.items()}
     option = item.config.option
     kept = keep_names(vars(option), ["update_snapshots"])
     option.update_snapshots = False
-
-    def restore() -> None:
-        queued.clear()
-        queued.update(writes)
-
     extensions = state.get("_extensions")
-    mappings = [keep_mapping(extensions)] if type(extensions) is dict else []
-    return all_of([kept, keep_list(session._assertions), *mappings, restore])
+    mappings = [queued, *queued.values(), *([extensions] if type(extensions) is dict else [])]
+    return all_of([kept, keep_list(session._assertions), *map(keep_mapping, mappings)])
 
 
 def _hide_from_hypothesis(item: pytest.Item, hypothesis: Any) -> Restore:
-    """Run without the example database, a deadline, and the check for a new instance.
-
-    A traced re-run takes longer than the first run, and a failing re-run would leave its example for the next session.
-    """
+    # A traced re-run takes longer than the first run, and a failing one would leave its example for the next session.
     restores = [_silence_observations()]
     test = getattr(item, "obj", None)
     function: Any = test.__func__ if type(test) is types.MethodType else test

@@ -47,7 +47,7 @@ SETTINGS = (
     ("numpy", "geterr", "seterr"),
     ("numpy", "get_printoptions", "set_printoptions"),
 )
-"""Modules with the names of the functions that read a setting and write it. Other interpreters than CPython lack some."""
+"""Modules and their functions that read a setting and write it. Other interpreters than CPython lack some."""
 
 PLAIN = (bool, bytes, float, int, str, type(None))
 """Types of context variables' values that are noted: they keep no object alive."""
@@ -103,8 +103,10 @@ def keep_setting(module: str, read: str, write: str) -> Restore:
 def _write(writer: Any, value: Any) -> None:
     if type(value) is dict:
         writer(**value)
+    elif type(value) is tuple:
+        writer(*value)
     else:
-        writer(*value) if type(value) is tuple else writer(value)
+        writer(value)
 
 
 def _keep_value(read: Callable[[], Any], write: Callable[[Any], Any]) -> Restore:
@@ -118,17 +120,13 @@ def _keep_value(read: Callable[[], Any], write: Callable[[Any], Any]) -> Restore
 
 
 def _read_umask() -> int:
-    """Read the umask, which is only possible by setting it."""
     mask = os.umask(0o077)
     os.umask(mask)
     return mask
 
 
 def _pause_tracing() -> Restore:
-    """Take debuggers and profilers off this thread during a re-run.
-
-    Hooks for future threads stay: a test of them would fail its re-run.
-    """
+    # Hooks for future threads stay: a test of them would fail its re-run.
     trace, profile = sys.gettrace(), sys.getprofile()
     threads = keep_names(vars(threading), ["_trace_hook", "_profile_hook"])
     sys.settrace(None)
@@ -179,10 +177,7 @@ def _signal_numbers() -> tuple[int, ...]:
 
 
 def _keep_modules() -> Restore:
-    """Restore modules that the re-run has removed or replaced. What it has imported stays.
-
-    The next import would initialise a removed extension module a second time, which may end the process.
-    """
+    # What the re-run has imported stays. To initialise a removed extension module a second time may end the process.
     names, modules = list(sys.modules), list(sys.modules.values())
     identities = list(map(id, modules))
 

@@ -1,4 +1,4 @@
-"""Restore random generators after a re-run, since the next test must draw the same numbers as without it."""
+"""Restore random generators after a re-run: the next test must draw the same numbers as without it."""
 
 from __future__ import annotations
 
@@ -23,11 +23,7 @@ _NUMPY_LEGACY = "numpy.random.mtrand"
 
 
 def keep_random_states() -> Restore:
-    """Note the states of all generators; the returned function restores them.
-
-    Python's and NumPy's are found on the heap, including private generators of test modules. Frameworks keep their own
-    (`Framework.keep_states`).
-    """
+    """Note the states of Python's and NumPy's generators on the heap. Frameworks keep their own."""
     kinds = _kinds()
     found = _FOLLOWED.alive(kinds)
     if found is None:
@@ -57,8 +53,8 @@ def _kinds() -> dict[int, Callable[[Any], Restore]]:
 class _Followed:
     """The generators alive, by weak references, so that the heap is walked once and not for each re-run.
 
-    From the first walk on, young objects are looked at before they become old. The numpy generator of a module is found
-    by its name; any other cannot be referred to weakly, and the heap is walked each time while there may be one.
+    From the first walk on, young objects are looked at before they become old. numpy's own generator is found by its
+    name; while there is another without weak references, the heap is walked each time.
     """
 
     def __init__(self) -> None:
