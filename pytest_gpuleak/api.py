@@ -7,7 +7,7 @@ import dataclasses
 import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, overload
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
 
 from pytest_gpuleak.adapters.host.modes import host_probes
 from pytest_gpuleak.adapters.registry import own_frameworks
@@ -29,80 +29,73 @@ if TYPE_CHECKING:
     import types
 
 
+_Member = TypeVar("_Member")
+_Members = TypeVar("_Members", bound=Sequence[Any])
+
 _RUNS = "the block has not ended"
-"""Why an unfinished block is not judged."""
 
 
 class LeakError(AssertionError):
-    """Raised by `assert_no_leak`; its text explains each finding.
-
-    Attributes:
-        findings: the findings that failed, worst first.
-    """
+    """Raised by `assert_no_leak`; its text explains each of the `findings` that failed, worst first."""
 
     def __init__(self, findings: Sequence[Finding]) -> None:
         self.findings = tuple(findings)
         super().__init__(render(self.findings))
 
 
-class Leaks(Sequence[Finding]):
-    """What a watched block left behind: empty until the block has ended, and if it left nothing.
+class _Listed(Sequence[_Member], Generic[_Member, _Members]):
+    """A sequence that is no list or tuple, so that it has a text of its own. It holds plain data only."""
 
-    Use it as a sequence of findings, in a condition, or as text (``print(leaks)``). It holds plain data only.
-
-    Attributes:
-        why_unchecked: why the block was not judged: it raised, or has not ended. None once it was judged; an empty
-            sequence then means that nothing was left behind.
-    """
-
-    def __init__(self, findings: list[Finding]) -> None:
-        self._findings = findings
-        self.why_unchecked: str | None = _RUNS
+    def __init__(self, members: _Members) -> None:
+        self._members = members
 
     @overload
-    def __getitem__(self, index: int) -> Finding: ...
+    def __getitem__(self, index: int) -> _Member: ...
 
     @overload
-    def __getitem__(self, index: slice) -> list[Finding]: ...
+    def __getitem__(self, index: slice) -> _Members: ...
 
-    def __getitem__(self, index: int | slice) -> Finding | list[Finding]:
-        return self._findings[index]
+    def __getitem__(self, index: int | slice) -> Any:
+        return self._members[index]
 
     def __len__(self) -> int:
-        return len(self._findings)
+        return len(self._members)
+
+
+class Leaks(_Listed[Finding, list[Finding]]):
+    """What a watched block left behind: a sequence of findings, or text (``print(leaks)``). Empty until the block ends.
+
+    `why_unchecked` tells why the block was not judged: it raised, or has not ended. Where it is None, an empty sequence
+    means that nothing was left behind.
+    """
+
+    why_unchecked: str | None = _RUNS
 
     def __str__(self) -> str:
         if self.why_unchecked is not None:
             return f"not judged: {self.why_unchecked}"
-        return render(self._findings) or "nothing was left behind"
+        return render(self) or "nothing was left behind"
 
     def __repr__(self) -> str:
         return f"<Leaks: {len(self)} findings>" if self.why_unchecked is None else f"<Leaks: {self}>"
 
     def _repr_html_(self) -> str:
-        """Return what a notebook shows: the findings, or why there is no verdict."""
-        lines = [line for found in self._findings for line in _render_safely(found)]
+        lines = [line for found in self for line in _render_safely(found)]
         return _as_html(lines if lines and self.why_unchecked is None else [str(self)])
 
     @property
     def bytes(self) -> int:
         """Bytes left behind in all, each storage once, without what the collector freed."""
-        return sum(found.bytes for found in self._findings if found.kind != "cycle")
+        return sum(found.bytes for found in self if found.kind != "cycle")
 
 
 @contextlib.contextmanager
 def watch() -> Iterator[Leaks]:
     """Tell which arrays a block of code leaves behind, and who holds them.
 
-    ::
-
-        with watch() as leaks:
-            train_step()
-        print(leaks)
-
     A block runs once, so its findings are ``unconfirmed``: they include what a cache or a local variable of the caller
     holds. Use `assert_no_leak` to tell growth from caches. A block that raises is not judged, since the traceback holds
-    its locals: `Leaks.why_unchecked` and ``print(leaks)`` say so.
+    its locals.
     """
     findings: list[Finding] = []
     leaks = Leaks(findings)
@@ -129,24 +122,9 @@ def assert_no_leak(
 ) -> None:
     """Assert that calling a function does not leave more arrays behind each time.
 
-    ::
-
-        assert_no_leak(lambda: train_step(model, batch))
-
-    The function is called once, which fills its caches, and then `repeat` times more. Arrays that every further call
-    adds are a leak, however small; arrays that only the first call left fail from `retained_mb` up. The function's
-    result is dropped.
-
-    Args:
-        function: called without arguments.
-        repeat: further calls, 1 or more.
-        tensors: arrays a call may leave behind growing.
-        mb: MiB (or a size such as ``"512KiB"``) per device that a call may leave behind growing.
-        retained_mb: MiB (or a size) per device from which what is left behind and does not grow fails.
-
-    Raises:
-        LeakError: the function leaks.
-        ValueError: `repeat`, `tensors` or a size is out of range.
+    It is called once, which fills its caches, and then `repeat` times more, 1 or more. More than `tensors` arrays, or
+    `mb` MiB (or a size such as ``"512KiB"``) per device, that every further call adds are a leak; what does not grow
+    fails from `retained_mb` MiB (or a size) per device up. Raises LeakError, or ValueError for a bad argument.
     """
     if type(repeat) is not int or repeat < 1:
         raise ValueError(f"repeat={repeat!r}: a number of further calls, 1 or more, is accepted")
@@ -208,7 +186,6 @@ def _render_safely(finding: Finding) -> list[str]:
 
 @contextlib.contextmanager
 def _tracker() -> Iterator[tuple[RunTracker, SessionKnowledge]]:
-    """Create a tracker for this process, even within the epoch of a test that the plugin checks."""
     safeguards = Unguarded()
     # NumPy's arrays are found by the growth of the heap.
     tracker = RunTracker(own_frameworks(), safeguards, CounterWatch((), host_probes(("heap",))))
@@ -228,62 +205,35 @@ GRAPH_BUDGET_S = 1.0
 """Seconds that counting what a graph retains may take."""
 
 
-class Holders(Sequence[Holder]):
-    """The holders of an object, most actionable first; freeing it takes an edit for each.
+class Holders(_Listed[Holder, tuple[Holder, ...]]):
+    """The holders of an object, most actionable first, as a sequence or as text; freeing it takes an edit for each.
 
-    Use it as a sequence of `Holder`, or as text (``print(holders(tensor))``). It holds plain data only.
-
-    Attributes:
-        autograd: the memory that the autograd graph behind the object retains; None without a graph.
+    `autograd` is the memory that the autograd graph behind the object retains; None without a graph.
     """
 
     def __init__(self, found: Sequence[Holder], autograd: Autograd | None) -> None:
-        self._found = tuple(found)
+        super().__init__(tuple(found))
         self.autograd = autograd
 
-    @overload
-    def __getitem__(self, index: int) -> Holder: ...
-
-    @overload
-    def __getitem__(self, index: slice) -> tuple[Holder, ...]: ...
-
-    def __getitem__(self, index: int | slice) -> Holder | tuple[Holder, ...]:
-        return self._found[index]
-
-    def __len__(self) -> int:
-        return len(self._found)
-
-    def __str__(self) -> str:
+    def _lines(self) -> list[str]:
         from pytest_gpuleak.reports.terminal.findings import render_holders
 
-        return "\n".join(render_holders(self._found, self.autograd))
+        return render_holders(self._members, self.autograd)
+
+    def __str__(self) -> str:
+        return "\n".join(self._lines())
 
     __repr__ = __str__
 
     def _repr_html_(self) -> str:
-        """Return what a notebook shows: the same lines, with the reference to cut marked."""
-        from pytest_gpuleak.reports.terminal.findings import render_holders
-
-        return _as_html(render_holders(self._found, self.autograd))
+        return _as_html(self._lines())
 
 
 def holders(value: object, *, budget_s: float = BUDGET_S) -> Holders:
-    """Tell who keeps `value` alive.
-
-    ::
-
-        >>> pytest_gpuleak.holders(loss)
-        held by  app.metrics.HISTORY[0]['loss']  (module global, app/metrics.py:3)
+    """Tell who keeps `value`, any live object, alive, as far as found in `budget_s` seconds.
 
     The caller's variable that was passed does not count if it is a global of the caller's module, as in a notebook. A
-    local variable counts if nothing else holds the object.
-
-    Args:
-        value: any live object; numbers, strings and the like are shared too widely for an answer.
-        budget_s: seconds after which the search stops with what it has.
-
-    Returns:
-        At least one holder: of kind ``native`` or ``unknown`` if no root leads to the object.
+    local variable counts if nothing else holds the object. Without a root, the holder is ``native`` or ``unknown``.
     """
     from pytest_gpuleak.explain.explain import explain
 
@@ -299,7 +249,7 @@ def holders(value: object, *, budget_s: float = BUDGET_S) -> Holders:
 
 
 def _namespace_of_caller() -> int | None:
-    """Return the id of the caller's globals, if the caller is module code and no function."""
+    # None where the caller is a function.
     frame: types.FrameType | None = sys._getframe(1)
     while frame is not None and belongs_to_plugin(frame.f_globals):
         frame = frame.f_back
