@@ -70,7 +70,7 @@ def finders() -> list[NativeEdgeFinder]:
     """Return the finders that walk over the heap."""
     from pytest_gpuleak.adapters.numpy.bases import ArrayBases
     from pytest_gpuleak.adapters.tensorflow.tapes import TapeRecords
-    from pytest_gpuleak.heap.untracked_containers import UntrackedContainers
+    from pytest_gpuleak.heap.hidden_references import UntrackedContainers
 
     return [ArrayBases(), TapeRecords(), UntrackedContainers()]
 

@@ -79,7 +79,7 @@ class LeftBehind:
     def alive(self) -> list[Left]:
         """Return what is still there, by owner and device, most bytes first."""
         self.sweep()
-        return _summed((entry.owner, key[0], entry.bytes, entry.holder) for key, entry in self._entries.items())
+        return summed((entry.owner, key[0], entry.bytes, entry.holder) for key, entry in self._entries.items())
 
 
 def active_fixtures(setups: Iterable[OwnedSetup], readings: Mapping[int, ArrayReading]) -> list[Left]:
@@ -93,7 +93,7 @@ def active_fixtures(setups: Iterable[OwnedSetup], readings: Mapping[int, ArrayRe
             if reading is not None and handle.storage not in met and handle.alive():
                 met.add(handle.storage)
                 found.append((owner, reading.device, reading.storage_bytes, ""))
-    return _summed(found)
+    return summed(found)
 
 
 def owner_of(place: FixturePlace) -> str:
@@ -102,7 +102,8 @@ def owner_of(place: FixturePlace) -> str:
     return f"fixture '{place.name}' ({place.scope} scope{where})"
 
 
-def _summed(parts: Iterable[tuple[str, str, int, str]]) -> list[Left]:
+def summed(parts: Iterable[tuple[str, str, int, str]]) -> list[Left]:
+    """Sum up owners, devices, bytes and holders of storages, by owner and device, most bytes first."""
     sizes: dict[tuple[str, str], list[int]] = defaultdict(list)
     held: dict[tuple[str, str], dict[str, int]] = defaultdict(dict)
     for owner, device, size, holder in parts:

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 if TYPE_CHECKING:
     from pytest_gpuleak.model.findings import Holder
+
+Culprit: TypeAlias = "tuple[str, str, int]"
+"""Kind and root of an array's first holder, and the group of the array: see `explain.explain`."""
 
 
 @dataclass(frozen=True)

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
 
     from pytest_gpuleak.explain.cuts import Cut
+    from pytest_gpuleak.explain.explanation import Culprit
     from pytest_gpuleak.explain.roots.roots import Root
     from pytest_gpuleak.explain.search import Search
     from pytest_gpuleak.model.findings import Holder
@@ -25,8 +26,6 @@ MAX_ASKED: Final = 8
 
 MAX_ASKED_IN_ALL: Final = 400
 
-Culprit: TypeAlias = "tuple[str, str, int]"
-"""Kind and root of the first holder, and the group of the array: see `explain`."""
 
 SearchWithout: TypeAlias = "Callable[[Sequence[object], Collection[Cut]], Search]"
 """Creates a search for some of the targets that ignores some references."""

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from pytest_gpuleak.adapters.protocol import ReferenceFinder
     from pytest_gpuleak.explain.cuts import Cut
-    from pytest_gpuleak.explain.further_holders import Culprit
+    from pytest_gpuleak.explain.explanation import Culprit
     from pytest_gpuleak.explain.roots.roots import Root
     from pytest_gpuleak.model.findings import Holder
 

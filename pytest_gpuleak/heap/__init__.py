@@ -1,5 +1,4 @@
-"""The interpreter's heap, read without running user code.
+"""Read the interpreter's heap without running user code, with the standard library alone.
 
-It may import the standard library alone. What reads objects of any type goes here; what knows a library's types goes to
-`adapters`.
+What reads objects of any type goes here; what knows a library's types goes to `adapters`.
 """

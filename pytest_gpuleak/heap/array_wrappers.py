@@ -1,11 +1,8 @@
-"""Look through NumPy's objects that hold arrays unseen by the collector: iterators, broadcasts, structured scalars.
-
-They are small C objects without the collector's support, so `gc.get_referents` returns nothing for them.
-"""
+"""Look through NumPy's objects that hold arrays and that the collector cannot look into (`gc.get_referents`)."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from pytest_gpuleak.heap import safe_access
 from pytest_gpuleak.heap.library_types import extension_class
@@ -25,7 +22,7 @@ class ArrayWrappers:
         self._places = [(kind, place) for kind, place in found if kind is not None]
         record = extension_class("numpy", "record")
         self.exact_types: Sequence[type] = [*(kind for kind, _ in self._places), *([] if record is None else [record])]
-        """The classes themselves, where a walk compares types alone."""
+        """The classes themselves, for a walk that compares types alone."""
 
     def is_wrapper_type(self, kind: type) -> bool:
         """Tell whether objects of a type may hold arrays unseen."""
@@ -35,12 +32,9 @@ class ArrayWrappers:
         """Return what an object holds, each with the way to it as Python writes it; nothing for other objects."""
         for kind, place in self._places:
             if safe_access.is_a(value, kind):
-                return _parts(place, safe_access.slot(value, kind, place))
+                held = safe_access.slot(value, kind, place)  # None: a closed `nditer`, a scalar of its own memory
+                parts = (
+                    [(f"[{index}]", part) for index, part in enumerate(held)] if type(held) is tuple else [("", held)]
+                )
+                return [(f".{place}{index}", part) for index, part in parts if part is not None]
         return []
-
-
-def _parts(place: str, held: Any) -> list[tuple[str, object]]:
-    """Return the parts of an attribute's value. A closed `nditer` has none, nor has a scalar of its own memory."""
-    if type(held) is tuple:
-        return [(f".{place}[{index}]", part) for index, part in enumerate(held) if part is not None]
-    return [] if held is None else [(f".{place}", held)]

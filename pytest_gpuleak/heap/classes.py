@@ -1,14 +1,23 @@
-"""Read classes without running their metaclasses' code."""
+"""Read classes without running their metaclasses' code, by the interpreter's own descriptors."""
 
 from __future__ import annotations
 
-_read_mro = type.__dict__["__mro__"].__get__
+from typing import TYPE_CHECKING, Any, Final
 
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
-def class_lines(kind: type) -> tuple[type, ...]:
-    """Return a class's method resolution order. ``cls.__mro__`` would run a metaclass's ``__getattribute__``."""
-    lines: tuple[type, ...] = _read_mro(kind)
-    return lines
+class_lines: Final[Callable[[type], tuple[type, ...]]] = vars(type)["__mro__"].__get__
+"""Return a class's method resolution order."""
+
+direct_subclasses: Final[Callable[[type], list[type]]] = vars(type)["__subclasses__"]
+"""Return a class's live direct subclasses."""
+
+read_name: Final[Callable[[type], Any]] = vars(type)["__name__"].__get__
+"""Return a class's ``__name__``."""
+
+read_module: Final[Callable[[type], Any]] = vars(type)["__module__"].__get__
+"""Return a class's ``__module__``. Raises AttributeError if its namespace lost that (typeobject.c, type_module)."""
 
 
 def is_kind_of(kind: type, base: type) -> bool:
@@ -16,7 +25,7 @@ def is_kind_of(kind: type, base: type) -> bool:
 
     ``isinstance`` asks ``__class__``, which proxies answer with side effects; ``in`` may call a metaclass's ``__eq__``.
     """
-    for candidate in _read_mro(kind):  # noqa: SIM110 - half the time of `any`, for every container met
+    for candidate in class_lines(kind):  # noqa: SIM110 - half the time of `any`, for every container met
         if candidate is base:
             return True
     return False

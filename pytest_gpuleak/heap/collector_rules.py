@@ -1,9 +1,7 @@
-"""The rules of the garbage collector that epochs rest on, tested when a run starts.
+"""Test when a run starts the rules of the garbage collector that epochs rest on.
 
-Epochs need `gc.freeze` to hide what is alive, so that `gc.get_objects` shows exactly what is born later. CPython 3.10 to
-3.13, 3.14 from 3.14.5 on, and 3.15 have the collector with three generations; 3.14.0 to 3.14.4 have an incremental one,
-free-threaded builds one without generations. Versions do not decide: the self-test does, in a fraction of a millisecond.
-docs/developing/collector.md lists each rule, with the versions that it was checked on.
+Epochs need `gc.freeze` to hide what is alive, so that `gc.get_objects` shows exactly what is born later. The self-test
+decides, no version. docs/developing/collector.md lists each rule, with the versions that it was checked on.
 """
 
 from __future__ import annotations
@@ -58,8 +56,7 @@ def _make_garbage() -> weakref.ref[_Ring]:
 def collect_recent() -> None:
     """Run a young collection, as ``gc.collect(1)`` does where there are generations.
 
-    In CPython 3.14.0 to 3.14.4 that call does one increment, which may be to mark and free nothing (Python/gc.c,
-    gc_collect_increment); ``gc.collect(0)`` then frees the young garbage.
+    In CPython 3.14.0 to 3.14.4 that does one increment, which may free nothing (Python/gc.c, gc_collect_increment).
     """
     garbage = _make_garbage()
     collect(1)
@@ -68,10 +65,8 @@ def collect_recent() -> None:
 
 
 def is_free_threaded() -> bool:
-    """Tell whether the interpreter is a build without the GIL, even where the GIL has been switched on.
-
-    `sysconfig` knows too (``Py_GIL_DISABLED``), but takes 3 ms to load.
-    """
+    """Tell whether the interpreter is a build without the GIL, even where the GIL has been switched on."""
+    # `sysconfig` knows too (``Py_GIL_DISABLED``), but takes 3 ms to load.
     return "free-threading" in sys.version or "t" in getattr(sys, "abiflags", "")
 
 

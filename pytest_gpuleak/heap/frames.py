@@ -1,8 +1,7 @@
-"""Running functions and their local variables.
+"""Read running functions and their local variables.
 
-A running frame does not show its locals to the collector (since CPython 3.11, Objects/frameobject.c, frame_traverse),
-so they are read by name. Up to 3.12 `f_locals` leaves a dict in the frame that keeps every local alive. It is emptied
-again, unless user code holds it (`locals()` returns that same dict).
+A running frame hides its locals from the collector (since CPython 3.11, Objects/frameobject.c, frame_traverse), so they
+are read by name. Up to 3.12 that leaves a dict of them in the frame, emptied unless user code holds it (`locals()`).
 """
 
 from __future__ import annotations
@@ -48,10 +47,8 @@ class RunningFrame:
 
 
 def function_name(code: types.CodeType) -> str:
-    """Return the qualified name of a code object, equal in all Python versions.
-
-    Before Python 3.11 it is the running function's, or the plain name if that has another's (`functools.wraps`).
-    """
+    """Return the qualified name of a code object, equal in all Python versions."""
+    # Before Python 3.11 it is the running function's, or the plain name if that has another's (`functools.wraps`).
     found = getattr(code, "co_qualname", None) or _name_of_owner(code) or code.co_name
     return without_comprehensions(cut_name(str(found)))
 
@@ -96,17 +93,18 @@ def running_frames(ignore: Collection[int]) -> list[RunningFrame]:
 
 def live_threads() -> list[object]:
     """Return the `threading.Thread` objects whose threads run."""
-    active = loaded("threading", "_active")
     thread_class = loaded_class("threading", "Thread")
-    if type(active) is not dict or thread_class is None:
-        return []
-    return [thread for thread in list(active.values()) if is_a(thread, thread_class)]
+    return [] if thread_class is None else [one for one in list(_active_threads().values()) if is_a(one, thread_class)]
+
+
+def _active_threads() -> dict[int, Any]:
+    active = loaded("threading", "_active")
+    return active if type(active) is dict else {}
 
 
 def thread_name(ident: int) -> str:
     """Return the name of a thread by its ident; ``?`` for one that `threading` did not start."""
-    active = loaded("threading", "_active")
-    thread = active.get(ident) if type(active) is dict else None
+    thread = _active_threads().get(ident)
     return "?" if thread is None else name_of_thread(thread)
 
 
@@ -130,7 +128,6 @@ def local_variables(frame: types.FrameType) -> list[tuple[str, Any]]:
 
 
 def _is_view(namespace: object) -> bool:
-    """Tell the interpreter's own view of a frame from a mapping of user code."""
     # No variable: a view refers to its frame, and the frame would refer to the view.
     view: type = type(inspect.currentframe().f_locals)  # type: ignore[union-attr]  # CPython has frames
     return type(namespace) is view and view is not dict

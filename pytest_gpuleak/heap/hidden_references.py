@@ -1,8 +1,7 @@
-"""References that the collector cannot see, because C or C++ objects hold them.
+"""Find references that the collector cannot see, because C or C++ objects hold them.
 
 The frameworks are asked first, in rounds (`ReferenceFinder`). Without an answer, the finders, which walk over the whole
-heap, are asked once a search for objects with unaccounted references; the search goes on from the containers they name.
-Memory that was lent through an opaque C structure (DLPack) is recognised by its address (`adapters.dlpack`).
+heap, are asked once a search for objects with unaccounted references.
 """
 
 from __future__ import annotations
@@ -11,13 +10,13 @@ from dataclasses import dataclass
 from itertools import chain, compress, filterfalse, repeat
 from typing import TYPE_CHECKING, Final, Protocol
 
-from pytest_gpuleak.heap.referrers import get_objects, get_referents, is_tracked
+from pytest_gpuleak.heap.referrers import get_objects, get_referents, is_tracked, untouchable_modules
+from pytest_gpuleak.heap.type_sieve import TypeSieve, may_refer
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 
     from pytest_gpuleak.heap.referrers import Deadline
-    from pytest_gpuleak.heap.type_sieve import TypeSieve
 
 
 _CHUNK: Final = 1024
@@ -28,10 +27,7 @@ RING_ROOT: Final = "a cycle through C++ that no collector frees"
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """A reference that `gc.get_referrers` does not show.
-
-    `edge` is how it is written in Python (``.base``); None where the ordinary naming finds it.
-    """
+    """A reference that `gc.get_referrers` does not show, as written (``.base``); None: the ordinary naming finds it."""
 
     parent: object
     child: object
@@ -44,14 +40,14 @@ class NativeEdgeFinder(Protocol):
     def find(self, orphans: Sequence[object], extra: Sequence[object], deadline: Deadline) -> list[Link]:
         """Return links that lead to `orphans`, live objects without visible referrers, up to something visible.
 
-        `extra` has objects that `gc.get_objects` does not show: locals of running functions.
+        `extra` has locals of running functions, which `gc.get_objects` does not show.
         """
 
 
 def visible_objects(extra: Sequence[object], ignore: Collection[int], deadline: Deadline) -> Iterator[list[object]]:
-    """Yield tracked containers and the untracked objects that they refer to, thousands at a time. Keep no list.
+    """Yield `extra`, tracked containers and the untracked objects that they refer to, in lists that must not be kept.
 
-    `extra` is yielded too; `ignore` has the ids of containers that are left out.
+    `ignore` has the ids of containers that are left out.
     """
     # Listed before the generator is made: through it, Python 3.10 would lead to the frames of the search itself.
     return _in_batches(get_objects(), extra, ignore, deadline)
@@ -73,29 +69,23 @@ def _in_batches(
         containers.clear()  # it may hold this frame
 
 
+@dataclass(eq=False, repr=False)
 class Descent:
     """Walk down from untracked containers to the objects that the search wants. One instance a look.
 
-    Each container is read once, whatever holds it. A container that the collector does not track holds no tracked
-    object, so its content is no ring. `ends` tells where a path ends, `leads_on` whether that is wanted, and `hides`
-    whether an object is an untracked container; both are asked for the objects that `sieve` picks. `links` collects
-    the references on wanted paths.
+    What the collector does not track holds no tracked object, so its content is no ring. Of the objects that `sieve`
+    picks, `ends` tells where a path ends, `leads_on` whether that is wanted, and `hides` which are untracked containers.
+    `links` collects the references on wanted paths.
     """
 
-    def __init__(
-        self,
-        ends: Callable[[object], bool],
-        leads_on: Callable[[object], bool],
-        hides: Callable[[object], bool],
-        sieve: TypeSieve,
-        deadline: Deadline,
-    ) -> None:
+    ends: Callable[[object], bool]
+    leads_on: Callable[[object], bool]
+    hides: Callable[[object], bool]
+    sieve: TypeSieve
+    deadline: Deadline
+
+    def __post_init__(self) -> None:
         self.links: list[Link] = []
-        self._ends = ends
-        self._leads_on = leads_on
-        self._hides = hides
-        self._sieve = sieve
-        self._deadline = deadline
         self._met: set[int] = set()
         self._leading: set[int] = set()
         self._above: dict[int, list[tuple[object, object]]] = {}
@@ -106,15 +96,15 @@ class Descent:
         while parents:
             contents = list(map(get_referents, parents))
             children = list(chain.from_iterable(contents))
-            if self._deadline.worked(len(parents) + len(children)):
+            if self.deadline.worked(len(parents) + len(children)):
                 return
             owners = chain.from_iterable(map(repeat, parents, map(len, contents)))
             inner: list[object] = []
-            for parent, child in compress(zip(owners, children, strict=True), self._sieve.marks(children)):
-                if self._ends(child):
-                    if self._leads_on(child):
+            for parent, child in compress(zip(owners, children, strict=True), self.sieve.marks(children)):
+                if self.ends(child):
+                    if self.leads_on(child):
                         self._link(parent, child)
-                elif self._hides(child):
+                elif self.hides(child):
                     if id(child) in self._leading:
                         self._link(parent, child)
                     else:
@@ -137,3 +127,35 @@ class Descent:
             if id(parent) not in self._leading:
                 self._leading.add(id(parent))
                 pending.extend(self._above.pop(id(parent), ()))
+
+
+class UntrackedContainers:
+    """Finds untracked containers of types that the collector knows, in a walk over the heap.
+
+    `PyStructSequence_New` (Objects/structseq.c) does not track what it makes, such as torch's named results
+    (``logits.max(1)``), so `gc.get_referrers` does not show it.
+    """
+
+    def find(self, orphans: Sequence[object], extra: Sequence[object], deadline: Deadline) -> list[Link]:
+        """Return links from untracked containers to `orphans` (see `NativeEdgeFinder`)."""
+        wanted = set(map(id, orphans))
+        own = {id(orphans), id(extra), *untouchable_modules()}
+        wanted_types = set(map(id, map(type, orphans)))
+
+        def may_hide(value: object) -> bool:
+            return not is_tracked(value) and _may_hide(type(value))
+
+        def is_wanted(value: object) -> bool:
+            return id(value) in wanted
+
+        hiding = TypeSieve(_may_hide)
+        inner = TypeSieve(lambda kind: _may_hide(kind) or id(kind) in wanted_types)
+        descent = Descent(is_wanted, is_wanted, may_hide, inner, deadline)
+        for values in visible_objects(extra, own, deadline):
+            descent.enter(hiding.pick(list(filterfalse(is_tracked, values))))
+        return descent.links
+
+
+def _may_hide(kind: type) -> bool:
+    # No untracked dict, tuple or static class holds tracked objects.
+    return kind is not dict and kind is not tuple and may_refer(kind)

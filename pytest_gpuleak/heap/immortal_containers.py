@@ -1,8 +1,8 @@
 """Find containers that the collector does not track any more since they are immortal.
 
-As the first thread starts, free-threaded CPython 3.13 makes functions, classes, modules and their namespaces immortal, and
-the next full collection untracks them (Python/gc_free_threading.c, _PyGC_ImmortalizeDeferredObjects, update_refs). From
-then on `gc.get_referrers` shows no global, the most frequent holder of all. 3.14 does not do that any more.
+With its first thread, free-threaded CPython 3.13 makes functions, classes, modules and namespaces immortal, and the next
+full collection untracks them (Python/gc_free_threading.c, _PyGC_ImmortalizeDeferredObjects, update_refs): then
+`gc.get_referrers` shows no global. 3.14 does not do that any more.
 """
 
 from __future__ import annotations
@@ -30,8 +30,7 @@ def immortal_referrers(
 ) -> list[object]:
     """Return the untracked containers that refer to one of `children`, reached from the loaded modules.
 
-    `untouchable` has the ids of objects that must not be looked into; `worked` counts small steps, and tells whether
-    the time is up.
+    `untouchable` has the ids of objects not to be looked into; `worked` counts steps, and tells whether time is up.
     """
     if not are_untracked():
         return []

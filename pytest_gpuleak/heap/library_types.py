@@ -6,25 +6,19 @@ import sys
 import types
 from typing import TYPE_CHECKING, Any
 
-from pytest_gpuleak.heap.classes import is_kind_of
+from pytest_gpuleak.heap.classes import direct_subclasses, is_kind_of, read_module, read_name
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
 _module_dict: Callable[[object], dict[str, Any]] = vars(types.ModuleType)["__dict__"].__get__
-_subclasses: Callable[[type], list[type]] = vars(type)["__subclasses__"]
-_class_module: Callable[[type], Any] = vars(type)["__module__"].__get__
-_class_name: Callable[[type], Any] = vars(type)["__name__"].__get__
 
 _ABSENT: dict[tuple[str, str], int] = {}
 """Classes that no loaded module has brought, by the number of modules at that time."""
 
 
 def extension_class(module: str, name: str) -> type | None:
-    """Return the class with this module and name that derives from `object` alone, or None.
-
-    The interpreter lists the live subclasses of `object`, whatever a test has put into `sys.modules`.
-    """
+    """Return the class with this module and name that derives from `object` alone, or None."""
     loaded = dict.get(sys.modules, module)
     if is_kind_of(type(loaded), types.ModuleType):
         found = _module_dict(loaded).get(name)
@@ -38,7 +32,7 @@ def extension_class(module: str, name: str) -> type | None:
         return None
     if loaded is None and _ABSENT.get((module, name)) == len(sys.modules):
         return None
-    for kind in _subclasses(object):
+    for kind in direct_subclasses(object):
         if _says(kind, module, name):
             return kind
     if loaded is None:
@@ -48,6 +42,6 @@ def extension_class(module: str, name: str) -> type | None:
 
 def _says(kind: type, module: str, name: str) -> bool:
     try:
-        return bool(_class_name(kind) == name and _class_module(kind) == module)
+        return bool(read_name(kind) == name and read_module(kind) == module)
     except AttributeError:  # a class whose namespace lost its __module__
         return False

@@ -21,20 +21,13 @@ class _Work:
     """The work under way. At `due` (`perf_counter`) it is told; without work, never."""
 
     due = inf
-    _began = 0.0
-    _tell: Callable[[float], object] | None = None
-
-    def begin(self, tell: Callable[[float], object]) -> None:
-        self._tell, self._began = tell, perf_counter()
-        self.due = self._began + LONG_WORK_S
-
-    def end(self) -> None:
-        self.due, self._tell = inf, None
+    began = 0.0
+    tell: Callable[[float], object] | None = None
 
     def note(self, now: float) -> None:
         self.due = now + TELL_EVERY_S
-        if self._tell is not None:
-            self._tell(now - self._began)
+        if self.tell is not None:
+            self.tell(now - self.began)
 
 
 WORK: Final = _Work()
@@ -43,9 +36,9 @@ WORK: Final = _Work()
 @contextlib.contextmanager
 def telling(tell: Callable[[float], object] | None) -> Iterator[None]:
     """Have `tell`, if any, called with the seconds so far, once a second, when the body takes longer than `LONG_WORK_S`."""
-    if tell is not None:
-        WORK.begin(tell)
+    WORK.tell, WORK.began = tell, perf_counter()
+    WORK.due = inf if tell is None else WORK.began + LONG_WORK_S
     try:
         yield
     finally:
-        WORK.end()
+        WORK.tell, WORK.due = None, inf

@@ -3,9 +3,7 @@
 CPython drops exceptions of callbacks (``invoke_gc_callback``, Modules/gcmodule.c: ``PyErr_WriteUnraisable``). If our
 entry of ``gc.callbacks`` is the next Python code in the main thread, Ctrl-C or pytest-timeout's exception is lost and a
 hanging test hangs for good. `sys.unraisablehook` gets the exception with the handler's frame, which tells the signal.
-
-The last callback of the same collection, which is written in C, sets the signal again, so that the user's code gets it.
-A timer or thread might fire in the next collection, where the signal would be lost again.
+The last callback of the same collection, in C, sets it again: a timer or thread might fire in the next collection.
 """
 
 from __future__ import annotations
@@ -14,6 +12,7 @@ import functools
 import gc
 import signal
 import sys
+import traceback
 import types
 from typing import TYPE_CHECKING, Any
 
@@ -24,7 +23,7 @@ if TYPE_CHECKING:
 class LostSignals:
     """Wrap `sys.unraisablehook`, and deliver again what was lost in our entry `callback` of ``gc.callbacks``.
 
-    `callback` is a bound method with an argument ``phase``, and calls `go_on` first while `lost` is not empty.
+    `callback` is a bound method with an argument ``phase``, and calls `go_on` first while `lost` has signals.
     """
 
     def __init__(self, callback: Callable[..., object]) -> None:
@@ -95,20 +94,14 @@ def _delivery(number: int) -> Callable[[str, dict[str, int]], object]:
 
 
 def _phase_of(error: BaseException, callback: Any) -> str | None:
-    entry = error.__traceback__
-    while entry is not None:
-        if entry.tb_frame.f_code is callback.__func__.__code__:
-            return entry.tb_frame.f_locals.get("phase")
-        entry = entry.tb_next
+    for frame, _ in traceback.walk_tb(error.__traceback__):
+        if frame.f_code is callback.__func__.__code__:
+            return frame.f_locals.get("phase")
     return None
 
 
 def _signal_of(error: BaseException | None) -> int | None:
-    codes = set()
-    entry = None if error is None else error.__traceback__
-    while entry is not None:
-        codes.add(entry.tb_frame.f_code)
-        entry = entry.tb_next
+    codes = {frame.f_code for frame, _ in traceback.walk_tb(None if error is None else error.__traceback__)}
     for number in signal.valid_signals():
         handler = signal.getsignal(number)
         if type(handler) is types.MethodType:

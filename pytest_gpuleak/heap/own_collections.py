@@ -1,7 +1,6 @@
 """Run the plugin's own collections, with what a library would do about garbage arrays relaxed meanwhile.
 
-JAX can be told to end the process when the collector frees an array (``jax_array_garbage_collection_guard``): without
-the plugin that collection might come much later, or never.
+JAX may end the process for an array that the collector frees (``jax_array_garbage_collection_guard``).
 """
 
 from __future__ import annotations
@@ -16,8 +15,7 @@ if TYPE_CHECKING:
 __all__ = ["RELAXERS", "collect", "collect_unguarded"]
 
 RELAXERS: dict[str, Callable[[], Callable[[], object] | None]] = {}
-"""Functions that relax a library's guard for a collection and return how to restore it, or None, by the module that has
-the guard, once it is imported. They never raise."""
+"""Functions that relax a module's guard, and return how to restore it, or None, by the module. They never raise."""
 
 
 def collect(generation: int = 2) -> int:

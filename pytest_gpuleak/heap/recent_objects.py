@@ -1,9 +1,7 @@
 """Find referrers among the objects made last, without a pass over the whole heap.
 
 What a test leaves hangs on objects of the same test, often on fifteen in a row (a closure's cell, its function, a dict),
-before it hangs on something old. Each level of a search takes a pass over the heap, a tenth of a second with TensorFlow
-imported. So the references of the objects made last are listed once, and an object needs a pass only if its reference
-count says that something else refers to it too.
+before it hangs on something old. An object needs a pass only if its reference count says that others refer to it too.
 """
 
 from __future__ import annotations
@@ -22,10 +20,9 @@ if TYPE_CHECKING:
     from pytest_gpuleak.heap.referrers import Deadline
 
 AT_AN_END: Final = 20_000
-"""Objects that are listed from either end of the collector's lists.
+"""Objects that are listed from either end of the collector's lists: the last run's, and those of the run before.
 
-A collection appends what survives to the older list, and `gc.unfreeze` appends all that was frozen (Python/gc.c,
-gc_list_merge), so the last run's objects are at the beginning and those of the run before at the end.
+A collection appends survivors to the older list, `gc.unfreeze` all that was frozen (Python/gc.c, gc_list_merge).
 """
 
 WORTH_IT: Final = 4 * AT_AN_END
@@ -35,8 +32,7 @@ WORTH_IT: Final = 4 * AT_AN_END
 class RecentObjects:
     """The objects made last, and which of them refer to what. It keeps them alive: drop it after the search.
 
-    `own` has the ids of the search's own containers, which are left out. The list `objects` counts as a referrer of
-    each.
+    The search's own containers, by id in `own`, are left out. The list `objects` refers to each.
     """
 
     def __init__(self, own: Collection[int], deadline: Deadline) -> None:
@@ -66,7 +62,7 @@ class RecentObjects:
     def referrers(self, wanted: Collection[int], objects: Mapping[int, object]) -> tuple[list[object], set[int]]:
         """Return referrers of objects, and the ids of the `wanted` ones of which these are all.
 
-        `objects` holds them by id, and is the one other container of the caller's that refers to them.
+        No other container of the caller's than `objects`, by id, refers to them.
         """
         parents = self._parents
         positions = set(chain.from_iterable(parents.get(node, ()) for node in wanted))

@@ -1,7 +1,7 @@
-"""What `sys.getrefcount` counts beside the references that containers and variables show.
+"""Measure what `sys.getrefcount` counts beside the references that containers and variables show.
 
 From Python 3.14 on, a variable that is passed as an argument lends its reference: neither the argument nor the called
-function's parameter adds one (``LOAD_FAST_BORROW``, Python/flowgraph.c). So the additions are measured, not known.
+function's parameter adds one (``LOAD_FAST_BORROW``, Python/flowgraph.c).
 """
 
 from __future__ import annotations
@@ -13,11 +13,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 UNCOUNTED: Final = 1 << 27
-"""Reference counts from here up are no counts.
+"""Reference counts from here up are no counts, but constants.
 
-Immortal objects have a constant instead (PEP 683, Include/refcount.h: from ``5 << 28`` up on 32 bits), and free-threaded
-builds add a large one to functions, classes, modules and code, whose references are counted late
-(Include/internal/pycore_object_deferred.h, ``_Py_REF_DEFERRED``).
+Immortal objects have one (PEP 683, Include/refcount.h: from ``5 << 28`` up on 32 bits), and objects that free-threaded
+builds count late (Include/internal/pycore_object_deferred.h, ``_Py_REF_DEFERRED``).
 """
 
 

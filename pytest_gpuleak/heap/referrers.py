@@ -12,13 +12,7 @@ from typing import TYPE_CHECKING, Final
 from pytest_gpuleak.heap.collector import PausedCollector, get_objects, get_referrers
 from pytest_gpuleak.heap.immortal_containers import are_untracked, immortal_referrers
 from pytest_gpuleak.heap.long_work import WORK
-from pytest_gpuleak.heap.safe_access import (
-    class_module,
-    is_subclass,
-    loaded_module,
-    module_dict,
-    subclasses_named,
-)
+from pytest_gpuleak.heap.safe_access import class_module, is_subclass, loaded_module, module_dict, subclasses_named
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -88,39 +82,32 @@ def reaches_everything(value: object) -> bool:
 
 
 def untouchable_modules() -> frozenset[int]:
-    """Return the ids of objects that `get_referents` must not be called for.
+    """Return the ids of objects that `get_referents` must not be called for: modules `_asyncio`.
 
-    In CPython 3.12 the traversal of the `_asyncio` module shows its free list of futures' iterators, which have been
-    freed (Modules/_asynciomodule.c, module_traverse). A new reference to one frees it a second time, and every later
-    heap walk hangs (seen on 3.12.1).
-
-    A test that restores `sys.modules` may leave several such modules, each with its own class `Future`, so a module is
-    searched on the heap if the class is missed.
+    In CPython 3.12 their traversal shows freed iterators of futures (Modules/_asynciomodule.c, module_traverse). A new
+    reference to one frees it a second time, and every later heap walk hangs (seen on 3.12.1).
     """
+    # A test that restores `sys.modules` may leave several, each with its own class `Future`.
     loaded = loaded_module(_UNTOUCHABLE)
     made = sum(class_module(kind) == _UNTOUCHABLE for kind in subclasses_named(object, "Future"))
     if made <= (module_dict(loaded) is not None):
         return frozenset((id(loaded),))
-    found = {id(loaded)}
-    for value in get_objects():
-        if type(value) is ModuleType and (module_dict(value) or {}).get("__name__") == _UNTOUCHABLE:
-            found.add(id(value))
-    return frozenset(found)
+    modules = (value for value in get_objects() if type(value) is ModuleType)
+    found = (id(module) for module in modules if (module_dict(module) or {}).get("__name__") == _UNTOUCHABLE)
+    return frozenset((id(loaded), *found))
 
 
 def referrers(children: Sequence[object], deadline: Deadline) -> list[object]:
-    """Return every tracked or immortal container that refers to one of `children`, as far as found before the deadline.
+    """Return the tracked or immortal containers that refer to one of `children`, as far as found before the deadline.
 
-    The caller removes the search's own containers, and clears the list: it may hold itself, and collections are paused.
+    The caller removes the search's own, and clears the list: it may hold itself, and collections are paused.
     """
     if len(children) < SCAN_FROM:
         found = get_referrers(*children)
         if are_untracked():
             found += immortal_referrers(children, untouchable_modules(), deadline.worked)
         return found
-    wanted: set[int] = set()
-    for child in children:
-        wanted.add(id(child))
+    wanted = set(map(id, children))
     containers = get_objects()
     found = []  # created after the list above, so it is not in it
     untouchable = untouchable_modules()

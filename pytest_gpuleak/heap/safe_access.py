@@ -1,7 +1,6 @@
-"""Read user objects without running their code.
+"""Read user objects without running their code, through descriptors of the built-in types.
 
-``isinstance``, ``getattr``, ``==``, ``repr`` and ``bool`` all run code of an object, which may be a dead weak proxy, a
-mock or a lazy module. The functions here ask the interpreter instead, through descriptors of the built-in types.
+``isinstance``, ``getattr``, ``==``, ``repr`` and ``bool`` run code of an object: a dead weak proxy, a mock, a lazy module.
 """
 
 from __future__ import annotations
@@ -13,12 +12,16 @@ import sys
 import types
 import weakref
 from itertools import compress
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
-from pytest_gpuleak.heap.classes import class_lines, is_kind_of
+from pytest_gpuleak.heap.classes import class_lines, direct_subclasses, is_kind_of, read_module, read_name
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 mro: Final = class_lines
 is_subclass: Final = is_kind_of
+subclasses: Final = direct_subclasses
 
 MAX_KEY_LENGTH: Final = 40
 """Longest key that is shown, in characters."""
@@ -26,12 +29,11 @@ MAX_KEY_LENGTH: Final = 40
 MAX_NAME: Final = 1000
 """Longest name that is shown, in characters. Generated names may have any length, and every path repeats them."""
 
-_CLASS_DICT: Final[Any] = type.__dict__["__dict__"]
-_CLASS_NAME: Final[Any] = type.__dict__["__name__"]
+class_dict: Final[Callable[[type], types.MappingProxyType[str, Any]]] = vars(type)["__dict__"].__get__
+"""Return the class's own namespace, read only."""
+
 _CLASS_QUALNAME: Final[Any] = type.__dict__["__qualname__"]
-_CLASS_MODULE: Final[Any] = type.__dict__["__module__"]
-_MODULE_DICT: Final[Any] = type.__dict__["__dict__"].__get__(types.ModuleType)["__dict__"]
-_SUBCLASSES: Final[Any] = type.__dict__["__subclasses__"]
+_MODULE_DICT: Final[Any] = vars(types.ModuleType)["__dict__"]
 
 _TUPLE_FIELD: Final[type] = type(collections.namedtuple("_TUPLE_FIELD", "x").x)  # type: ignore[attr-defined]  # noqa: PYI024
 
@@ -43,23 +45,11 @@ def is_a(value: object, base: type) -> bool:
     return is_subclass(type(value), base)
 
 
-def subclasses(cls: type) -> list[type]:
-    """Return the live direct subclasses of `cls`."""
-    found: list[type] = _SUBCLASSES(cls)
-    return found
-
-
 def subclasses_named(cls: type, name: str) -> list[type]:
     """Return the live direct subclasses of `cls` with this ``__name__``. `object` has thousands, so it is done in C."""
-    found = subclasses(cls)
+    found = direct_subclasses(cls)
     # The method of a plain str compares it with a subclass of str without asking that.
-    return list(compress(found, map(name.__eq__, map(_CLASS_NAME.__get__, found))))
-
-
-def class_dict(cls: type) -> types.MappingProxyType[str, Any]:
-    """Return the class's own namespace, read only."""
-    namespace: types.MappingProxyType[str, Any] = _CLASS_DICT.__get__(cls)
-    return namespace
+    return list(compress(found, map(name.__eq__, map(read_name, found))))
 
 
 def plain_text(value: object) -> str | None:
@@ -77,7 +67,7 @@ def cut_name(name: str) -> str:
 
 def class_name(cls: type) -> str:
     """Return the class's ``__name__``, cut."""
-    return cut_name(plain_text(_CLASS_NAME.__get__(cls)) or "?")
+    return cut_name(plain_text(read_name(cls)) or "?")
 
 
 def class_qualname(cls: type) -> str:
@@ -88,8 +78,8 @@ def class_qualname(cls: type) -> str:
 def class_module(cls: type) -> str | None:
     """Return the class's ``__module__``; None where that is no plain str."""
     try:
-        return plain_text(_CLASS_MODULE.__get__(cls))
-    except AttributeError:  # a class whose namespace lost its __module__ (typeobject.c, type_module)
+        return plain_text(read_module(cls))
+    except AttributeError:
         return None
 
 
@@ -100,9 +90,9 @@ def class_label(cls: type) -> str:
 
 
 def public_label(cls: type) -> str:
-    """Return a type's `class_label` by its public module where the class is found there too.
+    """Return a type's `class_label` by its public module, if it is there too: ``asyncio.Future``, not ``_asyncio``'s.
 
-    ``_asyncio.Future`` is known as ``asyncio.Future``: which types are written in C differs between Python versions.
+    Which types are written in C differs between Python versions.
     """
     module, qualname = class_module(cls), class_qualname(cls)
     if module is not None and module.startswith("_") and resolve(module[1:], qualname) is cls:
@@ -130,8 +120,7 @@ def module_dict(module: object) -> dict[str, Any] | None:
 
 def loaded_module(name: str) -> object:
     """Return the entry of `sys.modules` under a name, or None."""
-    modules: dict[str, Any] = sys.modules
-    return dict.get(modules, name)
+    return dict.get(sys.modules, name)
 
 
 def loaded_modules() -> dict[str, dict[str, Any]]:
@@ -173,9 +162,9 @@ def resolve(module: str | None, qualname: str | None) -> object:
 
 
 def instance_dict(value: object) -> dict[Any, Any] | None:
-    """Return the ``__dict__`` of `value`, or None. Use it only for objects on a path.
+    """Return the ``__dict__`` of `value`, or None. Use it only for objects on a path, since it may create the dict.
 
-    Since CPython 3.11 this call creates the dict of many instances (Objects/object.c, _PyObject_GetDictPtr).
+    It does so since CPython 3.11 for many instances (Objects/object.c, _PyObject_GetDictPtr).
     """
     for cls in mro(type(value)):
         descriptor = class_dict(cls).get("__dict__")
@@ -254,10 +243,9 @@ def is_attribute_name(name: object) -> bool:
 
 
 def key_text(key: object) -> str:
-    """Write a mapping's key as Python text of about `MAX_KEY_LENGTH` characters, without control characters.
+    """Write a mapping's key as text of about `MAX_KEY_LENGTH` characters, without control characters.
 
-    Scalars, tuples of scalars, and what a dotted name leads to are written so that Python can evaluate them, a weak
-    reference with the type it refers to, any other key as its type.
+    Scalars, tuples of scalars, and what a dotted name leads to can be evaluated; any other key is written as its type.
     """
     text = _scalar_text(key)
     if text is None:  # a dotted name is never cut, or it would lead nowhere
@@ -325,7 +313,7 @@ def leads_to(name: str, value: object) -> bool:
 
 
 def _definition_text(key: object) -> str | None:
-    """Write a class or function by the name that leads to it, in angle brackets where the name no longer does."""
+    """Write the name that leads to a class or function; in angle brackets where it no longer does."""
     name = definition_name(key)
     if name is None:
         return None

@@ -18,10 +18,7 @@ def running_threads() -> frozenset[int]:
 
 @contextlib.contextmanager
 def started_threads(enter: Callable[[], object]) -> Iterator[None]:
-    """Call `enter` in each thread that the body starts, before the thread's own function.
-
-    The profile function that `threading` gives to new threads calls `enter`, and restores a user's profiler.
-    """
+    """Call `enter` in each thread that the body starts, before the thread's own function, by a profile function."""
     previous: Any = threading.getprofile()
 
     def begin(frame: Any, event: str, argument: Any) -> None:  # noqa: ARG001 - as sys.setprofile calls it

@@ -22,10 +22,9 @@ def may_refer(kind: type) -> bool:
 
 
 class TypeSieve:
-    """Pick objects by their type. `belongs` is asked once for each type.
+    """Pick objects by their type. `belongs` is asked once for each type, by id: its metaclass may define the hash.
 
-    Types are told apart by their ids, since to hash a class may run a method of its metaclass. Keep a sieve no longer
-    than a walk with paused collections: a new class may get the id of one that is gone.
+    Keep a sieve no longer than a walk with paused collections: a new class may get the id of one that is gone.
     """
 
     def __init__(self, belongs: Callable[[type], bool]) -> None:

@@ -1,7 +1,7 @@
 """Walk over every object that Python can reach, and size them, without running user code.
 
-The collector knows containers alone, so the walk descends into what they refer to, into untracked dicts and tuples
-(Objects/dictobject.c, MAINTAIN_TRACKING), the bases of arrays and what wraps arrays. Objects that only C++ holds are not met.
+The collector knows containers alone, so the walk descends into what they refer to, untracked dicts and tuples
+(Objects/dictobject.c, MAINTAIN_TRACKING), bases of arrays and what wraps arrays. What only C++ holds is not met.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from pytest_gpuleak.heap.referrers import get_objects, get_referents, is_tracked
 from pytest_gpuleak.heap.type_sieve import HAVE_GC, TYPE_FLAGS, TypeSieve, may_refer
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterator, Sequence
 
     from pytest_gpuleak.heap.referrers import Deadline
 
@@ -39,14 +39,9 @@ _ITEM_SIZE: Final[Any] = type.__dict__.get("__itemsize__")
 
 
 class Batch(NamedTuple):
-    """Objects of the heap that the walk met together.
+    """Objects that the walk met together, and the untracked containers that hold them (`parents`, if there are any).
 
-    Attributes:
-        objects: the objects; an object with several containers may be in several batches.
-        parents: the untracked containers that hold them; empty where the collector shows the holders.
-        above: the batch of the parents.
-        owners: by object, the index of its parent.
-        places: by parent, the index of its own parent in `above`.
+    `owners` has by object the index of its parent, `places` by parent the index of its own parent in the batch `above`.
     """
 
     objects: list[object]
@@ -59,8 +54,7 @@ class Batch(NamedTuple):
 class HeapWalk:
     """One walk, for which the whole heap must be visible. It refers to objects: drop it, and its batches, afterwards.
 
-    `ignore` has the ids of the caller's own containers, whose sizes change between walks. `complete` tells whether
-    `batches` came to its end before the deadline.
+    `ignore` has the ids of the caller's own containers; `complete` tells whether `batches` ended before the deadline.
     """
 
     def __init__(self, deadline: Deadline, ignore: Collection[int] = ()) -> None:
@@ -75,10 +69,7 @@ class HeapWalk:
 
     def batches(self) -> Iterator[Batch]:
         """Yield every object, in lists that must not be kept."""
-        values: list[object] = []
-        for running in running_frames(()):
-            for _, value in local_variables(running.frame):
-                values.append(value)
+        values = [value for running in running_frames(()) for _, value in local_variables(running.frame)]
         yield from self._untracked(list(filterfalse(is_tracked, values)))
         values.clear()
         containers = get_objects()
@@ -131,17 +122,6 @@ def _may_hide(kind: type, array_class: Any) -> bool:
     return (array_class is not None and safe_access.is_subclass(kind, array_class)) or may_refer(kind)
 
 
-def _new_types(objects: list[object], kinds: list[int], known: Mapping[int, object]) -> list[tuple[int, type]]:
-    """Return the types among `objects` whose ids are not known. `kinds` are the ids of all their types."""
-    found: dict[int, type] = {}
-    if known.keys() >= set(kinds):  # the common case, in C
-        return []
-    for kind, value in zip(kinds, objects, strict=True):
-        if kind not in known and kind not in found:
-            found[kind] = type(value)
-    return list(found.items())
-
-
 def inside(container: object, array_class: Any, wrappers: ArrayWrappers) -> list[object]:
     """Return what an untracked object refers to; for an array its base (`array_class`, None without numpy)."""
     if array_class is not None and safe_access.is_a(container, array_class):
@@ -151,10 +131,10 @@ def inside(container: object, array_class: Any, wrappers: ArrayWrappers) -> list
 
 
 class Sizes:
-    """Sizes of objects in bytes, without what they refer to, as `sys.getsizeof` returns them.
+    """Sizes of objects in bytes, without what they refer to, as `sys.getsizeof` returns them. One instance a walk.
 
-    A ``__sizeof__`` written in Python is replaced by the nearest in the bases that is written in C. One instance a
-    walk, since types are known by their ids. `maps` tells whether a memory map counts with its length.
+    A ``__sizeof__`` written in Python is replaced by the nearest in the bases that is written in C. A memory map counts
+    with its length if `maps`.
     """
 
     def __init__(self, *, maps: bool = False) -> None:
@@ -182,18 +162,17 @@ class Sizes:
         except Exception:  # noqa: BLE001 - see above
             sizes = self.of(varying)
         found = list(compress(zip(varying, sizes, strict=True), map(minimum.__le__, sizes)))
-        for value, size in zip(special, self.of(special), strict=True):
-            if size >= minimum:
-                found.append((value, size))
-        return found
+        return found + [pair for pair in zip(special, self.of(special), strict=True) if pair[1] >= minimum]
 
     def _kinds(self, objects: list[object]) -> list[int]:
         kinds = list(map(id, map(type, objects)))
-        for kind, example in _new_types(objects, kinds, self._measures):
-            measure, varies = _measure_of(example, maps=self._maps)
-            self._measures[kind] = measure
-            if varies:
-                (self._varying if measure is getsizeof else self._special).add(kind)
+        new = set(kinds).difference(self._measures)
+        for kind, example in dict(zip(kinds, map(type, objects), strict=True)).items() if new else ():
+            if kind in new:
+                measure, varies = _measure_of(example, maps=self._maps)
+                self._measures[kind] = measure
+                if varies:
+                    (self._varying if measure is getsizeof else self._special).add(kind)
         return kinds
 
 
@@ -222,7 +201,7 @@ def _measure_of(kind: type, *, maps: bool) -> tuple[Callable[[Any], int], bool]:
 
 
 def _inherited(measure: Callable[[Any], int], kind: type) -> Callable[[Any], int]:
-    """Return a size from a base class's function, with the collector's head that `sys.getsizeof` adds."""
+    # `sys.getsizeof` adds the collector's head.
     head = _GC_HEAD if TYPE_FLAGS.__get__(kind) & HAVE_GC else 0
     if TYPE_FLAGS.__get__(kind) & _PREHEADER:
         head += _PREHEADER_SIZE

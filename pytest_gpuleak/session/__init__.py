@@ -1,5 +1,4 @@
-"""Connect the engine to pytest: hooks, options, xdist, re-runs, features, the end of a run.
+"""Connect the engine to pytest. Only `session`, `plugin` and `hookspecs` know pytest.
 
-`session` may import everything but `api` and `cli`. Only it, `plugin` and `hookspecs` know pytest. A new feature of a
-run is a file in `features`, a new option a row in `config`.
+A new feature of a run is a file in `features`, a new option a row in `options`.
 """

@@ -1,4 +1,4 @@
-"""Record the running attempt of a test: times, outcome, and errors of its check. Plain data, no node."""
+"""Record the running attempt of a test as plain data: times, outcome, and errors of its check."""
 
 from __future__ import annotations
 
@@ -41,17 +41,13 @@ class Attempt:
 
 
 class AttemptLog:
-    """Follow the attempts of one process's tests, and create their records.
-
-    `worker` is the xdist worker's id, or ``main``; `lines` receives what could not be done, for the end of the run.
-    """
+    """Follow the attempts of one process's tests, and create their records; `lines` are shown at the end of the run."""
 
     def __init__(self, config: pytest.Config, settings: Settings, worker: str, lines: list[str]) -> None:
         self.config = config
         self.worker = worker
         self.root = str(config.rootpath)
         self.attempt: Attempt | None = None
-        """The running attempt; None between attempts."""
         self.rerunning = False
         """Whether a test is being run again to confirm a leak, which is no attempt of the user's."""
         self.process = os.getpid()
@@ -67,12 +63,12 @@ class AttemptLog:
 
     @property
     def nodeid(self) -> str:
-        """The running test; empty between tests."""
+        """Return the running test's nodeid; empty between tests."""
         return "" if self.attempt is None else self.attempt.nodeid
 
     @property
     def policy(self) -> Policy:
-        """The running test's policy."""
+        """Return the running test's policy."""
         return self._default if self.attempt is None else self.attempt.policy
 
     def begin(self, nodeid: str, policy: Policy) -> Attempt:
@@ -113,10 +109,7 @@ class AttemptLog:
         memory: dict[str, dict[str, int]],
         began: float,
     ) -> TestRecord:
-        """End the attempt and return its record. A fault that may hide something turns ``clean`` into ``unchecked``.
-
-        `memory` has the counters before and after, by device; the check began at `began` (`time.perf_counter`).
-        """
+        """End the attempt and return its record. A fault that may hide something turns ``clean`` into ``unchecked``."""
         attempt = self.attempt
         assert attempt is not None
         why, faults = attempt.why, self._faults

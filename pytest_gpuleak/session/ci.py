@@ -12,14 +12,9 @@ if TYPE_CHECKING:
 
 
 class Surroundings(NamedTuple):
-    """Where a run takes place.
+    """Where a run takes place: which service reads it, with its `project` folder and file for a step's `summary`.
 
-    Attributes:
-        github: whether GitHub Actions reads the output.
-        summary: the file that a step's summary is appended to.
-        gitlab: whether GitLab CI collects the files.
-        project: the folder of the checkout, where CI gives it.
-        rank: the process's rank in a distributed run, part of its files' names.
+    The `rank` in a distributed run is part of files' names.
     """
 
     github: bool = False
@@ -39,9 +34,5 @@ def read_surroundings(environ: Mapping[str, str]) -> Surroundings | None:
         return None
     project = environ.get("GITHUB_WORKSPACE" if github else "CI_PROJECT_DIR") if github or gitlab else None
     return Surroundings(
-        github,
-        Path(summary) if summary else None,
-        gitlab,
-        Path(project) if project else None,
-        rank_of(environ),
+        github, Path(summary) if summary else None, gitlab, Path(project) if project else None, rank_of(environ)
     )

@@ -1,7 +1,4 @@
-"""Give pytest what it needs of the plugin in any run, and the rest where the plugin is switched on.
-
-With the plugin off, only this module and its imports are loaded.
-"""
+"""Give pytest what it needs in any run, and load the rest where the plugin is switched on."""
 
 from __future__ import annotations
 
@@ -69,7 +66,7 @@ def pytest_configure(config: pytest.Config) -> None:
     if getattr(config.option, "dist", "no") != "no":
         from pytest_gpuleak.session.features.budgets.workers import WorkerHooks
 
-        config.pluginmanager.register(WorkerHooks(config), "gpuleak-workers")
+        config.pluginmanager.register(WorkerHooks(), "gpuleak-workers")
 
 
 @pytest.hookimpl(wrapper=True)
@@ -86,7 +83,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def _read_value(config: pytest.Config, name: str) -> Any:
-    """Read the value of an option, as `given_values.read_value` does, which is loaded only where one is given."""
+    """Read the value of an option by `given_values`, which is loaded only where one is given."""
     if not options.is_given(config, name):
         return None
     with no_rewriting():

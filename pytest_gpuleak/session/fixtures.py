@@ -12,8 +12,6 @@ from pytest_gpuleak.model.outcomes import FixturePlace
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    import pytest
-
 
 def place_of(fixture: Any, request: Any, shorten: Callable[[str], str]) -> FixturePlace:
     """Return the place of pytest's FixtureDef `fixture` as a user knows it."""
@@ -36,7 +34,6 @@ XUNIT_PREFIXES = {
 
 
 def _as_written(name: str, function: Any, request: Any) -> tuple[str, Any]:
-    """Return the name and function of xunit-style setup as the user wrote it; any other fixture's unchanged."""
     for prefix, (owner_name, setups) in XUNIT_PREFIXES.items():
         if name.startswith(prefix):
             owner = getattr(request, owner_name, None)
@@ -44,12 +41,6 @@ def _as_written(name: str, function: Any, request: Any) -> tuple[str, Any]:
             owner_text = getattr(owner, "__qualname__", None) or getattr(owner, "__name__", "?")
             return f"{owner_text}.{setup}", getattr(owner, setup, function)
     return name, function
-
-
-def node_of(request: Any) -> pytest.Item | pytest.Collector:
-    """Return the node whose markers a fixture is judged by: the class, module, package or session it is set up for."""
-    node: pytest.Item | pytest.Collector = request.node
-    return node
 
 
 def is_wider(fixture: Any) -> bool:

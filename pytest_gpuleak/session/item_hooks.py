@@ -10,7 +10,6 @@ import pytest
 from pytest_gpuleak.heap.collector import PausedCollector
 from pytest_gpuleak.session.config.markers import policy_of
 from pytest_gpuleak.session.fixture_hooks import PLUGIN_ERRORS, FixtureHooks
-from pytest_gpuleak.session.fixtures import node_of
 from pytest_gpuleak.session.report_record import RECORD_ATTRIBUTE, attach, fail, note_properties
 
 if TYPE_CHECKING:
@@ -22,7 +21,7 @@ if TYPE_CHECKING:
     from pytest_gpuleak.session.leak_check import LeakCheck
 
 QUIET_VERDICTS = ("clean", "noted")
-"""Verdicts that leave the report's outcome and letter alone, so the record can be dropped from it."""
+"""Verdicts that leave the report's outcome and letter alone, so that the record can be dropped from it."""
 
 
 class RuntestHooks(FixtureHooks):
@@ -31,7 +30,7 @@ class RuntestHooks(FixtureHooks):
     def __init__(self, check: LeakCheck, meter: PeakMeter | None) -> None:
         super().__init__(
             [check] if meter is None else [check, meter],
-            lambda request: policy_of(node_of(request), check.settings),
+            lambda request: policy_of(request.node, check.settings),
             check.knowledge.shorten,
         )
         self._check = check

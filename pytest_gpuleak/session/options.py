@@ -1,4 +1,4 @@
-"""Define the table of options, which the command line, the ini, the `gpu_leak` marker and the settings derive from.
+"""Define the options of the command line, the ini and the `gpu_leak` marker.
 
 A new option is one row here, and the field of `Policy` or `Settings` that it names.
 """
@@ -20,15 +20,10 @@ BUDGET_MARKER = "max_gpu_mb"
 class Option:
     """An option, wherever it may be given.
 
-    Attributes:
-        name: the marker's argument, from which the other names derive. Empty for the switch.
-        ini: its name in the ini, and its attribute of `config.option`.
-        flag: its name on the command line.
-        kind: the name of its value's kind, or the words that it takes: see `values.kind_of`.
-        metavar: the placeholder of its value in the help; empty for a switch.
-        default: its default, as a user would write it.
-        target: the field of `Policy` (a test's) or `Settings` (the run's) that it sets.
-        marker: whether the `gpu_leak` marker takes it.
+    Its names in the ini (and in `config.option`) and on the command line derive from that of the marker's argument,
+    `name`, which is empty for the switch. `kind` names its value's kind or has the words that it takes (see
+    `values.kind_of`), `target` is the field of `Policy` or `Settings` that it sets, and `marker` tells whether the
+    `gpu_leak` marker takes it.
     """
 
     __slots__ = ("default", "flag", "help", "ini", "kind", "marker", "metavar", "name", "target")
@@ -157,9 +152,8 @@ def on_command_line(config: pytest.Config, name: str) -> Any:
 def in_ini(config: pytest.Config, name: str) -> object:
     """Read what is given for `name` in the ini, or `-o`: text, or in TOML a number, bool or list too; None: nothing.
 
-    From pytest 9.0 on `getini` holds a native TOML value to one declared type, while a size may be a number or a text:
-    so take the raw value, which pytest keeps in `inicfg` or `_inicfg`. If a later pytest keeps it elsewhere, texts
-    still work.
+    From pytest 9.0 on `getini` holds a native TOML value to one declared type, while a size may be a number or a text,
+    so take the raw value. If a later pytest does not keep it in `inicfg` or `_inicfg`, texts still work.
     """
     raw: Mapping[str, object] | None = getattr(config, "_inicfg", None)
     if raw is not None and name not in raw:

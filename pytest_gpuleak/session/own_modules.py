@@ -1,7 +1,4 @@
-"""Keep this package's modules loaded once a session whatever a test does to `sys.modules`.
-
-A second copy, loaded on the next use, would treat objects of the first copy's classes as foreign.
-"""
+"""Keep this package's modules loaded whatever a test does to `sys.modules`: a second copy would have other classes."""
 
 from __future__ import annotations
 

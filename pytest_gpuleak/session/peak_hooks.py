@@ -31,7 +31,7 @@ _METER: pytest.StashKey[PeakMeter] = pytest.StashKey()
 
 
 def shared_probes(config: pytest.Config) -> list[DeviceProbe]:
-    """Return the run's device probes: always the same list, made on the first call, stopped when the run ends."""
+    """Return the run's device probes: always the same list, stopped when the run ends."""
     probes = config.stash.get(DEVICE_PROBES, None)
     if probes is None:
         probes = config.stash[DEVICE_PROBES] = shared_frameworks(config).devices

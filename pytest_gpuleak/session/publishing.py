@@ -35,10 +35,7 @@ MAX_SUMMARY = 1024 * 1024
 
 
 def locate(report: RunReport, rootpath: Path, surroundings: Surroundings | None) -> RunReport:
-    """Note in a report how pytest's rootdir is reached from the repository's root, to which code review is relative.
-
-    The root is CI's checkout, else the closest parent folder with a ``.git``.
-    """
+    """Note in a report how pytest's rootdir is reached from the repository's root: CI's checkout, or a ``.git``."""
     try:
         folder = rootpath.resolve()
         root = _repository_of(folder, surroundings)
@@ -83,7 +80,6 @@ def _repository_of(folder: Path, surroundings: Surroundings | None) -> Path | No
 
 
 def _append_summary(report: RunReport, path: Path) -> list[str]:
-    """Append to the step's summary, which other runs of pytest and other tools write to as well."""
     try:
         taken = path.stat().st_size if path.exists() else 0
         # GitHub adds text of its own.
@@ -99,7 +95,6 @@ def _append_summary(report: RunReport, path: Path) -> list[str]:
 
 
 def _append(text: str, path: Path, taken: int) -> None:
-    """Append all of a text to a file of `taken` bytes, or nothing. Raises OSError."""
     try:
         # Fail instead of waiting for ever at a pipe without a reader.
         with open(path, "a", encoding="utf-8", newline="\n", opener=_open_without_waiting) as stream:

@@ -27,10 +27,7 @@ def log_handlers(config: pytest.Config) -> tuple[Any, ...]:
 
 
 def release_values(item: pytest.Item, handlers: Sequence[Any]) -> None:
-    """Release what pytest itself releases right after the teardown's report.
-
-    These are the values of function fixtures (``runtestprotocol``), and the arguments of the teardown's log records.
-    """
+    """Release fixtures' values and log records' arguments, as pytest itself does right after the teardown's report."""
     values = getattr(item, "funcargs", None)
     if type(values) is dict:
         values.clear()
@@ -40,10 +37,7 @@ def release_values(item: pytest.Item, handlers: Sequence[Any]) -> None:
 
 
 def older_instance(item: pytest.Item) -> weakref.ref[object] | None:
-    """Return a weak reference to the `unittest.TestCase` instance that pytest made when it collected the test, if any.
-
-    Since pytest 8.2, `TestCaseFunction` makes it then; it is dropped in the teardown.
-    """
+    """Return a weak reference to the `unittest.TestCase` instance that pytest made when it collected the test (8.2)."""
     instance = vars(item).get("_instance")
     test_case = getattr(sys.modules.get("unittest"), "TestCase", None)
     if instance is None or test_case is None or not issubclass(type(instance), test_case):
@@ -57,7 +51,7 @@ def runs_nothing(config: pytest.Config) -> bool:
 
 
 _NOTEBOOKS = frozenset({"nbmake", "nbval", "pytest_notebook"})
-"""Plugins whose items run notebooks, by the packages of the items' classes."""
+"""Packages of plugins whose items run notebooks."""
 
 
 def runs_elsewhere(item: pytest.Item) -> bool:
@@ -68,10 +62,7 @@ def runs_elsewhere(item: pytest.Item) -> bool:
 
 
 def colour_red(config: pytest.Config) -> None:
-    """Colour pytest's progress and its last line red: it does so for failures alone, and leaks fail the run too.
-
-    A reporter that works in another way keeps its colours.
-    """
+    """Colour pytest's progress and last line red for leaks, as for failures. Another reporter keeps its colours."""
     reporter: Any = config.pluginmanager.get_plugin("terminalreporter")
     build = getattr(reporter, "build_summary_stats_line", None)
     if not callable(build) or "build_summary_stats_line" in getattr(
@@ -92,8 +83,7 @@ def colour_red(config: pytest.Config) -> None:
 class DeferredFinalizerErrors:
     """Turn errors in ``__del__``, which our collections bring forward, into warnings of the run.
 
-    With ``-W error`` pytest's own hook would fail the next test for an object that might otherwise never be
-    collected. The context may be entered again for another test.
+    With ``-W error`` pytest's own hook would fail the next test for them. The context may be entered again.
     """
 
     __slots__ = ("_config", "_messages", "_previous", "nodeid")

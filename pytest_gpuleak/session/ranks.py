@@ -1,7 +1,5 @@
-"""Tell apart the ranks of a distributed run: `torchrun` and its like start pytest per rank, with one command line.
+"""Tell apart the ranks of a distributed run, by torchrun's variables, so that each writes reports of its own.
 
-Each rank writes its own report, such as `report.rank3.json` for `report.json`; ``gpuleak merge report.rank*.json``
-merges them. The rank is read from torchrun's variables, as in `torch.distributed`:
 https://docs.pytorch.org/docs/stable/elastic/run.html#environment-variables
 """
 
@@ -22,7 +20,7 @@ class Rank(NamedTuple):
 
     @property
     def name(self) -> str:
-        """Return its name in records and paths: ``rank3``."""
+        """Name in records and paths: ``rank3``."""
         return f"rank{self.number}"
 
 

@@ -7,9 +7,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-    from types import CodeType
 
-    from pytest_gpuleak.engine.stages import Guard, Stage
     from pytest_gpuleak.session.attempt import AttemptLog
 
 _Answer = TypeVar("_Answer")
@@ -20,10 +18,8 @@ class RunSafeguards:
 
     def __init__(self, attempts: AttemptLog) -> None:
         self._attempts = attempts
-
-    def guard(self, stage: Stage, nodeid: str | None = None, code: CodeType | None = None) -> Guard:
-        """Return `Safeguards.guard`'s context, for the test that is being checked where `nodeid` is None."""
-        return self._attempts.guard(stage, nodeid, code)
+        self.guard = attempts.guard
+        self.tell = attempts.tell
 
     def bounded(self, call: Callable[[], _Answer], what: str, advice: str) -> _Answer:
         """Bound a call. If it cannot be stopped, the session is ended."""
@@ -40,7 +36,3 @@ class RunSafeguards:
         text = f"searching for what holds the memory of {nodeid}"
         with notice(self._attempts.config, text) as shown, telling(None if shown is None else shown.show):
             yield
-
-    def tell(self, line: str) -> None:
-        """Add a line to the end of the run, once."""
-        self._attempts.tell(line)

@@ -1,42 +1,56 @@
-"""Remove the plugin's own frames from a failure's traceback, so that pytest shows the same as without the plugin.
+"""Walk the errors behind an error, and remove the plugin's own frames from their tracebacks.
 
-Hiding them is not enough: without a user frame pytest shows all frames, unless there is a plugin's frame.
+Hiding these frames is not enough: without a user frame pytest shows all frames, unless there is a plugin's frame.
 """
 
 from __future__ import annotations
 
 import builtins
+import sys
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from types import TracebackType
 
 _PACKAGE = __name__.partition(".")[0]
-_CAUSE, _CONTEXT = BaseException.__dict__["__cause__"], BaseException.__dict__["__context__"]
-_GROUP: Any = getattr(builtins, "BaseExceptionGroup", None)  # Python 3.11
+# Bypass the user's class, whose attributes may be properties.
+_TRACEBACK, _CAUSE, _CONTEXT = (vars(BaseException)[f"__{name}__"] for name in ("traceback", "cause", "context"))
+
+
+def error_chain(error: BaseException) -> Iterator[BaseException]:
+    """Yield the error, its causes, contexts and members of groups, nearest first, each once."""
+    waiting: list[BaseException | None] = [error]
+    met: set[int] = set()
+    # The backport for Python 3.10, that pytest uses too.
+    backport = getattr(sys.modules.get("exceptiongroup"), "BaseExceptionGroup", None)
+    group: Any = getattr(builtins, "BaseExceptionGroup", backport)
+    while waiting:
+        one = waiting.pop(0)
+        if one is not None and id(one) not in met:
+            met.add(id(one))
+            yield one
+            waiting += [_CAUSE.__get__(one), _CONTEXT.__get__(one)]
+            if group is not None and group in type(one).__mro__:
+                waiting += vars(group)["exceptions"].__get__(one)
+
+
+def traceback_of(error: BaseException) -> TracebackType | None:
+    """Return an error's traceback, without running code of its class."""
+    first: TracebackType | None = _TRACEBACK.__get__(error)
+    return first
 
 
 def drop_own_frames(error: BaseException) -> None:
     """Remove the frames of the plugin's hook wrappers from the tracebacks of an error and its causes."""
-    seen: set[int] = set()
-    errors: list[BaseException | None] = [error]
-    while errors:
-        one = errors.pop()
-        if one is None or id(one) in seen:
-            continue
-        seen.add(id(one))
-        _drop(one.__traceback__)
-        # Bypass the user's class, whose attributes may be properties.
-        errors += [_CAUSE.__get__(one), _CONTEXT.__get__(one)]
-        if _GROUP is not None and _GROUP in type(one).__mro__:
-            errors += _GROUP.exceptions.__get__(one)
+    for one in error_chain(error):
+        _drop(traceback_of(one))
 
 
 def _drop(first: TracebackType | None) -> None:
-    """Drop each wrapper that an error passed through, with the call that brought the error there.
+    """Drop each wrapper that pluggy threw the error into: its entry lies between two of pluggy's with the same frame.
 
-    pluggy throws the error into the wrapper, whose entry lies between two of pluggy's with the same frame. Any other
-    entry of ours has itself failed, and stays.
+    Any other entry of ours has itself failed, and stays.
     """
     if first is None:
         return

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 
 class Unchecked:
-    """Say that nothing is checked, where the interpreter lacks what the plugin is made of; the tests run as ever."""
+    """Say that nothing is checked; the tests run as ever."""
 
     def __init__(self, error: Exception) -> None:
         python = f"{sys.implementation.name} {sys.version_info[0]}.{sys.version_info[1]}"

@@ -49,11 +49,8 @@ def bring_frameworks(config: pytest.Config, faults: Faults, safeguards: Safeguar
     new: list[DeviceProbe] = []
     for answer in answers:
         if type(answer) not in (list, tuple):
-            faults.add(
-                ARRAYS_HOOK,
-                f"it returned an object of type {type(answer).__name__}, accepted is a list of frameworks",
-                "",
-            )
+            kind = type(answer).__name__
+            faults.add(ARRAYS_HOOK, f"it returned an object of type {kind}, accepted is a list of frameworks", "")
             continue
         for given in answer:
             with faults.guard(ARRAYS_HOOK, ""):

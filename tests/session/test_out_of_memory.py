@@ -13,7 +13,6 @@ from pytest_gpuleak.engine.left_behind import Left
 from pytest_gpuleak.model.readings import HOST, ArrayReading
 from pytest_gpuleak.session.features.out_of_memory.text import (
     DeviceFacts,
-    Group,
     HostFacts,
     OutOfMemory,
     Shortage,
@@ -172,8 +171,8 @@ def facts(**changes: Any) -> OutOfMemory:
             Left("tests/test_a.py::test_on_the_host", "cpu", 7 * GIB, 1),
         ),
         "fixtures": (Left("fixture 'big' (session scope)", "cuda:0", 2 * GIB, 2),),
-        "own": (Group("float32 [1024, 1024]", "cuda:0", 10 * GIB, 12),),
-        "others": (Group("uint8 [9]", "cuda:0", 4 * GIB, 1),),
+        "own": (Left("float32 [1024, 1024]", "cuda:0", 10 * GIB, 12),),
+        "others": (Left("uint8 [9]", "cuda:0", 4 * GIB, 1),),
         "nvml": {
             "cuda:0": NvmlReading(
                 "GPU-1", "H100", 80 * GIB, 79 * GIB, round(60.2 * GIB),
@@ -265,11 +264,11 @@ def test_tensors_are_grouped_by_type_and_shape() -> None:
     def reading(storage: int, size: int, device: str = "cpu") -> ArrayReading:
         return ArrayReading(storage, (size,), "uint8", device, size, storage, size)
 
-    assert group_readings([reading(1, 10), reading(2, 10), reading(3, 15), reading(4, 10, "cuda:0")]) == (
-        Group("uint8 [10]", "cpu", 20, 2),
-        Group("uint8 [15]", "cpu", 15, 1),
-        Group("uint8 [10]", "cuda:0", 10, 1),
-    )
+    assert group_readings([reading(1, 10), reading(2, 10), reading(3, 15), reading(4, 10, "cuda:0")]) == [
+        Left("uint8 [10]", "cpu", 20, 2),
+        Left("uint8 [15]", "cpu", 15, 1),
+        Left("uint8 [10]", "cuda:0", 10, 1),
+    ]
 
 
 def test_a_test_that_runs_out_of_memory_tells_who_holds_it(run_wired: Runner) -> None:

@@ -9,8 +9,8 @@ import pytest
 
 from pytest_gpuleak.adapters.registry import own_frameworks
 from pytest_gpuleak.session.rerun.unseen import lists, process, pytest_state
+from pytest_gpuleak.session.rerun.unseen.output import failed_subtests
 from pytest_gpuleak.session.rerun.unseen.plugins import HIDDEN, REFUSED
-from pytest_gpuleak.session.rerun.unseen.reports import keep_failed_subtests
 from pytest_gpuleak.session.rerun.unseen.restoring import all_of, keep_list, keep_mapping, keep_names
 
 if TYPE_CHECKING:
@@ -24,6 +24,11 @@ def test_state_of_the_process(keep: Callable[[], Callable[[], None]]) -> None:
     trace = sys.gettrace()
     keep()()
     assert sys.gettrace() is trace
+
+
+@pytest.mark.parametrize("row", process.SETTINGS, ids=lambda row: row[1])
+def test_settings(row: tuple[str, str, str]) -> None:
+    process.keep_setting(*row)()
 
 
 @pytest.mark.torch
@@ -47,9 +52,7 @@ def test_state_of_pytest(keep: Callable[[pytest.Item], Callable[[], None]], requ
 
 
 def test_sub_tests_that_failed(request: pytest.FixtureRequest) -> None:
-    restore, failed = keep_failed_subtests(request.node)
-    assert failed() == 0
-    restore()
+    assert sum(failed_subtests(request.node).values()) == 0
 
 
 @pytest.mark.parametrize("row", HIDDEN, ids=lambda row: row.module)

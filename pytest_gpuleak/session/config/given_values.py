@@ -1,7 +1,4 @@
-"""Parse the value of an option that is given on the command line, or else in the ini.
-
-Precedence, for each option by itself: the closest `gpu_leak` marker, the command line, the ini, the default.
-"""
+"""Parse the value of an option that is given on the command line, or else in the ini."""
 
 from __future__ import annotations
 
@@ -27,10 +24,7 @@ class Given(NamedTuple):
 
 
 def is_enabled(config: pytest.Config) -> bool:
-    """Tell whether tests are to be checked: `--no-gpu-leak` over `--gpu-leak` over the ini.
-
-    May be called from `pytest_load_initial_conftests` on. Raises pytest.UsageError for a bad ini value.
-    """
+    """Tell whether tests are to be checked. Raises pytest.UsageError for a bad ini value."""
     return not is_switched_off(config) and bool(read_value(config, ""))
 
 

@@ -20,7 +20,6 @@ _ARGUMENTS = {
     POLICY_MARKER: {option.name: values.kind_of(option) for option in OPTIONS if option.marker},
     ALLOW_MARKER: {"reason": values.REASON},
 }
-"""The kinds of the arguments that each marker takes."""
 
 
 def why_not_accepted(mark: pytest.Mark) -> str | None:
@@ -61,8 +60,7 @@ def check_markers(items: Iterable[pytest.Item]) -> None:
 def check_each(items: Iterable[pytest.Item], why_not: Callable[[pytest.Mark], str | None], *names: str) -> None:
     """Check every marker of these names on the collected tests. Raises pytest.UsageError for the first bad marker.
 
-    The error names the marker, its argument and value, what is accepted, and the test. An xdist worker ends quietly and
-    the controller raises the error, because xdist would take an exception for a crash and go on.
+    For an xdist worker the controller raises it, because xdist would take an exception for a crash and go on.
     """
     seen: set[int] = set()
     for item in items:

@@ -19,10 +19,7 @@ _MAX_COUNT = 2**63 - 1
 
 
 class Kind(NamedTuple):
-    """A kind of value.
-
-    `accepts` ends a usage error; `parse` reads text or a value of a marker or TOML, and raises ValueError.
-    """
+    """A kind of value: `accepts` ends a usage error; `parse` reads text, or a marker's or TOML's value, or raises."""
 
     accepts: str
     parse: Callable[[object], Any]
@@ -94,27 +91,19 @@ def _parse_reason(value: object) -> str:
 
 _SIZES = "a number of MiB from 0, or a size in B, KiB, MiB, GiB or TiB such as '512KiB'"
 
-COUNT = Kind(f"a whole number from 0 to {_MAX_COUNT}", _parse_count)
 SIZE = Kind(_SIZES, parse_size)
-LIMIT = Kind(f"'off', or {_SIZES}", _parse_limit)
-SECONDS = Kind("a number of seconds from 0", parse_number)
-MODES = Kind(f"'off', or of {', '.join(map(repr, HOST_PROBES))} one or, with commas, several", _parse_modes)
-SWITCH = Kind("true or false", _parse_switch)
-FOLDER = Kind("'off', or the path of a folder", _parse_path)
-FILE = Kind("'off', or the path of a file", _parse_path)
-PATHS = Kind("a path, or a list of paths", _parse_paths)
 REASON = Kind('a text that is not empty: reason="..."', _parse_reason)
 
 _KINDS = {
-    "count": COUNT,
+    "count": Kind(f"a whole number from 0 to {_MAX_COUNT}", _parse_count),
     "size": SIZE,
-    "limit": LIMIT,
-    "seconds": SECONDS,
-    "modes": MODES,
-    "switch": SWITCH,
-    "folder": FOLDER,
-    "file": FILE,
-    "paths": PATHS,
+    "limit": Kind(f"'off', or {_SIZES}", _parse_limit),
+    "seconds": Kind("a number of seconds from 0", parse_number),
+    "modes": Kind(f"'off', or of {', '.join(map(repr, HOST_PROBES))} one or, with commas, several", _parse_modes),
+    "switch": Kind("true or false", _parse_switch),
+    "folder": Kind("'off', or the path of a folder", _parse_path),
+    "file": Kind("'off', or the path of a file", _parse_path),
+    "paths": Kind("a path, or a list of paths", _parse_paths),
 }
 
 

@@ -35,7 +35,7 @@ from pytest_gpuleak.session.fixtures import place_of as place_of_fixture
 from pytest_gpuleak.session.ranks import rank_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable
 
     from pytest_gpuleak.model.findings import Finding, FixtureRecord
     from pytest_gpuleak.model.policy import Settings
@@ -77,22 +77,18 @@ def _read(config: pytest.Config, path: Path, *, updating: bool) -> Baseline:
     shown = clean_text(str(path), _PATH_LIMIT)
     try:
         # Do not begin a long run whose result cannot be written.
-        if updating and not os.access(path.parent, os.W_OK | os.X_OK):
-            raise pytest.UsageError(
-                f"{place}: {shown} cannot be written: its folder is missing or may not be written to"
-            )
-        return load_baseline(path)
+        if not updating or os.access(path.parent, os.W_OK | os.X_OK):
+            return load_baseline(path)
+        why = f"{shown} cannot be written: its folder is missing or may not be written to"
     except FileNotFoundError:
         if updating:
             return Baseline(())
-        raise pytest.UsageError(
-            f"{place}: {shown} does not exist; --gpu-leak-update-baseline writes a first one"
-        ) from None
+        why = f"{shown} does not exist; --gpu-leak-update-baseline writes a first one"
     except UnusableBaseline as error:
-        raise pytest.UsageError(f"{place}: {error}") from None
+        why = str(error)
     except (OSError, ValueError) as error:  # a folder, no permission, a name with a NUL
-        why = getattr(error, "strerror", None) or error
-        raise pytest.UsageError(f"{place}: {shown} cannot be read: {why}; accepted is a TOML file") from None
+        why = f"{shown} cannot be read: {getattr(error, 'strerror', None) or error}; accepted is a TOML file"
+    raise pytest.UsageError(f"{place}: {why}")
 
 
 class BaselineRun:
@@ -111,40 +107,26 @@ class BaselineRun:
         self._settings = settings
         self._judge = Judge(baseline)
         self._watch = _Watch(config, baseline)
+        config.pluginmanager.register(self._watch, "gpuleak-baseline-watch")
         self._of_workers: list[Seen] = []
 
     def settle(self, findings: tuple[Finding, ...], nodeid: str) -> tuple[Finding, ...]:
         """Return the findings of one test with `known` set. While the baseline is updated, all are known."""
-        if self._settings.update_baseline:
-            return tuple(_accepted(found) for found in findings)
-        return self._judge.settle(findings, clean_text(function_of(nodeid), MAX_TEXT), None)
+        return self._settle(findings, clean_text(function_of(nodeid), MAX_TEXT), None)
 
     def settle_fixtures(self, records: Iterable[FixtureRecord]) -> list[FixtureRecord]:
         """Do the same for the fixtures of this process."""
-        settled = []
-        for record in records:
-            findings = record.findings
-            if record.allowed is None:
-                if self._settings.update_baseline:
-                    findings = tuple(_accepted(found) for found in findings)
-                else:
-                    findings = self._judge.settle(findings, *entry_place(record))
-            settled.append(dataclasses.replace(record, findings=findings))
-        return settled
+        return [
+            record
+            if record.allowed is not None
+            else dataclasses.replace(record, findings=self._settle(record.findings, *entry_place(record)))
+            for record in records
+        ]
 
-    def pytest_itemcollected(self, item: pytest.Item) -> None:
-        """Record a collected test; it may still be deselected."""
-        self._watch.note_collected(item)
-
-    @pytest.hookimpl(trylast=True)
-    def pytest_collection_finish(self, session: pytest.Session) -> None:
-        """Record the tests that will run."""
-        self._watch.note_selected(session.items)
-
-    @pytest.hookimpl(tryfirst=True)
-    def pytest_fixture_setup(self, fixturedef: Any, request: Any) -> None:
-        """Record a fixture's setup: its entry is stale if it leaves nothing."""
-        self._watch.note_fixture(fixturedef, request)
+    def _settle(self, findings: tuple[Finding, ...], test: str, fixture: str | None) -> tuple[Finding, ...]:
+        if self._settings.update_baseline:
+            return tuple(_accepted(found) for found in findings)
+        return self._judge.settle(findings, test, fixture)
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_configure_node(self, node: Any) -> None:
@@ -171,11 +153,9 @@ class BaselineRun:
     def finish(self, report: RunReport, session: pytest.Session) -> tuple[RunReport, str | None]:
         """Update the baseline if requested; return the run judged by it, and a fault as one line, or None."""
         seen = self._seen(report)
-        error = None
-        if self._settings.update_baseline:
-            error = self._why_not(report, session)
-            if error is None:
-                error = self._update(report, seen)
+        error = (
+            (self._why_not(report, session) or self._update(report, seen)) if self._settings.update_baseline else None
+        )
         judged = apply_baseline(report, self.baseline, seen)
         self.failed = self._settings.fail_stale and bool(judged.stale)
         missing = self._watch.why_nothing_is_gone()
@@ -268,19 +248,24 @@ class _Watch:
         self._fixtures_seen: set[tuple[str, str]] = set()
         self._began = False
 
-    def note_collected(self, item: pytest.Item) -> None:
+    def pytest_itemcollected(self, item: pytest.Item) -> None:
+        """Record a collected test; it may still be deselected."""
         function = clean_text(function_of(item.nodeid), MAX_TEXT)
         file = function.partition("::")[0]
         if file in self._files:
             self._files_seen.add(file)
             self._collected[function] += 1
 
-    def note_selected(self, items: Sequence[pytest.Item]) -> None:
+    @pytest.hookimpl(trylast=True)
+    def pytest_collection_finish(self, session: pytest.Session) -> None:
+        """Record the tests that will run."""
         self._began = True
-        for item in items:
+        for item in session.items:
             self._selected[clean_text(function_of(item.nodeid), MAX_TEXT)] += 1
 
-    def note_fixture(self, fixturedef: Any, request: Any) -> None:
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_fixture_setup(self, fixturedef: Any, request: Any) -> None:
+        """Record a fixture's setup: its entry is stale if it leaves nothing."""
         if self._fixtures and is_wider(fixturedef):
             place = place_of_fixture(fixturedef, request, str)
             self._fixtures_seen.add((clean_text(place.baseid, MAX_TEXT), clean_text(place.name, MAX_TEXT)))
@@ -312,7 +297,6 @@ class _Watch:
         )
 
     def _is_whole(self, file: str, arguments: Iterable[Path], *, elsewhere: bool) -> bool:
-        """Tell whether the run collected a whole file, or would have; `elsewhere`: all files are missing."""
         path = self._path_of(file)
         read = file in self._files_seen
         if not read and (elsewhere or path.exists()):
@@ -331,5 +315,5 @@ def _is_below(path: Path, folder: Path) -> bool:
 
 
 def _accepted(finding: Finding) -> Finding:
-    """Return a finding as it is during an update. The end of the run decides whether it is recorded."""
+    # The end of the run decides whether it is recorded.
     return dataclasses.replace(finding, failed=False, known=True) if is_recorded(finding) else finding

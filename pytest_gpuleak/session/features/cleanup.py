@@ -1,14 +1,11 @@
-"""`--gpu-leak-clean`: clear a failed test's frames and release the device's cache.
-
-A failed test's traceback keeps the locals of its frames: pytest stores it in ``sys.last_value`` until the next call,
-plugins for longer. Frames are cleared when the traceback has been written and debuggers have ended.
-"""
+"""`--gpu-leak-clean`: clear the frames that a failed test's traceback keeps, and release the device's cache."""
 
 from __future__ import annotations
 
 import gc
 import inspect
 import sys
+import traceback
 import types
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
@@ -19,10 +16,10 @@ from pytest_gpuleak.heap.classes import is_kind_of
 from pytest_gpuleak.heap.collector import collect, get_referrers, whole_heap
 from pytest_gpuleak.heap.reference_counts import getrefcount
 from pytest_gpuleak.model.readings import HOST
-from pytest_gpuleak.session.features.out_of_memory.text import error_chain
 from pytest_gpuleak.session.fixtures import is_wider
 from pytest_gpuleak.session.frameworks import shared_frameworks
 from pytest_gpuleak.session.pytest_internals import DeferredFinalizerErrors, log_handlers, release_values, warn
+from pytest_gpuleak.session.tracebacks import error_chain, traceback_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterable, Mapping
@@ -30,8 +27,6 @@ if TYPE_CHECKING:
     from pytest_gpuleak.adapters.frameworks import Frameworks
 
 _GENERATOR_FLAGS: Final = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
-
-_traceback_of: Callable[[BaseException], types.TracebackType | None] = vars(BaseException)["__traceback__"].__get__
 
 
 class CleaningHooks:
@@ -100,7 +95,10 @@ class CleaningHooks:
             return
         try:
             with DeferredFinalizerErrors(self._config, item.nodeid):
-                clear_frames(self._errors(), [*self._kept.values(), *_errors_of_collectors(item)])
+                last = getattr(sys, "last_exc", None) or getattr(sys, "last_value", None)  # kept for Python's debugger
+                if last is not None:
+                    self._failed.append((last, getattr(sys, "last_traceback", None)))
+                clear_frames(self._failed, [*self._kept.values(), *_errors_of_collectors(item)])
                 self._failed.clear()
                 release_values(item, log_handlers(self._config))
                 if gc.isenabled():
@@ -112,22 +110,14 @@ class CleaningHooks:
                 self._warned = True
                 warn(self._config, f"could not clean up after a failed test: {type(error).__name__}", item.nodeid)
 
-    def _errors(self) -> list[tuple[BaseException, types.TracebackType | None]]:
-        """Return what failed, and what Python keeps for its own debugger."""
-        last = getattr(sys, "last_exc", None) or getattr(sys, "last_value", None)
-        if last is None:
-            return self._failed
-        return [*self._failed, (last, getattr(sys, "last_traceback", None))]
-
 
 def clear_frames(
     errors: Iterable[tuple[BaseException, types.TracebackType | None]], kept: Iterable[BaseException] = ()
 ) -> int:
     """Clear the locals of functions that errors have ended, and return the number of frames.
 
-    Running frames and suspended generators and coroutines are left alone: clearing would close these and run the user's
-    ``finally`` (`frame.clear`, up to Python 3.12). So are the frames of errors in `kept`, which will be raised again.
-    Each of `errors` may come with a traceback beside its ``__traceback__``.
+    Running frames, suspended generators and coroutines, whose clearing would run the user's ``finally`` (`frame.clear`,
+    up to Python 3.12), and the frames of errors in `kept`, which will be raised again, are left alone.
     """
     spared = set(map(id, _frames([(error, None) for error in kept])))
     frames = [frame for frame in _frames(errors) if id(frame) not in spared]
@@ -143,10 +133,7 @@ def clear_frames(
 
 
 def _forget_snapshot(frame: types.FrameType) -> None:
-    """Empty the dict that ``f_locals`` leaves in a frame, unless user code keeps it (``locals()``).
-
-    Up to Python 3.12 `frame.clear` does not (CPython's frame_tp_clear).
-    """
+    """Empty the dict that ``f_locals`` leaves in a frame up to Python 3.12, unless user code keeps it."""
     if sys.version_info >= (3, 13) or not frame.f_code.co_flags & inspect.CO_OPTIMIZED:
         return
     others = (id(frame.f_globals), id(frame.f_builtins))
@@ -169,11 +156,8 @@ def release_device_cache(counters: Mapping[tuple[str, str], int], frameworks: Fr
 def _frames(errors: Iterable[tuple[BaseException, types.TracebackType | None]]) -> list[types.FrameType]:
     frames: dict[int, types.FrameType] = {}
     for error, own in errors:
-        for top in (own, *map(_traceback_of, error_chain(error))):
-            entry = top
-            while entry is not None:
-                frames[id(entry.tb_frame)] = entry.tb_frame
-                entry = entry.tb_next
+        for top in (own, *map(traceback_of, error_chain(error))):
+            frames.update((id(frame), frame) for frame, _ in traceback.walk_tb(top))
     return list(frames.values())
 
 

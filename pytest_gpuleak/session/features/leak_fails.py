@@ -1,7 +1,6 @@
 """Fail a leaking test when the report of its teardown is logged, once a test.
 
-Plugins that repeat failed tests (pytest-rerunfailures, flaky) look at the report earlier. They
-would repeat a confirmed leak, and a filled cache would be clean the second time.
+Plugins that repeat failed tests look at it earlier, and would repeat a leak: a filled cache would be clean then.
 """
 
 from __future__ import annotations
@@ -24,10 +23,8 @@ class LeakFails:
         self._item = 0
 
     def note(self, item: pytest.Item, report: pytest.TestReport) -> None:
-        """Fail a test's report when it is logged; mark it where an earlier attempt (flaky's `min_passes`) was counted.
-
-        pytest keeps its tests until the session ends, so an id always means the same test.
-        """
+        """Fail a test's report when it is logged; mark it if an earlier attempt (flaky's `min_passes`) was counted."""
+        # pytest keeps its tests until the session ends, so an id always means the same test.
         if id(item) == self._item:
             setattr(report, AGAIN_ATTRIBUTE, True)
             return

@@ -1,12 +1,12 @@
 """Report a check that hangs, and end the session. Loaded with the first re-run.
 
-Runs in the watchdog's thread, while the main thread hangs in user code or a device's driver. The hanging thread is left
-alone: no fixture is torn down. Each step is tried by itself, and the watchdog bounds them all.
+It runs in the watchdog's thread, bounded by the watchdog. The hanging thread is left alone: no fixture is torn down.
 """
 
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import os
 import sys
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -35,59 +35,50 @@ _Answer = TypeVar("_Answer")
 NAME_LIMIT = 200
 
 
+@dataclasses.dataclass(eq=False, repr=False)
 class Hang:
-    """Report a part of the check that hangs (`what`), and write what is known.
+    """Report a part of the check that hangs (`what`), after a call of `before`; `findings` returns the known leaks."""
 
-    `item` is None where only its id is known; `findings` returns what is known of the test's leaks when it hangs;
-    `before` is called before anything is reported.
-    """
+    attempts: AttemptLog
+    what: str
+    advice: str
+    item: pytest.Item | None = None
+    findings: Callable[[str], tuple[Finding, ...]] | None = None
+    before: Callable[[], object] = int
 
-    def __init__(
+    def watch(
         self,
-        attempts: AttemptLog,
-        what: str,
-        advice: str,
-        item: pytest.Item | None = None,
-        findings: Callable[[str], tuple[Finding, ...]] | None = None,
-        before: Callable[[], object] = int,
-    ) -> None:
-        self._attempts = attempts
-        self._what = what
-        self._advice = advice
-        self._item = item
-        self._findings = findings
-        self.before = before
-
-    @property
-    def text(self) -> str:
-        """What can be said before it hangs."""
-        return f"gpu-leak: {self._name()} hangs in {self._what}: {self._advice}"
+        call: Callable[[], object],
+        limit_s: float,
+        error: type[BaseException],
+        tell: Callable[[float], object] | None = None,
+    ) -> bool:
+        """Call a function for a limited time, as `watchdog.watch`."""
+        text = f"gpu-leak: {self._name()} hangs in {self.what}: {self.advice}"
+        return watch(call, limit_s, error, self.tell, text, lambda: _rearm_faulthandler(self.attempts.config), tell)
 
     def tell(self, frame: FrameType | None, stderr: int) -> None:
-        """Report what hangs and write the reports; the watchdog then ends the process.
-
-        `frame` is the innermost frame of the hanging thread, `stderr` a descriptor of the process's stderr.
-        """
-        root = self._attempts.root
+        """Report what hangs and write the reports: see `watchdog.watch`, which then ends the process."""
+        root = self.attempts.root
         place = describe_place(frame, lambda path: is_user_file(path, root), lambda path: shorten(path, root))
-        why = f"{self._what} hung at {place}"
+        why = f"{self.what} hung at {place}"
         line = (
-            f"gpu-leak: {self._name()} hangs in {self._what} at {place} and cannot be stopped; "
-            f"the session ends here with exit status 1. To avoid it: {self._advice}"
+            f"gpu-leak: {self._name()} hangs in {self.what} at {place} and cannot be stopped; "
+            f"the session ends here with exit status 1. To avoid it: {self.advice}"
         )
         os.write(stderr, f"\n{line}\n".encode("ascii", "backslashreplace"))
-        _end_session(self._attempts, self._report(why), line, self.before)
+        _end_session(self.attempts, self._report(why), line, self.before)
 
     def record(self, why: str) -> TestRecord:
         """Return the test's record, should the process end now."""
-        record = self._attempts.unchecked(self._item, why)
+        record = self.attempts.unchecked(self.item, why)
         findings: tuple[Finding, ...] = ()
-        if self._findings is not None:
+        if self.findings is not None:
             with contextlib.suppress(Exception):  # the reason stands without them
-                findings = self._findings(why)
+                findings = self.findings(why)
         if not findings:
             return record
-        policy = self._attempts.policy
+        policy = self.attempts.policy
         verdict, findings = conclude(findings, policy)
         return record._replace(
             verdict=verdict,
@@ -99,34 +90,23 @@ class Hang:
     def _report(self, why: str) -> pytest.TestReport:
         record = self.record(why)
         nodeid = record.nodeid
-        location = (nodeid.partition("::")[0], None, nodeid) if self._item is None else self._item.location
+        location = (nodeid.partition("::")[0], None, nodeid) if self.item is None else self.item.location
         report = pytest.TestReport(nodeid, location, {}, "passed", None, "teardown")
         attach(report, record)
         setattr(report, HUNG_ATTRIBUTE, True)
         return report
 
     def _name(self) -> str:
-        nodeid = self._attempts.nodeid if self._item is None else self._item.nodeid
+        nodeid = self.attempts.nodeid if self.item is None else self.item.nodeid
         return clean_text(nodeid or "the session", NAME_LIMIT)
 
 
 def run_bounded(attempts: AttemptLog, call: Callable[[], _Answer], what: str, advice: str) -> _Answer:
-    """Call a part of the check that may wait, as `engine.stages.Safeguards.bounded` says.
-
-    Raises CheckTimeoutError if it was stopped after `stages.CHECK_LIMIT_S`. If it cannot be stopped, the session is
-    ended.
-    """
+    """Call a part of the check that may wait, as `engine.stages.Safeguards.bounded` says. Raises CheckTimeoutError."""
     results: list[_Answer] = []
     hang = Hang(attempts, what, advice)
     try:
-        stopped = watch(
-            lambda: results.append(call()),
-            stages.CHECK_LIMIT_S,
-            CheckTimeoutError,
-            hang.tell,
-            hang.text,
-            lambda: rearm_faulthandler(attempts.config),
-        )
+        stopped = hang.watch(lambda: results.append(call()), stages.CHECK_LIMIT_S, CheckTimeoutError)
     except CannotWatchError:
         return call()
     if not results:
@@ -136,7 +116,7 @@ def run_bounded(attempts: AttemptLog, call: Callable[[], _Answer], what: str, ad
     return results.pop()
 
 
-def rearm_faulthandler(config: pytest.Config) -> None:
+def _rearm_faulthandler(config: pytest.Config) -> None:
     """Set pytest's own timer (``faulthandler_timeout``) again: a process has only one, and the watchdog took it."""
     if not config.pluginmanager.hasplugin("faulthandler"):
         return
@@ -156,18 +136,17 @@ def _end_session(attempts: AttemptLog, report: pytest.TestReport, line: str, bef
     config = attempts.config
     if os.getpid() != attempts.process:
         return  # a fork, whose parent writes the reports
-    steps: list[Callable[[], object]] = [before, lambda: _suspend_capture(config)]
-    if hasattr(config, "workerinput"):
-        # The controller takes the report, notes that the worker died, and starts another worker for the rest.
-        steps += [
-            lambda: warn(config, line.removeprefix("gpu-leak: "), report.nodeid),
-            lambda: config.hook.pytest_runtest_logreport(report=report),
-        ]
-    else:
-        steps += [
-            lambda: config.hook.pytest_runtest_logreport(report=report),
-            lambda: _finish(attempts, line),
-        ]
+    capture: Any = config.pluginmanager.get_plugin("capturemanager")
+    steps: list[Callable[[], object]] = [before]
+    if capture is not None:
+        steps.append(lambda: capture.suspend(in_=True))
+    # From a worker, xdist's controller takes the report, notes that it died, and starts another for the rest.
+    is_worker = hasattr(config, "workerinput")
+    if is_worker:
+        steps.append(lambda: warn(config, line.removeprefix("gpu-leak: "), report.nodeid))
+    steps.append(lambda: config.hook.pytest_runtest_logreport(report=report))
+    if not is_worker:
+        steps.append(lambda: _finish(attempts, line))
     for step in (*steps, _end_children, sys.stdout.flush, sys.stderr.flush):
         try:
             step()
@@ -191,14 +170,8 @@ def _finish(attempts: AttemptLog, line: str) -> None:
     finish(session=session, exitstatus=pytest.ExitCode.TESTS_FAILED)
 
 
-def _suspend_capture(config: pytest.Config) -> None:
-    capture: Any = config.pluginmanager.get_plugin("capturemanager")
-    if capture is not None:
-        capture.suspend(in_=True)
-
-
 def _end_children() -> None:
-    """End the processes that multiprocessing would end with the interpreter."""
+    # multiprocessing would end them with the interpreter.
     processes: Any = sys.modules.get("multiprocessing.process")
     for child in list(getattr(processes, "_children", ())):
         if child.daemon:

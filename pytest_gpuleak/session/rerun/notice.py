@@ -23,10 +23,7 @@ _ERASE = "\r\x1b[K"
 
 
 class Notice:
-    """A line on the terminal below the one that pytest is writing. Nothing is written before `show`.
-
-    It is written by the descriptor of stderr, as pytest's own streams are captured or muted while a test runs again.
-    """
+    """A line on the terminal below pytest's, written by stderr's descriptor, since pytest's streams are muted."""
 
     def __init__(self, text: str, column: int, width: int) -> None:
         self._text = text.encode("ascii", "backslashreplace").decode("ascii")
@@ -73,7 +70,6 @@ def notice(config: pytest.Config, text: str) -> Iterator[Notice | None]:
 
 
 def _on_terminal(reporter: Any) -> bool:
-    """Tell whether both streams are a terminal that understands escape sequences."""
     if sys.platform == "win32" or os.environ.get("TERM", "dumb") == "dumb":
         return False
     try:

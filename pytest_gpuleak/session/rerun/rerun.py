@@ -1,12 +1,12 @@
-"""Run a test again, within its own teardown, without a trace in the run.
+"""Run a test again, within its own teardown, without a trace in the run (see `unseen`).
 
-By then capture, logging and timeouts of the teardown have been left, and its report is not logged yet. `unseen`
-restores what a re-run changes beside the test's own effects, and hides it from what records runs.
+By then capture, logging and timeouts of the teardown have been left, and its report is not logged yet.
 """
 
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import os
 import signal
 import threading
@@ -18,48 +18,45 @@ from _pytest.outcomes import Failed, OutcomeException
 
 from pytest_gpuleak.engine.subject import RerunResult
 from pytest_gpuleak.session.pytest_internals import stop_timer
-from pytest_gpuleak.session.rerun.hanging import Hang, rearm_faulthandler
 from pytest_gpuleak.session.rerun.notice import notice
-from pytest_gpuleak.session.rerun.unseen.unseen import NotHiddenError, unseen
-from pytest_gpuleak.session.rerun.watchdog import CannotWatchError, watch
+from pytest_gpuleak.session.rerun.unseen.plugins import NotHiddenError
+from pytest_gpuleak.session.rerun.unseen.unseen import unseen
+from pytest_gpuleak.session.rerun.watchdog import CannotWatchError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from pytest_gpuleak.session.rerun.hanging import Hang
+
 BASE_LIMIT_S = 2.0
-"""Seconds that any re-run may take. Loading and setting up the tracing takes a short re-run about 50 ms; the rest
-allows for a machine under load, a collection of a large heap, and fixtures whose setup was quick the first time."""
+"""Seconds that any re-run may take: under load, with a large heap's collection, and fixtures set up a second time."""
 
 MAX_LOAD = 4.0
 
 FACTOR = 20
-"""How many times as long as the first run a re-run may take. Tracing slows a test that only calls small operations of
-torch, or makes small objects, up to 17 times."""
+"""How many times as long as the first run a re-run may take: tracing slows small operations up to 17 times."""
 
 
 class RerunTimeout(Failed):
-    """Raised in a re-run that takes too long.
+    """Raised in a re-run that takes too long: no `Exception`, which a test may swallow, but an outcome of pytest's.
 
-    No `Exception`, which a test's own ``except Exception`` would swallow, but an outcome of pytest's: after any other
-    exception in a fixture's setup pytest keeps the fixture's finalizers, and the next test that needs it fails
-    (`FixtureDef.execute`, ``assert not self._finalizers``).
+    After any other exception in a fixture's setup pytest keeps the fixture's finalizers, and the next test that needs
+    it fails (`FixtureDef.execute`, ``assert not self._finalizers``).
     """
 
 
 class TeardownTimeoutError(TimeoutError):
-    """Raised in the teardown of a re-run that takes too long.
+    """Raised in the teardown of a re-run that takes too long: an Exception, after which pytest runs other finalizers.
 
-    An Exception: pytest takes it for the failure of one finalizer and runs the others. A fixture whose finalizer never
-    ran would stay in pytest's cache.
+    A fixture whose finalizer never ran would stay in pytest's cache.
     """
 
 
 def limit_of(expected_s: float, limit_s: float) -> float:
-    """Return the seconds that a re-run may take, and its teardown again.
+    """Return the seconds that a re-run may take, and its teardown again, at most the user's `limit_s`.
 
-    `expected_s` is the duration of the first run and of the higher-scoped fixtures to set up again, `limit_s` the
-    user's limit. Where more processes want to run than the machine has cores, it is as many times as long, at most
-    `MAX_LOAD` times: a stopped re-run confirms nothing, so a leak would fail on one day and be a note on the next.
+    `expected_s` includes the higher-scoped fixtures to set up again. It is longer on a machine under load, since a
+    stopped re-run confirms nothing: a leak would fail on one day and be a note on the next.
     """
     return min(limit_s, (BASE_LIMIT_S + FACTOR * expected_s) * _load())
 
@@ -73,92 +70,77 @@ def _load() -> float:
 
 
 def run_again(item: pytest.Item, nextitem: pytest.Item | None, limit_s: float, tracing: Any, hang: Hang) -> RerunResult:
-    """Run setup, call and teardown of a test once more; nothing is logged.
+    """Run setup, call and teardown of a test once more, after its teardown; nothing is logged.
 
-    Args:
-        item: the test; its teardown is over.
-        nextitem: the teardown's next test, whose fixtures stay.
-        limit_s: seconds after which setup and call are stopped, and after which the teardown is.
-        tracing: context manager entered around setup and call.
-        hang: ends the session where they cannot be stopped.
-
-    Raises:
-        KeyboardInterrupt: the user's own.
+    Setup and call, entered within `tracing`, are stopped after `limit_s` seconds, and so is the teardown; where they
+    cannot be stopped, `hang` ends the session. Raises KeyboardInterrupt for the user's own.
     """
-    try:
-        with notice(item.config, f"running {item.nodeid} again to tell whether it leaks") as shown:
-            return _run_unseen(item, nextitem, limit_s, tracing, hang, None if shown is None else shown.show)
-    except NotHiddenError as error:
-        return RerunResult(passed=False, why=str(error))
-
-
-def _run_unseen(
-    item: pytest.Item,
-    nextitem: pytest.Item | None,
-    limit_s: float,
-    tracing: Any,
-    hang: Hang,
-    tell: Callable[[float], object] | None,
-) -> RerunResult:
     # pytest-timeout's timer covers the whole protocol: a re-run would use it up, and its thread method ends the
     # process. Cancel it by its own hook, since the test itself has ended in time.
     stop_timer(item)
-
-    def timed(call: Callable[[], object], error: type[BaseException]) -> bool:
-        return watch(call, limit_s, error, hang.tell, hang.text, lambda: rearm_faulthandler(item.config), tell)
-
-    def timed_or_not(call: Callable[[], object]) -> bool:
-        try:
-            return timed(call, TeardownTimeoutError)
-        except CannotWatchError:
-            call()  # what has been set up must be torn down, watched or not
-            return False
-
-    with unseen(item) as hidden, _fresh_instance(item):
-        hang.before = hidden.lift
-        outcome = _Phases(item, nextitem, tracing)
-        with _interrupts() as interrupt:
-            try:
-                outcome.timed_out = timed(outcome.run, RerunTimeout)
-            except CannotWatchError as error:
-                return RerunResult(passed=False, why=str(error))
-            except KeyboardInterrupt:
-                if interrupt.came:
-                    raise
-                outcome.why = "the re-run raised KeyboardInterrupt"
-            except Exception as error:  # noqa: BLE001 - tracing could not be set up or left; the first run stands
-                outcome.why = f"the re-run could not be traced ({type(error).__name__})"
-            finally:
-                if outcome.began:
-                    outcome.timed_out |= timed_or_not(outcome.tear_down)
-                    if outcome.timed_out or outcome.why:
-                        timed_or_not(outcome.mend)
-        if hidden.failed_subtests() and not outcome.why:
-            outcome.why = "a sub-test of the re-run failed"
+    outcome = _Phases(item, nextitem, tracing)
+    try:
+        with (
+            notice(item.config, f"running {item.nodeid} again to tell whether it leaks") as shown,
+            unseen(item) as hidden,
+            _fresh_instance(item),
+        ):
+            hang.before = hidden.lift
+            _run_phases(outcome, hang, limit_s, None if shown is None else shown.show)
+            if hidden.failed_subtests() and not outcome.why:
+                outcome.why = "a sub-test of the re-run failed"
+    except (NotHiddenError, CannotWatchError) as error:
+        return RerunResult(passed=False, why=str(error))
     if outcome.timed_out:
         outcome.why = f"the re-run took longer than {limit_s:.3g} s and was stopped"
     return RerunResult(not outcome.why, outcome.why, outcome.timed_out)
 
 
+def _run_phases(outcome: _Phases, hang: Hang, limit_s: float, tell: Callable[[float], object] | None) -> None:
+    def timed_or_not(call: Callable[[], object]) -> bool:
+        try:
+            return hang.watch(call, limit_s, TeardownTimeoutError, tell)
+        except CannotWatchError:
+            call()  # what has been set up must be torn down, watched or not
+            return False
+
+    with _interrupts() as interrupt:
+        try:
+            outcome.timed_out = hang.watch(outcome.run, limit_s, RerunTimeout, tell)
+        except CannotWatchError:
+            raise
+        except KeyboardInterrupt:
+            if interrupt.came:
+                raise
+            outcome.why = "the re-run raised KeyboardInterrupt"
+        except Exception as error:  # noqa: BLE001 - tracing could not be set up or left; the first run stands
+            outcome.why = f"the re-run could not be traced ({type(error).__name__})"
+        finally:
+            if outcome.began:
+                outcome.timed_out |= timed_or_not(outcome.tear_down)
+                if outcome.timed_out or outcome.why:
+                    timed_or_not(outcome.mend)
+
+
+@dataclasses.dataclass(eq=False, repr=False)
 class _Phases:
-    def __init__(self, item: pytest.Item, nextitem: pytest.Item | None, tracing: Any) -> None:
-        self._item = item
-        self._nextitem = nextitem
-        self._tracing = tracing
-        self.began = False
-        self.timed_out = False
-        self.why = ""
+    item: pytest.Item
+    nextitem: pytest.Item | None
+    tracing: Any
+    began: bool = False
+    timed_out: bool = False
+    why: str = ""
 
     def run(self) -> None:
         self.began = True
-        with self._tracing:
-            if hasattr(self._item, "_initrequest"):
-                self._item._initrequest()
+        with self.tracing:
+            if hasattr(self.item, "_initrequest"):
+                self.item._initrequest()
             if self._phase("setup"):
                 self._phase("call")
 
     def tear_down(self) -> None:
-        self._phase("teardown", nextitem=self._nextitem)
+        self._phase("teardown", nextitem=self.nextitem)
 
     def mend(self) -> None:
         """Restore pytest's state between two tests, after an exception that its own code does not expect."""
@@ -167,27 +149,27 @@ class _Phases:
                 finalizer = fixture._finalizers.pop()
                 with contextlib.suppress(Exception, OutcomeException):
                     finalizer()
-        stack = self._item.session._setupstate.stack
-        needed = set() if self._nextitem is None else set(self._nextitem.listchain())
+        stack = self.item.session._setupstate.stack
+        needed = set() if self.nextitem is None else set(self.nextitem.listchain())
         if any(node not in needed for node in stack):
             self.tear_down()
         # Otherwise pytest fails the next test with "previous item was not torn down properly".
         while stack and next(reversed(stack)) not in needed:
             stack.popitem()
-        capture = self._item.config.pluginmanager.get_plugin("capturemanager")
+        capture = self.item.config.pluginmanager.get_plugin("capturemanager")
         if capture is not None:
             capture.deactivate_fixture()
             capture.suspend_global_capture(in_=False)
 
     def _fixtures(self) -> list[Any]:
-        info = getattr(self._item, "_fixtureinfo", None)
+        info = getattr(self.item, "_fixtureinfo", None)
         known = [fixture for fixtures in getattr(info, "name2fixturedefs", {}).values() for fixture in fixtures]
         # Fixtures that the test has requested while it ran.
-        asked = getattr(getattr(self._item, "_request", None), "_fixture_defs", {})
+        asked = getattr(getattr(self.item, "_request", None), "_fixture_defs", {})
         return [*known, *asked.values()]
 
     def _phase(self, when: Any, **arguments: Any) -> bool:
-        item = self._item
+        item = self.item
         hook = getattr(item.ihook, f"pytest_runtest_{when}")
         call = pytest.CallInfo.from_call(
             lambda: hook(item=item, **arguments), when=when, reraise=(KeyboardInterrupt, RerunTimeout)
@@ -201,10 +183,7 @@ class _Phases:
 
 @contextlib.contextmanager
 def _fresh_instance(item: pytest.Item) -> Iterator[None]:
-    """Give a method of a plain test class a new instance, and restore the old instance afterwards.
-
-    pytest keeps the first instance until the session ends; a second run on it would see its changed attributes.
-    """
+    # pytest keeps a plain test class's first instance: a second run on it would see its changed attributes.
     attributes = vars(item)
     bound = attributes.get("_obj")
     if type(bound) is not types.MethodType or not isinstance(item.parent, pytest.Class):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import os
 from typing import TYPE_CHECKING, Any
 
@@ -11,7 +12,7 @@ from pytest_gpuleak.session.pytest_internals import release_values
 from pytest_gpuleak.session.rerun.hanging import Hang
 from pytest_gpuleak.session.rerun.rerun import limit_of, run_again
 from pytest_gpuleak.session.rerun.unseen.lists import keep_lists
-from pytest_gpuleak.session.rerun.unseen.unseen import why_not_again
+from pytest_gpuleak.session.rerun.unseen.plugins import why_not_again
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -27,50 +28,43 @@ RERUN_ADVICE = "mark the test with @pytest.mark.gpu_leak(confirm=0), and it is n
 """Advice to the user about a re-run that hangs."""
 
 
+@dataclasses.dataclass(eq=False, repr=False)
 class ItemSubject:
-    """A suspected test, whose teardown is over. See `engine.subject.Subject`.
+    """A suspected test, whose teardown is over, as `engine.subject.Subject`.
 
-    `expected_s` are the seconds that a re-run will take, with the fixtures to set up again; `settle_steps` gives the
-    user's own ways to free memory, by nodeid.
+    `expected_s` includes the fixtures to set up again; `users_steps` gives the user's own ways to free memory.
     """
+
+    item: pytest.Item
+    nextitem: pytest.Item | None
+    expected_s: float
+    attempts: AttemptLog
+    log_handlers: Sequence[Any]
+    users_steps: Callable[[str], Sequence[SettleStep]]
 
     counts_running_frames = False
 
-    def __init__(
-        self,
-        item: pytest.Item,
-        nextitem: pytest.Item | None,
-        expected_s: float,
-        attempts: AttemptLog,
-        log_handlers: Sequence[Any],
-        settle_steps: Callable[[str], Sequence[SettleStep]],
-    ) -> None:
-        self.nodeid = item.nodeid
-        self._item = item
-        self._nextitem = nextitem
-        self.expected_s = expected_s
-        self._attempts = attempts
-        self._limit_s = attempts.policy.confirm_limit_s
-        self._log_handlers = log_handlers
-        self._settle_steps = settle_steps
+    def __post_init__(self) -> None:
+        self.nodeid = self.item.nodeid
+        self._limit_s = self.attempts.policy.confirm_limit_s
 
     def why_not_again(self) -> str:
         """See `Subject`."""
         if self.expected_s > self._limit_s:
             return f"a re-run would take {self.expected_s:.0f} s, over the limit of {self._limit_s:g} s"
-        if is_one_of_several_ranks(self._item.config):
+        if is_one_of_several_ranks(self.item.config):
             return "it is one rank of several, which would wait for each other"
-        return why_not_again(self._item)
+        return why_not_again(self.item)
 
     def run_again(self, tracing: AbstractContextManager[object], known: FindingsSoFar) -> RerunResult:
         """See `Subject`. If it hangs, the session ends with what is known."""
-        attempts = self._attempts
-        hang = Hang(attempts, "its re-run", RERUN_ADVICE, self._item, known)
+        attempts = self.attempts
+        hang = Hang(attempts, "its re-run", RERUN_ADVICE, self.item, known)
         if attempts.note_rerun is not None:
             attempts.note_rerun(hang.record("the process died while the test was run again"))
         attempts.rerunning = True
         try:
-            return run_again(self._item, self._nextitem, limit_of(self.expected_s, self._limit_s), tracing, hang)
+            return run_again(self.item, self.nextitem, limit_of(self.expected_s, self._limit_s), tracing, hang)
         finally:
             attempts.rerunning = False
 
@@ -85,16 +79,14 @@ class ItemSubject:
 
     def release(self) -> None:
         """See `Subject`."""
-        release_values(self._item, self._log_handlers)
+        release_values(self.item, self.log_handlers)
 
     def settle_steps(self) -> Sequence[SettleStep]:
         """See `Subject`."""
-        return self._settle_steps(self.nodeid)
+        return self.users_steps(self.nodeid)
 
 
 def is_one_of_several_ranks(config: pytest.Config) -> bool:
     """Tell whether this process is a rank of a distributed job: a re-run of one rank alone would hang the others."""
     world = os.environ.get("WORLD_SIZE", "")
-    if world.isdigit() and int(world) > 1:
-        return True
-    return shared_frameworks(config).is_distributed()
+    return (world.isdigit() and int(world) > 1) or shared_frameworks(config).is_distributed()

@@ -1,14 +1,10 @@
 """Stop work that takes too long, and end the process where nothing stops it. Loaded with the first re-run.
 
-A suspect's check calls what may block for ever: the test itself, the user's settle hook, a device. `watch` bounds such
-a call in three steps, each for what the step before cannot reach:
-
 1. After `limit_s` an exception is raised in the function: by a signal of its own in the main thread, by
    ``PyThreadState_SetAsyncExc`` in any other thread and where the signal is taken. It is repeated, since a bare
    ``except:`` may swallow it.
 2. `GRACE_S` later, or as much later as the limit was long, the function is assumed to hang in C, where no exception
-   arrives. A thread, which needs the interpreter's lock for this, calls `on_hang`, which writes the reports, and ends
-   the process with exit status 1.
+   arrives. A thread, which needs the interpreter's lock for this, calls `on_hang` and ends the process with status 1.
 3. `LOCK_GRACE_S` after that, the lock was never released. A C thread of `faulthandler` (CPython,
    Modules/faulthandler.c, ``faulthandler_thread``) writes the stacks to stderr and ends the process with status 1. It
    cannot print our text, so the call is made from a frame whose file name is that text.
@@ -20,6 +16,7 @@ from __future__ import annotations
 
 import _thread
 import contextlib
+import dataclasses
 import faulthandler
 import os
 import signal
@@ -72,23 +69,13 @@ def watch(
     rearm: Callable[[], object] = int,
     tell: Callable[[float], object] | None = None,
 ) -> bool:
-    """Call a function, for a limited time.
+    """Call a function, and tell whether it had to be stopped after `limit_s` seconds. What it raises is passed on.
 
-    Args:
-        call: the function.
-        limit_s: seconds after which it is stopped.
-        error: the type to raise in it then, which nothing else raises; created without arguments.
-        on_hang: called where that does not help, in a thread of the watchdog, with the innermost frame of the function
-            and a descriptor of the process's stderr. When it returns, the process ends with status 1.
-        text: the line to write where not even that is possible.
-        tell: called with the seconds so far where it takes long, in a thread of the watchdog.
-        rearm: called at the end, since the process's single timer of `faulthandler` may have been set before.
-
-    Returns:
-        Whether it had to be stopped. What `call` raises by itself is passed on.
-
-    Raises:
-        CannotWatchError: the function has not been called.
+    It is stopped by an `error`, created without arguments, which nothing else raises. Where that does not help,
+    `on_hang` is called with the innermost frame of the function and a descriptor of the process's stderr, and the
+    process ends with status 1; `text` is the line to write where not even that is possible. While it takes long, `tell`
+    is called with the seconds so far. Both are called in a thread of the watchdog. `rearm` is called at the end, since
+    the process's single timer of `faulthandler` may have been set before. Raises CannotWatchError before the call.
     """
     watchdog = _Watchdog(call, limit_s, error, on_hang, text, tell)
     try:
@@ -105,49 +92,38 @@ def watch(
     return watchdog.stopped
 
 
+@dataclasses.dataclass(eq=False, repr=False)
 class _Watchdog:
-    def __init__(
-        self,
-        call: Callable[[], object],
-        limit_s: float,
-        error: type[BaseException],
-        on_hang: Callable[[FrameType | None, int], object],
-        text: str,
-        tell: Callable[[float], object] | None,
-    ) -> None:
-        self._tell = tell
-        self._call = call
-        self._limit_s = limit_s
-        self._error = error
-        self._on_hang = on_hang
-        self._named = _named(text)
+    call: Callable[[], object]
+    limit_s: float
+    error: type[BaseException]
+    on_hang: Callable[[FrameType | None, int], object]
+    text: str
+    tell: Callable[[float], object] | None
+
+    stopped = _armed = _over = _stoppable = _asynchronous = False
+    _tries = _watcher = 0
+
+    def __post_init__(self) -> None:
         self._thread = _thread.get_ident()
         self._done = _thread.allocate_lock()
         self._gone = _thread.allocate_lock()
-        self._armed = self._over = False
-        self._watcher = 0
         self._signal: int | None = None
         self._previous: Any = None
         self._handler: Any = self._on_signal  # one object, to distinguish it from the test's handlers
         self._mask: set[Any] = set()
-        self._stderr = -1
-        self._status: os.stat_result | None = None
-        self._tries = 0
-        self._stoppable = self._asynchronous = False
-        self.stopped = False
+        self._stderr = open_stderr()
+        self._status = os.fstat(self._stderr)
 
     def run(self) -> None:
-        """Call the function."""
         self._arm()
         try:
             self._stoppable = True
-            self._named(self._call)
+            _named(self.text)(self.call)
         finally:
             self._stoppable = False
 
     def _arm(self) -> None:
-        self._stderr = open_stderr()
-        self._status = os.fstat(self._stderr)
         self._done.acquire()
         self._gone.acquire()
         # Not `threading.Thread`: a test may count the threads known to that module.
@@ -160,11 +136,11 @@ class _Watchdog:
         self._install()
         with contextlib.suppress(RuntimeError):  # no C thread either: the two other steps remain
             faulthandler.dump_traceback_later(
-                self._limit_s + self._grace_s() + LOCK_GRACE_S, exit=True, file=self._stderr
+                self.limit_s + self._grace_s() + LOCK_GRACE_S, exit=True, file=self._stderr
             )
 
     def disarm(self) -> None:
-        """Remove thread, timer and handler. May be called twice."""
+        """May be called twice."""
         self._stoppable = False
         if not self._armed:
             return
@@ -181,10 +157,10 @@ class _Watchdog:
             self._uninstall(self._signal)
         with contextlib.suppress(OSError):
             # The test may have closed it, and another file may have reused its number.
-            if self._status is not None and os.path.samestat(os.fstat(self._stderr), self._status):
+            if os.path.samestat(os.fstat(self._stderr), self._status):
                 os.close(self._stderr)
         # The handler refers to this object: the cycle would keep the function alive until the next collection.
-        self._handler, self._call, self._on_hang, self._tell = None, _nothing, _nothing, None
+        self._handler, self.call, self.tell, self.on_hang = None, int, None, lambda _frame, _stderr: None
 
     def _await_thread(self) -> None:
         """Wait for the end of the watchdog's thread, since the settling counts the running threads."""
@@ -196,9 +172,8 @@ class _Watchdog:
             pause.acquire(timeout=1e-5)
 
     def _install(self) -> None:
-        """Install a signal's handler, in the main thread, since handlers run only there."""
         if self._thread != threading.main_thread().ident:
-            return
+            return  # handlers run only in the main thread
         if hasattr(signal, "pthread_sigmask"):
             self._mask = set(signal.pthread_sigmask(signal.SIG_BLOCK, ()))
         self._signal = _free_signal(self._mask)
@@ -218,7 +193,7 @@ class _Watchdog:
             signal.signal(number, self._previous)
 
     def _grace_s(self) -> float:
-        return max(GRACE_S, self._limit_s)
+        return max(GRACE_S, self.limit_s)
 
     def _watch(self) -> None:
         """Wait for the end of the call, in a thread of its own. Reads no clock: a test may have replaced it."""
@@ -226,7 +201,7 @@ class _Watchdog:
             if self._ends_in_time():
                 return
             self.stopped = True
-            left, step = self._grace_s(), max(STEP_S, self._limit_s / 4)
+            left, step = self._grace_s(), max(STEP_S, self.limit_s / 4)
             while left > 0:
                 self._interrupt()
                 if self._done.acquire(timeout=min(step, left)):
@@ -240,16 +215,15 @@ class _Watchdog:
             self._gone.release()
 
     def _ends_in_time(self) -> bool:
-        """Wait for the end of the call until its limit, and tell of it once a second if it takes long."""
-        if self._tell is None:
-            return self._done.acquire(timeout=self._limit_s)
+        if self.tell is None:
+            return self._done.acquire(timeout=self.limit_s)
         waited, wait = 0.0, LONG_WORK_S
-        while waited < self._limit_s:
-            wait = min(wait, self._limit_s - waited)
+        while waited < self.limit_s:
+            wait = min(wait, self.limit_s - waited)
             if self._done.acquire(timeout=wait):
                 return True
             waited, wait = waited + wait, TELL_EVERY_S
-            self._tell(waited)
+            self.tell(waited)
         return False
 
     def _interrupt(self) -> None:
@@ -263,11 +237,11 @@ class _Watchdog:
                 _thread.interrupt_main(self._signal)  # type: ignore[arg-type] # a real-time signal has no name
         elif self._may_raise(sys._current_frames().get(self._thread)):
             self._asynchronous = True
-            raise_in(self._thread, self._error)
+            raise_in(self._thread, self.error)
 
     def _on_signal(self, _number: int, frame: FrameType | None) -> None:
         if self._may_raise(frame):
-            raise self._error
+            raise self.error
 
     def _may_raise(self, frame: FrameType | None) -> bool:
         if not self._stoppable:
@@ -275,12 +249,11 @@ class _Watchdog:
         return self._tries > POLITE_TRIES or frame is None or not frame.f_code.co_filename.startswith(_HARNESS)
 
     def _end(self) -> None:
-        """Report what hangs and end the process."""
         try:
             # From here on the writing of the reports is bounded.
             with contextlib.suppress(RuntimeError):
                 faulthandler.dump_traceback_later(END_S, exit=True, file=self._stderr)
-            self._on_hang(sys._current_frames().get(self._thread), self._stderr)
+            self.on_hang(sys._current_frames().get(self._thread), self._stderr)
         finally:
             os._exit(1)
 
@@ -302,10 +275,6 @@ def _line(frame: FrameType, shorten: Callable[[str], str]) -> str:
     return clean_text(f"{shorten(frame.f_code.co_filename)}:{frame.f_lineno} ({frame.f_code.co_name})", TEXT_LIMIT)
 
 
-def _nothing(*_arguments: object) -> None:
-    """Replace a released function."""
-
-
 def _free_signal(blocked: set[Any]) -> int | None:
     """Return a signal without a handler, which nothing sends, since by default it ends the process."""
     names = [getattr(signal, name, None) for name in _SIGNALS]
@@ -318,13 +287,11 @@ def _free_signal(blocked: set[Any]) -> int | None:
 
 
 def _named(text: str) -> Callable[[Callable[[], object]], object]:
-    """Return a function that calls another, with `text` as its file name, which faulthandler prints.
-
-    In angle brackets, since coverage.py looks for every other file.
-    """
+    """Return a function that calls another, with `text` as its file name, which faulthandler prints."""
 
     def hangs(call: Callable[[], object]) -> object:
         return call()
 
+    # In angle brackets, since coverage.py looks for every other file.
     hangs.__code__ = hangs.__code__.replace(co_filename=f"<{clean_text(text, TEXT_LIMIT)}>")
     return hangs

@@ -30,14 +30,10 @@ _DEVICE = re.compile(r"[a-z][a-z0-9_]*(:\d{1,4})?", re.ASCII)
 
 
 class Budget(NamedTuple):
-    """How much GPU memory a test may add at its peak, on any one device.
+    """How many bytes of GPU memory a test may add at its peak, on any one device, or have in all (`total`).
 
-    Attributes:
-        bytes: the peak that it may reach and not exceed.
-        total: whether everything allocated counts; else what the test itself adds.
-        device: a single device (``cuda:1``), or a kind (``cuda``); None: every device.
-        metric: ``allocated`` (blocks handed out) or ``reserved`` (memory taken from the driver).
-        source: what set it, as its failure names it.
+    It counts on one device (``cuda:1``), on a kind (``cuda``), or on each where that is None, as blocks handed out or
+    as memory taken from the driver (`metric`). Its failure names the `source`.
     """
 
     bytes: int
@@ -57,7 +53,7 @@ class Excess(NamedTuple):
 
     @property
     def over(self) -> int:
-        """Return the bytes beyond the budget."""
+        """Bytes beyond the budget."""
         return self.peak - self.budget.bytes
 
 
@@ -85,7 +81,7 @@ _ARGUMENTS: dict[str, Kind] = {
 
 
 def why_not_accepted(mark: pytest.Mark) -> str | None:
-    """Tell why a marker `max_gpu_mb` is not accepted: its argument, the value and what is; None where it is."""
+    """Tell why a marker `max_gpu_mb` is not accepted; None where it is."""
     if len(mark.args) > 1:
         rest = ", ".join(list(_ARGUMENTS)[1:])
         return (
@@ -183,12 +179,10 @@ def finding_of(excess: Excess, alive: Sequence[Contribution] = ()) -> Finding:
     )
 
 
-def describe_unchecked(reasons: Iterable[str]) -> str | None:
-    """Write the summary's line from the reason for each unchecked budget; None where all were checked."""
+def describe_unchecked(reasons: Iterable[str]) -> str:
+    """Write the summary's line from the reason for each unchecked budget."""
     counted = Counter(reasons)
     number = counted.total()
-    if not number:
-        return None
     was = "was" if number == 1 else "were"
     if len(counted) == 1:
         (why,) = counted

@@ -28,19 +28,12 @@ from pytest_gpuleak.session.tracebacks import drop_own_frames
 from pytest_gpuleak.session.xdist_keys import UNCHECKED_BUDGETS_KEY
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Iterable
+    from collections.abc import Generator
 
     from pytest_gpuleak.engine.detect.peak_meter import PeakMeter
     from pytest_gpuleak.model.readings import ArrayReading
 
 BLOCKS_SHOWN = 5
-
-
-def budget_of(item: pytest.Item, default: int | None) -> Budget | None:
-    """Find a test's budget: the closest marker's, or else the run's own, of `default` bytes. Raises ValueError."""
-    for mark in closest_first(item, BUDGET_MARKER):
-        return parse_budget(mark)
-    return None if default is None else Budget(default, source=BUDGET_OPTION)
 
 
 def hold_to_budgets(config: pytest.Config, items: list[pytest.Item], default: int | None) -> None:
@@ -56,7 +49,7 @@ class BudgetHooks:
 
     def __init__(self, meter: PeakMeter, default: int | None) -> None:
         self._meter = meter
-        self._default = default
+        self._default = None if default is None else Budget(default, source=BUDGET_OPTION)
         self._unchecked: dict[str, str] = {}  # by nodeid: of several attempts of a test the last counts
 
     def pytest_collection_finish(self, session: pytest.Session) -> None:
@@ -99,8 +92,9 @@ class BudgetHooks:
         return (yield)
 
     def _judge(self, item: pytest.Item) -> str | None:
+        marks = closest_first(item, BUDGET_MARKER)
         try:
-            budget = budget_of(item, self._default)
+            budget = parse_budget(marks[0]) if marks else self._default
         except ValueError as error:
             self._unchecked[item.nodeid] = str(error)
             return None
@@ -127,41 +121,13 @@ class BudgetHooks:
 
     def pytest_terminal_summary(self, terminalreporter: Any) -> None:
         """Write a line if budgets could not be checked."""
-        _tell(terminalreporter, self._unchecked.values())
-
-
-class WorkerBudgets:
-    """Report for the workers of xdist what they could not check."""
-
-    def __init__(self) -> None:
-        self._reasons: list[str] = []
-
-    def add(self, reasons: list[str]) -> None:
-        """Add what a worker sent."""
-        self._reasons += reasons
-
-    def pytest_terminal_summary(self, terminalreporter: Any) -> None:
-        """Write a line if budgets could not be checked."""
-        _tell(terminalreporter, self._reasons)
-
-
-def add_worker(config: pytest.Config, reasons: list[str]) -> None:
-    """Add what one worker sent under `UNCHECKED_BUDGETS_KEY`."""
-    workers: Any = config.pluginmanager.get_plugin("gpuleak-budgets")
-    if workers is None:
-        workers = WorkerBudgets()
-        config.pluginmanager.register(workers, "gpuleak-budgets")
-    workers.add(reasons)
-
-
-def _tell(terminalreporter: Any, reasons: Iterable[str]) -> None:
-    line = describe_unchecked(reasons)
-    if line is not None:
-        terminalreporter.line(line)
+        if self._unchecked:
+            terminalreporter.line(describe_unchecked(self._unchecked.values()))
 
 
 def _alive_on(config: pytest.Config, device: str) -> tuple[Contribution, ...]:
-    """List the largest arrays on a device, equal types and shapes together; empty where a framework cannot be read."""
+    from pytest_gpuleak.session.features.out_of_memory.text import group_readings  # loaded for an excess alone
+
     readings: dict[int, ArrayReading] = {}
     try:
         for _, reading in read_live_arrays(shared_frameworks(config).arrays):
@@ -169,8 +135,5 @@ def _alive_on(config: pytest.Config, device: str) -> tuple[Contribution, ...]:
                 keep_largest(readings, reading)
     except Exception:  # noqa: BLE001 - the budget was exceeded all the same
         return ()
-    sizes: dict[str, list[int]] = {}
-    for reading in readings.values():
-        sizes.setdefault(clean_text(f"{reading.dtype} {list(reading.shape)}", 80), []).append(reading.storage_bytes)
-    parts = [Contribution(text, sum(storages), len(storages)) for text, storages in sizes.items()]
-    return tuple(sorted(parts, key=lambda part: (-part.bytes, part.text))[:BLOCKS_SHOWN])
+    largest = group_readings(readings.values())[:BLOCKS_SHOWN]
+    return tuple(Contribution(clean_text(row.owner, 80), row.bytes, row.count) for row in largest)

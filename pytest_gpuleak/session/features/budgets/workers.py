@@ -1,4 +1,4 @@
-"""Take what xdist's workers could not check."""
+"""Take from xdist's workers which markers they did not accept, and which budgets they could not check."""
 
 from __future__ import annotations
 
@@ -15,16 +15,20 @@ if TYPE_CHECKING:
 class WorkerHooks:
     """Read what the workers send when they end. Registered where tests are distributed."""
 
-    def __init__(self, config: pytest.Config) -> None:
-        self._config = config
+    def __init__(self) -> None:
+        self._unchecked: list[str] = []
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_testnodedown(self, node: object) -> None:
-        """Take the budgets that a worker could not check. Raises pytest.UsageError for a bad marker that it found."""
+        """Take what a worker sends. Raises pytest.UsageError for a bad marker that it found."""
         output: Mapping[str, Any] = getattr(node, "workeroutput", None) or {}
         if USAGE_ERROR_KEY in output:
             raise pytest.UsageError(output[USAGE_ERROR_KEY])
-        if output.get(UNCHECKED_BUDGETS_KEY):
-            from pytest_gpuleak.session.features.budgets.hooks import add_worker
+        self._unchecked += output.get(UNCHECKED_BUDGETS_KEY, ())
 
-            add_worker(self._config, output[UNCHECKED_BUDGETS_KEY])
+    def pytest_terminal_summary(self, terminalreporter: Any) -> None:
+        """Write a line if budgets could not be checked."""
+        if self._unchecked:
+            from pytest_gpuleak.session.features.budgets.budget import describe_unchecked
+
+            terminalreporter.line(describe_unchecked(self._unchecked))

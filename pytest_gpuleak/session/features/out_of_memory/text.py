@@ -1,30 +1,25 @@
-"""Recognise an out-of-memory error, and explain in the failing test's report who holds the memory.
-
-`facts` reads the facts; `explain_out_of_memory` is pure. All sizes are bytes.
-"""
+"""Recognise an out-of-memory error, and explain who holds the memory, from facts alone. All sizes are bytes."""
 
 from __future__ import annotations
 
-import builtins
 import dataclasses
 import errno
 import re
-import sys
 import textwrap
-from collections import defaultdict
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from pytest_gpuleak.engine.left_behind import Left, summed
 from pytest_gpuleak.heap.classes import class_lines, is_kind_of
 from pytest_gpuleak.heap.safe_access import class_module, class_name, slot
 from pytest_gpuleak.model.readings import HOST
 from pytest_gpuleak.model.text import clean_text, count_of, format_bytes, shorten_middle
+from pytest_gpuleak.session.tracebacks import error_chain
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 
     from pytest_gpuleak.adapters.nvml.readings import NvmlReading
-    from pytest_gpuleak.engine.left_behind import Left
     from pytest_gpuleak.model.readings import ArrayReading
 
 SECTION: Final = "GPU memory (who holds it)"
@@ -32,8 +27,6 @@ HOST_SECTION: Final = "Memory (who holds it)"
 WIDTH: Final = 80
 MAX_ROWS: Final = 5
 """Rows per list of owners, groups of tensors and processes; the rest is summed."""
-MAX_ERRORS: Final = 100
-"""Errors of one chain that are read."""
 
 _ID_LIMIT = 300
 
@@ -94,26 +87,11 @@ class HostFacts(NamedTuple):
 
 
 @dataclasses.dataclass(frozen=True)
-class Group:
-    """Live tensors of one kind: text, device, bytes of their storages (each once), and number."""
-
-    text: str
-    device: str
-    bytes: int
-    count: int
-
-
-@dataclasses.dataclass(frozen=True)
 class OutOfMemory:
-    """Everything known when memory has run out.
+    """Everything known when memory has run out: of the `host`, or of the `devices` that this process uses.
 
-    Attributes:
-        shortage: the content of the error.
-        devices: the devices that this process uses; `host` is None where a device ran out.
-        earlier: what tests and fixtures that have ended left behind.
-        fixtures: what fixtures that are still set up hold.
-        own: the failing test's live tensors; `others`: all other live tensors.
-        nvml: the driver's readings, by device.
+    What is alive was left by tests and fixtures that have ended (`earlier`), is held by `fixtures` still set up, is the
+    failing test's `own`, or is of `others`, by type and shape. `nvml` has the driver's readings by device.
     """
 
     shortage: Shortage
@@ -121,64 +99,28 @@ class OutOfMemory:
     host: HostFacts | None = None
     earlier: tuple[Left, ...] = ()
     fixtures: tuple[Left, ...] = ()
-    own: tuple[Group, ...] = ()
-    others: tuple[Group, ...] = ()
+    own: tuple[Left, ...] = ()
+    others: tuple[Left, ...] = ()
     nvml: Mapping[str, NvmlReading] = dataclasses.field(default_factory=dict)
 
 
 def find_shortage(error: BaseException) -> Shortage | None:
     """Return the first out-of-memory error in an exception's chain and groups, by class names: runs no user code."""
-    for one in error_chain(error):
-        found = _shortage_of(one)
-        if found is not None:
-            return found
-    return None
+    return next(filter(None, map(_shortage_of, error_chain(error))), None)
 
 
 def explain_out_of_memory(facts: OutOfMemory) -> list[str]:
     """Return the lines of the report's section: how much there is, and who holds it, most bytes first."""
-    return list(_wrapped(_explain_host(facts) if facts.host is not None else _explain_devices(facts)))
+    lines: list[str] = []
+    for depth, text in _explain_host(facts) if facts.host is not None else _explain_devices(facts):
+        first, further = "  " * depth, "  " * (depth + 2)
+        lines += textwrap.wrap(text, WIDTH, initial_indent=first, subsequent_indent=further, break_on_hyphens=False)
+    return lines
 
 
-def group_readings(readings: Iterable[ArrayReading]) -> tuple[Group, ...]:
+def group_readings(readings: Iterable[ArrayReading]) -> list[Left]:
     """Group tensors by type and shape, most bytes first. Each storage must be given once."""
-    sizes: dict[tuple[str, str], list[int]] = defaultdict(list)
-    for reading in readings:
-        sizes[f"{reading.dtype} {list(reading.shape)}", reading.device].append(reading.storage_bytes)
-    groups = [Group(text, device, sum(found), len(found)) for (text, device), found in sizes.items()]
-    return tuple(sorted(groups, key=lambda group: (-group.bytes, group.text, group.device)))
-
-
-def error_chain(error: BaseException) -> Iterator[BaseException]:
-    """Return the error, its causes, contexts and members of groups, nearest first, each once, `MAX_ERRORS` at most."""
-    waiting: list[BaseException] = [error]
-    met: set[int] = set()
-    while waiting and len(met) < MAX_ERRORS:
-        one = waiting.pop(0)
-        if id(one) in met:
-            continue
-        met.add(id(one))
-        yield one
-        waiting += [
-            other
-            for other in (
-                slot(one, BaseException, "__cause__"),
-                slot(one, BaseException, "__context__"),
-                *_members(one),
-            )
-            if other is not None
-        ]
-
-
-def _members(error: BaseException) -> tuple[BaseException, ...]:
-    """Return the exceptions of a group, Python 3.11's or the backport's that pytest uses before."""
-    backport = getattr(sys.modules.get("exceptiongroup"), "BaseExceptionGroup", None)
-    group: type | None = getattr(builtins, "BaseExceptionGroup", backport)
-    if group is None or not is_kind_of(type(error), group):
-        return ()
-    with suppress(Exception):
-        return tuple(vars(group)["exceptions"].__get__(error))
-    return ()
+    return summed((f"{one.dtype} {list(one.shape)}", one.device, one.storage_bytes, "") for one in readings)
 
 
 def _shortage_of(error: BaseException) -> Shortage | None:
@@ -199,7 +141,7 @@ def _shortage_of(error: BaseException) -> Shortage | None:
 
 
 def _text_of(error: BaseException) -> str:
-    """Return the error's message. Only numpy's own class, which formats it on request, is called."""
+    # Only numpy's own class, which formats its message on request, is called.
     if is_kind_of(type(error), MemoryError) and (class_module(type(error)) or "").startswith("numpy."):
         return str(error)
     return " ".join(part for part in slot(error, BaseException, "args") if type(part) is str)
@@ -234,36 +176,36 @@ def _explain_devices(facts: OutOfMemory) -> Iterator[Line]:
     if shortage.device is not None and not devices:
         devices = [DeviceFacts(shortage.device)]
     for device in devices:
-        yield from _explain_device(device if shortage.device is None else _completed(device, shortage), facts)
+        yield from _explain_device(device, facts)
     if not devices:
         yield 0, "no device's memory could be read"
 
 
-def _completed(device: DeviceFacts, shortage: Shortage) -> DeviceFacts:
-    """Return the facts, with the error's figures where no better ones are known."""
-    return device._replace(
-        total=shortage.total if device.total is None else device.total,
-        free=shortage.free if device.free is None else device.free,
-    )
-
-
 def _explain_device(device: DeviceFacts, facts: OutOfMemory) -> Iterator[Line]:
-    name, nvml = device.device, facts.nvml.get(device.device)
-    own = nvml.own if nvml is not None and nvml.own is not None else device.reserved
-    mine = device.allocated if own is None else own
-    yield 0, f"{name}: {_headline(_used(device, nvml), _total(device, nvml), mine, facts.earlier, name)}"
-    yield from _allocator(device, facts.shortage.requested)
+    name, nvml, error = device.device, facts.nvml.get(device.device), facts.shortage
+    if error.device is None:
+        error = Shortage(None, error.requested)  # its figures may be another device's
+    total, free = _known(device.total, error.total), _known(device.free, error.free)
+    used = None if total is None or free is None else max(0, total - free)
+    if nvml is not None:
+        used = _known(used, nvml.used)
+        total = _known(total, nvml.total)
+    own = device.reserved if nvml is None else _known(nvml.own, device.reserved)
+    yield 0, f"{name}: {_headline(used, total, _known(own, device.allocated), facts.earlier, name)}"
+    yield from _allocator(device, error.requested)
     if own is not None and device.reserved is not None and own > device.reserved:
-        yield (
-            1,
-            f"outside torch's allocator: {format_bytes(own - device.reserved)} (context, libraries, raw allocations)",
-        )
+        outside = format_bytes(own - device.reserved)
+        yield 1, f"outside torch's allocator: {outside} (context, libraries, raw allocations)"
     seen = yield from _owners(facts, name)
     if device.allocated is not None and device.allocated > seen:
         yield 1, f"no tensor that Python sees: {format_bytes(device.allocated - seen)} (gradients, graphs, workspaces)"
     if nvml is not None:
         yield from _processes("child processes", nvml.children)
         yield from _processes("other processes", nvml.others)
+
+
+def _known(figure: int | None, otherwise: int | None) -> int | None:
+    return otherwise if figure is None else figure
 
 
 def _explain_host(facts: OutOfMemory) -> Iterator[Line]:
@@ -288,16 +230,6 @@ def _headline(used: int | None, total: int | None, own: int | None, earlier: Seq
     if left:
         parts.append(f"{'of which ' if own is not None else ''}tests that ended hold {format_bytes(left)}")
     return "; ".join(parts).replace("; of which", ", of which") or "its memory could not be read"
-
-
-def _used(device: DeviceFacts, nvml: NvmlReading | None) -> int | None:
-    if device.total is not None and device.free is not None:
-        return max(0, device.total - device.free)
-    return None if nvml is None else nvml.used
-
-
-def _total(device: DeviceFacts, nvml: NvmlReading | None) -> int | None:
-    return device.total if device.total is not None or nvml is None else nvml.total
 
 
 def _of(part: int, whole: int) -> str:
@@ -325,28 +257,26 @@ def _allocator(device: DeviceFacts, requested: int | None) -> Iterator[Line]:
 def _owners(facts: OutOfMemory, device: str) -> Generator[Line, None, int]:
     """Yield the holders of tensors there, and return their total bytes."""
     seen = 0
-    for title, rows in (("tests that ended", facts.earlier), ("fixtures still set up", facts.fixtures)):
-        here = [row for row in rows if row.device == device]
-        seen += sum(row.bytes for row in here)
-        yield from _titled(title, [(row.bytes, row.count, row.owner, row.holders) for row in here])
-    for title, groups in (("this test", facts.own), ("other tensors (imports, failed tests)", facts.others)):
-        there = [group for group in groups if group.device == device]
-        seen += sum(group.bytes for group in there)
-        yield from _titled(title, [(group.bytes, group.count, group.text, ()) for group in there])
+    for title, rows in (
+        ("tests that ended", facts.earlier),
+        ("fixtures still set up", facts.fixtures),
+        ("this test", facts.own),
+        ("other tensors (imports, failed tests)", facts.others),
+    ):
+        here = sorted((row for row in rows if row.device == device), key=lambda row: -row.bytes)
+        if not here:
+            continue
+        total = sum(row.bytes for row in here)
+        seen += total
+        yield 1, f"{title}: {format_bytes(total)}"
+        for row in here[:MAX_ROWS]:
+            yield 2, f"{format_bytes(row.bytes)} in {count_of(row.count, 'tensor')}: {clean_text(row.owner, _ID_LIMIT)}"
+            for holder in row.holders:
+                yield 3, f"held by {shorten_middle(clean_text(holder, _ID_LIMIT), WIDTH - 14)}"
+        rest = here[MAX_ROWS:]
+        if rest:
+            yield 2, f"{format_bytes(sum(row.bytes for row in rest))} in {len(rest)} more"
     return seen
-
-
-def _titled(title: str, rows: Sequence[tuple[int, int, str, tuple[str, ...]]]) -> Iterator[Line]:
-    if not rows:
-        return
-    yield 1, f"{title}: {format_bytes(sum(row[0] for row in rows))}"
-    for size, count, owner, holders in sorted(rows, key=lambda row: -row[0])[:MAX_ROWS]:
-        yield 2, f"{format_bytes(size)} in {count_of(count, 'tensor')}: {clean_text(owner, _ID_LIMIT)}"
-        for holder in holders:
-            yield 3, f"held by {shorten_middle(clean_text(holder, _ID_LIMIT), WIDTH - 14)}"
-    rest = sorted(rows, key=lambda row: -row[0])[MAX_ROWS:]
-    if rest:
-        yield 2, f"{format_bytes(sum(row[0] for row in rest))} in {len(rest)} more"
 
 
 def _processes(title: str, processes: Sequence[Any]) -> Iterator[Line]:
@@ -359,11 +289,3 @@ def _processes(title: str, processes: Sequence[Any]) -> Iterator[Line]:
         yield 2, f"{size}: pid {process.pid}{'' if process.name is None else ' ' + clean_text(process.name, _ID_LIMIT)}"
     if len(processes) > MAX_ROWS:
         yield 2, f"{len(processes) - MAX_ROWS} more"
-
-
-def _wrapped(lines: Iterable[Line]) -> Iterator[str]:
-    for depth, text in lines:
-        indent = "  " * depth
-        yield from textwrap.wrap(
-            text, WIDTH, initial_indent=indent, subsequent_indent=indent + "    ", break_on_hyphens=False
-        )

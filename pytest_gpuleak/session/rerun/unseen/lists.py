@@ -1,21 +1,18 @@
 """Cut lists that a test appends to back to their length after the first run, once the verdict is reached.
 
-The lists may hold what leaked (a log handler with a batch, a mock's call arguments): cut back right after a re-run,
-they would hide growth. Until then only weak references and lengths are held, so that nothing is kept alive and no
-search finds them.
+They may hold what leaked: cut back right after a re-run, they would hide growth. Only weak references and lengths are
+held until then.
 """
 
 from __future__ import annotations
 
-import contextlib
 import gc
 import sys
 import weakref
-from itertools import compress
 from typing import TYPE_CHECKING, Any
 
-from pytest_gpuleak.heap.collector import get_objects, whole_heap
-from pytest_gpuleak.session.rerun.unseen.restoring import Restore, all_of
+from pytest_gpuleak.heap.collector import instances_of, whole_heap
+from pytest_gpuleak.session.rerun.unseen.restoring import Restore, all_of, if_loaded, keep_each, nothing
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -28,11 +25,7 @@ MOCK_LAST = {"_mock_call_args": "_mock_call_args_list", "_mock_await_args": "_mo
 
 def keep_lists() -> Restore:
     """Note the handlers and filters of loggers, the calls of mocks, and hooks into imports and collections."""
-    restores: list[Restore] = []
-    for keep in KEEPERS:
-        with contextlib.suppress(Exception):  # a module that was replaced
-            restores.append(keep())
-    return all_of(restores)
+    return keep_each(KEEPERS)
 
 
 def _keep_members(values: list[Any]) -> Restore:
@@ -57,10 +50,8 @@ def _keep_members(values: list[Any]) -> Restore:
     return restore
 
 
-def _keep_log_handlers() -> Restore:
-    logging: Any = sys.modules.get("logging")
-    if logging is None:
-        return all_of([])
+@if_loaded("logging")
+def _keep_log_handlers(logging: Any) -> Restore:
     root = logging.root
     loggers = [root, *(one for one in root.manager.loggerDict.values() if logging.Logger in type(one).__mro__)]
     return all_of(_keep_members(values) for logger in loggers for values in (logger.handlers, logger.filters))
@@ -71,20 +62,15 @@ def _keep_hooks() -> Restore:
     return all_of(_keep_members(values) for values in lists)
 
 
-def _keep_mocks() -> Restore:
-    mock: Any = sys.modules.get("unittest.mock")
-    if mock is None:
-        return all_of([])
+@if_loaded("unittest.mock")
+def _keep_mocks(mock: Any) -> Restore:
     # Each mock has its own class. If only the library's classes exist there is no mock, and the walk over the heap,
     # which takes tens of milliseconds, is avoided.
     classes = _below(mock.NonCallableMock)
     if all(kind.__module__ == mock.__name__ and kind is vars(mock).get(kind.__name__) for kind in classes):
-        return all_of([])
-    kinds = set(map(id, classes))
+        return nothing
     with whole_heap():
-        objects = get_objects()
-        mocks = list(compress(objects, map(kinds.__contains__, map(id, map(type, objects)))))
-        del objects
+        mocks = instances_of(set(map(id, classes)))
     restores = [_keep_calls(one) for one in mocks]
     mocks.clear()
     return all_of(restores)

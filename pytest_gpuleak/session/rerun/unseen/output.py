@@ -1,4 +1,4 @@
-"""Keep the output of a re-run off the terminal and the log file of the run."""
+"""Keep the reports and the output of a re-run from plugins, the terminal and the log file of the run."""
 
 from __future__ import annotations
 
@@ -6,7 +6,11 @@ import contextlib
 import io
 import os
 import sys
+import warnings
 from typing import TYPE_CHECKING, Any
+
+from pytest_gpuleak.model.source_files import is_user_file
+from pytest_gpuleak.session.rerun.unseen.restoring import replaced
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -27,7 +31,7 @@ def open_stderr() -> int:
 
 
 class _Sink(io.TextIOBase):
-    """A text stream that drops what is written, and otherwise answers as the stream it replaces."""
+    """A text stream that drops what is written."""
 
     def __init__(self, stream: Any) -> None:
         self._stream = stream
@@ -55,28 +59,28 @@ class _Sink(io.TextIOBase):
 
 @contextlib.contextmanager
 def muted_output(config: pytest.Config) -> Iterator[None]:
-    """Mute pytest's terminal, its live log and log file, and what its capturing lets through.
-
-    ``-s`` captures nothing, ``--capture=sys`` not what is written past Python's streams, and ``tee-sys`` writes what it
-    captures to the terminal too.
-    """
+    """Mute pytest's terminal, its live log and log file, and what its capturing lets through."""
     manager = config.pluginmanager
     with contextlib.ExitStack() as stack:
-        reporter: Any = manager.get_plugin("terminalreporter")
-        writer = getattr(reporter, "_tw", None)
+        writer: Any = getattr(manager.get_plugin("terminalreporter"), "_tw", None)
         if writer is not None:
-            stack.enter_context(_muted_writer(writer))
+            stack.callback(vars(writer).update, dict(vars(writer)))
+            writer._file = _Sink(writer._file)
         capture: Any = manager.get_plugin("capturemanager")
         if capture is not None:
             # `with capsys.disabled()` must not print on the terminal within a re-run.
-            vars(capture)["global_and_fixture_disabled"] = contextlib.nullcontext
-            stack.callback(vars(capture).pop, "global_and_fixture_disabled", None)
+            stack.enter_context(replaced(vars(capture), {"global_and_fixture_disabled": contextlib.nullcontext}))
         method = "no" if capture is None else getattr(capture, "_method", "")
         if method == "no":
-            for name in ("stdout", "stderr"):
-                stack.enter_context(_replaced_stream(name))
+            streams = {
+                name: _Sink(getattr(sys, name)) for name in ("stdout", "stderr") if getattr(sys, name) is not None
+            }
+            stack.enter_context(replaced(vars(sys), streams))
         if method == "tee-sys":
-            stack.enter_context(_muted_tee(capture))
+            for way in ("out", "err"):  # what is captured goes to the capture alone (`_pytest.capture.TeeCaptureIO`)
+                file: Any = getattr(getattr(getattr(capture, "_global_capturing", None), way, None), "tmpfile", None)
+                if hasattr(file, "_other"):
+                    stack.enter_context(replaced(vars(file), {"_other": _Sink(file._other)}))
         if method != "fd":
             for descriptor in (1, 2):
                 stack.enter_context(_muted_descriptor(descriptor))
@@ -94,48 +98,7 @@ def _refuse(_record: object) -> bool:
 
 
 @contextlib.contextmanager
-def _muted_writer(writer: Any) -> Iterator[None]:
-    state = dict(vars(writer))
-    writer._file = _Sink(writer._file)
-    try:
-        yield
-    finally:
-        vars(writer).update(state)
-
-
-@contextlib.contextmanager
-def _muted_tee(capture: Any) -> Iterator[None]:
-    """Have what is captured go to the capture alone (`_pytest.capture.TeeCaptureIO`)."""
-    ways = (getattr(getattr(capture, "_global_capturing", None), name, None) for name in ("out", "err"))
-    files: list[Any] = [file for way in ways if hasattr(file := getattr(way, "tmpfile", None), "_other")]
-    others = [file._other for file in files]
-    for file, other in zip(files, others, strict=True):
-        file._other = _Sink(other)
-    try:
-        yield
-    finally:
-        for file, other in zip(files, others, strict=True):
-            file._other = other
-
-
-@contextlib.contextmanager
-def _replaced_stream(name: str) -> Iterator[None]:
-    stream = getattr(sys, name)
-    if stream is None:
-        yield
-        return
-    sink = _Sink(stream)
-    setattr(sys, name, sink)
-    try:
-        yield
-    finally:
-        if getattr(sys, name) is sink:
-            setattr(sys, name, stream)
-
-
-@contextlib.contextmanager
 def _muted_descriptor(descriptor: int) -> Iterator[None]:
-    """Drop what is written past Python's streams: by `os.write`, by C, by child processes."""
     with contextlib.suppress(Exception):  # what was printed before must not be dropped with it
         (sys.__stdout__ if descriptor == 1 else sys.__stderr__).flush()  # type: ignore[union-attr]
     try:
@@ -154,3 +117,49 @@ def _muted_descriptor(descriptor: int) -> Iterator[None]:
             del _SAVED[descriptor]
         os.dup2(saved, descriptor)
         os.close(saved)
+
+
+SWALLOWED = ("pytest_runtest_logreport", "pytest_exception_interact", "pytest_assertion_pass")
+"""Hooks that no plugin is called for. Sub-tests log their reports themselves, and request a debugger (`--pdb`)."""
+
+
+@contextlib.contextmanager
+def unreported(item: pytest.Item) -> Iterator[None]:
+    """Log no report and record no warning of the re-run.
+
+    pytest and installed plugins make reports: some (pytest-check) turn what a test has noted into a failure there. Hooks
+    of the user's `conftest.py`, which may collect results, are not called.
+    """
+    manager, hooks = item.config.pluginmanager, item.config.hook
+    subset = manager.subset_hook_caller
+    users = [impl.plugin for impl in hooks.pytest_runtest_makereport.get_hookimpls() if _is_users(impl, item)]
+    # Use pluggy's own callers: a plugin that lists its hooks during the re-run reads their implementations.
+    replacements: dict[str, Any] = {name: subset(name, manager.get_plugins()) for name in SWALLOWED}
+    replacements["pytest_runtest_makereport"] = subset("pytest_runtest_makereport", users)
+
+    def subset_but_silent(name: str, remove_plugins: Any) -> Any:
+        return replacements[name] if name in replacements else subset(name, remove_plugins)
+
+    # An item below a conftest.py uses a proxy that the plugin manager creates each time.
+    with (
+        replaced(vars(hooks), replacements),
+        replaced(vars(manager), {"subset_hook_caller": subset_but_silent}),
+        warnings.catch_warnings(record=True),
+    ):
+        yield
+
+
+def _is_users(impl: Any, item: pytest.Item) -> bool:
+    code = getattr(impl.function, "__code__", None)
+    if code is None:
+        return False
+    own = impl.function.__module__.startswith(("pytest_gpuleak.", "_pytest."))  # pytest may be installed anywhere
+    return not own and is_user_file(code.co_filename, str(item.config.rootpath))
+
+
+def failed_subtests(item: pytest.Item) -> dict[str, int]:
+    """Return pytest's counts of failed sub-tests, which fail a test when its call's report is logged."""
+    module = sys.modules.get("_pytest.subtests")  # pytest 9
+    key: Any = getattr(module, "failed_subtests_key", None)
+    counts: dict[str, int] = {} if key is None else item.config.stash.get(key, {})
+    return counts

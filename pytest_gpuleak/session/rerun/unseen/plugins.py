@@ -1,8 +1,6 @@
-"""Hide a re-run from each plugin that records runs: a row per plugin.
+"""Hide a re-run from each plugin for which the general means of `unseen` do not suffice: a row per plugin.
 
-These are the plugins for which the general means (no report is logged, the terminal is muted, a test's attributes are
-restored) do not suffice. A row applies if its module is loaded; its function receives the test and the module.
-`docs/plugins.md` lists what was tried.
+A row applies if its module is loaded. `docs/plugins.md` lists what was tried.
 """
 
 from __future__ import annotations
@@ -21,11 +19,7 @@ if TYPE_CHECKING:
 
 
 class Hidden(NamedTuple):
-    """A plugin (whose `module` is loaded with it) from which a re-run is hidden.
-
-    `why` names what it would record of a re-run. `hide` notes the plugin's state or switches it off, and returns the
-    function that undoes this.
-    """
+    """A plugin, loaded with `module`, that would record a re-run (`why`: what of it) unless `hide` is called."""
 
     module: str
     why: str
@@ -33,7 +27,7 @@ class Hidden(NamedTuple):
 
 
 class Refused(NamedTuple):
-    """A plugin (whose `module` is loaded with it) under which a test is not run again, unless `why_not` returns ""."""
+    """A plugin, loaded with `module`, under which a test is not run again, unless `why_not` returns ""."""
 
     module: str
     why_not: Callable[[pytest.Item], str]
@@ -44,10 +38,7 @@ class NotHiddenError(Exception):
 
 
 def hide_from_plugins(item: pytest.Item) -> Restore:
-    """Hide a re-run of the test from the loaded plugins; the returned function ends that.
-
-    Raises NotHiddenError where a plugin does not match its row: the test must not be run again.
-    """
+    """Hide a re-run of the test from the loaded plugins. Raises NotHiddenError if a plugin does not match its row."""
     restores: list[Restore] = []
     for row in HIDDEN:
         module = sys.modules.get(row.module)
@@ -91,7 +82,6 @@ def _mute(manager: Any, plugin: Any) -> Restore:
 
 
 def _mute_all_of(item: pytest.Item, module: Any) -> Restore:
-    """Call no hook of the plugins that are this module, or whose class it defines."""
     manager = item.config.pluginmanager
     return all_of(
         _mute(manager, plugin)
@@ -121,10 +111,9 @@ def _cut_benchmarks(item: pytest.Item, _module: Any) -> Restore:
 
 
 def _hide_from_json_report(item: pytest.Item, module: Any) -> Restore:
-    """Give the test new notes: the first run's are written when its teardown's report is logged."""
     attributes = vars(item)
     restore = keep_names(attributes, ["_json_report_extra"])
-    if "_json_report_extra" in attributes:
+    if "_json_report_extra" in attributes:  # the first run's are written when its teardown's report is logged
         attributes["_json_report_extra"] = {}
     return all_of([restore, _mute_all_of(item, module)])
 
@@ -146,25 +135,16 @@ def _keep_snapshots(item: pytest.Item, _module: Any) -> Restore:
         return nothing
     state = vars(session)
     queued = state.get("_queued_snapshot_writes", {})
-    writes = {key: dict(value) for key, value in queued.items()}
     option = item.config.option
     kept = keep_names(vars(option), ["update_snapshots"])
     option.update_snapshots = False
-
-    def restore() -> None:
-        queued.clear()
-        queued.update(writes)
-
     extensions = state.get("_extensions")
-    mappings = [keep_mapping(extensions)] if type(extensions) is dict else []
-    return all_of([kept, keep_list(session._assertions), *mappings, restore])
+    mappings = [queued, *queued.values(), *([extensions] if type(extensions) is dict else [])]
+    return all_of([kept, keep_list(session._assertions), *map(keep_mapping, mappings)])
 
 
 def _hide_from_hypothesis(item: pytest.Item, hypothesis: Any) -> Restore:
-    """Run without the example database, a deadline, and the check for a new instance.
-
-    A traced re-run takes longer than the first run, and a failing re-run would leave its example for the next session.
-    """
+    # A traced re-run takes longer than the first run, and a failing one would leave its example for the next session.
     restores = [_silence_observations()]
     test = getattr(item, "obj", None)
     function: Any = test.__func__ if type(test) is types.MethodType else test
@@ -201,16 +181,12 @@ def _silence_observations() -> Restore:
 
 
 def _no_breakpoints(_item: pytest.Item, pdb: Any) -> Restore:
-    saved, hook = pdb.set_trace, sys.breakpointhook
+    restore = all_of([keep_names(vars(pdb), ["set_trace"]), keep_names(vars(sys), ["breakpointhook"])])
 
     def go_on(*arguments: object, **options: object) -> None:
         del arguments, options
 
     pdb.set_trace = sys.breakpointhook = go_on
-
-    def restore() -> None:
-        pdb.set_trace, sys.breakpointhook = saved, hook
-
     return restore
 
 

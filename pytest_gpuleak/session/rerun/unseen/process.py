@@ -1,7 +1,6 @@
-"""Restore the process's own state after a re-run as the first run left it.
+"""Restore after a re-run what a test may have set in the process without setting it back, in modules that are loaded.
 
-Only what a test may set without setting it back is noted, and only in modules that are loaded. Each is a slot with one
-value. Lists that tests append to are cut back later (`lists`), once it is known whether they hold what leaked.
+Lists that tests append to are cut back later (`lists`), once it is known whether they hold what leaked.
 """
 
 from __future__ import annotations
@@ -16,8 +15,16 @@ import threading
 import types
 from typing import TYPE_CHECKING, Any
 
-from pytest_gpuleak.session.rerun.random_state import keep_random_states
-from pytest_gpuleak.session.rerun.unseen.restoring import Restore, all_of, keep_list, keep_names, nothing
+from pytest_gpuleak.session.rerun.unseen.random_state import keep_random_states
+from pytest_gpuleak.session.rerun.unseen.restoring import (
+    Restore,
+    all_of,
+    if_loaded,
+    keep_each,
+    keep_list,
+    keep_names,
+    nothing,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -30,33 +37,38 @@ SYS_NAMES = (
 )  # fmt: skip
 """Names of `sys` that tests replace. An error left in `last_value` would keep the locals of the re-run's frames."""
 
+SETTINGS = (
+    ("sys", "getrecursionlimit", "setrecursionlimit"),
+    ("sys", "getswitchinterval", "setswitchinterval"),
+    ("sys", "get_int_max_str_digits", "set_int_max_str_digits"),  # Python 3.10 got it in a patch release
+    ("gc", "get_threshold", "set_threshold"),
+    ("gc", "get_debug", "set_debug"),
+    ("socket", "getdefaulttimeout", "setdefaulttimeout"),
+    ("numpy", "geterr", "seterr"),
+    ("numpy", "get_printoptions", "set_printoptions"),
+)
+"""Modules and their functions that read a setting and write it. Other interpreters than CPython lack some."""
+
 PLAIN = (bool, bytes, float, int, str, type(None))
 """Types of context variables' values that are noted: they keep no object alive."""
 
 
 def keep_process(frameworks: Frameworks) -> Restore:
     """Note the state of the process and the frameworks; the returned function restores it."""
-    restores: list[Restore] = []
-    for keep in KEEPERS:
-        with contextlib.suppress(Exception):  # a replaced module, an interpreter without the function
-            restores.append(keep())
+    restores = [keep_each(KEEPERS)]
     with contextlib.suppress(Exception):
         restores += frameworks.keep_states()
     return all_of(restores)
 
 
 def _keep_environment() -> Restore:
-    folder, environment = _working_directory(), dict(os.environ)
+    folder = _keep_value(_working_directory, lambda saved: None if saved is None else os.chdir(saved))
+    return all_of([folder, _keep_value(lambda: dict(os.environ), _set_environment)])
 
-    def restore() -> None:
-        if environment != dict(os.environ):
-            os.environ.clear()
-            os.environ.update(environment)
-        if folder is not None and folder != _working_directory():
-            with contextlib.suppress(OSError):
-                os.chdir(folder)
 
-    return restore
+def _set_environment(environment: dict[str, str]) -> None:
+    os.environ.clear()
+    os.environ.update(environment)
 
 
 def _working_directory() -> str | None:
@@ -71,18 +83,30 @@ def _keep_sys() -> Restore:
     return all_of([*lists, keep_names(vars(sys), SYS_NAMES), keep_names(vars(threading), ["excepthook"])])
 
 
-def _keep_interpreter() -> Restore:
-    return all_of(
+def _keep_settings() -> Restore:
+    return keep_each(
         [
-            _keep_value(sys.getrecursionlimit, sys.setrecursionlimit),
-            _keep_pair(sys, "getswitchinterval", "setswitchinterval"),
-            _keep_value(_read_umask, os.umask),
-            _keep_pair(gc, "get_threshold", "set_threshold"),
-            _keep_pair(gc, "get_debug", "set_debug"),
-            _keep_value(gc.isenabled, lambda on: gc.enable() if on else gc.disable()),
-            _keep_integer_digits(),
+            *(functools.partial(keep_setting, *row) for row in SETTINGS),
+            lambda: _keep_value(_read_umask, os.umask),
+            lambda: _keep_value(gc.isenabled, lambda on: gc.enable() if on else gc.disable()),
         ]
     )
+
+
+def keep_setting(module: str, read: str, write: str) -> Restore:
+    """Keep what two functions of a module read and write."""
+    loaded = sys.modules.get(module)
+    reader, writer = getattr(loaded, read, None), getattr(loaded, write, None)
+    return nothing if reader is None or writer is None else _keep_value(reader, functools.partial(_write, writer))
+
+
+def _write(writer: Any, value: Any) -> None:
+    if type(value) is dict:
+        writer(**value)
+    elif type(value) is tuple:
+        writer(*value)
+    else:
+        writer(value)
 
 
 def _keep_value(read: Callable[[], Any], write: Callable[[Any], Any]) -> Restore:
@@ -95,31 +119,14 @@ def _keep_value(read: Callable[[], Any], write: Callable[[Any], Any]) -> Restore
     return restore
 
 
-def _keep_pair(module: Any, read: str, write: str) -> Restore:
-    """Keep what two functions of a module read and write; other interpreters than CPython lack some."""
-    reader, writer = getattr(module, read, None), getattr(module, write, None)
-    if reader is None or writer is None:
-        return nothing
-    return _keep_value(reader, lambda value: writer(*value) if type(value) is tuple else writer(value))
-
-
 def _read_umask() -> int:
-    """Read the umask, which is only possible by setting it."""
     mask = os.umask(0o077)
     os.umask(mask)
     return mask
 
 
-def _keep_integer_digits() -> Restore:
-    read: Any = getattr(sys, "get_int_max_str_digits", None)  # Python 3.10 got it in a patch release
-    return nothing if read is None else _keep_value(read, sys.set_int_max_str_digits)
-
-
 def _pause_tracing() -> Restore:
-    """Take debuggers and profilers off this thread during a re-run.
-
-    Hooks for future threads stay: a test of them would fail its re-run.
-    """
+    # Hooks for future threads stay: a test of them would fail its re-run.
     trace, profile = sys.gettrace(), sys.getprofile()
     threads = keep_names(vars(threading), ["_trace_hook", "_profile_hook"])
     sys.settrace(None)
@@ -170,10 +177,7 @@ def _signal_numbers() -> tuple[int, ...]:
 
 
 def _keep_modules() -> Restore:
-    """Restore modules that the re-run has removed or replaced. What it has imported stays.
-
-    The next import would initialise a removed extension module a second time, which may end the process.
-    """
+    # What the re-run has imported stays. To initialise a removed extension module a second time may end the process.
     names, modules = list(sys.modules), list(sys.modules.values())
     identities = list(map(id, modules))
 
@@ -193,10 +197,8 @@ def _keep_modules() -> Restore:
     return restore
 
 
-def _keep_logging() -> Restore:
-    logging: Any = sys.modules.get("logging")
-    if logging is None:
-        return nothing
+@if_loaded("logging")
+def _keep_logging(logging: Any) -> Restore:
     root = logging.root
     loggers = [root, *(one for one in root.manager.loggerDict.values() if logging.Logger in type(one).__mro__)]
     slots = [keep_names(vars(logging), ["raiseExceptions", "_loggerClass", "_logRecordFactory", "lastResort"])]
@@ -216,17 +218,13 @@ def _keep_logging() -> Restore:
     return all_of([*slots, restore])
 
 
-def _keep_locale() -> Restore:
-    locale: Any = sys.modules.get("locale")
-    if locale is None:
-        return nothing
+@if_loaded("locale")
+def _keep_locale(locale: Any) -> Restore:
     return _keep_value(lambda: locale.setlocale(locale.LC_ALL), lambda name: locale.setlocale(locale.LC_ALL, name))
 
 
-def _keep_decimal() -> Restore:
-    decimal: Any = sys.modules.get("decimal")
-    if decimal is None:
-        return nothing
+@if_loaded("decimal")
+def _keep_decimal(decimal: Any) -> Restore:
     context = decimal.getcontext()
     saved = context.copy()
     names = ("prec", "rounding", "Emin", "Emax", "capitals", "clamp", "flags", "traps")
@@ -235,8 +233,7 @@ def _keep_decimal() -> Restore:
         if decimal.getcontext() is not context:
             decimal.setcontext(context)
         for name in names:
-            if getattr(context, name) != getattr(saved, name):
-                setattr(context, name, getattr(saved, name))
+            setattr(context, name, getattr(saved, name))
 
     return restore
 
@@ -259,41 +256,19 @@ def _keep_context_variables() -> Restore:
     return restore
 
 
-def _keep_event_loop() -> Restore:
-    events: Any = sys.modules.get("asyncio.events")
-    if events is None:
-        return nothing
+@if_loaded("asyncio.events")
+def _keep_event_loop(events: Any) -> Restore:
     policy = keep_names(vars(events), ["_event_loop_policy"])
     local = getattr(vars(events).get("_event_loop_policy"), "_local", None)
     return policy if local is None else all_of([policy, keep_names(vars(local), ["_loop", "_set_called"])])
 
 
-def _keep_tracemalloc() -> Restore:
-    tracemalloc: Any = sys.modules.get("tracemalloc")
-    if tracemalloc is None:
-        return nothing
-    tracing, frames = tracemalloc.is_tracing(), tracemalloc.get_traceback_limit()
-
-    def restore() -> None:
-        if tracing and not tracemalloc.is_tracing():
-            tracemalloc.start(frames)
-        elif not tracing and tracemalloc.is_tracing():
-            tracemalloc.stop()
-
-    return restore
-
-
-def _keep_sockets() -> Restore:
-    socket: Any = sys.modules.get("socket")
-    return nothing if socket is None else _keep_value(socket.getdefaulttimeout, socket.setdefaulttimeout)
-
-
-def _keep_numpy() -> Restore:
-    numpy: Any = sys.modules.get("numpy")
-    if numpy is None:
-        return nothing
-    errors = _keep_value(numpy.geterr, lambda saved: numpy.seterr(**saved))
-    return all_of([errors, _keep_value(numpy.get_printoptions, lambda saved: numpy.set_printoptions(**saved))])
+@if_loaded("tracemalloc")
+def _keep_tracemalloc(tracemalloc: Any) -> Restore:
+    return _keep_value(
+        lambda: tracemalloc.is_tracing() and tracemalloc.get_traceback_limit(),
+        lambda frames: tracemalloc.start(frames) if frames else tracemalloc.stop(),
+    )
 
 
 KEEPERS: tuple[Callable[[], Restore], ...] = (
@@ -301,7 +276,7 @@ KEEPERS: tuple[Callable[[], Restore], ...] = (
     keep_random_states,
     _keep_environment,
     _keep_sys,
-    _keep_interpreter,
+    _keep_settings,
     _keep_signals,
     _keep_modules,
     _keep_logging,
@@ -310,7 +285,5 @@ KEEPERS: tuple[Callable[[], Restore], ...] = (
     _keep_context_variables,
     _keep_event_loop,
     _keep_tracemalloc,
-    _keep_sockets,
-    _keep_numpy,
 )
 """What is noted. Tracing is paused first and resumed last: it would trace the other functions."""

@@ -1,13 +1,15 @@
-"""Build the parts of `unseen`: functions that restore something."""
+"""Build the parts of `unseen`: functions that note something, and return a function that restores it."""
 
 from __future__ import annotations
 
 import contextlib
+import functools
+import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, MutableMapping
+    from collections.abc import Iterable, Iterator, Mapping, MutableMapping
 
 Restore = Callable[[], None]
 """Restores what was noted when it was made."""
@@ -31,6 +33,29 @@ def all_of(restores: Iterable[Restore]) -> Restore:
     return restore
 
 
+def keep_each(keepers: Iterable[Callable[[], Restore]]) -> Restore:
+    """Call each function and combine what they return. A failing function keeps nothing."""
+    restores: list[Restore] = []
+    for keep in keepers:
+        with contextlib.suppress(Exception):  # a replaced module, an interpreter without the function
+            restores.append(keep())
+    return all_of(restores)
+
+
+def if_loaded(module: str) -> Callable[[Callable[[Any], Restore]], Callable[[], Restore]]:
+    """Call the decorated function with the module, and keep nothing where that is not loaded."""
+
+    def decorate(keep: Callable[[Any], Restore]) -> Callable[[], Restore]:
+        @functools.wraps(keep)
+        def keep_of_module() -> Restore:
+            loaded = sys.modules.get(module)
+            return nothing if loaded is None else keep(loaded)
+
+        return keep_of_module
+
+    return decorate
+
+
 def keep_names(namespace: MutableMapping[str, Any], names: Iterable[str]) -> Restore:
     """Note the values of these names in the namespace; names that it lacks are removed later."""
     saved = {name: namespace.get(name, _MISSING) for name in names}
@@ -43,6 +68,17 @@ def keep_names(namespace: MutableMapping[str, Any], names: Iterable[str]) -> Res
                 namespace[name] = value
 
     return restore
+
+
+@contextlib.contextmanager
+def replaced(namespace: MutableMapping[str, Any], values: Mapping[str, Any]) -> Iterator[None]:
+    """Give names of a namespace other values within the context."""
+    restore = keep_names(namespace, values)
+    namespace.update(values)
+    try:
+        yield
+    finally:
+        restore()
 
 
 def keep_mapping(mapping: MutableMapping[Any, Any], leave: frozenset[str] = frozenset()) -> Restore:

@@ -1,39 +1,33 @@
-"""Hide a re-run from what outlives it: records of pytest and plugins, and the process's state.
+"""Hide a re-run, which is no run of the user's, from records of pytest and plugins, and restore the process's state.
 
-A re-run confirms a leak and is no run of the user's. What records runs (reports, benchmarks, snapshots, coverage) must
-not see it, and the next test must find the process as the first run left it. Loaded with the first suspect.
+Loaded with the first suspect.
 """
 
 from __future__ import annotations
 
 import contextlib
-import dataclasses
-import sys
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, NamedTuple
 
 from pytest_gpuleak.session.frameworks import shared_frameworks
-from pytest_gpuleak.session.rerun.unseen.output import muted_output
-from pytest_gpuleak.session.rerun.unseen.plugins import NotHiddenError, hide_from_plugins, why_not_again
+from pytest_gpuleak.session.rerun.unseen.output import failed_subtests, muted_output, unreported
+from pytest_gpuleak.session.rerun.unseen.plugins import hide_from_plugins
 from pytest_gpuleak.session.rerun.unseen.process import keep_process
-from pytest_gpuleak.session.rerun.unseen.pytest_state import keep_item, keep_session
-from pytest_gpuleak.session.rerun.unseen.reports import keep_failed_subtests, unreported
-from pytest_gpuleak.session.rerun.unseen.temporary import keep_temporary_folders
+from pytest_gpuleak.session.rerun.unseen.pytest_state import (
+    keep_item,
+    keep_session,
+    keep_temporary_folders,
+    revive_doctest,
+)
+from pytest_gpuleak.session.rerun.unseen.restoring import keep_mapping
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     import pytest
 
-__all__ = ["Hidden", "NotHiddenError", "unseen", "why_not_again"]
 
-
-@dataclasses.dataclass(frozen=True)
-class Hidden:
-    """A re-run that is hidden.
-
-    `failed_subtests` counts its failed sub-tests, which fail no phase's report. `lift` allows reports and terminal
-    output again: the watchdog calls it from its own thread where the re-run hangs and the session is ended.
-    """
+class Hidden(NamedTuple):
+    """A hidden re-run: `failed_subtests` counts sub-tests, `lift` allows reports and output again if it hangs."""
 
     failed_subtests: Callable[[], int]
     lift: Callable[[], None]
@@ -41,34 +35,23 @@ class Hidden:
 
 @contextlib.contextmanager
 def unseen(item: pytest.Item) -> Iterator[Hidden]:
-    """Undo what a re-run of the test does within this context, or keep it from the records.
-
-    Raises NotHiddenError if a plugin would record it.
-    """
+    """Undo what a re-run does, or keep it from the records. Raises NotHiddenError if a plugin would record it."""
     with contextlib.ExitStack() as stack:
         silence = stack.enter_context(contextlib.ExitStack())
         silence.enter_context(unreported(item))
         silence.enter_context(muted_output(item.config))
-        _, failed_subtests = keep_failed_subtests(item)
+        failures = failed_subtests(item)
+        failed_before = sum(failures.values())
         steps: tuple[Callable[[pytest.Item], Callable[[], None]], ...] = (
-            lambda item: keep_failed_subtests(item)[0],
+            lambda _: keep_mapping(failures),
             keep_session,
             keep_item,
             keep_temporary_folders,
-            _keep_doctest,
+            revive_doctest,
         )
         for step in steps:
             with contextlib.suppress(Exception):  # an untested version of pytest: the re-run goes on
                 stack.callback(step(item))
         stack.callback(hide_from_plugins(item))
         stack.callback(keep_process(shared_frameworks(item.config)))
-        yield Hidden(failed_subtests, silence.close)
-
-
-def _keep_doctest(item: pytest.Item) -> Callable[[], None]:
-    module: Any = sys.modules.get("_pytest.doctest")
-    if module is None or module.DoctestItem not in type(item).__mro__:
-        return lambda: None
-    from pytest_gpuleak.session.rerun.unseen.doctests import revive
-
-    return revive(item)
+        yield Hidden(lambda: sum(failures.values()) - failed_before, silence.close)

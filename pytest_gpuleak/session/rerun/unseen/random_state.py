@@ -1,55 +1,36 @@
-"""Restore random generators after a re-run, since the next test must draw the same numbers as without it."""
+"""Restore random generators after a re-run: the next test must draw the same numbers as without it."""
 
 from __future__ import annotations
 
-import contextlib
 import sys
 import types
 import weakref
-from collections.abc import Callable, Collection, Sequence
-from itertools import compress
+from functools import partial
 from random import Random
 from typing import TYPE_CHECKING, Any
 
 from pytest_gpuleak.engine.settle.steps import has_weak_references
-from pytest_gpuleak.heap.collector import current_view, get_objects, whole_heap
+from pytest_gpuleak.heap.collector import current_view, instances_of, whole_heap
 from pytest_gpuleak.heap.library_types import extension_class
+from pytest_gpuleak.session.rerun.unseen.restoring import Restore, keep_each, nothing
 
 if TYPE_CHECKING:
-    from pytest_gpuleak.heap.collector import GcView
+    from collections.abc import Callable, Collection, Sequence
 
-Restore = Callable[[], None]
+    from pytest_gpuleak.heap.collector import GcView
 
 _NUMPY_LEGACY = "numpy.random.mtrand"
 
 
 def keep_random_states() -> Restore:
-    """Note the states of all generators; the returned function restores them.
-
-    Python's and NumPy's are found on the heap, including private generators of test modules. Frameworks keep their own
-    (`Framework.keep_states`).
-    """
-    restores: list[Restore] = []
-    for generator, keep in _generators():
-        with contextlib.suppress(Exception):  # no state (SystemRandom), or a replaced module
-            restores.append(keep(generator))
-
-    def restore() -> None:
-        for put_back in restores:
-            with contextlib.suppress(Exception):
-                put_back()
-
-    return restore
-
-
-def _generators() -> list[tuple[Any, Callable[[Any], Restore]]]:
+    """Note the states of Python's and NumPy's generators on the heap. Frameworks keep their own."""
     kinds = _kinds()
     found = _FOLLOWED.alive(kinds)
     if found is None:
         with whole_heap():
-            found = _instances_of(kinds)
+            found = instances_of(kinds)
         _FOLLOWED.begin(kinds, found)
-    return [(one, kinds[id(type(one))]) for one in found]
+    return keep_each(partial(kinds[id(type(one))], one) for one in found)  # SystemRandom has no state
 
 
 def _kinds() -> dict[int, Callable[[Any], Restore]]:
@@ -69,17 +50,11 @@ def _kinds() -> dict[int, Callable[[Any], Restore]]:
     return kinds
 
 
-def _instances_of(kinds: Collection[int]) -> list[Any]:
-    objects = get_objects()
-    # Faster than a comprehension (docs/developing/performance.md).
-    return list(compress(objects, map(kinds.__contains__, map(id, map(type, objects)))))
-
-
 class _Followed:
     """The generators alive, by weak references, so that the heap is walked once and not for each re-run.
 
-    From the first walk on, young objects are looked at before they become old. The numpy generator of a module is found
-    by its name; any other cannot be referred to weakly, and the heap is walked each time while there may be one.
+    From the first walk on, young objects are looked at before they become old. numpy's own generator is found by its
+    name; while there is another without weak references, the heap is walked each time.
     """
 
     def __init__(self) -> None:
@@ -100,7 +75,7 @@ class _Followed:
     def end(self) -> None:
         view = None if self._view is None else self._view()
         if view is not None:
-            view.before_aging = _nothing
+            view.before_aging = nothing
         self._view = None
         self._known.clear()
 
@@ -119,7 +94,7 @@ class _Followed:
 
     def _note_young(self) -> None:
         try:
-            self._note(_instances_of(self._kinds))
+            self._note(instances_of(self._kinds))
         except Exception:  # noqa: BLE001 - a callback of the collector: the next re-run walks the heap
             self.end()
 
@@ -136,10 +111,6 @@ class _Followed:
 _FOLLOWED = _Followed()
 
 
-def _nothing() -> None:
-    """Follow nothing."""
-
-
 def _numpy_singleton() -> Any:
     """Return the generator behind `numpy.random.rand` and the like; None where it is not loaded."""
     module = sys.modules.get(_NUMPY_LEGACY)
@@ -147,19 +118,12 @@ def _numpy_singleton() -> Any:
 
 
 def _keep_python(generator: Random) -> Restore:
-    state = generator.getstate()
-    return lambda: generator.setstate(state)
+    return partial(generator.setstate, generator.getstate())
 
 
 def _keep_numpy_generator(generator: Any) -> Restore:
-    state = generator.bit_generator.state
-
-    def put_back() -> None:
-        generator.bit_generator.state = state
-
-    return put_back
+    return partial(setattr, generator.bit_generator, "state", generator.bit_generator.state)
 
 
 def _keep_numpy_legacy(generator: Any) -> Restore:
-    state = generator.get_state(legacy=False)
-    return lambda: generator.set_state(state)
+    return partial(generator.set_state, generator.get_state(legacy=False))
