@@ -67,9 +67,7 @@ class OriginTable(Mapping[int, Origin]):
         place = self._places[key]
         origin = self._made.get(place)
         if origin is None:
-            file, line, function = place
-            code = linecache.getline(file, line).strip()
-            origin = self._made[place] = Origin(file, line, function, printable(code)[:MAX_CODE_LENGTH])
+            origin = self._made[place] = origin_at(*place)
         return origin
 
     def __iter__(self) -> Iterator[int]:
@@ -77,6 +75,12 @@ class OriginTable(Mapping[int, Origin]):
 
     def __len__(self) -> int:
         return len(self._places)
+
+
+def origin_at(file: str, line: int, function: str) -> Origin:
+    """Return a line with its code."""
+    code = linecache.getline(file, line).strip()
+    return Origin(file, line, printable(function), printable(code)[:MAX_CODE_LENGTH])
 
 
 def printable(text: str) -> str:

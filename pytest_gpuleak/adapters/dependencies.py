@@ -1,7 +1,4 @@
-"""Import the plugin's own dependencies when they are needed, whatever tests have put in their place.
-
-Calling a mock in `sys.modules` would change its recorded calls, and its answer is no measurement.
-"""
+"""Import the plugin's own dependencies as installed: calling a test's mock would change its recorded calls."""
 
 from __future__ import annotations
 

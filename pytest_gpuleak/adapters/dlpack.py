@@ -1,7 +1,6 @@
-"""Find who keeps an array through DLPack, by the address of its memory.
+"""Find who keeps an array through DLPack, by the address of its memory, which a C structure states (dlpack.h).
 
-A capsule (``tensor.__dlpack__()``) and what was made of one (``numpy.from_dlpack(tensor)``) hold the array in a C
-structure, which the collector cannot look into. The structure states where the memory is (dlpack.h).
+The collector sees neither a capsule's array (``tensor.__dlpack__()``) nor that of ``numpy.from_dlpack(tensor)``.
 """
 
 from __future__ import annotations
@@ -34,10 +33,7 @@ EDGE: Final = " (memory)"
 """How the reference from a capsule to the array is written: no Python expression leads through a capsule."""
 
 _NAMES: Final = {b"dltensor": 0, b"dltensor_versioned": 32}
-"""Names of unused capsules, and where their DLTensor begins: behind version, context, deleter and flags, if any.
-
-The name of a used capsule begins with ``used_``; its structure is freed by whoever used it.
-"""
+"""Names of unused capsules, and where their DLTensor begins. A used capsule's structure is freed by its user."""
 
 
 class _DLTensor(ctypes.Structure):

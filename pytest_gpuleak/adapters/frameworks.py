@@ -23,11 +23,7 @@ if TYPE_CHECKING:
 
 
 class Frameworks:
-    """The frameworks whose arrays are watched: the plugin's own and those from conftest.py files.
-
-    `arrays` are the array readers of `members`, always the same list; `storages` those of them that read what stands
-    for memory.
-    """
+    """The frameworks whose arrays are watched. `arrays` are their readers, `storages` those of memory itself."""
 
     def __init__(self, members: Iterable[Framework]) -> None:
         self.members: list[Framework] = []

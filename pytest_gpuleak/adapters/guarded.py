@@ -1,8 +1,4 @@
-"""Guard the arrays of a framework, so that its faults affect only the arrays concerned.
-
-An array that cannot be read is left out; the noted fault keeps its test from being called clean. Values are checked at
-once, since a wrong type would fail later, far from its source.
-"""
+"""Guard a framework's arrays: what cannot be read is left out, and its test is not called clean."""
 
 from __future__ import annotations
 
@@ -173,8 +169,6 @@ class _GuardedHandle:
 
 
 class _ArrayHandle:
-    """A weak hold on an array instead of its memory. Never alive if the type allows no weak references."""
-
     __slots__ = ("_array", "storage")
 
     def __init__(self, array: object) -> None:
@@ -183,14 +177,10 @@ class _ArrayHandle:
         try:
             self._array = weakref.ref(array)
         except TypeError:
-            self._array = _nothing
+            self._array = lambda: None
 
     def alive(self) -> bool:
         return self._array() is not None
-
-
-def _nothing() -> None:
-    return None
 
 
 def _checked_or_none(reading: object, array: object) -> ArrayReading | None:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import inspect
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from pytest_gpuleak.adapters.answers import WrongAnswer, of_class, of_type, shown, size_of, size_or_none, text_of
+from pytest_gpuleak.adapters.answers import WrongAnswer, of_class, of_type, shown, size_of, size_or_none, text_of, whole
 from pytest_gpuleak.adapters.guarded import entered, missing_methods
-from pytest_gpuleak.adapters.guarded_finder import TEXT_LIMIT, GuardedFinder
 from pytest_gpuleak.adapters.probe_protocol import DeviceReading
 from pytest_gpuleak.adapters.protocol import Framework, StoppedError
 from pytest_gpuleak.heap.classes import is_kind_of
+from pytest_gpuleak.heap.hidden_references import Link
 from pytest_gpuleak.model.findings import Autograd, Contribution, Origin
 from pytest_gpuleak.model.readings import HOST, DeviceSpace
 from pytest_gpuleak.model.text import clean_text
@@ -25,19 +25,27 @@ if TYPE_CHECKING:
     from pytest_gpuleak.adapters.protocol import (
         AllocationHistory,
         ArrayFramework,
+        NativeObjects,
         ReferenceFinder,
         Restore,
         SettleStep,
     )
+    from pytest_gpuleak.heap.referrers import Deadline
 
 
 MEMBERS: Final = tuple(name for name in vars(Framework) if not name.startswith("_"))
 DEVICE_MEMBERS: Final = ("read", "used", "begin_peaks", "stop")
 
+TEXT_LIMIT: Final = 200
+"""Characters of a framework's text that are kept."""
+
+_FINDER_MEMBERS: Final = ("owner_counter", "take_census", "held_alone", "may_close_rings", "root_of")
+
 MAX_STEPS: Final = 100
 """Yields of one settle step that are followed: a generator may never end."""
 
 _END: Any = object()
+_T = TypeVar("_T")
 
 
 def is_whole(answer: object) -> bool:
@@ -52,11 +60,7 @@ def missing_members(framework: object) -> list[str]:
 
 
 class GuardedFramework(Framework):
-    """A framework behind guards, which note an error once under its name. Raises TypeError if its arrays lack a method.
-
-    `guard` returns a member's context by its name. Members that describe the process (`version`, `processes`, ...) are
-    not asked of a conftest.py's framework.
-    """
+    """A framework behind guards, which `guard` returns by a member's name. Raises TypeError if arrays lack a method."""
 
     def __init__(
         self,
@@ -80,7 +84,7 @@ class GuardedFramework(Framework):
                 missing = [one for one in DEVICE_MEMBERS if not callable(getattr(devices, one, None))]
                 if missing:
                     raise WrongAnswer(f"{type(devices).__name__} has no {' and no '.join(missing)}")
-                self._devices = GuardedDevices(devices, name)
+                self._devices = _GuardedDevices(devices, name)
 
     @property
     def devices(self) -> DeviceProbe | None:
@@ -91,46 +95,40 @@ class GuardedFramework(Framework):
     def broken(self) -> str:
         """Return why nothing can be checked, with the framework's name; empty where the framework fails."""
         with self._guard("broken"):
-            why = clean_text(text_of(self._framework.broken), TEXT_LIMIT)
+            why = _clean(self._framework.broken)
             return f"{self.name}: {why}" if why else ""
         return ""
 
     def device_space(self, device: str) -> DeviceSpace | None:
         """Return the space on a device; None where the framework fails."""
-        with self._guard("device_space"):
-            space: Any = self._framework.device_space(device)
-            return None if space is None else DeviceSpace(*map(size_or_none, of_class(space, DeviceSpace)))
-        return None
+        return self._ask("device_space", _checked_space, None, device)
+
+    def _ask(self, member: str, check: Callable[[Any], _T], otherwise: _T, *arguments: object) -> _T:
+        with self._guard(member):
+            return check(getattr(self._framework, member)(*arguments))
+        return otherwise
 
     def release_cache(self, kinds: Collection[str]) -> list[str]:
         """Release cached memory; return the kinds released, none where the framework fails."""
-        with self._guard("release_cache"):
-            return [text_of(kind) for kind in self._framework.release_cache(kinds)]
-        return []
+        return self._ask("release_cache", lambda released: list(map(text_of, released)), [], kinds)
 
     def settle_steps(self) -> list[SettleStep]:
         """Return the guarded settle steps; none where the framework fails."""
-        with self._guard("settle_steps"):
-            return [GuardedStep(step, self.name, self._guard) for step in self._framework.settle_steps()]
-        return []
+        return self._ask(
+            "settle_steps", lambda steps: [_GuardedStep(step, self.name, self._guard) for step in steps], []
+        )
 
     def program_names(self) -> list[str]:
         """Return the names of its compiled programs; none where the framework fails."""
-        with self._guard("program_names"):
-            return [clean_text(text_of(name), TEXT_LIMIT) for name in self._framework.program_names()]
-        return []
+        return self._ask("program_names", lambda names: [_clean(name) for name in names], [])
 
     def program_count(self) -> int:
         """Return the number of its compiled programs; 0 where the framework fails."""
-        with self._guard("program_count"):
-            return size_of(self._framework.program_count())
-        return 0
+        return self._ask("program_count", size_of, 0)
 
     def reference_finders(self) -> list[ReferenceFinder]:
         """Return the guarded reference finders; none where the framework fails."""
-        with self._guard("reference_finders"):
-            return [GuardedFinder(finder, self._guard) for finder in self._framework.reference_finders()]
-        return []
+        return self._ask("reference_finders", lambda found: [_GuardedFinder(one, self._guard) for one in found], [])
 
     def unread_arrays(self, devices: set[str]) -> Mapping[str, list[object]]:
         """Return its arrays on these devices that only native code knew; none where the framework fails."""
@@ -147,26 +145,18 @@ class GuardedFramework(Framework):
 
     def graph_size(self, arrays: Sequence[object], budget_s: float) -> Autograd | None:
         """Return the graph size as plain numbers; None where the framework fails."""
-        with self._guard("graph_size"):
-            size: Any = self._framework.graph_size(arrays, budget_s)
-            if size is None:
-                return None
-            size = of_class(size, Autograd)
-            return Autograd(size_of(size.nodes), size_of(size.saved_tensors), size_of(size.saved_bytes))
-        return None
+        return self._ask("graph_size", _checked_graph, None, arrays, budget_s)
 
     def allocation_history(self) -> AllocationHistory | None:
         """Return the guarded recorder; None where the framework fails."""
         with self._guard("allocation_history"):
             history = self._framework.allocation_history()
-            return None if history is None else GuardedHistory(history, self._guard)
+            return None if history is None else _GuardedHistory(history, self._guard)
         return None
 
     def keep_states(self) -> list[Restore]:
         """Note the framework's states; return the guarded functions that restore them."""
-        with self._guard("keep_states"):
-            return [self._guarded(restore) for restore in self._framework.keep_states()]
-        return []
+        return self._ask("keep_states", lambda restores: list(map(self._guarded, restores)), [])
 
     def _guarded(self, restore: Restore) -> Restore:
         def put_back() -> None:
@@ -183,9 +173,7 @@ class GuardedFramework(Framework):
 
     def is_distributed(self) -> bool:
         """Return whether this process is one rank of several; False where the framework fails."""
-        with self._guard("is_distributed"):
-            return of_type(self._framework.is_distributed(), bool)
-        return False
+        return self._ask("is_distributed", lambda answer: of_type(answer, bool), False)
 
 
 class ArraysAlone(Framework):
@@ -196,7 +184,7 @@ class ArraysAlone(Framework):
         self.arrays = arrays
 
 
-class GuardedDevices:
+class _GuardedDevices:
     """A device probe whose values are checked and whose errors are ordinary: the engine drops a probe that raises."""
 
     def __init__(self, devices: DeviceProbe, name: str) -> None:
@@ -206,34 +194,28 @@ class GuardedDevices:
         self._devices = devices
 
     def read(self) -> dict[str, DeviceReading]:
-        """Return the checked readings. Raises WrongAnswer, or the framework's error."""
         with _ordinary_errors():
             readings = of_type(self._devices.read(), dict)
             found = {_device(device): _checked_reading(reading) for device, reading in readings.items()}
             self.idle = getattr(self._devices, "idle", False) is True
             absent: Mapping[object, object] = getattr(self._devices, "absent", {})
-            self.absent = {_device(device): clean_text(text_of(why), TEXT_LIMIT) for device, why in absent.items()}
+            self.absent = {_device(device): _clean(why) for device, why in absent.items()}
         return found
 
     def used(self, device: str) -> int | None:
-        """Return the bytes in use on a device. Raises WrongAnswer, or the framework's error."""
         with _ordinary_errors():
             return size_or_none(self._devices.used(device))
 
     def begin_peaks(self) -> None:
-        """Restart the peaks. Raises the framework's error."""
         with _ordinary_errors():
             self._devices.begin_peaks()
 
     def stop(self) -> None:
-        """Stop the probe. Raises the framework's error."""
         with _ordinary_errors():
             self._devices.stop()
 
 
-class GuardedStep:
-    """A framework's settle step behind guards."""
-
+class _GuardedStep:
     def __init__(self, step: SettleStep, name: str, guard: GuardMaker) -> None:
         self.collects = bool(step.collects)
         self.what = f"a settle step of the framework {name!r}"
@@ -264,15 +246,13 @@ class GuardedStep:
             raise WrongAnswer(f"yields more than {MAX_STEPS} steps")
 
 
-class GuardedHistory:
-    """A framework's recorder of allocations behind guards."""
-
+class _GuardedHistory:
     def __init__(self, history: AllocationHistory, guard: GuardMaker) -> None:
         self._history = history
         self._guard = guard
         self._entered = False
 
-    def __enter__(self) -> GuardedHistory:  # noqa: PYI034 - typing has Self from 3.11 only
+    def __enter__(self) -> _GuardedHistory:  # noqa: PYI034 - typing has Self from 3.11 only
         with self._guard("allocation_history"):
             self._history.__enter__()
             self._entered = True
@@ -284,7 +264,6 @@ class GuardedHistory:
                 self._history.__exit__(None, None, None)
 
     def blocks_alive(self, device: str, is_user_file: Callable[[str], bool]) -> tuple[Contribution, ...] | None:
-        """Return the checked blocks of the framework's recorder; None where it fails."""
         if self._entered:
             with self._guard("blocks_alive"):
                 parts: Any = self._history.blocks_alive(device, is_user_file)
@@ -292,10 +271,77 @@ class GuardedHistory:
         return None
 
     def save(self, folder: Path, nodeid: str) -> None:
-        """Write the framework's recording; do nothing where it fails."""
         if self._entered:
             with self._guard("save"):
                 self._history.save(folder, nodeid)
+
+
+class _GuardedFinder:
+    """A reference finder behind guards. Raises WrongAnswer for a finder that lacks a method."""
+
+    def __init__(self, finder: ReferenceFinder, guard: GuardMaker) -> None:
+        missing = [name for name in _FINDER_MEMBERS if not callable(getattr(finder, name, None))]
+        if missing:
+            raise WrongAnswer(f"{type(finder).__name__} has no {' and no '.join(missing)}")
+        self._finder = finder
+        self._guard = guard
+
+    def owner_counter(self) -> Callable[[object], int | None]:
+        with self._guard("owner_counter"):
+            count = self._finder.owner_counter()
+
+            def owners(value: object) -> int | None:
+                with self._guard("owner_counter"):
+                    found: object = count(value)
+                    return None if found is None else whole(found, "a number or None")
+                return None
+
+            return owners
+        return lambda _: None
+
+    def take_census(self, deadline: Deadline) -> NativeObjects | None:
+        with self._guard("take_census"):
+            found = self._finder.take_census(deadline)
+            return None if found is None else _GuardedNatives(found, self._guard)
+        return None
+
+    def held_alone(self, arrays: list[Any]) -> set[int]:
+        with self._guard("held_alone"):
+            return {whole(one, "a set of ids") for one in self._finder.held_alone(arrays)}
+        return set()
+
+    def may_close_rings(self, arrays: Sequence[object]) -> bool:
+        with self._guard("may_close_rings"):
+            return of_type(self._finder.may_close_rings(arrays), bool)
+        return False
+
+    def root_of(self, value: object) -> str:
+        with self._guard("root_of"):
+            return _clean(self._finder.root_of(value))
+        return ""
+
+
+class _GuardedNatives:
+    def __init__(self, natives: NativeObjects, guard: GuardMaker) -> None:
+        self._natives = natives
+        self._guard = guard
+
+    def lists(self) -> list[list[Any]]:
+        with self._guard("lists"):
+            return [of_type(one, list) for one in self._natives.lists()]
+        return []
+
+    def links(
+        self,
+        wanted: Mapping[int, object],
+        unheld: Collection[int],
+        known: Collection[tuple[int, int]],
+        deadline: Deadline,
+    ) -> list[Link]:
+        with self._guard("links"):
+            found = [of_class(link, Link) for link in self._natives.links(wanted, unheld, known, deadline)]
+            return [Link(link.parent, link.child, None if link.edge is None else _clean(link.edge)) for link in found]
+        return []
 
 
 @contextlib.contextmanager
@@ -307,6 +353,21 @@ def _ordinary_errors() -> Iterator[None]:
         raise
     except BaseException as error:  # noqa: BLE001 - `pytest.skip` raises a BaseException
         raise WrongAnswer(f"raised {type(error).__name__}: {error}") from None
+
+
+def _clean(text: object) -> str:
+    return clean_text(text_of(text), TEXT_LIMIT)
+
+
+def _checked_space(space: Any) -> DeviceSpace | None:
+    return None if space is None else DeviceSpace(*map(size_or_none, of_class(space, DeviceSpace)))
+
+
+def _checked_graph(size: Any) -> Autograd | None:
+    if size is None:
+        return None
+    size = of_class(size, Autograd)
+    return Autograd(size_of(size.nodes), size_of(size.saved_tensors), size_of(size.saved_bytes))
 
 
 def _complete(arrays: ArrayFramework) -> ArrayFramework:
@@ -330,4 +391,4 @@ def _checked_reading(reading: object) -> DeviceReading:
 
 def _checked_part(part: Any) -> Contribution:
     created = part.created if type(part.created) is Origin else None
-    return Contribution(clean_text(text_of(part.text), TEXT_LIMIT), size_of(part.bytes), size_of(part.count), created)
+    return Contribution(_clean(part.text), size_of(part.bytes), size_of(part.count), created)

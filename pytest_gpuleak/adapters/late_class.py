@@ -13,16 +13,12 @@ if TYPE_CHECKING:
 
 
 class LateClass:
-    """The first of `names` that is a class in `module`, an extension module, which is never imported here.
-
-    What was found stays known when a test removes the module from `sys.modules` or puts a mock in its place: arrays of
-    the class are alive all the same. The class of an extension module lives as long as the process.
-    """
+    """The first of `names` that is a class in an extension `module`; known even when a test removes the module."""
 
     def __init__(self, module: str, *names: str) -> None:
         self._name = module
         self._names = names
-        self._module: Callable[[], object] = _nothing
+        self._module: Callable[[], object] = lambda: None
         self._found: type | None = None
 
     def get(self) -> type | None:
@@ -39,7 +35,3 @@ class LateClass:
             if safe_access.is_a(found, type):
                 self._found, self._module = found, weakref.ref(module)
                 return
-
-
-def _nothing() -> None:
-    return None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from pytest_gpuleak.adapters.arrays import ALWAYS
 
@@ -13,10 +13,26 @@ if TYPE_CHECKING:
 
     from pytest_gpuleak.adapters.probe_protocol import DeviceProbe, DeviceReading
 
-_NO_REASONS: Final[Mapping[str, str]] = MappingProxyType({})
+
+class Counters:
+    """A `DeviceProbe` without peaks that asks no driver and changes nothing: `read` is all that a framework adds."""
+
+    idle = True
+    absent: Mapping[str, str] = MappingProxyType({})
+
+    def used(self, device: str) -> int | None:
+        """Return None: no framework with such a probe asks the driver."""
+        del device
+        return None
+
+    def begin_peaks(self) -> None:
+        """Do nothing: no peak is counted."""
+
+    def stop(self) -> None:
+        """Do nothing: nothing was changed."""
 
 
-class LateDevices:
+class LateDevices(Counters):
     """A device probe that `make` creates with the first reading after `module` is in `sys.modules`."""
 
     own_allocator = True
@@ -27,12 +43,6 @@ class LateDevices:
         self.needs = module
         self._make = make
         self._probe: DeviceProbe | None = None
-        self.idle = True
-
-    @property
-    def absent(self) -> Mapping[str, str]:
-        """Return why devices had no readings."""
-        return _NO_REASONS if self._probe is None else self._probe.absent
 
     @property
     def in_heap(self) -> bool:
@@ -47,13 +57,8 @@ class LateDevices:
             self._probe = self._make()
             self.needs = ALWAYS
         readings = self._probe.read()
-        self.idle = self._probe.idle
+        self.idle, self.absent = self._probe.idle, self._probe.absent
         return readings
-
-    def used(self, device: str) -> int | None:
-        """Return None: no framework with such a probe asks the driver."""
-        del device
-        return None
 
     def begin_peaks(self) -> None:
         """Restart the peaks."""

@@ -17,10 +17,7 @@ if TYPE_CHECKING:
 
 @contextlib.contextmanager
 def trace_origins(is_user_file: Callable[[str], bool]) -> Iterator[OriginLog]:
-    """Run the body under a hook that notes where the memory pools hand out each block, in this and new threads.
-
-    The pools call hooks (cupy/cuda/memory_hook.pyx); ``cudaMallocAsync``'s pool and memory of the user's own do not.
-    """
+    """Run the body under a hook of the pools (memory_hook.pyx) that notes each block's line, in new threads too."""
     hook_class: Any = safe_access.loaded_class("cupy.cuda.memory_hook", "MemoryHook")
     if hook_class is None:
         yield {}

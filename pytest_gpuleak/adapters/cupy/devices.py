@@ -1,31 +1,23 @@
-"""Read the memory of the devices from CuPy's memory pools, without a call to CUDA.
-
-Not counted is memory that no pool of CuPy's has: allocators of the user's own, ``MemoryAsyncPool`` (its figures take
-calls to CUDA), libraries' own allocations (cuFFT, cuBLAS, random generators).
-"""
+"""Read CuPy's memory pools without a call to CUDA; other allocators and libraries' own are not counted."""
 
 from __future__ import annotations
 
 from pytest_gpuleak.adapters.cupy.pools import Pools
+from pytest_gpuleak.adapters.late_devices import Counters
 from pytest_gpuleak.adapters.probe_protocol import DeviceReading, total_of
 
 
-class CupyDevices:
+class CupyDevices(Counters):
     """The counters of CuPy's memory pools."""
 
     name = "cupy"
 
     def __init__(self) -> None:
-        self.idle = True
-        self.absent: dict[str, str] = {}
         self._seen: set[int] = set()
         self._pools = Pools()
 
     def read(self) -> dict[str, DeviceReading]:
-        """Return the readings of the devices whose pools have taken memory.
-
-        What is handed out is the total less the free blocks: ``used_bytes()`` would walk over each block in use.
-        """
+        """Return the readings: ``used_bytes()`` would walk over each block, so the free blocks are subtracted."""
         readings: dict[str, DeviceReading] = {}
         for device, pool in self._pools.by_device():
             total = int(pool.total_bytes())
@@ -40,14 +32,3 @@ class CupyDevices:
         elif self.absent:
             self.absent = {}
         return readings
-
-    def used(self, device: str) -> int | None:
-        """Return None: asking the driver would make a device current."""
-        del device
-        return None
-
-    def begin_peaks(self) -> None:
-        """Do nothing: CuPy counts no peaks."""
-
-    def stop(self) -> None:
-        """Do nothing: nothing was changed."""

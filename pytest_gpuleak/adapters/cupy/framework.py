@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from pytest_gpuleak.adapters.cupy.arrays import CupyArrays
 from pytest_gpuleak.adapters.late_devices import LateDevices
@@ -15,6 +15,9 @@ if TYPE_CHECKING:
 
     from pytest_gpuleak.adapters.probe_protocol import DeviceProbe
     from pytest_gpuleak.adapters.protocol import Restore, SettleStep
+
+_RANDOM: Final = ("cupy.random._generator", "_random_states")
+"""The module and the name of CuPy's default generators, by device."""
 
 
 def _make_devices() -> DeviceProbe:
@@ -57,9 +60,20 @@ class CupyFramework(Framework):
         return device_steps()
 
     def keep_states(self) -> Sequence[Restore]:
-        """Put the devices' random generators aside; return the function that brings them back."""
-        if safe_access.loaded("cupy", "random") is None:
-            return ()
-        from pytest_gpuleak.adapters.cupy.random_states import keep_random_states
+        """Put the default random generators aside; return the function that brings them back.
 
-        return keep_random_states()
+        cuRAND tells no generator's state, so it cannot be restored: the re-run draws from new ones.
+        """
+        states = safe_access.loaded(*_RANDOM)
+        if type(states) is not dict or not states:
+            return ()
+        kept = dict(states)
+        states.clear()
+
+        def restore() -> None:
+            now = safe_access.loaded(*_RANDOM)
+            if type(now) is dict:  # `reset_states()` makes a new one
+                now.clear()
+                now.update(kept)
+
+        return (restore,)

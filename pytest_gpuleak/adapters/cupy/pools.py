@@ -1,9 +1,4 @@
-"""Find CuPy's memory pool of each device. Nothing here calls CUDA.
-
-``MemoryPool.used_bytes()`` and the like ask CUDA for the current device, which would initialise it. A `MemoryPool` refers
-to a `SingleDeviceMemoryPool` for each device once it has handed out memory: in a tuple since CuPy 14, in a dict before
-(cupy/cuda/memory.pyx). Those count on the host alone.
-"""
+"""Find CuPy's memory pool of each device without CUDA: in a tuple since CuPy 14, in a dict before (memory.pyx)."""
 
 from __future__ import annotations
 

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import gc
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
-from pytest_gpuleak.adapters.array_handle import ArrayHandle
+from pytest_gpuleak.adapters.late_arrays import ArrayHandle
 from pytest_gpuleak.heap import safe_access
 from pytest_gpuleak.heap.reference_counts import getrefcount
 from pytest_gpuleak.model.readings import ArrayReading, MemoryRange
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from pytest_gpuleak.adapters.late_class import LateClass
 
 _LENT: Final = "DLPackMemory"
 """CuPy's class for memory that ``cupy.from_dlpack`` took from another array (cupy/_core/dlpack.pyx)."""
@@ -21,52 +26,59 @@ _USERS_OF_OURS: Final = 2
 """References to the memory that asking adds: the variable and the argument of `getrefcount`."""
 
 
-def storage_of(base: Any, array: object) -> int:
-    """Return the address of the memory behind an array; the array's id without an address."""
-    memory = _memory(base, array)
-    return (0 if memory is None else int(memory.ptr)) or id(array)
+class CupyReading:
+    """Reads arrays of the class that `found` finds."""
 
+    def __init__(self, found: LateClass) -> None:
+        self._class = found
 
-def hold_array(base: Any, array: object) -> ArrayHandle:
-    """Return a weak hold on an array."""
-    return ArrayHandle(storage_of(base, array), array)
+    def storage(self, array: object) -> int:
+        """Return the address of the memory, which views share; the array's id without an address."""
+        memory = self._memory(array)
+        return (0 if memory is None else int(memory.ptr)) or id(array)
 
+    def hold(self, array: object) -> ArrayHandle:
+        """Return a weak hold on the array: a view keeps the array that it was made of."""
+        return ArrayHandle(self.storage(array), array)
 
-def read_array(base: Any, array: object) -> ArrayReading | None:
-    """Return an array's metadata; None for an empty array. Memory that another array lent counts as that array's."""
-    try:
-        memory = _memory(base, array)
-        size = int(base.nbytes.__get__(array))
-        if memory is None or not memory.ptr or not size:
+    def read_many(self, arrays: Sequence[object]) -> list[ArrayReading | None]:
+        """Return the metadata; None for an empty array. Memory that another array lent counts as that array's."""
+        return [self._read(array) for array in arrays]
+
+    def storage_users(self, array: object) -> int | None:
+        """Return how many pointers share the memory: each array has one."""
+        memory = self._memory(array)
+        return None if memory is None else getrefcount(memory) - _USERS_OF_OURS
+
+    def memory(self, array: object) -> MemoryRange | None:
+        """Return address and bytes of the memory, whoever owns it."""
+        memory = self._memory(array)
+        if memory is None or not memory.ptr:
             return None
-        whole = 0 if _is_lent(memory) else int(memory.size) or size  # memory of the user's may come without a size
-        shape = tuple(int(length) for length in base.shape.__get__(array))
-        dtype = str(base.dtype.__get__(array))
-        device = f"cuda:{int(memory.device_id)}"
-        return ArrayReading(id(array), shape, dtype, device, min(size, whole or size), int(memory.ptr), whole)
-    except Exception:  # noqa: BLE001 - an array whose memory was taken away: nothing is known of it
-        return None
+        return MemoryRange(int(memory.ptr), int(memory.size) or int(self._get(array, "nbytes")))
 
+    def _read(self, array: object) -> ArrayReading | None:
+        try:
+            memory = self._memory(array)
+            size = int(self._get(array, "nbytes"))
+            if memory is None or not memory.ptr or not size:
+                return None
+            whole = 0 if _is_lent(memory) else int(memory.size) or size  # memory of the user's may come without a size
+            shape = tuple(int(length) for length in self._get(array, "shape"))
+            dtype = str(self._get(array, "dtype"))
+            device = f"cuda:{int(memory.device_id)}"
+            return ArrayReading(id(array), shape, dtype, device, min(size, whole or size), int(memory.ptr), whole)
+        except Exception:  # noqa: BLE001 - an array whose memory was taken away: nothing is known of it
+            return None
 
-def users_of_memory(base: Any, array: object) -> int | None:
-    """Return how many pointers share the memory behind an array: each array has one."""
-    memory = _memory(base, array)
-    return None if memory is None else getrefcount(memory) - _USERS_OF_OURS
+    def _memory(self, array: object) -> Any:
+        try:
+            return self._get(array, "data").mem
+        except Exception:  # noqa: BLE001 - an array that was never initialised has no pointer
+            return None
 
-
-def memory_of(base: Any, array: object) -> MemoryRange | None:
-    """Return address and bytes of the memory behind an array."""
-    memory = _memory(base, array)
-    if memory is None or not memory.ptr:
-        return None
-    return MemoryRange(int(memory.ptr), int(memory.size) or int(base.nbytes.__get__(array)))
-
-
-def _memory(base: Any, array: object) -> Any:
-    try:
-        return base.data.__get__(array).mem
-    except Exception:  # noqa: BLE001 - an array that was never initialised has no pointer
-        return None
+    def _get(self, array: object, name: str) -> Any:
+        return getattr(self._class.get(), name).__get__(array)
 
 
 def _is_lent(memory: Any) -> bool:

@@ -1,7 +1,6 @@
 """Free device memory that CuPy holds between calls and that is no leak.
 
-No step runs before CuPy has taken memory from a device, so none initialises CUDA, nor during a capture of a CUDA graph,
-which it would end. Errors are ignored: the next reading reports a failed device.
+No step initialises CUDA, nor runs during a capture, which it would end. Errors are left to the next reading.
 """
 
 from __future__ import annotations

@@ -29,10 +29,7 @@ _TRIALS: Final = 3
 
 
 def heap_reader() -> HeapReader:
-    """Return a reader of the bytes that malloc has handed out: glibc's ``mallinfo2``, elsewhere psutil's figure.
-
-    Raises ProbeUnavailable if psutil has no such figure here (musl, psutil below 7.2), or another malloc is in use.
-    """
+    """Return a reader of malloc's bytes. Raises ProbeUnavailable without a figure (musl) or with another malloc."""
     reader = mallinfo() or _PsutilHeap()
     if not any(_sees_trial(reader.read) for _ in range(_TRIALS)):
         why = "free-threaded Python has its own" if is_free_threaded() else "another malloc is preloaded"
@@ -76,11 +73,9 @@ def _sees_trial(read: Callable[[], int]) -> bool:
 class HeapProbe(CounterProbe):
     """Growth of the C heap, exact to the byte, and the large objects behind it.
 
-    It sees CPU tensors, NumPy arrays, bytearrays, long strings and lists, and allocations of ctypes and extensions; not
-    arenas of small Python objects (mmap, Objects/obmalloc.c), memory maps and shared memory.
-
-    `floor`: over 1,000 clean tests (``benchmarks/host_noise.py``, Linux, glibc, 2 cores, 2026-11-21) the largest growth
-    was 1.08 MiB on Python 3.13, a first import, and 0.22 MiB on 3.11; the first import of torch added 93 MiB once.
+    It sees no arenas of small Python objects (mmap, Objects/obmalloc.c), memory maps and shared memory. `floor`: over
+    1,000 clean tests (``benchmarks/host_noise.py``, Linux, glibc, 2 cores, 2026-11-21) the largest growth was 1.08 MiB
+    on Python 3.13, a first import; the first import of torch added 93 MiB once.
     """
 
     name = "heap"

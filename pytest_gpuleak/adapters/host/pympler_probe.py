@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pytest_gpuleak.adapters.dependencies import import_dependency
 from pytest_gpuleak.adapters.host.heap_probe import heap_reader
-from pytest_gpuleak.adapters.probe_protocol import HostGrowth
+from pytest_gpuleak.adapters.probe_protocol import HostGrowth, HostProbe
 from pytest_gpuleak.heap import safe_access
 from pytest_gpuleak.heap.referrers import Deadline, PausedCollector
 from pytest_gpuleak.heap.walk import HeapWalk, Sizes
@@ -34,16 +34,12 @@ Row = list[Any]
 """A row of pympler's summaries: type, number of objects, bytes."""
 
 
-class PymplerProbe:
-    """Growth of all Python objects by type, by the sizes that `sys.getsizeof` returns. Slows no test.
+class PymplerProbe(HostProbe):
+    """Growth of all Python objects by type, as `sys.getsizeof` sizes them; no native memory, CPU tensors or maps.
 
-    It sees small and large objects and NumPy's data, but no memory of native code, CPU tensors or memory maps. A test's
-    readings (the heap's counter, `sys.getallocatedblocks`) only trigger the re-run, whose two summaries give the
-    verdict. Only `pympler.summary.get_diff` is used: `muppy` and `summary.summarize` run code of objects and
-    metaclasses.
-
-    `floor`: over 1,000 clean tests (``benchmarks/host_noise.py``, Linux, 2 cores, 2026-11-21) the trigger grew by 3.1
-    MiB at most on Python 3.13, a first import, and 0.7 MiB on 3.11; the first import of torch added 133 MiB once.
+    A test's readings only trigger the re-run, whose two summaries give the verdict: `muppy` and `summary.summarize`
+    would run user code. `floor`: over 1,000 clean tests (``benchmarks/host_noise.py``, Linux, 2 cores, 2026-11-21) the
+    trigger grew by 3.1 MiB at most on Python 3.13, a first import; the first import of torch added 133 MiB once.
     """
 
     name = "pympler"
@@ -75,10 +71,6 @@ class PymplerProbe:
         if self._heap is None:
             return 0
         return self._heap() + MEAN_BLOCK * sys.getallocatedblocks()
-
-    def read_briefly(self) -> int:
-        """Return the trigger: reading it is cheap."""
-        return self.read()
 
     def begin_record(self) -> None:
         """Summarise the heap. The caller has made all of it visible."""

@@ -8,10 +8,7 @@ from pytest_gpuleak.model.readings import ProbeUnavailable
 
 
 class ResidentSetProbe(CounterProbe):
-    """Growth of the resident set: evidence, never a verdict, since it falls late or never.
-
-    It includes memory maps and every allocator's pages; allocators and the operating system keep freed pages.
-    """
+    """Growth of the resident set, freed pages included: evidence, never a verdict, since it falls late or never."""
 
     name = "rss"
     judges = False

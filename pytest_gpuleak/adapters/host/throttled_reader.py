@@ -19,8 +19,10 @@ TIME_SHARE_IDLE = 0.001
 NEGLIGIBLE = 768 * 1024
 """Growth that may go unnoticed, in bytes. With `STEP_PAGES` this adds up to 1 MiB, the smallest growth investigated."""
 WATCHFUL_S = 0.02
-"""Seconds that expensive readings may take before they are made less often, where growth from a quarter of a MiB on is
-investigated. `WATCHFUL_SHARE` of the time is added to it: where tests take longer than a reading, each is read after."""
+"""Seconds that expensive readings may take before they become rarer, where growth from 256 KiB on is investigated.
+
+`WATCHFUL_SHARE` of the time is added: where tests take longer than a reading, each is read after.
+"""
 WATCHFUL_SHARE = 0.01
 WATCHFUL_NEGLIGIBLE = 128 * 1024
 """`NEGLIGIBLE` in such a process."""
@@ -33,16 +35,10 @@ _ERRORS = (OSError, ValueError, IndexError, AttributeError)
 class ThrottledReader:
     """Reads a counter, or returns its last value if reading is expensive and little can have changed.
 
-    glibc's ``mallinfo2`` walks every free chunk (`int_mallinfo`, malloc/malloc.c). An expensive counter is read again
-    when the process's address space has changed, as it does with large growth that fits into no free chunk, and
-    otherwise as often as `SHARE` of the time allows.
-
-    Args:
-        read: reads the counter, in bytes.
-        room: bytes by which the counter could grow, as of its last reading, within the same address space.
-        clock: seconds, from any origin.
-        pages: the size of the process's address space, in pages; 0 if unknown.
-        watchful: whether growth is investigated from a quarter of a MiB on.
+    glibc's ``mallinfo2`` walks every free chunk. It is read again when the address space has changed, as with growth
+    that fits into no free chunk, and otherwise as often as `SHARE` of the time allows. `room`: bytes by which the
+    counter could grow within the same `pages` of address space; `watchful`: whether growth is investigated from a
+    quarter of a MiB on.
     """
 
     def __init__(

@@ -6,9 +6,9 @@ import linecache
 import tracemalloc
 from typing import TYPE_CHECKING, Any, Final
 
-from pytest_gpuleak.adapters.creation_lines import MAX_CODE_LENGTH, printable
-from pytest_gpuleak.adapters.probe_protocol import HostGrowth
-from pytest_gpuleak.model.findings import Contribution, Origin
+from pytest_gpuleak.adapters.creation_lines import origin_at
+from pytest_gpuleak.adapters.probe_protocol import HostGrowth, HostProbe
+from pytest_gpuleak.model.findings import Contribution
 from pytest_gpuleak.model.readings import ProbeUnavailable
 from pytest_gpuleak.model.source_files import PACKAGE, is_user_file
 
@@ -37,19 +37,13 @@ Place = tuple[str, int]
 Frames = tuple[Place, ...]
 
 
-class TracemallocProbe:
+class TracemallocProbe(HostProbe):
     """Growth by tracemalloc's count, and the lines behind it. Slows tests two to five times.
 
-    It sees all Python objects and NumPy's data, but no other allocations of C code. Tracing that the user began
-    (``PYTHONTRACEMALLOC``, a conftest.py) keeps its number of frames and goes on after the run. A test that stops the
-    plugin's tracing cannot be measured: tracing restarts with the next test.
-
-    `floor`: over 1,000 clean tests (``benchmarks/host_noise.py``, Linux, 2 cores, 2026-11-21) the largest growth was
-    3.8 MiB on Python 3.13, a first import, and 0.6 MiB on 3.11; the first import of torch added 64 MiB once.
-
-    Args:
-        root: pytest's rootdir: tells the user's files from installed ones.
-        frames: kept for each allocation where tracing is the plugin's. More of them find user lines behind a library's.
+    It sees all Python objects and NumPy's data. Tracing that the user began keeps its number of frames and goes on
+    after the run; tracing that a test stops restarts with the next test. `floor`: over 1,000 clean tests
+    (``benchmarks/host_noise.py``, Linux, 2 cores, 2026-11-21) the largest growth was 3.8 MiB on Python 3.13, a first
+    import; the first import of torch added 64 MiB once.
     """
 
     name = "tracemalloc"
@@ -88,10 +82,6 @@ class TracemallocProbe:
             tracemalloc.start(self._frames)
         return 0
 
-    def read_briefly(self) -> int:
-        """Return the bytes traced: reading them is cheap."""
-        return self.read()
-
     def begin_record(self) -> None:
         """Sum up the traced bytes by line."""
         self.read()
@@ -115,7 +105,6 @@ class TracemallocProbe:
         return HostGrowth(grown, tuple(parts[:MAX_PARTS]))
 
     def _by_line(self) -> dict[Place, tuple[int, int]]:
-        """Return bytes and blocks by reported line, without noise."""
         # Not tracemalloc.take_snapshot(), which takes 7 s for a million blocks.
         from _tracemalloc import _get_traces
 
@@ -153,6 +142,5 @@ def _is_noise(file: str) -> bool:
 
 def _contribution(place: Place, size: int, count: int) -> Contribution:
     file, line = place
-    code = printable(linecache.getline(file, line).strip())[:MAX_CODE_LENGTH]
     # tracemalloc's frames do not name functions.
-    return Contribution(f"{file}:{line}", size, count, created=Origin(file, line, "", code))
+    return Contribution(f"{file}:{line}", size, count, created=origin_at(file, line, ""))

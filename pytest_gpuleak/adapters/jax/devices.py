@@ -1,7 +1,4 @@
-"""Read the memory of JAX's devices from their own counters (``Device.memory_stats``). No backend is initialised.
-
-The CPU and some plugins have no counters. Peaks cannot be restarted, so none are reported.
-"""
+"""Read JAX's devices by ``Device.memory_stats``; no backend is initialised. Peaks cannot be restarted."""
 
 from __future__ import annotations
 
@@ -10,6 +7,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from pytest_gpuleak.adapters.jax.lookup import backend_names, loaded_backends
+from pytest_gpuleak.adapters.late_devices import Counters
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -19,19 +17,12 @@ if TYPE_CHECKING:
     from pytest_gpuleak.model.readings import DeviceSpace
 
 
-class JaxDevices:
-    """The counters of the devices of initialised backends.
-
-    Attributes:
-        idle: whether the last `read` found no backend with counters.
-        absent: why devices have no readings; always empty: a CPU without counters is no news.
-    """
+class JaxDevices(Counters):
+    """The counters of the devices of initialised backends. A CPU without counters is not `absent`."""
 
     name = "jax"
 
     def __init__(self) -> None:
-        self.idle = True
-        self.absent: dict[str, str] = {}
         self._uncounted: list[str] = []
 
     def read(self) -> dict[str, DeviceReading]:
@@ -47,17 +38,6 @@ class JaxDevices:
         self.idle = not readings
         self._uncounted = backends if self.idle else []
         return readings
-
-    def used(self, device: str) -> int | None:
-        """Return None: JAX does not ask the driver."""
-        del device
-        return None
-
-    def begin_peaks(self) -> None:
-        """Do nothing: JAX cannot restart a peak."""
-
-    def stop(self) -> None:
-        """Do nothing: nothing was replaced."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -122,7 +102,6 @@ def device_space(name: str) -> DeviceSpace | None:
 
 
 def _reading(stats: object) -> DeviceReading | None:
-    """Return a reading of plausible figures; None without a count of the bytes in use."""
     from pytest_gpuleak.adapters.probe_protocol import DeviceReading  # most runs use no device
 
     if type(stats) is not dict:

@@ -1,12 +1,13 @@
-"""Register JAX with the plugin. Each member imports its code on the first call: most runs have no JAX."""
+"""Register JAX with the plugin. Members import longer code on the first call: most runs have no JAX."""
 
 from __future__ import annotations
 
+from contextlib import suppress
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from pytest_gpuleak.adapters.jax.arrays import JaxArrays, JaxTracers
-from pytest_gpuleak.adapters.jax.lookup import loaded_arrays, member
+from pytest_gpuleak.adapters.jax.lookup import loaded_arrays, loaded_backends, member
 from pytest_gpuleak.adapters.late_devices import LateDevices
 from pytest_gpuleak.adapters.protocol import Framework
 from pytest_gpuleak.heap.own_collections import RELAXERS
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
     from pytest_gpuleak.adapters.protocol import Restore, SettleStep
     from pytest_gpuleak.model.readings import DeviceSpace
 
+_SETTING = "garbage_collect_array"
+
 
 def _make_devices() -> DeviceProbe:
     from pytest_gpuleak.adapters.jax.devices import JaxDevices
@@ -25,10 +28,21 @@ def _make_devices() -> DeviceProbe:
     return JaxDevices()
 
 
-def _relax_garbage_guard() -> Callable[[], object] | None:
-    from pytest_gpuleak.adapters.jax.garbage_guard import relax_garbage_guard
-
-    return relax_garbage_guard()
+def relax_garbage_guard() -> Callable[[], object] | None:
+    """Let the plugin's collections log what JAX's fatal guard would end the process for; return how to undo that."""
+    guards: Any = member("jax._src.config", "guard_lib")
+    if guards is None:
+        return None
+    try:
+        own, levels = guards.thread_local_state(), guards.GarbageCollectionGuardLevel
+        before = getattr(own, _SETTING)
+        level = getattr(guards.global_state(), _SETTING) if before is None else before
+        if level is None or level != levels.FATAL:
+            return None
+        setattr(own, _SETTING, levels.LOG)
+    except Exception:  # noqa: BLE001 - another version's guard: the collection runs as the user has asked
+        return None
+    return lambda: setattr(own, _SETTING, before)
 
 
 class JaxFramework(Framework):
@@ -40,7 +54,7 @@ class JaxFramework(Framework):
     def __init__(self) -> None:
         self.arrays = JaxArrays()
         self.tracers = JaxTracers()
-        RELAXERS["jax._src.config"] = _relax_garbage_guard
+        RELAXERS["jax._src.config"] = relax_garbage_guard
 
     @cached_property
     def devices(self) -> LateDevices:
@@ -70,18 +84,42 @@ class JaxFramework(Framework):
         return device_steps()
 
     def program_names(self) -> Sequence[str]:
-        """Return the names of the compiled programs that are alive."""
-        from pytest_gpuleak.adapters.jax.programs import program_names
-
-        return program_names()
+        """Return the names of the compiled programs that are alive: ``jit_step``."""
+        names: list[str] = []
+        for client in loaded_backends():
+            with suppress(Exception):  # a plugin that does not list its programs
+                for program in client.live_executables():
+                    names.append(_program_name(program))
+        return names
 
     def keep_states(self) -> Sequence[Restore]:
-        """Note the values of ``jax.config``; return a function that restores those that have changed."""
-        from pytest_gpuleak.adapters.jax.states import keep_states
+        """Note the values of ``jax.config``; return a function that restores those that have changed.
 
-        return keep_states()
+        Random keys are values: there is no generator to put back.
+        """
+        config: Any = member("jax", "config") if loaded_arrays() is not None else None
+        values = getattr(config, "values", None)
+        if type(values) is not dict:
+            return []
+        saved = dict(values)
+
+        def restore() -> None:
+            current = config.values
+            for name, value in saved.items():
+                if current.get(name) is not value and current.get(name) != value:
+                    with suppress(Exception):  # a setting that cannot change after the first use of a backend
+                        config.update(name, value)
+
+        return [restore]
 
     def is_distributed(self) -> bool:
         """Return whether ``jax.distributed`` is initialised for several processes."""
         processes = member("jax._src.distributed", "global_state", "num_processes")
         return type(processes) is int and processes > 1
+
+
+def _program_name(program: object) -> str:
+    try:
+        return str(program.hlo_modules()[0].name)  # type: ignore[attr-defined] # a LoadedExecutable of jaxlib
+    except Exception:  # noqa: BLE001 - a program loaded from a file may have no module
+        return "a program without a name"

@@ -1,8 +1,4 @@
-"""Find the process's JAX without importing it, whatever tests do to `sys.modules`.
-
-Held are jaxlib's class of arrays and jax's class of tracers, which live as long as the process: jaxlib cannot be
-unloaded, and its arrays are made by the C++ class that was found first.
-"""
+"""Find the process's JAX without importing it, and keep its classes: jaxlib cannot be unloaded."""
 
 from __future__ import annotations
 
@@ -25,12 +21,7 @@ _NATIVE = ("jaxlib._jax", "jaxlib.xla_extension")
 
 
 class JaxLookup:
-    """The classes of the loaded JAX; None until the tests have imported it completely.
-
-    Attributes:
-        array_class: ``jaxlib._jax.ArrayImpl``.
-        tracer_class: ``jax._src.core.Tracer``.
-    """
+    """The classes `jaxlib._jax.ArrayImpl` and `jax._src.core.Tracer`; None until JAX is imported completely."""
 
     def __init__(self) -> None:
         self.array_class: type | None = None

@@ -1,7 +1,4 @@
-"""Find the arrays that JAX makes of an array and keeps in it: for ``repr``, for NumPy, for its shards.
-
-C++ alone refers to such a part. It shares the memory of its array, and goes with it.
-"""
+"""Find the arrays that JAX makes of an array and keeps in it, in C++ alone: for ``repr``, for NumPy, for its shards."""
 
 from __future__ import annotations
 
@@ -26,8 +23,8 @@ _KEPT = ("_arrays", "_fully_replicated_shard")
 def find_parts(arrays: Sequence[object]) -> set[int]:
     """Return the ids of the `arrays` that are parts of a living array. Walks the heap.
 
-    A part has the very stack that its array was made on. Arrays that one call has made share a stack too, so the array
-    is asked; not where a container refers to what may be a part, since asking makes the parts that there are not yet.
+    A part has the very stack that its array was made on, and so have the arrays of one call: the array is asked, but
+    not where a container refers to what may be a part, since asking makes the missing parts.
     """
     native = loaded_arrays()
     if native is None:
@@ -57,7 +54,6 @@ def find_parts(arrays: Sequence[object]) -> set[int]:
 
 
 def _held(candidates: list[Any], own: set[int]) -> set[int]:
-    """Return the ids of the candidates that a container other than our own lists refers to."""
     own.add(id(candidates))
     held: set[int] = set()
     containers = get_referrers(*candidates) if candidates else []

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-import linecache
-import weakref
 from time import sleep
 from typing import TYPE_CHECKING, Any, Final
 
 from pytest_gpuleak.adapters import buffer_protocol
-from pytest_gpuleak.adapters.creation_lines import MAX_CODE_LENGTH, printable
+from pytest_gpuleak.adapters.creation_lines import MAX_CODE_LENGTH, origin_at, printable
 from pytest_gpuleak.adapters.jax.devices import device_name
+from pytest_gpuleak.adapters.late_arrays import ArrayHandle
 from pytest_gpuleak.heap import safe_access
-from pytest_gpuleak.model.findings import Origin
 from pytest_gpuleak.model.readings import TRACE, ArrayReading, MemoryRange
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+
+    from pytest_gpuleak.model.findings import Origin
 
 MAX_LINES: Final = 2000
 """Arrays whose stacks are read: each takes 12 us, and a crowd's lines are taken from similar arrays."""
@@ -27,33 +27,28 @@ _WAITS_S: Final = (0.001, 0.002, 0.004, 0.008, 0.016)
 """Seconds to wait between looks at an array that is being computed."""
 
 
-class TracerReference:
-    """A weak hold on a tracer."""
-
-    __slots__ = ("_reference", "storage")
-
-    def __init__(self, array: object) -> None:
-        self.storage = id(array)
-        self._reference: Callable[[], Any] = weakref.ref(array)
-
-    def alive(self) -> bool:
-        """Return whether the object still exists."""
-        return self._reference() is not None
-
-
-class ArrayReference(TracerReference):
+class ArrayReference(ArrayHandle):
     """A weak hold on an array: its memory goes when it is donated or deleted, though its Python object may stay."""
 
     __slots__ = ()
 
     def alive(self) -> bool:
         """Return whether the array still exists and has memory."""
-        array = self._reference()
+        array = self.array()
         return array is not None and not _is_deleted(array)
 
 
-def read_array(array: Any) -> ArrayReading | None:
-    """Return an array's metadata; None if it has no memory, or a kind of memory that JAX does not size."""
+def hold(array: object) -> ArrayReference:
+    """Return a weak hold on an array."""
+    return ArrayReference(id(array), array)
+
+
+def read_many(arrays: Sequence[object]) -> list[ArrayReading | None]:
+    """Return the metadata; None for an array without memory, or of a kind of memory that JAX does not size."""
+    return [_read(array) for array in arrays]
+
+
+def _read(array: Any) -> ArrayReading | None:
     try:
         if _is_deleted(array):
             return None
@@ -70,11 +65,10 @@ def read_array(array: Any) -> ArrayReading | None:
     return ArrayReading(id(array), shape, dtype, device, size, id(array), size, shards)
 
 
-def memory_of_array(array: Any) -> MemoryRange | None:
+def memory(array: Any) -> MemoryRange | None:
     """Return where the memory of an array on one device is; None for other arrays, and while it is being computed.
 
-    ``unsafe_buffer_pointer()`` would make a further array, which stays. The types that Python's buffers do not have
-    (bfloat16) tell their place on a GPU alone.
+    ``unsafe_buffer_pointer()`` would make a further array, which stays. bfloat16 tells its place on a GPU alone.
     """
     names = safe_access.class_dict(type(array))
     is_ready = names["is_ready"]
@@ -139,16 +133,12 @@ def _is_deleted(array: Any) -> bool:
 
 
 def _devices(sharding: Any) -> list[Any]:
-    """Return the devices of this process that have a part of the array, by their numbers."""
     devices = [device for device in sharding.device_set if device.process_index == device.client.process_index()]
     return sorted(devices, key=lambda device: int(device.id))
 
 
 def _place(devices: Sequence[Any], memory: object, size: int) -> tuple[str, tuple[tuple[str, int], ...]]:
-    """Return the name of the memory, and for an array on several devices the bytes on each: shards are equally large.
-
-    The devices that XLA divides a CPU into share the host's memory: a finding calls them ``cpu``.
-    """
+    """Return the memory's name, ``cpu`` for a divided CPU, and for several devices the bytes on each."""
     names = [device_name(device) for device in devices]
     each = size // len(devices)
     shards = tuple((name, each) for name in names) if len(names) > 1 else ()
@@ -170,10 +160,7 @@ def _attribute(value: Any, name: str) -> Any:
 
 
 def _traced_function(tracer: Any, is_user_file: Callable[[str], bool]) -> str:
-    """Return the name of the user's function whose trace a tracer belongs to (``DebugInfo``); empty if unknown.
-
-    The text is ``train_step at app/train.py:12``, or names a wrapper of JAX's own.
-    """
+    """Return the name of the user's traced function from ``train_step at app/train.py:12``; empty if unknown."""
     described = _attribute(tracer, "_debug_info")  # up to JAX 0.4
     if described is None:
         described = getattr(getattr(_attribute(tracer, "_trace"), "frame", None), "debug_info", None)
@@ -190,5 +177,4 @@ def _user_place(stack: Any, is_user_file: Callable[[str], bool]) -> tuple[str, i
 
 
 def _origin(file: str, line: int, function: str) -> Origin:
-    code = linecache.getline(file, line).strip()
-    return Origin(file, line, function.rpartition(".")[2] or function, printable(code)[:MAX_CODE_LENGTH])
+    return origin_at(file, line, function.rpartition(".")[2] or function)

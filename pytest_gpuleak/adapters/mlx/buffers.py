@@ -25,10 +25,7 @@ class Buffers:
         self._next = itertools.count(1)
 
     def of(self, arrays: Sequence[object]) -> list[tuple[int, int | None]]:
-        """Return key and bytes of each array's buffer: the array's id and None if it was not evaluated.
-
-        Where MLX cannot tell (before 0.32), the key is the array's id, and the size is what its elements take.
-        """
+        """Return key and bytes of each buffer, None if not evaluated; before MLX 0.32 the array's id and bytes."""
         measure = _measure()
         if measure is None:
             return [(id(array), _nbytes(array)) for array in arrays]
@@ -94,7 +91,6 @@ class _Group:
         return self._measure([*one_each, *arrays]) == self._size * (len(one_each) + len(arrays))
 
     def _key_of(self, array: object) -> int:
-        """Find the member that has the array's buffer, by halves."""
         part = self._members
         while len(part) > 1:
             half = part[: len(part) // 2]

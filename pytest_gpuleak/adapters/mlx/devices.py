@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
+from pytest_gpuleak.adapters.late_devices import Counters
 from pytest_gpuleak.adapters.mlx.native import CheckedFunctions, call
 from pytest_gpuleak.adapters.mlx.reading import DEVICE
 from pytest_gpuleak.adapters.probe_protocol import DeviceReading
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Sequence
 
     from pytest_gpuleak.adapters.protocol import SettleStep
 
@@ -20,18 +20,12 @@ _BACKENDS: Final = ("mlx.core.metal", "mlx.core.cuda")
 """Modules of the backends with an allocator of their own; without either, memory comes from ``malloc``."""
 
 
-class MlxDevices:
-    """The counters: active memory, which lazy graphs hold as well, and with the cache what is reserved.
-
-    Attributes:
-        idle: whether the last `read` found that no memory was ever handed out.
-    """
+class MlxDevices(Counters):
+    """The counters: active memory, which lazy graphs hold as well, and with the cache what is reserved."""
 
     name = "mlx"
-    absent: Mapping[str, str] = MappingProxyType({})
 
     def __init__(self) -> None:
-        self.idle = True
         self._figures = CheckedFunctions(_CORE, "get_active_memory", "get_cache_memory", "get_peak_memory")
         self._peak_before = 0
         self._in_heap: bool | None = None
@@ -54,17 +48,9 @@ class MlxDevices:
         known = peak if peak > self._peak_before else None
         return {DEVICE: DeviceReading(active, reserved=active + cached, peak=known)}
 
-    def used(self, device: str) -> int | None:
-        """Return None: MLX cannot tell what other processes use."""
-        del device
-        return None
-
     def begin_peaks(self) -> None:
         """Note the peak so far: a higher one is a later one."""
         self._peak_before = call(_CORE, "get_peak_memory") or 0
-
-    def stop(self) -> None:
-        """Do nothing: nothing was changed."""
 
 
 @dataclasses.dataclass(frozen=True)

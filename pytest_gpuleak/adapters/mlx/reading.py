@@ -1,16 +1,15 @@
 """Read MLX's arrays, which are lazy: an array that was not evaluated has no memory, but keeps the inputs of its graph.
 
-``mlx.core.get_array_buffer_size`` (since MLX 0.32) raises for such an array instead of evaluating it, and counts the
-buffer of several arrays once, so it tells both which arrays are evaluated and which share a buffer. Older versions tell
-neither: there, every array counts as evaluated, with a buffer of its own.
+``mlx.core.get_array_buffer_size`` (since MLX 0.32) raises for such an array, and counts a shared buffer once. In older
+versions every array counts as evaluated, with a buffer of its own.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from pytest_gpuleak.adapters.array_handle import ArrayHandle
 from pytest_gpuleak.adapters.buffer_protocol import memory_of
+from pytest_gpuleak.adapters.late_arrays import ArrayHandle
 from pytest_gpuleak.adapters.mlx.buffers import Buffers
 from pytest_gpuleak.adapters.mlx.native import call
 from pytest_gpuleak.adapters.mlx.random_state import current_key
@@ -37,13 +36,17 @@ class MlxReading:
         self._class = found
         self._buffers = Buffers()
 
+    def storage(self, array: object) -> int:
+        """Return the key of the buffer behind an array."""
+        return self.storage_many([array])[0]
+
     def storage_many(self, arrays: Sequence[object]) -> list[int]:
         """Return the key of the buffer behind each array; its id if it was not evaluated."""
         return [key for key, _ in self._buffers.of(arrays)]
 
     def hold(self, array: object) -> StorageHandle:
         """Return a weak hold on an array."""
-        return ArrayHandle(self.storage_many([array])[0], array)
+        return ArrayHandle(self.storage(array), array)
 
     def read_many(self, arrays: Sequence[object]) -> list[ArrayReading | None]:
         """Return the metadata of each array; None for one without memory to come, and for the generator's state."""
@@ -61,6 +64,11 @@ class MlxReading:
         if self._buffers.of([array])[0][1] is None or call("mlx.core.cuda", "is_available"):
             return None
         return memory_of(array)
+
+    def storage_users(self, array: object) -> int | None:
+        """Return None: a view has a reference to its buffer in C++."""
+        del array
+        return None
 
     def _read(self, array: object, key: int, size: int | None) -> ArrayReading | None:
         nbytes = int(self._get(array, "nbytes"))

@@ -26,10 +26,7 @@ _MAX_BASES: Final = 16
 
 
 class ArrayBases:
-    """Finds arrays by their chain of bases or their elements, and what wraps them, in a walk over the whole heap.
-
-    A target that is an array is found in the untracked containers that hold it.
-    """
+    """Finds arrays, by bases or elements, and what wraps them or holds a target, in a walk over the whole heap."""
 
     def find(self, orphans: Sequence[object], extra: Sequence[object], deadline: Deadline) -> list[Link]:
         """Return the links from arrays to wanted objects; none if numpy is not imported."""
@@ -50,7 +47,6 @@ class ArrayBases:
 
 
 def _may_hide(value: object) -> bool:
-    """Return whether `value` is a container that may hold arrays unseen by the collector."""
     return (type(value) is dict or type(value) is tuple) and not is_tracked(value)
 
 
@@ -80,10 +76,7 @@ class _Bases:
         return id(type(value)) in self._array_types
 
     def lead_to_wanted(self, array: Any) -> bool:
-        """Add the links from `array` to wanted objects: bases, elements. Return whether it leads to one, or is one.
-
-        `array` may be what wraps arrays, too.
-        """
+        """Add the links from an array or its wrapper to wanted objects; return whether it leads to one, or is one."""
         if not self.is_array(array):
             return self._wraps_wanted(array) or id(array) in self._wanted
         leads = self._has_wanted_elements(array)

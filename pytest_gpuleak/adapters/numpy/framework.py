@@ -1,8 +1,4 @@
-"""Register NumPy with the plugin.
-
-The collector tracks no plain ndarray, so a test's epoch shows mapped files alone, whose class is written in Python. The
-arrays on the heap are found by their memory: see `UntrackedArrays`.
-"""
+"""Register NumPy: the collector tracks mapped files alone; for arrays on the heap see `UntrackedArrays`."""
 
 from __future__ import annotations
 
@@ -21,10 +17,7 @@ if TYPE_CHECKING:
 
 
 class MappedArrays:
-    """Reads `numpy.memmap`: arrays whose memory is a file's. Arrays of that class with memory of their own are no such.
-
-    The descriptors' module is loaded with the first array: most tests map no file.
-    """
+    """Reads `numpy.memmap` whose memory is a file's. The descriptors' module is loaded with the first array."""
 
     name = "numpy.memmap"
     needs = "numpy"
@@ -52,9 +45,9 @@ class MappedArrays:
 
     def hold(self, array: Any) -> StorageHandle:
         """See `ArrayFramework`."""
-        from pytest_gpuleak.adapters.numpy.memory import ArrayHandle, ndarray_class
+        from pytest_gpuleak.adapters.numpy.memory import hold, ndarray_class
 
-        return ArrayHandle(array, ndarray_class())
+        return hold(array, ndarray_class())
 
     def storage_users(self, array: Any) -> int | None:
         """See `ArrayFramework`: views of a map are not counted."""

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import weakref
 from pathlib import Path, PosixPath, WindowsPath
 from typing import Any, Final
 
+from pytest_gpuleak.adapters.late_arrays import ArrayHandle
 from pytest_gpuleak.heap import safe_access
 from pytest_gpuleak.heap.classes import is_kind_of
 from pytest_gpuleak.heap.library_types import extension_class
@@ -29,7 +29,7 @@ def ndarray_class() -> Any:
 def memory_of(array: Any, array_class: Any) -> tuple[Any, object]:
     """Return the last array along the chain of bases, and the object behind it that owns the memory.
 
-    The owner is the array itself if it has no base. It is None at the end of a longer chain.
+    The owner is the array itself if it has no base, and None at the end of a longer chain.
     """
     for _ in range(MAX_BASES):
         base = safe_access.slot(array, array_class, "base")
@@ -110,16 +110,7 @@ def data_address(array: Any, array_class: Any) -> int:
     return int(array_class.__array_interface__.__get__(array)["data"][0])
 
 
-class ArrayHandle:
-    """A weak hold on the memory of an array: on the last array along its bases, which lives as long as the memory."""
-
-    __slots__ = ("_reference", "storage")
-
-    def __init__(self, array: Any, array_class: Any) -> None:
-        last, owner = memory_of(array, array_class)
-        self.storage = id(owner)
-        self._reference = weakref.ref(owner if is_map(type(owner)) else last)
-
-    def alive(self) -> bool:
-        """Return whether the memory still exists."""
-        return self._reference() is not None
+def hold(array: Any, array_class: Any) -> ArrayHandle:
+    """Return a weak hold on the last array along the bases, which lives as long as the memory."""
+    last, owner = memory_of(array, array_class)
+    return ArrayHandle(id(owner), owner if is_map(type(owner)) else last)

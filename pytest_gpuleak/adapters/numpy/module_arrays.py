@@ -1,7 +1,4 @@
-"""Note the arrays that are known to be older than a test, in a millisecond and without a walk over the heap.
-
-These are the arrays of modules that are not installed, and those of objects that a fixture's setup has made.
-"""
+"""Note, in a millisecond, the arrays that are older than a test: those of users' modules, and of a fixture's setup."""
 
 from __future__ import annotations
 

@@ -45,7 +45,7 @@ class Ndarrays:
 
     def hold(self, array: Any) -> StorageHandle:
         """See `UntrackedArrays`."""
-        return memory.ArrayHandle(array, memory.ndarray_class())
+        return memory.hold(array, memory.ndarray_class())
 
     def allocated(self, array: Any) -> object:
         """See `UntrackedArrays`."""

@@ -25,9 +25,8 @@ class PhysicalDevice(NamedTuple):
 def match_devices(devices: Sequence[PhysicalDevice], visible: str | None, order: str | None) -> list[str] | None:
     """Return the UUIDs of the devices that CUDA shows, in its order; None if the order is unknown.
 
-    The order is unknown for devices of several kinds: unless told otherwise, CUDA sorts them by speed. Devices of the
-    same kind are in the order of the bus. `visible` and `order` are the values of ``CUDA_VISIBLE_DEVICES`` and
-    ``CUDA_DEVICE_ORDER``, None where not set.
+    The order is unknown for devices of several kinds, which CUDA sorts by speed unless told otherwise. `visible` and
+    `order` are ``CUDA_VISIBLE_DEVICES`` and ``CUDA_DEVICE_ORDER``.
     """
     ordered = sorted(devices, key=lambda device: device.bus)
     if visible is not None and visible.startswith("MIG-"):

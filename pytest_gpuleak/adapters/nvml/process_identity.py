@@ -20,7 +20,7 @@ MAX_NAME = 80
 class Identity(NamedTuple):
     """The pids, outermost first, by which the driver may know this process.
 
-    `visible` tells whether a process that the driver does not list holds no memory; `why` says why not, in a few words.
+    `visible` tells whether a process that the driver does not list holds no memory; `why` says why not.
     """
 
     pids: tuple[int, ...]
@@ -29,15 +29,7 @@ class Identity(NamedTuple):
 
 
 def identify(pid: int, status: str, namespace: str, release: str) -> Identity:
-    """Return how the driver identifies the process `pid`.
-
-    Args:
-        pid: as the process itself knows it.
-        status: the text of ``/proc/self/status`` or empty. ``NSpid`` in it lists the pids from the namespace of the
-            mounted ``/proc`` inwards (Linux, Documentation/filesystems/proc.rst).
-        namespace: the target of ``/proc/self/ns/pid``, empty if unknown.
-        release: of the kernel.
-    """
+    """Return the driver's identity of `pid`, by ``NSpid`` in ``/proc/self/status`` (proc.rst) and its namespace."""
     pids: tuple[int, ...] = (pid,)
     for line in status.splitlines():
         key, _, rest = line.partition(":")

@@ -36,15 +36,11 @@ class ProcessMemory(NamedTuple):
 
 
 class NvmlReading(NamedTuple):
-    """One device's memory as its driver counts it, in bytes.
+    """One device's memory in bytes as its driver counts it; None if unknown.
 
-    Attributes:
-        uuid: ``GPU-...`` or ``MIG-...``: identifies the device in every process, whatever its index there.
-        used: in use by all processes and the driver itself.
-        own: in use by this process; 0 if the driver lists processes but not this one.
-        children: this process's descendants that hold memory of the device.
-        others: all other processes that hold memory of the device.
-        why_absent: why `own` is None, in a few words.
+    `uuid` (``GPU-...`` or ``MIG-...``) identifies the device in every process. `own` is 0 if the driver lists processes
+    but not this one; `why_absent` says why it is None. `children` are descendants that hold memory, `others` all other
+    processes.
     """
 
     uuid: str
@@ -120,10 +116,7 @@ class Nvml:
             return ""
 
     def read(self) -> dict[str, NvmlReading]:
-        """Return the readings of the devices that this process can use, by torch's name (``cuda:0``). Never raises.
-
-        Empty before `start`, once the driver has failed (see `fault`), and while the devices' indices are unknown.
-        """
+        """Return the usable devices' readings by torch's name (``cuda:0``); empty if unknown. Never raises."""
         if self._pynvml is None:
             return {}
         try:
@@ -160,7 +153,6 @@ class Nvml:
             self._devices.append(PhysicalDevice(uuid, model, bus, None if parts is None else tuple(parts)))
 
     def _partitions(self, handle: Any) -> dict[str, Any] | None:
-        """Return the MIG devices of a device, by UUID; None where it is not partitioned."""
         pynvml = self._pynvml
         try:
             current, _ = pynvml.nvmlDeviceGetMigMode(handle)
@@ -239,7 +231,6 @@ class Nvml:
         return _figure(memory.total), _figure(memory.used)
 
     def _processes(self, handle: Any) -> tuple[dict[int, int | None], str]:
-        """Return the bytes by pid, and why the driver refused, if it did."""
         pynvml = self._pynvml
         found: dict[tuple[int, int | None, int | None], int | None] = {}
         refused = ""
@@ -323,7 +314,6 @@ def _ask_twice(pynvml: Any, ask: Callable[[Any], Any], handle: Any) -> Any:
 
 
 def _refusals(pynvml: Any) -> tuple[int, ...]:
-    """Return the errors by which a device refuses a figure; any other error means a failure."""
     return (pynvml.NVML_ERROR_NOT_SUPPORTED, pynvml.NVML_ERROR_FUNCTION_NOT_FOUND, pynvml.NVML_ERROR_NO_PERMISSION)
 
 

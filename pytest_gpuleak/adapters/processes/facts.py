@@ -27,14 +27,10 @@ MAX_COMMAND = 200
 class LeftProcess(NamedTuple):
     """One process that has outlived its test, with the processes that it has started.
 
-    Attributes:
-        created: its start, in seconds since 1970, accurate to a second.
-        command: its command line, cleaned and cut.
-        program: the program that it runs, without parts that differ from run to run.
-        own_bytes: bytes of host memory that no other process shares; None if unreadable.
-        name: its name as a ``multiprocessing`` process; empty for any other.
-        pool: the kind of pool that it is a worker of; empty for any other.
-        pool_id: the same number for workers of the same executor; 0 for any other process.
+    `created` is in seconds since 1970, accurate to a second; `program` has no parts that differ from run to run;
+    `own_bytes` are bytes of host memory that no other process shares, None if unreadable. `name` is a
+    ``multiprocessing`` process's, `pool` the kind of pool that it works for, `pool_id` the same for workers of an
+    executor; else empty or 0.
     """
 
     pid: int
@@ -105,10 +101,7 @@ def list_descendants() -> dict[int, int]:
 
 
 def children_by_file(pid: int, proc: str = "/proc") -> dict[int, int] | None:
-    """Return a process's descendants, with their parents, from its threads' files (CONFIG_PROC_CHILDREN), else None.
-
-    The files may omit a child while another ends (Linux, Documentation/filesystems/proc.rst).
-    """
+    """Return descendants with their parents from threads' files (CONFIG_PROC_CHILDREN); None without such files."""
     found: dict[int, int] = {}
     waiting = [pid]
     while waiting:

@@ -6,13 +6,13 @@ import contextlib
 import re
 import sys
 from pathlib import PurePath
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from pytest_gpuleak.adapters.process_objects import field_of, pid_of
 from pytest_gpuleak.adapters.registry import own_frameworks
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Iterable, Sequence
 
     from pytest_gpuleak.adapters.protocol import ProcessKinds
 
@@ -23,21 +23,18 @@ FORK = "a fork of this process"
 """The program of a process that was forked and has started no other program since."""
 
 
-def is_resource_tracker(command: Sequence[str]) -> bool:
-    """Return whether it is CPython's or loky's resource tracker (resource_tracker.py, ``ensure_running``)."""
-    return any("backend.resource_tracker import main" in part for part in command) or any(
-        "multiprocessing.resource_tracker import main" in part for part in command
-    )
+_HELPER_MARKS: Final = (
+    "backend.resource_tracker import main",  # loky's (resource_tracker.py, `ensure_running`)
+    "multiprocessing.resource_tracker import main",
+    "loky.backend.popen_loky",  # a worker of joblib's reusable executor (backend/popen_loky_posix.py)
+    "exec(eval(sys.stdin.readline()))",  # a worker of pytest-xdist (execnet, gateway_io.py, `popen_bootstrapline`)
+)
+"""Parts of the command lines of helpers that no test owns, nor their descendants. A fork server's forks may be a test's."""
 
 
 def is_fork_server(command: Sequence[str]) -> bool:
     """Return whether it has the command line of a fork server and its forks (Lib/multiprocessing/forkserver.py)."""
     return any("multiprocessing.forkserver import main" in part for part in command)
-
-
-def is_loky_worker(command: Sequence[str]) -> bool:
-    """Return whether it is a worker of joblib's reusable executor (loky, backend/popen_loky_posix.py)."""
-    return any("loky.backend.popen_loky" in part for part in command)
 
 
 def is_ray_service(command: Sequence[str]) -> bool:
@@ -50,24 +47,12 @@ def is_ray_service(command: Sequence[str]) -> bool:
     return any(re.search(r"[/\\]ray[/\\](_private|dashboard|autoscaler)[/\\]", part) is not None for part in command)
 
 
-def is_execnet_worker(command: Sequence[str]) -> bool:
-    """Return whether it is a worker of pytest-xdist (execnet, gateway_io.py, ``popen_bootstrapline``)."""
-    return any("exec(eval(sys.stdin.readline()))" in part for part in command)
-
-
-HELPERS: tuple[Callable[[Sequence[str]], bool], ...] = (
-    is_resource_tracker,
-    is_loky_worker,
-    is_ray_service,
-    is_execnet_worker,
-)
-"""Helpers that no test owns, with all their descendants. A fork server is not among them: its forks may be a test's."""
-
-
 def is_helper(command: Sequence[str]) -> bool:
     """Return whether a process by design lives until the interpreter ends."""
-    return any(predicate(command) for predicate in HELPERS) or any(
-        processes.is_helper(command) for processes in _of_frameworks()
+    return (
+        any(mark in part for mark in _HELPER_MARKS for part in command)
+        or is_ray_service(command)
+        or any(processes.is_helper(command) for processes in _of_frameworks())
     )
 
 

@@ -1,44 +1,38 @@
 """Read the memory of TensorFlow's GPUs from its own allocators. TensorFlow is looked up, never imported.
 
-The figures are those of `tf.config.experimental.get_memory_info`, taken from the eager context that the tests have
-initialised: the function itself would initialise one, and take the GPUs' memory with it. The CPU has no such figures.
-Peaks are not read: to restart them (`reset_memory_stats`) would change what the tests read.
+The figures are those of `tf.config.experimental.get_memory_info`, which itself would initialise a context; the CPU has
+none. Peaks are not read: restarting them (`reset_memory_stats`) would change what the tests read.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import sys
 from typing import TYPE_CHECKING, Any
 
+from pytest_gpuleak.adapters.late_devices import Counters
 from pytest_gpuleak.adapters.tensorflow.lookup import CONTEXT, eager_context, loaded_module
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from pytest_gpuleak.adapters.probe_protocol import DeviceReading
+    from pytest_gpuleak.adapters.protocol import SettleStep
 
 _GPU = "GPU"
 
 
-class TensorFlowDevices:
-    """The counters of TensorFlow's GPUs.
-
-    Attributes:
-        idle: whether the last `read` found that no GPU can have been used yet.
-        absent: why devices had no readings in the last `read`, by type.
-    """
+class TensorFlowDevices(Counters):
+    """The counters of TensorFlow's GPUs."""
 
     name = "tensorflow"
-
-    def __init__(self) -> None:
-        self.idle = True
-        self.absent: dict[str, str] = {}
 
     def read(self) -> dict[str, DeviceReading]:
         """Return the readings of the GPUs of the context that the tests have initialised."""
         readings: dict[str, DeviceReading] = {}
         if CONTEXT not in sys.modules:
             return readings
-        if self.absent:
-            self.absent = {}
+        absent: dict[str, str] = {}
         devices = _gpus()
         self.idle = not devices
         if devices:
@@ -51,28 +45,43 @@ class TensorFlowDevices:
                 if type(current) is int and current >= 0:
                     readings[f"gpu:{index}"] = DeviceReading(allocated=current)
                 else:
-                    self.absent[f"gpu:{index}"] = "its counters are out of range"
+                    absent[f"gpu:{index}"] = "its counters are out of range"
+        self.absent = absent
         return readings
 
-    def used(self, device: str) -> int | None:
-        """Return None: TensorFlow takes a device's memory in advance, so the driver's figure says nothing."""
-        del device
-        return None
 
-    def begin_peaks(self) -> None:
-        """Do nothing: peaks are not read."""
+@dataclasses.dataclass(frozen=True)
+class ExecutorStep:
+    """Wait for background operations, which hold their tensors until they end.
 
-    def stop(self) -> None:
-        """Do nothing: nothing was changed."""
+    `tf.keras.backend.clear_session()` drops the state of living models: only the user's hook may call it.
+    """
+
+    collects: bool = False
+
+    def steps(self) -> Iterator[None]:
+        """Wait once. An operation's error, which the wait would raise, is left to the test that asks for its result."""
+        context: Any = eager_context()
+        if context is None:
+            return
+        try:
+            context.sync_executors()
+        except Exception:  # noqa: BLE001 - the next reading reports a failed device
+            return
+        yield
 
 
-def has_gpus() -> bool:
-    """Return whether the context that the tests have initialised has GPUs."""
-    return bool(_gpus())
+def background_steps() -> list[SettleStep]:
+    """Return the step where something may run in the background: operations on a GPU, or in an executor of its own."""
+    context: Any = eager_context()
+    try:
+        busy = bool(_gpus()) or bool(context.is_async())
+    except Exception:  # noqa: BLE001 - another version: nothing is known to wait for
+        return []
+    return [ExecutorStep()] if busy else []
 
 
 def _gpus() -> list[int]:
-    """Return the indices of the context's GPUs."""
     context: Any = eager_context()
     found: Any = () if context is None else vars(context).get("_logical_devices") or ()
     return [int(one.name.rpartition(":")[2]) for one in found if one.device_type == _GPU]

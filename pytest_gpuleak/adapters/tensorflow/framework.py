@@ -48,7 +48,7 @@ class TensorFlowFramework(Framework):
         """Return the step that waits for operations that run in the background; none before a device is used."""
         if eager_context() is None:
             return ()
-        from pytest_gpuleak.adapters.tensorflow.settle_steps import background_steps
+        from pytest_gpuleak.adapters.tensorflow.devices import background_steps
 
         return background_steps()
 

@@ -1,7 +1,6 @@
 """Find the process's TensorFlow in `sys.modules` without importing it, whatever tests put there.
 
-The class of eager tensors is held weakly; TensorFlow's C++ side keeps it alive once it exists (`TFE_Py_InitEagerTensor`
-in tensorflow/python/eager/pywrap_tensor.cc).
+The class of eager tensors is held weakly: TensorFlow's C++ side keeps it (`TFE_Py_InitEagerTensor`, pywrap_tensor.cc).
 """
 
 from __future__ import annotations
@@ -27,15 +26,11 @@ NEEDED = ("_id", "_shape_tuple", "_datatype_enum", "_handle_data", "device")
 """What the class of eager tensors has in C: a class without it is a stand-in, or of an unknown version."""
 
 
-def _nothing() -> None:
-    return None
-
-
 class TensorFlowLookup:
     """Remembers the class of eager tensors, since a test may take TensorFlow out of `sys.modules`."""
 
     def __init__(self) -> None:
-        self._known: Callable[[], type | None] = _nothing
+        self._known: Callable[[], type | None] = lambda: None
 
     def tensor_class(self) -> type | None:
         """Return the class of eager tensors; None until TensorFlow is imported so far that tensors can exist."""
@@ -61,10 +56,7 @@ def loaded_module(name: str) -> dict[str, Any] | None:
 
 
 def eager_context() -> Any:
-    """Return the eager context if a test has initialised it, and with it the devices; else None.
-
-    `tf.config` and `context.context()` would create or initialise one.
-    """
+    """Return the eager context if a test has initialised it, else None: `context.context()` would create one."""
     namespace = loaded_module(CONTEXT)
     context = None if namespace is None else namespace.get("_context")
     kind = None if namespace is None else namespace.get("Context")

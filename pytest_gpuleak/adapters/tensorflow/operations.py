@@ -6,7 +6,7 @@ import contextlib
 from typing import TYPE_CHECKING, Any
 
 from pytest_gpuleak.adapters.tensorflow.lookup import LOOKUP, eager_context, loaded_module
-from pytest_gpuleak.adapters.tensorflow.reading import storage_of
+from pytest_gpuleak.adapters.tensorflow.reading import storage
 from pytest_gpuleak.heap.threads import started_threads
 
 if TYPE_CHECKING:
@@ -22,10 +22,7 @@ _CONVERT = "convert_to_eager_tensor"
 
 @contextlib.contextmanager
 def trace_origins(is_user_file: Callable[[str], bool]) -> Iterator[OriginLog]:
-    """Run the body while each eager operation, and each constant, notes what it makes, in this and new threads.
-
-    Operations call back after they ran: nothing is traced again, and functions stay compiled.
-    """
+    """Run the body while each eager operation, and each constant, notes what it makes, in this and new threads."""
     from pytest_gpuleak.adapters.creation_lines import OriginTable
 
     table = OriginTable(is_user_file)
@@ -95,10 +92,10 @@ def _note(table: OriginTable, given: Any, made: Any) -> None:
     # A creating line is only evidence: without it the user's re-run must not fail.
     with contextlib.suppress(Exception):
         cls = LOOKUP.tensor_class()
-        known = {storage_of(array) for array in given or () if type(array) is cls}
+        known = {storage(array) for array in given or () if type(array) is cls}
         for array in made or ():
             if type(array) is cls:
-                key = storage_of(array)
+                key = storage(array)
                 if key in known:
                     table.note_if_unknown(key)
                 else:

@@ -6,11 +6,10 @@ The key of a tensor's memory is the address of its numbers on the host, which `t
 
 from __future__ import annotations
 
-import weakref
 from math import prod
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from pytest_gpuleak.adapters.tensorflow.element_types import RESOURCE, STRING, VARIANT, ElementType, element_type
+from pytest_gpuleak.adapters.late_arrays import ArrayHandle
 from pytest_gpuleak.adapters.tensorflow.lookup import CONTEXT, LOOKUP, eager_context, loaded_module
 from pytest_gpuleak.model.readings import ArrayReading, MemoryRange
 
@@ -18,21 +17,32 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 HOST = "cpu"
+STRING = 7
+RESOURCE = 20
+VARIANT = 21
+
+STRING_BYTES = 24
+"""Bytes of a string's header, which has up to 22 bytes in it; longer strings have memory of their own (tstring.h)."""
 _SIZES = frozenset((int,))
 
 
-class TensorReference:
-    """A weak hold on an eager tensor."""
+class ElementType(NamedTuple):
+    """Name of an element type and bytes of an element."""
 
-    __slots__ = ("_reference", "storage")
+    name: str
+    size: int
 
-    def __init__(self, array: object) -> None:
-        self.storage = storage_of(array)
-        self._reference = weakref.ref(array)
 
-    def alive(self) -> bool:
-        """Return whether the tensor still exists."""
-        return self._reference() is not None
+_KNOWN: dict[int, ElementType | None] = {STRING: ElementType("string", STRING_BYTES), RESOURCE: None, VARIANT: None}
+
+
+def element_type(number: int) -> ElementType | None:
+    """Return an element type by its number; None if TensorFlow does not know it or its size."""
+    if number not in _KNOWN:
+        namespace: dict[str, Any] = loaded_module("tensorflow.python.framework.dtypes") or {}
+        found = namespace["as_dtype"](number)
+        _KNOWN[number] = ElementType(str(found.name), int(found.size)) if found.size else None
+    return _KNOWN[number]
 
 
 class _Facts(NamedTuple):
@@ -44,7 +54,7 @@ class _Facts(NamedTuple):
     device: str
 
 
-def storage_of(array: object) -> int:
+def storage(array: object) -> int:
     """Return the address of a tensor's numbers on the host; the id where they are elsewhere, or not plain numbers."""
     try:
         facts = _facts(array)
@@ -53,12 +63,17 @@ def storage_of(array: object) -> int:
         return id(array)
 
 
-def users_of_storage(array: object) -> int | None:
-    """Return 1 where the key is the tensor's own id; None where others may share the address."""
-    return 1 if storage_of(array) == id(array) else None
+def hold(array: object) -> ArrayHandle:
+    """Return a weak hold on a tensor."""
+    return ArrayHandle(storage(array), array)
 
 
-def read_tensors(arrays: Sequence[object]) -> list[ArrayReading | None]:
+def storage_users(array: object) -> int | None:
+    """Return 1 where the key is the tensor's own id, as for a variable; None where others may share the address."""
+    return 1 if storage(array) == id(array) else None
+
+
+def read_many(arrays: Sequence[object]) -> list[ArrayReading | None]:
     """Return the metadata of each tensor; None for tensors without memory of a known size."""
     own = _kept_by_context()
     values, variables = dict[int, int](), list[int]()
@@ -82,7 +97,7 @@ def read_tensors(arrays: Sequence[object]) -> list[ArrayReading | None]:
     return readings
 
 
-def memory_of(array: object) -> MemoryRange | None:
+def memory(array: object) -> MemoryRange | None:
     """Return where a tensor's or a variable's numbers are on the host; None for strings and other devices."""
     facts = _facts(array)
     if facts is None or facts.device != HOST:

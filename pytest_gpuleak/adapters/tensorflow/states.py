@@ -36,7 +36,6 @@ def keep_states() -> list[Restore]:
 
 
 def _keep_seeds() -> Restore | None:
-    """Note the global seed, and the generator of the seeds that operations without one are given."""
     context: Any = eager_context()
     if context is None:
         return None
@@ -57,7 +56,6 @@ def _keep_generator() -> Restore | None:
 
 
 def _keep_keras_generator() -> Restore | None:
-    """Note the state of the generator that Keras draws from where no seed is given."""
     return _keep_variable(lambda: _keras_state()[_SEEDS].state)
 
 
@@ -87,7 +85,6 @@ def _keep_names() -> Restore | None:
 
 
 def _keep_names_by_graph() -> Restore | None:
-    """Note the same of Keras 2."""
     tables = [table for module in _KERAS_2 if (table := (loaded_module(module) or {}).get(_NAMES_BY_GRAPH)) is not None]
     counted = [(weakref.ref(graph), dict(names)) for table in tables for graph, names in list(table.items())]
     if not tables:

@@ -1,8 +1,4 @@
-"""Find what gradient tapes have recorded: they keep it in C++, where the collector does not look.
-
-A tape can tell its variables, not its tensors. Where several tapes live, a tensor is shown below each of them that may
-keep it.
-"""
+"""Find what gradient tapes have recorded in C++; each of several that may keep a tensor is shown."""
 
 from __future__ import annotations
 
@@ -56,7 +52,6 @@ def _has_tensors(value: object, tensor_class: type) -> bool:
 
 
 def _tapes(tape_class: Any, ignore: set[int], extra: Sequence[object], deadline: Deadline) -> list[object]:
-    """Return the tapes that have something recorded."""
     sieve = TypeSieve(lambda kind: any(line is tape_class for line in safe_access.mro(kind)))
     found: dict[int, object] = {}
     for values in visible_objects(extra, ignore, deadline):
@@ -67,7 +62,6 @@ def _tapes(tape_class: Any, ignore: set[int], extra: Sequence[object], deadline:
 
 
 def _handles(tape: object) -> set[int]:
-    """Return the ids of the variables that a tape has watched, and of their handles."""
     found: set[int] = set()
     try:
         inner = vars((safe_access.instance_dict(tape) or {})["_tape"])["_tape"]

@@ -1,7 +1,4 @@
-"""List the traces of `tf.function` that are alive, by the functions that the eager context has registered.
-
-Each trace registers a function (``__inference_step_12``), which goes when its graph is freed.
-"""
+"""List the living traces of `tf.function`: each registers a function, which goes when its graph is freed."""
 
 from __future__ import annotations
 

@@ -1,14 +1,13 @@
-"""Find the lines that allocated the blocks of device memory that are still alive, from the allocator's own history.
+"""Find the lines that allocated the living blocks of device memory, from the allocator's own history.
 
-CUDA's caching allocator records the stack of each allocation (``torch.cuda.memory._record_memory_history``), during a
-re-run only. It is read from the documented ``torch.cuda.memory._snapshot``; sizes are bytes.
+CUDA's caching allocator records stacks (``torch.cuda.memory._record_memory_history``) during a re-run only. Sizes are
+bytes.
 """
 
 from __future__ import annotations
 
 import contextlib
 import hashlib
-import linecache
 import os
 import pickle
 import re
@@ -18,9 +17,9 @@ import types
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from pytest_gpuleak.adapters.creation_lines import MAX_CODE_LENGTH, printable
+from pytest_gpuleak.adapters.creation_lines import origin_at, printable
 from pytest_gpuleak.adapters.torch.lookup import loaded_torch, torch_module
-from pytest_gpuleak.model.findings import Contribution, Origin
+from pytest_gpuleak.model.findings import Contribution
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -44,13 +43,8 @@ _DIGEST_LENGTH: Final = 12
 class RecordedHistory:
     """Records the stacks of device allocations within the context, unless the user records already.
 
-    Neither imports torch nor initialises a device. Leave the context, which takes the snapshot, once the re-run has
-    settled.
-
-    Attributes:
-        why_not: why nothing was recorded; empty after a recording.
-        before: addresses of the blocks alive at the beginning.
-        snapshot: the result of ``torch.cuda.memory._snapshot()`` at the end; None without a recording.
+    Neither imports torch nor initialises a device. Leave the context, which takes the `snapshot`, once the re-run has
+    settled. `why_not` says why nothing was recorded; `before` has the addresses of the blocks alive at the beginning.
     """
 
     def __init__(self, max_entries: int = MAX_ENTRIES) -> None:
@@ -120,11 +114,7 @@ def blocks_alive(
 ) -> tuple[Contribution, ...]:
     """Return the blocks allocated during a recording and alive at its end, by the allocating line, most bytes first.
 
-    Args:
-        snapshot: the result of ``torch.cuda.memory._snapshot()``; requested bytes count, without rounding.
-        before: addresses of the blocks alive when the recording began.
-        is_user_file: returns whether a source file is the user's own.
-        device: index of the device; None: all devices.
+    Requested bytes count, without rounding. `before` has the blocks alive at the beginning; None is all devices.
     """
     renewed = _allocated(snapshot)
     sizes: dict[tuple[str, Place | None], list[int]] = {}
@@ -132,17 +122,14 @@ def blocks_alive(
         if address not in before or address in renewed:
             sizes.setdefault(_reason(_frames(block), is_user_file), []).append(_requested(block))
     parts = [
-        Contribution(text, sum(found), len(found), None if place is None else _origin(place))
+        Contribution(text, sum(found), len(found), None if place is None else origin_at(*place))
         for (text, place), found in sizes.items()
     ]
     return tuple(sorted(parts, key=lambda part: (-part.bytes, part.text)))
 
 
 def write_snapshot(snapshot: Mapping[str, Any], folder: Path, nodeid: str) -> Path:
-    """Write a snapshot for PyTorch's memory viewer (pytorch.org/memory_viz); return its path. Raises OSError.
-
-    Creates the folder. The file appears whole or not at all, and replaces an earlier run's.
-    """
+    """Write a snapshot for pytorch.org/memory_viz, whole or not at all; return its path. Raises OSError."""
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / snapshot_name(nodeid)
     handle, temporary = tempfile.mkstemp(dir=folder, prefix=".snapshot-", suffix=".part")
@@ -170,8 +157,7 @@ def _compiler_not_imported() -> Iterator[None]:
     """Keep a snapshot from importing torch's compiler, if the tests have not: 820 modules, 3.5 s of CPU.
 
     A snapshot asks ``torch._inductor.codecache`` for the stacks of compiled code (``py_symbolize``,
-    torch/csrc/profiler/python/combined_traceback.cpp), and torch imports `_inductor` when it is first asked for. Until the
-    compiler has been imported there is no such code.
+    torch/csrc/profiler/python/combined_traceback.cpp), of which there is none before that import.
     """
     torch = loaded_torch()
     names: dict[str, Any] = {} if torch is None else vars(torch)
@@ -247,8 +233,3 @@ def _reason(frames: Sequence[Frame], is_user_file: Callable[[str], bool]) -> tup
     return printable(
         f"allocated in {inner.get('name', '?')} ({file}:{inner.get('line', 0)}), by no line of yours"
     ), None
-
-
-def _origin(place: Place) -> Origin:
-    file, line, function = place
-    return Origin(file, line, printable(function), printable(linecache.getline(file, line).strip())[:MAX_CODE_LENGTH])

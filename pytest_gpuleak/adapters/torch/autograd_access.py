@@ -1,7 +1,6 @@
 """Read tensors and autograd nodes by torch's own descriptors, without running a subclass's code, mode, hook or kernel.
 
-A first read of a tensor that only C++ knew gives it a Python object, which torch keeps as long as the tensor lives
-(torch/csrc/autograd/python_variable.cpp, "PyObject preservation").
+A first read gives a tensor a Python object for life (python_variable.cpp, "PyObject preservation").
 """
 
 from __future__ import annotations
@@ -20,10 +19,7 @@ _SAVED = "_raw_saved_"
 
 
 class Saved(NamedTuple):
-    """A value that a node saved for the backward pass: a tensor, or what a pack hook made of it.
-
-    `edge` is how it is read from the node: ``._saved_self``, ``.saved_tensors[1]``.
-    """
+    """A value that a node saved: a tensor, or what a pack hook made of it; `edge` reads it (``._saved_self``)."""
 
     value: Any
     edge: str
@@ -90,8 +86,8 @@ class TorchAccess:
     def grad_fn(self, tensor: Any) -> Any:
         """Return the node that made a tensor; None for a leaf.
 
-        For a view whose memory was written to since, return its base's node: torch would create a new node
-        (torch/csrc/autograd/variable.cpp, VariableHooks::grad_fn).
+        For a view written to since, return its base's node: torch would create one (variable.cpp,
+        VariableHooks::grad_fn).
         """
         if self.read(tensor, "_is_view") and self.read(tensor, "_version"):
             base = self.read(tensor, "_base")
@@ -103,10 +99,6 @@ class TorchAccess:
         return self._node_type(value) is not None
 
     def _node_type(self, node: object) -> type | None:
-        """Return the class whose descriptors read a node; None for other objects.
-
-        C++ nodes share no base, but methods (torch/csrc/autograd/python_cpp_function.h, THP_FUNCTION_DEFAULT_METHODS).
-        """
         kind = type(node)
         if id(kind) not in self._node_types:
             found: type | None = None
@@ -121,7 +113,6 @@ class TorchAccess:
 
     @staticmethod
     def _is_python(kind: type) -> bool:
-        """Return whether a class was made by a class statement, unlike C++ nodes' classes."""
         return "__module__" in safe_access.class_dict(kind)
 
     def is_custom(self, node: object) -> bool:
@@ -158,11 +149,7 @@ class TorchAccess:
         )
 
     def saved(self, node: Any) -> list[Saved]:
-        """Return the values that a node saved for the backward pass. Calls no pack or unpack hook.
-
-        Reading a saved output creates a temporary tensor (torch/csrc/autograd/saved_variable.cpp,
-        SavedVariable::unpack).
-        """
+        """Return the values that a node saved for the backward pass. Calls no pack or unpack hook."""
         kind = self._node_type(node)
         if kind is None:
             return []
@@ -200,7 +187,6 @@ class TorchAccess:
 
     @staticmethod
     def _data(saved: Any) -> Any:
-        """Return the tensor of a ``SavedTensor``, or the object that a pack hook made of it."""
         try:
             return saved.data
         except Exception:  # noqa: BLE001

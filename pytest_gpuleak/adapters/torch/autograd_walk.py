@@ -1,9 +1,8 @@
 """Walk over autograd graphs so that they can still be freed without overflowing the stack.
 
-In torch 2.13 a node keeps the Python object that its first read creates, and freeing a chain of such nodes recurses:
-about 200 bytes of C stack a node (torch/csrc/autograd/function.cpp, Node::release_resources frees unread ones in a
-loop). After a walk over 50,000 nodes the process crashes when the user drops the graph. So a walk goes `MAX_DEPTH`
-nodes deep at most, and all walks of a process that were cut short, `ALLOWANCE` nodes together.
+In torch 2.13 a node keeps the Python object of its first read, and freeing a chain of them recurses: 200 bytes of C
+stack a node (torch/csrc/autograd/function.cpp, Node::release_resources). After 50,000 the process crashes. So a walk
+goes `MAX_DEPTH` nodes deep at most, and all walks that were cut short, `ALLOWANCE` nodes together.
 """
 
 from __future__ import annotations
@@ -47,11 +46,7 @@ class Place(NamedTuple):
 
 
 class GraphWalk:
-    """A walk over a graph. It refers to the nodes: drop it afterwards.
-
-    Nodes are visited by sequence number, newest first. This is a topological order, since a node is made after the
-    nodes that it leads to: at a visit, the longest and the shortest path to the node are known.
-    """
+    """A walk over a graph, newest node first. It refers to the nodes: drop it afterwards."""
 
     def __init__(self, access: TorchAccess, deadline: Deadline, max_nodes: int = MAX_NODES) -> None:
         self._access = access

@@ -1,8 +1,7 @@
 """Read autograd graphs only while no other thread can be running a backward pass.
 
-The backward pass runs without the interpreter's lock and drops saved tensors as it goes. Reading a saved tensor at that
-moment crashes the process (torch/csrc/autograd/python_variable.cpp, "PyObject preservation"): with torch 2.13 a thread
-that trains and a thread that reads ``grad_fn._saved_self`` crash within seconds.
+The pass drops saved tensors without the interpreter's lock. With torch 2.13, reading one at that moment crashes the
+process within seconds (torch/csrc/autograd/python_variable.cpp, "PyObject preservation").
 """
 
 from __future__ import annotations
@@ -49,9 +48,8 @@ _HALF_A_TICK_S: Final = 5e-7
 def no_backward_running(budget_s: float) -> Iterator[bool]:
     """Keep other threads from beginning a backward pass within the context; yield whether none is running.
 
-    If it yields False, no graph may be read. Beginning a pass needs the interpreter's lock, which
-    `sys.setswitchinterval` keeps from other threads for at most `budget_s` seconds. The reading must not release it: no
-    sleep, no input or output, no user code.
+    If it yields False, read no graph. `sys.setswitchinterval` keeps the lock, which beginning a pass needs, for
+    `budget_s` seconds. The reading must not release it: no sleep, no input or output, no user code.
     """
     if not _may_begin_one():
         yield not _any_in_engine()
@@ -92,7 +90,6 @@ def _is_server(innermost: FrameType) -> bool:
 
 
 def _let_through(interval: float) -> None:
-    """Spin until the threads that requested the lock under the old interval have run."""
     end = perf_counter() + 3 * interval
     for _ in range(_MOST_SPINS):
         if perf_counter() >= end:

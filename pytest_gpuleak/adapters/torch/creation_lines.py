@@ -23,8 +23,8 @@ _NOT_ARRAYS: Final = frozenset({int, float, bool, complex, str, type(None)})
 def trace_origins(torch: Any, is_user_file: Callable[[str], bool]) -> Iterator[OriginLog]:
     """Run the body under a torch function mode that notes where each storage is made, in this and new threads.
 
-    A dispatch mode would see gradients too, but gives a Python object to every tensor that only C++ holds, which then
-    looks like a leak, and may keep a test's mock from ``sys.modules`` and crash later.
+    A dispatch mode would give a Python object to every tensor that only C++ holds, which then looks like a leak, and
+    may keep a test's mock from ``sys.modules`` and crash later.
     """
     from pytest_gpuleak.adapters.creation_lines import OriginTable
 
@@ -45,11 +45,7 @@ def trace_origins(torch: Any, is_user_file: Callable[[str], bool]) -> Iterator[O
 
 
 class _Notes:
-    """Notes the lines of the storages that calls of torch make.
-
-    It takes part in every call of the re-run, so a plain tensor among plain arguments, the most frequent case, is noted
-    without a list or a context.
-    """
+    """Notes storages' lines in every call of the re-run: plain tensors, the most frequent, at the least cost."""
 
     def __init__(self, torch: Any, table: OriginTable) -> None:
         self._torch = torch
@@ -58,7 +54,6 @@ class _Notes:
         self._plain = frozenset((torch.Tensor, torch.nn.Parameter))
 
     def note(self, func: Any, args: Any, kwargs: Any, made: Any) -> None:
-        """Note the line of each storage in a call's result that none of its arguments has."""
         name = getattr(func, "__name__", "")
         if name == "__get__":  # attributes return existing tensors; .grad is from the last backward pass
             if getattr(getattr(func, "__self__", None), "__name__", "") == "grad":

@@ -1,16 +1,10 @@
 """Read the memory of torch's devices from their own allocators. torch is looked up, never imported.
 
-A device is read once its allocator has served this process. The figures come from:
-
-- CUDA and ROCm (both `cuda`): `torch._C._cuda_memoryStats`, which copies counters without a call to the device
-  (`DeviceCachingAllocator::getStats`, c10/cuda/CUDACachingAllocator.cpp). It includes blocks of `torch.cuda.MemPool`
-  and graphs; with expandable segments `reserved` is the mapped memory. `cudaMallocAsync` asks the driver's pool,
-  creates no context (c10/cuda/CUDAMallocAsyncAllocator.cpp), and knows no requested or active bytes. With
-  `PYTORCH_NO_CUDA_MEMORY_CACHING`, a pluggable allocator or `torch.cuda.caching_allocator_enable(False)` nothing is
-  counted, and `TorchDevices.absent` says why.
-- Other accelerators (`xpu`, `mtia`, `hpu`, PrivateUse1): the functions of the same names on `torch.<device>`, where
-  they exist, once its `is_initialized()` is true.
-- MPS: `torch._C._mps_currentAllocatedMemory`; the driver's memory as reserved; no peaks.
+A device is read once its allocator has served this process. CUDA and ROCm (both `cuda`): `torch._C._cuda_memoryStats`,
+which copies counters without a call to the device (CUDACachingAllocator.cpp, `getStats`), blocks of `MemPool` and
+graphs included; with expandable segments `reserved` is the mapped memory. `cudaMallocAsync` knows no requested or
+active bytes (CUDAMallocAsyncAllocator.cpp). Where nothing is counted, `TorchDevices.absent` says why. `xpu`, `mtia`,
+`hpu` and PrivateUse1: the same functions on `torch.<device>`. MPS: the driver's memory as reserved, no peaks.
 """
 
 from __future__ import annotations
@@ -22,8 +16,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from pytest_gpuleak.adapters.torch import lookup as torch_lookup
-from pytest_gpuleak.adapters.torch.lookup import loaded_torch
-from pytest_gpuleak.adapters.torch.module import MODULES, accelerator_names
+from pytest_gpuleak.adapters.torch.lookup import MODULES, accelerator_names, loaded_torch
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -38,10 +31,7 @@ UNCACHED = ("PYTORCH_NO_CUDA_MEMORY_CACHING", "PYTORCH_NO_HIP_MEMORY_CACHING")
 
 
 class TorchDevices:
-    """The counters of torch's devices.
-
-    `first_used` has the devices that the last `read` met first, whose cost of first use (a context) is no leak.
-    """
+    """The counters of torch's devices. `first_used`: those met first by the last `read`, whose context is no leak."""
 
     name = "torch"
 
@@ -74,11 +64,7 @@ class TorchDevices:
         return readings
 
     def used(self, device: str) -> int | None:
-        """Return the bytes of a device that all processes use (``mem_get_info``); None if unknown or unread.
-
-        Asking an unused device would create a context (pytorch/pytorch#86493). On devices that share the host's memory
-        the figure is the host's (pytorch/pytorch#176180).
-        """
+        """Return a seen device's bytes in use (``mem_get_info``); asking another creates a context (pytorch#86493)."""
         torch = loaded_torch()
         kind, _, index = device.partition(":")
         ask = getattr(vars(torch).get(kind), "mem_get_info", None)
@@ -208,7 +194,6 @@ class _Flags:
 
 
 def _flags_of(names: dict[str, Any]) -> list[dict[str, Any]] | None:
-    """Return the namespaces with the flags of the device modules; None if a module has no such flag."""
     core = names["_C"]
     private = getattr(core, "_get_privateuse1_backend_name", None)
     if getattr(core, "_has_mps", False) or (private is not None and private() in names):
@@ -234,10 +219,8 @@ def cuda_not_counted(torch: Any) -> str | None:
 def checked(figures: Mapping[str, int | None]) -> DeviceReading | None:
     """Return a reading of the plausible figures; None without plausible allocated bytes.
 
-    Wrapped (2**63 and above), negative and non-integer figures are dropped, and those less than the allocated bytes.
-    So are the requested bytes while a stream still uses freed blocks (``record_stream``): the allocator subtracts such
-    blocks from the allocated bytes at once, from the requested and active bytes with its next allocation
-    (`DeviceCachingAllocator::free` and `process_events`, c10/cuda/CUDACachingAllocator.cpp).
+    Wrapped, negative and non-integer figures are dropped, and those below the allocated bytes. So are the requested
+    bytes while a stream still uses freed blocks, which the allocator subtracts late (CUDACachingAllocator.cpp, `free`).
     """
     sound = {
         name: value

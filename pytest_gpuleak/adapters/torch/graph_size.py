@@ -26,12 +26,9 @@ def retained_by_graph(
 ) -> Autograd | None:
     """Return how much the autograd graph behind `tensors` keeps alive beyond them; other objects are skipped.
 
-    Counts nodes, saved tensors with storages of their own (including a custom function's ctx attributes and packed
-    tensors) and the bytes of these storages, each once; not storages of `tensors` and of the graph's leaves
-    (``AccumulateGrad.variable``, usually parameters), which live with their model.
-
-    A lower bound where parts are unreadable or too deep (see `adapters.torch.autograd_walk`), and after `budget_s`
-    seconds or `max_nodes` nodes. None without a graph, or if other threads keep running backward passes.
+    Counts nodes, and saved tensors with storages of their own, each once; not those of `tensors` and of the graph's
+    leaves, which live with their model. A lower bound where parts are unreadable, too deep or too many for `budget_s`
+    seconds. None without a graph, or if other threads keep running backward passes.
     """
     access = TorchAccess.of_loaded()
     if access is None:

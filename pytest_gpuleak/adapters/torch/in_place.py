@@ -1,7 +1,4 @@
-"""Restore torch in `sys.modules` while the plugin calls torch or runs a test again.
-
-Lazy imports after a test has removed torch would load a second torch, which torch does not survive.
-"""
+"""Restore torch in `sys.modules` while the plugin calls torch or runs a test again: a second torch would break it."""
 
 from __future__ import annotations
 

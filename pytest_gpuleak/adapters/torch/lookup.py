@@ -1,11 +1,8 @@
 """Find the process's torch without importing it, whatever tests do to `sys.modules`.
 
-Tests of optional imports remove torch from `sys.modules`, put None or a mock there, or reload parts of it. A second
-import breaks torch (in 2.13 `torch._C` frees the first's method tables, and the next full collection may crash). So
-torch is remembered once found, and if never seen in `sys.modules`, found by its classes.
-
-Held are `torch._C.TensorBase` and `StorageBase`, static C types that live as long as the process, and a weak reference
-to the module `torch`, which its C++ side keeps alive (THPVariableClass, torch/csrc/autograd/python_variable.cpp).
+A second import breaks torch (in 2.13 `torch._C` frees the first's method tables, and a collection may crash), so torch
+is remembered once found, or found by its classes. Held are `TensorBase` and `StorageBase`, static C types, and a weak
+reference to the module, which torch's C++ side keeps (THPVariableClass, python_variable.cpp).
 """
 
 from __future__ import annotations
@@ -29,22 +26,15 @@ _class_name: Callable[[type], Any] = vars(type)["__name__"].__get__
 MADE_FIRST = "torch.version"
 """A module that `torch/__init__.py` imports before `torch._C`: a second instance proves a second import of torch."""
 
-
-def _nothing() -> None:
-    return None
+MODULES = ("xpu", "mtia", "hpu")
+"""Devices with their own module in or beside torch, apart from CUDA, MPS and PrivateUse1."""
 
 
 class TorchLookup:
-    """The knowledge of the process's torch.
-
-    Attributes:
-        module: returns the module `torch`, or None until it was seen; so `tensor_base` and `storage_base`, its classes.
-        folders: the size of `sys.path_importer_cache` when torch was last searched among classes.
-        broken: why nothing can be checked any more; empty if all is well.
-    """
+    """The process's torch: `module()` and its classes, None until seen; why it is `broken`, empty if all is well."""
 
     def __init__(self) -> None:
-        self.module: Callable[[], types.ModuleType | None] = _nothing
+        self.module: Callable[[], types.ModuleType | None] = lambda: None
         self.tensor_base: type | None = None
         self.storage_base: type | None = None
         self.folders = 0
@@ -128,6 +118,15 @@ def torch_class(module: str, name: str) -> type | None:
     return found if is_kind_of(type(found), type) else None
 
 
+def accelerator_names(torch: Any) -> list[str]:
+    """Return the device types with a module `torch.<type>` whose functions resemble those in `torch.cuda`."""
+    names = [name for name in MODULES if name in vars(torch)]
+    private = getattr(torch._C, "_get_privateuse1_backend_name", None)
+    if private is not None and private() in vars(torch) and private() not in names:
+        names.append(private())
+    return names
+
+
 def find_module(torch: types.ModuleType, name: str) -> types.ModuleType | None:
     """Return the module that a dotted name leads to from `torch` by attributes; None if a part is missing."""
     found, path = torch, "torch"
@@ -143,7 +142,6 @@ def find_module(torch: types.ModuleType, name: str) -> types.ModuleType | None:
 
 
 def _is_torch(module: object) -> bool:
-    """Return whether it is torch, fully imported: its tensors derive from a class of its own extension module."""
     if not is_kind_of(type(module), types.ModuleType):
         return False
     extension = _module_dict(module).get("_C")
@@ -170,7 +168,6 @@ def _origin(module: object) -> str | None:
 
 
 def _torch_of(tensor: type) -> types.ModuleType | None:
-    """Return the module torch whose class ``torch.Tensor`` this is, by the globals of its own methods."""
     if _class_name(tensor) != "Tensor":
         return None
     for method in list(_class_dict(tensor).values()):

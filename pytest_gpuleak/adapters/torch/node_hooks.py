@@ -1,13 +1,9 @@
 """Find hooks of autograd nodes: dicts of functions that only C++ refers to.
 
-The collector sees a node's hooks only if no other reference to the node exists (traverse_node,
-torch/csrc/autograd/python_cpp_function.cpp), so never within a graph. But ``node.register_hook(hook)`` passes the
-node's dict to ``Function._register_hook(dict, hook)`` (registerFunctionHook, same file), and stops if that raises. So
-the walk registers a dummy while a replacement of that function notes the dict and raises. Only other threads' hooks are
-registered meanwhile.
-
-A hook on a tensor (``tensor.register_hook``) is visible while the tensor lives; afterwards its node keeps the hooks,
-which appear as ``hooks of an autograd graph``.
+The collector sees them only without other references to the node (traverse_node, python_cpp_function.cpp). But
+``node.register_hook(hook)`` passes the dict to ``Function._register_hook``, and stops if that raises. So a dummy is
+registered while a replacement notes the dict and raises; other threads' hooks are registered. A tensor's hooks are its
+node's once the tensor is gone.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """Read torch's counters, with peaks of the plugin's own beside the user's.
 
-torch has a single peak for each device, which any reset destroys for every other reader. So `PeakView` keeps the user's
-peak when it resets, and wraps the functions that return peaks: they return the higher of the kept and the current peak.
-A user's reset drops the kept peak, and notes the current peak for the plugin.
+A reset destroys torch's single peak for every reader. So `PeakView` keeps the user's peak, and wraps the functions that
+return peaks; a user's reset drops the kept peak, and notes the current peak for the plugin.
 """
 
 from __future__ import annotations
@@ -65,12 +64,7 @@ class DeviceCounters(Protocol):
 
 
 class PeakAccessor:
-    """The function `name` of the module `owner`, by which users read peaks or, if it `resets`, reset them.
-
-    Args:
-        figure: for a function that returns a single figure, its name in the result of `DeviceCounters.peaks`.
-        index: returns the device's index from a call's arguments; None if unknown.
-    """
+    """The function `name` of `owner` that reads peaks, or `resets` them; `index` tells the device of a call."""
 
     def __init__(
         self,
@@ -123,10 +117,7 @@ class CudaCounters:
         self._reset(index)
 
     def peaks(self, index: int) -> Peaks:
-        """Return all peaks of the statistics.
-
-        Where they are is searched for once. Only what has an entry for each private pool is searched each time.
-        """
+        """Return all peaks of the statistics, searched for once: only what has entries for private pools varies."""
         statistics = self._statistics(index)
         if len(statistics) != self._families:
             self._learn(statistics)
@@ -227,7 +218,6 @@ class ModuleCounters:
         return accessors
 
     def _index(self, arguments: tuple[Any, ...], named: dict[str, Any]) -> int | None:
-        """Return the index of the device that a call names: a number, name or `torch.device`, or the current device."""
         chosen = arguments[0] if arguments else next(iter(named.values()), None)
         if type(chosen) is int:
             return chosen if chosen >= 0 else int(self._module.current_device())
@@ -320,7 +310,6 @@ class PeakView:
         return peaks
 
     def _note(self, door: PeakAccessor, arguments: tuple[Any, ...], named: dict[str, Any]) -> None:
-        """Note a device's peaks for the plugin before a user's reset, and drop the user's kept peaks."""
         index = self._index(door, arguments, named)
         if index is None:
             return

@@ -4,43 +4,19 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from pytest_gpuleak.adapters.torch import lookup as torch_lookup
+from pytest_gpuleak.adapters.torch import storages
+from pytest_gpuleak.adapters.torch.lookup import loaded_torch
 from pytest_gpuleak.heap.classes import class_lines
-from pytest_gpuleak.model.readings import ArrayReading, MemoryRange
+from pytest_gpuleak.model.readings import ArrayReading
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from pytest_gpuleak.adapters.protocol import StorageHandle
+    from pytest_gpuleak.model.readings import MemoryRange
 
 _class_dict: Callable[[type], dict[str, Any]] = vars(type)["__dict__"].__get__
-
-
 _NUMBERS = frozenset((int,))
-
-
-class StorageReference:
-    """A weak hold on a storage, by torch's own C++ weak reference (as in ``torch.multiprocessing.reductions``).
-
-    ``torch.utils.swap_tensors``, which a module's ``.to()`` calls for wrapper subclasses, refuses tensors with a Python
-    weak reference, so the user's test would fail.
-    """
-
-    __slots__ = ("_address", "_expired", "_free", "storage")
-
-    def __init__(self, base: Any, storage: Any) -> None:
-        # Bound here: when the interpreter ends, the class may lose its names before this object is freed.
-        self._expired, self._free = base._expired, base._free_weak_ref
-        self.storage = int(base._cdata.__get__(storage))
-        self._address = base._weak_ref(storage)
-
-    def alive(self) -> bool:
-        """Return whether the memory still has an owner."""
-        return not self._expired(self._address)
-
-    def __del__(self) -> None:
-        if hasattr(self, "_address"):  # else torch refused the reference
-            self._free(self._address)
 
 
 class TensorReference:
@@ -57,29 +33,24 @@ class TensorReference:
         return not self._reference.expired()
 
 
-def storage_of(array: object) -> int:
+def storage(array: object) -> int:
     """Return the address of a tensor's StorageImpl; of its TensorImpl if the layout has no storage (sparse)."""
-    torch = torch_lookup.loaded_torch()
+    torch = loaded_torch()
     with torch._C.DisableTorchFunction():
         return storage_key(torch, array)
 
 
 def storage_key(torch: Any, array: object) -> int:
-    """Like `storage_of`, within a context in which torch functions are off."""
+    """Like `storage`, within a context in which torch functions are off."""
     try:
         return int(torch._C._storage_address(array))
     except (NotImplementedError, RuntimeError):
         return int(torch._C.TensorBase._cdata.__get__(array))
 
 
-def read_tensor(array: object) -> ArrayReading | None:
-    """Return a tensor's metadata; None if it owns no identifiable memory."""
-    return read_tensors((array,))[0]
-
-
-def read_tensors(arrays: Iterable[object]) -> list[ArrayReading | None]:
+def read_many(arrays: Iterable[object]) -> list[ArrayReading | None]:
     """Return the metadata of each tensor; None for tensors without identifiable memory."""
-    torch = torch_lookup.loaded_torch()
+    torch = loaded_torch()
     readings: list[ArrayReading | None] = []
     # Modes are off too: torch.set_default_device() installs one, and a user's mode runs user code.
     with torch._C.DisableTorchFunction(), torch._C._DisableTorchDispatch():
@@ -92,28 +63,28 @@ def read_tensors(arrays: Iterable[object]) -> list[ArrayReading | None]:
     return readings
 
 
-def hold_tensor(array: object) -> StorageHandle:
+def hold(array: object) -> StorageHandle:
     """Return a weak hold on a tensor's memory."""
-    return hold_tensors((array,))[0]
+    return hold_many((array,))[0]
 
 
-def hold_tensors(arrays: Iterable[object]) -> list[StorageHandle]:
+def hold_many(arrays: Iterable[object]) -> list[StorageHandle]:
     """Return a weak hold on each tensor's memory."""
-    torch = torch_lookup.loaded_torch()
+    torch = loaded_torch()
     handles: list[StorageHandle] = []
     with torch._C.DisableTorchFunction(), torch._C._DisableTorchDispatch():
         base, storage_of_tensor = torch._C.StorageBase, torch._C.TensorBase.untyped_storage
         for array in arrays:
             try:
-                handles.append(StorageReference(base, storage_of_tensor(array)))
+                handles.append(storages.StorageReference(base, storage_of_tensor(array)))
             except (NotImplementedError, RuntimeError):
                 handles.append(TensorReference(storage_key(torch, array), torch._C._WeakTensorRef(array)))
     return handles
 
 
-def users_of_storage(array: object) -> int | None:
+def storage_users(array: object) -> int | None:
     """Return how many share a tensor's storage, its Python object left out; None if unknown."""
-    torch = torch_lookup.loaded_torch()
+    torch = loaded_torch()
     with torch._C.DisableTorchFunction(), torch._C._DisableTorchDispatch():
         try:
             key = int(torch._C.TensorBase.untyped_storage(array)._cdata)
@@ -122,9 +93,9 @@ def users_of_storage(array: object) -> int | None:
             return None
 
 
-def memory_of_tensor(array: object) -> MemoryRange | None:
+def memory(array: object) -> MemoryRange | None:
     """Return where the storage of a tensor that owns memory is; None for a copy-on-write tensor, which would copy."""
-    torch = torch_lookup.loaded_torch()
+    torch = loaded_torch()
     with torch._C.DisableTorchFunction(), torch._C._DisableTorchDispatch():
         try:
             if (
@@ -133,52 +104,9 @@ def memory_of_tensor(array: object) -> MemoryRange | None:
                 or torch._C._is_cow_tensor(array)
             ):
                 return None
-            return memory_of_storage(torch._C.TensorBase.untyped_storage(array))
+            return storages.memory(torch._C.TensorBase.untyped_storage(array))
         except Exception:  # noqa: BLE001 - sparse layouts and wrappers made by hand have no single storage
             return None
-
-
-def memory_of_storage(storage: Any) -> MemoryRange | None:
-    """Return where a storage's memory is; None without memory. Raises torch's error for an invalid storage.
-
-    A storage over borrowed memory cannot be resized.
-    """
-    base = torch_lookup.loaded_torch()._C.StorageBase
-    start = int(base.data_ptr(storage))
-    return MemoryRange(start, int(base.nbytes(storage)), not base.resizable(storage)) if start else None
-
-
-def storage_address(storage: object) -> int:
-    """Return the address of a storage's StorageImpl."""
-    return int(torch_lookup.loaded_torch()._C.StorageBase._cdata.__get__(storage))
-
-
-def owners_of_storage(storage: object) -> int | None:
-    """Return how many own a storage: its Python object and each tensor; None if unknown."""
-    try:
-        return int(torch_lookup.loaded_torch()._C._storage_Use_Count(storage_address(storage)))
-    except (AttributeError, RuntimeError):
-        return None
-
-
-def read_storage(storage: object) -> ArrayReading | None:
-    """Return a storage's metadata; None if it owns no memory, or a tensor shares it and is found by itself."""
-    if owners_of_storage(storage) != 1:
-        return None
-    base = torch_lookup.loaded_torch()._C.StorageBase
-    try:
-        size, device = int(base.nbytes(storage)), base.device.__get__(storage)
-        if size == 0 or device.type == "meta" or not base.data_ptr(storage):
-            return None
-    except Exception:  # noqa: BLE001 - "invalid python storage": there is no memory behind it
-        return None
-    key = storage_address(storage)
-    return ArrayReading(id(storage), (size,), "untyped storage", str(device), size, key, size)
-
-
-def hold_storage(storage: object) -> StorageHandle:
-    """Return a weak hold on a storage."""
-    return StorageReference(torch_lookup.loaded_torch()._C.StorageBase, storage)
 
 
 def _wraps_other_arrays(torch: Any, array: object) -> bool:

@@ -21,10 +21,7 @@ class TorchReferences:
     """Searches live tensors, autograd nodes and scripted modules."""
 
     def owner_counter(self) -> Callable[[object], int | None]:
-        """Return a counter of a tensor's C++ owners, by ``Tensor._use_count`` without the Python object.
-
-        Since torch 2.10 they together hold one reference to that object (torch/csrc/autograd/python_variable_methods).
-        """
+        """Return a counter of a tensor's C++ owners: ``Tensor._use_count`` less one for the Python object."""
         tensor_class = torch_class("torch._C", "TensorBase")
         if tensor_class is None:
             return lambda _: None

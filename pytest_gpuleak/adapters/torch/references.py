@@ -1,9 +1,7 @@
 """Find what torch's C++ objects hold: gradients, bases of views, and the contents of autograd graphs.
 
-The collector sees a tensor's hooks, and its node only if no other reference to the node exists
-(torch/csrc/autograd/python_variable.cpp, THPVariable_subclass_traverse; pytorch/pytorch#7343). So live objects are
-asked, cheapest first: tensors for their base and gradient; the graphs of tensors that Python holds; each
-`torch.jit.ScriptModule`; the graphs of gradients. Edges are valid code: ``.grad_fn.next_functions[0][0]._saved_self``.
+The collector sees a node only without other references to it (THPVariable_subclass_traverse; pytorch/pytorch#7343). So
+live objects are asked, cheapest first. Edges are valid code: ``.grad_fn.next_functions[0][0]._saved_self``.
 """
 
 from __future__ import annotations
@@ -46,10 +44,7 @@ def held_by_torch_alone(tensors: list[Any]) -> set[int]:
 
 
 class LiveTorchObjects:
-    """The live tensors, nodes and scripted modules that the collector tracks, newest first, found by one heap walk.
-
-    Create one for each search: its lists refer to the objects, which changes reference counts.
-    """
+    """The live objects that the collector tracks, newest first. Create one for each search: its lists hold them."""
 
     def __init__(self, access: TorchAccess, deadline: Deadline) -> None:
         self.access = access
@@ -137,7 +132,6 @@ class _Finder:
         return self._access.is_tensor(value)
 
     def _held(self, census: LiveTorchObjects) -> list[Any]:
-        """Return the tensors that Python refers to, without those whose object torch alone keeps."""
         held: list[Any] = []
         for tensor in census.tensors:
             if self._deadline.worked(_STEPS_A_READ):
@@ -148,7 +142,6 @@ class _Finder:
         return held
 
     def _is_held(self, node: Any) -> bool:
-        """Return whether Python certainly refers to a node, beside its graph."""
         # More: the caller's variable, unless it lends its reference to the parameter, and perhaps the graph.
         return id(node) not in self._unheld and getrefcount(node) > LOOKUP_REFERENCES + (not LENDS_ARGUMENTS) + 1
 
@@ -230,7 +223,6 @@ class _Finder:
         yield from hooks.of(node)
 
     def _gradients(self, tensors: Sequence[Any]) -> list[tuple[Any, str]]:
-        """Return tensors whose gradients may have graphs (``backward(create_graph=True)``), and the edge."""
         found: list[tuple[Any, str]] = []
         for tensor in tensors:
             if self._deadline.worked(_STEPS_A_READ):

@@ -1,9 +1,4 @@
-"""Free device memory that is held but not leaked.
-
-No step initialises a device or empties the caching allocator, whose reserve is the user's. `torch.compile`'s caches and
-the pools of CUDA graphs stay, since rebuilding takes seconds; a project may drop them in `pytest_gpuleak_settle`.
-Errors are ignored: the next reading reports a failed device.
-"""
+"""Free device memory that is held but not leaked. No step initialises a device or empties the allocator's cache."""
 
 from __future__ import annotations
 
@@ -11,8 +6,7 @@ import dataclasses
 from typing import TYPE_CHECKING, Any
 
 from pytest_gpuleak.adapters.torch.in_place import torch_in_place
-from pytest_gpuleak.adapters.torch.lookup import loaded_torch
-from pytest_gpuleak.adapters.torch.module import accelerator_names
+from pytest_gpuleak.adapters.torch.lookup import accelerator_names, loaded_torch
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

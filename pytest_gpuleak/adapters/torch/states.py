@@ -66,11 +66,7 @@ def _generators() -> Iterator[Any]:
 
 
 class _ModuleGlobals:
-    """Finds the objects of a type among the globals of modules, again and again.
-
-    A library's module is read again only when it has gained or lost a name, the user's each time. Only numbers and names
-    are kept, so that no module is kept alive. 2,000 modules that have not changed take 0.4 ms.
-    """
+    """Finds objects of a type among modules' globals. A library's module is read again if its size has changed."""
 
     def __init__(self) -> None:
         self._modules: list[int] = []
@@ -104,7 +100,6 @@ class _ModuleGlobals:
         return list(map(vars, compress(modules, self._plain)))
 
     def _sort_out(self, namespaces: list[dict[str, Any]], kind: type) -> None:
-        """Note which namespaces are worth reading: those of the user, and the libraries' that hold such an object."""
         known, self._libraries, self._worth = self._libraries, {}, []
         for index, namespace in enumerate(namespaces):
             place = id(namespace), len(namespace)

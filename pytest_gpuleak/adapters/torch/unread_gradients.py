@@ -1,8 +1,4 @@
-"""Give gradients that were never read a Python object, where a counter has grown and no array explains it.
-
-`gc` shows only arrays with such an object. Tensors saved by autograd nodes get a temporary object alone
-(torch/csrc/autograd/saved_variable.cpp): they count with the graph that leads there, or as unexplained bytes.
-"""
+"""Give unread gradients a Python object, which `gc` needs, where a counter has grown and no array explains it."""
 
 from __future__ import annotations
 

@@ -14,8 +14,7 @@ from pytest_gpuleak.adapters.jax import devices as jax_devices
 from pytest_gpuleak.adapters.jax import lookup as jax_lookup
 from pytest_gpuleak.adapters.jax.arrays import JaxArrays, JaxTracers
 from pytest_gpuleak.adapters.jax.devices import JaxDevices
-from pytest_gpuleak.adapters.jax.framework import JaxFramework
-from pytest_gpuleak.adapters.jax.garbage_guard import relax_garbage_guard
+from pytest_gpuleak.adapters.jax.framework import JaxFramework, relax_garbage_guard
 from pytest_gpuleak.adapters.jax.lookup import JaxLookup
 from pytest_gpuleak.model.readings import TRACE
 

@@ -138,7 +138,7 @@ class Doubled:
 
 
 def test_on_a_gpu_the_interface_for_cuda_tells() -> None:
-    assert reading.memory_of_array(Doubled()) == MemoryRange(4096, 96)
+    assert reading.memory(Doubled()) == MemoryRange(4096, 96)
 
 
 @pytest.mark.parametrize(("ready_after", "found"), [(2, True), (10**9, False)])
@@ -149,7 +149,7 @@ def test_an_array_that_is_being_computed_is_waited_for_in_vain_at_most_briefly(
     monkeypatch.setattr(reading, "sleep", slept.append)
     array = Doubled()
     array.ready_after = ready_after
-    assert (reading.memory_of_array(array) is not None) is found
+    assert (reading.memory(array) is not None) is found
     assert sum(slept) < 0.05
     assert len(slept) == min(ready_after, 5)
 
