@@ -13,8 +13,13 @@ if TYPE_CHECKING:
 class DeviceReading(NamedTuple):
     """One device's memory as its caching allocator counts it, in bytes. None: not counted.
 
-    `allocated` are blocks handed out; `requested` their sizes without rounding; `reserved` memory taken from the
-    driver; `active` blocks handed out or still used by a stream; the peaks the highest since `DeviceProbe.begin_peaks`.
+    Attributes:
+        allocated: blocks handed out.
+        requested: the sizes that were asked for, without the allocator's rounding.
+        reserved: memory taken from the driver, handed out or cached.
+        active: blocks handed out, or freed while a stream still uses them.
+        peak: highest `allocated` since `DeviceProbe.begin_peaks`.
+        reserved_peak: highest `reserved` since then.
     """
 
     allocated: int
@@ -26,7 +31,11 @@ class DeviceReading(NamedTuple):
 
 
 def total_of(one: DeviceReading, other: DeviceReading) -> DeviceReading:
-    """Add two allocators' figures: unknown if one is, but uncounted reserves and peaks are at least the allocated."""
+    """Add what two allocators have on a device. A figure that one of them does not count is unknown for both.
+
+    Reserved bytes that are not counted are at least the allocated ones, and so are peaks: without the sum, a budget
+    would not see the allocator that counts them.
+    """
     pairs = list(zip(one, other, strict=True))
     sums = [None if a is None or b is None else a + b for a, b in pairs]
     least = (one.allocated, other.allocated)
@@ -39,11 +48,12 @@ def total_of(one: DeviceReading, other: DeviceReading) -> DeviceReading:
 class DeviceProbe(Protocol):
     """The counters of one framework's devices.
 
-    No method may import the framework, or initialise or touch an uninitialised device. Four attributes are optional.
-    `in_heap`: the C heap holds the reserved memory, which the host's counters then leave out. `own_allocator`: the
-    figures are added to those of another framework for the same device; else they are left out. `tells_use`: whether
-    `used` may tell anything. `needs`: the module without which no device can have been used: until it is imported, the
-    probe is not asked.
+    No method may import the framework, initialise a device, or touch a device that the process has not initialised.
+
+    Four attributes are optional. `in_heap`: whether the C heap holds the memory that is counted as reserved; it is then
+    left out of the host's counters, so that it is judged once. `own_allocator`: whether the figures are added to those of
+    a framework that was asked before for the same device; without it they are left out, since both may be the same.
+    `tells_use`: whether `used` may tell anything; without it, it may. `needs`: the module without which no device can have been used; until it is imported, the probe is not asked.
     """
 
     name: str
@@ -61,7 +71,7 @@ class DeviceProbe(Protocol):
         """Return the bytes of a device that all processes use, by the driver's count; None if unknown."""
 
     def begin_peaks(self) -> None:
-        """Restart `DeviceReading.peak`, where it is counted. The peaks that user code sees stay unchanged."""
+        """Restart `DeviceReading.peak`. The peaks that user code sees stay unchanged."""
 
     def stop(self) -> None:
         """Leave the framework as it was found. Safe to call twice."""
@@ -77,10 +87,15 @@ class HostGrowth(NamedTuple):
 class HostProbe(Protocol):
     """One measure of the host's memory. Keeps no user object alive.
 
-    A test over which `read` has grown is run again and judged by a `Recorder`: the probe, or for a `CounterProbe` a
-    recorder of large objects. `name` is as in `--gpu-leak-host`; `judges`: whether its growth fails a test; `floor`:
-    its measured noise in bytes a run. Optional: `counts_heap`, whether it includes ``malloc``'s memory; `fresh`, False
-    where `read_briefly` has just returned an older reading.
+    A test over which `read` has grown is run again and judged by a `Recorder`: the probe itself, or for a
+    `CounterProbe` a recorder of large objects.
+
+    Attributes:
+        name: as in `--gpu-leak-host`; gives ``heap_before`` and ``heap_after`` in the report's ``memory.host``.
+        judges: whether its growth fails a test; else growth is evidence and a note.
+        floor: the probe's measured noise, in bytes a run: smaller growth means nothing.
+        counts_heap: optional; whether it includes what native code takes from ``malloc`` (see `DeviceProbe`).
+        fresh: optional; False where `read_briefly` has just returned an older reading that may differ from a new one.
     """
 
     name: str

@@ -45,11 +45,15 @@ class ArrayFramework(Protocol):
     """The arrays of one framework. No method may import it, touch a device, or run code that a user's subclass defines.
 
     Six methods are optional. `read_many`, `hold_many` and `storage_many` take a sequence of arrays and return a list.
-    `creation_lines(arrays, is_user_file)` returns the lines that arrays themselves know, by id. `parts(arrays)` returns
-    the ids of those that living arrays have made of themselves, which are not counted; it may walk the heap.
-    `memory(array)` returns the `MemoryRange` that an array shows, or None: it tells which arrays share memory. `needs`
-    is the module without which no array can exist; `array_types` sets it to `ALWAYS` once there is a class, which
-    outlives its module.
+    `creation_lines(arrays, is_user_file)` returns the user's lines that the arrays themselves know, by id, so that they
+    are told without a re-run. `parts(arrays)` returns the ids of the arrays that living arrays have made of themselves
+    and keep in native code: they are not counted. It may walk the heap. `memory(array)` returns the `MemoryRange` that
+    an array shows, or None: by it arrays are recognised that share memory (NumPy, DLPack).
+
+    Attributes:
+        needs: the module without which no array can exist; readers of conftest.py files need none. Until it is imported,
+            `array_type` is not asked; `adapters.arrays.array_types` sets it to `ALWAYS` once there is a class, which
+            outlives its module.
     """
 
     name: str
@@ -75,10 +79,10 @@ class ArrayFramework(Protocol):
 
 
 class UntrackedArrays(Protocol):
-    """Arrays that the collector does not track: a walk over the heap finds them.
+    """Arrays that the collector does not track, so that no epoch shows them: a walk over the heap finds them.
 
-    No method may import the framework or run a subclass's code. `others` are array types whose own frameworks count
-    them.
+    No method may import the framework or run code that a user's subclass defines. `others` are the array types whose
+    memory is counted by their own frameworks: an array that views it has no memory of its own.
     """
 
     def array_type(self) -> type | None:
@@ -129,7 +133,8 @@ class NativeObjects(Protocol):
     ) -> list[Link]:
         """Find the references to `wanted` that lead through native code, as far as found before the deadline.
 
-        `unheld`: ids of objects without a visible referrer. `known`: ids of parents and children known already.
+        `unheld` has the ids of objects without a visible referrer, so that no path leads from them to a root; `known`
+        the references known already, as ids of parent and child.
         """
 
 
@@ -137,7 +142,10 @@ class ReferenceFinder(Protocol):
     """Finds references in a framework's native code, which the collector does not show."""
 
     def owner_counter(self) -> Callable[[object], int | None]:
-        """Return a function that counts an array's native owners; None for other objects, `UNTOLD` if unknown."""
+        """Return a function that counts an array's native owners, its Python object left out.
+
+        They hold one reference to that object together. None: no array of the framework. `UNTOLD`: unknown.
+        """
 
     def take_census(self, deadline: Deadline) -> NativeObjects | None:
         """List the framework's live objects; None if it is not imported."""
@@ -167,7 +175,12 @@ class AllocationHistory(Protocol):
 
 
 class PartsLayout(Protocol):
-    """How objects store their parts: `names` are their dicts, `mark` what a path adds to the type's label."""
+    """How a framework's objects store their parts, which a user does not take apart to free memory.
+
+    Attributes:
+        mark: suffix of the type's label on an edge from such an object to a part, as the user reads it.
+        names: the attributes that hold the parts, each a dict by the parts' names.
+    """
 
     mark: str
     names: Sequence[str]
@@ -195,13 +208,21 @@ class ProcessKinds(Protocol):
 class Framework(Protocol):
     """One framework whose arrays are watched. Derive from it, and override what the framework has.
 
-    No member may import the framework, or touch an unused device. Those that describe the process (`package`,
-    `processes`, `parts_layout`, `version`, `device_names`, `nvidia_uuids`) are asked of the plugin's own frameworks
-    alone. `name` is the key of its version in the report; files in `package` are not user code; `companions` are
-    packages built on it. `arrays` reads its arrays, `storages` what stands for memory itself (with `storage_users`
-    above 1, they do not count), `tracers` what stands for arrays while a function is traced, which fails nothing.
-    `cache_packages` have globals that keep, as caches, what user code holds: such a root is named only where nothing
-    else holds the array.
+    No member may import the framework, or touch a device that the tests have not used. Members that describe the
+    process (`package`, `processes`, `parts_layout`, `version`, `device_names`, `nvidia_uuids`) are asked of the
+    plugin's own frameworks alone.
+
+    Attributes:
+        name: as users know it; the key of its version in the report's environment.
+        package: its import package: files in it are not user code.
+        companions: packages built on it whose objects are as much its structure as its own (Keras over TensorFlow).
+        arrays: reads its arrays.
+        storages: reads the objects that stand for memory itself (``tensor.untyped_storage()``), or None. If an array
+            shares the memory, `read` returns None and `storage_users` more than 1: they do not count.
+        tracers: reads what stands for arrays while a function is traced, on the device `TRACE`, or None. What outlives
+            its trace is noted and fails nothing.
+        cache_packages: packages whose globals keep, as caches, what user code holds: such a root is named only where
+            nothing else holds the array.
     """
 
     name: str
