@@ -45,6 +45,11 @@ def ring_through_graph(trail: Trail) -> str | None:
     if trail.root != RING_ROOT:
         return None
     for index, step in enumerate(trail.steps):
+        if step.edge == "._post_accumulate_grad_hooks":
+            return (
+                "A hook of `register_post_accumulate_grad_hook()` refers to what owns its parameter, a cycle that no "
+                "collector frees: call `handle.remove()` when done, or let the hook refer to its owner by `weakref.ref`."
+            )
         if "hooks" in step.edge or (_INSIDE_TENSOR.fullmatch(step.edge) and _is_handle(trail, index + 1)):
             return (
                 "A hook on an autograd node refers to what owns the graph, a cycle that no collector frees: call "
