@@ -22,16 +22,14 @@ LEAK_TEXT = "GPU LEAK\n"
 MESSAGE_LENGTH = 200
 
 _phases: dict[str, list[list[str]]] = {}
+_seeded: set[str] = set()
 _random_states: dict[str, str] = {}
 
 
 def pytest_collection_finish() -> None:
     """Seed what the tests draw from, once the modules are imported."""
     random.seed(SEED)
-    if "numpy" in sys.modules:
-        sys.modules["numpy"].random.seed(SEED)
-    if "torch" in sys.modules:
-        sys.modules["torch"].manual_seed(SEED)
+    _seed_imported()
 
 
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:
@@ -49,7 +47,8 @@ def pytest_runtest_logreport(report: pytest.TestReport) -> None:
 
 
 def pytest_runtest_logfinish(nodeid: str) -> None:
-    """Note what the next test would draw."""
+    """Note what the next test would draw, and seed what this one has imported."""
+    _seed_imported()
     _random_states[nodeid] = _digest()
 
 
@@ -58,6 +57,15 @@ def pytest_sessionfinish() -> None:
     path = os.environ.get("OUTCOME_PROBE_FILE")
     if path:
         Path(path).write_text(json.dumps({"phases": _phases, "random": _random_states}), encoding="utf-8")
+
+
+def _seed_imported() -> None:
+    """Seed each library once: one that a test imports has a seed of its own in every run."""
+    modules: dict[str, Any] = dict(sys.modules)
+    for name in {"numpy", "torch"}.intersection(modules) - _seeded:
+        _seeded.add(name)
+        seed = modules[name].random.seed if name == "numpy" else modules[name].manual_seed
+        seed(SEED)
 
 
 def _digest() -> str:

@@ -23,6 +23,10 @@ if TYPE_CHECKING:
 MAX_ROUNDS: Final = 8
 """Number of times that native code is asked: a path may enter and leave C++ that often."""
 
+MAX_HEAP_WALKS: Final = 2
+"""Number of walks over the whole heap. The second sees what the first has met inside what the collector does not track:
+a NumPy array of objects may hold what holds the array."""
+
 MAX_RING_LINKS: Final = 32
 """Number of native links that are followed in search of a ring."""
 
@@ -50,7 +54,7 @@ class NativeReferences:
         self._natives: list[NativeObjects] = []
         self._counted = Counter([child for _, child in self._cuts])
         self._rounds = 0
-        self._heap_walked = False
+        self._heap_walks = MAX_HEAP_WALKS
         self.unexplained = False
         self.links: dict[tuple[int, int], None] = {}
         self._known = set(self._cuts)
@@ -75,18 +79,20 @@ class NativeReferences:
         for natives in self._natives:
             links += natives.links(hidden.by_native, hidden.unheld, self._known, self._deadline)
         # A ring keeps what it leads to, whoever else lends or borrows it: the walk over the heap would not free it.
-        if not links and not self._heap_walked and not self.kept_by_rings().issuperset(starts):
-            self._heap_walked = True
+        if not links and self._heap_walks and not self.kept_by_rings().issuperset(starts):
+            self._heap_walks -= 1
             links = self._walk_heap(tuple(hidden.by_reference.values()), finders())
             if not links:
                 # What lent its memory has owners in native code that are told by its address alone.
                 lenders = hidden.by_native | hidden.by_reference
                 links = self._walk_heap(tuple(lenders.values()), [borrower_finder()])
+            if not links:
+                self._heap_walks = 0
         return self._take_in(links), bool(links)
 
     def leave_out_heap(self) -> None:
         """Ask the frameworks alone. No ring is closed by a reference that only a walk over the whole heap shows."""
-        self._heap_walked = True
+        self._heap_walks = 0
 
     def leave_out_list(self, objects: Sequence[object]) -> None:
         """Count a list of the search's own for no holder of its objects."""

@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 MAX_LINKS: Final = 100
 """Links to one object that are noted: a base may have thousands of views."""
 
+_LEAF_HOOKS: Final = "_post_accumulate_grad_hooks"
+
 _CHECK_EVERY: Final = 1024
 _STEPS_A_READ: Final = 32
 """Cost of reading a tensor's attributes, in steps of `Deadline.worked`."""
@@ -114,6 +116,7 @@ class _Finder:
         census = self._census
         held = self._held(census)
         self._bases_and_gradients(census.tensors)
+        self._hooks(census.tensors)
         if self._missing:
             self._graphs([(tensor, "") for tensor in held], [node for node in census.nodes if self._is_held(node)])
         if self._missing:
@@ -175,6 +178,21 @@ class _Finder:
                 gradient = access.read(tensor, "grad")
                 if id(gradient) in self._wanted:
                     self._note(tensor, gradient, ".grad")
+
+    def _hooks(self, tensors: Sequence[Any]) -> None:
+        """Note the hooks of `Tensor.register_post_accumulate_grad_hook`.
+
+        C++ refers to their dict a second time, unlike that of other hooks unseen by the collector: a hook that leads to
+        its tensor is never freed (torch/csrc/autograd/python_variable.cpp, THPVariable_subclass_traverse).
+        """
+        if not any(map(is_hook_dict, self._wanted.values())):
+            return
+        for tensor in tensors:
+            if self._deadline.worked(_STEPS_A_READ):
+                return
+            hooks = self._access.read(tensor, _LEAF_HOOKS)
+            if hooks is not None and id(hooks) in self._wanted:
+                self._note(tensor, hooks, f".{_LEAF_HOOKS}")
 
     def _may_have_gradient(self, tensor: Any) -> bool:
         """Return whether reading ``.grad`` gives no warning (torch/csrc/autograd/python_variable.cpp)."""

@@ -39,6 +39,11 @@ def ring_through_graph(trail: Trail) -> str | None:
     if trail.root != RING_ROOT:
         return None
     steps = list(enumerate(trail.steps))
+    if any(step.edge == "._post_accumulate_grad_hooks" for step in trail.steps):
+        return (
+            "A hook of `register_post_accumulate_grad_hook()` refers to what owns its parameter, a cycle that no "
+            "collector frees: call `handle.remove()` when done, or let the hook refer to its owner by `weakref.ref`."
+        )
     if any("hooks" in at.edge or (_INSIDE_TENSOR.fullmatch(at.edge) and _is_handle(trail, i + 1)) for i, at in steps):
         return (
             "A hook on an autograd node refers to what owns the graph, a cycle that no collector frees: call "

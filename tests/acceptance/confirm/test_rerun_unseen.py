@@ -94,6 +94,36 @@ def test_the_next_test_finds_the_process_as_the_first_run_left_it(run: Runner, p
     assert len(lines(without, "STATE")) == 2
 
 
+PROFILED = """
+    import cProfile, pstats
+    import pytest
+
+    KEPT = []
+
+    @pytest.fixture(scope="module", autouse=True)
+    def profile():
+        profiler = cProfile.Profile()
+        profiler.enable()
+        yield
+        profiler.disable()
+        calls = {name: figures[1] for (_, _, name), figures in pstats.Stats(profiler).stats.items()}
+        print("LATER", calls.get("test_later"))
+
+    def test_it():
+        KEPT.append(Buffer(100))
+
+    def test_later():
+        pass
+"""
+
+
+def test_cprofile_goes_on_after_a_re_run(run: Runner) -> None:
+    """Before Python 3.12 ``sys.getprofile()`` returns its profiler, which ``sys.setprofile()`` cannot put back."""
+    found = run(PROFILED, "-s", apart=True)
+    assert found.verdicts == {"test_it": "leaked", "test_later": "clean"}
+    found.result.stdout.fnmatch_lines(["*LATER 1"])
+
+
 RECORDING = """
     import logging, os, warnings
     import pytest

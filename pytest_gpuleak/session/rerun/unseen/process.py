@@ -126,16 +126,19 @@ def _read_umask() -> int:
 
 
 def _pause_tracing() -> Restore:
-    # Hooks for future threads stay: a test of them would fail its re-run.
+    # Hooks for future threads stay: a test of them would fail its re-run. So does a profiler in C that Python cannot put
+    # back, as cProfile before Python 3.12: what ``sys.getprofile`` returns of it is no function.
     trace, profile = sys.gettrace(), sys.getprofile()
     threads = keep_names(vars(threading), ["_trace_hook", "_profile_hook"])
-    sys.settrace(None)
-    sys.setprofile(None)
+    hooks: list[tuple[Any, Any]] = [(sys.settrace, trace), (sys.setprofile, profile)]
+    paused = [(write, hook) for write, hook in hooks if callable(hook)]
+    for write, _ in paused:
+        write(None)
 
     def restore() -> None:
         threads()
-        sys.setprofile(profile)
-        sys.settrace(trace)
+        for write, hook in reversed(paused):
+            write(hook)
 
     return all_of([_pause_monitoring(), restore])
 
