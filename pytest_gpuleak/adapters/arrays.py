@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import types
 from itertools import compress
-from operator import attrgetter
+from operator import is_
 from typing import TYPE_CHECKING
 
 from pytest_gpuleak.heap.classes import is_kind_of
@@ -20,7 +20,6 @@ _read_mro = type.__dict__["__mro__"].__get__
 _read_module = type.__dict__["__module__"].__get__
 _read_name = type.__dict__["__name__"].__get__
 _read_flags = type.__dict__["__flags__"].__get__
-_read_needs = attrgetter("needs")
 
 
 _PLAIN: dict[int, type] = {
@@ -33,6 +32,9 @@ _PLAIN: dict[int, type] = {
 
 ALWAYS = "sys"
 """`needs` of a reader or a probe that is asked always: this module is always imported."""
+
+_last_plain: list[type] = []
+"""The types of the objects of the last look that met none but `_PLAIN` ones, in their order."""
 
 _FEW = 1000
 _AT_ONCE = 4096
@@ -49,7 +51,7 @@ def select_arrays(objects: list[object], bases: list[type]) -> list[object]:
 
     The memo of types dies with the call: keeping a MagicMock's own type alive would keep its call arguments alive.
     """
-    if len(objects) < _FEW and _PLAIN.keys() >= set(map(id, map(type, objects))):
+    if len(objects) < _FEW and _are_plain(list(map(type, objects))):
         return []  # a test without arrays leaves plain objects only
     wanted, arrays, known = set(map(id, bases)), set[int](), set(_PLAIN)
     found: list[object] = []
@@ -70,6 +72,17 @@ def select_arrays(objects: list[object], bases: list[type]) -> list[object]:
                     if _outlives_tests(kind):
                         _PLAIN[id(kind)] = kind
     return found
+
+
+def _are_plain(kinds: list[type]) -> bool:
+    """Return whether all these types are `_PLAIN`. Most tests leave pytest's objects alone: the same as the test before."""
+    global _last_plain  # noqa: PLW0603 - types that live as long as the process
+    if len(kinds) == len(_last_plain) and all(map(is_, kinds, _last_plain)):
+        return True
+    if not _PLAIN.keys() >= set(map(id, kinds)):
+        return False
+    _last_plain = kinds
+    return True
 
 
 def _outlives_tests(kind: type) -> bool:
@@ -101,7 +114,10 @@ def array_types(frameworks: Sequence[ArrayFramework]) -> list[type]:
     A framework that was never imported costs one look into `sys.modules`.
     """
     bases = []
-    for framework in compress(frameworks, map(sys.modules.__contains__, map(_read_needs, frameworks))):
+    modules = sys.modules
+    for framework in frameworks:
+        if framework.needs not in modules:
+            continue
         base = framework.array_type()
         if base is not None:
             bases.append(base)

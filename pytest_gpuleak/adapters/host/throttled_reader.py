@@ -67,6 +67,12 @@ class ThrottledReader:
 
     def read(self) -> int:
         """Read the counter."""
+        self._take()
+        if self._cost > ALWAYS_READ_BELOW_S:
+            self._space = self._pages()
+        return self._last
+
+    def _take(self) -> int:
         began = self._clock()
         self.fresh = True
         self._last = self._read()
@@ -74,8 +80,6 @@ class ThrottledReader:
         cost = self._at - began
         self._cost = min(cost, self._previous)  # a single reading may have been interrupted
         self._previous = cost
-        if self._cost > ALWAYS_READ_BELOW_S:
-            self._space = self._pages()
         return self._last
 
     def close(self) -> None:
@@ -87,10 +91,15 @@ class ThrottledReader:
         if self._cost <= ALWAYS_READ_BELOW_S:
             return self.read()
         watchful = self._watchful()
-        if watchful and self._spent < WATCHFUL_S + WATCHFUL_SHARE * (self._clock() - self._began):
-            self.read()
-            self._spent += self._cost
-            return self._last
+        if watchful:
+            budget = WATCHFUL_S + WATCHFUL_SHARE * (self._clock() - self._began)
+            if self._spent < budget:
+                self._spent += self._cost
+                if self._spent >= budget:
+                    return self.read()
+                # The next call reads too, whatever the address space: looking at it costs as much as a small reading.
+                self._space = 0
+                return self._take()
         negligible = WATCHFUL_NEGLIGIBLE if watchful else NEGLIGIBLE
         idle = self._space and self._room() < negligible
         share = TIME_SHARE_IDLE if idle else SHARE
