@@ -21,6 +21,7 @@ import pytest
 
 import pytest_gpuleak
 from pytest_gpuleak.adapters.torch import lookup as torch_lookup
+from tests.support.forked import ForkServer
 
 if TYPE_CHECKING:
     import types
@@ -145,6 +146,21 @@ class Run:
 
 
 Runner = Callable[..., Run]
+
+
+@pytest.fixture(scope="session")
+def fork_server() -> Iterator[ForkServer]:
+    """Forks for runs in processes of their own that need torch."""
+    server = ForkServer()
+    yield server
+    server.close()
+
+
+@pytest.fixture
+def forked(request: pytest.FixtureRequest, pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Forks each run in a process of its own from one that has imported torch: for tests whose suites import it first."""
+    if sys.platform == "linux":
+        request.getfixturevalue("fork_server").use_in(pytester, monkeypatch)
 
 
 @pytest.fixture
