@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import gc
 import importlib
 import json
 import os
 import pathlib
+import pkgutil
 import sys
 import textwrap
 import warnings
@@ -17,7 +19,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+import pytest_gpuleak
 from pytest_gpuleak.adapters.torch import lookup as torch_lookup
+from tests.support.forked import ForkServer
 
 if TYPE_CHECKING:
     import types
@@ -41,12 +45,18 @@ Json = dict[str, Any]
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """Import torch, or TensorFlow, before pytester takes its snapshot of `sys.modules`.
+    """Import torch, TensorFlow, and the package, before pytester takes its snapshot of `sys.modules`.
 
     Imported in the body of a test, torch would be dropped from there with the rest when pytester restores the snapshot,
     and initialised a second time by the next test, which ends in a segmentation fault. The simulated accelerator comes
     with it: torch counts the devices once, when the first backward pass of the process begins.
+
+    The package's modules, imported by a run inside a test, would be imported anew by each, and the old ones with all that
+    such a run has made would stay: the heap, and with it the time of each collection and search, would grow from test to
+    test.
     """
+    if isinstance(item, pytest.Function) and "pytester" in item.fixturenames:
+        import_package()
     if item.get_closest_marker("torch") is not None:
         with contextlib.suppress(ImportError):
             importlib.import_module("torch")
@@ -57,6 +67,15 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
             warnings.simplefilter("ignore")  # its own imports warn of what other libraries have deprecated
             importlib.import_module("tensorflow")
             importlib.import_module("keras")
+
+
+@functools.cache
+def import_package() -> None:
+    """Import every module of the package that can be imported here."""
+    for module in pkgutil.walk_packages(pytest_gpuleak.__path__, "pytest_gpuleak."):
+        if not module.name.endswith("__main__"):
+            with contextlib.suppress(ImportError):
+                importlib.import_module(module.name)
 
 
 @pytest.fixture(autouse=True)
@@ -127,6 +146,21 @@ class Run:
 
 
 Runner = Callable[..., Run]
+
+
+@pytest.fixture(scope="session")
+def fork_server() -> Iterator[ForkServer]:
+    """Forks for runs in processes of their own that need torch."""
+    server = ForkServer()
+    yield server
+    server.close()
+
+
+@pytest.fixture
+def forked(request: pytest.FixtureRequest, pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Forks each run in a process of its own from one that has imported torch: for tests whose suites import it first."""
+    if sys.platform == "linux":
+        request.getfixturevalue("fork_server").use_in(pytester, monkeypatch)
 
 
 @pytest.fixture

@@ -1,0 +1,103 @@
+"""Run the tests a few files at a time, each time in a new process, and end with one closing line for all.
+
+    python scripts/run_parts.py                            # all tests, two parts at a time
+    python scripts/run_parts.py -m "interpreter and not slow"
+
+A run inside a test collects garbage and searches the heap of the process that it is in, so it takes in step with all that
+this process holds: thousands of collected tests, and torch with its 140,000 objects. So a part is a few files, and the
+tests that need torch are parts of their own. Each part's output is printed when it has ended, and what failed once more at
+the end. The exit status is 0 where every part passed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import concurrent.futures
+import re
+import subprocess
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+FILES_A_PART = 6
+KINDS = ("failed", "passed", "skipped", "xfailed", "xpassed", "warning", "error")
+"""What is counted, in pytest's order."""
+NO_TESTS = 5
+"""pytest's exit status where nothing was collected: a part may have no test for this Python."""
+
+
+def parts(torch: bool) -> list[tuple[str, list[str]]]:
+    """The expression and the files of each part, what takes long first: begun last, it would be waited for alone.
+
+    Args:
+        torch: whether the tests that need torch are among them.
+    """
+    files = [path.relative_to(ROOT).as_posix() for path in sorted((ROOT / "tests").rglob("test_*.py"))]
+    whole_runs = [file for file in files if file.startswith("tests/acceptance/")]
+    sides = [whole_runs, [file for file in files if file not in whole_runs]]
+    found = [("torch", side) for side in sides] if torch else []
+    for side in sides:
+        found += [("not torch", side[start : start + FILES_A_PART]) for start in range(0, len(side), FILES_A_PART)]
+    return found
+
+
+def run_part(expression: str, paths: list[str]) -> tuple[int, str]:
+    """Run a part; return the exit status and what it printed."""
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-m", expression, *paths]
+    done = subprocess.run(
+        command, cwd=ROOT, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False
+    )
+    return done.returncode, done.stdout.decode("utf-8", "replace")
+
+
+def counts(output: str) -> Counter[str]:
+    """How many tests passed, failed and so on, by a part's last line."""
+    last = output.rstrip().rpartition("\n")[2]
+    found = re.findall(rf"(\d+) ({'|'.join(KINDS)})s?\b", last)
+    return Counter({kind: int(number) for number, kind in found})
+
+
+def closing_line(total: Counter[str], seconds: float) -> str:
+    """The line that pytest would have ended with."""
+    words = []
+    for kind in KINDS:
+        number = total[kind]
+        plural = "s" if kind in ("warning", "error") and number != 1 else ""
+        words += [f"{number} {kind}{plural}"] if number else []
+    return f" {', '.join(words) or 'no tests ran'} in {seconds:.2f}s ({int(seconds) // 60} min) ".center(100, "=")
+
+
+def main() -> int:
+    """Run all parts, and return the exit status."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("-m", dest="marked", default="", help="run the tests that match this expression of markers")
+    parser.add_argument("-j", dest="jobs", type=int, default=2, help="run so many parts at a time (2)")
+    options = parser.parse_args()
+    began = time.monotonic()
+    total: Counter[str] = Counter()
+    failed: list[str] = []
+    with concurrent.futures.ThreadPoolExecutor(options.jobs) as pool:
+        running = {}
+        for expression, paths in parts(torch="not torch" not in options.marked):
+            marked = f"({options.marked}) and {expression}" if options.marked else expression
+            running[pool.submit(run_part, marked, paths)] = f"{paths[0]} to {paths[-1]}, {expression}"
+        for ended in concurrent.futures.as_completed(running):
+            status, output = ended.result()
+            found = counts(output)
+            if status == NO_TESTS and not found:
+                continue
+            print(f"gpuleak: {running[ended]}\n{output}", end="", flush=True)
+            total += found
+            if status not in (0, NO_TESTS):
+                lines = [line for line in output.splitlines() if line.startswith(("FAILED ", "ERROR "))]
+                failed += lines or [f"ended with exit status {status}: {running[ended]}"]
+    for line in failed:
+        print(line)
+    print(closing_line(total, time.monotonic() - began))
+    return 1 if failed or not total else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

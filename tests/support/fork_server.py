@@ -1,0 +1,75 @@
+"""A process that has imported pytest, and the modules that its arguments name, and forks for each run (`forked.py`).
+
+Each line of its standard input asks for a run. It answers with a line that has the new process's id, and with one that has
+its exit status. It is run as a script, and has imported nothing of this project.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import json
+import os
+import random
+import runpy
+import sys
+from typing import Any
+
+
+def read_line() -> bytes:
+    """Read a request, or nothing where there will be none; nothing is read ahead, which a fork would read as well."""
+    line = b""
+    while not line.endswith(b"\n"):
+        read = os.read(0, 1)
+        if not read:
+            return b""
+        line += read
+    return line
+
+
+def wait_for_a_run() -> dict[str, Any]:
+    """Return the request that this process was forked for. The server itself stays inside until its input ends."""
+    while line := read_line():
+        pid = os.fork()
+        if pid == 0:
+            request = json.loads(line)
+            assert isinstance(request, dict)
+            return request
+        # Whoever asked may be gone.
+        with contextlib.suppress(BrokenPipeError):
+            os.write(1, b"%d\n" % pid)
+            os.write(1, b"%d\n" % os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
+    os._exit(0)
+
+
+def become(request: dict[str, Any], installed: list[str]) -> None:
+    """Set up what a new process would have found: streams, variables, folder, arguments, and where modules are."""
+    streams = [(os.devnull, os.O_RDONLY), *((path, os.O_WRONLY) for path in request["output"])]
+    for number, (path, flags) in enumerate(streams):
+        opened = os.open(path, flags)
+        os.dup2(opened, number)
+        os.close(opened)
+    os.environ.clear()
+    os.environ.update(request["environment"])
+    os.chdir(request["folder"])
+    named = [entry for entry in os.environ.get("PYTHONPATH", "").split(os.pathsep) if entry]
+    sys.path[:] = dict.fromkeys([request["folder"], *map(os.path.abspath, named), *installed])
+    sys.orig_argv[:] = request["arguments"]
+    sys.argv[:] = request["arguments"][1:]
+    random.seed()
+
+
+def main() -> None:
+    """Serve, and be pytest in each process forked."""
+    if os.fork():  # the server is not the child of whoever started it
+        os._exit(0)
+    named = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+    installed = [entry for entry in sys.path[1:] if entry not in map(os.path.abspath, filter(None, named))]
+    for module in ("pytest", *sys.argv[1:]):
+        importlib.import_module(module)
+    become(wait_for_a_run(), installed)
+    runpy.run_module("pytest", run_name="__main__", alter_sys=True)
+
+
+if __name__ == "__main__":
+    main()
