@@ -330,7 +330,7 @@ class LeakCheck:
         """Search for the holders of all findings that wait, together."""
         if self._waiting is not None and not self._waiting.is_empty:
             self._own_modules.keep()
-            with paused_timer():
+            with paused_timer(), self.tracker.counters.kept_apart():
                 self.explained += self._waiting.explain()
 
     def _conclude(

@@ -424,3 +424,17 @@ def test_growth_since_a_saved_reading_may_be_that_of_the_tests_before() -> None:
     watch.end(brief=True)
     watch.begin()  # the counter is read anew
     assert not watch.end().shared
+
+
+def test_what_the_plugin_adds_within_a_test_is_not_the_tests() -> None:
+    heap = Heap()
+    watch = CounterWatch((), [heap])
+    watch.begin()
+    heap.size = 100
+    with watch.kept_apart():
+        heap.size += 5_000
+    heap.size += 20
+    assert watch.end().bytes == {(HOST, "heap"): 120}
+    watch.begin()
+    heap.size += 7
+    assert watch.end().bytes == {(HOST, "heap"): 7}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from functools import cache
 from math import inf
 from time import perf_counter
@@ -14,7 +14,7 @@ from pytest_gpuleak.adapters.arrays import ALWAYS
 from pytest_gpuleak.model.readings import HOST, OUTSIDE, Growth, Key, ProbeUnavailable
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from pytest_gpuleak.adapters.nvml.readings import NvmlReading
     from pytest_gpuleak.adapters.probe_protocol import DeviceProbe, DeviceReading, HostGrowth, HostProbe, Recorder
@@ -171,6 +171,16 @@ class CounterWatch:
         added = self._added(self._levels.pop().before, self.read(brief=True))
         for key, size in owned.items():
             self._others[key] = self._others.get(key, 0) - max(min(size, -added.get(key, 0)), 0)
+
+    @contextmanager
+    def kept_apart(self) -> Iterator[None]:
+        """Leave what the body adds out of the test's growth: the plugin works in the middle of the test."""
+        before = self.read()
+        try:
+            yield
+        finally:
+            for key, size in self._added(before, self.read()).items():
+                self._others[key] = self._others.get(key, 0) + size
 
     def end(self, *, brief: bool = False) -> Growth:
         """Return what the last run has added; if `brief`, expensive counters may return a recent reading."""
