@@ -316,13 +316,22 @@ class ArrayEvidence:
         return not self._recognition.has_outdated_place(self._left)
 
     def _look_at_recognised(self, origins: OriginLog) -> None:
-        """Like `_look`, but ask the weak handles instead of walking the heap."""
-        alive = [(self._left[identity], self._recognition.found[identity]) for identity in self._living()]
+        """Like `_look`, but ask the weak handles instead of walking the heap.
+
+        A handle tells whether the storage lives. Of arrays that use one with others, only the heap tells which are alive.
+        """
+        living = self._living()
+        alive = [(self._left[identity], self._recognition.found[identity]) for identity in living]
         ours = Counter(left.reading.storage for left, _ in alive)
         shared: set[int] = set()
-        if any(recognised.users is None or recognised.users > ours[left.reading.storage] for left, recognised in alive):
+        if len({(left.run, left.reading.storage) for left, _ in alive}) > len(ours) or any(
+            recognised.users is None or recognised.users > ours[left.reading.storage] for left, recognised in alive
+        ):
             with self._detector.whole_heap():
-                shared = self._find()[1]
+                targets, shared = self._find()
+                living &= set(map(id, targets))
+                targets.clear()
+            alive = [(self._left[identity], self._recognition.found[identity]) for identity in living]
         self._note([(left, recognised.explanation) for left, recognised in alive], shared, origins)
 
     def _look_at_handles(self, why: str, origins: OriginLog) -> None:
