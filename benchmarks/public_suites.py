@@ -101,6 +101,24 @@ SUITES = (
     # Nearly each of its tests that pass calls `backward(create_graph=True)` and leaks.
     Suite("torch-optimizer", "0.3.0", ("tests",)),
     Suite("opt_einsum", "3.4.0", ("opt_einsum/tests",)),
+    Suite("entmax", "1.0", ("entmax",)),
+    Suite("autoray", "0.11.0", ("tests",), requires=("scipy", "sparse")),
+    # On NumPy: what the plugin costs where no test has a tensor.
+    Suite("tensorly", "0.10.0", ("tensorly/tenalg", "tensorly/tests", "tensorly/metrics")),
+    Suite(
+        "xarray",
+        "2026.9.0",
+        ("xarray/tests/test_variable.py", "xarray/tests/test_merge.py"),
+        requires=("pytz", "sparse"),
+    ),
+    Suite(
+        "pytorch-ignite",
+        "0.5.5",
+        (
+            *(f"tests/ignite/engine/test_{name}.py" for name in ("event_handlers", "engine")),
+            "tests/ignite/handlers/test_ema_handler.py",
+        ),
+    ),
 )
 
 

@@ -22,7 +22,7 @@ from pytest_gpuleak.engine.confirm.survivors import Leftover, Survivors
 from pytest_gpuleak.engine.settle.steps import Settling, has_weak_references, steps_that_can_release
 from pytest_gpuleak.engine.stages import EXPLAIN, GRAPHS, READ, RECOGNISE
 from pytest_gpuleak.heap.collector import collect
-from pytest_gpuleak.heap.referrers import Deadline
+from pytest_gpuleak.heap.referrers import Deadline, PausedCollector
 from pytest_gpuleak.model.evidence import Evidence, Root, root_of
 from pytest_gpuleak.model.findings import WAITING, Holder
 
@@ -106,13 +106,11 @@ class ArrayEvidence:
 
         Args:
             arrays: strong references to the arrays that it left; emptied here.
-            settle_steps: the steps to take.
             threads: the threads that ran before the run.
             young: the cheap steps to take first. If known culprits alone hold what stays, steps that cannot make them
                 let go are left out.
             threaded: whether another thread ran when the arrays were searched for.
             decide: tells whether what stays after the cheap steps is no suspect.
-            recognise: tells whether holders are of use.
         """
         readings = read_united(arrays, self._frameworks)
         shared = SharedStorages(arrays, self._natives.storages)
@@ -196,8 +194,6 @@ class ArrayEvidence:
 
     def look(self, origins: OriginLog | None = None) -> None:
         """Note, after each run, which arrays are alive and who holds them; `origins` are the lines noted in a re-run."""
-        from pytest_gpuleak.heap.referrers import PausedCollector
-
         self._evidence = self._postponed = None
         looks = len(self._alive)
         with self._guard(EXPLAIN) as stage:
@@ -207,11 +203,11 @@ class ArrayEvidence:
                 with self._detector.whole_heap(), PausedCollector():
                     self._look(origins or {})
         if len(self._alive) == looks:
-            self._look_at_handles(_unknown(f"the search failed: {stage.fault}"), origins or {})
+            self._note_unexplained(self.left.living(), _unknown(f"the search failed: {stage.fault}"), origins or {})
 
     def look_briefly(self, origins: OriginLog | None = None) -> None:
         """Like `look`, but ask the weak handles alone: no holder is searched for."""
-        self._look_at_handles(_unknown(NOT_SEARCHED), origins or {})
+        self._note_unexplained(self.left.living(), _unknown(NOT_SEARCHED), origins or {})
 
     def recognise_late(self) -> None:
         """Recognise what all runs left, once a brief look has told that holders are of use."""
@@ -287,28 +283,35 @@ class ArrayEvidence:
 
     def _look_at_recognised(self, origins: OriginLog) -> None:
         """Like `_look`, but ask the weak handles instead of walking the heap."""
-        living = self.left.living()
-        alive = [(self.left.by_id[identity], self._recognition.found[identity]) for identity in living]
-        shared = self._shared(living, {identity: self._recognition.found[identity].users for identity in living})
+        found = self._recognition.found
+        living, shared = self._living_and_shared({i: found[i].users for i in self.left.living()})
+        alive = [(self.left.by_id[identity], found[identity]) for identity in living]
         self._note([(left, recognised.explanation) for left, recognised in alive], shared, origins)
 
-    def _shared(self, living: Collection[int], users: Mapping[int, int | None]) -> set[int]:
-        """Return the storages that other arrays use too; walk the heap only if `users`, by id, do not rule them out."""
-        ours = Counter(self.left.by_id[identity].reading.storage for identity in living)
-        for identity in living:
-            count = users.get(identity)
-            if count is None or count > ours[self.left.by_id[identity].reading.storage]:
-                with self._detector.whole_heap():
-                    return find_left(self.left.by_id, self._frameworks, self._natives)[1]
-        return set()
+    def _living_and_shared(self, users: Mapping[int, int | None]) -> tuple[set[int], set[int]]:
+        """Return the ids of the arrays that are alive, and the storages that other arrays use too.
+
+        A handle tells whether the storage lives. Of arrays that use one with others, only the heap tells which are alive: it
+        is walked unless `users`, the number of arrays that share each one's storage, rule that out.
+        """
+        living, left = self.left.living(), self.left.by_id
+        ours = Counter(left[identity].reading.storage for identity in living)
+        of_runs = {(left[identity].run, left[identity].reading.storage) for identity in living}
+        counts = ((users.get(identity), ours[left[identity].reading.storage]) for identity in living)
+        if len(of_runs) == len(ours) and all(count is not None and count <= own for count, own in counts):
+            return living, set()
+        with self._detector.whole_heap():
+            targets, shared = find_left(left, self._frameworks, self._natives)
+            living &= set(map(id, targets))
+            targets.clear()
+        return living, shared
 
     def look_without_search(self, origins: OriginLog | None = None) -> None:
         """Like `look`, but leave the search to a later one for many suspects, which calls `take_holders`."""
-        origins, living = origins or {}, self.left.living()
-        shared: set[int] = set()
+        origins, living, shared = origins or {}, self.left.living(), set[int]()
         with self._guard(EXPLAIN):
-            shared = self._shared(living, count_users(living, self._frameworks))
-        self._look_at_handles(WAITING, origins, shared)
+            living, shared = self._living_and_shared(count_users(living, self._frameworks))
+        self._note_unexplained(living, WAITING, origins, shared)
         self._postponed = origins, shared
 
     @property
@@ -345,10 +348,12 @@ class ArrayEvidence:
         self._postponed = self._evidence = None
         self._survivors.note_unexplained(self.left.by_id.values(), _unknown(why), {}, self.left.runs - 1)
 
-    def _look_at_handles(self, unknown: Holder, origins: OriginLog, shared: Collection[int] = ()) -> None:
-        """Note what the weak handles say is alive; `unknown` tells why the holders are not known."""
+    def _note_unexplained(
+        self, living: Collection[int], unknown: Holder, origins: OriginLog, shared: Collection[int] = ()
+    ) -> None:
+        """Note what is alive; `unknown` tells why the holders are not known."""
         self._evidence = self._postponed = None
-        alive = [self.left.by_id[identity] for identity in self.left.living()]
+        alive = [self.left.by_id[identity] for identity in living]
         self._alive.append(self._survivors.note_unexplained(alive, unknown, origins, self.left.runs - 1, shared))
 
     def _look(self, origins: OriginLog) -> None:
