@@ -106,11 +106,13 @@ class ArrayEvidence:
 
         Args:
             arrays: strong references to the arrays that it left; emptied here.
+            settle_steps: the steps to take.
             threads: the threads that ran before the run.
             young: the cheap steps to take first. If known culprits alone hold what stays, steps that cannot make them
                 let go are left out.
             threaded: whether another thread ran when the arrays were searched for.
             decide: tells whether what stays after the cheap steps is no suspect.
+            recognise: tells whether holders are of use.
         """
         readings = read_united(arrays, self._frameworks)
         shared = SharedStorages(arrays, self._natives.storages)
@@ -282,7 +284,6 @@ class ArrayEvidence:
         return not self._recognition.has_outdated_place(self.left.by_id)
 
     def _look_at_recognised(self, origins: OriginLog) -> None:
-        """Like `_look`, but ask the weak handles instead of walking the heap."""
         found = self._recognition.found
         living, shared = self._living_and_shared({i: found[i].users for i in self.left.living()})
         alive = [(self.left.by_id[identity], found[identity]) for identity in living]
