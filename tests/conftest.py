@@ -21,10 +21,11 @@ import pytest
 
 import pytest_gpuleak
 from pytest_gpuleak.adapters.torch import lookup as torch_lookup
-from tests.support.forked import ForkServer
 
 if TYPE_CHECKING:
     import types
+
+    from tests.support.forked import ForkServer
 
 STAND_IN = """
     import pytest
@@ -71,11 +72,12 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 @functools.cache
 def import_package() -> None:
-    """Import every module of the package that can be imported here."""
-    for module in pkgutil.walk_packages(pytest_gpuleak.__path__, "pytest_gpuleak."):
-        if not module.name.endswith("__main__"):
+    """Import every module of the package that can be imported here, and NumPy, which no process can import twice."""
+    modules = [module.name for module in pkgutil.walk_packages(pytest_gpuleak.__path__, "pytest_gpuleak.")]
+    for name in ("numpy", *modules):
+        if not name.endswith("__main__"):
             with contextlib.suppress(ImportError):
-                importlib.import_module(module.name)
+                importlib.import_module(name)
 
 
 @pytest.fixture(autouse=True)
@@ -151,6 +153,8 @@ Runner = Callable[..., Run]
 @pytest.fixture(scope="session")
 def fork_server() -> Iterator[ForkServer]:
     """Forks for runs in processes of their own that need torch."""
+    from tests.support.forked import ForkServer
+
     server = ForkServer()
     yield server
     server.close()
@@ -178,6 +182,7 @@ def run(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> Runner:
         plugins = ["-p", "no:cacheprovider", "-p", "no:randomly", "-p", "no:hypothesispytest", *OFF]
         # With a report, the holders of notes are searched for too.
         options = [*plugins, plugin, *(["--gpu-leak-report=report.json"] if report else []), *arguments]
+        gc.collect()  # what an earlier run has left would be freed within a test of this one, and hide what that test adds
         launch = pytester.runpytest_subprocess if apart else pytester.runpytest_inprocess
         result = launch(*options)
         path = pytester.path / "report.json"
