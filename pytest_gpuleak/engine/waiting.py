@@ -147,18 +147,20 @@ class WaitingFindings:
 
     def explain(self) -> list[Explained]:
         """Search for all holders at once, and return the findings with them, in the order of the tests."""
-        began = perf_counter()
-        waiting, self._waiting, self._arrays = self._waiting, [], 0
-        if waiting:
-            what = waiting[0].judged.nodeid if len(waiting) == 1 else f"{len(waiting)} tests"
-            safeguards = self._knowledge.safeguards
-            with safeguards.guard(EXPLAIN_LATE, waiting[0].judged.nodeid) as stage, safeguards.searching(what):
-                self._search(waiting)
-            for one in waiting:
-                if one.arrays.waits:
-                    one.arrays.give_up(f"the search failed: {stage.fault}")
-        findings = [self._judged(one) for one in waiting]
-        share_s = (perf_counter() - began) / max(len(waiting), 1)
+        began, waiting = perf_counter(), self._waiting
+        if not waiting:
+            return []
+        what = waiting[0].judged.nodeid if len(waiting) == 1 else f"{len(waiting)} tests"
+        safeguards = self._knowledge.safeguards
+        with safeguards.guard(EXPLAIN_LATE, waiting[0].judged.nodeid) as stage, safeguards.searching(what):
+            self._search(waiting)
+        for one in waiting:
+            if one.arrays.waits:
+                one.arrays.give_up(f"the search failed: {stage.fault}")
+        findings = [self._judged_safely(one) for one in waiting]
+        share_s = (perf_counter() - began) / len(waiting)
+        # Not before: what Ctrl-C interrupts here is searched for when the session finishes.
+        self._waiting, self._arrays = [], 0
         return [Explained(one.judged.nodeid, *found, share_s) for one, found in zip(waiting, findings, strict=True)]
 
     def _search(self, waiting: Sequence[WaitingFinding]) -> None:
@@ -188,6 +190,12 @@ class WaitingFindings:
             with self._knowledge.safeguards.guard(ACCOUNT, one.judged.nodeid):
                 for left in one.arrays.leftovers():
                     self._knowledge.left_behind.note(one.judged.nodeid, *left)
+
+    def _judged_safely(self, one: WaitingFinding) -> tuple[Verdict, tuple[Finding, ...]]:
+        nodeid, policy, _, _, described_before = one.judged
+        with self._knowledge.safeguards.guard(EXPLAIN_LATE, nodeid):
+            return self._judged(one)
+        return conclude(described_before, policy)
 
     def _judged(self, one: WaitingFinding) -> tuple[Verdict, tuple[Finding, ...]]:
         """Judge the arrays again, now by holder; the other findings stay as they are, around the arrays'."""

@@ -282,3 +282,16 @@ def test_who_holds_the_memory_is_searched_for_where_it_runs_out(run: Runner) -> 
     """)
     section = found.result.stdout.str().partition("Memory (who holds it)")[2]
     assert "library.store0.kept" in section.partition("GPU LEAKS")[0]
+
+
+@pytest.mark.usefixtures("library", "all_wait")
+def test_a_verdict_that_cannot_be_reached_again_stands(run: Runner, monkeypatch: pytest.MonkeyPatch) -> None:
+    waiting = importlib.import_module("pytest_gpuleak.engine.waiting")
+
+    def fail(*_: object) -> None:
+        raise RuntimeError("a fault of ours")
+
+    monkeypatch.setattr(waiting.WaitingFindings, "_judged", fail)
+    found = run(LEAKS)
+    assert set(found.verdicts.values()) == {"leaked"}
+    assert all(text.startswith("unknown") for text in holders(found))
