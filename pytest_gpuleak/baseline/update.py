@@ -84,10 +84,7 @@ def update_baseline(old: Baseline, report: RunReport, seen: Seen | None = None) 
     sizes: dict[Key, Counter[tuple[object, str]]] = defaultdict(Counter)
     confirmed: dict[Key, Finding] = {}
     # Sorted, so that the file does not depend on the order of the tests. Confirmed findings come first.
-    order = sorted(
-        _recorded(report), key=lambda one: (SEVERITY.get(one[0].kind, 3), one[1], one[2] or "", one[0].device)
-    )
-    for finding, test, fixture, record, worker in order:
+    for finding, test, fixture, record, worker in sorted(_recorded(report), key=_order):
         entry, reason = judge.find_for_update(finding, test, fixture)
         if entry is None:
             entry = _entry_of(finding, test, fixture, reason)
@@ -133,6 +130,17 @@ def update_baseline(old: Baseline, report: RunReport, seen: Seen | None = None) 
     return dataclasses.replace(old, entries=tuple(entries)), change
 
 
+def _order(recorded: tuple[Finding, str, str | None, int, str]) -> tuple[int, str, str, str, str, str]:
+    """Sort by all that an entry takes from the first of its findings: `layer1` and `layer2` have one fingerprint."""
+    finding, test, fixture, _, _ = recorded
+    return SEVERITY.get(finding.kind, 3), test, fixture or "", finding.device, finding.kind, _holder_of(finding)
+
+
+def _holder_of(finding: Finding) -> str:
+    holder = finding.holder
+    return "" if holder is None else clean_text(holder.root or holder.text, MAX_TEXT)
+
+
 def _recorded(report: RunReport) -> Iterator[tuple[Finding, str, str | None, int, str]]:
     records: list[TestRecord | FixtureRecord] = [*_judged_tests(report), *report.fixtures]
     for index, record in enumerate(records):
@@ -147,7 +155,6 @@ def _judged_tests(report: RunReport) -> Iterable[TestRecord]:
 
 
 def _entry_of(finding: Finding, test: str, fixture: str | None, reason: str) -> KnownLeak:
-    holder = finding.holder
     return KnownLeak(
         test=test,
         fixture=fixture,
@@ -155,7 +162,7 @@ def _entry_of(finding: Finding, test: str, fixture: str | None, reason: str) -> 
         device=device_type(finding.device),
         bytes=0,
         fingerprint=finding.fingerprint,
-        holder="" if holder is None else clean_text(holder.root or holder.text, MAX_TEXT),
+        holder=_holder_of(finding),
         reason=reason,
     )
 

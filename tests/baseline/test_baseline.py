@@ -370,6 +370,13 @@ def test_a_cache_filled_by_several_tests_is_one_entry_in_any_order(order: int) -
     assert verdicts(apply_baseline(alone, Baseline((entry,)))) == ["noted"]
 
 
+@pytest.mark.parametrize("order", [1, -1])
+def test_holders_that_differ_by_a_number_are_one_entry_with_the_first_by_name(order: int) -> None:
+    tests = [("test_a.py::test_x[1]", (leak(root="app.layer1"),)), ("test_a.py::test_x[2]", (leak(root="app.layer2"),))]
+    (entry,) = adopted(run_of(*tests[::order])).entries
+    assert entry.holder == "app.layer1"
+
+
 kinds = st.sampled_from([kind for kind in get_args(FindingKind) if kind != "budget"])
 leaks = st.builds(
     leak,

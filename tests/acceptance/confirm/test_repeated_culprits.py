@@ -549,7 +549,7 @@ def test_a_thread_of_the_tests_own_that_lets_go_late_of_a_known_root(start: Runn
             buffer_id = id(HISTORY[-1])
 
             def let_go():
-                time.sleep(0.05)
+                time.sleep(0.03)
                 HISTORY[:] = [buffer for buffer in HISTORY if id(buffer) != buffer_id]
 
             threading.Thread(target=let_go).start()
