@@ -45,22 +45,6 @@ def quiet(run: Runner, pytester: pytest.Pytester) -> Quiet:  # `run` has made th
     return start
 
 
-@pytest.fixture
-def searches(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """The number of arrays whose holders were searched for, an entry a search."""
-    # By its full name: a run in this process may have left an older module as the package's attribute.
-    crowds = importlib.import_module("pytest_gpuleak.explain.crowds")
-    found: list[int] = []
-    original = crowds.explain_crowd
-
-    def noted(targets: list[object], **options: object) -> object:
-        found.append(len(targets))
-        return original(targets, **options)
-
-    monkeypatch.setattr(crowds, "explain_crowd", noted)
-    return found
-
-
 def summary(lines: list[str]) -> str:
     """The plugin's line at the end, up to what the check took."""
     (line,) = [line for line in lines if line.startswith("gpu-leak: ") and "leaked" in line]
