@@ -150,7 +150,7 @@ class SuspectCheck:
             judged = self._judge(why)
             found = tuple(self._describe(found, why) for found in judged)
             if self._waiting is not None and investigation.waits:
-                known = Judged(self._subject.nodeid, self._policy, why, judged, found)
+                known = Judged(self._subject.nodeid, self._policy, why, judged, found, self._judge_arrays())
                 self._waiting.take(known, investigation, self._supplement())
             if not (processes or investigation.left_arrays or any(one.kind != "recompiled" for one in found)):
                 self._untracked.charge()

@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     from pytest_gpuleak.engine.run_tracker import RunTracker
     from pytest_gpuleak.engine.session_knowledge import SessionKnowledge
     from pytest_gpuleak.engine.subject import Subject
-    from pytest_gpuleak.model.evidence import Evidence
     from pytest_gpuleak.model.findings import Finding
     from pytest_gpuleak.model.policy import Policy
     from pytest_gpuleak.model.records import Verdict
@@ -85,6 +84,7 @@ class Judged(NamedTuple):
     Attributes:
         why: why no re-run ended; empty if one did.
         findings: as judged; `described` has the same, with places and hints.
+        of_arrays: those of them that the arrays gave.
     """
 
     nodeid: str
@@ -92,18 +92,15 @@ class Judged(NamedTuple):
     why: str
     findings: tuple[Finding, ...]
     described: tuple[Finding, ...]
+    of_arrays: tuple[Finding, ...]
 
 
 class WaitingFinding(NamedTuple):
-    """A judged test, with what its runs left: weak handles and plain data, no array, and nothing of pytest's.
-
-    `before` is the evidence by which it was judged.
-    """
+    """A judged test, with what its runs left: weak handles and plain data, no array, and nothing of pytest's."""
 
     judged: Judged
     arrays: ArrayEvidence
     supplement: Supplement
-    before: Evidence
 
 
 class WaitingFindings:
@@ -142,7 +139,7 @@ class WaitingFindings:
 
     def take(self, judged: Judged, arrays: ArrayEvidence, supplement: Supplement) -> None:
         """Let the findings on a test's arrays wait."""
-        self._waiting.append(WaitingFinding(judged, arrays, supplement, supplement.added_to(arrays.evidence())))
+        self._waiting.append(WaitingFinding(judged, arrays, supplement))
         self._arrays += len(arrays.left.by_id)
 
     def explain(self) -> list[Explained]:
@@ -192,20 +189,19 @@ class WaitingFindings:
                     self._knowledge.left_behind.note(one.judged.nodeid, *left)
 
     def _judged_safely(self, one: WaitingFinding) -> tuple[Verdict, tuple[Finding, ...]]:
-        nodeid, policy, _, _, described_before = one.judged
-        with self._knowledge.safeguards.guard(EXPLAIN_LATE, nodeid):
+        judged = one.judged
+        with self._knowledge.safeguards.guard(EXPLAIN_LATE, judged.nodeid):
             return self._judged(one)
-        return conclude(described_before, policy)
+        return conclude(judged.described, judged.policy)
 
     def _judged(self, one: WaitingFinding) -> tuple[Verdict, tuple[Finding, ...]]:
         """Judge the arrays again, now by holder; the other findings stay as they are, around the arrays'."""
-        nodeid, policy, why, before, described_before = one.judged
-        of_arrays = judge(one.before, policy)
+        nodeid, policy, why, before, described_before, of_arrays = one.judged
         places = [place for place, found in enumerate(before) if found in of_arrays]
         first = places[0] if places else 0
         beside = [found for place, found in enumerate(described_before) if place not in places]
         findings = judge(one.supplement.added_to(one.arrays.evidence()), policy)
-        if any(before[place].failed for place in places) and not any(found.failed for found in findings):
+        if any(found.failed for found in of_arrays) and not any(found.failed for found in findings):
             # The test has been reported as failed: the end of the run cannot say otherwise.
             findings = tuple(dataclasses.replace(found, failed=found.kind == "growing") for found in findings)
         # A note is about what is still there.

@@ -92,7 +92,11 @@ def close_run(run: Run, session: pytest.Session, exitstatus: int) -> None:
     run.attempt("recording the last tests", lambda: run.recorder.finish(stopped=stopped), nothing)
     for record in records:
         run.ledger.add_fixture(record)
-    run.ledger.take_explained(run.check.explained, run.check.attempts.worker)
+    run.attempt(
+        "recording who holds what was left",
+        lambda: run.ledger.take_explained(run.check.explained, run.check.attempts.worker),
+        nothing,
+    )
     run.ledger.add_faults(run.check.faults_of_session)
     if run.ledger.detailed:
         run.ledger.deselected = run.completeness.deselected

@@ -32,9 +32,9 @@ def waiting_for(*arrays: Arrays) -> WaitingFindings:
     waiting: Any = WaitingFindings(Any, SimpleNamespace(safeguards=Unguarded()))  # type: ignore[arg-type]
     supplement: Any = SimpleNamespace(added_to=lambda evidence: evidence)
     for number, one in enumerate(arrays):
-        judged = Judged(f"test_{number}", Policy(), "", (), ())
+        judged = Judged(f"test_{number}", Policy(), "", (), (), ())
         fake: Any = one
-        waiting._waiting.append(WaitingFinding(judged, fake, supplement, fake.evidence()))
+        waiting._waiting.append(WaitingFinding(judged, fake, supplement))
     found: WaitingFindings = waiting
     return found
 

@@ -39,9 +39,6 @@ if TYPE_CHECKING:
     from pytest_gpuleak.model.findings import Autograd
     from pytest_gpuleak.model.readings import ArrayReading
 
-SEARCH_BUDGET_S = 5.0
-"""Seconds that one search for the holders of one test's arrays may take."""
-
 EXPLAIN_BUDGET_S = 8.0
 """Seconds that all searches for the holders of one test's arrays may take, re-runs included."""
 
@@ -333,7 +330,7 @@ class ArrayEvidence:
         self._postponed = self._evidence = None
         newest = self.left.runs - 1
         with self._guard(GRAPHS):
-            self._note_graphs(arrays, found, {i: left.reading for i, left in self.left.by_id.items()}, deadline)
+            self._note_graphs(arrays, found, self.left.readings(), deadline)
         self._survivors.note(
             [(self.left.by_id[id(array)], why) for array, why in zip(arrays, found, strict=True)],
             shared,
@@ -358,20 +355,21 @@ class ArrayEvidence:
         self._alive.append(self._survivors.note_unexplained(alive, unknown, origins, self.left.runs - 1, shared))
 
     def _look(self, origins: OriginLog) -> None:
+        from pytest_gpuleak.explain.search import BUDGET_S
+
         self.searches += 1
         targets, shared = find_left(self.left.by_id, self._frameworks, self._natives)
         # The largest arrays are shown, and in a crowd only the first paths are written in full.
         targets.sort(key=lambda target: -self.left.by_id[id(target)].reading.storage_bytes)
         culprits = None if self._culprits is None else self._culprits()
         deadline = Deadline(self._explain_left_s)
-        explanations = search_holders(targets, culprits, self._natives, min(SEARCH_BUDGET_S, self._explain_left_s))
+        explanations = search_holders(targets, culprits, self._natives, min(BUDGET_S, self._explain_left_s))
         if culprits is not None:
             culprits.note_search(self._explain_left_s - deadline.left())
         self._explain_left_s = deadline.left()
         found = [(self.left.by_id[id(target)], why) for target, why in zip(targets, explanations, strict=True)]
         with self._guard(GRAPHS):
-            readings = {identity: left.reading for identity, left in self.left.by_id.items()}
-            self._note_graphs(targets, explanations, readings, Deadline(GRAPHS_BUDGET_S))
+            self._note_graphs(targets, explanations, self.left.readings(), Deadline(GRAPHS_BUDGET_S))
         targets.clear()
         self._note(found, shared, origins)
 

@@ -59,6 +59,10 @@ class LeftArrays:
         """Return the ids of the arrays whose memory still exists."""
         return {identity for identity in self.by_id if self._handles[identity].alive()}
 
+    def readings(self) -> dict[int, ArrayReading]:
+        """Return the metadata of all arrays, dead ones included, by id."""
+        return {identity: left.reading for identity, left in self.by_id.items()}
+
     def handle(self, identity: int) -> StorageHandle:
         """Return the weak handle on an array's memory."""
         return self._handles[identity]
