@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from pytest_gpuleak.adapters.bulk import read_arrays
 from pytest_gpuleak.engine.confirm.array_evidence import ArrayEvidence
 from pytest_gpuleak.engine.confirm.counter_evidence import CounterEvidence
+from pytest_gpuleak.engine.confirm.lenders import Lenders
 from pytest_gpuleak.engine.confirm.open_files import OpenFiles
 from pytest_gpuleak.engine.confirm.process_evidence import ProcessEvidence
 from pytest_gpuleak.engine.confirm.program_evidence import ProgramEvidence
@@ -17,9 +18,10 @@ from pytest_gpuleak.engine.confirm.tracing import traced
 from pytest_gpuleak.engine.confirm.untracked_evidence import UntrackedEvidence
 from pytest_gpuleak.engine.describe import Supplement, described
 from pytest_gpuleak.engine.judge.arrays import judge
+from pytest_gpuleak.engine.looks import Looks
 from pytest_gpuleak.engine.settle.steps import Collection, YoungCollection, full_collection, settle_steps_of
 from pytest_gpuleak.engine.stages import ACCOUNT, CONFIRM, COUNTERS, CYCLES, EXPLAIN, PROCESSES, READ, VERDICT
-from pytest_gpuleak.engine.waiting import Judged, is_sure
+from pytest_gpuleak.engine.waiting import Judged
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -69,7 +71,6 @@ class SuspectCheck:
         self._policy = policy
         self._check_fixtures = check_fixtures
         self._judged: tuple[Evidence, tuple[Finding, ...]] | None = None
-        self._brief = False
         self._first = True
         self._collected = False
         self._harness = harness
@@ -90,7 +91,9 @@ class SuspectCheck:
         self._counters = CounterEvidence(tracker, knowledge, subject, policy)
         self._programs = ProgramEvidence(tracker, knowledge, subject)
         self._untracked = UntrackedEvidence(tracker, knowledge, subject, policy, self._guard)
+        self._lenders = Lenders(tracker, knowledge, self._guard)
         self._files = OpenFiles(tracker, policy)
+        self._looks = Looks(self._arrays, knowledge, nodeid, waiting, self._judge, self._judge_arrays)
         self._counters.watched_growth = self._untracked.floor
 
     def check(
@@ -133,14 +136,12 @@ class SuspectCheck:
                         evidence.forget_reruns()
                 if stays and not investigation.confirmed:
                     with self._timed("search"):
-                        if self._brief:
-                            self._look_briefly()
-                        else:
-                            self._search()
+                        self._looks.at_unconfirmed()
             if stays:
                 with self._timed("search"):
                     self._untracked.finish(self._programs.first_run_bytes, confirmed=not why)
-                    self._untracked.find_lenders(investigation.evidence())
+                    if self._knowledge.notes_are_read or any(found.failed for found in self._judge()):
+                        self._lenders.find(investigation.evidence())
                     self._judged = None
             with self._guard(ACCOUNT):
                 for left in investigation.leftovers():
@@ -148,6 +149,8 @@ class SuspectCheck:
             with self._guard(PROCESSES):
                 self._processes.explain(self._guard)
             judged = self._judge(why)
+            if investigation.confirmed:
+                self._knowledge.lines.note(of_use=any(one.failed for one in judged))
             found = tuple(self._describe(found, why) for found in judged)
             if self._waiting is not None and investigation.waits:
                 known = Judged(self._subject.nodeid, self._policy, why, judged, found, self._judge_arrays())
@@ -177,11 +180,12 @@ class SuspectCheck:
 
     def _take_in(self, arrays: list[object], growth: Growth) -> bool:
         tracker, investigation = self._tracker, self._arrays
-        self._untracked.note_borrowed(arrays)
+        if self._untracked.floor is not None:
+            self._lenders.note_borrowed(arrays)
         if self._first:
             with self._guard(CYCLES):
                 self._read_cycles(arrays)
-        steps = self._first_steps() if self._first else () if self._brief else self._settle_steps()
+        steps = self._first_steps() if self._first else () if self._looks.brief else self._settle_steps()
         stays = investigation.add_run(
             arrays,
             steps,
@@ -196,10 +200,10 @@ class SuspectCheck:
         self._first = False
         if self._known is not None:
             growth = self._known.growth
-        if self._brief and max(investigation.left.added()[0].values(), default=0) >= self._policy.retained_bytes:
-            self._brief = False
+        if self._looks.brief and max(investigation.left.added()[0].values(), default=0) >= self._policy.retained_bytes:
+            self._looks.brief = False
             investigation.recognise_late()
-            stays = investigation.settle(self._settle_steps(), tracker.threads)
+            stays = self._settle_late()
         grown = False
         with self._guard(COUNTERS):
             grown = self._counters.add_run(investigation, growth)
@@ -224,6 +228,9 @@ class SuspectCheck:
         tracker = self._tracker
         return settle_steps_of(self._safeguards, tracker.frameworks, self._subject.settle_steps, tracker.threads)
 
+    def _settle_late(self) -> bool:
+        return self._arrays.settle(self._settle_steps(), self._tracker.threads)
+
     def _ask_harness(self, living: Sequence[object], growth: Growth) -> bool:
         if self._harness is not None and not self._tracker.threaded:
             self._known = self._harness(living, growth)
@@ -240,8 +247,8 @@ class SuspectCheck:
 
     def _is_brief(self) -> bool:
         if self._first:
-            self._brief = self._may_be_brief()
-        return self._brief
+            self._looks.brief = self._may_be_brief()
+        return self._looks.brief
 
     def _may_be_brief(self) -> bool:
         """Tell whether a re-run may decide before the steps and searches that walk the whole heap.
@@ -294,7 +301,7 @@ class SuspectCheck:
         return self._waiting is not None and self._waiting.may_take(self._policy, self._subject)
 
     def _supplement(self) -> Supplement:
-        return Supplement(self._rings, self._untracked.lenders, self._subject.counts_running_frames)
+        return Supplement(self._rings, self._lenders.holders, self._subject.counts_running_frames)
 
     def _why_not_again(self) -> str:
         return "no re-run was asked for" if self._policy.confirm == 0 else self._subject.why_not_again()
@@ -307,13 +314,16 @@ class SuspectCheck:
         """Run again until the subject does not grow, or as often as asked; return why that ended early, if it did."""
         tracker, counters = self._tracker, self._counters
         left, recorded = self._policy.confirm, False
+        looks, knowledge = self._looks, self._knowledge
+        lines_first = knowledge.notes_are_read or knowledge.lines.come_first(self._subject.expected_s or 0.0)
+        looks.waives_lines = looks.brief and not lines_first
         while left > 0:
             left -= 1
             for evidence in self._of_runs:
                 evidence.expect_run()
             with counters.recording(), self._untracked.recording():
                 # Lines are noted for arrays: where a counter alone has grown, tracing only costs time.
-                self._traces_arrays = self._arrays.left_arrays
+                self._traces_arrays = self._arrays.left_arrays and not looks.waives_lines
                 tracing_on = self._traces_arrays or self._processes.watched or self._untracked.traces
                 result, origins = self._run_again(tracing_on=tracing_on)
                 if tracing_on and not (result.passed or result.timed_out):
@@ -321,6 +331,8 @@ class SuspectCheck:
                     self._untracked.begin_again()
                     result, origins = self._run_again(tracing_on=False)
                 if not result.passed:
+                    with self._timed("search"):
+                        looks.catch_up()
                     return result.why
                 self._untracked.note_lines()
                 growth = tracker.counters.end()
@@ -331,47 +343,15 @@ class SuspectCheck:
                 growth = self._programs.explained(growth, self._policy.array_bytes, tracker.counters.end)
                 self._take_in(tracker.left_arrays(), growth)
             with self._timed("search"):
-                self._look(origins)
+                self._looks.after_rerun(origins, self._settle_late, may_wait=self._may_wait())
             again = self._untracked.wants_record
             grows = again or self._processes.grows or self._files.grows
             if not (grows or any(found.bytes_per_run for found in self._judge()) or self._programs.grows):
                 break
-            if left == 0 and (again or counters.wants_record) and not recorded:
+            if left == 0 and (again or counters.wants_record or looks.waives_lines) and not recorded:
                 left, recorded = 1, True
+            looks.waives_lines = False
         return ""
-
-    def _look(self, origins: OriginLog) -> None:
-        """Look at what is alive; search for the holders of what may fail or is shown."""
-        if self._brief:
-            if self._is_a_note_at_a_glance(origins):
-                return
-            self._arrays.recognise_late()
-            self._arrays.settle(self._settle_steps(), self._tracker.threads)
-            if self._is_a_note_at_a_glance(origins):
-                return  # what the re-run replaced was waiting in a cycle
-            self._arrays.forget_look()
-            self._brief = False
-        if self._may_wait() and not self._arrays.recognised and is_sure(self._arrays, self._judge_arrays, origins):
-            return
-        self._search(origins)
-
-    def _search(self, origins: OriginLog | None = None) -> None:
-        before = self._arrays.searches
-        with self._safeguards.searching(self._subject.nodeid):
-            self._arrays.look(origins)
-        if self._waiting is not None:
-            self._waiting.searches += self._arrays.searches - before
-
-    def _look_briefly(self, origins: OriginLog | None = None) -> None:
-        if self._knowledge.notes_are_read:
-            self._arrays.look_without_search(origins)
-        else:
-            self._arrays.look_briefly(origins)
-
-    def _is_a_note_at_a_glance(self, origins: OriginLog) -> bool:
-        """Ask the weak handles alone whether what is alive fails nothing, so that its holder is of no use now."""
-        self._look_briefly(origins)
-        return not any(found.failed or found.bytes_per_run for found in self._judge())
 
     @contextlib.contextmanager
     def _traced(self, logs: list[OriginLog]) -> Iterator[None]:
@@ -389,7 +369,7 @@ class SuspectCheck:
         tracing = self._traced(logs) if tracing_on else contextlib.nullcontext()
         with self._timed("reruns"), self._tracker.frameworks.in_place():
             # What the re-run replaces may be part of a cycle: in the same epoch, no collection of the whole heap is needed.
-            self._tracker.begin_run(same_epoch=self._brief)
+            self._tracker.begin_run(same_epoch=self._looks.brief)
             result = self._subject.run_again(tracing, self._findings_by_size)
         origins = {key: origin for log in logs for key, origin in log.items()}
         self._subject.release()

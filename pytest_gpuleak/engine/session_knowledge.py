@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from pytest_gpuleak.engine.left_behind import LeftBehind
+    from pytest_gpuleak.engine.lines_record import LinesRecord
     from pytest_gpuleak.engine.settle.garbage_record import GarbageRecord
     from pytest_gpuleak.engine.stages import Safeguards
     from pytest_gpuleak.explain.cycles import CycleReader
@@ -52,6 +53,10 @@ class SessionKnowledge:
         """Seconds of CPU time spent so far on suspects for which neither arrays nor processes were found."""
         self.vain_records_s = 0.0
         """Seconds of CPU time spent so far on records of runs that found nothing beside the arrays that they left."""
+        self.residue_s = 0.0
+        """Seconds of CPU time that the last search took for what a single run has added to the heap."""
+        self.lenders_s = 0.0
+        """Seconds of CPU time spent so far on finding who lends arrays their memory."""
         self.traced_runs = 0
         """Runs traced so far for the lines that create untracked arrays."""
         self.known_arrays: dict[int, int] = {}
@@ -98,6 +103,13 @@ class SessionKnowledge:
         from pytest_gpuleak.engine.settle.garbage_record import GarbageRecord
 
         return GarbageRecord()
+
+    @cached_property
+    def lines(self) -> LinesRecord:
+        """Return the record of whether the lines that a re-run notes were of use."""
+        from pytest_gpuleak.engine.lines_record import LinesRecord
+
+        return LinesRecord()
 
     @cached_property
     def left_behind(self) -> LeftBehind:

@@ -8,13 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from pytest_gpuleak.adapters.bulk import hold_arrays, lines_of_arrays, parts_of_arrays, read_arrays, read_united
 from pytest_gpuleak.adapters.storages import SharedStorages
-from pytest_gpuleak.engine.confirm.holder_search import (
-    GRAPHS_BUDGET_S,
-    count_graphs,
-    count_users,
-    find_left,
-    search_holders,
-)
+from pytest_gpuleak.engine.confirm.holder_search import count_graphs, count_users, find_left, search_holders
 from pytest_gpuleak.engine.confirm.late_settling import settle_late
 from pytest_gpuleak.engine.confirm.left_arrays import LeftArrays
 from pytest_gpuleak.engine.confirm.recognition import Recognition
@@ -262,7 +256,7 @@ class ArrayEvidence:
     def _note_graphs_of_recognised(self, arrays: Sequence[object], found: Sequence[Explanation]) -> None:
         if not self._graphs:
             with self._guard(GRAPHS):
-                self._note_graphs(arrays, found, read_arrays(arrays, self._frameworks), Deadline(GRAPHS_BUDGET_S))
+                self._note_graphs(arrays, found, read_arrays(arrays, self._frameworks))
 
     def _recognised_where_they_are(self) -> bool:
         """Tell whether all arrays are recognised, each at the place where it still is."""
@@ -306,11 +300,18 @@ class ArrayEvidence:
 
     def look_without_search(self, origins: OriginLog | None = None) -> None:
         """Like `look`, but leave the search to a later one for many suspects, which calls `take_holders`."""
-        origins, living, shared = origins or {}, self.left.living(), set[int]()
+        self._postponed = origins or {}, self._look_at_heap(WAITING, origins or {})
+
+    def look_at_shared(self, origins: OriginLog | None = None) -> None:
+        """Like `look_briefly`, but ask the heap which of the arrays that share a storage with older ones are alive."""
+        self._look_at_heap(_unknown(NOT_SEARCHED), origins or {})
+
+    def _look_at_heap(self, unknown: Holder, origins: OriginLog) -> set[int]:
+        living, shared = self.left.living(), set[int]()
         with self._guard(EXPLAIN):
             living, shared = self._living_and_shared(count_users(living, self._frameworks))
-        self._note_unexplained(living, WAITING, origins, shared)
-        self._postponed = origins, shared
+        self._note_unexplained(living, unknown, origins, shared)
+        return shared
 
     @property
     def recognised(self) -> bool:
@@ -369,7 +370,7 @@ class ArrayEvidence:
         self._explain_left_s = deadline.left()
         found = [(self.left.by_id[id(target)], why) for target, why in zip(targets, explanations, strict=True)]
         with self._guard(GRAPHS):
-            self._note_graphs(targets, explanations, self.left.readings(), Deadline(GRAPHS_BUDGET_S))
+            self._note_graphs(targets, explanations, self.left.readings())
         targets.clear()
         self._note(found, shared, origins)
 
@@ -378,7 +379,7 @@ class ArrayEvidence:
         arrays: Sequence[object],
         explanations: Sequence[Explanation],
         readings: Mapping[int, ArrayReading],
-        deadline: Deadline,
+        deadline: Deadline | None = None,
     ) -> None:
         """Note by root how much memory the autograd graphs behind the arrays of the earliest run among them retain."""
         runs = [self.left.by_id[id(array)].run if id(array) in self.left.by_id else self.left.runs for array in arrays]

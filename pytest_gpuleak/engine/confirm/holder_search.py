@@ -9,6 +9,7 @@ from pytest_gpuleak.adapters.arrays import array_types, framework_of, select_arr
 from pytest_gpuleak.adapters.bulk import storages_of
 from pytest_gpuleak.adapters.storages import is_storage
 from pytest_gpuleak.heap.collector import get_objects
+from pytest_gpuleak.heap.referrers import Deadline
 
 if TYPE_CHECKING:
     from collections.abc import Container, Mapping, Sequence
@@ -17,7 +18,6 @@ if TYPE_CHECKING:
     from pytest_gpuleak.adapters.protocol import ArrayFramework
     from pytest_gpuleak.explain.explanation import Explanation
     from pytest_gpuleak.explain.known_culprits import Culprits
-    from pytest_gpuleak.heap.referrers import Deadline
     from pytest_gpuleak.model.evidence import Root
     from pytest_gpuleak.model.findings import Autograd
 
@@ -80,9 +80,10 @@ def search_holders(
 
 
 def count_graphs(
-    members: Mapping[Root, Sequence[object]], natives: Frameworks, deadline: Deadline
+    members: Mapping[Root, Sequence[object]], natives: Frameworks, deadline: Deadline | None
 ) -> dict[Root, Autograd]:
     """Return how much memory the autograd graphs behind the arrays of each root retain."""
+    deadline = Deadline(GRAPHS_BUDGET_S) if deadline is None else deadline
     found: dict[Root, Autograd] = {}
     for root, arrays in members.items():
         if deadline.passed():

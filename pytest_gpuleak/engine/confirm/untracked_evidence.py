@@ -11,36 +11,34 @@ from collections import Counter
 from time import process_time
 from typing import TYPE_CHECKING, Final
 
-from pytest_gpuleak.adapters.arrays import array_types, framework_of, select_arrays
+from pytest_gpuleak.adapters.arrays import array_types, select_arrays
 from pytest_gpuleak.adapters.bulk import memory_of_arrays
 from pytest_gpuleak.adapters.registry import may_have_untracked_arrays
 from pytest_gpuleak.engine.confirm.allocation_lines import MAX_TRACED_RUNS, AllocationLines
+from pytest_gpuleak.engine.confirm.lenders import has_any
 from pytest_gpuleak.engine.confirm.survivors import Leftover, Survivors
+from pytest_gpuleak.engine.detect.counters import MODULE_BYTES
 from pytest_gpuleak.engine.judge.untracked import UntrackedRuns, judge_untracked
 from pytest_gpuleak.engine.stages import EXPLAIN
 from pytest_gpuleak.heap.collector import collect, get_objects
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterator
 
     from pytest_gpuleak.engine.run_tracker import RunTracker
     from pytest_gpuleak.engine.session_knowledge import SessionKnowledge
     from pytest_gpuleak.engine.stages import Guard, Stage
     from pytest_gpuleak.engine.subject import Subject
     from pytest_gpuleak.explain.untracked_arrays import HeapArrays
-    from pytest_gpuleak.model.evidence import Evidence
-    from pytest_gpuleak.model.findings import Finding, Holder, Origin
+    from pytest_gpuleak.model.findings import Finding, Origin
     from pytest_gpuleak.model.policy import Policy
-    from pytest_gpuleak.model.readings import Growth, MemoryRange
+    from pytest_gpuleak.model.readings import Growth
 
 RUNS_BEFORE_WALK: Final = 2
 """Runs over which the heap must have grown before it is walked over."""
 
 LEAST_TRACED: Final = 512
 """Smallest memory whose creating line is told, in bytes."""
-
-MAX_BORROWED: Final = 1000
-"""Arrays of a run that are asked whose memory they use."""
 
 MAX_TRACED: Final = 1000
 """Arrays whose creating lines are told."""
@@ -95,18 +93,18 @@ class UntrackedEvidence:
         self._lines = AllocationLines(knowledge.is_user_file)
         self._born: set[int] = set()
         self._imported: tuple[str, ...] = ()
+        self._of_imports = 0
         self._shared = False
         self._runs = UntrackedRuns()
         self._findings: tuple[Finding, ...] | None = None
         self._recorded = False
         self._beside_arrays = False
         self._origins: dict[int, Origin] = {}
-        self._borrowed: dict[int, int] = {}
-        self.lenders: dict[int, Holder] = {}
-        """Who holds the untracked arrays whose memory other arrays use, by the key of that memory."""
         self._began = process_time()
         self.floor = (
-            policy.array_bytes if policy.host and may_have_untracked_arrays() and self._can_afford(FREE_S) else None
+            policy.array_bytes
+            if policy.host and may_have_untracked_arrays() and knowledge.can_afford(FREE_S, SHARE)
+            else None
         )
         """Growth of the heap in a run, in bytes, above which its arrays are looked for; None: they are not."""
 
@@ -124,7 +122,8 @@ class UntrackedEvidence:
         if len(self._grown) == 1 and self.suspected:
             with self._guard(EXPLAIN):
                 self._born = self._arrays().of_young() if self._tracker.detector.sees_only_young else set()
-            self._imported = tuple(_newest_modules(growth.imported))
+            self._imported = tuple(_newest_modules(growth.imported // MODULE_BYTES))
+            self._of_imports = growth.imported
             self._shared = growth.shared
         if self._before is not None:
             with self._guard(EXPLAIN):
@@ -190,42 +189,19 @@ class UntrackedEvidence:
         if self.floor is None or not self._grown or self._runs.grows or (confirmed and self.suspected):
             return
         strict = self._policy.confirm == 0 or self._subject.counts_running_frames
-        least = self.floor if strict else max(self._policy.retained_bytes, self.floor)
+        # The modules of numba or LLVM take twice what most do, and a walk over the heap that they fill is the dearest.
+        least = self.floor if strict else max(self._policy.retained_bytes, self.floor, self._of_imports)
         self._compiled = compiled
-        if self._grown[0] - compiled >= least and self._can_afford(FREE_S if strict else FREE_ONCE_S):
+        knowledge, began = self._knowledge, process_time()
+        if self._grown[0] - compiled >= least and knowledge.can_afford(
+            FREE_S if strict else FREE_ONCE_S, SHARE, knowledge.residue_s
+        ):
             with self._guard(EXPLAIN):
                 self._find_residue(confirmed=confirmed)
-
-    def note_borrowed(self, arrays: Sequence[object]) -> None:
-        """Note which of the arrays that a run has left use another library's memory (`torch.from_numpy`)."""
-        if self.floor is None:
-            return
-        with self._guard(EXPLAIN):
-            known = self._tracker.frameworks.arrays
-            for array, memory in memory_of_arrays(arrays[:MAX_BORROWED], known):
-                if memory.borrowed:
-                    self._borrowed[memory.start] = framework_of(array, known).storage(array)
-
-    def find_lenders(self, evidence: Evidence) -> None:
-        """Find out who holds the untracked arrays whose memory other arrays of the findings use."""
-        from pytest_gpuleak.heap.referrers import PausedCollector
-
-        alive = {survivor.reading.storage for survivor in evidence.survivors}
-        places = {place: storage for place, storage in self._borrowed.items() if storage in alive}
-        if not places:
-            return
-        with self._guard(EXPLAIN), self._tracker.detector.whole_heap(), PausedCollector():
-            from pytest_gpuleak.explain.untracked_arrays import explain_arrays
-
-            heap = self._arrays()
-            arrays, _ = heap.find(lambda _, size: size >= LEAST_TRACED)
-            arrays[:] = [array for array in arrays if _has_any(heap.reader.memory(array), places)]
-            why = explain_arrays(arrays, (), self._tracker.frameworks.reference_finders())
-            for array in arrays:
-                memory, holder = heap.reader.memory(array), why[id(array)].holder
-                if holder.named:
-                    self.lenders |= {storage: holder for at, storage in places.items() if _has_any(memory, (at,))}
-            arrays.clear()
+            knowledge.residue_s = process_time() - began
+            if not self._runs.survivors:
+                knowledge.unexplained_growth_s += knowledge.residue_s
+                self._began += knowledge.residue_s
 
     def judge(self) -> tuple[Finding, ...]:
         """Return the findings on the arrays found."""
@@ -241,9 +217,6 @@ class UntrackedEvidence:
     def charge(self) -> None:
         """Charge the time since the check began to growth that no array explains."""
         self._knowledge.unexplained_growth_s += process_time() - self._began
-
-    def _can_afford(self, free_s: float) -> bool:
-        return self._knowledge.can_afford(free_s, SHARE)
 
     def _arrays(self) -> HeapArrays:
         from pytest_gpuleak.explain.untracked_arrays import HeapArrays
@@ -293,19 +266,14 @@ class UntrackedEvidence:
         """
         from pytest_gpuleak.heap.referrers import PausedCollector
 
-        room = self._grown[0] + self._grown[0] // SLACK_SHARE
-        known = self._tracker.known_arrays() | self._knowledge.known_arrays
-        least = max(room // 256, 1)
         with self._tracker.detector.whole_heap():
-            collect(2)
+            heap = self._arrays()
+            chosen, now = self._candidates(heap)
+            if chosen:  # some may be garbage: most walks find none, and are spared the collection
+                chosen.clear()
+                collect(2)
+                chosen, now = self._candidates(heap)
             with PausedCollector():
-                heap = self._arrays()
-                arrays, now = heap.find(
-                    lambda key, size: (
-                        least <= size <= room and (key in self._born or (known.get(key) != size and not self._shared))
-                    )
-                )
-                chosen = list(arrays) if self._shared else self._of_size(arrays, heap, room)
                 self._runs = UntrackedRuns(confirmed=confirmed, imported=self._imported, sure=frozenset(self._born))
                 self._explain(chosen, heap)
                 self._runs.libraries = frozenset(
@@ -313,11 +281,25 @@ class UntrackedEvidence:
                     for one in self._runs.survivors
                     if one.holder and one.holder.file and not self._knowledge.is_user_file(one.holder.file)
                 )
-                arrays.clear()
                 chosen.clear()
         if now is not None:
             self._knowledge.known_arrays = now
         self._findings = None
+
+    def _candidates(self, heap: HeapArrays) -> tuple[list[object], dict[int, int] | None]:
+        """Return the arrays that explain the first run's growth, and all sizes (see `HeapArrays.sizes`)."""
+        from pytest_gpuleak.heap.referrers import PausedCollector
+
+        room = self._grown[0] + self._grown[0] // SLACK_SHARE
+        known = self._tracker.known_arrays() | self._knowledge.known_arrays
+        least = max(room // 256, 1)
+
+        def is_new(key: int, size: int) -> bool:
+            return key in self._born or (known.get(key) != size and not self._shared)
+
+        with PausedCollector():
+            arrays, now = heap.find(lambda key, size: least <= size <= room and is_new(key, size))
+            return arrays if self._shared else self._of_size(arrays, heap, room), now
 
     def _of_size(self, arrays: list[object], heap: HeapArrays, room: int) -> list[object]:
         """Return the arrays that together explain the growth; none if they explain too little of it."""
@@ -357,8 +339,8 @@ class UntrackedEvidence:
         from pytest_gpuleak.explain.untracked_arrays import explain_arrays
 
         readings = {id(array): one for array in arrays if (one := heap.read(array)) is not None}
-        shared = self._memory_of_others()
-        mine = [array for array in arrays if id(array) in readings and not _has_any(heap.reader.memory(array), shared)]
+        shared = self._memory_of_others() if readings else []
+        mine = [array for array in arrays if id(array) in readings and not has_any(heap.reader.memory(array), shared)]
         arrays[:] = sorted(mine, key=lambda array: -readings[id(array)].storage_bytes)
         mine.clear()
         why = explain_arrays(arrays, (id(mine),), self._tracker.frameworks.reference_finders())
@@ -372,10 +354,6 @@ class UntrackedEvidence:
         """Return where the memory begins that arrays of the frameworks use: it is theirs in the findings."""
         known = self._tracker.frameworks.arrays
         return [memory.start for _, memory in memory_of_arrays(select_arrays(get_objects(), array_types(known)), known)]
-
-
-def _has_any(memory: MemoryRange, places: Iterable[int]) -> bool:
-    return any(memory.start <= start < memory.start + memory.size for start in places)
 
 
 def _newest_modules(count: int) -> Iterator[str]:

@@ -103,8 +103,8 @@ def compare_runs(evidence: Evidence) -> list[Group]:
         per_run = round(sum(survivor.size for by_root in additions for survivor in by_root[root]) / len(additions))
         # Found under this root in the re-runs only: the first search took another path of equal length.
         shown = members or [survivor._replace(run=0) for survivor in additions[0][root]]
-        added_first = tuple(additions[0][root])
-        groups.append(Group("growing", tuple(_with_lines(shown, added_first)), per_run, added_first))
+        lines = (survivor for by_root in additions for survivor in by_root[root])
+        groups.append(Group("growing", tuple(_with_lines(shown, lines)), per_run, tuple(additions[0][root])))
     return [*groups, *group_by_root("retained", unchanged), *group_by_root("unconfirmed", released)]
 
 
@@ -216,7 +216,7 @@ def _growing_places(
 
 
 def _with_lines(members: Iterable[Survivor], additions: Iterable[Survivor]) -> list[Survivor]:
-    """Give the first run's survivors the creating lines of similar survivors of the re-run, which was traced."""
+    """Give the first run's survivors the creating lines of similar survivors of a re-run, which was traced."""
     keys: tuple[Key, ...] = (
         lambda survivor: (survivor.pattern, _form(survivor)),
         lambda survivor: survivor.pattern,

@@ -211,3 +211,48 @@ def test_a_search_that_fails_after_the_quick_rerun_says_so(quiet: Quiet, monkeyp
     text = " ".join(" ".join(quiet("KEPT = []\n\ndef test_it():\n    KEPT.append(Buffer(1))\n")).split())
     assert "held by unknown: the search failed: " in text
     assert "not searched for" not in text
+
+
+LEAK_AMONG_NOTES = """
+    import time, torch
+
+    LAST, HISTORY, TRACED, RUNS = {}, [], [], []
+
+    @pytest.mark.parametrize("number", range(4))
+    def test_note(number):
+        time.sleep(0.03)
+        LAST["x"] = torch.ones(10)
+        TRACED.append(torch._C._len_torch_function_stack() > 0)
+
+    def test_leak():
+        time.sleep(0.03)
+        TRACED.append(torch._C._len_torch_function_stack() > 0)
+        RUNS.append(1)
+        assert len(RUNS) < 3 or not FAILS
+        HISTORY.append(torch.ones(10))
+
+    def test_last():
+        print(TRACED)
+        assert [TRACED[1:8:2], TRACED[9:]] == [[True, True, False, False], [False, True]]
+"""
+"""Without `FAILS`: whether the second re-run of the leak fails."""
+
+
+@pytest.mark.torch
+def test_a_leak_among_notes_has_its_line_from_a_second_re_run(quiet: Quiet, searches: list[int]) -> None:
+    pytest.importorskip("torch")
+    lines = quiet("FAILS = False\n" + textwrap.dedent(LEAK_AMONG_NOTES))
+    assert summary(lines) == "gpu-leak: 1 leaked, 4 noted, 1 clean"
+    text = "\n".join(lines)
+    assert "held by  test_it.HISTORY[0]" in text
+    assert "HISTORY.append(torch.ones(10))" in text
+    assert searches == [3]
+
+
+@pytest.mark.torch
+def test_a_second_re_run_that_fails_leaves_the_leak_with_its_holder(quiet: Quiet, searches: list[int]) -> None:
+    pytest.importorskip("torch")
+    lines = quiet("FAILS = True\n" + textwrap.dedent(LEAK_AMONG_NOTES), "--deselect=test_it.py::test_last")
+    assert summary(lines) == "gpu-leak: 1 leaked, 4 noted, 0 clean"
+    assert "held by  test_it.HISTORY[0]" in "\n".join(lines)
+    assert len(searches) == 1

@@ -203,21 +203,30 @@ def test_arrays_that_stay(run: Runner) -> None:
         @pytest.mark.gpu_leak(retained_mb=8)
         def test_below_its_own_limit():
             KEPT.setdefault("once", np.ones(2**18))
+
+        def test_imports(tmp_path, monkeypatch):
+            (tmp_path / "imported_late.py").touch()
+            monkeypatch.syspath_prepend(tmp_path)
+            import imported_late
+            KEPT.setdefault("imports", np.ones(2**19))
         """,
         apart=True,
     )
     assert found.verdicts == {
+        "test_imports": "leaked",
         "test_table": "leaked",
         "test_replaced": "leaked",
         "test_cache": "leaked",
         "test_below_its_own_limit": "clean",  # as small growth is not looked into
     }
-    findings = {name: found.finding(name) for name in ("test_table", "test_replaced", "test_cache")}
+    names = ("test_table", "test_replaced", "test_cache", "test_imports")
+    findings = {name: found.finding(name) for name in names}
     assert {(one["kind"], one["bytes_per_run"]) for one in findings.values()} == {("retained", 0)}
     assert {name: (one["holder"]["root"], one["bytes"]) for name, one in findings.items()} == {
         "test_table": ("test_it.TABLE", 8 * MIB),
         "test_replaced": ("test_it.LAST", 16 * MIB),
         "test_cache": ("test_it.grid", 3 * MIB),
+        "test_imports": ("test_it.KEPT", 4 * MIB),
     }
 
 

@@ -1,0 +1,86 @@
+"""Find who holds the untracked arrays whose memory a suspect's arrays use: NumPy's behind `torch.from_numpy`."""
+
+from __future__ import annotations
+
+from time import process_time
+from typing import TYPE_CHECKING, Final
+
+from pytest_gpuleak.adapters.arrays import array_types, framework_of
+from pytest_gpuleak.adapters.bulk import memory_of_arrays
+from pytest_gpuleak.engine.stages import EXPLAIN
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+    from pytest_gpuleak.engine.run_tracker import RunTracker
+    from pytest_gpuleak.engine.session_knowledge import SessionKnowledge
+    from pytest_gpuleak.engine.stages import Guard, Stage
+    from pytest_gpuleak.model.evidence import Evidence
+    from pytest_gpuleak.model.findings import Holder
+    from pytest_gpuleak.model.readings import MemoryRange
+
+LEAST_LENT: Final = 512
+"""Smallest memory whose lender is looked for, in bytes."""
+
+MAX_BORROWED: Final = 1000
+"""Arrays of a run that are asked whose memory they use."""
+
+FREE_S: Final = 3.0
+"""Seconds of CPU time that a session may spend on lenders: each search walks the whole heap."""
+
+SHARE: Final = 0.02
+"""The same as a share of the session's CPU time."""
+
+
+class Lenders:
+    """Note which arrays use another library's memory, and find who holds the arrays that lend it.
+
+    Attributes:
+        holders: who holds a lender, by the key of the memory.
+    """
+
+    def __init__(self, tracker: RunTracker, knowledge: SessionKnowledge, guard: Callable[[Stage], Guard]) -> None:
+        self.holders: dict[int, Holder] = {}
+        self._tracker = tracker
+        self._knowledge = knowledge
+        self._guard = guard
+        self._borrowed: dict[int, int] = {}
+
+    def note_borrowed(self, arrays: Sequence[object]) -> None:
+        """Note which of the arrays that a run has left use another library's memory."""
+        with self._guard(EXPLAIN):
+            known = self._tracker.frameworks.arrays
+            for array, memory in memory_of_arrays(arrays[:MAX_BORROWED], known):
+                if memory.borrowed:
+                    self._borrowed[memory.start] = framework_of(array, known).storage(array)
+
+    def find(self, evidence: Evidence) -> None:
+        """Find the lenders of what is alive, while the session can afford it."""
+        alive = {survivor.reading.storage for survivor in evidence.survivors}
+        places = {place: storage for place, storage in self._borrowed.items() if storage in alive}
+        if places and self._knowledge.lenders_s <= FREE_S + SHARE * self._knowledge.cpu_s:
+            began = process_time()
+            with self._guard(EXPLAIN):
+                self._search(places)
+            self._knowledge.lenders_s += process_time() - began
+
+    def _search(self, places: dict[int, int]) -> None:
+        from pytest_gpuleak.explain.untracked_arrays import HeapArrays, explain_arrays
+        from pytest_gpuleak.heap.referrers import PausedCollector
+
+        frameworks = self._tracker.frameworks
+        with self._tracker.detector.whole_heap(), PausedCollector():
+            heap = HeapArrays(array_types(frameworks.arrays))
+            arrays, _ = heap.find(lambda _, size: size >= LEAST_LENT)
+            arrays[:] = [array for array in arrays if has_any(heap.reader.memory(array), places)]
+            why = explain_arrays(arrays, (), frameworks.reference_finders())
+            for array in arrays:
+                memory, holder = heap.reader.memory(array), why[id(array)].holder
+                if holder.named:
+                    self.holders |= {storage: holder for at, storage in places.items() if has_any(memory, (at,))}
+            arrays.clear()
+
+
+def has_any(memory: MemoryRange, places: Iterable[int]) -> bool:
+    """Tell whether any of the addresses lies within the memory."""
+    return any(memory.start <= start < memory.start + memory.size for start in places)

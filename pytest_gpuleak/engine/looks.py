@@ -1,0 +1,108 @@
+"""Look, after a re-run, at what is alive: at a glance where that decides, with a search where holders are of use."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pytest_gpuleak.engine.waiting import is_sure
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from pytest_gpuleak.adapters.protocol import OriginLog
+    from pytest_gpuleak.engine.confirm.array_evidence import ArrayEvidence
+    from pytest_gpuleak.engine.session_knowledge import SessionKnowledge
+    from pytest_gpuleak.engine.waiting import WaitingFindings
+    from pytest_gpuleak.model.findings import Finding
+
+
+class Looks:
+    """Choose how to look at one suspect's arrays.
+
+    Attributes:
+        brief: whether a glance may decide: something small that does not grow is a note, and if no note is shown or
+            written, its holder is of no use.
+        waives_lines: whether the next re-run is not traced. If it shows growth, another is, and is looked at.
+        owes_search: whether growth was seen at a glance, and the holders are still to be searched for.
+    """
+
+    def __init__(
+        self,
+        arrays: ArrayEvidence,
+        knowledge: SessionKnowledge,
+        nodeid: str,
+        waiting: WaitingFindings | None,
+        judge_all: Callable[[], Sequence[Finding]],
+        judge_arrays: Callable[[], Sequence[Finding]],
+    ) -> None:
+        self.brief = False
+        self.waives_lines = False
+        self.owes_search = False
+        self._arrays = arrays
+        self._knowledge = knowledge
+        self._nodeid = nodeid
+        self._waiting = waiting
+        self._judge_all = judge_all
+        self._judge_arrays = judge_arrays
+
+    def at_unconfirmed(self) -> None:
+        """Look at what the only run has left."""
+        if self.brief:
+            self._glance()
+        else:
+            self.search()
+
+    def after_rerun(self, origins: OriginLog, settle: Callable[[], object], *, may_wait: bool) -> None:
+        """Look at what is alive after a re-run, whose creating lines are `origins`.
+
+        `settle` takes the steps that were put off; with `may_wait`, a search for many suspects is to come.
+        """
+        arrays = self._arrays
+        if self.brief:
+            if self._is_a_note_at_a_glance(origins):
+                return
+            arrays.recognise_late()
+            settle()
+            if self._is_a_note_at_a_glance(origins):
+                return  # what the re-run replaced was waiting in a cycle
+            self.brief = False
+            self.owes_search = self.waives_lines and any(found.bytes_per_run for found in self._judge_all())
+            if self.owes_search:
+                return
+            arrays.forget_look()
+        if not (may_wait and not arrays.recognised and is_sure(arrays, self._judge_arrays, origins)):
+            self.search(origins)
+        self.owes_search = False
+
+    def search(self, origins: OriginLog | None = None) -> None:
+        """Search for the holders of what is alive."""
+        before = self._arrays.searches
+        with self._knowledge.safeguards.searching(self._nodeid):
+            self._arrays.look(origins)
+        if self._waiting is not None:
+            self._waiting.searches += self._arrays.searches - before
+
+    def catch_up(self) -> None:
+        """Search for the holders after all, because the re-run that was to be traced did not come to its end."""
+        if self.owes_search:
+            self.owes_search = False
+            self._arrays.forget_look()
+            self.search()
+
+    def _glance(self, origins: OriginLog | None = None) -> None:
+        if self._knowledge.notes_are_read:
+            self._arrays.look_without_search(origins)
+        else:
+            self._arrays.look_briefly(origins)
+
+    def _is_a_note_at_a_glance(self, origins: OriginLog) -> bool:
+        """Ask the weak handles alone whether what is alive fails nothing, so that its holder is of no use now."""
+        self._glance(origins)
+        if self._fails and not self._knowledge.notes_are_read:
+            self._arrays.forget_look()
+            self._arrays.look_at_shared(origins)  # a replaced view of older memory seems to live
+        return not self._fails
+
+    @property
+    def _fails(self) -> bool:
+        return any(found.failed or found.bytes_per_run for found in self._judge_all())
