@@ -180,11 +180,11 @@ class SuspectCheck:
 
     def _take_in(self, arrays: list[object], growth: Growth) -> bool:
         tracker, investigation = self._tracker, self._arrays
-        if self._untracked.floor is not None:
-            self._lenders.note_borrowed(arrays)
         if self._first:
             with self._guard(CYCLES):
                 self._read_cycles(arrays)
+        else:
+            self._note_borrowed(arrays)
         steps = self._first_steps() if self._first else () if self._looks.brief else self._settle_steps()
         stays = investigation.add_run(
             arrays,
@@ -231,7 +231,12 @@ class SuspectCheck:
     def _settle_late(self) -> bool:
         return self._arrays.settle(self._settle_steps(), self._tracker.threads)
 
+    def _note_borrowed(self, arrays: Sequence[object]) -> None:
+        if self._untracked.floor is not None:
+            self._lenders.note_borrowed(arrays)
+
     def _ask_harness(self, living: Sequence[object], growth: Growth) -> bool:
+        self._note_borrowed(living)
         if self._harness is not None and not self._tracker.threaded:
             self._known = self._harness(living, growth)
         return self._known is not None

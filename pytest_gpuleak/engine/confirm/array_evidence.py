@@ -97,7 +97,6 @@ class ArrayEvidence:
 
         Args:
             arrays: strong references to the arrays that it left; emptied here.
-            settle_steps: the steps to take.
             threads: the threads that ran before the run.
             young: the cheap steps to take first. If known culprits alone hold what stays, steps that cannot make them
                 let go are left out.
@@ -187,10 +186,11 @@ class ArrayEvidence:
 
     def look(self, origins: OriginLog | None = None) -> None:
         """Note, after each run, which arrays are alive and who holds them; `origins` are the lines noted in a re-run."""
-        self._evidence = self._postponed = None
         looks = len(self._alive)
         with self._guard(EXPLAIN) as stage:
-            if self._recognised_where_they_are():
+            if not self.left.by_id:
+                self._note([], set(), {})
+            elif self._recognised_where_they_are():
                 self._look_at_recognised(origins or {})
             else:
                 with self._detector.whole_heap(), PausedCollector():
@@ -392,6 +392,7 @@ class ArrayEvidence:
         self._graphs |= count_graphs(groups, self._natives, deadline)
 
     def _note(self, found: Sequence[tuple[Leftover, Explanation]], shared: set[int], origins: OriginLog) -> None:
+        self._evidence = self._postponed = None
         self._alive.append(self._survivors.note(found, shared, origins, self.left.runs - 1))
 
 
