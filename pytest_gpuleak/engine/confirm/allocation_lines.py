@@ -25,6 +25,10 @@ TRACED_RERUN_S: Final = 1.0
 """Seconds that a run may take to be traced, which makes it two to five times as long."""
 
 
+LEAST_PYTHON_OBJECT: Final = 64 * 1024
+"""Smallest Python object, in bytes, that is taken for an array's memory (`numpy.frombuffer` of bytes)."""
+
+
 class AllocationLines:
     """The creating lines of a run's objects. Tracing that the user began is used and goes on.
 
@@ -35,11 +39,6 @@ class AllocationLines:
         self._is_user_file = is_user_file
         self.tracing = False
         """Whether the tracing is the plugin's own."""
-
-    @property
-    def traces(self) -> bool:
-        """Whether anything traces."""
-        return is_tracing()
 
     def start(self, expected_s: float | None) -> None:
         """Trace from now on, if a run of `expected_s` seconds is quick enough and nothing traces."""
@@ -52,6 +51,18 @@ class AllocationLines:
         except (RuntimeError, MemoryError):
             return  # the line is not told
         self.tracing = True
+
+    def knows_any(self, least: int) -> bool:
+        """Tell whether memory that an array may use was allocated in the run and lives: lines are looked for in a walk.
+
+        NumPy's own memory is in a domain of its own (numpy/_core/src/multiarray/alloc.c); `least` is its smallest, in bytes.
+        """
+        if not self.tracing:
+            return is_tracing()
+        import tracemalloc
+
+        traces = tracemalloc.take_snapshot().traces
+        return any(one.size >= (least if one.domain else LEAST_PYTHON_OBJECT) for one in traces)
 
     def stop(self) -> None:
         """Stop tracing that the plugin has started. Safe to call twice."""

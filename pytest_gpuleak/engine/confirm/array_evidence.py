@@ -97,6 +97,7 @@ class ArrayEvidence:
 
         Args:
             arrays: strong references to the arrays that it left; emptied here.
+            settle_steps: the steps to take.
             threads: the threads that ran before the run.
             young: the cheap steps to take first. If known culprits alone hold what stays, steps that cannot make them
                 let go are left out.
@@ -254,8 +255,8 @@ class ArrayEvidence:
         self.left.take_in(left, handles)
 
     def _note_graphs_of_recognised(self, arrays: Sequence[object], found: Sequence[Explanation]) -> None:
-        if not self._graphs:
-            with self._guard(GRAPHS):
+        with self._guard(GRAPHS):
+            if not self._graphs:
                 self._note_graphs(arrays, found, read_arrays(arrays, self._frameworks))
 
     def _recognised_where_they_are(self) -> bool:
@@ -332,12 +333,8 @@ class ArrayEvidence:
         newest = self.left.runs - 1
         with self._guard(GRAPHS):
             self._note_graphs(arrays, found, self.left.readings(), deadline)
-        self._survivors.note(
-            [(self.left.by_id[id(array)], why) for array, why in zip(arrays, found, strict=True)],
-            shared,
-            origins,
-            newest,
-        )
+        explained = [(self.left.by_id[id(array)], why) for array, why in zip(arrays, found, strict=True)]
+        self._survivors.note(explained, shared, origins, newest)
         living = self.left.living()
         for unknown, ids in ((NO_OBJECT, living.difference(map(id, arrays))), (FREED, self.left.by_id.keys() - living)):
             self._survivors.note_unexplained([self.left.by_id[i] for i in ids], unknown, {}, newest)

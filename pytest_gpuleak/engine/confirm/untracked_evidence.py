@@ -322,17 +322,18 @@ class UntrackedEvidence:
 
     def note_lines(self) -> None:
         """Note the creating lines of the recorded re-run, and stop tracing it: traced walks take seconds."""
-        before = self._before
-        if before is not None and self._lines.traces:
-            with self._guard(EXPLAIN), self._tracker.detector.whole_heap():
-                heap = self._arrays()
-                arrays = heap.plain(lambda key, size: size >= LEAST_TRACED and before.get(key) != size)
-                lines = {
-                    heap.key_of(array): self._lines.of(heap.reader.allocated(array)) for array in arrays[:MAX_TRACED]
-                }
-                self._origins = {key: line for key, line in lines.items() if line is not None}
-                arrays.clear()
+        with self._guard(EXPLAIN):
+            if self._before is not None and self._lines.knows_any(LEAST_TRACED):
+                self._origins = self._lines_of_new(self._before)
         self._lines.stop()
+
+    def _lines_of_new(self, before: dict[int, int]) -> dict[int, Origin]:
+        with self._tracker.detector.whole_heap():
+            heap = self._arrays()
+            arrays = heap.plain(lambda key, size: size >= LEAST_TRACED and before.get(key) != size)
+            lines = {heap.key_of(array): self._lines.of(heap.reader.allocated(array)) for array in arrays[:MAX_TRACED]}
+            arrays.clear()
+        return {key: line for key, line in lines.items() if line is not None}
 
     def _explain(self, arrays: list[object], heap: HeapArrays) -> None:
         """Read the arrays, and note who holds each and which line made it. The whole heap must be visible."""

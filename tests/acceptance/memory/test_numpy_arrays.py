@@ -566,3 +566,23 @@ def test_a_run_that_leaves_arrays_is_traced_if_it_is_quick(
     assert roots.keys() == {"test_it.KEPT", "test_it.TABLES"}
     assert bool(roots["test_it.TABLES"]) == bool(traced)
     assert started == [True] * traced
+
+
+def test_growth_without_arrays_is_not_walked_over_for_lines(run: Runner, monkeypatch: pytest.MonkeyPatch) -> None:
+    walked: list[bool] = []
+    monkeypatch.setattr(untracked_evidence.UntrackedEvidence, "_lines_of_new", lambda *_: walked.append(True) or {})
+    found = run(
+        """
+        import numpy as np
+
+        KEPT = []
+
+        def test_no_array():
+            KEPT.append([bytes(1000) for _ in range(1000)])
+
+        def test_array():
+            KEPT.append(np.ones(2**17))
+        """
+    )
+    assert found.verdicts == {"test_no_array": "clean", "test_array": "leaked"}
+    assert walked == [True]
