@@ -570,7 +570,12 @@ def test_a_run_that_leaves_arrays_is_traced_if_it_is_quick(
 
 def test_growth_without_arrays_is_not_walked_over_for_lines(run: Runner, monkeypatch: pytest.MonkeyPatch) -> None:
     walked: list[bool] = []
-    monkeypatch.setattr(untracked_evidence.UntrackedEvidence, "_lines_of_new", lambda *_: walked.append(True) or {})
+
+    def note(*_: object) -> dict[int, object]:
+        walked.append(True)
+        return {}
+
+    monkeypatch.setattr(untracked_evidence.UntrackedEvidence, "_lines_of_new", note)
     found = run(
         """
         import numpy as np
