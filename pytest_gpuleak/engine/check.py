@@ -157,6 +157,8 @@ class SuspectCheck:
                 self._waiting.take(known, investigation, self._supplement())
             if not (processes or investigation.left_arrays or any(one.kind != "recompiled" for one in found)):
                 self._untracked.charge()
+                if self._host_alone:
+                    self._knowledge.vain_reruns_s += self.seconds["reruns"]
             return found if self._known is None else (*found, *self._known.findings)
 
     @property
@@ -312,8 +314,13 @@ class SuspectCheck:
         return "no re-run was asked for" if self._policy.confirm == 0 else self._subject.why_not_again()
 
     def _why_not_worth_it(self) -> str:
-        host_alone = self._counters.host_alone and not (self._arrays.left_arrays or self._processes.watched)
-        return why_not_worth_it(self._subject.expected_s, self._knowledge.elapsed_s) if host_alone else ""
+        if not self._host_alone:
+            return ""
+        return why_not_worth_it(self._subject.expected_s, self._knowledge.elapsed_s, self._knowledge.vain_reruns_s)
+
+    @property
+    def _host_alone(self) -> bool:
+        return self._counters.host_alone and not (self._arrays.left_arrays or self._processes.watched)
 
     def _confirm(self) -> str:
         """Run again until the subject does not grow, or as often as asked; return why that ended early, if it did."""

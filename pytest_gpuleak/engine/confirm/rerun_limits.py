@@ -5,19 +5,24 @@ from __future__ import annotations
 from typing import Final
 
 RERUN_S: Final = 2.0
-"""Seconds that a test may take to be run again for the host's memory alone, or `RERUN_SHARE` of the session."""
+"""Seconds that re-runs for the host's memory alone may take in vain, or `RERUN_SHARE` of the session."""
 
 RERUN_SHARE: Final = 0.1
 
+QUICK_RERUN_S: Final = 0.05
+"""Seconds of a re-run that is made in any case."""
 
-def why_not_worth_it(expected_s: float | None, elapsed_s: float) -> str:
-    """Tell why a slow test is not run again for the host's memory alone; empty if it is.
+
+def why_not_worth_it(expected_s: float | None, elapsed_s: float, vain_s: float) -> str:
+    """Tell why a test is not run again for the host's memory alone; empty if it is.
 
     Most growth of the host is a first use: tables, compiled code, caches of a library. A leak is met again by a quicker
     test, or by this one later in the session. `expected_s` are the seconds of the re-run (None: unknown), `elapsed_s`
-    those of the session.
+    those of the session, and `vain_s` those of such re-runs so far that found nothing.
     """
     limit_s = max(RERUN_S, RERUN_SHARE * elapsed_s)
-    if expected_s is None or expected_s <= limit_s:
+    if expected_s is None or expected_s <= QUICK_RERUN_S or vain_s + expected_s <= limit_s:
         return ""
-    return f"a re-run would take {expected_s:.0f} s, over {limit_s:.0f} s, for growth of the host's memory alone"
+    if expected_s > limit_s:
+        return f"a re-run would take {expected_s:.0f} s, over {limit_s:.0f} s, for growth of the host's memory alone"
+    return f"re-runs for growth of the host's memory alone have taken {vain_s:.0f} s and found nothing"

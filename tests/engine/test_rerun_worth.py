@@ -1,0 +1,25 @@
+"""Whether growth of the host's memory alone is worth a re-run."""
+
+from __future__ import annotations
+
+import pytest
+
+from pytest_gpuleak.engine.confirm.rerun_limits import QUICK_RERUN_S, RERUN_S, why_not_worth_it
+
+
+@pytest.mark.parametrize(
+    ("expected_s", "elapsed_s", "vain_s", "why"),
+    [
+        (None, 10.0, 100.0, ""),
+        (1.0, 10.0, 0.0, ""),
+        (1.0, 10.0, RERUN_S - 1.0, ""),
+        (1.0, 10.0, RERUN_S, "re-runs for growth of the host's memory alone have taken 2 s and found nothing"),
+        (1.0, 100.0, RERUN_S, ""),
+        (30.0, 100.0, 0.0, "a re-run would take 30 s, over 10 s, for growth of the host's memory alone"),
+        (QUICK_RERUN_S, 10.0, 100.0, ""),
+    ],
+)
+def test_the_sum_of_vain_re_runs_is_a_small_part_of_the_session(
+    expected_s: float | None, elapsed_s: float, vain_s: float, why: str
+) -> None:
+    assert why_not_worth_it(expected_s, elapsed_s, vain_s) == why
