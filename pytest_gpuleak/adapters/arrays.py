@@ -51,7 +51,7 @@ def select_arrays(objects: list[object], bases: list[type]) -> list[object]:
 
     The memo of types dies with the call: keeping a MagicMock's own type alive would keep its call arguments alive.
     """
-    if len(objects) < _FEW and _are_plain(list(map(type, objects))):
+    if len(objects) < _FEW and _are_plain(objects):
         return []  # a test without arrays leaves plain objects only
     wanted, arrays, known = set(map(id, bases)), set[int](), set(_PLAIN)
     found: list[object] = []
@@ -74,11 +74,12 @@ def select_arrays(objects: list[object], bases: list[type]) -> list[object]:
     return found
 
 
-def _are_plain(kinds: list[type]) -> bool:
-    """Return whether all these types are `_PLAIN`. Most tests leave pytest's objects alone: the same as the test before."""
+def _are_plain(objects: list[object]) -> bool:
+    """Return whether all types are `_PLAIN`. Most tests leave pytest's objects alone: the same types as the test before."""
     global _last_plain  # noqa: PLW0603 - types that live as long as the process
-    if len(kinds) == len(_last_plain) and all(map(is_, kinds, _last_plain)):
+    if len(objects) == len(_last_plain) and all(map(is_, map(type, objects), _last_plain)):
         return True
+    kinds = list(map(type, objects))
     if not _PLAIN.keys() >= set(map(id, kinds)):
         return False
     _last_plain = kinds

@@ -43,11 +43,9 @@ class LateDevices(Counters):
         self.needs = module
         self._make = make
         self._probe: DeviceProbe | None = None
-
-    @property
-    def in_heap(self) -> bool:
-        """Return whether the C heap holds the memory that is counted (`DeviceProbe`)."""
-        return bool(getattr(self._probe, "in_heap", False))
+        self._met = False
+        self.in_heap = False
+        """Whether the C heap holds the memory that is counted (`DeviceProbe`): known from the first reading on."""
 
     def read(self) -> dict[str, DeviceReading]:
         """Return the readings of the devices in use; none before the framework is imported."""
@@ -57,6 +55,8 @@ class LateDevices(Counters):
             self._probe = self._make()
             self.needs = ALWAYS
         readings = self._probe.read()
+        if readings and not self._met:
+            self._met, self.in_heap = True, bool(getattr(self._probe, "in_heap", False))
         self.idle, self.absent = self._probe.idle, self._probe.absent
         return readings
 

@@ -19,16 +19,21 @@ _SPARE = 22
 
 
 class Mallinfo:
-    """Reads ``mallinfo2`` (glibc 2.33 and later). `free`: bytes malloc had cached at the last reading."""
+    """Reads ``mallinfo2`` (glibc 2.33 and later).
+
+    `free` and `top`: bytes that malloc had cached at the last reading, and those at the top of the main arena.
+    """
 
     def __init__(self, ask: Callable[[], Any]) -> None:
         self._ask = ask
         self.free: float = inf
+        self.top = 0
 
     def read(self) -> int:
         """Return the bytes malloc has handed out, its own maps included (psutil's ``heap_used`` and ``mmap_used``)."""
+        # Not kept: the collector tracks it, and would show it among what the test has left.
         info = self._ask()
-        self.free = info.fordblks
+        self.free, self.top = info.fordblks, info.keepcost
         return int(info.uordblks + info.hblkhd)
 
 

@@ -7,7 +7,8 @@ from math import inf
 from typing import TYPE_CHECKING, Final
 
 from pytest_gpuleak.adapters.host.counter_probe import CounterProbe
-from pytest_gpuleak.adapters.host.glibc import mallinfo
+from pytest_gpuleak.adapters.host.glibc import Mallinfo, mallinfo
+from pytest_gpuleak.adapters.host.main_arena import GlibcLayout, MainArena
 from pytest_gpuleak.adapters.host.throttled_reader import ThrottledReader
 from pytest_gpuleak.heap.collector_rules import is_free_threaded
 from pytest_gpuleak.model.readings import ProbeUnavailable
@@ -61,6 +62,16 @@ def _has_numpy() -> bool:
     return "numpy" in sys.modules
 
 
+def _main_arena(heap: HeapReader) -> MainArena | None:
+    """Return what tells cheaply that the main thread's heap is still; None with another reader."""
+    if not isinstance(heap, Mallinfo):
+        return None
+    try:
+        return MainArena(GlibcLayout(lambda: heap.top))
+    except (AttributeError, OSError):
+        return None
+
+
 def _sees_trial(read: Callable[[], int]) -> bool:
     """Return whether an allocation moves the counter, which does not move where jemalloc or the like is in use."""
     before = read()
@@ -89,7 +100,7 @@ class HeapProbe(CounterProbe):
     def start(self) -> None:
         """Find the heap's counter. Raises ProbeUnavailable if there is none."""
         heap = heap_reader()
-        self._thrifty = ThrottledReader(heap.read, lambda: heap.free, watchful=_has_numpy)
+        self._thrifty = ThrottledReader(heap.read, lambda: heap.free, watchful=_has_numpy, arena=_main_arena(heap))
         self._read = self._thrifty.read
 
     @property

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from pytest_gpuleak.adapters.host.main_arena import MainArena
+
 ALWAYS_READ_BELOW_S = 10e-6
 """A reading cheaper than this, in seconds, is always repeated."""
 SHARE = 0.005
@@ -38,7 +40,7 @@ class ThrottledReader:
     glibc's ``mallinfo2`` walks every free chunk. It is read again when the address space has changed, as with growth
     that fits into no free chunk, and otherwise as often as `SHARE` of the time allows. `room`: bytes by which the
     counter could grow within the same `pages` of address space; `watchful`: whether growth is investigated from a
-    quarter of a MiB on.
+    quarter of a MiB on; `arena`: tells then whether the main thread's heap can have grown as much.
     """
 
     def __init__(
@@ -48,6 +50,7 @@ class ThrottledReader:
         clock: Callable[[], float] = perf_counter,
         pages: Callable[[], int] | None = None,
         watchful: Callable[[], bool] = bool,
+        arena: MainArena | None = None,
     ) -> None:
         self._read = read
         self._room = room
@@ -55,6 +58,7 @@ class ThrottledReader:
         self._watchful = watchful
         self._space_of = AddressSpace()
         self._pages = self._space_of.pages if pages is None else pages
+        self._arena = arena
         self._last = 0
         self._space = 0
         self._at = 0.0
@@ -80,6 +84,8 @@ class ThrottledReader:
         cost = self._at - began
         self._cost = min(cost, self._previous)  # a single reading may have been interrupted
         self._previous = cost
+        if self._arena is not None and self._cost > ALWAYS_READ_BELOW_S and self._watchful():
+            self._arena.note(self._last, self._cost, self._pages)
         return self._last
 
     def close(self) -> None:
@@ -92,7 +98,12 @@ class ThrottledReader:
             return self.read()
         watchful = self._watchful()
         if watchful:
-            budget = WATCHFUL_S + WATCHFUL_SHARE * (self._clock() - self._began)
+            now = self._clock()
+            is_due = now - self._at >= self._cost / WATCHFUL_SHARE
+            if not is_due and self._arena is not None and self._arena.is_still(self._pages):
+                self.fresh = True
+                return self._last
+            budget = WATCHFUL_S + WATCHFUL_SHARE * (now - self._began)
             if self._spent < budget:
                 self._spent += self._cost
                 if self._spent >= budget:
@@ -139,8 +150,9 @@ class AddressSpace:
             return 0
 
     def _read(self) -> int:
-        fields = os.pread(self._file, 100, 0).split(None, 6)
-        return int(fields[5]) or int(fields[0])
+        # "size resident shared text lib data dt": the last is always 0.
+        before, data, _ = os.pread(self._file, 100, 0).rsplit(None, 2)
+        return int(data) or int(before.split(None, 1)[0])
 
     def close(self) -> None:
         """Close the file, unless other code has closed it and its number belongs to another file by now."""

@@ -27,10 +27,10 @@ class JaxDevices(Counters):
 
     def read(self) -> dict[str, DeviceReading]:
         """Return the readings of the devices that have counters. Raises JAX's error where a device fails."""
-        readings: dict[str, DeviceReading] = {}
         backends = backend_names()
         if backends == self._uncounted:
-            return readings
+            return {}
+        readings: dict[str, DeviceReading] = {}
         for device in counted_devices():
             reading = _reading(device.memory_stats())
             if reading is not None:

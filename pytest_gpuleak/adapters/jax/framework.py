@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from contextlib import suppress
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -21,6 +22,10 @@ if TYPE_CHECKING:
 
 _SETTING = "garbage_collect_array"
 
+_CONFIG = "jax._src.config"
+_known: list[object] = [None, None]
+"""The module of JAX's settings that was seen last, and its `guard_lib`."""
+
 
 def _make_devices() -> DeviceProbe:
     from pytest_gpuleak.adapters.jax.devices import JaxDevices
@@ -30,7 +35,10 @@ def _make_devices() -> DeviceProbe:
 
 def relax_garbage_guard() -> Callable[[], object] | None:
     """Let the plugin's collections log what JAX's fatal guard would end the process for; return how to undo that."""
-    guards: Any = member("jax._src.config", "guard_lib")
+    config = sys.modules.get(_CONFIG)
+    if config is not _known[0]:
+        _known[:] = config, member(_CONFIG, "guard_lib")
+    guards: Any = _known[1]  # asked at each collection
     if guards is None:
         return None
     try:
@@ -54,7 +62,7 @@ class JaxFramework(Framework):
     def __init__(self) -> None:
         self.arrays = JaxArrays()
         self.tracers = JaxTracers()
-        RELAXERS["jax._src.config"] = relax_garbage_guard
+        RELAXERS[_CONFIG] = relax_garbage_guard
 
     @cached_property
     def devices(self) -> LateDevices:

@@ -27,14 +27,22 @@ class TensorFlowDevices(Counters):
 
     name = "tensorflow"
 
+    def __init__(self) -> None:
+        self._without_gpus: object = None
+
     def read(self) -> dict[str, DeviceReading]:
         """Return the readings of the GPUs of the context that the tests have initialised."""
         readings: dict[str, DeviceReading] = {}
         if CONTEXT not in sys.modules:
             return readings
+        listed = _listed_devices()
+        if listed is not None and listed is self._without_gpus:
+            return readings
         absent: dict[str, str] = {}
         devices = _gpus()
         self.idle = not devices
+        # TensorFlow makes another list where it initialises its context anew.
+        self._without_gpus = listed if self.idle else None
         if devices:
             from pytest_gpuleak.adapters.probe_protocol import DeviceReading  # most runs use no device
 
@@ -81,7 +89,11 @@ def background_steps() -> list[SettleStep]:
     return [ExecutorStep()] if busy else []
 
 
-def _gpus() -> list[int]:
+def _listed_devices() -> Any:
     context: Any = eager_context()
-    found: Any = () if context is None else vars(context).get("_logical_devices") or ()
+    return None if context is None else vars(context).get("_logical_devices")
+
+
+def _gpus() -> list[int]:
+    found: Any = _listed_devices() or ()
     return [int(one.name.rpartition(":")[2]) for one in found if one.device_type == _GPU]

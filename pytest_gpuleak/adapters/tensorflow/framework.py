@@ -10,7 +10,7 @@ from pytest_gpuleak.adapters.late_devices import LateDevices
 from pytest_gpuleak.adapters.protocol import Framework
 from pytest_gpuleak.adapters.tensorflow.arrays import TensorFlowArrays
 from pytest_gpuleak.adapters.tensorflow.lookup import CONTEXT, LOOKUP, eager_context, loaded_module
-from pytest_gpuleak.adapters.tensorflow.traces import traced_functions
+from pytest_gpuleak.adapters.tensorflow.traces import count_traces, traced_functions
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -58,7 +58,7 @@ class TensorFlowFramework(Framework):
 
     def program_count(self) -> int:
         """Return the number of traces that are alive."""
-        return len(traced_functions()) if CONTEXT in sys.modules else 0
+        return count_traces() if CONTEXT in sys.modules else 0
 
     def keep_states(self) -> Sequence[Restore]:
         """Note the seeds, the global generator and Keras's counters of names; return functions that restore them."""

@@ -52,7 +52,9 @@ LOOKUP = TensorFlowLookup()
 def loaded_module(name: str) -> dict[str, Any] | None:
     """Return the namespace of a loaded module; None if it is not loaded, or if something else stands in its place."""
     found = dict.get(sys.modules, name)
-    return _module_dict(found) if is_kind_of(type(found), types.ModuleType) else None
+    if type(found) is types.ModuleType or is_kind_of(type(found), types.ModuleType):
+        return _module_dict(found)
+    return None
 
 
 def eager_context() -> Any:
@@ -60,7 +62,8 @@ def eager_context() -> Any:
     namespace = loaded_module(CONTEXT)
     context = None if namespace is None else namespace.get("_context")
     kind = None if namespace is None else namespace.get("Context")
-    if not is_kind_of(type(kind), type) or not is_kind_of(type(context), kind):  # type: ignore[arg-type]
+    # Asked twice a test: nearly always it is an instance of the class itself.
+    if type(context) is not kind and not (is_kind_of(type(kind), type) and is_kind_of(type(context), kind)):  # type: ignore[arg-type]
         return None
     state = vars(context)
     return context if state.get("_context_handle") is not None and state.get("_initialized") is True else None

@@ -167,6 +167,21 @@ def test_counters_of_the_gpus_of_an_initialised_context(monkeypatch: pytest.Monk
     assert not devices.idle
 
 
+def test_devices_that_appear_later_are_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A context is initialised anew where a test changes its devices, with another list of them."""
+    stand(monkeypatch, "tensorflow.python.pywrap_tfe", TFE_GetMemoryInfo=lambda *_: {"current": MIB})
+    context = Context()
+    everything = context._logical_devices
+    context._logical_devices = everything[:1]
+    with_context(monkeypatch, context)
+    devices = TensorFlowDevices()
+    assert (devices.read(), devices.read(), devices.idle) == ({}, {}, True)
+    context._logical_devices = everything
+    assert (set(devices.read()), devices.idle) == ({"gpu:0", "gpu:1"}, False)
+    context._logical_devices = everything[:1]
+    assert (devices.read(), devices.idle) == ({}, True)
+
+
 @pytest.mark.parametrize("state", [{"_context_handle": None}, {"_initialized": False}, {"_logical_devices": None}])
 def test_a_context_that_is_not_initialised_is_not_asked(
     monkeypatch: pytest.MonkeyPatch, state: dict[str, object]
@@ -199,7 +214,9 @@ def test_traces_are_told_by_the_names_of_their_functions(monkeypatch: pytest.Mon
     with_context(monkeypatch, context)
     framework = TensorFlowFramework()
     assert sorted(framework.program_names()) == ["Net.call", "step", "step"]
-    assert framework.program_count() == 3
+    assert framework.program_count() == framework.program_count() == 3
+    names.add("__inference_other_8")
+    assert framework.program_count() == 4
     del context.list_function_names  # type: ignore[attr-defined]
     assert (list(framework.program_names()), framework.program_count()) == ([], 0)
 
