@@ -109,10 +109,7 @@ def walk_arrays(value: object, base: type) -> Iterator[object]:
 
 
 def array_types(frameworks: Sequence[ArrayFramework]) -> list[type]:
-    """Return the array classes of the frameworks that the tests have imported so far.
-
-    A framework that was never imported costs one look into `sys.modules`.
-    """
+    """Return the array classes of the frameworks that the tests have imported: one look into `sys.modules` for each."""
     bases = []
     modules = sys.modules
     for framework in frameworks:

@@ -1,7 +1,4 @@
-"""Merge reports of shards, ranks or retries.
-
-Of a test's verdicts the gravest counts, and findings of checked attempts are united: a retry does not clear a leak.
-"""
+"""Merge reports. The gravest verdict of a test counts, and findings are united: a retry does not clear a leak."""
 
 from __future__ import annotations
 
@@ -141,10 +138,7 @@ def _merge_fixtures(earlier: FixtureRecord, later: FixtureRecord) -> FixtureReco
 
 
 def _unite_findings(earlier: Sequence[Finding], later: Sequence[Finding]) -> tuple[Finding, ...]:
-    """Unite findings of equal kind, device and fingerprint: the graver counts, of equal ones the larger.
-
-    `app.layer1` and `app.layer2` share a fingerprint, so the findings of each side are ranked, and equal ranks united.
-    """
+    """Unite findings of equal kind, device and fingerprint, by rank: the graver counts, of equal ones the larger."""
     groups: dict[tuple[str, str, str], tuple[list[Finding], list[Finding]]] = defaultdict(lambda: ([], []))
     for side, findings in enumerate((earlier, later)):
         for finding in findings:

@@ -22,11 +22,7 @@ FIXTURE_ONCE = "a fixture is not run again by itself, and lines are recorded onl
 def described(
     found: Finding, why: str, knowledge: SessionKnowledge, nodeid: str, why_line_unknown: str = ""
 ) -> Finding:
-    """Return the finding as it is reported, or unchanged if that fails.
-
-    `why` tells why no re-run ended; `nodeid` is the test, or for a fixture ``baseid::name``. `why_line_unknown` tells why
-    lines are not known, where that is not for want of a re-run.
-    """
+    """Return the finding with places and hint, or unchanged if that fails; `why` tells why no re-run ended."""
     from pytest_gpuleak.explain.annotate import annotate
     from pytest_gpuleak.explain.script_wording import for_script
 
@@ -49,13 +45,7 @@ def why_no_line(found: Finding, why: str) -> str:
 
 @dataclasses.dataclass(frozen=True)
 class Supplement:
-    """What is known of a suspect's arrays beside their own evidence. Plain data.
-
-    Attributes:
-        rings: the reference cycles that the first run's garbage hung on, by the identity of the array.
-        lenders: who holds the untracked arrays whose memory other arrays use, by the key of that memory.
-        frames_count: see `Subject.counts_running_frames`.
-    """
+    """What is known beside the evidence: `rings` of garbage by array, `lenders` of untracked arrays by memory."""
 
     rings: Mapping[int, Holder]
     lenders: Mapping[int, Holder]

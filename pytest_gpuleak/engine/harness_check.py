@@ -25,11 +25,7 @@ if TYPE_CHECKING:
 
 
 class HarnessVerdict(NamedTuple):
-    """What is left to check, and what is known.
-
-    `growth` is that of the counters without these arrays; `findings` has a note for each device, where the test's
-    instance keeps the arrays.
-    """
+    """The `growth` of the counters without the arrays, and notes on the arrays that the test's instance keeps."""
 
     growth: Growth
     findings: tuple[Finding, ...]

@@ -16,11 +16,7 @@ ALIKE: Final = 3
 
 
 class ParameterHistory:
-    """What re-runs have shown of parametrized tests, by function. It keeps names, ids and weak handles alone.
-
-    Objects that keep their last result (image augmentations, many modules) make every test of a long parametrization a
-    suspect, and to run each again takes as long as the suite itself.
-    """
+    """What re-runs have shown by function of parametrized tests, of which objects may make every one a suspect."""
 
     def __init__(self) -> None:
         self._constant: Counter[str] = Counter()

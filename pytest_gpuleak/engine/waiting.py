@@ -67,10 +67,7 @@ def is_sure(arrays: ArrayEvidence, judge_arrays: Callable[[], Sequence[Finding]]
 
 
 class Explained(NamedTuple):
-    """A test's findings with their holders, and its share of the time of the search, in seconds.
-
-    The verdict fails exactly if the earlier one did.
-    """
+    """A test's findings with holders, which fail as they did before, and its share of the search's seconds."""
 
     nodeid: str
     verdict: Verdict

@@ -158,11 +158,7 @@ class NativeReferences:
         return list(found)
 
     def ring(self, target: int, above: set[int]) -> list[int]:
-        """Return the ids on a ring through native code, and from there down to a target; empty without a ring.
-
-        Of several the shortest counts, then the first by its types' names: the same whatever else is alive. `above` has
-        the ids of the objects from which the target can be reached.
-        """
+        """Return the ids of the shortest ring through native code, and from there to a target; empty without one."""
         graph = self._graph
         links = [link for link in self.links if above.issuperset(link)]
         found: list[list[int]] = []

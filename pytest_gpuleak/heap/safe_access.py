@@ -90,10 +90,7 @@ def class_label(cls: type) -> str:
 
 
 def public_label(cls: type) -> str:
-    """Return a type's `class_label` by its public module, if it is there too: ``asyncio.Future``, not ``_asyncio``'s.
-
-    Which types are written in C differs between Python versions.
-    """
+    """Return a type's `class_label` by its public module, as on any Python: ``asyncio.Future``, not ``_asyncio``'s."""
     module, qualname = class_module(cls), class_qualname(cls)
     if module is not None and module.startswith("_") and resolve(module[1:], qualname) is cls:
         return f"{module[1:]}.{qualname}"

@@ -1,7 +1,4 @@
-"""The vocabulary: frozen dataclasses that the engine produces and every report renders.
-
-Sizes are bytes, times seconds. Instances hold no arrays, frames or types: a report keeps no user object alive.
-"""
+"""The vocabulary, sizes in bytes and times in seconds: plain data, so that a report keeps no user object alive."""
 
 from __future__ import annotations
 

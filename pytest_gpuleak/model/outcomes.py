@@ -1,7 +1,4 @@
-"""What is recorded of a test or a fixture while it runs, as plain data.
-
-A run without leaks needs no other record type, so this module is kept apart from `records`.
-"""
+"""What is recorded of a test or a fixture while it runs: the only record type that a run without leaks loads."""
 
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 

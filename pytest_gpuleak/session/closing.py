@@ -76,10 +76,7 @@ def nothing() -> None:
 
 
 def close_run(run: Run, session: pytest.Session, exitstatus: int) -> None:
-    """Judge what the last fixtures left, write the reports and set the exit status; an error costs only its step.
-
-    An exception from here would end pytest without its summary and the reports.
-    """
+    """Judge, write and set the exit status. An error costs its step alone: pytest would end without its summary."""
     run.attempt("judging what the fixtures left", run.check.finish, nothing)
     records: list[FixtureRecord] = run.attempt(
         "listing what the fixtures left", lambda: run.check.fixture_records, list

@@ -49,10 +49,7 @@ ELSEWHERE = "a notebook runs in a process of its own, its kernel, which is not w
 
 
 class LeakCheck:
-    """Check the tests of one process. Follows fixtures as `FixtureEvents` does.
-
-    Counters and peaks of a test are recorded if `detailed`.
-    """
+    """Check the tests of one process, following fixtures as `FixtureEvents`. Note counters and peaks if `detailed`."""
 
     def __init__(
         self,

@@ -1,7 +1,4 @@
-"""Define the options of the command line, the ini and the `gpu_leak` marker.
-
-A new option is one row here, and the field of `Policy` or `Settings` that it names.
-"""
+"""Options of command line, ini and `gpu_leak` marker: a new one is a row, and its field of `Policy` or `Settings`."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Free device memory that CuPy holds between calls and that is no leak.
-
-No step initialises CUDA, nor runs during a capture, which it would end. Errors are left to the next reading.
-"""
+"""Free device memory that CuPy caches. No step initialises CUDA, or runs during a capture, which it would end."""
 
 from __future__ import annotations
 

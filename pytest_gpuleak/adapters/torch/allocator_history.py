@@ -1,8 +1,4 @@
-"""Find the lines that allocated the living blocks of device memory, from the allocator's own history.
-
-CUDA's caching allocator records stacks (``torch.cuda.memory._record_memory_history``) during a re-run only. Sizes are
-bytes.
-"""
+"""Find the lines that allocated living device memory, by stacks that CUDA's allocator records during a re-run only."""
 
 from __future__ import annotations
 

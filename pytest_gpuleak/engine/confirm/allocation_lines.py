@@ -26,10 +26,7 @@ TRACED_RERUN_S: Final = 1.0
 
 
 class AllocationLines:
-    """The creating lines of a run's objects. Tracing that the user began is used and goes on.
-
-    `is_user_file` tells the user's source files from installed ones.
-    """
+    """The user's lines that create a run's objects. Tracing that the user began is used and goes on."""
 
     def __init__(self, is_user_file: Callable[[str], bool]) -> None:
         self._is_user_file = is_user_file

@@ -119,10 +119,7 @@ class CounterEvidence:
 
     @property
     def wants_record(self) -> bool:
-        """Whether one more run is worth recording: the host grew again, and no record says by what.
-
-        Recording walks the whole heap, seconds in all, and most tests that grow once have only imported something.
-        """
+        """Whether one more run is worth recording, which takes seconds: the host grew again, and no record says why."""
         return self._host_grew_again and not any(run.host for run in self._runs)
 
     @property

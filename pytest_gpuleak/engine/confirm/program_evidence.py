@@ -29,11 +29,7 @@ PROGRAM_BYTES = 2 * 1024 * 1024
 
 
 class ProgramEvidence:
-    """Collect which programs the re-runs of one suspect have added.
-
-    Compiling takes a MiB of the host's memory, so a test that compiles is a suspect; one that is run again finds what
-    the first run has compiled.
-    """
+    """Collect the programs that a suspect's re-runs have compiled: what the first run has compiled is found again."""
 
     def __init__(self, tracker: RunTracker, knowledge: SessionKnowledge, subject: Subject) -> None:
         self._tracker = tracker

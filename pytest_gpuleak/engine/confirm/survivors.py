@@ -102,11 +102,7 @@ class Survivors:
 
 
 def _with_holder(survivor: Survivor, arrays: list[tuple[Leftover, Explanation]], shared: set[int]) -> Survivor:
-    """Return the survivor with its holder, chosen among the arrays that share its storage.
-
-    The most actionable holder is reported. The size is that of the largest array with a holder of its own, which
-    excludes a base that a view alone keeps alive.
-    """
+    """Return the survivor with the most actionable holder, and the largest array that is held for itself."""
     if len(arrays) == 1:
         (left, explanation) = arrays[0]
         return Survivor(

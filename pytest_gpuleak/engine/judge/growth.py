@@ -25,10 +25,7 @@ _DIGITS = re.compile(r"\d+")
 
 @dataclasses.dataclass(frozen=True)
 class Group:
-    """Survivors, at least one, of one kind under one root, to which each re-run adds `bytes_per_run`.
-
-    `added` are those that the first re-run added.
-    """
+    """Survivors, at least one, of a kind under one root: each re-run adds `bytes_per_run`, the first one `added`."""
 
     kind: FindingKind
     members: tuple[Survivor, ...]
@@ -55,10 +52,7 @@ def group_by_root(kind: FindingKind, members: Iterable[Survivor]) -> list[Group]
 
 
 def compare_runs(evidence: Evidence) -> list[Group]:
-    """Split the first run's survivors into those that grow on every re-run and the others.
-
-    A root grows if every re-run left something under it that did not replace something dead.
-    """
+    """Find roots that grow: under them, every re-run left something that did not replace something dead."""
     survivors = evidence.survivors
     replaced_by: dict[int, int] = {}
     additions: list[dict[Root, list[Survivor]]] = []  # one dict per re-run
@@ -197,11 +191,7 @@ def _root_and_form(survivor: Survivor) -> Any:
 def _growing_places(
     additions: dict[Root, list[Survivor]], growing: Iterable[Root], first: Iterable[Survivor]
 ) -> Callable[[Survivor], bool]:
-    """Return a function that tells whether a first survivor under a growing root grows itself.
-
-    The same root may also hold a slot that is filled once. Where every addition came to a place that the first run had
-    filled too, only the survivors at such places grow.
-    """
+    """Return what tells whether a first survivor grows. A growing root may also hold a slot that is filled once."""
     filled = {survivor.pattern for survivor in first}
     places = {root: {survivor.pattern for survivor in additions[root]} for root in growing}
     exact = {root for root, patterns in places.items() if patterns <= filled}

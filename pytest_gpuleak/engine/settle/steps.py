@@ -88,10 +88,7 @@ class Call:
 
 @dataclasses.dataclass(frozen=True)
 class Waits:
-    """Wait briefly, doubling, for what other threads free late; with a single thread, not at all.
-
-    Threads that ran before the test (`known`) get less time than threads that the test started.
-    """
+    """Wait, doubling, for what other threads free late: less for threads `known` before the test, alone not at all."""
 
     known: frozenset[int] = frozenset()
 

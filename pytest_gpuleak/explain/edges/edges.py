@@ -1,7 +1,4 @@
-"""Write, in Python, the reference from one object to the next.
-
-Each type has a small function, found by the method resolution order, as in torch's ``utils/viz/_cycles.py``.
-"""
+"""Write references in Python: a small function for each type, as in torch's ``utils/viz/_cycles.py``."""
 
 from __future__ import annotations
 

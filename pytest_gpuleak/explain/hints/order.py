@@ -1,7 +1,4 @@
-"""The hint of a finding: one or two sentences on the edit that frees what a holder keeps.
-
-The first answer wins, so `ORDER` goes from specific patterns to general ones. No hint is better than a wrong one.
-"""
+"""The hint of a finding: the first answer of `ORDER`, specific patterns first. No hint is better than a wrong one."""
 
 from __future__ import annotations
 

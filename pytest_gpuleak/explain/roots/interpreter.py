@@ -1,8 +1,4 @@
-"""Roots that the interpreter returns on request, but that no container shows to the collector.
-
-Signal handlers (Modules/signalmodule.c), profile and trace functions (Python/sysmodule.c), the current context
-(Python/context.c), and what `atexit` keeps. Audit hooks cannot be read.
-"""
+"""Roots that the interpreter tells on request: signal handlers, profile and trace functions, contexts, `atexit`."""
 
 from __future__ import annotations
 

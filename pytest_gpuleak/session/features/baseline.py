@@ -1,7 +1,4 @@
-"""A session under a baseline: each test is judged where it runs, the rest at the end of the run.
-
-xdist's controller alone reads and writes the file: workers receive its entries, and send back what they collected.
-"""
+"""A session under a baseline. xdist's controller alone reads and writes the file, and judges the rest at the end."""
 
 from __future__ import annotations
 

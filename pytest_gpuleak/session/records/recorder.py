@@ -1,7 +1,4 @@
-"""Take the tests' records as they end, with the reports of their teardowns, into the run's records and the journal.
-
-A test without a record (its process died, or another plugin ran it) gets an `unchecked` record here.
-"""
+"""Take each test's record, with its teardown's report, into records and journal; a missing one is `unchecked`."""
 
 from __future__ import annotations
 

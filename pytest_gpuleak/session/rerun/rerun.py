@@ -46,10 +46,7 @@ class RerunTimeout(Failed):
 
 
 class TeardownTimeoutError(TimeoutError):
-    """Raised in the teardown of a re-run that takes too long: an Exception, after which pytest runs other finalizers.
-
-    A fixture whose finalizer never ran would stay in pytest's cache.
-    """
+    """Raised in a re-run's slow teardown: an Exception, after which pytest runs the other fixtures' finalizers."""
 
 
 def limit_of(expected_s: float, limit_s: float) -> float:
