@@ -16,7 +16,7 @@ from pytest_gpuleak.explain.explanation import Explanation
 from pytest_gpuleak.explain.native_references import NativeReferences
 from pytest_gpuleak.explain.paths import Writer, pattern_of
 from pytest_gpuleak.explain.reference_graph import Graph
-from pytest_gpuleak.explain.rootless import CROWD_ROOT, CYCLE_ROOT, NATIVE_ROOT, TIMEOUT_ROOT, Rootless
+from pytest_gpuleak.explain.rootless import Rootless
 from pytest_gpuleak.explain.roots.roots import EDITABLE, RANKS, Roots
 from pytest_gpuleak.heap.hidden_references import RING_ROOT
 from pytest_gpuleak.heap.recent_objects import RecentObjects
@@ -32,16 +32,6 @@ if TYPE_CHECKING:
     from pytest_gpuleak.model.findings import Holder
 
     Remember = Callable[[Root, object, int], None]
-
-__all__ = [
-    "BUDGET_S",
-    "CROWD_ROOT",
-    "CYCLE_ROOT",
-    "NATIVE_ROOT",
-    "OTHERS_BUDGET_S",
-    "TIMEOUT_ROOT",
-    "Search",
-]
 
 BUDGET_S: Final = 5.0
 """Seconds that a search may take unless the caller states another limit."""
