@@ -210,7 +210,6 @@ def _checked(reading: Any, array: object) -> ArrayReading:
 
 
 def _checked_shards(shards: Any) -> tuple[tuple[str, int], ...]:
-    """Copy the bytes by device. Raises WrongAnswer."""
     if type(shards) is not tuple:
         raise WrongAnswer(f"returned the shards {shown(shards)}, accepted is a tuple of devices and bytes")
     found = []

@@ -44,12 +44,10 @@ __all__ = [
 
 
 class Seen(NamedTuple):
-    """What a run knows about tests beyond its report.
+    """What a run knows about tests beyond its report: ids, as in entries.
 
-    Attributes:
-        gone: ids of tests, as in entries, that are missing from a file that was collected whole.
-        partial: ids of tests of which some parameters did not run.
-        fixtures: higher-scoped fixtures that were set up and torn down, each as its place and name.
+    Tests that are `gone` from a file that was collected whole, tests of which some parameters did not run (`partial`),
+    and the higher-scoped `fixtures` that were set up and torn down, each as its place and name.
     """
 
     gone: frozenset[str] = frozenset()

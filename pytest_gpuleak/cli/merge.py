@@ -248,7 +248,6 @@ def _distinct(values: Iterable[Any]) -> list[Any]:
 
 
 def _text_of(value: Any) -> str:
-    """Write a value so that equal values have equal text: comparing all pairs is quadratic."""
     return json.dumps(value, sort_keys=True, default=repr)
 
 

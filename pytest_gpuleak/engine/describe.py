@@ -23,8 +23,7 @@ def described(
     found: Finding, why: str, knowledge: SessionKnowledge, nodeid: str, why_line_unknown: str = ""
 ) -> Finding:
     """Return the finding with places and hint, or unchanged if that fails; `why` tells why no re-run ended."""
-    from pytest_gpuleak.explain.annotate import annotate
-    from pytest_gpuleak.explain.script_wording import for_script
+    from pytest_gpuleak.explain.annotate import annotate, for_script
 
     with knowledge.safeguards.guard(DESCRIBE, nodeid):
         told = annotate(found, why, knowledge.shorten, why_line_unknown or why_no_line(found, why))

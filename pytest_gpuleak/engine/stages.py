@@ -16,13 +16,10 @@ _Answer = TypeVar("_Answer")
 
 
 class Stage(NamedTuple):
-    """One step of the check that may fail.
+    """One step of the check that may fail: its name as a subject, and `then`, what that means for the verdicts.
 
-    Attributes:
-        name: the step, as a subject: ``the search for holders``.
-        then: what a failure means for the verdicts.
-        blinds: whether what a test left may be missed, so that a test without findings is unchecked, not clean.
-        of_session: whether a failure is the session's and no test's.
+    `blinds`: what a test left may be missed, so that a test without findings is unchecked, not clean. `of_session`: a
+    failure is the session's and no test's.
     """
 
     name: str

@@ -76,12 +76,9 @@ class Explained(NamedTuple):
 
 
 class Judged(NamedTuple):
-    """The verdict on a test whose holders are not known yet.
+    """The verdict on a test whose holders are not known yet: findings, and the same `described` with places and hints.
 
-    Attributes:
-        why: why no re-run ended; empty if one did.
-        findings: as judged; `described` has the same, with places and hints.
-        of_arrays: those of them that the arrays gave.
+    `why` tells why no re-run ended; `of_arrays` are those of the findings that the arrays gave.
     """
 
     nodeid: str

@@ -127,7 +127,6 @@ def _owners(wanted: set[int], batch: Batch) -> dict[int, int]:
 
 
 def _trail(value: object, owner: int | None, batch: Batch) -> list[object]:
-    """Return the untracked containers around an object, outermost first, and the object itself."""
     trail = [value]
     place: Batch | None = batch
     while place is not None and place.parents and owner is not None:

@@ -71,8 +71,7 @@ class Search:
         hidden: by the id of what they refer to, containers that the collector does not show.
         cuts: references that do not count.
         native: whether to ask what the collector cannot see.
-        roots: those of a search made before, which takes milliseconds to look up; what did not count then does not
-            count now.
+        roots: those of an earlier search, which take milliseconds to look up; what did not count then does not now.
         frameworks: tell what their native code holds; None: the plugin's own.
     """
 
@@ -166,7 +165,6 @@ class Search:
                 return
 
     def _expand(self, frontier: Sequence[int]) -> tuple[list[int], bool]:
-        """Search the referrers of some objects. Returns the new ones, and whether the level was completed."""
         graph = self._graph
         wanted = set(frontier)
         for node, root in self._roots.local_roots(wanted):
@@ -198,7 +196,6 @@ class Search:
         return self._recent.referrers(wanted, self._graph.objects)
 
     def _take_in(self, containers: Sequence[object], wanted: set[int], own: set[int]) -> list[int]:
-        """Add referrers of `wanted` to the graph with their roots, and return those to expand."""
         graph = self._graph
         new: list[int] = []
         room = MAX_WIDTH
@@ -240,7 +237,6 @@ class Search:
         return new
 
     def _attach_root(self, container: object) -> bool:
-        """Attach the root that a container is, if any, and tell whether its referrers need no search."""
         root = self._roots.root_of(container)
         if root is None:
             return False
@@ -252,7 +248,6 @@ class Search:
         self._changed = True
 
     def _settle(self) -> bool:
-        """Drop the targets whose nearest editable root is known, and tell whether there were any."""
         if not self._graph.roots.get(EDITABLE):
             return False
         settled: list[int] = []

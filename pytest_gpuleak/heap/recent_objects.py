@@ -1,7 +1,7 @@
 """Find referrers among the objects made last, without a pass over the whole heap.
 
-What a test leaves hangs on objects of the same test, often on fifteen in a row (a closure's cell, its function, a dict),
-before it hangs on something old. An object needs a pass only if its reference count says that others refer to it too.
+What a test leaves hangs on its own objects first, often fifteen in a row (a closure's cell, its function, a dict). An
+object needs a pass only if its reference count says that others refer to it too.
 """
 
 from __future__ import annotations

@@ -84,8 +84,8 @@ def reaches_everything(value: object) -> bool:
 def untouchable_modules() -> frozenset[int]:
     """Return the ids of objects that `get_referents` must not be called for: modules `_asyncio`.
 
-    In CPython 3.12 their traversal shows freed iterators of futures (Modules/_asynciomodule.c, module_traverse). A new
-    reference to one frees it a second time, and every later heap walk hangs (seen on 3.12.1).
+    In CPython 3.12 they show freed iterators of futures (Modules/_asynciomodule.c, module_traverse), which a new
+    reference frees a second time: every later heap walk hangs (seen on 3.12.1).
     """
     # A test that restores `sys.modules` may leave several, each with its own class `Future`.
     loaded = loaded_module(_UNTOUCHABLE)

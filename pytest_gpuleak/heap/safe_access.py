@@ -310,7 +310,6 @@ def leads_to(name: str, value: object) -> bool:
 
 
 def _definition_text(key: object) -> str | None:
-    """Write the name that leads to a class or function; in angle brackets where it no longer does."""
     name = definition_name(key)
     if name is None:
         return None

@@ -155,13 +155,11 @@ class Finding:
         fingerprint: hex digest of kind, names and edges alone; the same on another machine and in another order.
         known: whether a baseline lists it.
         tensors: a sample of the arrays, largest storage first (at most `MAX_ARRAYS_SHOWN`).
-        holder: who keeps them, or None where no search was made.
-        other_holders: who would still keep them if the holder let go; each needs an edit of its own.
+        holder: who keeps them, or None where no search was made; `other_holders` would if that let go.
         metric: for a finding about a counter, its name (``heap``, ``reserved``, ``allocated``, ``pid 4711``).
         contributions: parts of the memory that no array explains, largest first.
         evidence: figures that support the verdict, a line each.
-        hint: one sentence on the edit that frees them, or None.
-        code: code of the pattern that the hint is about, or that of its kind, the default; `codes` has its page.
+        hint: one sentence on the edit that frees them, about the pattern `code`, or None; `codes` has the code's page.
         baseline: how it compares with the baseline; None without one, or for a mere note.
         why_line_unknown: why no array has a creating line; None where one has, or for a finding about a counter.
     """

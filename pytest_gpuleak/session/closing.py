@@ -40,11 +40,8 @@ CHECK_FAULTS_KEY = "gpu_leak_check_faults"
 class Run:
     """The parts of a run that its end uses.
 
-    Attributes:
-        surroundings: the CI service to inform; None: none.
-        lines: what could not be watched, a line each; likewise `faults`, steps of the end of the run that failed, and
-            `errors`, reports that could not be written.
-        published: lines for the CI service to read.
+    `lines` say what could not be watched; likewise `faults`, steps of the end of the run that failed, and `errors`,
+    reports that could not be written. `published` are lines for the CI service to read, if `surroundings` is any.
     """
 
     config: pytest.Config
@@ -148,7 +145,6 @@ def _locate(run: Run, report: RunReport) -> RunReport:
 
 
 def _publish(run: Run, report: RunReport) -> None:
-    """Inform the CI service, if any; lines that it reads from the output are printed last."""
     if run.surroundings is None:
         return
     from pytest_gpuleak.session.publishing import print_lines, publish

@@ -163,8 +163,8 @@ class LeakCheck:
     ) -> TestRecord | None:
         """Return the record of the attempt that has just ended, teardown included; None where none had begun.
 
-        The caller pauses automatic collections, which would free the test's cycles. `seen` is called to resume them once
-        what the test left is known, and before any user code runs.
+        `seen` resumes automatic collections, which would free the test's cycles, once what it left is known and before
+        user code.
         """
         attempt, tracker = self.attempts.attempt, self.tracker
         if attempt is None:
@@ -381,7 +381,6 @@ class LeakCheck:
             return {}
 
     def _peaks(self) -> dict[str, int]:
-        """Return by device the most bytes allocated at once during the attempt."""
         if self._meter is None:
             self._meter = shared_meter(self.config)
         return {device: peak.allocated.total for device, peak in self._meter.peaks().items()}

@@ -44,7 +44,6 @@ def show_run(run: Run, terminalreporter: Any) -> None:
 
 
 def _show_notebooks(run: Run, terminalreporter: Any) -> None:
-    """Say that notebooks which ran as tests were not checked, and what can be done."""
     number = sum(test.why_unchecked == ELSEWHERE for test in run.ledger.tests)
     if number:
         were = "notebook was not checked: it runs" if number == 1 else "notebooks were not checked: each runs"

@@ -76,7 +76,6 @@ class _Bases:
         return id(type(value)) in self._array_types
 
     def lead_to_wanted(self, array: Any) -> bool:
-        """Add the links from an array or its wrapper to wanted objects; return whether it leads to one, or is one."""
         if not self.is_array(array):
             return self._wraps_wanted(array) or id(array) in self._wanted
         leads = self._has_wanted_elements(array)

@@ -1,7 +1,7 @@
 """Read through nvidia-ml-py (module ``pynvml``) how much device memory each process holds.
 
-NVML also sees memory outside torch's allocator (contexts, raw ``cudaMalloc``, NCCL) and other processes' growth, so it
-is evidence and never a verdict. Nothing here creates a context or sets anything. Unknown bytes are None, never 0.
+NVML also sees memory outside torch's allocator and other processes' growth, so it is evidence and never a verdict.
+Nothing here creates a context or sets anything. Unknown bytes are None, never 0.
 """
 
 from __future__ import annotations
@@ -38,9 +38,8 @@ class ProcessMemory(NamedTuple):
 class NvmlReading(NamedTuple):
     """One device's memory in bytes as its driver counts it; None if unknown.
 
-    `uuid` (``GPU-...`` or ``MIG-...``) identifies the device in every process. `own` is 0 if the driver lists processes
-    but not this one; `why_absent` says why it is None. `children` are descendants that hold memory, `others` all other
-    processes.
+    `uuid` identifies the device in every process. `own` is 0 if the driver lists processes but not this one;
+    `why_absent` says why it is None. `children` are descendants that hold memory, `others` all other processes.
     """
 
     uuid: str

@@ -219,8 +219,8 @@ def cuda_not_counted(torch: Any) -> str | None:
 def checked(figures: Mapping[str, int | None]) -> DeviceReading | None:
     """Return a reading of the plausible figures; None without plausible allocated bytes.
 
-    Wrapped, negative and non-integer figures are dropped, and those below the allocated bytes. So are the requested
-    bytes while a stream still uses freed blocks, which the allocator subtracts late (CUDACachingAllocator.cpp, `free`).
+    Wrapped, negative and too small figures are dropped, and requested bytes while a stream still uses freed blocks,
+    which the allocator subtracts late (CUDACachingAllocator.cpp, `free`).
     """
     sound = {
         name: value

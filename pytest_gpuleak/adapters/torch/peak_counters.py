@@ -1,7 +1,6 @@
-"""Read torch's counters, with peaks of the plugin's own beside the user's.
+"""Read torch's counters, with peaks of the plugin's own beside the user's: a reset destroys torch's peak for all.
 
-A reset destroys torch's single peak for every reader. So `PeakView` keeps the user's peak, and wraps the functions that
-return peaks; a user's reset drops the kept peak, and notes the current peak for the plugin.
+So `PeakView` keeps the user's peak, and wraps the functions that return or reset peaks.
 """
 
 from __future__ import annotations

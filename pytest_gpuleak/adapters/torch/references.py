@@ -203,7 +203,6 @@ class _Finder:
         return tuple([length for length in shape if type(length) is int]) if safe_access.is_a(shape, tuple) else ()
 
     def _graphs(self, origins: Sequence[tuple[Any, str]], nodes: Sequence[Any]) -> None:
-        """Note the wanted objects in the graphs that start at nodes, or at tensors read from objects by an edge."""
         access = self._access
         walk = GraphWalk(access, self._deadline)
         for owner, edge in origins:
@@ -228,7 +227,6 @@ class _Finder:
                     return
 
     def _kept_by(self, node: Any, hooks: NodeHooks) -> Iterator[tuple[Any, str]]:
-        """Yield a node and the values that it alone may keep alive, each with the edge from the node."""
         yield node, ""
         leaf = self._access.variable(node)
         if leaf is not None:

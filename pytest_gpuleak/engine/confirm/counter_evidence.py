@@ -91,7 +91,6 @@ class CounterEvidence:
             self._take_blocks()
 
     def _take_blocks(self) -> None:
-        """Note which blocks of the last run are still allocated, by the allocators' histories."""
         histories, self._histories = self._histories, []
         if len(self._runs) < FIRST_RE_RUN:
             return
@@ -135,7 +134,6 @@ class CounterEvidence:
         return suspects(growth, self._known(investigation), self._policy, self._limits)
 
     def _known(self, investigation: ArrayEvidence) -> dict[str, int]:
-        """Return the bytes that the last run's arrays explain, by device, and of the host's counters."""
         sizes, arrays = investigation.left.added()
         return {**sizes, HOST: sizes.get("cpu", 0) + ARRAY_OBJECTS * arrays}
 
@@ -210,10 +208,9 @@ class CounterEvidence:
 
 
 def share_of(arrays: list[object], size: int, slack: int, frameworks: Sequence[ArrayFramework]) -> list[object]:
-    """Choose, largest first, the arrays that together explain `size` bytes.
+    """Choose, largest first, the arrays that together explain `size` bytes, or none if they explain less than half.
 
-    It is unknown when an unread array was made, so size decides: an earlier test's array does not fit into this test's
-    growth, and arrays of less than half of it do not explain it.
+    When an unread array was made is unknown, so size decides: an earlier test's array does not fit into this growth.
     """
     readings = read_arrays(arrays, frameworks)
     sized = sorted(

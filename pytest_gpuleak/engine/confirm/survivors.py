@@ -124,11 +124,7 @@ def _with_holder(survivor: Survivor, arrays: list[tuple[Leftover, Explanation]],
 def _line_of(
     left: Leftover, arrays: list[tuple[Leftover, Explanation]], origins: OriginLog, *, new: bool
 ) -> Origin | None:
-    """Return the line that created a storage; for a gradient the line that ran the backward pass.
-
-    A storage made before the last run (not `new`) was noted at most where it was written to. A gradient that an earlier
-    run left comes from the same line as the last run's additions to it.
-    """
+    """Return the line that created a storage; for a gradient, also of an earlier run, the line of the backward pass."""
     created = origins.get(left.reading.storage) if new else None
     if created is None and any(_is_gradient(explanation.holder) for _, explanation in arrays):
         created = origins.get(BACKWARD)

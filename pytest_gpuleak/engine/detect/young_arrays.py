@@ -27,8 +27,7 @@ _CONTAINERS: Final = frozenset({dict, list, tuple, set, types.MethodType, types.
 class KeepYoung:
     """Follow the epoch's arrays through a full collection; `lost` are ids of arrays without weak references.
 
-    The list of arrays is **emptied**, since it would keep them alive. The weak references end with the collection:
-    `torch.utils.swap_tensors` refuses an array that has one.
+    The list of arrays is **emptied**. The weak references end soon, since `torch.utils.swap_tensors` refuses them.
     """
 
     def __init__(self, arrays: list[object]) -> None:

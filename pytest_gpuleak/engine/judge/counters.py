@@ -212,7 +212,6 @@ def _judge_outside(device: str, runs: Sequence[CounterRun], policy: Policy) -> F
 
 
 def _named(device: str, blocks: Sequence[Contribution]) -> str:
-    """Identify a finding without a holder by the kind of device and the line that allocated most."""
     created = next((part.created for part in blocks if part.created is not None), None)
     line = "" if created is None else f"{created.function} {created.code}"
     return f"unattributed {device.partition(':')[0]} {line}".strip()

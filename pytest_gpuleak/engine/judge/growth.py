@@ -112,12 +112,11 @@ def _stem(root: Root) -> Root:
 def match_replacements(
     dead: Sequence[int], new: Sequence[int], survivors: Sequence[Survivor], staying: Iterable[int]
 ) -> dict[int, int]:
-    """Match new survivors to the dead survivors that they replace: a replacement adds nothing.
+    """Match new survivors to the dead survivors that they replace, which adds nothing: indices of the new by the dead.
 
-    Match in four passes: same root and form, same form, same root, same device (a cache's place may take data of
-    another size). Ties go to the root with the fewest survivors that stayed: an overwritten slot keeps none, an
-    appended list keeps all. `dead`, `new` and `staying` are indices into `survivors`; the result has the new indices by
-    the dead.
+    In four passes: same root and form, same form, same root, same device (a cache's place may take data of another
+    size). Of several the root with the fewest survivors that stayed: an overwritten slot keeps none, an appended list
+    all.
     """
     staying_per_root = Counter(survivors[index].root for index in staying)
     order = sorted(new, key=lambda index: (staying_per_root[survivors[index].root], index))
@@ -141,8 +140,7 @@ def match_replacements(
 def name_by_what_stays(added: Sequence[Survivor], staying: Sequence[Survivor]) -> list[Survivor]:
     """Give what a re-run `added` the holder of a similar survivor of an earlier run that is still alive (`staying`).
 
-    A fixture that refers to its latest user only (`datamodule.trainer`) is the nearest holder, but the memory grows
-    because of the holder that keeps earlier runs' arrays.
+    A fixture that refers to its latest user only (`datamodule.trainer`) is nearest, but does not keep earlier arrays.
     """
     free: dict[Any, deque[Survivor]] = defaultdict(deque)
     under_root = Counter(map(_root_and_form, staying))

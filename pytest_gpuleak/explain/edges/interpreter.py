@@ -123,7 +123,6 @@ def _places_of_locals(frame: types.FrameType) -> dict[int, tuple[int, str]]:
 
 
 def _trusted(chain: Chain, position: int) -> Edge | None:
-    """Return an attribute of a built-in type, read by that type's own descriptor."""
     parent, child = chain.objects[position], chain.at(position + 1)
     for cls in safe_access.mro(type(parent)):
         for name in _ATTRIBUTES.get(id(cls), ()):

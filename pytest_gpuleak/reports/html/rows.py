@@ -79,9 +79,8 @@ class Row:
         held: the holder's chain, or the text in its place; `holder_kind` is the filter's key.
         root_place: the line to edit, where it made the root: a callback's registration.
         others: further holders, each once, as chain and kind; `references` counts those that read alike.
-        why_no_origin: why no creating line is known; empty where one is, or where that says nothing.
         arrays: groups of similar arrays, with their numbers.
-        also: number of other findings with the same holder.
+        also: number of other findings with the same holder, of `total` bytes with this one.
         fault: why the finding cannot be shown, as one line; else empty.
     """
 

@@ -48,10 +48,9 @@ _SIZE_COLUMNS = 10
 
 
 def render_leaks(report: RunReport, *, verbosity: int, width: int) -> list[str]:
-    """Write the lines below the title ``GPU LEAKS``; none where there is nothing to show.
+    """Write the lines below ``GPU LEAKS``: failing findings, one entry a holder.
 
-    Failing findings are explained, one entry a holder. Verbosity 1 adds what is noted and allowed, and whole paths; -1
-    leaves a line a holder, and less than that nothing.
+    Verbosity 1 adds what is noted and allowed, and whole paths; -1 leaves a line a holder, and less than that nothing.
     """
     if verbosity < 0:
         return _render_quietly(report) if verbosity == -1 else []

@@ -246,7 +246,6 @@ class _Watch:
         self._began = False
 
     def pytest_itemcollected(self, item: pytest.Item) -> None:
-        """Record a collected test; it may still be deselected."""
         function = clean_text(function_of(item.nodeid), MAX_TEXT)
         file = function.partition("::")[0]
         if file in self._files:
@@ -255,14 +254,12 @@ class _Watch:
 
     @pytest.hookimpl(trylast=True)
     def pytest_collection_finish(self, session: pytest.Session) -> None:
-        """Record the tests that will run."""
         self._began = True
         for item in session.items:
             self._selected[clean_text(function_of(item.nodeid), MAX_TEXT)] += 1
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_fixture_setup(self, fixturedef: Any, request: Any) -> None:
-        """Record a fixture's setup: its entry is stale if it leaves nothing."""
         if self._fixtures and is_wider(fixturedef):
             place = place_of_fixture(fixturedef, request, str)
             self._fixtures_seen.add((clean_text(place.baseid, MAX_TEXT), clean_text(place.name, MAX_TEXT)))
@@ -285,7 +282,6 @@ class _Watch:
         return Seen(frozenset(gone), frozenset(partial), frozenset(self._fixtures_seen))
 
     def why_nothing_is_gone(self) -> str | None:
-        """Return a line if every file of the baseline is missing: the baseline is another rootdir's."""
         if not self._files or any(self._path_of(file).exists() for file in self._files):
             return None
         return (

@@ -52,8 +52,7 @@ class TeardownTimeoutError(TimeoutError):
 def limit_of(expected_s: float, limit_s: float) -> float:
     """Return the seconds that a re-run may take, and its teardown again, at most the user's `limit_s`.
 
-    `expected_s` includes the higher-scoped fixtures to set up again. It is longer on a machine under load, since a
-    stopped re-run confirms nothing: a leak would fail on one day and be a note on the next.
+    Longer on a machine under load: a stopped re-run confirms nothing, and a leak would fail on some days only.
     """
     return min(limit_s, (BASE_LIMIT_S + FACTOR * expected_s) * _load())
 
@@ -69,8 +68,8 @@ def _load() -> float:
 def run_again(item: pytest.Item, nextitem: pytest.Item | None, limit_s: float, tracing: Any, hang: Hang) -> RerunResult:
     """Run setup, call and teardown of a test once more, after its teardown; nothing is logged.
 
-    Setup and call, entered within `tracing`, are stopped after `limit_s` seconds, and so is the teardown; where they
-    cannot be stopped, `hang` ends the session. Raises KeyboardInterrupt for the user's own.
+    Setup and call, within `tracing`, are stopped after `limit_s` seconds, and so is the teardown; where they cannot be,
+    `hang` ends the session. Raises KeyboardInterrupt for the user's own.
     """
     # pytest-timeout's timer covers the whole protocol: a re-run would use it up, and its thread method ends the
     # process. Cancel it by its own hook, since the test itself has ended in time.

@@ -31,8 +31,6 @@ def open_stderr() -> int:
 
 
 class _Sink(io.TextIOBase):
-    """A text stream that drops what is written."""
-
     def __init__(self, stream: Any) -> None:
         self._stream = stream
 
