@@ -47,10 +47,7 @@ _PERMANENT = frozenset({"_pytest", "pluggy", "pytest_gpuleak", *sys.stdlib_modul
 
 
 def select_arrays(objects: list[object], bases: list[type]) -> list[object]:
-    """Return the objects that are arrays of one of the `bases`.
-
-    The memo of types dies with the call: keeping a MagicMock's own type alive would keep its call arguments alive.
-    """
+    """Return the arrays of one of the `bases`, with a memo of types that dies here: a mock's type holds arguments."""
     if len(objects) < _FEW and _are_plain(list(map(type, objects))):
         return []  # a test without arrays leaves plain objects only
     wanted, arrays, known = set(map(id, bases)), set[int](), set(_PLAIN)
@@ -123,10 +120,7 @@ def array_types(frameworks: Sequence[ArrayFramework]) -> list[type]:
 
 
 def array_key(array: object, frameworks: Sequence[ArrayFramework]) -> tuple[int, int]:
-    """Return what tells an array from a later one that may reuse its id: its id, and the address of its memory.
-
-    Where both are the same, the later array leaves no more behind than the earlier one did.
-    """
+    """Return the id and the memory's address. A later array that has both leaves no more behind than the first."""
     return id(array), framework_of(array, frameworks).storage(array)
 
 

@@ -59,8 +59,7 @@ def apply_baseline(report: RunReport, baseline: Baseline, seen: Seen | None = No
     """Judge a run by a baseline, whatever an earlier baseline has marked.
 
     An entry is stale if no finding matches and every test of its function that ran was checked in its last attempt, or
-    its file was collected without it. Without `seen`, entries of fixtures and of vanished tests are stale where the
-    report already says so.
+    its file was collected without it. Without `seen`, other entries stay stale if the report says so.
     """
     judge = Judge(baseline)
     tests = tuple(_settled_test(record, judge) for record in report.tests)

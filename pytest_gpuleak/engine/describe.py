@@ -26,15 +26,14 @@ def described(
     from pytest_gpuleak.explain.annotate import annotate, for_script
 
     with knowledge.safeguards.guard(DESCRIBE, nodeid):
-        told = annotate(found, why, knowledge.shorten, why_line_unknown or why_no_line(found, why))
+        told = annotate(found, why, knowledge.shorten, why_line_unknown or _why_no_line(found, why))
         return (
             told if knowledge.in_tests or told.hint is None else dataclasses.replace(told, hint=for_script(told.hint))
         )
     return dataclasses.replace(found, why_unconfirmed=why or None) if found.kind == "unconfirmed" else found
 
 
-def why_no_line(found: Finding, why: str) -> str:
-    """Tell why no line is known that created a finding's arrays, though lines are recorded in re-runs."""
+def _why_no_line(found: Finding, why: str) -> str:
     if why:
         return f"{why}, and lines are recorded only in a re-run"
     if found.kind == "growing":
@@ -57,7 +56,7 @@ class Supplement:
             evidence = dataclasses.replace(evidence, survivors=survivors)
         if self.rings:
             evidence = dataclasses.replace(evidence, rings=self.rings)
-        return evidence if self.frames_count else without_running_frames(evidence)
+        return evidence if self.frames_count else _without_running_frames(evidence)
 
 
 def _with_lender(survivor: Survivor, lenders: Mapping[int, Holder]) -> Survivor:
@@ -67,8 +66,7 @@ def _with_lender(survivor: Survivor, lenders: Mapping[int, Holder]) -> Survivor:
     return survivor._replace(others=(*survivor.others, holder))
 
 
-def without_running_frames(evidence: Evidence) -> Evidence:
-    """Return the evidence without what running frames hold. See `Subject.counts_running_frames`."""
+def _without_running_frames(evidence: Evidence) -> Evidence:
     gone = {
         index
         for index, survivor in enumerate(evidence.survivors)

@@ -64,21 +64,20 @@ class LeftBehind:
             return
         self._entries[key] = _Entry(owner, storage_bytes, handle, holder_text)
         if len(self._entries) >= self._sweep_at:
-            self.sweep()
+            self._sweep()
 
-    def sweep(self) -> None:
-        """Forget the storages that are gone."""
+    def _sweep(self) -> None:
         self._entries = {key: entry for key, entry in self._entries.items() if entry.handle.alive()}
         self._sweep_at = max(LEAST_SWEPT, 2 * len(self._entries))
 
     def storages(self) -> set[tuple[str, int]]:
         """Return the storages that are still there, by device and key."""
-        self.sweep()
+        self._sweep()
         return set(self._entries)
 
     def alive(self) -> list[Left]:
         """Return what is still there, by owner and device, most bytes first."""
-        self.sweep()
+        self._sweep()
         return summed((entry.owner, key[0], entry.bytes, entry.holder) for key, entry in self._entries.items())
 
 

@@ -25,10 +25,7 @@ class ParameterHistory:
         self._asked: tuple[str, frozenset[int]] | None = None
 
     def is_constant(self, nodeid: str, parameters: Collection[object]) -> bool:
-        """Tell whether the test need not be run again, since others of its function did not grow.
-
-        Where a parameter still keeps what an earlier test left in it, it may grow from test to test, and the answer is no.
-        """
+        """Tell whether no re-run is needed: others of its function did not grow, and no parameter keeps arrays."""
         identities = frozenset(map(id, parameters))
         self._asked = nodeid, identities
         function = _function(nodeid)

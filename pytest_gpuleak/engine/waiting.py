@@ -1,8 +1,7 @@
-"""Search for the holders of many findings at once, when the tests that left the memory have been judged.
+"""Search for the holders of many findings at once, which takes as long for a hundred arrays as for one.
 
-A search walks the heap backwards level by level, which takes as long for a hundred arrays as for one. So once a few
-suspects have been searched for by themselves, the verdicts of the next are reached by weak handles, and their findings
-wait here. Loaded with the first suspect.
+Once a few suspects have been searched for by themselves, the verdicts of the next are reached by weak handles, and
+their findings wait here. Loaded with the first suspect.
 """
 
 from __future__ import annotations

@@ -76,7 +76,7 @@ class LargeObjects:
                 trails.clear()  # a list that the search may have come upon: what it holds dies with its content
 
     def _note_grown(self, before: dict[int, int], trails: list[list[Any]], grown: dict[int, int]) -> None:
-        """Fill the lists in a frame of its own: the search may leave its callers' frames, with their locals, behind."""
+        """Fill the lists in a frame of its own, since the search may leave its callers' frames behind."""
         for batch, found in self._large(HeapWalk(Deadline(self._budget_s))):
             new = [(value, size - before.get(id(value), 0)) for value, size in found if id(value) not in grown]
             new = [(value, more) for value, more in new if more >= MIN_BYTES]

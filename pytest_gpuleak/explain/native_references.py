@@ -35,11 +35,9 @@ MAX_RING_LINKS: Final = 32
 class NativeReferences:
     """Ask for hidden referrers, in rounds, the cheap questions first. One instance a search; links go to its graph.
 
-    Attributes:
-        known: names of references that only their finder knows, by the ids of parent and child.
-        links: the references that were found, as pairs of ids, in their order.
-        hidden: ids of the objects with a referrer that was not found.
-        unexplained: whether neither the collector nor native code has accounted for some references.
+    `known` has names of references that only their finder knows, and `links` the references found, by the ids of parent
+    and child. Objects in `hidden` have a referrer that was not found; `unexplained`: no one accounts for some
+    references.
     """
 
     _graph: Graph

@@ -1,8 +1,7 @@
 """Search backwards through the heap for who keeps objects alive: one search for all targets.
 
 Level by level, `gc` returns the containers that refer to the level before, until a root that a person can edit leads to
-every target. Targets without one get the best worse answer: what runs, what an exception pinned, C++, or that the
-search did not find out.
+every target. Without one, a target gets the best worse answer: what runs, an exception, C++, or not found out.
 """
 
 from __future__ import annotations

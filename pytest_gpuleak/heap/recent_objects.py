@@ -30,10 +30,7 @@ WORTH_IT: Final = 4 * AT_AN_END
 
 
 class RecentObjects:
-    """The objects made last, and which of them refer to what. It keeps them alive: drop it after the search.
-
-    The search's own containers, by id in `own`, are left out. The list `objects` refers to each.
-    """
+    """The objects made last, without the search's own, and which refer to what. It keeps them alive: drop it."""
 
     def __init__(self, own: Collection[int], deadline: Deadline) -> None:
         listed = get_objects()

@@ -246,7 +246,7 @@ def key_text(key: object) -> str:
     """
     text = _scalar_text(key)
     if text is None:  # a dotted name is never cut, or it would lead nowhere
-        return enum_text(key) or _definition_text(key) or _weak_text(key) or f"<{class_name(type(key))}>"
+        return _enum_text(key) or _definition_text(key) or _weak_text(key) or f"<{class_name(type(key))}>"
     return text if len(text) <= MAX_KEY_LENGTH else text[: MAX_KEY_LENGTH - 3] + "..."
 
 
@@ -269,7 +269,7 @@ def _scalar_text(key: object) -> str | None:
     return None
 
 
-def enum_text(member: object) -> str | None:
+def _enum_text(member: object) -> str | None:
     """Write an enum's member as ``module.Colour.RED`` where that name leads to it; else None."""
     enum = loaded_class("enum", "Enum")
     kind = type(member)

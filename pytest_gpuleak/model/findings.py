@@ -30,12 +30,9 @@ _CODES_OF_KINDS: Final = frozenset({"", *KIND_CODES.values()})
 
 @dataclasses.dataclass(frozen=True)
 class Origin:
-    """The user's line that created an array's storage.
+    """The user's line that created an array's storage; `file` is relative to the rootdir where it lies below it.
 
-    Attributes:
-        file: relative to the rootdir where it lies below it.
-        function: ``<module>`` at module level.
-        code: the line, stripped, cut and free of control characters; empty where it cannot be read.
+    `code` is the line, stripped, cut and free of control characters; empty where it cannot be read.
     """
 
     file: str
@@ -207,12 +204,9 @@ MAX_ARRAYS_SHOWN = 50
 
 @dataclasses.dataclass(frozen=True)
 class FixtureRecord:
-    """One higher-scoped fixture that left memory behind when it was torn down.
+    """One higher-scoped fixture, defined at nodeid `baseid`, that left memory behind when it was torn down.
 
-    Attributes:
-        name: the fixture's name, or what the user wrote for xunit-style setup (``TestModel.setup_class``).
-        baseid: nodeid of the place that defines it.
-        allowed: the reason given to ``allow_gpu_leak``, or None.
+    `name` is what the user wrote for xunit-style setup (``TestModel.setup_class``); `allowed` the marker's reason.
     """
 
     name: str
@@ -230,8 +224,7 @@ class KnownLeak:
     """One entry of a baseline: a leak that is reported and passes until it grows.
 
     Attributes:
-        test: pytest's id of the test function, without parameters; for a fixture the place that defines it.
-        fixture: the fixture's name, where a fixture leaks and no test; else None.
+        test: pytest's id of the test function, without parameters; for a leaking `fixture` the place that defines it.
         device: the type of device (``cpu``, ``cuda``), without an index: which card a test gets is chance.
         bytes: the most bytes among the test's parameters; for retained memory, the sum over a process's tests.
     """

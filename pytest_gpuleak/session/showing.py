@@ -56,10 +56,7 @@ SUMMARISED = {"f": "failed", "E": "error", "x": "xfailed", "X": "xpassed", "s": 
 
 
 def show_short_summary(run: Run, terminalreporter: Any) -> None:
-    """Write a line for each leak below pytest's short test summary, where ``-r`` asks for failures (its default).
-
-    With ``-q`` the leaks have been written in a line each.
-    """
+    """Write a line a leak below pytest's short test summary, where ``-r`` asks for failures, but not ``-q``."""
     letters = str(getattr(terminalreporter, "reportchars", ""))
     option = run.config.option
     if int(option.verbose) < 0 or getattr(option, "no_summary", False) or not ("f" in letters or "L" in letters):

@@ -60,10 +60,7 @@ class CupyFramework(Framework):
         return device_steps()
 
     def keep_states(self) -> Sequence[Restore]:
-        """Put the default random generators aside; return the function that brings them back.
-
-        cuRAND tells no generator's state, so it cannot be restored: the re-run draws from new ones.
-        """
+        """Put the default random generators aside, since cuRAND tells no state: the re-run draws from new ones."""
         states = safe_access.loaded(*_RANDOM)
         if type(states) is not dict or not states:
             return ()

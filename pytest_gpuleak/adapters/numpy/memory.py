@@ -73,17 +73,17 @@ def read(array: Any, array_class: Any) -> ArrayReading | None:
     return ArrayReading(
         id(array),
         tuple(array_class.shape.__get__(array)),
-        dtype_name(array, array_class),
+        _dtype_name(array, array_class),
         DISK if mapped else "cpu",
         min(shown, held),
         id(owner),
         held,
         framework="numpy",
-        file=file_of(array, array_class) if mapped else "",
+        file=_file_of(array, array_class) if mapped else "",
     )
 
 
-def dtype_name(array: Any, array_class: Any) -> str:
+def _dtype_name(array: Any, array_class: Any) -> str:
     """Return the name of the element type, or of its kind where the user made it."""
     dtype: Any = array_class.dtype.__get__(array)
     # A name is written in Python by numpy itself; a structured dtype's is long.
@@ -91,7 +91,7 @@ def dtype_name(array: Any, array_class: Any) -> str:
     return safe_access.cut_name(str(name))
 
 
-def file_of(array: Any, array_class: Any) -> str:
+def _file_of(array: Any, array_class: Any) -> str:
     """Return the file that a `numpy.memmap`, or an array that views it, maps; empty if unknown."""
     for _ in range(MAX_BASES):
         named = (safe_access.instance_dict(array) or {}).get("filename")

@@ -18,8 +18,7 @@ FRAMES: Final = 12
 
 MAX_TRACED_RUNS: Final = 10 if sys.version_info < (3, 13) else 1000
 """Runs of a session that are traced. Before Python 3.13 `tracemalloc.stop` does not free the stacks: 0.2 MiB a run, in so
-many small blocks that reading the heap's counter takes 50 us longer after each.
-"""
+many small blocks that reading the heap's counter takes 50 us longer after each."""
 
 TRACED_RERUN_S: Final = 1.0
 """Seconds that a run may take to be traced, which makes it two to five times as long."""

@@ -52,10 +52,7 @@ class CounterEvidence:
         self._limits = {probe.name: HostLimits(probe.judges, probe.floor) for probe in tracker.counters.host_probes}
 
     def add_run(self, investigation: ArrayEvidence, growth: Growth) -> bool:
-        """Settle the counters after a run and note them; return whether arrays leave growth unexplained.
-
-        `investigation` has the arrays that the run left, and receives arrays that had no Python object.
-        """
+        """Settle a run's counters and note them; return whether arrays, also unread, leave growth unexplained."""
         growth = self._settled(investigation, growth)
         grown = self._unexplained(investigation, growth)
         self._reveal(investigation, growth)

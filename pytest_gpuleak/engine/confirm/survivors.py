@@ -19,8 +19,7 @@ if TYPE_CHECKING:
 HOLDER_RANK: dict[HolderKind, int] = {
     "module": 0, "class": 0, "cache": 0, "fixture": 0, "thread": 1, "frame": 1, "traceback": 2, "native": 3, "unknown": 4,
 }  # fmt: skip
-"""Rank of a holder's kind. Of several arrays that share a storage, the lowest rank, the most actionable, is reported.
-"""
+"""Rank of a holder's kind: of several arrays that share a storage, the lowest, most actionable rank is reported."""
 
 
 class Leftover(NamedTuple):

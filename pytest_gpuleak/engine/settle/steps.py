@@ -1,7 +1,4 @@
-"""Settle: let memory that is about to be freed go, cheapest step first, until nothing is left.
-
-Steps for devices (synchronise, clear workspaces) come between the collections and the hook.
-"""
+"""Settle: let memory that is about to be freed go, cheapest step first, until nothing is left."""
 
 from __future__ import annotations
 
@@ -159,10 +156,7 @@ def settle_steps_of(
     own: Callable[[], Iterable[SettleStep]],
     known: frozenset[int],
 ) -> Iterator[SettleStep]:
-    """Yield the steps for a suspect, each when the steps before have not sufficed. `own` gives the user's steps.
-
-    `known` are the threads that ran before the test.
-    """
+    """Yield the steps for a suspect, each when those before did not suffice; `own` gives the user's."""
     yield full_collection(safeguards)
     yield from device_steps(safeguards, frameworks)
     yield from own()
@@ -188,15 +182,11 @@ def rounds(step: SettleStep, alive: Callable[[], int]) -> Iterator[None]:
 
 
 class Settling:
-    """Take settle steps until no suspect is alive.
+    """Take settle steps until no suspect is `alive`; a garbage collection alone has freed those in `cycles`.
 
     `suspects` is **emptied**, since the caller's list would keep the arrays alive. While a thread that the test started
     (not `known`) runs, an array that dies may have been its argument, which it drops just before it ends: that is no
     cycle. `threaded` tells whether such a thread ran when the suspects were searched for.
-
-    Attributes:
-        alive: ids of the arrays that are still alive.
-        cycles: ids of the arrays that only a garbage collection freed.
     """
 
     def __init__(self, suspects: list[object], known: frozenset[int], *, threaded: bool = False) -> None:

@@ -47,10 +47,7 @@ _PATH_LIMIT = 300
 
 
 def open_baseline(config: pytest.Config, settings: Settings) -> BaselineRun | None:
-    """Read the run's baseline and register what follows the run; None where the run has none.
-
-    Raises pytest.UsageError for a file that cannot be used, and for options that need a baseline and have none.
-    """
+    """Read the run's baseline, if any, and register what follows the run. Raises pytest.UsageError if unusable."""
     worker: dict[str, Any] | None = getattr(config, "workerinput", None)
     if settings.baseline is None:
         for name, asked in (("update-baseline", settings.update_baseline), ("fail-stale", settings.fail_stale)):
