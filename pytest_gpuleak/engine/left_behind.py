@@ -23,10 +23,7 @@ MAX_HOLDERS: Final = 3
 
 @dataclasses.dataclass(frozen=True)
 class Left:
-    """Memory that an owner (a test's nodeid, or a name by `owner_of`) has left on a device and that is still there.
-
-    `count` is the number of storages; `holders` are texts, by descending bytes, at most `MAX_HOLDERS`.
-    """
+    """Memory that an owner (a nodeid, or by `owner_of`) left on a device: `count` storages, and largest `holders`."""
 
     owner: str
     device: str

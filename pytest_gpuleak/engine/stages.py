@@ -62,10 +62,7 @@ class Safeguards(Protocol):
         """
 
     def bounded(self, call: Callable[[], _Answer], what: str, advice: str) -> _Answer:
-        """Return the result of a call, described by `what`, that may wait. Raises CheckTimeoutError if it was stopped.
-
-        `advice` tells what the user can do if it hangs.
-        """
+        """Return the result of a call that may wait, as `what`; `advice` is for a hang. Raises CheckTimeoutError."""
 
     def searching(self, nodeid: str) -> AbstractContextManager[object]:
         """Return the context of a search for holders, which is told to the user if it takes long."""

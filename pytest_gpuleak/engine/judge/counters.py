@@ -185,10 +185,7 @@ def _judge_device(device: str, runs: Sequence[CounterRun], evidence: Evidence, p
 
 
 def _judge_outside(device: str, runs: Sequence[CounterRun], policy: Policy) -> Finding | None:
-    """Judge what the process holds outside torch's allocator by the driver, where every run added to it.
-
-    A single growth may be a CUDA context, a library or loaded kernels (pytorch/pytorch#107667).
-    """
+    """Judge what every run added outside torch: a single growth may be a context, or kernels (pytorch issue 107667)."""
     sizes = [run.growth.bytes.get((device, OUTSIDE), 0) for run in runs]
     if min(sizes) < OUTSIDE_FLOOR or (len(sizes) == 1 and policy.confirm > 0):
         return None

@@ -164,10 +164,7 @@ def settle_steps_of(
 
 
 def steps_that_can_release(settle_steps: Iterable[SettleStep], known: frozenset[int]) -> list[SettleStep]:
-    """Return the steps that may free what a root holds: calls, and waits while a thread of the test's own runs.
-
-    A collection frees nothing reachable, and older threads are rarely worth a wait where the root has leaked before.
-    """
+    """Return the steps that may free what a root holds: calls, and waits while a thread of the test's own runs."""
     own_threads = bool(running_threads() - known)
     return [step for step in settle_steps if isinstance(step, Call) or (own_threads and isinstance(step, Waits))]
 
