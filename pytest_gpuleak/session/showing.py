@@ -102,7 +102,7 @@ def _leak_lines(report: RunReport, verbosity: int, width: int) -> list[str]:
 
 
 def _usage_lines(report: RunReport, width: int) -> list[str]:
-    from pytest_gpuleak.reports.terminal.codes import render_codes
+    from pytest_gpuleak.reports.terminal.section import render_codes
     from pytest_gpuleak.reports.terminal.summary import render_dearest, render_usage
 
     return [*render_codes(report), *render_usage(report, width=width), *render_dearest(report, width=width)]

@@ -123,16 +123,14 @@ class _Finder:
             self._scripted(census.scripts)
         if not self._links:
             # An object without Python references may keep itself alive: a parameter whose gradient's graph leads back.
-            alone = [value for node, value in self._wanted.items() if node in self._unheld and self._is_tensor(value)]
+            unheld = (value for node, value in self._wanted.items() if node in self._unheld)
+            alone = list(filter(self._access.is_tensor, unheld))
             origins = self._gradients([*alone, *held]) + [(tensor, "") for tensor in alone]
             # Tensors first: a node that was read before has a Python object, and would hide the edge that closes the ring.
             for nodes in ((), [node for node in census.nodes if id(node) not in self._wanted], census.nodes):
                 if not self._links:
                     self._graphs(origins, nodes)
         return self._links
-
-    def _is_tensor(self, value: object) -> bool:
-        return self._access.is_tensor(value)
 
     def _held(self, census: LiveTorchObjects) -> list[Any]:
         held: list[Any] = []
