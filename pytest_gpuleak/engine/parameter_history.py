@@ -25,7 +25,7 @@ class ParameterHistory:
         self._asked: tuple[str, frozenset[int]] | None = None
 
     def is_constant(self, nodeid: str, parameters: Collection[object]) -> bool:
-        """Tell whether no re-run is needed: others of its function did not grow, and no parameter keeps arrays."""
+        """Tell whether no re-run is needed: others of its function did not grow, and parameters keep no old array."""
         identities = frozenset(map(id, parameters))
         self._asked = nodeid, identities
         function = _function(nodeid)
