@@ -47,7 +47,10 @@ _PERMANENT = frozenset({"_pytest", "pluggy", "pytest_gpuleak", *sys.stdlib_modul
 
 
 def select_arrays(objects: list[object], bases: list[type]) -> list[object]:
-    """Return the arrays of one of the `bases`, with a memo of types that dies here: a mock's type holds arguments."""
+    """Return the objects that are arrays of one of the `bases`.
+
+    The memo of types dies with the call: keeping a MagicMock's own type alive would keep its call arguments alive.
+    """
     if len(objects) < _FEW and _are_plain(list(map(type, objects))):
         return []  # a test without arrays leaves plain objects only
     wanted, arrays, known = set(map(id, bases)), set[int](), set(_PLAIN)

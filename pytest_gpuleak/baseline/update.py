@@ -6,16 +6,7 @@ import dataclasses
 from collections import Counter, defaultdict
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from pytest_gpuleak.baseline.file import (
-    MAX_BYTES,
-    Baseline,
-    Key,
-    UnusableBaseline,
-    dump_baseline,
-    key_of,
-    load_baseline,
-    sort_key,
-)
+from pytest_gpuleak.baseline.file import MAX_BYTES, Baseline, Key, key_of, sort_key
 from pytest_gpuleak.baseline.matching import (
     MAX_TEXT,
     ROAMING,
@@ -23,7 +14,6 @@ from pytest_gpuleak.baseline.matching import (
     Judge,
     device_type,
     entry_place,
-    function_of,
     is_recorded,
     verdict_of,
 )
@@ -36,11 +26,6 @@ if TYPE_CHECKING:
 
     from pytest_gpuleak.model.findings import FixtureRecord
     from pytest_gpuleak.model.records import RunReport, TestRecord
-
-__all__ = [
-    "Baseline", "BaselineChange", "Seen", "UnusableBaseline", "apply_baseline", "dump_baseline", "function_of",
-    "load_baseline", "update_baseline",
-]  # fmt: skip
 
 
 class Seen(NamedTuple):

@@ -305,7 +305,7 @@ def _check_sources(sources: Sequence[str]) -> None:
 
 
 def _load_baseline(path: str) -> Any:
-    from pytest_gpuleak.baseline.update import UnusableBaseline, load_baseline
+    from pytest_gpuleak.baseline.file import UnusableBaseline, load_baseline
 
     try:
         return load_baseline(Path(path))

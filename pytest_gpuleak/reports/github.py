@@ -6,10 +6,9 @@ from typing import TYPE_CHECKING
 
 from pytest_gpuleak.model.isolation import isolated
 from pytest_gpuleak.model.text import clean_text, count_of, format_bytes
-from pytest_gpuleak.reports.source_places import culprits_of, findings_of, name_of, places_of, root_of
+from pytest_gpuleak.reports.source_places import culprits_of, describe_unshown, findings_of, name_of, places_of, root_of
 from pytest_gpuleak.reports.terminal.findings import render_short
 from pytest_gpuleak.reports.terminal.lines import ID_LIMIT
-from pytest_gpuleak.reports.unshown import describe_unshown
 
 if TYPE_CHECKING:
     from pytest_gpuleak.model.records import RunReport

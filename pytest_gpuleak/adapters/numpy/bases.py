@@ -9,7 +9,7 @@ from __future__ import annotations
 from itertools import filterfalse, pairwise
 from typing import TYPE_CHECKING, Any, Final
 
-from pytest_gpuleak.adapters.numpy.objects import elements_of
+from pytest_gpuleak.adapters.numpy.memory import elements_of
 from pytest_gpuleak.heap import safe_access
 from pytest_gpuleak.heap.array_wrappers import ArrayWrappers
 from pytest_gpuleak.heap.hidden_references import Descent, Link, visible_objects

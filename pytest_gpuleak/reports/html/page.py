@@ -21,7 +21,7 @@ from pytest_gpuleak.model.isolation import isolated
 from pytest_gpuleak.model.text import clean_text, count_of, format_bytes, format_signed
 from pytest_gpuleak.reports.html.rows import TEXT_LIMIT
 from pytest_gpuleak.reports.html.view import describe_run, no_data
-from pytest_gpuleak.reports.unshown import describe_unshown
+from pytest_gpuleak.reports.source_places import describe_unshown
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable

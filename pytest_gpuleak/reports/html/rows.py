@@ -12,7 +12,7 @@ from pytest_gpuleak.model.isolation import isolated
 from pytest_gpuleak.model.text import clean_text
 from pytest_gpuleak.reports.grouping import holder_key
 from pytest_gpuleak.reports.html.costs import describe_cost
-from pytest_gpuleak.reports.unshown import describe_unshown
+from pytest_gpuleak.reports.source_places import describe_unshown
 from pytest_gpuleak.reports.wording import (
     CYCLE_UNKNOWN,
     GONE,

@@ -9,7 +9,7 @@ from pytest_gpuleak.model.isolation import isolated
 from pytest_gpuleak.model.records import TestRecord
 from pytest_gpuleak.model.text import clean_text, count_of, format_bytes, shorten_middle, wrap_text
 from pytest_gpuleak.reports.grouping import group_safely
-from pytest_gpuleak.reports.source_places import findings_of
+from pytest_gpuleak.reports.source_places import describe_unshown, findings_of
 from pytest_gpuleak.reports.terminal.findings import render_amount, render_briefly, render_finding, render_line
 from pytest_gpuleak.reports.terminal.holders import chain_lines
 from pytest_gpuleak.reports.terminal.lines import (
@@ -23,7 +23,6 @@ from pytest_gpuleak.reports.terminal.lines import (
     fits,
     labelled,
 )
-from pytest_gpuleak.reports.unshown import describe_unshown
 from pytest_gpuleak.reports.wording import FIXTURES_SHOWN, describe_owners
 
 if TYPE_CHECKING:

@@ -10,19 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pytest_gpuleak.baseline.matching import MAX_TEXT, Judge, entry_place, is_recorded
-from pytest_gpuleak.baseline.update import (
-    Baseline,
-    BaselineChange,
-    Seen,
-    UnusableBaseline,
-    apply_baseline,
-    dump_baseline,
-    function_of,
-    load_baseline,
-    update_baseline,
-)
-from pytest_gpuleak.model.findings import KnownLeak
+from pytest_gpuleak.baseline.file import Baseline, UnusableBaseline, dump_baseline, load_baseline
+from pytest_gpuleak.baseline.matching import MAX_TEXT, Judge, entry_place, function_of, is_recorded
+from pytest_gpuleak.baseline.update import Seen, apply_baseline, update_baseline
+from pytest_gpuleak.model.findings import BaselineChange, KnownLeak
 from pytest_gpuleak.model.text import clean_text, count_of
 from pytest_gpuleak.reports.atomic_write import write_text
 from pytest_gpuleak.reports.terminal.baseline import render_change, render_stale
