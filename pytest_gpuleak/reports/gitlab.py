@@ -1,7 +1,4 @@
-"""GitLab's code quality report (https://docs.gitlab.com/ci/testing/code_quality/#code-quality-report-format).
-
-Notes are left out: GitLab compares branches, and cycles found by chance would show as fixed and new.
-"""
+"""GitLab's code quality report (https://docs.gitlab.com/ci/testing/code_quality/), without notes, found by chance."""
 
 from __future__ import annotations
 

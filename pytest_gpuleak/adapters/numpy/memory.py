@@ -33,10 +33,7 @@ def ndarray_class() -> Any:
 
 
 def memory_of(array: Any, array_class: Any) -> tuple[Any, object]:
-    """Return the last array along the chain of bases, and the object behind it that owns the memory.
-
-    The owner is the array itself if it has no base, and None at the end of a longer chain.
-    """
+    """Return the last array along the bases, and the memory's owner: None at the end of a chain that is too long."""
     for _ in range(MAX_BASES):
         base = safe_access.slot(array, array_class, "base")
         if type(base) is memoryview:

@@ -41,10 +41,7 @@ class KeepYoung:
                 self.lost.add(id(array))
 
     def restore(self) -> set[int]:
-        """Make living arrays young again, after the collection; return the ids that may be alive and are not young.
-
-        An array with a dead weak reference is among them: torch may resurrect it without reviving the reference.
-        """
+        """Make living arrays young, after the collection; return ids that may be alive but old (torch resurrects)."""
         move = make_young()
         left = self.lost
         for identity, reference in self._followed:

@@ -1,7 +1,6 @@
-"""The HTML report: one file that opens from disk or from an artifact server.
+"""The HTML report: one file that opens from disk, and that can be read without its script.
 
-Its content security policy forbids requests and allows scripts and styles by hash. Without the script, which only
-filters, sorts and redraws, the findings (HTML) and the chart (SVG) can still be read.
+Its content security policy forbids requests, and allows scripts and styles by hash.
 """
 
 from __future__ import annotations

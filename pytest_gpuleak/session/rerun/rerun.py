@@ -1,7 +1,4 @@
-"""Run a test again, within its own teardown, without a trace in the run (see `unseen`).
-
-By then capture, logging and timeouts of the teardown have been left, and its report is not logged yet.
-"""
+"""Run a test again, within its own teardown, once capture, logging and timeouts have been left (see `unseen`)."""
 
 from __future__ import annotations
 
