@@ -11,9 +11,11 @@ RERUN_SHARE: Final = 0.1
 
 
 def why_not_worth_it(expected_s: float | None, elapsed_s: float) -> str:
-    """Tell why a slow test is not run again for the host's memory alone; empty if it is. Both times are in seconds.
+    """Tell why a slow test is not run again for the host's memory alone; empty if it is.
 
-    Most growth of the host is a first use. A leak is met again by a quicker test, or by this test later in the session.
+    Most growth of the host is a first use: tables, compiled code, caches of a library. A leak is met again by a quicker
+    test, or by this one later in the session. `expected_s` are the seconds of the re-run (None: unknown), `elapsed_s`
+    those of the session.
     """
     limit_s = max(RERUN_S, RERUN_SHARE * elapsed_s)
     if expected_s is None or expected_s <= limit_s:
