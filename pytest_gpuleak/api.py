@@ -200,8 +200,8 @@ def _as_html(lines: Sequence[str]) -> str:
 
 def _render_safely(finding: Finding) -> list[str]:
     from pytest_gpuleak.model.isolation import isolated
+    from pytest_gpuleak.reports.source_places import name_unshown
     from pytest_gpuleak.reports.terminal.findings import render_finding
-    from pytest_gpuleak.reports.unshown import name_unshown
 
     return isolated(lambda: render_finding(finding), lambda why: [f"  {name_unshown(finding, why)}"])
 

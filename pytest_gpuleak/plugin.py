@@ -1,8 +1,4 @@
-"""Wire the plugin into pytest: `session.entry` has the hooks.
-
-pytest rewrites this module, since it is the entry point, and reads what it has rewritten slowly: so it is short, and hides
-what it imports from the rewriting.
-"""
+"""Wire the plugin into pytest: `session.entry` has the hooks. Short, since pytest rewrites and reads it slowly."""
 
 import sys
 

@@ -22,7 +22,8 @@ import zipfile
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-IN_WHEEL = ("py.typed", "reports/schema/report-1.schema.json", "reports/templates/report.html", "hookspecs.py")
+IN_WHEEL = ("py.typed", "reports/schema/report-1.schema.json", "reports/templates/report.html",
+            "reports/rules.toml", "model/codes/kinds.toml", "hookspecs.py")  # fmt: skip
 """What the wheel must have of the package beside its modules."""
 IN_SDIST = ("README.md", "CHANGELOG.md", "CONTRIBUTING.md", "LICENSE", "docs/", "examples/", "tests/", "scripts/test",
             "requirements/core.txt", ".ci/run")  # fmt: skip

@@ -110,10 +110,7 @@ def walk_arrays(value: object, base: type) -> Iterator[object]:
 
 
 def array_types(frameworks: Sequence[ArrayFramework]) -> list[type]:
-    """Return the array classes of the frameworks that the tests have imported so far.
-
-    A framework that was never imported costs one look into `sys.modules`.
-    """
+    """Return the array classes of the frameworks that the tests have imported: one look into `sys.modules` for each."""
     bases = []
     modules = sys.modules
     for framework in frameworks:
@@ -127,10 +124,7 @@ def array_types(frameworks: Sequence[ArrayFramework]) -> list[type]:
 
 
 def array_key(array: object, frameworks: Sequence[ArrayFramework]) -> tuple[int, int]:
-    """Return what tells an array from a later one that may reuse its id: its id, and the address of its memory.
-
-    Where both are the same, the later array leaves no more behind than the earlier one did.
-    """
+    """Return the id and the memory's address. A later array that has both leaves no more behind than the first."""
     return id(array), framework_of(array, frameworks).storage(array)
 
 

@@ -29,11 +29,7 @@ def read_arrays(arrays: Iterable[object], frameworks: Sequence[ArrayFramework]) 
 
 
 def read_united(arrays: Sequence[object], frameworks: Sequence[ArrayFramework]) -> dict[int, ArrayReading]:
-    """Like `read_arrays`, with the same storage for memory that one array lent to another (DLPack).
-
-    The borrower counts such memory as a storage of its own. Memory that is in use has one owner, so ranges that overlap
-    are the same memory.
-    """
+    """Like `read_arrays`, with one storage for memory that overlaps, since one array lent it to another (DLPack)."""
     readings = read_arrays(arrays, frameworks)
     if not 1 < len(readings) <= MOST_COMPARED:
         return readings

@@ -87,8 +87,6 @@ class _Block(NamedTuple):
 
 
 class _Wanted:
-    """The arrays that are searched for, by the memory that each shows."""
-
     def __init__(self, orphans: Sequence[object], arrays: Sequence[ArrayFramework]) -> None:
         types = array_types(arrays)
         known = (value for value in orphans if any(is_kind_of(type(value), kind) for kind in types))
@@ -135,7 +133,6 @@ class _Borrowers:
         return found
 
     def leads_to_wanted(self, value: object) -> bool:
-        """Add the links from an object to the arrays whose memory it has; return whether there are any."""
         if id(value) in self._linked:
             return True
         found = self._lent_to(value)

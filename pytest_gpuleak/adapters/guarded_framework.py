@@ -6,8 +6,18 @@ import contextlib
 import inspect
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from pytest_gpuleak.adapters.answers import WrongAnswer, of_class, of_type, shown, size_of, size_or_none, text_of, whole
-from pytest_gpuleak.adapters.guarded import entered, missing_methods
+from pytest_gpuleak.adapters.guarded import (
+    WrongAnswer,
+    entered,
+    missing_methods,
+    of_class,
+    of_type,
+    shown,
+    size_of,
+    size_or_none,
+    text_of,
+    whole,
+)
 from pytest_gpuleak.adapters.probe_protocol import DeviceReading
 from pytest_gpuleak.adapters.protocol import Framework, StoppedError
 from pytest_gpuleak.heap.classes import is_kind_of

@@ -31,10 +31,9 @@ class DeviceReading(NamedTuple):
 
 
 def total_of(one: DeviceReading, other: DeviceReading) -> DeviceReading:
-    """Add what two allocators have on a device. A figure that one of them does not count is unknown for both.
+    """Add what two allocators have on a device; None where one does not count it.
 
-    Reserved bytes that are not counted are at least the allocated ones, and so are peaks: without the sum, a budget
-    would not see the allocator that counts them.
+    Reserved bytes and peaks that are not counted are at least the allocated ones: else a budget would not see them.
     """
     pairs = list(zip(one, other, strict=True))
     sums = [None if a is None or b is None else a + b for a, b in pairs]

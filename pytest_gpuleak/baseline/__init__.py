@@ -1,4 +1,1 @@
-"""Known leaks: the file that lists them, what it matches (rules: `matching`), and its update.
-
-It may import `model` alone.
-"""
+"""Known leaks: the file that lists them, what it matches (rules: `matching`), and its update."""

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import re
-import sys
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any, get_args
 
 from pytest_gpuleak.model.findings import FindingKind, KnownLeak
 from pytest_gpuleak.model.text import clean_text
+from pytest_gpuleak.model.toml_text import parse_toml
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -84,7 +84,7 @@ def load_baseline(path: Path) -> Baseline:
         line = data.count(b"\n", 0, error.start) + 1
         raise UnusableBaseline(f"{shown}: line {line} is not UTF-8; a baseline is TOML, in UTF-8") from None
     try:
-        document = _parse_toml(text)
+        document = parse_toml(text)
     except (ValueError, RecursionError) as error:
         why = clean_text(str(error) or "it nests too deep", 2 * _SHOWN)
         raise UnusableBaseline(f"{shown}: not TOML: {why}; a baseline is a TOML file") from None
@@ -112,15 +112,6 @@ def dump_baseline(baseline: Baseline) -> str:
 def _encodable(value: str | int) -> str | int:
     """Escape halves of surrogate pairs, which no TOML file can hold."""
     return value.encode("utf-8", "backslashreplace").decode("utf-8") if isinstance(value, str) else value
-
-
-def _parse_toml(text: str) -> dict[str, Any]:
-    if sys.version_info >= (3, 11):
-        import tomllib
-    else:
-        import tomli as tomllib
-    document: dict[str, Any] = tomllib.loads(text)
-    return document
 
 
 def _read(document: dict[str, Any], text: str) -> Baseline:

@@ -6,16 +6,7 @@ import dataclasses
 from collections import Counter, defaultdict
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from pytest_gpuleak.baseline.file import (
-    MAX_BYTES,
-    Baseline,
-    Key,
-    UnusableBaseline,
-    dump_baseline,
-    key_of,
-    load_baseline,
-    sort_key,
-)
+from pytest_gpuleak.baseline.file import MAX_BYTES, Baseline, Key, key_of, sort_key
 from pytest_gpuleak.baseline.matching import (
     MAX_TEXT,
     ROAMING,
@@ -23,7 +14,6 @@ from pytest_gpuleak.baseline.matching import (
     Judge,
     device_type,
     entry_place,
-    function_of,
     is_recorded,
     verdict_of,
 )
@@ -37,19 +27,12 @@ if TYPE_CHECKING:
     from pytest_gpuleak.model.findings import FixtureRecord
     from pytest_gpuleak.model.records import RunReport, TestRecord
 
-__all__ = [
-    "Baseline", "BaselineChange", "Seen", "UnusableBaseline", "apply_baseline", "dump_baseline", "function_of",
-    "load_baseline", "update_baseline",
-]  # fmt: skip
-
 
 class Seen(NamedTuple):
-    """What a run knows about tests beyond its report.
+    """What a run knows about tests beyond its report: ids, as in entries.
 
-    Attributes:
-        gone: ids of tests, as in entries, that are missing from a file that was collected whole.
-        partial: ids of tests of which some parameters did not run.
-        fixtures: higher-scoped fixtures that were set up and torn down, each as its place and name.
+    Tests that are `gone` from a file that was collected whole, tests of which some parameters did not run (`partial`),
+    and the higher-scoped `fixtures` that were set up and torn down, each as its place and name.
     """
 
     gone: frozenset[str] = frozenset()
@@ -61,8 +44,7 @@ def apply_baseline(report: RunReport, baseline: Baseline, seen: Seen | None = No
     """Judge a run by a baseline, whatever an earlier baseline has marked.
 
     An entry is stale if no finding matches and every test of its function that ran was checked in its last attempt, or
-    its file was collected without it. Without `seen`, entries of fixtures and of vanished tests are stale where the
-    report already says so.
+    its file was collected without it. Without `seen`, other entries stay stale if the report says so.
     """
     judge = Judge(baseline)
     tests = tuple(_settled_test(record, judge) for record in report.tests)
@@ -87,7 +69,8 @@ def update_baseline(old: Baseline, report: RunReport, seen: Seen | None = None) 
     for finding, test, fixture, record, worker in sorted(_recorded(report), key=_order):
         entry, reason = judge.find_for_update(finding, test, fixture)
         if entry is None:
-            entry = _entry_of(finding, test, fixture, reason)
+            device, mark = device_type(finding.device), finding.fingerprint
+            entry = KnownLeak(test, fixture, finding.kind, device, 0, mark, _holder_of(finding), reason)
             judge.add(entry)
         elif entry.kind == "unconfirmed" and finding.kind in ("growing", "retained"):
             confirmed.setdefault(key_of(entry), finding)
@@ -152,19 +135,6 @@ def _recorded(report: RunReport) -> Iterator[tuple[Finding, str, str | None, int
 
 def _judged_tests(report: RunReport) -> Iterable[TestRecord]:
     return (record for record in report.tests if record.verdict not in ("unchecked", "allowed"))
-
-
-def _entry_of(finding: Finding, test: str, fixture: str | None, reason: str) -> KnownLeak:
-    return KnownLeak(
-        test=test,
-        fixture=fixture,
-        kind=finding.kind,
-        device=device_type(finding.device),
-        bytes=0,
-        fingerprint=finding.fingerprint,
-        holder=_holder_of(finding),
-        reason=reason,
-    )
 
 
 def _may_shrink(entry: KnownLeak, whole: frozenset[str]) -> bool:

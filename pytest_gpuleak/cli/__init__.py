@@ -1,7 +1,4 @@
-"""The command `gpuleak`, which reads files and runs no test. A new subcommand is a function in `commands`.
-
-It may import `baseline`, `reports` and `model`.
-"""
+"""The command `gpuleak`, which reads files and runs no test. A new subcommand is a function in `commands`."""
 
 from pytest_gpuleak.cli.commands import main
 

@@ -29,8 +29,8 @@ from pytest_gpuleak.model.isolation import describe_error
 from pytest_gpuleak.model.text import clean_text, count_of
 from pytest_gpuleak.model.version import __version__
 from pytest_gpuleak.reports.atomic_write import write_pieces
-from pytest_gpuleak.reports.json.lines import encode_pieces
 from pytest_gpuleak.reports.json.read import UnusableReport, read_report
+from pytest_gpuleak.reports.json.write import encode_pieces
 from pytest_gpuleak.reports.source_places import findings_of
 from pytest_gpuleak.reports.terminal.lines import TEXT_LIMIT
 from pytest_gpuleak.reports.terminal.summary import render_faults, render_summary
@@ -305,7 +305,7 @@ def _check_sources(sources: Sequence[str]) -> None:
 
 
 def _load_baseline(path: str) -> Any:
-    from pytest_gpuleak.baseline.update import UnusableBaseline, load_baseline
+    from pytest_gpuleak.baseline.file import UnusableBaseline, load_baseline
 
     try:
         return load_baseline(Path(path))

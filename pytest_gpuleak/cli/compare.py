@@ -38,10 +38,7 @@ class Change:
 
 @dataclasses.dataclass(frozen=True)
 class Comparison:
-    """Changes from one report to another, beyond the tolerance; `verdicts` has nodeid, old and new verdict.
-
-    The test of a leak in `gone` was checked again, that of one in `unseen` is missing or unchecked.
-    """
+    """Changes beyond the tolerance; `verdicts` has nodeid, old and new verdict. `gone` leaks were checked again."""
 
     new: tuple[Leak, ...]
     grown: tuple[Change, ...]

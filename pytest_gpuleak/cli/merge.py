@@ -1,22 +1,21 @@
-"""Merge reports of shards, ranks or retries.
-
-Of a test's verdicts the gravest counts, and findings of checked attempts are united: a retry does not clear a leak.
-"""
+"""Merge reports. The gravest verdict of a test counts, and findings are united: a retry does not clear a leak."""
 
 from __future__ import annotations
 
 import dataclasses
 import datetime
 import json
+import zlib
 from collections import Counter, defaultdict
 from itertools import zip_longest
 from typing import TYPE_CHECKING, Any
 
 from pytest_gpuleak.baseline.file import key_of
 from pytest_gpuleak.baseline.matching import entry_place
-from pytest_gpuleak.cli.packed_records import PackedTests
+from pytest_gpuleak.model.outcomes import decode_test, encode_test
 from pytest_gpuleak.model.records import RunReport
 from pytest_gpuleak.model.summary import summarise
+from pytest_gpuleak.reports.json.plain import encode_line
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -32,6 +31,9 @@ DIFFERING = "differing"
 
 _ADDED_UP = ("budgets_unchecked", "rerun")
 """Counts of a summary that do not follow from the records, and are added up."""
+
+_BLOCK = 64
+"""Records in a block. Similar records shrink to a tenth together, and hardly alone."""
 
 
 def merge_reports(reports: Iterable[RunReport], names: Sequence[str] = ()) -> RunReport:
@@ -124,6 +126,53 @@ class Merger:
         self._states[place] = 2 * GRAVITY[merged.verdict] + bool(merged.findings)
 
 
+class PackedTests:
+    """A list of tests' records with replaceable items. As objects, 200,000 records take some 250 MB."""
+
+    def __init__(self) -> None:
+        self._blocks: list[bytes] = []
+        self._open: list[str] = []
+        self._replaced: dict[int, str] = {}
+        self._unpacked: tuple[int, list[str]] = (-1, [])
+
+    def __len__(self) -> int:
+        return len(self._blocks) * _BLOCK + len(self._open)
+
+    def __getitem__(self, index: int) -> TestRecord:
+        return decode_test(json.loads(self._line(index)))
+
+    def __iter__(self) -> Iterator[TestRecord]:
+        for line in self.lines():
+            yield decode_test(json.loads(line))
+
+    def append(self, record: TestRecord) -> None:
+        """Append a record."""
+        self._open.append(encode_line(encode_test(record)))
+        if len(self._open) == _BLOCK:
+            self._blocks.append(zlib.compress("\n".join(self._open).encode("ascii"), 1))
+            self._open = []
+
+    def replace(self, index: int, record: TestRecord) -> None:
+        """Replace a record."""
+        self._replaced[index] = encode_line(encode_test(record))
+
+    def lines(self) -> Iterator[str]:
+        """Yield each record as one line of JSON, as in a report."""
+        for index in range(len(self)):
+            yield self._line(index)
+
+    def _line(self, index: int) -> str:
+        replaced = self._replaced.get(index)
+        if replaced is not None:
+            return replaced
+        number, place = divmod(index, _BLOCK)
+        if number == len(self._blocks):
+            return self._open[place]
+        if self._unpacked[0] != number:
+            self._unpacked = number, zlib.decompress(self._blocks[number]).decode("ascii").split("\n")
+        return self._unpacked[1][place]
+
+
 def _merge_tests(earlier: TestRecord, later: TestRecord) -> TestRecord:
     """Merge two records of one test. Findings of unchecked attempts count only if both are unchecked."""
     gravest = later if GRAVITY[later.verdict] >= GRAVITY[earlier.verdict] else earlier
@@ -141,10 +190,7 @@ def _merge_fixtures(earlier: FixtureRecord, later: FixtureRecord) -> FixtureReco
 
 
 def _unite_findings(earlier: Sequence[Finding], later: Sequence[Finding]) -> tuple[Finding, ...]:
-    """Unite findings of equal kind, device and fingerprint: the graver counts, of equal ones the larger.
-
-    `app.layer1` and `app.layer2` share a fingerprint, so the findings of each side are ranked, and equal ranks united.
-    """
+    """Unite findings of equal kind, device and fingerprint, by rank: the graver counts, of equal ones the larger."""
     groups: dict[tuple[str, str, str], tuple[list[Finding], list[Finding]]] = defaultdict(lambda: ([], []))
     for side, findings in enumerate((earlier, later)):
         for finding in findings:
@@ -254,7 +300,6 @@ def _distinct(values: Iterable[Any]) -> list[Any]:
 
 
 def _text_of(value: Any) -> str:
-    """Write a value so that equal values have equal text: comparing all pairs is quadratic."""
     return json.dumps(value, sort_keys=True, default=repr)
 
 

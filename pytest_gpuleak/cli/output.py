@@ -15,10 +15,9 @@ from pytest_gpuleak.model.text import clean_text, count_of, format_bytes
 from pytest_gpuleak.reports.atomic_write import write_text
 from pytest_gpuleak.reports.formats import WRITERS, render, why_not_accepted
 from pytest_gpuleak.reports.terminal.baseline import STALE_SHOWN, render_entry
-from pytest_gpuleak.reports.terminal.codes import render_codes
 from pytest_gpuleak.reports.terminal.findings import render_line
 from pytest_gpuleak.reports.terminal.lines import ID_LIMIT, TEXT_LIMIT, CutLine, DimLine, TitleLine, first_lines
-from pytest_gpuleak.reports.terminal.section import render_leaks
+from pytest_gpuleak.reports.terminal.section import render_codes, render_leaks
 from pytest_gpuleak.reports.terminal.summary import render_dearest, render_faults, render_summary, render_usage
 
 if TYPE_CHECKING:

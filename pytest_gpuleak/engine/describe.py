@@ -22,24 +22,18 @@ FIXTURE_ONCE = "a fixture is not run again by itself, and lines are recorded onl
 def described(
     found: Finding, why: str, knowledge: SessionKnowledge, nodeid: str, why_line_unknown: str = ""
 ) -> Finding:
-    """Return the finding as it is reported, or unchanged if that fails.
-
-    `why` tells why no re-run ended; `nodeid` is the test, or for a fixture ``baseid::name``. `why_line_unknown` tells why
-    lines are not known, where that is not for want of a re-run.
-    """
-    from pytest_gpuleak.explain.annotate import annotate
-    from pytest_gpuleak.explain.script_wording import for_script
+    """Return the finding with places and hint, or unchanged if that fails; `why` tells why no re-run ended."""
+    from pytest_gpuleak.explain.annotate import annotate, for_script
 
     with knowledge.safeguards.guard(DESCRIBE, nodeid):
-        told = annotate(found, why, knowledge.shorten, why_line_unknown or why_no_line(found, why))
+        told = annotate(found, why, knowledge.shorten, why_line_unknown or _why_no_line(found, why))
         return (
             told if knowledge.in_tests or told.hint is None else dataclasses.replace(told, hint=for_script(told.hint))
         )
     return dataclasses.replace(found, why_unconfirmed=why or None) if found.kind == "unconfirmed" else found
 
 
-def why_no_line(found: Finding, why: str) -> str:
-    """Tell why no line is known that created a finding's arrays, though lines are recorded in re-runs."""
+def _why_no_line(found: Finding, why: str) -> str:
     if why:
         return f"{why}, and lines are recorded only in a re-run"
     if found.kind == "growing":
@@ -49,13 +43,7 @@ def why_no_line(found: Finding, why: str) -> str:
 
 @dataclasses.dataclass(frozen=True)
 class Supplement:
-    """What is known of a suspect's arrays beside their own evidence. Plain data.
-
-    Attributes:
-        rings: the reference cycles that the first run's garbage hung on, by the identity of the array.
-        lenders: who holds the untracked arrays whose memory other arrays use, by the key of that memory.
-        frames_count: see `Subject.counts_running_frames`.
-    """
+    """What is known beside the evidence: `rings` of garbage by array, `lenders` of untracked arrays by memory."""
 
     rings: Mapping[int, Holder]
     lenders: Mapping[int, Holder]
@@ -68,7 +56,7 @@ class Supplement:
             evidence = dataclasses.replace(evidence, survivors=survivors)
         if self.rings:
             evidence = dataclasses.replace(evidence, rings=self.rings)
-        return evidence if self.frames_count else without_running_frames(evidence)
+        return evidence if self.frames_count else _without_running_frames(evidence)
 
 
 def _with_lender(survivor: Survivor, lenders: Mapping[int, Holder]) -> Survivor:
@@ -78,8 +66,7 @@ def _with_lender(survivor: Survivor, lenders: Mapping[int, Holder]) -> Survivor:
     return survivor._replace(others=(*survivor.others, holder))
 
 
-def without_running_frames(evidence: Evidence) -> Evidence:
-    """Return the evidence without what running frames hold. See `Subject.counts_running_frames`."""
+def _without_running_frames(evidence: Evidence) -> Evidence:
     gone = {
         index
         for index, survivor in enumerate(evidence.survivors)

@@ -33,10 +33,7 @@ if TYPE_CHECKING:
 
 
 class FixtureCheck:
-    """Check the fixtures of one process. No fixture is run again to confirm what it leaves.
-
-    `settle_steps` gives the user's own ways to free memory, for a fixture's id (``baseid::name``).
-    """
+    """Check fixtures, without running any again. `settle_steps` gives the user's steps for ``baseid::name``."""
 
     def __init__(
         self, tracker: RunTracker, knowledge: SessionKnowledge, settle_steps: Callable[[str], Sequence[SettleStep]]
@@ -130,11 +127,7 @@ class FixtureCheck:
             self._by_place[setup.place] = record
 
     def _judge_processes(self, place: FixturePlace, policy: Policy, left: Sequence[Any]) -> None:
-        """Judge what a setup has left running.
-
-        A process whose handle a module or class keeps is a helper that a library reuses. Another process of a program
-        that an earlier setup has left is growth.
-        """
+        """Judge what a setup has left running: one helper that a module keeps may stay, a second one is growth."""
         from pytest_gpuleak.explain.process_handles import holders_of
 
         holders: Mapping[int, Holder | None] = {}
@@ -153,16 +146,9 @@ class FixtureCheck:
 
     def _record(self, place: FixturePlace, policy: Policy, findings: Sequence[Finding]) -> FixtureRecord:
         verdict, reported = conclude(findings, policy)
-        return FixtureRecord(
-            name=place.name,
-            scope=place.scope,
-            baseid=place.baseid,
-            findings=reported,
-            file=place.file,
-            line=place.line,
-            worker=self._knowledge.worker,
-            allowed=policy.allowed if verdict == "allowed" else None,
-        )
+        allowed = policy.allowed if verdict == "allowed" else None
+        worker = self._knowledge.worker
+        return FixtureRecord(place.name, place.scope, place.baseid, reported, place.file, place.line, worker, allowed)
 
 
 class _History:

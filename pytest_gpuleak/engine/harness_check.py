@@ -25,11 +25,7 @@ if TYPE_CHECKING:
 
 
 class HarnessVerdict(NamedTuple):
-    """What is left to check, and what is known.
-
-    `growth` is that of the counters without these arrays; `findings` has a note for each device, where the test's
-    instance keeps the arrays.
-    """
+    """The `growth` of the counters without the arrays, and notes on the arrays that the test's instance keeps."""
 
     growth: Growth
     findings: tuple[Finding, ...]
@@ -38,9 +34,8 @@ class HarnessVerdict(NamedTuple):
 class HarnessCheck:
     """Decide on arrays that only running frames, pytest's item with the test's instance, or the parameters hold.
 
-    What frames hold goes when they return. What the item holds is one instance a test, which does not grow: a note,
-    unless it is as large as fails. So is what lies below a parameter, once other tests of the function did not grow when
-    they were run again.
+    What frames hold goes when they return. What the item holds does not grow: a note, unless it is as large as fails.
+    So is what lies below a parameter, once re-runs of the function's other tests did not grow.
     """
 
     def __init__(self, tracker: RunTracker, knowledge: SessionKnowledge) -> None:
@@ -61,11 +56,7 @@ class HarnessCheck:
         nodeid: str,
         policy: Policy,
     ) -> HarnessVerdict | None:
-        """Return what is known of `arrays`, strong references to what the run has left; None if they are suspects.
-
-        `growth` is what the run has added to the counters, `test_class` the class of the test's instance, if it has
-        one.
-        """
+        """Return what is known of `arrays`, strong references to what the run has left; None if they are suspects."""
         tracker, knowledge = self._tracker, self._knowledge
         if not tracker.detector.sees_only_young:
             return None
@@ -129,7 +120,6 @@ def _may_fail(survivors: Iterable[Survivor], policy: Policy) -> bool:
 
 
 def _without(growth: Growth, survivors: Sequence[Survivor]) -> Growth:
-    """Return the growth less what these arrays explain of it."""
     exact: Counter[str] = Counter()
     rounded: Counter[str] = Counter()
     for survivor in survivors:

@@ -23,10 +23,7 @@ MAX_HOLDERS: Final = 3
 
 @dataclasses.dataclass(frozen=True)
 class Left:
-    """Memory that an owner (a test's nodeid, or a name by `owner_of`) has left on a device and that is still there.
-
-    `count` is the number of storages; `holders` are texts, by descending bytes, at most `MAX_HOLDERS`.
-    """
+    """Memory that an owner (a nodeid, or by `owner_of`) left on a device: `count` storages, and largest `holders`."""
 
     owner: str
     device: str
@@ -64,21 +61,20 @@ class LeftBehind:
             return
         self._entries[key] = _Entry(owner, storage_bytes, handle, holder_text)
         if len(self._entries) >= self._sweep_at:
-            self.sweep()
+            self._sweep()
 
-    def sweep(self) -> None:
-        """Forget the storages that are gone."""
+    def _sweep(self) -> None:
         self._entries = {key: entry for key, entry in self._entries.items() if entry.handle.alive()}
         self._sweep_at = max(LEAST_SWEPT, 2 * len(self._entries))
 
     def storages(self) -> set[tuple[str, int]]:
         """Return the storages that are still there, by device and key."""
-        self.sweep()
+        self._sweep()
         return set(self._entries)
 
     def alive(self) -> list[Left]:
         """Return what is still there, by owner and device, most bytes first."""
-        self.sweep()
+        self._sweep()
         return summed((entry.owner, key[0], entry.bytes, entry.holder) for key, entry in self._entries.items())
 
 

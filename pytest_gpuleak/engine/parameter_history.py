@@ -16,11 +16,7 @@ ALIKE: Final = 3
 
 
 class ParameterHistory:
-    """What re-runs have shown of parametrized tests, by function. It keeps names, ids and weak handles alone.
-
-    Objects that keep their last result (image augmentations, many modules) make every test of a long parametrization a
-    suspect, and to run each again takes as long as the suite itself.
-    """
+    """What re-runs have shown by function of parametrized tests, of which objects may make every one a suspect."""
 
     def __init__(self) -> None:
         self._constant: Counter[str] = Counter()
@@ -29,10 +25,7 @@ class ParameterHistory:
         self._asked: tuple[str, frozenset[int]] | None = None
 
     def is_constant(self, nodeid: str, parameters: Collection[object]) -> bool:
-        """Tell whether the test need not be run again, since others of its function did not grow.
-
-        Where a parameter still keeps what an earlier test left in it, it may grow from test to test, and the answer is no.
-        """
+        """Tell whether no re-run is needed: others of its function did not grow, and parameters keep no old array."""
         identities = frozenset(map(id, parameters))
         self._asked = nodeid, identities
         function = _function(nodeid)

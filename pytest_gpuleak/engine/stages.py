@@ -16,13 +16,10 @@ _Answer = TypeVar("_Answer")
 
 
 class Stage(NamedTuple):
-    """One step of the check that may fail.
+    """One step of the check that may fail: its name as a subject, and `then`, what that means for the verdicts.
 
-    Attributes:
-        name: the step, as a subject: ``the search for holders``.
-        then: what a failure means for the verdicts.
-        blinds: whether what a test left may be missed, so that a test without findings is unchecked, not clean.
-        of_session: whether a failure is the session's and no test's.
+    `blinds`: what a test left may be missed, so that a test without findings is unchecked, not clean. `of_session`: a
+    failure is the session's and no test's.
     """
 
     name: str
@@ -65,10 +62,7 @@ class Safeguards(Protocol):
         """
 
     def bounded(self, call: Callable[[], _Answer], what: str, advice: str) -> _Answer:
-        """Return the result of a call, described by `what`, that may wait. Raises CheckTimeoutError if it was stopped.
-
-        `advice` tells what the user can do if it hangs.
-        """
+        """Return the result of a call that may wait, as `what`; `advice` is for a hang. Raises CheckTimeoutError."""
 
     def searching(self, nodeid: str) -> AbstractContextManager[object]:
         """Return the context of a search for holders, which is told to the user if it takes long."""

@@ -1,8 +1,7 @@
-"""Search for the holders of many findings at once, when the tests that left the memory have been judged.
+"""Search for the holders of many findings at once, which takes as long for a hundred arrays as for one.
 
-A search walks the heap backwards level by level, which takes as long for a hundred arrays as for one. So once a few
-suspects have been searched for by themselves, the verdicts of the next are reached by weak handles, and their findings
-wait here. Loaded with the first suspect.
+Once a few suspects have been searched for by themselves, the verdicts of the next are reached by weak handles, and
+their findings wait here. Loaded with the first suspect.
 """
 
 from __future__ import annotations
@@ -67,10 +66,7 @@ def is_sure(arrays: ArrayEvidence, judge_arrays: Callable[[], Sequence[Finding]]
 
 
 class Explained(NamedTuple):
-    """A test's findings with their holders, and its share of the time of the search, in seconds.
-
-    The verdict fails exactly if the earlier one did.
-    """
+    """A test's findings with holders, which fail as they did before, and its share of the search's seconds."""
 
     nodeid: str
     verdict: Verdict
@@ -79,12 +75,9 @@ class Explained(NamedTuple):
 
 
 class Judged(NamedTuple):
-    """The verdict on a test whose holders are not known yet.
+    """The verdict on a test whose holders are not known yet: findings, and the same `described` with places and hints.
 
-    Attributes:
-        why: why no re-run ended; empty if one did.
-        findings: as judged; `described` has the same, with places and hints.
-        of_arrays: those of them that the arrays gave.
+    `why` tells why no re-run ended; `of_arrays` are those of the findings that the arrays gave.
     """
 
     nodeid: str

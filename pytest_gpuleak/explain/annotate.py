@@ -19,6 +19,26 @@ _CONTAINER: Final = re.compile(r"\.?[^\W\d]\w*|\['[^\W\d]\w*'\]")
 _VARIABLE: Final = re.compile(r"(?:closure variable|default of argument) '(?P<name>\w+)' of ")
 _FILES_SEARCHED: Final = 4
 
+_WORDS: Final = (
+    (" (after the `yield` of a fixture)", ""),
+    (", or mark the test with `allow_gpu_leak` if it is meant to stay", ""),
+    (" (in `tearDownClass` or `teardown_class` for a class of tests)", ""),
+    (" (`addCleanup(patcher.stop)`)", ""),
+    ("do so in teardown", "do so when it is no longer needed (`del`, or `= None`)"),
+    ("take out in teardown what was put there", "take out what was put there when it is no longer needed"),
+    (
+        ": fit one model in a wider fixture, compile with `run_eagerly=True`, or use `allow_gpu_leak`",
+        ": fit one model, or compile it with `run_eagerly=True`",
+    ),
+    ("let it go within the test", "let it go when done"),
+    ("in teardown_method", "when done"),
+    ("in teardown", "when done"),
+    ("stays after the test", "stays"),
+    ("before the test ends", "when done"),
+    ("for each test", "for each use"),
+)
+"""What a hint says of tests, and what it says in its place: a notebook has no teardown, fixtures or markers."""
+
 
 def annotate(
     finding: Finding, why_unconfirmed: str, shorten: Callable[[str], str], why_line_unknown: str = ""
@@ -47,12 +67,19 @@ def annotate(
         why_unconfirmed=why,
     )
     if finding.kind == "cycle" and finding.holder is not None:
-        return replace(finding, hint=finding.hint or hint_for_cycle(finding.holder))
+        return replace(finding, hint=finding.hint or _hint_for_cycle(finding.holder))
     advice = None if finding.hint else advice_for(finding, grows_at)
     return finding if advice is None else replace(finding, hint=advice.hint, code=advice.code)
 
 
-def hint_for_cycle(holder: Holder) -> str:
+def for_script(hint: str) -> str:
+    """Return a hint without words that only a test suite has a place for."""
+    for words, instead in _WORDS:
+        hint = hint.replace(words, instead)
+    return hint
+
+
+def _hint_for_cycle(holder: Holder) -> str:
     """Return which reference to cut so that reference counts free the memory at once."""
     if any(step.type == "traceback" for step in holder.path):
         return (

@@ -1,7 +1,6 @@
 """Explain who keeps very many objects alive (a replay buffer of 50,000 tensors): a sample, and what hangs on its roots.
 
-A walk down from the sample's roots finds which other targets hang there; those that it does not meet give the next
-sample. docs/developing/performance.md has the reasons.
+Targets that a walk down from the roots does not meet give the next sample (docs/developing/performance.md).
 """
 
 from __future__ import annotations
@@ -61,8 +60,8 @@ def explain_crowd(
 ) -> list[Explanation]:
     """Explain each of very many targets, as `explain` does for a few, with the same arguments and result.
 
-    A target that the walk met has the explanation of a sampled one: the same root, with an example of path and pattern.
-    Targets that were not met in time are held by "unknown", unless all explained ones have the same holder.
+    A target that the walk met has a sampled one's explanation: the same root. Others, not met in time, are held by
+    "unknown", unless all explained ones have the same holder.
     """
     if len(targets) <= CROWD:
         return searching.explain(

@@ -25,8 +25,7 @@ _LAYOUTS: Final = own_layouts()
 def cuts_of(root: Root, chain: Sequence[object]) -> tuple[Cut, ...]:
     """Return the references to remove: the first entry of a container that can shrink, else the last reference.
 
-    Parts of a module are passed over. The collector may show an attribute as a reference of the object, of its
-    ``__dict__``, or both.
+    The collector may show an attribute as a reference of the object, of its ``__dict__``, or both.
     """
     if len(chain) == 1:
         namespace = safe_access.module_dict(safe_access.loaded_module(root.module or ""))

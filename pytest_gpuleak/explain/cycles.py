@@ -1,7 +1,4 @@
-"""Describe the reference cycle that keeps an array until the garbage collector runs.
-
-A cycle can only be read before it is freed: the arrays of a suspect are examined before the first collection.
-"""
+"""Describe the reference cycle that keeps an array. It can only be read before the first collection frees it."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ def explain(
     frameworks: Sequence[ReferenceFinder] | None = None,
     groups: Mapping[int, int] = MappingProxyType({}),
 ) -> list[Explanation]:
-    """Find out who holds each of `targets`.
+    """Find out who holds each of `targets`: one explanation each, in their order.
 
     The whole heap must be visible to the collector: call `gc.unfreeze` before. Automatic collection is off during the
     search, and nothing that it read is kept.
@@ -38,15 +38,10 @@ def explain(
         targets: live objects; the sequence itself never counts as a holder.
         ignore: ids of the caller's containers and frames that refer to the targets and do not count either.
         budget_s: seconds after which the search stops; naming the answers takes up to `WRITING_S` more.
-        remember: called with each root found, its object, and the number of objects on the longest path below it. It
-            must not keep them.
+        remember: called with each root, its object, and the length of the longest path below it. It must not keep them.
         known: references that do not count.
         frameworks: tell what their native code holds; None: the plugin's own.
-        groups: by a target's id the group that it belongs to, such as a test's; none: all are one group. Of each root, the
-            further holders of one target a group are searched for.
-
-    Returns:
-        One explanation a target, in their order.
+        groups: by a target's id the group, such as a test's, of which one target gets further holders for each root.
     """
     with PausedCollector():
         deadline = Deadline(budget_s)

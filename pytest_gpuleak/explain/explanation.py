@@ -14,12 +14,9 @@ Culprit: TypeAlias = "tuple[str, str, int]"
 
 @dataclass(frozen=True)
 class Explanation:
-    """Who holds one target.
+    """Who holds one target: the best root with the shortest path from it, else of kind ``native`` or ``unknown``.
 
-    Attributes:
-        holder: the best root and the shortest path from it; kind ``native`` or ``unknown`` where there is none.
-        pattern: the path without indices and addresses, equal for targets that are held in the same way.
-        others: further holders, which would keep it if the first one let go.
+    `pattern` is the path without indices and addresses; `others` would keep it if the first holder let go.
     """
 
     holder: Holder

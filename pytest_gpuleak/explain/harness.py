@@ -193,7 +193,6 @@ class _Above:
         return found
 
     def held_by(self) -> HeldBy | None:
-        """Tell what leads to the arrays: the frames alone, the item to at least one of them, or a parameter."""
         by_item = self._graph.below(self._from_item)
         by_runner = by_item | self._graph.below(self._from_frames)
         if self._arrays <= by_runner:
@@ -211,12 +210,10 @@ def _has_shared_dict(value: object, met: Collection[int]) -> bool:
 
 
 class _Frames:
-    """The references of this thread's running frames.
+    """The references of this thread's running frames, as counts by the id of what their locals certainly refer to.
 
-    Attributes:
-        references: how many local variables certainly count, by the ids of what they refer to.
-        on_stack: the ids of the frames. The collector may show them as referrers too (Python 3.10).
-        instances: the test's instance, its bound methods, and the dicts that it refers to.
+    `on_stack` are the frames' ids, which Python 3.10 may show as referrers too; `instances` the test's instance, its
+    bound methods, and the dicts that it refers to.
     """
 
     def __init__(self, test_class: type | None, item: Mapping[str, object]) -> None:

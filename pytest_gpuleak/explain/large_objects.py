@@ -76,7 +76,7 @@ class LargeObjects:
                 trails.clear()  # a list that the search may have come upon: what it holds dies with its content
 
     def _note_grown(self, before: dict[int, int], trails: list[list[Any]], grown: dict[int, int]) -> None:
-        """Fill the lists in a frame of its own: the search may leave its callers' frames, with their locals, behind."""
+        """Fill the lists in a frame of its own, since the search may leave its callers' frames behind."""
         for batch, found in self._large(HeapWalk(Deadline(self._budget_s))):
             new = [(value, size - before.get(id(value), 0)) for value, size in found if id(value) not in grown]
             new = [(value, more) for value, more in new if more >= MIN_BYTES]
@@ -127,7 +127,6 @@ def _owners(wanted: set[int], batch: Batch) -> dict[int, int]:
 
 
 def _trail(value: object, owner: int | None, batch: Batch) -> list[object]:
-    """Return the untracked containers around an object, outermost first, and the object itself."""
     trail = [value]
     place: Batch | None = batch
     while place is not None and place.parents and owner is not None:

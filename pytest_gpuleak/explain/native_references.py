@@ -35,11 +35,9 @@ MAX_RING_LINKS: Final = 32
 class NativeReferences:
     """Ask for hidden referrers, in rounds, the cheap questions first. One instance a search; links go to its graph.
 
-    Attributes:
-        known: names of references that only their finder knows, by the ids of parent and child.
-        links: the references that were found, as pairs of ids, in their order.
-        hidden: ids of the objects with a referrer that was not found.
-        unexplained: whether neither the collector nor native code has accounted for some references.
+    `known` has names of references that only their finder knows, and `links` the references found, by the ids of parent
+    and child. Objects in `hidden` have a referrer that was not found; `unexplained`: no one accounts for some
+    references.
     """
 
     _graph: Graph
@@ -158,11 +156,7 @@ class NativeReferences:
         return list(found)
 
     def ring(self, target: int, above: set[int]) -> list[int]:
-        """Return the ids on a ring through native code, and from there down to a target; empty without a ring.
-
-        Of several the shortest counts, then the first by its types' names: the same whatever else is alive. `above` has
-        the ids of the objects from which the target can be reached.
-        """
+        """Return the ids of the shortest ring through native code, and from there to a target; empty without one."""
         graph = self._graph
         links = [link for link in self.links if above.issuperset(link)]
         found: list[list[int]] = []

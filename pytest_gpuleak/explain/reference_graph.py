@@ -16,10 +16,8 @@ if TYPE_CHECKING:
 class Graph:
     """The visited part of the heap above the targets. It keeps every object in it alive.
 
-    Attributes:
-        roots: the best root attached to an object, by rank and the object's id.
-        expanded: ids of the objects whose referrers were searched.
-        leaves: ids of objects whose referrers need not be searched.
+    `roots` has the best root by rank and object's id. Referrers of `expanded` were searched, and of `leaves` need not
+    be.
     """
 
     def __init__(self) -> None:

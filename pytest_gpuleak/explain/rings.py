@@ -1,7 +1,6 @@
 """Find rings through C++ that keep a tensor beside the root that was found: emptying the root frees nothing.
 
-A parameter in a global store whose gradient was made with ``create_graph=True`` is held by the store, and by the ring
-parameter, ``.grad``, graph, parameter. The ring becomes the holder, and the root a further one.
+A gradient made with ``create_graph=True`` closes one. The ring becomes the holder, and the root a further one.
 """
 
 from __future__ import annotations
@@ -37,11 +36,7 @@ def behind_rings(
     cuts: Collection[Cut],
     budget_s: float = BUDGET_S,
 ) -> list[Explanation]:
-    """Return `found`, with the ring as the holder of each target that a ring also keeps alive.
-
-    `search` has found the roots of `targets`; `cuts` are the references by which further holders were found. It takes
-    `budget_s` seconds at most.
-    """
+    """Return `found`, with the ring as holder of each target that a ring keeps too; `cuts` led to further holders."""
     if budget_s <= 0 or not search.may_close_rings(targets):
         return found
     deadline = Deadline(budget_s)

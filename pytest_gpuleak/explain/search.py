@@ -1,8 +1,7 @@
 """Search backwards through the heap for who keeps objects alive: one search for all targets.
 
 Level by level, `gc` returns the containers that refer to the level before, until a root that a person can edit leads to
-every target. Targets without one get the best worse answer: what runs, what an exception pinned, C++, or that the
-search did not find out.
+every target. Without one, a target gets the best worse answer: what runs, an exception, C++, or not found out.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from pytest_gpuleak.explain.explanation import Explanation
 from pytest_gpuleak.explain.native_references import NativeReferences
 from pytest_gpuleak.explain.paths import Writer, pattern_of
 from pytest_gpuleak.explain.reference_graph import Graph
-from pytest_gpuleak.explain.rootless import CROWD_ROOT, CYCLE_ROOT, NATIVE_ROOT, TIMEOUT_ROOT, Rootless
+from pytest_gpuleak.explain.rootless import Rootless
 from pytest_gpuleak.explain.roots.roots import EDITABLE, RANKS, Roots
 from pytest_gpuleak.heap.hidden_references import RING_ROOT
 from pytest_gpuleak.heap.recent_objects import RecentObjects
@@ -32,16 +31,6 @@ if TYPE_CHECKING:
     from pytest_gpuleak.model.findings import Holder
 
     Remember = Callable[[Root, object, int], None]
-
-__all__ = [
-    "BUDGET_S",
-    "CROWD_ROOT",
-    "CYCLE_ROOT",
-    "NATIVE_ROOT",
-    "OTHERS_BUDGET_S",
-    "TIMEOUT_ROOT",
-    "Search",
-]
 
 BUDGET_S: Final = 5.0
 """Seconds that a search may take unless the caller states another limit."""
@@ -81,8 +70,7 @@ class Search:
         hidden: by the id of what they refer to, containers that the collector does not show.
         cuts: references that do not count.
         native: whether to ask what the collector cannot see.
-        roots: those of a search made before, which takes milliseconds to look up; what did not count then does not
-            count now.
+        roots: those of an earlier search, which take milliseconds to look up; what did not count then does not now.
         frameworks: tell what their native code holds; None: the plugin's own.
     """
 
@@ -176,7 +164,6 @@ class Search:
                 return
 
     def _expand(self, frontier: Sequence[int]) -> tuple[list[int], bool]:
-        """Search the referrers of some objects. Returns the new ones, and whether the level was completed."""
         graph = self._graph
         wanted = set(frontier)
         for node, root in self._roots.local_roots(wanted):
@@ -208,7 +195,6 @@ class Search:
         return self._recent.referrers(wanted, self._graph.objects)
 
     def _take_in(self, containers: Sequence[object], wanted: set[int], own: set[int]) -> list[int]:
-        """Add referrers of `wanted` to the graph with their roots, and return those to expand."""
         graph = self._graph
         new: list[int] = []
         room = MAX_WIDTH
@@ -250,7 +236,6 @@ class Search:
         return new
 
     def _attach_root(self, container: object) -> bool:
-        """Attach the root that a container is, if any, and tell whether its referrers need no search."""
         root = self._roots.root_of(container)
         if root is None:
             return False
@@ -262,7 +247,6 @@ class Search:
         self._changed = True
 
     def _settle(self) -> bool:
-        """Drop the targets whose nearest editable root is known, and tell whether there were any."""
         if not self._graph.roots.get(EDITABLE):
             return False
         settled: list[int] = []

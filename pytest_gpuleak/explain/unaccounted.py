@@ -25,9 +25,8 @@ class Hidden:
     `counted` references, by id, are the search's own; `linked` ones come from native code and are known already.
 
     Attributes:
-        by_native: held perhaps by a framework: arrays with an owner beside their Python object, and anything that has a
-            reference too many.
-        by_reference: those with a reference too many, beside native code's reference to the Python object of an array.
+        by_native: held perhaps by a framework: arrays with owners beside Python, and what has a reference too many.
+        by_reference: those with a reference too many, beside native code's to the Python object of an array.
         unheld: the ids of those that nothing visible refers to.
     """
 

@@ -39,11 +39,9 @@ _MOCK_ATTRIBUTES: Final = {
 
 
 class Way:
-    """A path from a root down to some object: its last reference `step`, and the path `above` that.
+    """A path from a root to an object: its last reference `step`, the path `above`, and the first `HEAD` as `head`.
 
-    Attributes:
-        head: the path of the first `HEAD` references, where there are more.
-        cache: the path up to the first reference into an `lru_cache`, if any.
+    `cache` is the path up to the first reference into an `lru_cache`, if any.
     """
 
     __slots__ = ("_shown", "above", "cache", "count", "head", "owner", "step")

@@ -64,10 +64,9 @@ def installed() -> bool:
 
 
 def thaw_in_order() -> None:
-    """Unfreeze, with the old objects before the young, as in a process that never freezes, in constant time.
+    """Unfreeze, in constant time, with the old objects before the young, as in a process that never freezes.
 
-    `gc.unfreeze()` appends frozen objects after the young ones (``gc_list_merge``, Modules/gcmodule.c), and a full
-    collection keeps that order, which jumps around in memory.
+    `gc.unfreeze()` appends them (``gc_list_merge``), and a full collection keeps that order, which jumps in memory.
     """
     freeze()
     unfreeze()

@@ -1,7 +1,6 @@
-"""Read running functions and their local variables.
+"""Read running functions and their local variables by name, since a running frame hides them (frame_traverse, 3.11).
 
-A running frame hides its locals from the collector (since CPython 3.11, Objects/frameobject.c, frame_traverse), so they
-are read by name. Up to 3.12 that leaves a dict of them in the frame, emptied unless user code holds it (`locals()`).
+Up to 3.12 that leaves a dict of them in the frame, emptied unless user code holds it (`locals()`).
 """
 
 from __future__ import annotations

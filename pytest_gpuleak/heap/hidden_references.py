@@ -71,11 +71,10 @@ def _in_batches(
 
 @dataclass(eq=False, repr=False)
 class Descent:
-    """Walk down from untracked containers to the objects that the search wants. One instance a look.
+    """Walk down from untracked containers, in which there is no ring, to objects that the search wants, for one look.
 
-    What the collector does not track holds no tracked object, so its content is no ring. Of the objects that `sieve`
-    picks, `ends` tells where a path ends, `leads_on` whether that is wanted, and `hides` which are untracked containers.
-    `links` collects the references on wanted paths.
+    Of what `sieve` picks, `ends` tells where a path ends, `leads_on` whether that is wanted, and `hides` which are
+    untracked containers. `links` collects the references on wanted paths.
     """
 
     ends: Callable[[object], bool]

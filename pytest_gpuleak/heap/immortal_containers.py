@@ -1,8 +1,7 @@
 """Find containers that the collector does not track any more since they are immortal.
 
-With its first thread, free-threaded CPython 3.13 makes functions, classes, modules and namespaces immortal, and the next
-full collection untracks them (Python/gc_free_threading.c, _PyGC_ImmortalizeDeferredObjects, update_refs): then
-`gc.get_referrers` shows no global. 3.14 does not do that any more.
+With its first thread, free-threaded CPython 3.13 makes functions, classes, modules and namespaces immortal, and a full
+collection untracks them (Python/gc_free_threading.c, update_refs): `gc.get_referrers` shows no global. 3.14 does not.
 """
 
 from __future__ import annotations

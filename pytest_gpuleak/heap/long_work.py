@@ -18,8 +18,6 @@ TELL_EVERY_S: Final = 1.0
 
 
 class _Work:
-    """The work under way. At `due` (`perf_counter`) it is told; without work, never."""
-
     due = inf
     began = 0.0
     tell: Callable[[float], object] | None = None

@@ -1,9 +1,9 @@
 """Deliver signals again whose handler's exception the garbage collector swallowed.
 
 CPython drops exceptions of callbacks (``invoke_gc_callback``, Modules/gcmodule.c: ``PyErr_WriteUnraisable``). If our
-entry of ``gc.callbacks`` is the next Python code in the main thread, Ctrl-C or pytest-timeout's exception is lost and a
-hanging test hangs for good. `sys.unraisablehook` gets the exception with the handler's frame, which tells the signal.
-The last callback of the same collection, in C, sets it again: a timer or thread might fire in the next collection.
+entry of ``gc.callbacks`` is the next Python code in the main thread, Ctrl-C or pytest-timeout's exception is lost.
+`sys.unraisablehook` gets the exception with the handler's frame, which tells the signal. The last callback of the same
+collection, in C, sets it again: a timer or thread might fire in the next collection.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""Run the plugin's own collections, with what a library would do about garbage arrays relaxed meanwhile.
-
-JAX may end the process for an array that the collector frees (``jax_array_garbage_collection_guard``).
-"""
+"""Run our collections with JAX's guard relaxed, which may end the process when an array is collected."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Find referrers among the objects made last, without a pass over the whole heap.
 
-What a test leaves hangs on objects of the same test, often on fifteen in a row (a closure's cell, its function, a dict),
-before it hangs on something old. An object needs a pass only if its reference count says that others refer to it too.
+What a test leaves hangs on its own objects first, often fifteen in a row (a closure's cell, its function, a dict). An
+object needs a pass only if its reference count says that others refer to it too.
 """
 
 from __future__ import annotations
@@ -30,10 +30,7 @@ WORTH_IT: Final = 4 * AT_AN_END
 
 
 class RecentObjects:
-    """The objects made last, and which of them refer to what. It keeps them alive: drop it after the search.
-
-    The search's own containers, by id in `own`, are left out. The list `objects` refers to each.
-    """
+    """The objects made last, without the search's own, and which refer to what. It keeps them alive: drop it."""
 
     def __init__(self, own: Collection[int], deadline: Deadline) -> None:
         listed = get_objects()

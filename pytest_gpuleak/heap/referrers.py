@@ -17,16 +17,8 @@ from pytest_gpuleak.heap.safe_access import class_module, is_subclass, loaded_mo
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-__all__ = [
-    "Deadline",
-    "PausedCollector",
-    "get_objects",
-    "get_referents",
-    "is_tracked",
-    "reaches_everything",
-    "referrers",
-    "untouchable_modules",
-]
+__all__ = ["Deadline", "PausedCollector", "get_objects", "get_referents", "is_tracked", "reaches_everything", "referrers",
+           "untouchable_modules"]  # fmt: skip
 
 SCAN_FROM: Final = 256
 """Number of objects from which one pass in Python beats `gc.get_referrers`. See docs/developing/performance.md."""
@@ -84,8 +76,8 @@ def reaches_everything(value: object) -> bool:
 def untouchable_modules() -> frozenset[int]:
     """Return the ids of objects that `get_referents` must not be called for: modules `_asyncio`.
 
-    In CPython 3.12 their traversal shows freed iterators of futures (Modules/_asynciomodule.c, module_traverse). A new
-    reference to one frees it a second time, and every later heap walk hangs (seen on 3.12.1).
+    In CPython 3.12 they show freed iterators of futures (Modules/_asynciomodule.c, module_traverse), which a new
+    reference frees a second time: every later heap walk hangs (seen on 3.12.1).
     """
     # A test that restores `sys.modules` may leave several, each with its own class `Future`.
     loaded = loaded_module(_UNTOUCHABLE)

@@ -90,10 +90,7 @@ def class_label(cls: type) -> str:
 
 
 def public_label(cls: type) -> str:
-    """Return a type's `class_label` by its public module, if it is there too: ``asyncio.Future``, not ``_asyncio``'s.
-
-    Which types are written in C differs between Python versions.
-    """
+    """Return a type's `class_label` by its public module, as on any Python: ``asyncio.Future``, not ``_asyncio``'s."""
     module, qualname = class_module(cls), class_qualname(cls)
     if module is not None and module.startswith("_") and resolve(module[1:], qualname) is cls:
         return f"{module[1:]}.{qualname}"
@@ -249,7 +246,7 @@ def key_text(key: object) -> str:
     """
     text = _scalar_text(key)
     if text is None:  # a dotted name is never cut, or it would lead nowhere
-        return enum_text(key) or _definition_text(key) or _weak_text(key) or f"<{class_name(type(key))}>"
+        return _enum_text(key) or _definition_text(key) or _weak_text(key) or f"<{class_name(type(key))}>"
     return text if len(text) <= MAX_KEY_LENGTH else text[: MAX_KEY_LENGTH - 3] + "..."
 
 
@@ -272,7 +269,7 @@ def _scalar_text(key: object) -> str | None:
     return None
 
 
-def enum_text(member: object) -> str | None:
+def _enum_text(member: object) -> str | None:
     """Write an enum's member as ``module.Colour.RED`` where that name leads to it; else None."""
     enum = loaded_class("enum", "Enum")
     kind = type(member)
@@ -313,7 +310,6 @@ def leads_to(name: str, value: object) -> bool:
 
 
 def _definition_text(key: object) -> str | None:
-    """Write the name that leads to a class or function; in angle brackets where it no longer does."""
     name = definition_name(key)
     if name is None:
         return None

@@ -131,10 +131,9 @@ def inside(container: object, array_class: Any, wrappers: ArrayWrappers) -> list
 
 
 class Sizes:
-    """Sizes of objects in bytes, without what they refer to, as `sys.getsizeof` returns them. One instance a walk.
+    """Sizes of objects in bytes, as `sys.getsizeof` returns them; with `maps`, a memory map's length. For one walk.
 
-    A ``__sizeof__`` written in Python is replaced by the nearest in the bases that is written in C. A memory map counts
-    with its length if `maps`.
+    A ``__sizeof__`` written in Python is replaced by the nearest in the bases that is written in C.
     """
 
     def __init__(self, *, maps: bool = False) -> None:

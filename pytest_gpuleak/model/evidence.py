@@ -21,10 +21,9 @@ def root_of(device: str, holder: Holder | None) -> Root:
 
 
 class Survivor(NamedTuple):
-    """One storage that a run left behind, shown by one of the arrays that share it.
+    """One storage that a run (0: the first) left behind, shown by one of the arrays that share it.
 
     Attributes:
-        run: the run that it was born in: 0 for the first, 1 for the first re-run, ...
         owned: whether no older array shares the storage. Otherwise the run left an array behind, but no memory.
         holder: who keeps it, None where it was freed before the search; `others` would keep it without the holder.
         pattern: the holder's text without indices.
@@ -51,13 +50,12 @@ class Survivor(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Evidence:
-    """What the runs of a suspect left behind.
+    """What the runs of a suspect left behind; `graphs` is what the autograd graphs behind the survivors retain.
 
     Attributes:
         alive: by run that ended, the indices into `survivors` of those alive after it. One entry: no re-run.
         cycles: arrays of the first run that only a garbage collection freed.
         rings: the cycles that some of these hang on, by the identity of the array.
-        graphs: what the autograd graphs behind the survivors retain.
     """
 
     survivors: tuple[Survivor, ...]

@@ -1,7 +1,4 @@
-"""The vocabulary: frozen dataclasses that the engine produces and every report renders.
-
-Sizes are bytes, times seconds. Instances hold no arrays, frames or types: a report keeps no user object alive.
-"""
+"""The vocabulary, sizes in bytes and times in seconds: plain data, so that a report keeps no user object alive."""
 
 from __future__ import annotations
 
@@ -33,12 +30,9 @@ _CODES_OF_KINDS: Final = frozenset({"", *KIND_CODES.values()})
 
 @dataclasses.dataclass(frozen=True)
 class Origin:
-    """The user's line that created an array's storage.
+    """The user's line that created an array's storage; `file` is relative to the rootdir where it lies below it.
 
-    Attributes:
-        file: relative to the rootdir where it lies below it.
-        function: ``<module>`` at module level.
-        code: the line, stripped, cut and free of control characters; empty where it cannot be read.
+    `code` is the line, stripped, cut and free of control characters; empty where it cannot be read.
     """
 
     file: str
@@ -158,13 +152,11 @@ class Finding:
         fingerprint: hex digest of kind, names and edges alone; the same on another machine and in another order.
         known: whether a baseline lists it.
         tensors: a sample of the arrays, largest storage first (at most `MAX_ARRAYS_SHOWN`).
-        holder: who keeps them, or None where no search was made.
-        other_holders: who would still keep them if the holder let go; each needs an edit of its own.
+        holder: who keeps them, or None where no search was made; `other_holders` would if that let go.
         metric: for a finding about a counter, its name (``heap``, ``reserved``, ``allocated``, ``pid 4711``).
         contributions: parts of the memory that no array explains, largest first.
         evidence: figures that support the verdict, a line each.
-        hint: one sentence on the edit that frees them, or None.
-        code: code of the pattern that the hint is about, or that of its kind, the default; `codes` has its page.
+        hint: one sentence on the edit that frees them, about the pattern `code`, or None; `codes` has the code's page.
         baseline: how it compares with the baseline; None without one, or for a mere note.
         why_line_unknown: why no array has a creating line; None where one has, or for a finding about a counter.
     """
@@ -212,12 +204,9 @@ MAX_ARRAYS_SHOWN = 50
 
 @dataclasses.dataclass(frozen=True)
 class FixtureRecord:
-    """One higher-scoped fixture that left memory behind when it was torn down.
+    """One higher-scoped fixture, defined at nodeid `baseid`, that left memory behind when it was torn down.
 
-    Attributes:
-        name: the fixture's name, or what the user wrote for xunit-style setup (``TestModel.setup_class``).
-        baseid: nodeid of the place that defines it.
-        allowed: the reason given to ``allow_gpu_leak``, or None.
+    `name` is what the user wrote for xunit-style setup (``TestModel.setup_class``); `allowed` the marker's reason.
     """
 
     name: str
@@ -235,8 +224,7 @@ class KnownLeak:
     """One entry of a baseline: a leak that is reported and passes until it grows.
 
     Attributes:
-        test: pytest's id of the test function, without parameters; for a fixture the place that defines it.
-        fixture: the fixture's name, where a fixture leaks and no test; else None.
+        test: pytest's id of the test function, without parameters; for a leaking `fixture` the place that defines it.
         device: the type of device (``cpu``, ``cuda``), without an index: which card a test gets is chance.
         bytes: the most bytes among the test's parameters; for retained memory, the sum over a process's tests.
     """

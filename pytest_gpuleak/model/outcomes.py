@@ -1,7 +1,4 @@
-"""What is recorded of a test or a fixture while it runs, as plain data.
-
-A run without leaks needs no other record type, so this module is kept apart from `records`.
-"""
+"""What is recorded of a test or a fixture while it runs: the only record type that a run without leaks loads."""
 
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
@@ -21,19 +18,14 @@ class TestRecord(NamedTuple):
     """One attempt of one test.
 
     Attributes:
-        verdict: what the plugin says.
-        why_unchecked: the reason where the verdict is ``unchecked``, else None.
         outcome: the test's own outcome, the same as without the plugin.
         worker: the xdist worker that ran it (``gw0``), or ``main``.
-        duration_s: seconds of setup, call and teardown, without the plugin's own work.
-        overhead_s: seconds that the plugin added.
+        duration_s: seconds of setup, call and teardown, without the plugin's own work, which took `overhead_s`.
         memory: counters by device, before and after; empty where no probe ran.
         file: its source file, relative to the rootdir where it lies below it; None: unknown.
         faults: failures of the check itself, or of a user's hook, on this test: a sentence each.
-        suspect_s: seconds of a suspect's check: ``check``, of which ``reruns`` and ``search``; empty: nothing was
-            suspected.
-        rerun: whether a plugin ran the test again after this attempt (pytest-rerunfailures, flaky): pytest does not count
-            it as a test, and neither does the summary.
+        suspect_s: seconds of a suspect's check: ``check``, of which ``reruns`` and ``search``; else empty.
+        rerun: whether a plugin ran the test again after this attempt, which pytest and the summary then do not count.
     """
 
     nodeid: str

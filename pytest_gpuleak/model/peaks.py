@@ -6,12 +6,10 @@ from typing import NamedTuple
 
 
 class Peak(NamedTuple):
-    """How far one counter of one device rose during a test, in bytes.
+    """How far one counter of one device rose during a test, in bytes; not `exact`: as far as it was read.
 
-    Attributes:
-        before: the value before the test, plus what higher-scoped fixtures added during it.
-        own: the peak above `before`, setups of higher-scoped fixtures left out; `total` has all.
-        exact: whether the framework counts peaks. If not, these are the highest values that were read.
+    `before` includes what higher-scoped fixtures added meanwhile; `own` is the peak above it, without their setups,
+    which `total` has.
     """
 
     before: int

@@ -20,8 +20,7 @@ class Policy(NamedTuple):
         host: names of the probes that read the host's memory (empty: none); each run may add `host_bytes`.
         array_bytes: the same for arrays whose objects are known, such as NumPy's.
         confirm: re-runs of a suspect, unless it took longer than `confirm_limit_s` (seconds); 0: the first run decides.
-        cycles: how memory that only the cyclic collector freed is judged.
-        scan: how arrays left behind are found: by epochs of the collector, or by a scan of the heap.
+        cycles: how memory that only the cyclic collector freed is judged; `scan` how arrays are found.
         process_bytes: memory of a helper process that fails although no run adds another process.
         allowed: the reason given to `allow_gpu_leak`; None: findings fail.
     """
@@ -45,14 +44,11 @@ class Settings(NamedTuple):
     """Options of one run. Paths are absolute.
 
     Attributes:
-        policy: the policy of tests without a marker.
         report_paths: the reports to write; empty in an xdist worker, which writes none.
         named: values given on the command line or in the ini, by the option's name, which a marker adds to.
         budget_bytes: peak GPU memory that a test without a marker may add; None: any.
-        clean: whether a failed test's frames and the device's cache are freed after the test.
         top: how many of the heaviest tests are listed at the end.
         snapshots: folder for the allocator's history of leaking tests; None: none is written.
-        update_baseline: whether the leaks of this run are written into the baseline, and do not fail.
         strict: whether the run fails where the check itself or a user's hook failed.
     """
 

@@ -26,10 +26,9 @@ class ProbeUnavailable(Exception):  # noqa: N818 - a state to be told in the hea
 
 
 class ArrayReading(NamedTuple):
-    """Metadata of one live array. It refers to no user object.
+    """Metadata of one live array, whose ``id()`` is `identity`. It refers to no user object.
 
     Attributes:
-        identity: ``id()`` of the array, meaningful while it lives.
         bytes: bytes of the elements it shows; `storage_bytes` of the memory behind it.
         storage: key of that memory: equal for arrays that share it, while it lives.
         shards: for memory on several devices, the bytes on each by its name; empty for memory in one place.

@@ -1,7 +1,4 @@
-"""The records of a run that every report renders: one for each test, one for each leaking fixture.
-
-Runs without leaks never load `model.findings`.
-"""
+"""The records of a run that every report renders. A run without leaks never loads `model.findings`."""
 
 from __future__ import annotations
 

@@ -19,10 +19,7 @@ _NUMBER = re.compile(r"\d+\.?\d*|\.\d+", re.ASCII)
 
 
 def parse_size(value: object) -> int:
-    """Read a size, in bytes: a number of MiB, or text with a unit, such as `"512KiB"` or `"1.5 GiB"`.
-
-    Units are powers of 1024, KB the same as KiB. Raises ValueError for anything else, also negative or infinite.
-    """
+    """Read a size in bytes: a number of MiB, or text such as `"512KiB"` (or KB). Raises ValueError for any other."""
     unit = MIB
     if isinstance(value, str) and (match := _SIZE.fullmatch(value.strip())):
         if match[2].lower() not in _UNITS:

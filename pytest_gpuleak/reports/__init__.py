@@ -1,4 +1,1 @@
-"""Reports of a `model.records.RunReport`: a new format is a file here and a row in `formats`.
-
-They import `model` alone, and a format no other format's files.
-"""
+"""Reports of a `model.records.RunReport`, made of `model` alone: a new format is a file here and a row in `formats`."""

@@ -6,10 +6,9 @@ from typing import TYPE_CHECKING
 
 from pytest_gpuleak.model.isolation import isolated
 from pytest_gpuleak.model.text import clean_text, count_of, format_bytes
-from pytest_gpuleak.reports.source_places import culprits_of, findings_of, name_of, places_of, root_of
+from pytest_gpuleak.reports.source_places import culprits_of, describe_unshown, findings_of, name_of, places_of, root_of
 from pytest_gpuleak.reports.terminal.findings import render_short
 from pytest_gpuleak.reports.terminal.lines import ID_LIMIT
-from pytest_gpuleak.reports.unshown import describe_unshown
 
 if TYPE_CHECKING:
     from pytest_gpuleak.model.records import RunReport
@@ -35,18 +34,17 @@ def render_annotations(report: RunReport) -> list[str]:
     if report.stale:
         notes.append(f"{len(report.stale)} of the baseline gone: remove them from it")
     if notes:
-        lines.append(f"::notice title=GPU leaks::{escape_data(', '.join(notes))}")
+        lines.append(f"::notice title=GPU leaks::{_escape_data(', '.join(notes))}")
     return lines
 
 
-def escape_data(text: str) -> str:
-    """Escape text for the message of a workflow command."""
+def _escape_data(text: str) -> str:
     return text.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
 
 
 def escape_property(text: str) -> str:
     """Escape text for a property of a workflow command."""
-    return escape_data(text).replace(":", "%3A").replace(",", "%2C")
+    return _escape_data(text).replace(":", "%3A").replace(",", "%2C")
 
 
 def _largest_first(culprits: list[list[Entry]]) -> list[list[Entry]]:
@@ -56,7 +54,7 @@ def _largest_first(culprits: list[list[Entry]]) -> list[list[Entry]]:
 
 def _error_safely(met: list[Entry], prefix: str) -> str:
     def unshown(why: str) -> str:
-        return f"::error title=GPU leak::{escape_data(describe_unshown(*met[0], why))}"
+        return f"::error title=GPU leak::{_escape_data(describe_unshown(*met[0], why))}"
 
     return isolated(lambda: _error(met, prefix), unshown)
 
@@ -71,4 +69,4 @@ def _error(met: list[Entry], prefix: str) -> str:
     message = f"{clean_text(name, ID_LIMIT)}\n{render_short(found)}{also}"
     properties = {"file": place.file, "line": str(place.line), "title": title}
     written = ",".join(f"{key}={escape_property(value)}" for key, value in properties.items())
-    return f"::error {written}::{escape_data(message)}"
+    return f"::error {written}::{_escape_data(message)}"

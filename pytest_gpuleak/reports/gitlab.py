@@ -1,7 +1,4 @@
-"""GitLab's code quality report (https://docs.gitlab.com/ci/testing/code_quality/#code-quality-report-format).
-
-Notes are left out: GitLab compares branches, and cycles found by chance would show as fixed and new.
-"""
+"""GitLab's code quality report (https://docs.gitlab.com/ci/testing/code_quality/), without notes, found by chance."""
 
 from __future__ import annotations
 
@@ -13,10 +10,9 @@ from pytest_gpuleak.model.isolation import isolated
 from pytest_gpuleak.model.records import TestRecord
 from pytest_gpuleak.model.text import clean_text
 from pytest_gpuleak.reports.rules import UNSHOWN_RULE, rule_id
-from pytest_gpuleak.reports.source_places import LAST_RESORT, findings_of, places_of, root_of
+from pytest_gpuleak.reports.source_places import LAST_RESORT, describe_unshown, findings_of, places_of, root_of
 from pytest_gpuleak.reports.terminal.findings import render_line
 from pytest_gpuleak.reports.terminal.lines import ID_LIMIT
-from pytest_gpuleak.reports.unshown import describe_unshown
 
 if TYPE_CHECKING:
     from pytest_gpuleak.model.findings import Finding, FixtureRecord

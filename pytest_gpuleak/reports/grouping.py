@@ -44,8 +44,8 @@ class Group:
 def group_findings(entries: Iterable[Entry]) -> list[Group]:
     """Group findings by holder: failing groups first, then by total size.
 
-    A finding without a known holder stays alone, unless a later attempt of its test repeats it; cycles of one kind are
-    one group. Failing, known and noted findings are kept apart, so that a sum means one thing.
+    Without a holder a finding stays alone, unless another attempt repeats it; cycles of a kind are one group. Failing,
+    known and noted findings are kept apart, so that a sum means one thing.
     """
     groups: dict[tuple[object, ...], list[Entry]] = {}
     for record, found in entries:

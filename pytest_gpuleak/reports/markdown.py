@@ -11,13 +11,12 @@ from typing import TYPE_CHECKING
 from pytest_gpuleak.model.isolation import isolated
 from pytest_gpuleak.model.text import clean_text, count_of, format_bytes, shorten_middle
 from pytest_gpuleak.reports.grouping import Group, group_safely
-from pytest_gpuleak.reports.source_places import findings_of, name_of
+from pytest_gpuleak.reports.source_places import describe_unshown, findings_of, name_of
 from pytest_gpuleak.reports.terminal.findings import render_finding
 from pytest_gpuleak.reports.terminal.holders import place_of_root, place_to_edit
 from pytest_gpuleak.reports.terminal.lines import ID_LIMIT, TEXT_LIMIT
 from pytest_gpuleak.reports.terminal.section import render_largest, render_totals
 from pytest_gpuleak.reports.terminal.summary import render_summary
-from pytest_gpuleak.reports.unshown import describe_unshown
 from pytest_gpuleak.reports.wording import describe_owners, find_origin
 
 if TYPE_CHECKING:

@@ -25,6 +25,7 @@ from pytest_gpuleak.reports.source_places import (
     LAST_RESORT,
     Place,
     Role,
+    describe_unshown,
     findings_of,
     place_of_known,
     places_of,
@@ -32,7 +33,6 @@ from pytest_gpuleak.reports.source_places import (
 )
 from pytest_gpuleak.reports.terminal.findings import render_short
 from pytest_gpuleak.reports.terminal.lines import ID_LIMIT, TEXT_LIMIT
-from pytest_gpuleak.reports.unshown import describe_unshown
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

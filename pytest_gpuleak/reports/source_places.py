@@ -8,7 +8,9 @@ import re
 from typing import TYPE_CHECKING, Literal
 
 from pytest_gpuleak.model.findings import FixtureRecord
+from pytest_gpuleak.model.isolation import isolated
 from pytest_gpuleak.model.records import TestRecord
+from pytest_gpuleak.model.text import clean_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -16,6 +18,7 @@ if TYPE_CHECKING:
     from pytest_gpuleak.model.findings import Finding, KnownLeak
     from pytest_gpuleak.model.records import RunReport
 
+_NAME_LIMIT = 300
 ROOT_KEY = "root"
 """Key of `RunReport.environment`: path from the repository's root to the rootdir (``services/ml``, or empty)."""
 
@@ -130,3 +133,15 @@ def _candidates(finding: Finding, record: TestRecord | FixtureRecord) -> Iterato
 def _file_of(nodeid: str) -> str | None:
     file = nodeid.split("::", 1)[0]
     return file if posixpath.splitext(file)[1] else None
+
+
+def describe_unshown(record: TestRecord | FixtureRecord, finding: Finding, why: str) -> str:
+    """Name a finding that cannot be rendered: ``t.py::test_a: growing finding: could not be shown (...)``."""
+    name = isolated(lambda: clean_text(name_of(record), _NAME_LIMIT), lambda _: "a test or fixture without a name")
+    return f"{name}: {name_unshown(finding, why)}"
+
+
+def name_unshown(finding: Finding, why: str) -> str:
+    """Name such a finding without its test: ``growing finding: could not be shown (...)``."""
+    what = isolated(lambda: f"{clean_text(finding.kind, _NAME_LIMIT)} finding", lambda _: "a finding")
+    return f"{what}: could not be shown ({why})"

@@ -12,10 +12,7 @@ if TYPE_CHECKING:
 
 
 class Surroundings(NamedTuple):
-    """Where a run takes place: which service reads it, with its `project` folder and file for a step's `summary`.
-
-    The `rank` in a distributed run is part of files' names.
-    """
+    """Where a run takes place: the service, its `project` folder, a step's `summary`, and the `rank` for file names."""
 
     github: bool = False
     summary: Path | None = None

@@ -40,11 +40,8 @@ CHECK_FAULTS_KEY = "gpu_leak_check_faults"
 class Run:
     """The parts of a run that its end uses.
 
-    Attributes:
-        surroundings: the CI service to inform; None: none.
-        lines: what could not be watched, a line each; likewise `faults`, steps of the end of the run that failed, and
-            `errors`, reports that could not be written.
-        published: lines for the CI service to read.
+    `lines` say what could not be watched; likewise `faults`, steps of the end of the run that failed, and `errors`,
+    reports that could not be written. `published` are lines for the CI service to read, if `surroundings` is any.
     """
 
     config: pytest.Config
@@ -76,10 +73,7 @@ def nothing() -> None:
 
 
 def close_run(run: Run, session: pytest.Session, exitstatus: int) -> None:
-    """Judge what the last fixtures left, write the reports and set the exit status; an error costs only its step.
-
-    An exception from here would end pytest without its summary and the reports.
-    """
+    """Judge, write and set the exit status. An error costs its step alone: pytest would end without its summary."""
     run.attempt("judging what the fixtures left", run.check.finish, nothing)
     records: list[FixtureRecord] = run.attempt(
         "listing what the fixtures left", lambda: run.check.fixture_records, list
@@ -151,7 +145,6 @@ def _locate(run: Run, report: RunReport) -> RunReport:
 
 
 def _publish(run: Run, report: RunReport) -> None:
-    """Inform the CI service, if any; lines that it reads from the output are printed last."""
     if run.surroundings is None:
         return
     from pytest_gpuleak.session.publishing import print_lines, publish

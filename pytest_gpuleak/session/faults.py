@@ -1,7 +1,4 @@
-"""Note faults of the check itself and of the user's hooks: each costs only its stage, and is told once.
-
-Only text is kept: the frames of a traceback hold the arrays that are being judged. Loaded with the first suspect.
-"""
+"""Note faults of the check and of user hooks as text, once: a traceback's frames would hold what is being judged."""
 
 from __future__ import annotations
 

@@ -49,10 +49,7 @@ ELSEWHERE = "a notebook runs in a process of its own, its kernel, which is not w
 
 
 class LeakCheck:
-    """Check the tests of one process. Follows fixtures as `FixtureEvents` does.
-
-    Counters and peaks of a test are recorded if `detailed`.
-    """
+    """Check the tests of one process, following fixtures as `FixtureEvents`. Note counters and peaks if `detailed`."""
 
     def __init__(
         self,
@@ -166,8 +163,8 @@ class LeakCheck:
     ) -> TestRecord | None:
         """Return the record of the attempt that has just ended, teardown included; None where none had begun.
 
-        The caller pauses automatic collections, which would free the test's cycles. `seen` is called to resume them once
-        what the test left is known, and before any user code runs.
+        `seen` resumes automatic collections, which would free the test's cycles, once what it left is known and before
+        user code.
         """
         attempt, tracker = self.attempts.attempt, self.tracker
         if attempt is None:
@@ -384,7 +381,6 @@ class LeakCheck:
             return {}
 
     def _peaks(self) -> dict[str, int]:
-        """Return by device the most bytes allocated at once during the attempt."""
         if self._meter is None:
             self._meter = shared_meter(self.config)
         return {device: peak.allocated.total for device, peak in self._meter.peaks().items()}

@@ -1,7 +1,4 @@
-"""Define the options of the command line, the ini and the `gpu_leak` marker.
-
-A new option is one row here, and the field of `Policy` or `Settings` that it names.
-"""
+"""Options of command line, ini and `gpu_leak` marker: a new one is a row, and its field of `Policy` or `Settings`."""
 
 from __future__ import annotations
 
@@ -18,12 +15,10 @@ BUDGET_MARKER = "max_gpu_mb"
 
 
 class Option:
-    """An option, wherever it may be given.
+    """An option, wherever it may be given; `name` is the marker's argument (empty: the switch), of which others derive.
 
-    Its names in the ini (and in `config.option`) and on the command line derive from that of the marker's argument,
-    `name`, which is empty for the switch. `kind` names its value's kind or has the words that it takes (see
-    `values.kind_of`), `target` is the field of `Policy` or `Settings` that it sets, and `marker` tells whether the
-    `gpu_leak` marker takes it.
+    `kind` names its value's kind or has the words that it takes (see `values.kind_of`), `target` is the field of
+    `Policy` or `Settings` that it sets, and `marker` tells whether the `gpu_leak` marker takes it.
     """
 
     __slots__ = ("default", "flag", "help", "ini", "kind", "marker", "metavar", "name", "target")
@@ -152,8 +147,8 @@ def on_command_line(config: pytest.Config, name: str) -> Any:
 def in_ini(config: pytest.Config, name: str) -> object:
     """Read what is given for `name` in the ini, or `-o`: text, or in TOML a number, bool or list too; None: nothing.
 
-    From pytest 9.0 on `getini` holds a native TOML value to one declared type, while a size may be a number or a text,
-    so take the raw value. If a later pytest does not keep it in `inicfg` or `_inicfg`, texts still work.
+    From pytest 9.0 on `getini` holds a native TOML value to one declared type, so take the raw value: a size may be a
+    number or a text. Where pytest does not keep it, texts still work.
     """
     raw: Mapping[str, object] | None = getattr(config, "_inicfg", None)
     if raw is not None and name not in raw:

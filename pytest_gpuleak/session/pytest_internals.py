@@ -81,10 +81,7 @@ def colour_red(config: pytest.Config) -> None:
 
 
 class DeferredFinalizerErrors:
-    """Turn errors in ``__del__``, which our collections bring forward, into warnings of the run.
-
-    With ``-W error`` pytest's own hook would fail the next test for them. The context may be entered again.
-    """
+    """Turn errors in ``__del__``, which our collections bring forward, into warnings: ``-W error`` would fail tests."""
 
     __slots__ = ("_config", "_messages", "_previous", "nodeid")
 

@@ -69,8 +69,8 @@ def note_properties(report: pytest.TestReport, record: TestRecord) -> None:
 def describe_failure(findings: tuple[Finding, ...]) -> str:
     """Return the text for JUnit and for the other places where pytest shows a failed report."""
     from pytest_gpuleak.model.isolation import isolated
+    from pytest_gpuleak.reports.source_places import name_unshown
     from pytest_gpuleak.reports.terminal.findings import render_short
-    from pytest_gpuleak.reports.unshown import name_unshown
 
     return "GPU LEAK\n" + "\n\n".join(
         isolated(partial(render_short, found), partial(name_unshown, found)) for found in findings if found.failed

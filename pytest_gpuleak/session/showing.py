@@ -44,7 +44,6 @@ def show_run(run: Run, terminalreporter: Any) -> None:
 
 
 def _show_notebooks(run: Run, terminalreporter: Any) -> None:
-    """Say that notebooks which ran as tests were not checked, and what can be done."""
     number = sum(test.why_unchecked == ELSEWHERE for test in run.ledger.tests)
     if number:
         were = "notebook was not checked: it runs" if number == 1 else "notebooks were not checked: each runs"
@@ -57,10 +56,7 @@ SUMMARISED = {"f": "failed", "E": "error", "x": "xfailed", "X": "xpassed", "s": 
 
 
 def show_short_summary(run: Run, terminalreporter: Any) -> None:
-    """Write a line for each leak below pytest's short test summary, where ``-r`` asks for failures (its default).
-
-    With ``-q`` the leaks have been written in a line each.
-    """
+    """Write a line a leak below pytest's short test summary, where ``-r`` asks for failures, but not ``-q``."""
     letters = str(getattr(terminalreporter, "reportchars", ""))
     option = run.config.option
     if int(option.verbose) < 0 or getattr(option, "no_summary", False) or not ("f" in letters or "L" in letters):
@@ -106,7 +102,7 @@ def _leak_lines(report: RunReport, verbosity: int, width: int) -> list[str]:
 
 
 def _usage_lines(report: RunReport, width: int) -> list[str]:
-    from pytest_gpuleak.reports.terminal.codes import render_codes
+    from pytest_gpuleak.reports.terminal.section import render_codes
     from pytest_gpuleak.reports.terminal.summary import render_dearest, render_usage
 
     return [*render_codes(report), *render_usage(report, width=width), *render_dearest(report, width=width)]

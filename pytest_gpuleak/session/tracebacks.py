@@ -1,7 +1,4 @@
-"""Walk the errors behind an error, and remove the plugin's own frames from their tracebacks.
-
-Hiding these frames is not enough: without a user frame pytest shows all frames, unless there is a plugin's frame.
-"""
+"""Walk the errors behind an error, and remove the plugin's own frames, since pytest may show hidden ones."""
 
 from __future__ import annotations
 
@@ -48,10 +45,7 @@ def drop_own_frames(error: BaseException) -> None:
 
 
 def _drop(first: TracebackType | None) -> None:
-    """Drop each wrapper that pluggy threw the error into: its entry lies between two of pluggy's with the same frame.
-
-    Any other entry of ours has itself failed, and stays.
-    """
+    """Drop each wrapper that pluggy threw the error into: its entry lies between two of one frame of pluggy's."""
     if first is None:
         return
     last, entry = first, first.tb_next

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_gpuleak.baseline.update import Baseline, BaselineChange, apply_baseline, update_baseline
-from pytest_gpuleak.model.findings import Finding, KnownLeak
+from pytest_gpuleak.baseline.file import Baseline
+from pytest_gpuleak.baseline.update import apply_baseline, update_baseline
+from pytest_gpuleak.model.findings import BaselineChange, Finding, KnownLeak
 from pytest_gpuleak.reports.terminal.baseline import (
     CHANGES_SHOWN,
     STALE_SHOWN,

@@ -184,7 +184,8 @@ def test_gate_by_one_leak_alone_tells_git_bisect(call: Call, save: Save, make: t
 
 
 def test_gate_by_a_baseline(call: Call, folder: Path, leaky: Path, clean: Path) -> None:
-    from pytest_gpuleak.baseline.update import Baseline, dump_baseline, update_baseline
+    from pytest_gpuleak.baseline.file import Baseline, dump_baseline
+    from pytest_gpuleak.baseline.update import update_baseline
 
     baseline, _ = update_baseline(Baseline(()), read_report(leaky))
     (folder / "known.toml").write_text(dump_baseline(baseline), encoding="utf-8")

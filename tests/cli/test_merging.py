@@ -10,8 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pytest_gpuleak.cli.merge import DIFFERING, GRAVITY, merge_reports
-from pytest_gpuleak.cli.packed_records import PackedTests
+from pytest_gpuleak.cli.merge import DIFFERING, GRAVITY, PackedTests, merge_reports
 from pytest_gpuleak.model.findings import FixtureRecord, KnownLeak
 from pytest_gpuleak.model.records import RunReport, TestRecord, Verdict
 from tests.reports.conftest import Make

@@ -26,7 +26,7 @@ def _script(source: str) -> str:
 HEAD = """
         import atexit, functools, sys
         from unittest import mock
-        from pytest_gpuleak.explain.roots.exit_callbacks import exit_callbacks
+        from pytest_gpuleak.explain.roots.interpreter import exit_callbacks
 
         class Equal:
             def __eq__(self, other):

@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from pytest_gpuleak.explain.hints import jax
-from pytest_gpuleak.explain.hints.order import hint_for
-from pytest_gpuleak.explain.hints.protocol import MAX_HINT_LENGTH
+from pytest_gpuleak.explain.hints.order import MAX_HINT_LENGTH, hint_for
 from tests.support.leaks import leak, trail
 
 pytestmark = pytest.mark.interpreter

@@ -11,9 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import pytest_gpuleak.explain.hints as package
-from pytest_gpuleak.explain.hints.order import ORDER, hint_for
+from pytest_gpuleak.explain.hints.order import MAX_HINT_LENGTH, ORDER, hint_for
 from pytest_gpuleak.explain.hints.pattern import Pattern
-from pytest_gpuleak.explain.hints.protocol import MAX_HINT_LENGTH
 from pytest_gpuleak.model.findings import Finding, FindingKind, Holder, HolderKind, PathStep
 from tests.support.leaks import CLOSURE, leak
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from pytest_gpuleak.explain import hints
-from pytest_gpuleak.explain.script_wording import for_script
+from pytest_gpuleak.explain.annotate import for_script
 
 OF_TESTS = re.compile(r"teardown|tearDown|fixture|`yield`|the test\b|each test|mark the|allow_gpu_leak|addCleanup")
 ABOUT_TESTS = {"pytest_objects.py"}

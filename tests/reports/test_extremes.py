@@ -16,7 +16,6 @@ from pytest_gpuleak.model.findings import Holder, KnownLeak, PathStep
 from pytest_gpuleak.model.outcomes import encode_test
 from pytest_gpuleak.reports import sarif
 from pytest_gpuleak.reports.html import page as html
-from pytest_gpuleak.reports.json import lines as json_lines
 from pytest_gpuleak.reports.json import write as json_report
 from pytest_gpuleak.reports.json.plain import encode_line
 from tests.reports.conftest import Make
@@ -71,7 +70,7 @@ def test_any_test_has_properties_that_xml_holds(report: RunReport) -> None:
 @settings(suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large], deadline=None, max_examples=40)
 @given(report=REPORTS)
 def test_a_report_in_pieces_says_the_same(report: RunReport) -> None:
-    pieces = "".join(json_lines.encode_pieces(report, (encode_line(encode_test(test)) for test in report.tests)))
+    pieces = "".join(json_report.encode_pieces(report, (encode_line(encode_test(test)) for test in report.tests)))
     assert json.loads(pieces) == json.loads(FORMATS["json"](report))
 
 

@@ -34,8 +34,7 @@ from pytest_gpuleak.reports import markdown, sarif
 from pytest_gpuleak.reports.html import page as html
 from pytest_gpuleak.reports.source_places import findings_of
 from pytest_gpuleak.reports.terminal.baseline import render_stale
-from pytest_gpuleak.reports.terminal.codes import render_codes
-from pytest_gpuleak.reports.terminal.section import render_leaks
+from pytest_gpuleak.reports.terminal.section import render_codes, render_leaks
 from pytest_gpuleak.reports.terminal.short_summary import render_short_summary
 from pytest_gpuleak.reports.terminal.summary import render_summary
 from tests.reports.conftest import Make

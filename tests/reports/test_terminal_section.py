@@ -14,8 +14,8 @@ from pytest_gpuleak.reports.terminal import findings as terminal
 from pytest_gpuleak.reports.terminal import lines as lines_module
 from pytest_gpuleak.reports.terminal import section as terminal_section
 from pytest_gpuleak.reports.terminal import short_summary
-from pytest_gpuleak.reports.terminal.codes import render_codes
 from pytest_gpuleak.reports.terminal.lines import TitleLine
+from pytest_gpuleak.reports.terminal.section import render_codes
 
 if TYPE_CHECKING:
     from pytest_gpuleak.model.records import RunReport

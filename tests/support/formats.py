@@ -18,9 +18,8 @@ from pytest_gpuleak.reports import github, gitlab, junit, markdown, sarif
 from pytest_gpuleak.reports.html import page as html
 from pytest_gpuleak.reports.json import write as json_report
 from pytest_gpuleak.reports.terminal.baseline import render_stale
-from pytest_gpuleak.reports.terminal.codes import render_codes
 from pytest_gpuleak.reports.terminal.findings import render_short
-from pytest_gpuleak.reports.terminal.section import render_leaks
+from pytest_gpuleak.reports.terminal.section import render_codes, render_leaks
 from pytest_gpuleak.reports.terminal.summary import render_dearest, render_summary, render_usage
 from tests.reports.test_html import Page
 

@@ -5,25 +5,55 @@ from __future__ import annotations
 from functools import cached_property
 from typing import TYPE_CHECKING, Final
 
-from pytest_gpuleak.adapters.cupy.arrays import CupyArrays
+from pytest_gpuleak.adapters.late_arrays import LateArrays
+from pytest_gpuleak.adapters.late_class import LateClass
 from pytest_gpuleak.adapters.late_devices import LateDevices
 from pytest_gpuleak.adapters.protocol import Framework
 from pytest_gpuleak.heap import safe_access
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
+    from collections.abc import Callable, Collection, Sequence
+    from contextlib import AbstractContextManager
 
+    from pytest_gpuleak.adapters.cupy.reading import CupyReading
     from pytest_gpuleak.adapters.probe_protocol import DeviceProbe
-    from pytest_gpuleak.adapters.protocol import Restore, SettleStep
+    from pytest_gpuleak.adapters.protocol import OriginLog, Restore, SettleStep
 
 _RANDOM: Final = ("cupy.random._generator", "_random_states")
 """The module and the name of CuPy's default generators, by device."""
 
 
 def _make_devices() -> DeviceProbe:
-    from pytest_gpuleak.adapters.cupy.devices import CupyDevices
+    from pytest_gpuleak.adapters.cupy.pools import CupyDevices
 
     return CupyDevices()
+
+
+class CupyArrays(LateArrays):
+    """Reads arrays of a CuPy that the tests have imported."""
+
+    name = "cupy"
+    needs = "cupy._core.core"
+
+    def __init__(self) -> None:
+        self._class = LateClass(self.needs, "_ndarray_base", "ndarray")
+
+    def array_type(self) -> type | None:
+        """Return the C class below ``cupy.ndarray``; None until CuPy is imported."""
+        return self._class.get()
+
+    def trace_origins(self, is_user_file: Callable[[str], bool]) -> AbstractContextManager[OriginLog]:
+        """Note creating lines by a hook of the memory pools."""
+        from pytest_gpuleak.adapters.cupy.reading import trace_origins
+
+        return trace_origins(is_user_file)
+
+    @cached_property
+    def reading(self) -> CupyReading:
+        """Return what reads the arrays."""
+        from pytest_gpuleak.adapters.cupy.reading import CupyReading
+
+        return CupyReading(self._class)
 
 
 class CupyFramework(Framework):
@@ -60,10 +90,7 @@ class CupyFramework(Framework):
         return device_steps()
 
     def keep_states(self) -> Sequence[Restore]:
-        """Put the default random generators aside; return the function that brings them back.
-
-        cuRAND tells no generator's state, so it cannot be restored: the re-run draws from new ones.
-        """
+        """Put the default random generators aside, since cuRAND tells no state: the re-run draws from new ones."""
         states = safe_access.loaded(*_RANDOM)
         if type(states) is not dict or not states:
             return ()

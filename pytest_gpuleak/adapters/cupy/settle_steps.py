@@ -1,7 +1,4 @@
-"""Free device memory that CuPy holds between calls and that is no leak.
-
-No step initialises CUDA, nor runs during a capture, which it would end. Errors are left to the next reading.
-"""
+"""Free device memory that CuPy caches. No step initialises CUDA, or runs during a capture, which it would end."""
 
 from __future__ import annotations
 
@@ -18,7 +15,7 @@ if TYPE_CHECKING:
 
 
 @dataclasses.dataclass(frozen=True)
-class CupyStep:
+class _CupyStep:
     """A step for the devices in use; `what` says in words what `act`, given ``cupy.cuda`` and a device, waits for."""
 
     what: str
@@ -44,10 +41,10 @@ def device_steps() -> Sequence[SettleStep]:
     if not used_devices():
         return ()
     return (
-        CupyStep("waiting for CuPy's device", synchronize),
-        CupyStep("clearing CuPy's FFT plans", clear_plans),
-        CupyStep("freeing CuPy's pinned memory", free_pinned),
-        CupyStep("freeing CuPy's free blocks", _free_blocks),
+        _CupyStep("waiting for CuPy's device", synchronize),
+        _CupyStep("clearing CuPy's FFT plans", clear_plans),
+        _CupyStep("freeing CuPy's pinned memory", _free_pinned),
+        _CupyStep("freeing CuPy's free blocks", _free_blocks),
     )
 
 
@@ -64,8 +61,7 @@ def clear_plans(cuda: Any, device: int) -> None:
         plans().clear()
 
 
-def free_pinned(cuda: Any, device: int) -> None:
-    """Free cached pinned host memory."""
+def _free_pinned(cuda: Any, device: int) -> None:
     del cuda, device
     pool = safe_access.loaded("cupy", "_default_pinned_memory_pool")
     if pool is not None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from itertools import filterfalse, pairwise
 from typing import TYPE_CHECKING, Any, Final
 
-from pytest_gpuleak.adapters.numpy.objects import elements_of
+from pytest_gpuleak.adapters.numpy.memory import elements_of
 from pytest_gpuleak.heap import safe_access
 from pytest_gpuleak.heap.array_wrappers import ArrayWrappers
 from pytest_gpuleak.heap.hidden_references import Descent, Link, visible_objects
@@ -76,7 +76,6 @@ class _Bases:
         return id(type(value)) in self._array_types
 
     def lead_to_wanted(self, array: Any) -> bool:
-        """Add the links from an array or its wrapper to wanted objects; return whether it leads to one, or is one."""
         if not self.is_array(array):
             return self._wraps_wanted(array) or id(array) in self._wanted
         leads = self._has_wanted_elements(array)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path, PosixPath, WindowsPath
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from pytest_gpuleak.adapters.late_arrays import ArrayHandle
 from pytest_gpuleak.heap import safe_access
@@ -12,8 +12,14 @@ from pytest_gpuleak.heap.library_types import extension_class
 from pytest_gpuleak.heap.walk import is_map
 from pytest_gpuleak.model.readings import DISK, ArrayReading
 
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
 MAX_BASES: Final = 16
 """Bases that are followed. NumPy makes chains short: the base of a view of a view is the array that owns the memory."""
+
+MAX_ELEMENTS: Final = 100_000
+"""Elements of one array that are read. A column of a million strings is left out."""
 
 _BUFFERS: Final = (bytes, bytearray)
 """Types that own the memory of the arrays that view them (``np.frombuffer``), whose size `len` tells."""
@@ -27,10 +33,7 @@ def ndarray_class() -> Any:
 
 
 def memory_of(array: Any, array_class: Any) -> tuple[Any, object]:
-    """Return the last array along the chain of bases, and the object behind it that owns the memory.
-
-    The owner is the array itself if it has no base, and None at the end of a longer chain.
-    """
+    """Return the last array along the bases, and the memory's owner: None at the end of a chain that is too long."""
     for _ in range(MAX_BASES):
         base = safe_access.slot(array, array_class, "base")
         if type(base) is memoryview:
@@ -73,17 +76,17 @@ def read(array: Any, array_class: Any) -> ArrayReading | None:
     return ArrayReading(
         id(array),
         tuple(array_class.shape.__get__(array)),
-        dtype_name(array, array_class),
+        _dtype_name(array, array_class),
         DISK if mapped else "cpu",
         min(shown, held),
         id(owner),
         held,
         framework="numpy",
-        file=file_of(array, array_class) if mapped else "",
+        file=_file_of(array, array_class) if mapped else "",
     )
 
 
-def dtype_name(array: Any, array_class: Any) -> str:
+def _dtype_name(array: Any, array_class: Any) -> str:
     """Return the name of the element type, or of its kind where the user made it."""
     dtype: Any = array_class.dtype.__get__(array)
     # A name is written in Python by numpy itself; a structured dtype's is long.
@@ -91,7 +94,7 @@ def dtype_name(array: Any, array_class: Any) -> str:
     return safe_access.cut_name(str(name))
 
 
-def file_of(array: Any, array_class: Any) -> str:
+def _file_of(array: Any, array_class: Any) -> str:
     """Return the file that a `numpy.memmap`, or an array that views it, maps; empty if unknown."""
     for _ in range(MAX_BASES):
         named = (safe_access.instance_dict(array) or {}).get("filename")
@@ -114,3 +117,27 @@ def hold(array: Any, array_class: Any) -> ArrayHandle:
     """Return a weak hold on the last array along the bases, which lives as long as the memory."""
     last, owner = memory_of(array, array_class)
     return ArrayHandle(id(owner), owner if is_map(type(owner)) else last)
+
+
+def elements_of(array: Any, array_class: Any) -> Iterable[tuple[str, object]]:
+    """Return the elements of an array of objects, each with its index as Python writes it; none for other arrays."""
+    dtype: Any = safe_access.slot(array, array_class, "dtype")
+    if getattr(dtype, "kind", "") != "O":
+        return ()
+    shape: tuple[int, ...] = array_class.shape.__get__(array)
+    if not 0 < int(array_class.size.__get__(array)) <= MAX_ELEMENTS:
+        return ()
+    values: Any = array_class.tolist(array)
+    if len(shape) == 0:
+        return (("()", values),)
+    if len(shape) == 1:
+        return ((str(index), value) for index, value in enumerate(values))
+    return _nested(values, len(shape))
+
+
+def _nested(values: Any, depth: int, before: str = "") -> Iterable[tuple[str, object]]:
+    for index, value in enumerate(values):
+        if depth == 1:
+            yield f"{before}{index}", value
+        else:
+            yield from _nested(value, depth - 1, f"{before}{index}, ")

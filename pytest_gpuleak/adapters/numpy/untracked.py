@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from pytest_gpuleak.adapters.numpy import memory
-from pytest_gpuleak.adapters.numpy.objects import elements_of
 from pytest_gpuleak.heap.walk import is_map
 from pytest_gpuleak.model.readings import MemoryRange
 
@@ -61,7 +60,7 @@ class Ndarrays:
 
     def elements(self, array: Any) -> list[object]:
         """See `UntrackedArrays`."""
-        return [value for _, value in elements_of(array, memory.ndarray_class())]
+        return [value for _, value in memory.elements_of(array, memory.ndarray_class())]
 
 
 def _is_elsewhere(owner: object, others: Sequence[type]) -> bool:

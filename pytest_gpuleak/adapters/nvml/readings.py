@@ -1,7 +1,7 @@
 """Read through nvidia-ml-py (module ``pynvml``) how much device memory each process holds.
 
-NVML also sees memory outside torch's allocator (contexts, raw ``cudaMalloc``, NCCL) and other processes' growth, so it
-is evidence and never a verdict. Nothing here creates a context or sets anything. Unknown bytes are None, never 0.
+NVML also sees memory outside torch's allocator and other processes' growth, so it is evidence and never a verdict.
+Nothing here creates a context or sets anything. Unknown bytes are None, never 0.
 """
 
 from __future__ import annotations
@@ -38,9 +38,8 @@ class ProcessMemory(NamedTuple):
 class NvmlReading(NamedTuple):
     """One device's memory in bytes as its driver counts it; None if unknown.
 
-    `uuid` (``GPU-...`` or ``MIG-...``) identifies the device in every process. `own` is 0 if the driver lists processes
-    but not this one; `why_absent` says why it is None. `children` are descendants that hold memory, `others` all other
-    processes.
+    `uuid` identifies the device in every process. `own` is 0 if the driver lists processes but not this one;
+    `why_absent` says why it is None. `children` are descendants that hold memory, `others` all other processes.
     """
 
     uuid: str
@@ -215,9 +214,9 @@ class Nvml:
         readings = {}
         for name, uuid in self._logical.items():
             handle = self._handles[uuid]
+            shares = _shares(*self._processes(handle), identity, family)
             total, used = self._totals(handle)
-            processes, refused = self._processes(handle)
-            readings[name] = _reading(uuid, models[uuid], total, used, processes, refused, identity, family)
+            readings[name] = NvmlReading(uuid, models[uuid], total, used, *shares)
         return readings
 
     def _totals(self, handle: Any) -> tuple[int | None, int | None]:
@@ -256,16 +255,10 @@ class Nvml:
         return by_pid, refused
 
 
-def _reading(
-    uuid: str,
-    model: str,
-    total: int | None,
-    used: int | None,
-    processes: dict[int, int | None],
-    refused: str,
-    identity: Identity,
-    family: Family,
-) -> NvmlReading:
+def _shares(
+    processes: dict[int, int | None], refused: str, identity: Identity, family: Family
+) -> tuple[int | None, tuple[ProcessMemory, ...], tuple[ProcessMemory, ...], str]:
+    """Return the last four fields of an `NvmlReading`."""
     mine = next((pid for pid in identity.pids if pid in processes), None)
     why = ""
     if mine is not None:
@@ -281,7 +274,7 @@ def _reading(
         if pid != mine:
             row = ProcessMemory(pid, processes[pid], family.name_of(pid))
             (children if family.is_descendant(pid) else others).append(row)
-    return NvmlReading(uuid, model, total, used, own, tuple(children), tuple(others), why)
+    return own, tuple(children), tuple(others), why
 
 
 def framework_uuids() -> list[str] | None:

@@ -28,9 +28,8 @@ class LeftProcess(NamedTuple):
     """One process that has outlived its test, with the processes that it has started.
 
     `created` is in seconds since 1970, accurate to a second; `program` has no parts that differ from run to run;
-    `own_bytes` are bytes of host memory that no other process shares, None if unreadable. `name` is a
-    ``multiprocessing`` process's, `pool` the kind of pool that it works for, `pool_id` the same for workers of an
-    executor; else empty or 0.
+    `own_bytes` are bytes of host memory that no other process shares, None if unreadable. `name` is multiprocessing's,
+    `pool` the kind of pool that it works for, `pool_id` an executor's; else empty or 0.
     """
 
     pid: int
@@ -129,7 +128,6 @@ def children_by_file(pid: int, proc: str = "/proc") -> dict[int, int] | None:
 
 
 def _ask(pid: int, question: Callable[[Any], Any], otherwise: Any = None) -> Any:
-    """Ask a question about a process; return `otherwise` if the process has ended or is another user's."""
     try:
         with dependency_in_place("psutil"):
             return question(psutil.Process(pid))

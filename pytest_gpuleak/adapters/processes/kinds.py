@@ -37,7 +37,7 @@ def is_fork_server(command: Sequence[str]) -> bool:
     return any("multiprocessing.forkserver import main" in part for part in command)
 
 
-def is_ray_service(command: Sequence[str]) -> bool:
+def _is_ray_service(command: Sequence[str]) -> bool:
     """Return whether it belongs to ``ray.init``'s cluster, which ends with this process (ray/_private/node.py)."""
     if not command:
         return False
@@ -51,7 +51,7 @@ def is_helper(command: Sequence[str]) -> bool:
     """Return whether a process by design lives until the interpreter ends."""
     return (
         any(mark in part for mark in _HELPER_MARKS for part in command)
-        or is_ray_service(command)
+        or _is_ray_service(command)
         or any(processes.is_helper(command) for processes in _of_frameworks())
     )
 

@@ -92,7 +92,6 @@ class ProcessWatch:
         return self._seen
 
     def _candidates(self) -> dict[Process, int]:
-        """Return the processes that the test has started, with their parents' pids, without helpers."""
         seen = self._look()
         if seen.keys() <= self._known:
             return {}

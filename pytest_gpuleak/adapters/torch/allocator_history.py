@@ -1,8 +1,4 @@
-"""Find the lines that allocated the living blocks of device memory, from the allocator's own history.
-
-CUDA's caching allocator records stacks (``torch.cuda.memory._record_memory_history``) during a re-run only. Sizes are
-bytes.
-"""
+"""Find the lines that allocated living device memory, by stacks that CUDA's allocator records during a re-run only."""
 
 from __future__ import annotations
 
@@ -43,8 +39,8 @@ _DIGEST_LENGTH: Final = 12
 class RecordedHistory:
     """Records the stacks of device allocations within the context, unless the user records already.
 
-    Neither imports torch nor initialises a device. Leave the context, which takes the `snapshot`, once the re-run has
-    settled. `why_not` says why nothing was recorded; `before` has the addresses of the blocks alive at the beginning.
+    Leave it once the re-run has settled: then it takes the `snapshot`. It initialises no device. `why_not` says why
+    nothing was recorded; `before` has the addresses of the blocks alive at the beginning.
     """
 
     def __init__(self, max_entries: int = MAX_ENTRIES) -> None:

@@ -1,8 +1,8 @@
 """Walk over autograd graphs so that they can still be freed without overflowing the stack.
 
-In torch 2.13 a node keeps the Python object of its first read, and freeing a chain of them recurses: 200 bytes of C
-stack a node (torch/csrc/autograd/function.cpp, Node::release_resources). After 50,000 the process crashes. So a walk
-goes `MAX_DEPTH` nodes deep at most, and all walks that were cut short, `ALLOWANCE` nodes together.
+In torch 2.13 a node keeps the Python object of its first read, and freeing a chain recurses
+(torch/csrc/autograd/function.cpp, Node::release_resources): after 50,000 nodes the process crashes. So a walk goes
+`MAX_DEPTH` nodes deep at most, and all walks that were cut short, `ALLOWANCE` nodes together.
 """
 
 from __future__ import annotations

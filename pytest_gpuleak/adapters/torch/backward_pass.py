@@ -48,8 +48,8 @@ _HALF_A_TICK_S: Final = 5e-7
 def no_backward_running(budget_s: float) -> Iterator[bool]:
     """Keep other threads from beginning a backward pass within the context; yield whether none is running.
 
-    If it yields False, read no graph. `sys.setswitchinterval` keeps the lock, which beginning a pass needs, for
-    `budget_s` seconds. The reading must not release it: no sleep, no input or output, no user code.
+    If it yields False, read no graph. `sys.setswitchinterval` keeps the lock for `budget_s` seconds; the reading must
+    not release it: no sleep, no input or output, no user code.
     """
     if not _may_begin_one():
         yield not _any_in_engine()

@@ -23,8 +23,7 @@ _NOT_ARRAYS: Final = frozenset({int, float, bool, complex, str, type(None)})
 def trace_origins(torch: Any, is_user_file: Callable[[str], bool]) -> Iterator[OriginLog]:
     """Run the body under a torch function mode that notes where each storage is made, in this and new threads.
 
-    A dispatch mode would give a Python object to every tensor that only C++ holds, which then looks like a leak, and
-    may keep a test's mock from ``sys.modules`` and crash later.
+    A dispatch mode would give a Python object to each tensor that only C++ holds, which then looks like a leak.
     """
     from pytest_gpuleak.adapters.creation_lines import OriginTable
 

@@ -97,7 +97,7 @@ class TorchDevices:
 
         cuda = getattr(torch, "cuda", None)
         if cuda is not None and hasattr(torch._C, "_cuda_memoryStats") and self._cuda_in_use(torch, cuda):
-            why = cuda_not_counted(torch)
+            why = _cuda_not_counted(torch)
             if why is None:
                 yield self._known.get("cuda") or self._known.setdefault("cuda", CudaCounters(torch))
             else:
@@ -202,7 +202,7 @@ def _flags_of(names: dict[str, Any]) -> list[dict[str, Any]] | None:
     return [vars(module) for module in modules] if all(type(module) is ModuleType for module in modules) else None
 
 
-def cuda_not_counted(torch: Any) -> str | None:
+def _cuda_not_counted(torch: Any) -> str | None:
     """Return why torch's counters of CUDA memory would mislead; None if they are right."""
     for variable in UNCACHED:
         if variable in os.environ:
@@ -219,8 +219,8 @@ def cuda_not_counted(torch: Any) -> str | None:
 def checked(figures: Mapping[str, int | None]) -> DeviceReading | None:
     """Return a reading of the plausible figures; None without plausible allocated bytes.
 
-    Wrapped, negative and non-integer figures are dropped, and those below the allocated bytes. So are the requested
-    bytes while a stream still uses freed blocks, which the allocator subtracts late (CUDACachingAllocator.cpp, `free`).
+    Wrapped, negative and too small figures are dropped, and requested bytes while a stream still uses freed blocks,
+    which the allocator subtracts late (CUDACachingAllocator.cpp, `free`).
     """
     sound = {
         name: value

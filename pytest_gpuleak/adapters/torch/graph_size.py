@@ -24,11 +24,11 @@ BUDGET_S: Final = 1.0
 def retained_by_graph(
     tensors: Sequence[Any], *, budget_s: float = BUDGET_S, max_nodes: int = MAX_NODES
 ) -> Autograd | None:
-    """Return how much the autograd graph behind `tensors` keeps alive beyond them; other objects are skipped.
+    """Return how much the autograd graph behind `tensors` keeps alive beyond them, in at most `budget_s` seconds.
 
-    Counts nodes, and saved tensors with storages of their own, each once; not those of `tensors` and of the graph's
-    leaves, which live with their model. A lower bound where parts are unreadable, too deep or too many for `budget_s`
-    seconds. None without a graph, or if other threads keep running backward passes.
+    Counts nodes, and saved tensors with storages of their own, each once, but not the leaves, which live with their
+    model. A lower bound where parts are unreadable or too deep. None without a graph, or while other threads run
+    backward passes.
     """
     access = TorchAccess.of_loaded()
     if access is None:

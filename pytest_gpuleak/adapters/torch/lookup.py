@@ -1,8 +1,7 @@
-"""Find the process's torch without importing it, whatever tests do to `sys.modules`.
+"""Find the process's torch without importing it, whatever tests do to `sys.modules`: a second import breaks torch.
 
-A second import breaks torch (in 2.13 `torch._C` frees the first's method tables, and a collection may crash), so torch
-is remembered once found, or found by its classes. Held are `TensorBase` and `StorageBase`, static C types, and a weak
-reference to the module, which torch's C++ side keeps (THPVariableClass, python_variable.cpp).
+In 2.13 `torch._C` then frees the first's method tables. So torch is remembered once found, or found by its classes.
+Held are `TensorBase` and `StorageBase`, static C types, and the module weakly, since C++ keeps it (THPVariableClass).
 """
 
 from __future__ import annotations

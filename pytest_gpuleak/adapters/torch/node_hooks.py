@@ -1,9 +1,8 @@
 """Find hooks of autograd nodes: dicts of functions that only C++ refers to.
 
-The collector sees them only without other references to the node (traverse_node, python_cpp_function.cpp). But
-``node.register_hook(hook)`` passes the dict to ``Function._register_hook``, and stops if that raises. So a dummy is
-registered while a replacement notes the dict and raises; other threads' hooks are registered. A tensor's hooks are its
-node's once the tensor is gone.
+The collector shows them only without other references to the node (traverse_node, python_cpp_function.cpp). But
+``node.register_hook`` passes the dict to ``Function._register_hook``, and stops if that raises. So a dummy is
+registered while a replacement notes the dict and raises. A tensor's hooks are its node's once the tensor is gone.
 """
 
 from __future__ import annotations

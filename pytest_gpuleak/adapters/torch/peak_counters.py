@@ -1,7 +1,6 @@
-"""Read torch's counters, with peaks of the plugin's own beside the user's.
+"""Read torch's counters, with peaks of the plugin's own beside the user's: a reset destroys torch's peak for all.
 
-A reset destroys torch's single peak for every reader. So `PeakView` keeps the user's peak, and wraps the functions that
-return peaks; a user's reset drops the kept peak, and notes the current peak for the plugin.
+So `PeakView` keeps the user's peak, and wraps the functions that return or reset peaks.
 """
 
 from __future__ import annotations
@@ -106,7 +105,7 @@ class CudaCounters:
 
     def figures(self, index: int) -> Figures:
         """Return the caching allocator's figures, or the driver's for its pool."""
-        figures = from_nested(self._statistics(index))
+        figures = _from_nested(self._statistics(index))
         if self._backend is not None and self._backend() != "native":
             figures["requested"] = None
             figures["active"] = None
@@ -126,11 +125,11 @@ class CudaCounters:
             found[path] = statistics[path[0]][path[1]]
         for family in self._varying:
             if statistics[family]:
-                found |= peaks_of({family: statistics[family]})
+                found |= _peaks_of({family: statistics[family]})
         return found
 
     def _learn(self, statistics: dict[Any, Any]) -> None:
-        paths = list(peaks_of(statistics))
+        paths = list(_peaks_of(statistics))
         fixed = {path[0] for path in paths} - {path[0] for path in paths if len(path) not in (2, 3)}
         self._pairs = [path for path in paths if path[0] in fixed and len(path) == 2]
         self._triples = [path for path in paths if path[0] in fixed and len(path) == 3]
@@ -175,7 +174,7 @@ class ModuleCounters:
         """Return the figures from the statistics if they have the usual names, else function by function."""
         if self._statistics is not None:
             statistics = self._statistics(index)
-            figures = from_nested(statistics) if "allocated_bytes" in statistics else from_flat(statistics)
+            figures = _from_nested(statistics) if "allocated_bytes" in statistics else _from_flat(statistics)
             if figures["allocated"] is not None:
                 return figures
             if not statistics:
@@ -189,7 +188,7 @@ class ModuleCounters:
 
     def peaks(self, index: int) -> Peaks:
         """Return all peaks of its statistics, nested or flat, and its functions' peaks by name."""
-        found = {} if self._statistics is None else peaks_of(self._statistics(index))
+        found = {} if self._statistics is None else _peaks_of(self._statistics(index))
         for name in ("peak", "reserved_peak"):
             function = self._functions[name]
             peak = None if function is None else function(index)
@@ -303,7 +302,7 @@ class PeakView:
             if not before:
                 return answer
             if door.figure is None:
-                return with_peaks(answer, before)
+                return _with_peaks(answer, before)
             higher_figure = before.get((door.figure,))
             return max(answer, higher_figure) if type(answer) is int and type(higher_figure) is int else answer
 
@@ -335,28 +334,26 @@ def first(arguments: tuple[Any, ...], named: dict[str, Any]) -> int | None:  # n
     return arguments[0] if arguments and type(arguments[0]) is int else None
 
 
-def from_nested(statistics: dict[str, Any]) -> Figures:
-    """Return the figures from statistics like those that `torch.cuda.memory_stats_as_nested_dict` returns."""
+def _from_nested(statistics: dict[str, Any]) -> Figures:
     return {name: statistics.get(family, {}).get("all", {}).get(metric) for name, (family, metric) in KEYS.items()}
 
 
-def from_flat(statistics: dict[str, Any]) -> Figures:
-    """Return the figures from statistics like those that `torch.cuda.memory_stats` returns."""
+def _from_flat(statistics: dict[str, Any]) -> Figures:
     return {name: statistics.get(f"{family}.all.{metric}") for name, (family, metric) in KEYS.items()}
 
 
-def peaks_of(statistics: dict[Any, Any]) -> Peaks:
+def _peaks_of(statistics: dict[Any, Any]) -> Peaks:
     """Return all peaks of nested or flat statistics, by the keys that lead to them."""
     found: Peaks = {}
     for key, value in statistics.items():
         if type(value) is dict:
-            found |= {(key, *path): peak for path, peak in peaks_of(value).items()}
-        elif is_peak(key) and value is not None:
+            found |= {(key, *path): peak for path, peak in _peaks_of(value).items()}
+        elif _is_peak(key) and value is not None:
             found[(key,)] = value
     return found
 
 
-def with_peaks(statistics: Any, before: Peaks) -> Any:
+def _with_peaks(statistics: Any, before: Peaks) -> Any:
     """Raise the peaks in the statistics, in place since torch builds them for each call, to those in `before`."""
     for path, value in before.items():
         inner = statistics
@@ -375,6 +372,6 @@ def higher(into: dict[Any, Any], other: Mapping[Any, int | None]) -> None:
             into[key] = value
 
 
-def is_peak(key: object) -> bool:
+def _is_peak(key: object) -> bool:
     """Return whether a key of torch's statistics is a peak's: ``peak``, or ``allocated_bytes.all.peak``."""
     return type(key) is str and (key == "peak" or key.endswith(".peak"))

@@ -19,7 +19,7 @@ _class_dict: Callable[[type], dict[str, Any]] = vars(type)["__dict__"].__get__
 _NUMBERS = frozenset((int,))
 
 
-class TensorReference:
+class _TensorReference:
     """A weak hold on a tensor without a storage: the address of its TensorImpl, and torch's ``_WeakTensorRef``."""
 
     __slots__ = ("_reference", "storage")
@@ -78,7 +78,7 @@ def hold_many(arrays: Iterable[object]) -> list[StorageHandle]:
             try:
                 handles.append(storages.StorageReference(base, storage_of_tensor(array)))
             except (NotImplementedError, RuntimeError):
-                handles.append(TensorReference(storage_key(torch, array), torch._C._WeakTensorRef(array)))
+                handles.append(_TensorReference(storage_key(torch, array), torch._C._WeakTensorRef(array)))
     return handles
 
 

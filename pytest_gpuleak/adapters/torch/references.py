@@ -123,16 +123,14 @@ class _Finder:
             self._scripted(census.scripts)
         if not self._links:
             # An object without Python references may keep itself alive: a parameter whose gradient's graph leads back.
-            alone = [value for node, value in self._wanted.items() if node in self._unheld and self._is_tensor(value)]
+            unheld = (value for node, value in self._wanted.items() if node in self._unheld)
+            alone = list(filter(self._access.is_tensor, unheld))
             origins = self._gradients([*alone, *held]) + [(tensor, "") for tensor in alone]
             # Tensors first: a node that was read before has a Python object, and would hide the edge that closes the ring.
             for nodes in ((), [node for node in census.nodes if id(node) not in self._wanted], census.nodes):
                 if not self._links:
                     self._graphs(origins, nodes)
         return self._links
-
-    def _is_tensor(self, value: object) -> bool:
-        return self._access.is_tensor(value)
 
     def _held(self, census: LiveTorchObjects) -> list[Any]:
         held: list[Any] = []
@@ -203,7 +201,6 @@ class _Finder:
         return tuple([length for length in shape if type(length) is int]) if safe_access.is_a(shape, tuple) else ()
 
     def _graphs(self, origins: Sequence[tuple[Any, str]], nodes: Sequence[Any]) -> None:
-        """Note the wanted objects in the graphs that start at nodes, or at tensors read from objects by an edge."""
         access = self._access
         walk = GraphWalk(access, self._deadline)
         for owner, edge in origins:
@@ -228,7 +225,6 @@ class _Finder:
                     return
 
     def _kept_by(self, node: Any, hooks: NodeHooks) -> Iterator[tuple[Any, str]]:
-        """Yield a node and the values that it alone may keep alive, each with the edge from the node."""
         yield node, ""
         leaf = self._access.variable(node)
         if leaf is not None:

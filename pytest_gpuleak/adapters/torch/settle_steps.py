@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 @dataclasses.dataclass(frozen=True)
-class DeviceStep:
+class _DeviceStep:
     """A step for the initialised devices; `name` says in words what `act`, given torch, frees."""
 
     name: str
@@ -28,7 +28,7 @@ class DeviceStep:
         if torch is None:
             return
         try:
-            if cuda_initialised(torch) and torch.cuda.is_current_stream_capturing():
+            if _cuda_initialised(torch) and torch.cuda.is_current_stream_capturing():
                 return
             with torch_in_place():
                 self.act(torch)
@@ -40,30 +40,30 @@ class DeviceStep:
 def device_steps() -> list[SettleStep]:
     """Return the steps for the devices that the process has initialised, cheapest first; none without torch."""
     torch = loaded_torch()
-    if torch is None or not (cuda_initialised(torch) or initialised_modules(torch) or has_mps(torch)):
+    if torch is None or not (_cuda_initialised(torch) or _initialised_modules(torch) or has_mps(torch)):
         return []
     settle_steps: list[SettleStep] = [
-        DeviceStep("wait for the device", synchronize),
-        DeviceStep("workspaces", clear_workspaces),
+        _DeviceStep("wait for the device", synchronize),
+        _DeviceStep("workspaces", clear_workspaces),
     ]
-    if cuda_initialised(torch):
-        settle_steps.append(DeviceStep("cuFFT plans", clear_plans))
-        settle_steps.append(DeviceStep("pinned host memory that is cached", empty_host_cache))
+    if _cuda_initialised(torch):
+        settle_steps.append(_DeviceStep("cuFFT plans", clear_plans))
+        settle_steps.append(_DeviceStep("pinned host memory that is cached", _empty_host_cache))
     return settle_steps
 
 
 def free_workspaces_now() -> None:
     """Free the workspaces of the devices in use without waiting for a device. Never raises."""
-    for _ in DeviceStep("workspaces", free_workspaces).steps():
+    for _ in _DeviceStep("workspaces", free_workspaces).steps():
         pass
 
 
 def synchronize(torch: Any) -> None:
     """Wait for the devices: blocks in use on another stream are freed only then."""
-    if cuda_initialised(torch):
-        for index in used_cuda_devices(torch):
+    if _cuda_initialised(torch):
+        for index in _used_cuda_devices(torch):
             torch.cuda.synchronize(index)
-    for module in initialised_modules(torch):
+    for module in _initialised_modules(torch):
         wait = getattr(module, "synchronize", None)
         if wait is not None:
             for index in range(module.device_count()):
@@ -80,13 +80,13 @@ def clear_workspaces(torch: Any) -> None:
 
 def free_workspaces(torch: Any) -> None:
     """Free cuBLAS's (pytorch issue 95668; thread-local since pull 180283) and other backends' workspaces."""
-    if cuda_initialised(torch):
+    if _cuda_initialised(torch):
         clear = getattr(torch.cuda, "clear_cublas_workspaces", None)
         if clear is None:
             clear = getattr(torch._C, "_cuda_clearCublasWorkspaces", None)
         if clear is not None:
             clear()
-    for module in initialised_modules(torch):
+    for module in _initialised_modules(torch):
         clear = getattr(module, "clear_workspaces", None)
         if clear is not None:
             clear()
@@ -97,13 +97,12 @@ def clear_plans(torch: Any) -> None:
     size = getattr(torch, "_cufft_get_plan_cache_size", None)
     if size is None:
         return
-    for index in used_cuda_devices(torch):
+    for index in _used_cuda_devices(torch):
         if size(index):
             torch._cufft_clear_plan_cache(index)
 
 
-def empty_host_cache(torch: Any) -> None:
-    """Free cached pinned host memory."""
+def _empty_host_cache(torch: Any) -> None:
     for name in ("_host_emptyCache", "_accelerator_emptyHostCache"):
         empty = getattr(torch._C, name, None)
         if empty is not None:
@@ -111,13 +110,13 @@ def empty_host_cache(torch: Any) -> None:
             return
 
 
-def cuda_initialised(torch: Any) -> bool:
+def _cuda_initialised(torch: Any) -> bool:
     """Return whether this process has initialised CUDA, by torch's Python side, which initialises nothing."""
     cuda = getattr(torch, "cuda", None)
     return cuda is not None and hasattr(torch._C, "_cuda_memoryStats") and bool(cuda.is_initialized())
 
 
-def used_cuda_devices(torch: Any) -> list[int]:
+def _used_cuda_devices(torch: Any) -> list[int]:
     """Return the devices that have a context; if unknown, the current device."""
     context = getattr(torch._C, "_cuda_hasPrimaryContext", None)
     if context is None:
@@ -125,8 +124,7 @@ def used_cuda_devices(torch: Any) -> list[int]:
     return [index for index in range(torch._C._cuda_getDeviceCount()) if context(index)]
 
 
-def initialised_modules(torch: Any) -> list[Any]:
-    """Return the modules of other accelerators that this process has initialised."""
+def _initialised_modules(torch: Any) -> list[Any]:
     modules = [vars(torch)[name] for name in accelerator_names(torch)]
     return [module for module in modules if getattr(module, "is_initialized", bool)()]
 

@@ -18,8 +18,7 @@ FRAMES: Final = 12
 
 MAX_TRACED_RUNS: Final = 10 if sys.version_info < (3, 13) else 1000
 """Runs of a session that are traced. Before Python 3.13 `tracemalloc.stop` does not free the stacks: 0.2 MiB a run, in so
-many small blocks that reading the heap's counter takes 50 us longer after each.
-"""
+many small blocks that reading the heap's counter takes 50 us longer after each."""
 
 TRACED_RERUN_S: Final = 1.0
 """Seconds that a run may take to be traced, which makes it two to five times as long."""
@@ -30,10 +29,7 @@ LEAST_PYTHON_OBJECT: Final = 64 * 1024
 
 
 class AllocationLines:
-    """The creating lines of a run's objects. Tracing that the user began is used and goes on.
-
-    `is_user_file` tells the user's source files from installed ones.
-    """
+    """The user's lines that create a run's objects. Tracing that the user began is used and goes on."""
 
     def __init__(self, is_user_file: Callable[[str], bool]) -> None:
         self._is_user_file = is_user_file

@@ -52,10 +52,7 @@ class CounterEvidence:
         self._limits = {probe.name: HostLimits(probe.judges, probe.floor) for probe in tracker.counters.host_probes}
 
     def add_run(self, investigation: ArrayEvidence, growth: Growth) -> bool:
-        """Settle the counters after a run and note them; return whether arrays leave growth unexplained.
-
-        `investigation` has the arrays that the run left, and receives arrays that had no Python object.
-        """
+        """Settle a run's counters and note them; return whether arrays, also unread, leave growth unexplained."""
         growth = self._settled(investigation, growth)
         grown = self._unexplained(investigation, growth)
         self._reveal(investigation, growth)
@@ -91,7 +88,6 @@ class CounterEvidence:
             self._take_blocks()
 
     def _take_blocks(self) -> None:
-        """Note which blocks of the last run are still allocated, by the allocators' histories."""
         histories, self._histories = self._histories, []
         if len(self._runs) < FIRST_RE_RUN:
             return
@@ -119,10 +115,7 @@ class CounterEvidence:
 
     @property
     def wants_record(self) -> bool:
-        """Whether one more run is worth recording: the host grew again, and no record says by what.
-
-        Recording walks the whole heap, seconds in all, and most tests that grow once have only imported something.
-        """
+        """Whether one more run is worth recording, which takes seconds: the host grew again, and no record says why."""
         return self._host_grew_again and not any(run.host for run in self._runs)
 
     @property
@@ -138,7 +131,6 @@ class CounterEvidence:
         return suspects(growth, self._known(investigation), self._policy, self._limits)
 
     def _known(self, investigation: ArrayEvidence) -> dict[str, int]:
-        """Return the bytes that the last run's arrays explain, by device, and of the host's counters."""
         sizes, arrays = investigation.left.added()
         return {**sizes, HOST: sizes.get("cpu", 0) + ARRAY_OBJECTS * arrays}
 
@@ -213,10 +205,9 @@ class CounterEvidence:
 
 
 def share_of(arrays: list[object], size: int, slack: int, frameworks: Sequence[ArrayFramework]) -> list[object]:
-    """Choose, largest first, the arrays that together explain `size` bytes.
+    """Choose, largest first, the arrays that together explain `size` bytes, or none if they explain less than half.
 
-    It is unknown when an unread array was made, so size decides: an earlier test's array does not fit into this test's
-    growth, and arrays of less than half of it do not explain it.
+    When an unread array was made is unknown, so size decides: an earlier test's array does not fit into this growth.
     """
     readings = read_arrays(arrays, frameworks)
     sized = sorted(

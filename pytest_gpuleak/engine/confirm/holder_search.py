@@ -59,10 +59,7 @@ def search_holders(
     budget_s: float,
     groups: Mapping[int, int] = MappingProxyType({}),
 ) -> list[Explanation]:
-    """Return who holds each of the `targets`, searched for `budget_s` seconds of CPU time, and remember the culprits.
-
-    The whole heap must be visible. `groups`: see `explain.explain`.
-    """
+    """Return who holds each of the `targets`, by a search of the visible whole heap, and remember the culprits."""
     from pytest_gpuleak.explain.crowds import explain_crowd
 
     found = explain_crowd(

@@ -18,15 +18,9 @@ if TYPE_CHECKING:
 def settle_late(
     steps: Iterable[SettleStep], left: dict[int, Leftover], living: Callable[[], set[int]]
 ) -> tuple[dict[int, Leftover], set[int]]:
-    """Take the steps while anything is alive, and remove from `left` what they free.
+    """Take the steps while any of what each run `left` is `living`, and remove from `left` what they free.
 
-    Args:
-        steps: the steps.
-        left: what each run left, by id.
-        living: returns the ids of those that are alive.
-
-    Returns:
-        What was garbage when the first run ended, and the ids of all that a collection has freed.
+    Returns what was garbage when the first run ended, and the ids of all that a collection has freed.
     """
     freed: dict[int, Leftover] = {}
     collected: set[int] = set()
@@ -45,11 +39,10 @@ def settle_late(
 
 
 def _without_replaced(freed: Mapping[int, Leftover], alive: Iterable[Leftover]) -> dict[int, Leftover]:
-    """Leave out those of the first run's arrays that a re-run has replaced, as far as can be told after it.
+    """Leave out those of the first run's arrays that a re-run's replaced: no living array is like it.
 
-    They wait in a cycle too if their holder is part of one (a trainer, which refers to its callbacks). Without them, the
-    re-run's would seem to be more than the first run left: a leak. An array of a re-run is taken for a replacement where
-    no living array of the first run is like it.
+    They wait in a cycle too if their holder is part of one (a trainer, which refers to its callbacks). Without them,
+    the re-run's would seem to be more than the first run left: a leak.
     """
     unmatched: Counter[tuple[object, ...]] = Counter()
     for one in alive:

@@ -19,12 +19,7 @@ MANY_ARRAYS = 10_000
 
 
 class LeftArrays:
-    """The arrays of all runs so far.
-
-    Attributes:
-        by_id: the arrays by id; a later array at the same address replaces a dead one.
-        runs: the number of runs that have ended.
-    """
+    """The arrays of all `runs` that have ended, `by_id`: a later array at the same address replaces a dead one."""
 
     def __init__(self, frameworks: Sequence[ArrayFramework]) -> None:
         self.by_id: dict[int, Leftover] = {}

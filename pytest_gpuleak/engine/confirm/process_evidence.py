@@ -116,7 +116,6 @@ def _without_replaced(new: list[LeftProcess], ended: Sequence[LeftProcess]) -> l
 
 
 def _staying(first: Sequence[LeftProcess], running: Sequence[LeftProcess]) -> list[LeftProcess]:
-    """Return the first run's processes that still run, or their replacements."""
     ended = [process for process in first if process not in running]
     others = [process for process in running if process not in first]
     heirs = _most_similar(others, ended)

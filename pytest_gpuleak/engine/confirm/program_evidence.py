@@ -29,11 +29,7 @@ PROGRAM_BYTES = 2 * 1024 * 1024
 
 
 class ProgramEvidence:
-    """Collect which programs the re-runs of one suspect have added.
-
-    Compiling takes a MiB of the host's memory, so a test that compiles is a suspect; one that is run again finds what
-    the first run has compiled.
-    """
+    """Collect the programs that a suspect's re-runs have compiled: what the first run has compiled is found again."""
 
     def __init__(self, tracker: RunTracker, knowledge: SessionKnowledge, subject: Subject) -> None:
         self._tracker = tracker
@@ -74,10 +70,7 @@ class ProgramEvidence:
         return self._knowledge.can_afford(FREE_S, SHARE, self._subject.expected_s or 0.0)
 
     def explained(self, growth: Growth, least: int, again: Callable[[], Growth]) -> Growth:
-        """Return the last re-run's growth with the host bytes of the programs that it has added.
-
-        Growth of over `least` bytes beside them is read `again` by this function without those that are garbage.
-        """
+        """Return a re-run's growth with its programs' host bytes; what exceeds `least` beside them is read `again`."""
         growth = growth._replace(compiled=self._last_run_bytes)
         host = [size for (device, _), size in growth.bytes.items() if device == HOST]
         if self._unsure and min(host, default=0) - growth.imported - growth.compiled > least:

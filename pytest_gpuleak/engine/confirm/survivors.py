@@ -19,8 +19,7 @@ if TYPE_CHECKING:
 HOLDER_RANK: dict[HolderKind, int] = {
     "module": 0, "class": 0, "cache": 0, "fixture": 0, "thread": 1, "frame": 1, "traceback": 2, "native": 3, "unknown": 4,
 }  # fmt: skip
-"""Rank of a holder's kind. Of several arrays that share a storage, the lowest rank, the most actionable, is reported.
-"""
+"""Rank of a holder's kind: of several arrays that share a storage, the lowest, most actionable rank is reported."""
 
 
 class Leftover(NamedTuple):
@@ -102,11 +101,7 @@ class Survivors:
 
 
 def _with_holder(survivor: Survivor, arrays: list[tuple[Leftover, Explanation]], shared: set[int]) -> Survivor:
-    """Return the survivor with its holder, chosen among the arrays that share its storage.
-
-    The most actionable holder is reported. The size is that of the largest array with a holder of its own, which
-    excludes a base that a view alone keeps alive.
-    """
+    """Return the survivor with the most actionable holder, and the largest array that is held for itself."""
     if len(arrays) == 1:
         (left, explanation) = arrays[0]
         return Survivor(
@@ -128,11 +123,7 @@ def _with_holder(survivor: Survivor, arrays: list[tuple[Leftover, Explanation]],
 def _line_of(
     left: Leftover, arrays: list[tuple[Leftover, Explanation]], origins: OriginLog, *, new: bool
 ) -> Origin | None:
-    """Return the line that created a storage; for a gradient the line that ran the backward pass.
-
-    A storage made before the last run (not `new`) was noted at most where it was written to. A gradient that an earlier
-    run left comes from the same line as the last run's additions to it.
-    """
+    """Return the line that created a storage; for a gradient, also of an earlier run, the line of the backward pass."""
     created = origins.get(left.reading.storage) if new else None
     if created is None and any(_is_gradient(explanation.holder) for _, explanation in arrays):
         created = origins.get(BACKWARD)

@@ -1,7 +1,7 @@
 """Detect by epochs what was born since a moment, at a cost that does not depend on the size of the heap.
 
-`gc.freeze()` moves every object alive into the permanent generation in constant time (CPython's ``gc_list_merge`` in
-Modules/gcmodule.c). After it `gc.get_objects()` returns exactly what was born since.
+`gc.freeze()` makes all that lives permanent in constant time (``gc_list_merge``, Modules/gcmodule.c):
+`gc.get_objects()` then returns exactly what was born since.
 """
 
 from __future__ import annotations

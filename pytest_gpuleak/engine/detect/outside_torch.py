@@ -16,10 +16,7 @@ KINDS = ("cuda",)
 
 
 class OutsideTorch:
-    """Tell whether memory in use on a device outside torch belongs to this process.
-
-    Free memory is quick to read, but other processes change it. Where use grows, the driver is asked who holds it.
-    """
+    """Tell whose memory outside torch grows on a device: free memory tells all processes', so the driver is asked."""
 
     def __init__(self, processes: Callable[[], Mapping[str, NvmlReading]]) -> None:
         self._processes = processes

@@ -20,11 +20,8 @@ class PeakMeter:
     """Measure how far a test raised the devices' counters, without what higher-scoped fixtures do meanwhile.
 
     The peak before a fixture's setup is kept; after it peaks restart, and what the fixture left allocated counts as
-    there before the test. Probes may be added to the list; a probe that raises is not asked again.
-
-    Attributes:
-        active: whether a test is being measured.
-        fault: why nothing more is measured: each probe of a device in use has raised. Empty while any of them works.
+    there before the test. Probes may be added to the list. A probe that raises is not asked again: `fault` says why
+    nothing more is measured, once each probe of a device in use has raised.
     """
 
     def __init__(self, probes: Sequence[DeviceProbe]) -> None:

@@ -27,8 +27,7 @@ _CONTAINERS: Final = frozenset({dict, list, tuple, set, types.MethodType, types.
 class KeepYoung:
     """Follow the epoch's arrays through a full collection; `lost` are ids of arrays without weak references.
 
-    The list of arrays is **emptied**, since it would keep them alive. The weak references end with the collection:
-    `torch.utils.swap_tensors` refuses an array that has one.
+    The list of arrays is **emptied**. The weak references end soon, since `torch.utils.swap_tensors` refuses them.
     """
 
     def __init__(self, arrays: list[object]) -> None:
@@ -42,10 +41,7 @@ class KeepYoung:
                 self.lost.add(id(array))
 
     def restore(self) -> set[int]:
-        """Make living arrays young again, after the collection; return the ids that may be alive and are not young.
-
-        An array with a dead weak reference is among them: torch may resurrect it without reviving the reference.
-        """
+        """Make living arrays young, after the collection; return ids that may be alive but old (torch resurrects)."""
         move = make_young()
         left = self.lost
         for identity, reference in self._followed:

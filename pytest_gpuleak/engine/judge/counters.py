@@ -19,13 +19,11 @@ if TYPE_CHECKING:
 
 BLOCK = 512
 """Bytes that CUDA's caching allocator rounds a block up to (c10/cuda/CUDACachingAllocator.cpp, kMinBlockSize). Without
-a count of requested bytes, an array may take this much more.
-"""
+a count of requested bytes, an array may take this much more."""
 
 LARGE = 1 << 20
 """Bytes from which an array is of the large pool, and the remainder of a block up to which the block is not split
-(`should_split`, kSmallSize): without a count of requested bytes, such an array may take this much more.
-"""
+(`should_split`, kSmallSize): without a count of requested bytes, such an array may take this much more."""
 
 ARRAY_OBJECTS = 1024
 """Host bytes assumed beside an array's data: its objects (390 bytes for torch 2.13's CPU tensor), its entry or node."""
@@ -53,8 +51,7 @@ class HostLimits:
     floor: int
 
 
-def host_limit(policy: Policy, limits: HostLimits) -> int:
-    """Return the bytes over which a run's growth of a host counter is significant."""
+def _host_limit(policy: Policy, limits: HostLimits) -> int:
     return max(policy.host_bytes, limits.floor)
 
 
@@ -67,7 +64,7 @@ def suspects(growth: Growth, known: Mapping[str, int], policy: Policy, probes: M
     }
     for name, limits in probes.items():
         unexplained = growth.bytes.get((HOST, name), 0) - known.get(HOST, 0) - growth.imported - growth.compiled
-        if unexplained > host_limit(policy, limits):
+        if unexplained > _host_limit(policy, limits):
             found.add(HOST)
     found |= _reserved_over(growth, policy)
     return found | {
@@ -107,7 +104,7 @@ def explained(evidence: Evidence, device: str, run: int) -> int:
     return _bytes_on(device, *_moved(evidence, run))
 
 
-def explained_of_host(evidence: Evidence, run: int) -> int:
+def _explained_of_host(evidence: Evidence, run: int) -> int:
     """Return the bytes that a run's arrays added to the host: data of CPU arrays, and the objects of all arrays."""
     added, gone = _moved(evidence, run)
     return _bytes_on("cpu", added, gone) + ARRAY_OBJECTS * (len(added) - len(gone))
@@ -188,10 +185,7 @@ def _judge_device(device: str, runs: Sequence[CounterRun], evidence: Evidence, p
 
 
 def _judge_outside(device: str, runs: Sequence[CounterRun], policy: Policy) -> Finding | None:
-    """Judge what the process holds outside torch's allocator by the driver, where every run added to it.
-
-    A single growth may be a CUDA context, a library or loaded kernels (pytorch/pytorch#107667).
-    """
+    """Judge what every run added outside torch: a single growth may be a context, or kernels (pytorch issue 107667)."""
     sizes = [run.growth.bytes.get((device, OUTSIDE), 0) for run in runs]
     if min(sizes) < OUTSIDE_FLOOR or (len(sizes) == 1 and policy.confirm > 0):
         return None
@@ -212,7 +206,6 @@ def _judge_outside(device: str, runs: Sequence[CounterRun], policy: Policy) -> F
 
 
 def _named(device: str, blocks: Sequence[Contribution]) -> str:
-    """Identify a finding without a holder by the kind of device and the line that allocated most."""
     created = next((part.created for part in blocks if part.created is not None), None)
     line = "" if created is None else f"{created.function} {created.code}"
     return f"unattributed {device.partition(':')[0]} {line}".strip()
@@ -256,7 +249,7 @@ def _judge_host(
 ) -> Finding | None:
     """Return one finding for the host: by the first counter that grew, with the others beside it."""
     grown: dict[str, list[int]] = {}
-    of_arrays = [explained_of_host(evidence, index) + known_host for index in range(len(runs))]
+    of_arrays = [_explained_of_host(evidence, index) + known_host for index in range(len(runs))]
     for name, limits in probes.items():
         sizes = [
             (run.host[name].bytes if name in run.host else run.growth.bytes.get((HOST, name), 0))
@@ -266,7 +259,7 @@ def _judge_host(
             for index, run in enumerate(runs)
         ]
         strict = len(runs) > 1 or policy.confirm == 0
-        if strict and min(sizes) > host_limit(policy, limits):
+        if strict and min(sizes) > _host_limit(policy, limits):
             grown[name] = sizes
     if not grown:
         return None

@@ -23,15 +23,10 @@ _ATTRIBUTE: Final = re.compile(r"\.[^\W\d]\w*")
 def growing_reference(shown: Holder, first: Iterable[Holder], added: Iterable[Holder]) -> int | None:
     """Return the index in ``shown.path`` of the reference that each run adds; None where the paths do not tell.
 
-    What a re-run added has a reference that no path of the first run has: ``STATE['log'][1]`` beside
-    ``STATE['log'][0]``. The nearest one to the root counts, since a new object brings the references below it, and an
-    item of a container before an attribute. A chain of objects grows by an attribute: ``LAST.value`` and, behind it,
-    ``LAST.previous.value``.
-
-    Args:
-        shown: the holder to be reported, of the first run.
-        first: the holders of the first run's arrays.
-        added: the holders of the arrays that the first re-run added.
+    `shown` and `first` are holders of the first run, `added` those of the first re-run. What that added has a reference
+    that no first path has: ``STATE['log'][1]`` beside ``STATE['log'][0]``. The nearest one to the root counts, since a
+    new object brings the references below it, and an item of a container before an attribute, by which a chain of
+    objects grows: ``LAST.value`` and, behind it, ``LAST.previous.value``.
     """
     known: set[tuple[PathStep, ...]] = set()
     for holder in islice(first, MAX_COMPARED):

@@ -25,10 +25,7 @@ _DIGITS = re.compile(r"\d+")
 
 @dataclasses.dataclass(frozen=True)
 class Group:
-    """Survivors, at least one, of one kind under one root, to which each re-run adds `bytes_per_run`.
-
-    `added` are those that the first re-run added.
-    """
+    """Survivors, at least one, of a kind under one root: each re-run adds `bytes_per_run`, the first one `added`."""
 
     kind: FindingKind
     members: tuple[Survivor, ...]
@@ -55,10 +52,7 @@ def group_by_root(kind: FindingKind, members: Iterable[Survivor]) -> list[Group]
 
 
 def compare_runs(evidence: Evidence) -> list[Group]:
-    """Split the first run's survivors into those that grow on every re-run and the others.
-
-    A root grows if every re-run left something under it that did not replace something dead.
-    """
+    """Find roots that grow: under them, every re-run left something that did not replace something dead."""
     survivors = evidence.survivors
     replaced_by: dict[int, int] = {}
     additions: list[dict[Root, list[Survivor]]] = []  # one dict per re-run
@@ -118,12 +112,11 @@ def _stem(root: Root) -> Root:
 def match_replacements(
     dead: Sequence[int], new: Sequence[int], survivors: Sequence[Survivor], staying: Iterable[int]
 ) -> dict[int, int]:
-    """Match new survivors to the dead survivors that they replace: a replacement adds nothing.
+    """Match new survivors to the dead survivors that they replace, which adds nothing: indices of the new by the dead.
 
-    Match in four passes: same root and form, same form, same root, same device (a cache's place may take data of
-    another size). Ties go to the root with the fewest survivors that stayed: an overwritten slot keeps none, an
-    appended list keeps all. `dead`, `new` and `staying` are indices into `survivors`; the result has the new indices by
-    the dead.
+    In four passes: same root and form, same form, same root, same device (a cache's place may take data of another
+    size). Of several the root with the fewest survivors that stayed: an overwritten slot keeps none, an appended list
+    all.
     """
     staying_per_root = Counter(survivors[index].root for index in staying)
     order = sorted(new, key=lambda index: (staying_per_root[survivors[index].root], index))
@@ -147,8 +140,7 @@ def match_replacements(
 def name_by_what_stays(added: Sequence[Survivor], staying: Sequence[Survivor]) -> list[Survivor]:
     """Give what a re-run `added` the holder of a similar survivor of an earlier run that is still alive (`staying`).
 
-    A fixture that refers to its latest user only (`datamodule.trainer`) is the nearest holder, but the memory grows
-    because of the holder that keeps earlier runs' arrays.
+    A fixture that refers to its latest user only (`datamodule.trainer`) is nearest, but does not keep earlier arrays.
     """
     free: dict[Any, deque[Survivor]] = defaultdict(deque)
     under_root = Counter(map(_root_and_form, staying))
@@ -197,11 +189,7 @@ def _root_and_form(survivor: Survivor) -> Any:
 def _growing_places(
     additions: dict[Root, list[Survivor]], growing: Iterable[Root], first: Iterable[Survivor]
 ) -> Callable[[Survivor], bool]:
-    """Return a function that tells whether a first survivor under a growing root grows itself.
-
-    The same root may also hold a slot that is filled once. Where every addition came to a place that the first run had
-    filled too, only the survivors at such places grow.
-    """
+    """Return what tells whether a first survivor grows. A growing root may also hold a slot that is filled once."""
     filled = {survivor.pattern for survivor in first}
     places = {root: {survivor.pattern for survivor in additions[root]} for root in growing}
     exact = {root for root, patterns in places.items() if patterns <= filled}

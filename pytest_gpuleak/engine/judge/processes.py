@@ -49,7 +49,7 @@ def judge_processes(
 
     Args:
         left: the processes.
-        readings: the driver's counters by device, where they are known.
+        readings: the driver's counters by device.
         holders: who holds the process's object, by pid; None: nothing does.
         fails_from: bytes of a process and its descendants from which it fails; None: none does.
         more: the similar process that the re-run left, by the first one's pid.
@@ -77,8 +77,7 @@ def judge_unconfirmed(
 ) -> tuple[Finding, ...]:
     """Return the findings of processes whose growth no re-run has confirmed (`why`), judged by their memory. Pure.
 
-    With ``confirm=0`` a process that runs after the only run fails. A pool's worker that a fixture holds is a note,
-    because pools start their workers when a test first uses them.
+    With ``confirm=0`` any process fails. A pool's worker that a fixture holds is a note: pools start them when needed.
     """
     findings: list[Finding] = []
     for process in left:

@@ -24,10 +24,8 @@ class UntrackedRuns:
     """What walks over the heap have found of a suspect.
 
     Attributes:
-        survivors: memory that the recorded re-run added, or that the first run may have left (`grows` tells which).
+        survivors: memory that the recorded re-run added, if there is one (`grows`), or the first run may have left.
         gone: sizes of memory that was freed during the recorded re-run, with their number.
-        grows: whether a re-run was recorded between two walks.
-        confirmed: whether the suspect was run again.
         imported: the modules that the first run imported: their own arrays are no residue.
         sure: keys of memory that the first run certainly left; other memory was chosen by its size.
         libraries: source files of holders that are installed libraries'.

@@ -17,8 +17,8 @@ _TRY_EVERY: Final = 16
 class GarbageRecord:
     """Remembers whether what the last suspects left was garbage.
 
-    A test of Keras mostly leaves cycles with old objects: a collection clears it of suspicion, and a re-run would take
-    six times as long. What a Lightning trainer leaves hangs on a wider fixture: the collection would be in vain.
+    A collection clears tests of Keras, which leave cycles with old objects, in a sixth of a re-run's time; for what a
+    Lightning trainer leaves on a wider fixture it is in vain.
     """
 
     def __init__(self) -> None:

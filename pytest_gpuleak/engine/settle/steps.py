@@ -1,7 +1,4 @@
-"""Settle: let memory that is about to be freed go, cheapest step first, until nothing is left.
-
-Steps for devices (synchronise, clear workspaces) come between the collections and the hook.
-"""
+"""Settle: let memory that is about to be freed go, cheapest step first, until nothing is left."""
 
 from __future__ import annotations
 
@@ -88,10 +85,7 @@ class Call:
 
 @dataclasses.dataclass(frozen=True)
 class Waits:
-    """Wait briefly, doubling, for what other threads free late; with a single thread, not at all.
-
-    Threads that ran before the test (`known`) get less time than threads that the test started.
-    """
+    """Wait, doubling, for what other threads free late: less for threads `known` before the test, alone not at all."""
 
     known: frozenset[int] = frozenset()
 
@@ -162,10 +156,7 @@ def settle_steps_of(
     own: Callable[[], Iterable[SettleStep]],
     known: frozenset[int],
 ) -> Iterator[SettleStep]:
-    """Yield the steps for a suspect, each when the steps before have not sufficed. `own` gives the user's steps.
-
-    `known` are the threads that ran before the test.
-    """
+    """Yield the steps for a suspect, each when those before did not suffice; `own` gives the user's."""
     yield full_collection(safeguards)
     yield from device_steps(safeguards, frameworks)
     yield from own()
@@ -173,10 +164,7 @@ def settle_steps_of(
 
 
 def steps_that_can_release(settle_steps: Iterable[SettleStep], known: frozenset[int]) -> list[SettleStep]:
-    """Return the steps that may free what a root holds: calls, and waits while a thread of the test's own runs.
-
-    A collection frees nothing reachable, and older threads are rarely worth a wait where the root has leaked before.
-    """
+    """Return the steps that may free what a root holds: calls, and waits while a thread of the test's own runs."""
     own_threads = bool(running_threads() - known)
     return [step for step in settle_steps if isinstance(step, Call) or (own_threads and isinstance(step, Waits))]
 
@@ -191,15 +179,11 @@ def rounds(step: SettleStep, alive: Callable[[], int]) -> Iterator[None]:
 
 
 class Settling:
-    """Take settle steps until no suspect is alive.
+    """Take settle steps until no suspect is `alive`; a garbage collection alone has freed those in `cycles`.
 
     `suspects` is **emptied**, since the caller's list would keep the arrays alive. While a thread that the test started
     (not `known`) runs, an array that dies may have been its argument, which it drops just before it ends: that is no
     cycle. `threaded` tells whether such a thread ran when the suspects were searched for.
-
-    Attributes:
-        alive: ids of the arrays that are still alive.
-        cycles: ids of the arrays that only a garbage collection freed.
     """
 
     def __init__(self, suspects: list[object], known: frozenset[int], *, threaded: bool = False) -> None:

@@ -13,13 +13,9 @@ if TYPE_CHECKING:
 
 
 class Edge(NamedTuple):
-    """One named reference.
+    """One named reference, as it is written (``[0]``, ``.loss``, `` (item of set)``), and what it leads from, in words.
 
-    Attributes:
-        text: how it is written: ``[0]``, ``.loss``, `` (item of set)`` where Python has no words.
-        label: what it leads from, in words: a type, ``closure variable 'x' of <lambda>``.
-        length: number of the chain's references that it covers.
-        cached: whether it leads into an `lru_cache`.
+    It covers `length` of the chain's references; `cached`: it leads into an `lru_cache`.
     """
 
     text: str

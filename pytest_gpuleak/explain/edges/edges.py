@@ -1,7 +1,4 @@
-"""Write, in Python, the reference from one object to the next.
-
-Each type has a small function, found by the method resolution order, as in torch's ``utils/viz/_cycles.py``.
-"""
+"""Write references in Python: a small function for each type, as in torch's ``utils/viz/_cycles.py``."""
 
 from __future__ import annotations
 
@@ -26,7 +23,7 @@ def name_edge(chain: Chain, position: int) -> Edge:
         edge = namer(chain, position)
         if edge is not None:
             return edge
-    edge = library_edges.name_edge(chain, position) or name_attribute(chain, position)
+    edge = library_edges.name_edge(chain, position) or _name_attribute(chain, position)
     return edge or Edge(f" (inside {chain.label(position)})", chain.label(position))
 
 
@@ -40,7 +37,7 @@ def _namers_of(kind: type) -> list[Callable[[Chain, int], Edge | None]]:
     return found
 
 
-def attribute_text(cls: type, name: object) -> str:
+def _attribute_text(cls: type, name: object) -> str:
     """Write ``.name``, or by ``__dict__`` where the name cannot be written or a descriptor of `cls` hides it."""
     if not safe_access.is_attribute_name(name):
         return f".__dict__[{safe_access.key_text(name)}]"
@@ -57,14 +54,14 @@ def _has(cls: type, method: str) -> bool:
 
 def _text_of(chain: Chain, cls: type, name: object) -> str:
     if type(name) is not str:
-        return attribute_text(cls, name)
+        return _attribute_text(cls, name)
     texts: dict[str, str] = chain.lookups.once("attributes", cls, dict)
     if name not in texts:
-        texts[name] = attribute_text(cls, name)
+        texts[name] = _attribute_text(cls, name)
     return texts[name]
 
 
-def name_attribute(chain: Chain, position: int) -> Edge | None:
+def _name_attribute(chain: Chain, position: int) -> Edge | None:
     """Name an instance's attribute: in its ``__dict__`` (a link of the chain or not), a slot, a C member."""
     parent, child = chain.objects[position], chain.at(position + 1)
     label = chain.label(position)
@@ -84,8 +81,7 @@ def name_attribute(chain: Chain, position: int) -> Edge | None:
     return None
 
 
-def name_item_of_dict(chain: Chain, position: int) -> Edge | None:
-    """Name a dict's value by its key, or a key."""
+def _name_item_of_dict(chain: Chain, position: int) -> Edge | None:
     parent = chain.objects[position]
     text = chain.item(parent, position + 1)
     if text is None and chain.lookups.is_key(parent, chain.at(position + 1)):
@@ -104,12 +100,12 @@ def _sequence(base: Any) -> Callable[[Chain, int], Edge | None]:
     return name_item
 
 
-_name_item_of_tuple: Final = _sequence(tuple)
+_name_by_index: Final = _sequence(tuple)
 
 
-def name_item_of_tuple(chain: Chain, position: int) -> Edge | None:
+def _name_item_of_tuple(chain: Chain, position: int) -> Edge | None:
     """Name a tuple's item: by field in a named tuple, else by index."""
-    edge = _name_item_of_tuple(chain, position)
+    edge = _name_by_index(chain, position)
     if edge is None or type(chain.objects[position]) is tuple:
         return edge
     field = safe_access.field_of_tuple(chain.objects[position], int(edge.text[1:-1]))
@@ -124,7 +120,7 @@ def _unordered(base: Any) -> Callable[[Chain, int], Edge | None]:
     return name_item
 
 
-def name_in_class(chain: Chain, position: int) -> Edge | None:
+def _name_in_class(chain: Chain, position: int) -> Edge | None:
     """Name an attribute of a class, whose namespace's dict is a link of the chain."""
     cls, namespace = chain.objects[position], chain.at(position + 1)
     if type(namespace) is not dict or not chain.reaches(position + 2):
@@ -150,7 +146,7 @@ def _shows_itself(value: object) -> bool:
     return type(value) in (types.FunctionType, property, safe_access.LRU_WRAPPER) or not _has(type(value), "__get__")
 
 
-def name_in_module(chain: Chain, position: int) -> Edge | None:
+def _name_in_module(chain: Chain, position: int) -> Edge | None:
     """Name a global of a module that is gone from `sys.modules`, or part of an extension module's state."""
     namespace = chain.at(position + 1)
     if safe_access.module_dict(chain.objects[position]) is namespace and chain.reaches(position + 2):
@@ -160,8 +156,7 @@ def name_in_module(chain: Chain, position: int) -> Edge | None:
     return None if namespace is None else Edge(" (module state)", "module")
 
 
-def name_behind_proxy(chain: Chain, position: int) -> Edge | None:
-    """Name an item of the dict behind a `types.MappingProxyType`."""
+def _name_behind_proxy(chain: Chain, position: int) -> Edge | None:
     mapping = chain.at(position + 1)
     is_dict = chain.reaches(position + 2) and safe_access.is_a(mapping, dict)
     text = chain.item(mapping, position + 2) if is_dict else None
@@ -169,14 +164,14 @@ def name_behind_proxy(chain: Chain, position: int) -> Edge | None:
 
 
 _NAMERS: Final[dict[int, Callable[[Chain, int], Edge | None]]] = {
-    id(dict): name_item_of_dict,
+    id(dict): _name_item_of_dict,
     id(list): _sequence(list),
-    id(tuple): name_item_of_tuple,
+    id(tuple): _name_item_of_tuple,
     id(collections.deque): _sequence(collections.deque),
     id(set): _unordered(set),
     id(frozenset): _unordered(frozenset),
-    id(type): name_in_class,
-    id(types.ModuleType): name_in_module,
-    id(types.MappingProxyType): name_behind_proxy,
+    id(type): _name_in_class,
+    id(types.ModuleType): _name_in_module,
+    id(types.MappingProxyType): _name_behind_proxy,
 }
 """Namers by the id of a built-in type: comparing or hashing a user's type would run its metaclass."""

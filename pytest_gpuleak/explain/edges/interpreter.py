@@ -22,7 +22,7 @@ _MAX_CONTEXT_LINKS: Final = 12
 """References between a context and a variable's value: the tree is at most eight nodes deep (Python/hamt.c)."""
 
 
-def name_in_function(chain: Chain, position: int) -> Edge | None:
+def _name_in_function(chain: Chain, position: int) -> Edge | None:
     """Name a closure's variable, a default, a global of a module that is gone, or a function's attribute."""
     function: types.FunctionType = chain.objects[position]
     first, second, third = chain.at(position + 1), chain.at(position + 2), chain.at(position + 3)
@@ -74,18 +74,17 @@ def cell_contents(cell: types.CellType) -> Any:
         return None
 
 
-def name_in_cell(chain: Chain, position: int) -> Edge | None:
-    """Name the content of a cell."""
+def _name_in_cell(chain: Chain, position: int) -> Edge | None:
     return Edge(".cell_contents", chain.label(position))
 
 
-def name_in_frame(chain: Chain, position: int) -> Edge | None:
+def _name_in_frame(chain: Chain, position: int) -> Edge | None:
     """Name a local variable of an ended frame that a traceback or a generator keeps."""
     frame: types.FrameType = chain.objects[position]
     return _local(chain, position, frame, "") or _trusted(chain, position)
 
 
-def name_in_generator(chain: Chain, position: int) -> Edge | None:
+def _name_in_generator(chain: Chain, position: int) -> Edge | None:
     """Name a local variable of a suspended generator or coroutine, or what it waits for."""
     attribute, _ = _ATTRIBUTES[id(type(chain.objects[position]))]
     # The descriptor creates the frame object, which the generator then keeps (Objects/genobject.c).
@@ -123,7 +122,6 @@ def _places_of_locals(frame: types.FrameType) -> dict[int, tuple[int, str]]:
 
 
 def _trusted(chain: Chain, position: int) -> Edge | None:
-    """Return an attribute of a built-in type, read by that type's own descriptor."""
     parent, child = chain.objects[position], chain.at(position + 1)
     for cls in safe_access.mro(type(parent)):
         for name in _ATTRIBUTES.get(id(cls), ()):
@@ -132,7 +130,7 @@ def _trusted(chain: Chain, position: int) -> Edge | None:
     return None
 
 
-def name_in_cache(chain: Chain, position: int) -> Edge | None:
+def _name_in_cache(chain: Chain, position: int) -> Edge | None:
     """Name an argument in a key of an `lru_cache`, or a result, for which Python has no syntax.
 
     Only an unbounded cache has them in its dict (Modules/_functoolsmodule.c, lru_cache_tp_traverse).
@@ -158,7 +156,7 @@ def _contents_of_cache(wrapper: object, namespace: object) -> dict[Any, Any] | N
     return dicts[-1] if dicts else None
 
 
-def name_in_thread_local(chain: Chain, position: int) -> Edge | None:
+def _name_in_thread_local(chain: Chain, position: int) -> Edge | None:
     """Name an attribute of a `threading.local`, which keeps a dict for each thread (Modules/_threadmodule.c)."""
     values = chain.at(position + 2)
     if type(chain.at(position + 1)) is not dict or type(values) is not dict or not chain.reaches(position + 3):
@@ -167,7 +165,7 @@ def name_in_thread_local(chain: Chain, position: int) -> Edge | None:
     return None if text is None else Edge(text, "threading.local, in the thread that set it", 3)
 
 
-def name_in_context(chain: Chain, position: int) -> Edge | None:
+def _name_in_context(chain: Chain, position: int) -> Edge | None:
     """Name the value of a context variable. Between it and the context lie nodes of a tree (Python/hamt.c)."""
     context: contextvars.Context = chain.objects[position]
     names = chain.lookups.once("variables", context, lambda: _names_in_context(context))
@@ -187,8 +185,7 @@ def _names_in_context(context: contextvars.Context) -> dict[int, str]:
     return names
 
 
-def name_in_exception(chain: Chain, position: int) -> Edge | None:
-    """Name an exception's traceback, context, cause or argument."""
+def _name_in_exception(chain: Chain, position: int) -> Edge | None:
     found = _trusted(chain, position)
     if found is not None and found.text == ".args" and chain.reaches(position + 2):
         index = chain.lookups.index(chain.at(position + 1), chain.at(position + 2), tuple)
@@ -196,8 +193,7 @@ def name_in_exception(chain: Chain, position: int) -> Edge | None:
     return found
 
 
-def name_in_view(chain: Chain, position: int) -> Edge | None:
-    """Name the dict behind a dict view."""
+def _name_in_view(chain: Chain, position: int) -> Edge | None:
     return Edge(".mapping", chain.label(position)) if safe_access.is_a(chain.at(position + 1), dict) else None
 
 
@@ -215,16 +211,16 @@ _ATTRIBUTES: Final[dict[int, tuple[str, ...]]] = {
 
 NAMERS: Final[dict[int, Callable[[Chain, int], Edge | None]]] = {
     **dict.fromkeys(_ATTRIBUTES, _trusted),
-    id(types.FunctionType): name_in_function,
-    id(types.CellType): name_in_cell,
-    id(types.FrameType): name_in_frame,
-    id(types.GeneratorType): name_in_generator,
-    id(types.CoroutineType): name_in_generator,
-    id(types.AsyncGeneratorType): name_in_generator,
-    id(BaseException): name_in_exception,
-    id(safe_access.LRU_WRAPPER): name_in_cache,
-    id(threading.local): name_in_thread_local,
-    id(contextvars.Context): name_in_context,
-    **dict.fromkeys(map(id, (type({}.keys()), type({}.values()), type({}.items()))), name_in_view),
+    id(types.FunctionType): _name_in_function,
+    id(types.CellType): _name_in_cell,
+    id(types.FrameType): _name_in_frame,
+    id(types.GeneratorType): _name_in_generator,
+    id(types.CoroutineType): _name_in_generator,
+    id(types.AsyncGeneratorType): _name_in_generator,
+    id(BaseException): _name_in_exception,
+    id(safe_access.LRU_WRAPPER): _name_in_cache,
+    id(threading.local): _name_in_thread_local,
+    id(contextvars.Context): _name_in_context,
+    **dict.fromkeys(map(id, (type({}.keys()), type({}.values()), type({}.items()))), _name_in_view),
 }
 """Namers by the id of a built-in type. `edges` asks them in the order of a class's bases."""

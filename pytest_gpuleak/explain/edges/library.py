@@ -1,7 +1,4 @@
-"""Name references in objects of the standard library, by the names that their users know.
-
-A type that is written in C in one version of Python alone has the same names in all: fingerprints are made of them.
-"""
+"""Name references in the standard library's objects, alike in all Python versions: fingerprints are made of them."""
 
 from __future__ import annotations
 

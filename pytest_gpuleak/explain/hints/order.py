@@ -1,7 +1,4 @@
-"""The hint of a finding: one or two sentences on the edit that frees what a holder keeps.
-
-The first answer wins, so `ORDER` goes from specific patterns to general ones. No hint is better than a wrong one.
-"""
+"""The hint of a finding: the first answer of `ORDER`, specific patterns first. No hint is better than a wrong one."""
 
 from __future__ import annotations
 
@@ -22,8 +19,15 @@ from pytest_gpuleak.explain.hints import (
 from pytest_gpuleak.explain.hints.trail import Trail
 
 if TYPE_CHECKING:
-    from pytest_gpuleak.explain.hints.protocol import Inspector
+    from collections.abc import Callable
+
     from pytest_gpuleak.model.findings import Finding
+
+    Inspector = Callable[[Trail], str | None]
+    """Recognises one way to leak from plain data, and returns its hint (at most `MAX_HINT_LENGTH`), or None in doubt."""
+
+MAX_HINT_LENGTH: Final = 280
+"""Longest hint, in characters, whatever the names in it."""
 
 ORDER: Final[dict[str, Inspector]] = {
     # No memory: what to edit is the function that was traced.

@@ -21,14 +21,12 @@ _ANY: Final = r"(?s:.*)"
 
 @dataclass(frozen=True, eq=False)
 class Pattern:
-    """An `Inspector` for the first reference that fits, or for the root alone where no reference is described.
+    """An inspector for the first reference that fits, or for the root alone where no reference is described.
 
-    Attributes:
-        hint: the text, with the patterns' groups, and with `owner` and `container` of the reference (see `Trail`).
-        root: regular expression for the root's whole text; so are the next three for texts at the reference.
-        after: the type that the next reference leads from.
-        kinds: kinds of roots that count; empty: all.
-        holds: what else must be true of the path and the position found.
+    `hint` is the text, with the patterns' groups, and with `owner` and `container` of the reference (see `Trail`).
+    `root` is a regular expression for the root's text, as the next three are for texts at the reference: `after` is the
+    type that the next reference leads from. `kinds` of roots count (empty: all), if what `holds` tells of path and
+    position is true.
     """
 
     hint: str

@@ -1,8 +1,4 @@
-"""Roots that the interpreter returns on request, but that no container shows to the collector.
-
-Signal handlers (Modules/signalmodule.c), profile and trace functions (Python/sysmodule.c), the current context
-(Python/context.c), and what `atexit` keeps. Audit hooks cannot be read.
-"""
+"""Roots that the interpreter tells on request: signal handlers, profile and trace functions, contexts, `atexit`."""
 
 from __future__ import annotations
 
@@ -13,13 +9,13 @@ import types
 from typing import TYPE_CHECKING, Final
 
 from pytest_gpuleak.explain.definitions import Places
-from pytest_gpuleak.explain.roots.exit_callbacks import exit_callbacks
 from pytest_gpuleak.explain.roots.library_names import AT_EXIT, callback_name
 from pytest_gpuleak.explain.roots.root import EDITABLE, EXCEPTION, Root
 from pytest_gpuleak.heap import safe_access
+from pytest_gpuleak.heap.async_exceptions import take_back
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from pytest_gpuleak.model.findings import HolderKind
 
@@ -111,3 +107,57 @@ def _names_of_variables() -> dict[int, tuple[str, str]]:
                 if type(value) is contextvars.ContextVar and safe_access.is_attribute_name(name):
                     names.setdefault(id(value), (module, name))
     return names
+
+
+class _UserCodeError(Exception):
+    """Ends a comparison that would run user code."""
+
+
+class _Probe:
+    """Is equal to nothing, and records what it is compared with. A function's own ``__eq__`` is user code: see `_guard`."""
+
+    __slots__ = ("met",)
+    __hash__ = None  # type: ignore[assignment]  # never a key
+
+    def __init__(self) -> None:
+        self.met: list[object] = []
+
+    def __eq__(self, other: object) -> bool:
+        # The interpreter drops a profile function that has raised, and the error of a descriptor that gives an `__eq__`
+        # is not passed on (Objects/typeobject.c, slot_tp_richcompare): the next comparison would run unguarded.
+        if sys.getprofile() is not _guard:
+            sys.setprofile(_guard)
+        self.met.append(other)
+        return False
+
+
+def _guard(frame: types.FrameType, event: str, _: object) -> None:
+    if event == "call" and frame.f_code is not _ALLOWED:
+        raise _UserCodeError
+
+
+_ALLOWED: Final = _Probe.__eq__.__code__
+
+
+def exit_callbacks() -> list[object]:
+    """Return what `atexit` keeps; nothing while a profiler runs, since the guard against user code needs its place."""
+    # No function returns the array (Modules/atexitmodule.c), but `unregister` compares each entry with its argument.
+    unregister = safe_access.loaded("atexit", "unregister")
+    if type(unregister) is not types.BuiltinFunctionType or sys.getprofile() is not None:
+        return []
+    if sys.version_info[:2] == (3, 11):
+        take_back()  # with the interpreter's mark set, the probe's first call would never end
+    probe = _Probe()
+    try:
+        _compare(unregister, probe)
+    except _UserCodeError:  # what comes behind a function with a comparison of its own stays unknown
+        pass
+    finally:
+        sys.setprofile(None)
+    found, probe.met = probe.met, []
+    return found
+
+
+def _compare(unregister: Callable[[object], object], probe: _Probe) -> None:
+    sys.setprofile(_guard)
+    unregister(probe)

@@ -21,14 +21,10 @@ LASTING: Final = (EDITABLE, CACHED)
 
 @dataclass(frozen=True)
 class Root:
-    """A place where a path ends. It is attached to the path's first object.
+    """A place where a path ends, attached to the path's first object, whose `text` is how one writes it in Python.
 
-    Attributes:
-        text: how one writes the path's first object in Python.
-        hops: references that `text` covers between the root and that object, such as a module's dict.
-        module: the module whose source defines the root, where one does, under the dotted `name`.
-        preference: of several roots at the same distance, the lowest is shown.
-        file: the source file, where it is known without `module`.
+    `hops` are the references that `text` covers, such as a module's dict; `module` defines the root, under the dotted
+    `name` (else `file` may be known). Of roots at the same distance, that of the lowest `preference` is shown.
     """
 
     rank: int

@@ -244,7 +244,6 @@ def _definition_root(kind: HolderKind, text: str, module: str | None, qualname: 
 
 
 def _cache_root(wrapper: object) -> Root | None:
-    """Return the root for an `lru_cache` that its function's name leads to, as a global or class attribute."""
     namespace = safe_access.instance_dict(wrapper)
     if namespace is None:
         return None

@@ -1,35 +1,77 @@
-"""All codes, and each one's page as Markdown."""
+"""All codes, read from the topics' files beside this one, and each code's page as Markdown."""
 
 from __future__ import annotations
 
+import dataclasses
 import textwrap
-from typing import TYPE_CHECKING, Final
+from importlib import resources
+from typing import Final
 
-from pytest_gpuleak.model.codes.caches import CACHES
-from pytest_gpuleak.model.codes.callables import CALLABLES
-from pytest_gpuleak.model.codes.frameworks import FRAMEWORKS
-from pytest_gpuleak.model.codes.kinds import KINDS
-from pytest_gpuleak.model.codes.places import PLACES
-from pytest_gpuleak.model.codes.pytest_objects import PYTEST_OBJECTS
-from pytest_gpuleak.model.codes.recorders import RECORDERS
-from pytest_gpuleak.model.codes.running import RUNNING
-from pytest_gpuleak.model.codes.tensors import TENSORS
+from pytest_gpuleak.model.toml_text import parse_toml
 
-if TYPE_CHECKING:
-    from pytest_gpuleak.model.codes.entry import Code
+
+@dataclasses.dataclass(frozen=True)
+class Sighting:
+    """A public library that shipped a release (name and version on the index) with the pattern, and its upstream issue."""
+
+    release: str
+    url: str
+    text: str
+
+
+@dataclasses.dataclass(frozen=True)
+class Code:
+    """A code and its page. Prose may be broken anywhere: `page` wraps it.
+
+    Attributes:
+        id: ``GL`` and three digits, the first of which is the topic. Never given to another pattern.
+        example: a test file that leaks, and the edit (`fix`) that mends it. The edit takes out lines that begin with
+            ``-`` and adds those that begin with ``+``; other lines begin with two spaces.
+    """
+
+    id: str
+    title: str
+    pattern: str
+    example: str
+    why: str
+    fix: str
+    seen: tuple[Sighting, ...]
+
+    @property
+    def leaks(self) -> str:
+        """Return the test file that leaks."""
+        return self._without("+")
+
+    @property
+    def fixed(self) -> str:
+        """Return the test file after the edit."""
+        return self._without("-")
+
+    def _without(self, mark: str) -> str:
+        return "".join(f"{line[2:]}\n" for line in self.example.splitlines() if not line.startswith(mark))
+
+
+def _read(topic: str) -> tuple[Code, ...]:
+    file = resources.files("pytest_gpuleak.model.codes") / f"{topic}.toml"
+    rows = parse_toml(file.read_text(encoding="utf-8"))
+    return tuple(
+        Code(id=code, **{**row, "seen": tuple(Sighting(**one) for one in row.get("seen", ()))})
+        for code, row in rows.items()
+    )
+
 
 TOPICS: Final = {
-    "Kinds of findings": KINDS,
-    "Caches": CACHES,
-    "What torch keeps": TENSORS,
-    "Stored functions": CALLABLES,
-    "What still runs or waits": RUNNING,
-    "What the standard library keeps": RECORDERS,
-    "What pytest keeps": PYTEST_OBJECTS,
-    "Places that outlive a test": PLACES,
-    "What other frameworks keep": FRAMEWORKS,
+    "Kinds of findings": _read("kinds"),
+    "Caches": _read("caches"),
+    "What torch keeps": _read("tensors"),
+    "Stored functions": _read("callables"),
+    "What still runs or waits": _read("running"),
+    "What the standard library keeps": _read("recorders"),
+    "What pytest keeps": _read("pytest_objects"),
+    "Places that outlive a test": _read("places"),
+    "What other frameworks keep": _read("frameworks"),
 }
-CODES: Final[dict[str, Code]] = {code.id: code for topic in TOPICS.values() for code in topic}
+CODES: Final = {code.id: code for topic in TOPICS.values() for code in topic}
 
 _WIDTH = 80
 

@@ -199,7 +199,6 @@ def _write_tick(size: int, step: int, high: int) -> str:
 
 
 def _nice(width: float) -> int:
-    """Return the smallest of 1, 2, 5, 10, 20, ... that is at least `width`."""
     if width <= 1:
         return 1
     power: int = 10 ** math.floor(math.log10(width))

@@ -1,7 +1,6 @@
-"""The HTML report: one file that opens from disk or from an artifact server.
+"""The HTML report: one file that opens from disk, and that can be read without its script.
 
-Its content security policy forbids requests and allows scripts and styles by hash. Without the script, which only
-filters, sorts and redraws, the findings (HTML) and the chart (SVG) can still be read.
+Its content security policy forbids requests, and allows scripts and styles by hash.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from pytest_gpuleak.model.isolation import isolated
 from pytest_gpuleak.model.text import clean_text, count_of, format_bytes, format_signed
 from pytest_gpuleak.reports.html.rows import TEXT_LIMIT
 from pytest_gpuleak.reports.html.view import describe_run, no_data
-from pytest_gpuleak.reports.unshown import describe_unshown
+from pytest_gpuleak.reports.source_places import describe_unshown
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -40,7 +39,7 @@ def encode_report(report: RunReport) -> str:
     page: str = template.render(
         run=run,
         report=report,
-        data=isolated(lambda: _safe_json(run.data), lambda _: _safe_json(no_data())),
+        data=isolated(lambda: _safe_json(run["data"]), lambda _: _safe_json(no_data())),
         styles=list(map(Markup, styles)),
         head_script=Markup(head_script),
         scripts=list(map(Markup, scripts)),

@@ -12,7 +12,7 @@ from pytest_gpuleak.model.isolation import isolated
 from pytest_gpuleak.model.text import clean_text
 from pytest_gpuleak.reports.grouping import holder_key
 from pytest_gpuleak.reports.html.costs import describe_cost
-from pytest_gpuleak.reports.unshown import describe_unshown
+from pytest_gpuleak.reports.source_places import describe_unshown
 from pytest_gpuleak.reports.wording import (
     CYCLE_UNKNOWN,
     GONE,
@@ -79,9 +79,8 @@ class Row:
         held: the holder's chain, or the text in its place; `holder_kind` is the filter's key.
         root_place: the line to edit, where it made the root: a callback's registration.
         others: further holders, each once, as chain and kind; `references` counts those that read alike.
-        why_no_origin: why no creating line is known; empty where one is, or where that says nothing.
         arrays: groups of similar arrays, with their numbers.
-        also: number of other findings with the same holder.
+        also: number of other findings with the same holder, of `total` bytes with this one.
         fault: why the finding cannot be shown, as one line; else empty.
     """
 

@@ -178,10 +178,7 @@ class Journal:
 
 
 def recover(text: str) -> dict[str, Any] | None:
-    """Read a journal that was cut in the middle of a write; None for any other text.
-
-    Of the records only keys and counts are checked: the caller validates. Fixtures after the cut are lost.
-    """
+    """Read a journal that was cut in the middle of a write; None for other text. The caller checks the records."""
     first, *lines = text.split("\n")
     document = _parse(first + "]}") if first.endswith('"tests": [') else None
     if not isinstance(document, dict) or tuple(document) != (*_HEAD_KEYS, "tests") or document["schema"] != SCHEMA:

@@ -61,11 +61,11 @@ def _nested(inner: Check, value: object, place: str | int) -> Any:
         raise error.at(f"[{place}]" if isinstance(place, int) else f".{clean_text(place, _SHOWN)}") from None
 
 
-def check_plain(value: object, depth: int = 0) -> Any:
+def _check_plain(value: object, depth: int = 0) -> Any:
     """Return a JSON value unchanged if its numbers and depth are within bounds. Raises WrongValueError."""
     if depth > MAX_DEPTH:
         raise WrongValueError(f"is nested too deep: more than {MAX_DEPTH} levels")
-    inner = functools.partial(check_plain, depth=depth + 1)
+    inner = functools.partial(_check_plain, depth=depth + 1)
     if isinstance(value, dict):
         _mapping(inner)(value)
     elif isinstance(value, list):
@@ -120,7 +120,7 @@ def _wrong(value: object, accepted: str) -> WrongValueError:
 @functools.cache
 def _checker(kind: Any) -> Check:
     if kind is Any:
-        return functools.partial(check_plain, depth=1)  # the item of a mapping
+        return functools.partial(_check_plain, depth=1)  # the item of a mapping
     if kind in _SIMPLE:
         return _SIMPLE[kind]
     if dataclasses.is_dataclass(kind) or hasattr(kind, "_fields"):

@@ -1,7 +1,4 @@
-"""Findings on the terminal: plain lines, readable in an 80-column CI log without colour.
-
-A chain of holders is shortened to the width; a place in a file never is.
-"""
+"""Findings as plain lines for an 80-column CI log. A chain of holders is shortened to the width, a place never."""
 
 from __future__ import annotations
 

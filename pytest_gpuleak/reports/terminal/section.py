@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 from typing import TYPE_CHECKING
 
 from pytest_gpuleak.model.isolation import isolated
 from pytest_gpuleak.model.records import TestRecord
 from pytest_gpuleak.model.text import clean_text, count_of, format_bytes, shorten_middle, wrap_text
 from pytest_gpuleak.reports.grouping import group_safely
+from pytest_gpuleak.reports.source_places import describe_unshown, findings_of
 from pytest_gpuleak.reports.terminal.findings import render_amount, render_briefly, render_finding, render_line
 from pytest_gpuleak.reports.terminal.holders import chain_lines
 from pytest_gpuleak.reports.terminal.lines import (
@@ -21,7 +23,6 @@ from pytest_gpuleak.reports.terminal.lines import (
     fits,
     labelled,
 )
-from pytest_gpuleak.reports.unshown import describe_unshown
 from pytest_gpuleak.reports.wording import FIXTURES_SHOWN, describe_owners
 
 if TYPE_CHECKING:
@@ -41,6 +42,7 @@ ROOM = 80
 """Lines that the entries may take in all before some are shortened: with the rest of the run's end, two screens."""
 
 _TESTS_SHOWN = 3
+_CODES_SHOWN = 6
 _HELD_BY = labelled("held by", "")
 _AS_ABOVE = labelled("held by", "as above")
 _WORTH_A_LINE = 3  # equal lines from which on "as above" stands for them
@@ -48,10 +50,9 @@ _SIZE_COLUMNS = 10
 
 
 def render_leaks(report: RunReport, *, verbosity: int, width: int) -> list[str]:
-    """Write the lines below the title ``GPU LEAKS``; none where there is nothing to show.
+    """Write the lines below ``GPU LEAKS``: failing findings, one entry a holder.
 
-    Failing findings are explained, one entry a holder. Verbosity 1 adds what is noted and allowed, and whole paths; -1
-    leaves a line a holder, and less than that nothing.
+    Verbosity 1 adds what is noted and allowed, and whole paths; -1 leaves a line a holder, and less than that nothing.
     """
     if verbosity < 0:
         return _render_quietly(report) if verbosity == -1 else []
@@ -64,6 +65,20 @@ def render_leaks(report: RunReport, *, verbosity: int, width: int) -> list[str]:
     if len(shown) < len(groups):
         lines += ["", _left_out(groups[len(shown) :], "-v or the JSON report has them")]
     return lines
+
+
+def render_codes(report: RunReport) -> list[str]:
+    """Write the command with the codes of what failed, those with the most bytes first; nothing where none failed."""
+    sizes: dict[str, int] = {}
+
+    def add(found: Finding) -> None:
+        if found.failed and found.code:
+            sizes[found.code] = sizes.get(found.code, 0) + found.bytes
+
+    for _, found in findings_of(report):
+        isolated(functools.partial(add, found), lambda _: None)
+    codes = sorted(sizes, key=lambda code: -sizes[code])[:_CODES_SHOWN]
+    return [f"gpu-leak: more on each: gpuleak explain {clean_text(' '.join(codes), ID_LIMIT)}"] if codes else []
 
 
 def render_totals(group: Group, *, width: int, every: bool = False) -> list[str]:

@@ -30,7 +30,7 @@ def render_short_summary(
 ) -> list[str]:
     """Write a line for each record that fails, largest first: ``LEAKED t.py::test - 8.0 MiB held by app.HISTORY``.
 
-    More than `MANY` records are summed up by holder, unless `every` one is asked for. No line is cut: a holder ends it.
+    More than `MANY` are summed up by holder, unless `every` one is asked for. No line is cut: a holder ends it.
     """
     records: list[TestRecord | FixtureRecord] = [*fixtures, *(test for test in tests if test.verdict == "leaked")]
     leaks = [(record, failed) for record in records if (failed := [one for one in record.findings if one.failed])]

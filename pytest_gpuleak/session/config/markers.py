@@ -58,10 +58,7 @@ def check_markers(items: Iterable[pytest.Item]) -> None:
 
 
 def check_each(items: Iterable[pytest.Item], why_not: Callable[[pytest.Mark], str | None], *names: str) -> None:
-    """Check every marker of these names on the collected tests. Raises pytest.UsageError for the first bad marker.
-
-    For an xdist worker the controller raises it, because xdist would take an exception for a crash and go on.
-    """
+    """Check markers of these names. Raises pytest.UsageError for a bad one: for a worker, the controller does."""
     seen: set[int] = set()
     for item in items:
         for mark in closest_first(item, *names):

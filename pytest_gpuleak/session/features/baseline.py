@@ -1,7 +1,4 @@
-"""A session under a baseline: each test is judged where it runs, the rest at the end of the run.
-
-xdist's controller alone reads and writes the file: workers receive its entries, and send back what they collected.
-"""
+"""A session under a baseline. xdist's controller alone reads and writes the file, and judges the rest at the end."""
 
 from __future__ import annotations
 
@@ -13,19 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pytest_gpuleak.baseline.matching import MAX_TEXT, Judge, entry_place, is_recorded
-from pytest_gpuleak.baseline.update import (
-    Baseline,
-    BaselineChange,
-    Seen,
-    UnusableBaseline,
-    apply_baseline,
-    dump_baseline,
-    function_of,
-    load_baseline,
-    update_baseline,
-)
-from pytest_gpuleak.model.findings import KnownLeak
+from pytest_gpuleak.baseline.file import Baseline, UnusableBaseline, dump_baseline, load_baseline
+from pytest_gpuleak.baseline.matching import MAX_TEXT, Judge, entry_place, function_of, is_recorded
+from pytest_gpuleak.baseline.update import Seen, apply_baseline, update_baseline
+from pytest_gpuleak.model.findings import BaselineChange, KnownLeak
 from pytest_gpuleak.model.text import clean_text, count_of
 from pytest_gpuleak.reports.atomic_write import write_text
 from pytest_gpuleak.reports.terminal.baseline import render_change, render_stale
@@ -50,10 +38,7 @@ _PATH_LIMIT = 300
 
 
 def open_baseline(config: pytest.Config, settings: Settings) -> BaselineRun | None:
-    """Read the run's baseline and register what follows the run; None where the run has none.
-
-    Raises pytest.UsageError for a file that cannot be used, and for options that need a baseline and have none.
-    """
+    """Read the run's baseline, if any, and register what follows the run. Raises pytest.UsageError if unusable."""
     worker: dict[str, Any] | None = getattr(config, "workerinput", None)
     if settings.baseline is None:
         for name, asked in (("update-baseline", settings.update_baseline), ("fail-stale", settings.fail_stale)):
@@ -249,7 +234,6 @@ class _Watch:
         self._began = False
 
     def pytest_itemcollected(self, item: pytest.Item) -> None:
-        """Record a collected test; it may still be deselected."""
         function = clean_text(function_of(item.nodeid), MAX_TEXT)
         file = function.partition("::")[0]
         if file in self._files:
@@ -258,14 +242,12 @@ class _Watch:
 
     @pytest.hookimpl(trylast=True)
     def pytest_collection_finish(self, session: pytest.Session) -> None:
-        """Record the tests that will run."""
         self._began = True
         for item in session.items:
             self._selected[clean_text(function_of(item.nodeid), MAX_TEXT)] += 1
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_fixture_setup(self, fixturedef: Any, request: Any) -> None:
-        """Record a fixture's setup: its entry is stale if it leaves nothing."""
         if self._fixtures and is_wider(fixturedef):
             place = place_of_fixture(fixturedef, request, str)
             self._fixtures_seen.add((clean_text(place.baseid, MAX_TEXT), clean_text(place.name, MAX_TEXT)))
@@ -288,7 +270,6 @@ class _Watch:
         return Seen(frozenset(gone), frozenset(partial), frozenset(self._fixtures_seen))
 
     def why_nothing_is_gone(self) -> str | None:
-        """Return a line if every file of the baseline is missing: the baseline is another rootdir's."""
         if not self._files or any(self._path_of(file).exists() for file in self._files):
             return None
         return (

@@ -114,10 +114,9 @@ class CleaningHooks:
 def clear_frames(
     errors: Iterable[tuple[BaseException, types.TracebackType | None]], kept: Iterable[BaseException] = ()
 ) -> int:
-    """Clear the locals of functions that errors have ended, and return the number of frames.
+    """Clear the locals of functions that errors have ended, but not of errors in `kept`; return the number of frames.
 
-    Running frames, suspended generators and coroutines, whose clearing would run the user's ``finally`` (`frame.clear`,
-    up to Python 3.12), and the frames of errors in `kept`, which will be raised again, are left alone.
+    Running frames, and suspended generators, whose ``finally`` would run (up to 3.12), are left alone.
     """
     spared = set(map(id, _frames([(error, None) for error in kept])))
     frames = [frame for frame in _frames(errors) if id(frame) not in spared]
@@ -162,7 +161,6 @@ def _frames(errors: Iterable[tuple[BaseException, types.TracebackType | None]]) 
 
 
 def _suspended(frames: list[types.FrameType]) -> set[int]:
-    """Return the ids of frames of unfinished generators and coroutines."""
     if sys.version_info >= (3, 11):
         # The collector sees into a frame only once it owns its contents (CPython's frame_traverse).
         return {id(frame) for frame in frames if not any(part is frame.f_code for part in gc.get_referents(frame))}

@@ -1,7 +1,4 @@
-"""Fail a leaking test when the report of its teardown is logged, once a test.
-
-Plugins that repeat failed tests look at it earlier, and would repeat a leak: a filled cache would be clean then.
-"""
+"""Fail a leaking test once, when its teardown's report is logged: plugins repeat what fails before, and hide it."""
 
 from __future__ import annotations
 

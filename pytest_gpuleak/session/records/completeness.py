@@ -1,7 +1,4 @@
-"""Tell whether a run's report is complete: which tests were to run, which have ended, what stopped the others.
-
-Registered where the records arrive: in the one process of a run, or in the controller of xdist's workers.
-"""
+"""Tell whether a run's report is complete: which tests were to run, which have ended, what stopped the others."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Take the tests' records as they end, with the reports of their teardowns, into the run's records and the journal.
-
-A test without a record (its process died, or another plugin ran it) gets an `unchecked` record here.
-"""
+"""Take each test's record, with its teardown's report, into records and journal; a missing one is `unchecked`."""
 
 from __future__ import annotations
 
@@ -195,19 +192,8 @@ class Recorder:
 
     def _take_unchecked(self, report: pytest.TestReport, why: str, worker: str, outcome: Outcome) -> None:
         file, line, _ = report.location
-        self._take(
-            TestRecord(
-                nodeid=report.nodeid,
-                verdict="unchecked",
-                why_unchecked=why,
-                outcome=outcome,
-                worker=worker,
-                duration_s=0.0,
-                overhead_s=0.0,
-                file=file,
-                line=None if line is None else line + 1,
-            )
-        )
+        record = TestRecord(report.nodeid, "unchecked", why, outcome, worker, 0.0, 0.0)
+        self._take(record._replace(file=file, line=None if line is None else line + 1))
 
 
 class JournalHooks:

@@ -1,7 +1,4 @@
-"""Report a check that hangs, and end the session. Loaded with the first re-run.
-
-It runs in the watchdog's thread, bounded by the watchdog. The hanging thread is left alone: no fixture is torn down.
-"""
+"""Report a hanging check, in the watchdog's thread, and end the session. No fixture is torn down meanwhile."""
 
 from __future__ import annotations
 

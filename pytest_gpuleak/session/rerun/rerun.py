@@ -1,7 +1,4 @@
-"""Run a test again, within its own teardown, without a trace in the run (see `unseen`).
-
-By then capture, logging and timeouts of the teardown have been left, and its report is not logged yet.
-"""
+"""Run a test again, within its own teardown, once capture, logging and timeouts have been left (see `unseen`)."""
 
 from __future__ import annotations
 
@@ -46,17 +43,13 @@ class RerunTimeout(Failed):
 
 
 class TeardownTimeoutError(TimeoutError):
-    """Raised in the teardown of a re-run that takes too long: an Exception, after which pytest runs other finalizers.
-
-    A fixture whose finalizer never ran would stay in pytest's cache.
-    """
+    """Raised in a re-run's slow teardown: an Exception, after which pytest runs the other fixtures' finalizers."""
 
 
 def limit_of(expected_s: float, limit_s: float) -> float:
     """Return the seconds that a re-run may take, and its teardown again, at most the user's `limit_s`.
 
-    `expected_s` includes the higher-scoped fixtures to set up again. It is longer on a machine under load, since a
-    stopped re-run confirms nothing: a leak would fail on one day and be a note on the next.
+    Longer on a machine under load: a stopped re-run confirms nothing, and a leak would fail on some days only.
     """
     return min(limit_s, (BASE_LIMIT_S + FACTOR * expected_s) * _load())
 
@@ -72,8 +65,8 @@ def _load() -> float:
 def run_again(item: pytest.Item, nextitem: pytest.Item | None, limit_s: float, tracing: Any, hang: Hang) -> RerunResult:
     """Run setup, call and teardown of a test once more, after its teardown; nothing is logged.
 
-    Setup and call, entered within `tracing`, are stopped after `limit_s` seconds, and so is the teardown; where they
-    cannot be stopped, `hang` ends the session. Raises KeyboardInterrupt for the user's own.
+    Setup and call, within `tracing`, are stopped after `limit_s` seconds, and so is the teardown; where they cannot be,
+    `hang` ends the session. Raises KeyboardInterrupt for the user's own.
     """
     # pytest-timeout's timer covers the whole protocol: a re-run would use it up, and its thread method ends the
     # process. Cancel it by its own hook, since the test itself has ended in time.

@@ -30,10 +30,7 @@ RERUN_ADVICE = "mark the test with @pytest.mark.gpu_leak(confirm=0), and it is n
 
 @dataclasses.dataclass(eq=False, repr=False)
 class ItemSubject:
-    """A suspected test, whose teardown is over, as `engine.subject.Subject`.
-
-    `expected_s` includes the fixtures to set up again; `users_steps` gives the user's own ways to free memory.
-    """
+    """A suspected test, whose teardown is over; `expected_s` includes the fixtures to set up again."""
 
     item: pytest.Item
     nextitem: pytest.Item | None

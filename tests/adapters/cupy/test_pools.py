@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pytest_gpuleak.adapters.cupy.devices import CupyDevices
 from pytest_gpuleak.adapters.cupy.framework import CupyFramework
-from pytest_gpuleak.adapters.cupy.pools import used_devices
+from pytest_gpuleak.adapters.cupy.pools import CupyDevices, used_devices
 from pytest_gpuleak.adapters.probe_protocol import DeviceReading
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ import pytest
 np: Any = pytest.importorskip("numpy")
 
 from pytest_gpuleak.adapters.numpy.framework import MappedArrays, NumpyFramework  # noqa: E402
-from pytest_gpuleak.adapters.numpy.objects import MAX_ELEMENTS  # noqa: E402
+from pytest_gpuleak.adapters.numpy.memory import MAX_ELEMENTS  # noqa: E402
 from pytest_gpuleak.adapters.numpy.untracked import Ndarrays  # noqa: E402
 
 if TYPE_CHECKING:

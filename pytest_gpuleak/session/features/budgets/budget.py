@@ -30,10 +30,9 @@ _DEVICE = re.compile(r"[a-z][a-z0-9_]*(:\d{1,4})?", re.ASCII)
 
 
 class Budget(NamedTuple):
-    """How many bytes of GPU memory a test may add at its peak, on any one device, or have in all (`total`).
+    """How many bytes of GPU memory a test may add at its peak, or have in all (`total`); `source` names the budget.
 
-    It counts on one device (``cuda:1``), on a kind (``cuda``), or on each where that is None, as blocks handed out or
-    as memory taken from the driver (`metric`). Its failure names the `source`.
+    It counts on `device` (``cuda:1``, a kind ``cuda``, or None: each), as blocks handed out or taken from the driver.
     """
 
     bytes: int

@@ -1,8 +1,4 @@
-"""Cut lists that a test appends to back to their length after the first run, once the verdict is reached.
-
-They may hold what leaked: cut back right after a re-run, they would hide growth. Only weak references and lengths are
-held until then.
-"""
+"""Cut lists that a test appends to back to their length, once the verdict is reached: earlier would hide growth."""
 
 from __future__ import annotations
 

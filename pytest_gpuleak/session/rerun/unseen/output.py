@@ -31,8 +31,6 @@ def open_stderr() -> int:
 
 
 class _Sink(io.TextIOBase):
-    """A text stream that drops what is written."""
-
     def __init__(self, stream: Any) -> None:
         self._stream = stream
 
@@ -125,11 +123,7 @@ SWALLOWED = ("pytest_runtest_logreport", "pytest_exception_interact", "pytest_as
 
 @contextlib.contextmanager
 def unreported(item: pytest.Item) -> Iterator[None]:
-    """Log no report and record no warning of the re-run.
-
-    pytest and installed plugins make reports: some (pytest-check) turn what a test has noted into a failure there. Hooks
-    of the user's `conftest.py`, which may collect results, are not called.
-    """
+    """Log no report and record no warning of the re-run: plugins would turn what a test noted into a failure."""
     manager, hooks = item.config.pluginmanager, item.config.hook
     subset = manager.subset_hook_caller
     users = [impl.plugin for impl in hooks.pytest_runtest_makereport.get_hookimpls() if _is_users(impl, item)]

@@ -1,7 +1,4 @@
-"""Hide a re-run from each plugin for which the general means of `unseen` do not suffice: a row per plugin.
-
-A row applies if its module is loaded. `docs/plugins.md` lists what was tried.
-"""
+"""Hide a re-run from plugins that the rest of `unseen` does not cover, a row each. `docs/plugins.md` lists them."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Restore after a re-run what a test may have set in the process without setting it back, in modules that are loaded.
-
-Lists that tests append to are cut back later (`lists`), once it is known whether they hold what leaked.
-"""
+"""Restore after a re-run what a test may have set in the process, in loaded modules. Lists are cut back later."""
 
 from __future__ import annotations
 

@@ -138,7 +138,6 @@ def keep_temporary_folders(item: pytest.Item) -> Restore:
 
 
 def _entries(folder: Path) -> dict[str, str | None]:
-    """Return the folder's entries by name; for a link (`test_it_current`) its target."""
     with contextlib.suppress(OSError), os.scandir(folder) as entries:
         # os.readlink on a plain string: `Path.readlink` would create an object for each.
         return {entry.name: os.readlink(entry.path) if entry.is_symlink() else None for entry in entries}  # noqa: PTH115

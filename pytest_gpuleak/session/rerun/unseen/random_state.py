@@ -53,8 +53,8 @@ def _kinds() -> dict[int, Callable[[Any], Restore]]:
 class _Followed:
     """The generators alive, by weak references, so that the heap is walked once and not for each re-run.
 
-    From the first walk on, young objects are looked at before they become old. numpy's own generator is found by its
-    name; while there is another without weak references, the heap is walked each time.
+    Then young objects are looked at before they become old. With a generator, numpy's own (known by name) aside, that
+    has no weak references, the heap is walked each time.
     """
 
     def __init__(self) -> None:
@@ -63,7 +63,6 @@ class _Followed:
         self._known: dict[int, weakref.ref[Any]] = {}
 
     def begin(self, kinds: Collection[int], found: Sequence[Any]) -> None:
-        """Follow the generators from now on; `found` are all that are alive."""
         self.end()
         view = current_view()
         if view is not None and view.sees_only_young:

@@ -1,7 +1,4 @@
-"""Hide a re-run, which is no run of the user's, from records of pytest and plugins, and restore the process's state.
-
-Loaded with the first suspect.
-"""
+"""Hide a re-run from records of pytest and plugins, and restore the process. Loaded with the first suspect."""
 
 from __future__ import annotations
 
