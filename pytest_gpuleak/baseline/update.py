@@ -69,8 +69,7 @@ def update_baseline(old: Baseline, report: RunReport, seen: Seen | None = None) 
     for finding, test, fixture, record, worker in sorted(_recorded(report), key=_order):
         entry, reason = judge.find_for_update(finding, test, fixture)
         if entry is None:
-            device, mark = device_type(finding.device), finding.fingerprint
-            entry = KnownLeak(test, fixture, finding.kind, device, 0, mark, _holder_of(finding), reason)
+            entry = _entry_of(finding, test, fixture, reason)
             judge.add(entry)
         elif entry.kind == "unconfirmed" and finding.kind in ("growing", "retained"):
             confirmed.setdefault(key_of(entry), finding)
@@ -135,6 +134,19 @@ def _recorded(report: RunReport) -> Iterator[tuple[Finding, str, str | None, int
 
 def _judged_tests(report: RunReport) -> Iterable[TestRecord]:
     return (record for record in report.tests if record.verdict not in ("unchecked", "allowed"))
+
+
+def _entry_of(finding: Finding, test: str, fixture: str | None, reason: str) -> KnownLeak:
+    return KnownLeak(
+        test=test,
+        fixture=fixture,
+        kind=finding.kind,
+        device=device_type(finding.device),
+        bytes=0,
+        fingerprint=finding.fingerprint,
+        holder=_holder_of(finding),
+        reason=reason,
+    )
 
 
 def _may_shrink(entry: KnownLeak, whole: frozenset[str]) -> bool:

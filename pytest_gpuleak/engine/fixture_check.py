@@ -146,9 +146,16 @@ class FixtureCheck:
 
     def _record(self, place: FixturePlace, policy: Policy, findings: Sequence[Finding]) -> FixtureRecord:
         verdict, reported = conclude(findings, policy)
-        allowed = policy.allowed if verdict == "allowed" else None
-        worker = self._knowledge.worker
-        return FixtureRecord(place.name, place.scope, place.baseid, reported, place.file, place.line, worker, allowed)
+        return FixtureRecord(
+            name=place.name,
+            scope=place.scope,
+            baseid=place.baseid,
+            findings=reported,
+            file=place.file,
+            line=place.line,
+            worker=self._knowledge.worker,
+            allowed=policy.allowed if verdict == "allowed" else None,
+        )
 
 
 class _History:

@@ -17,8 +17,16 @@ from pytest_gpuleak.heap.safe_access import class_module, is_subclass, loaded_mo
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-__all__ = ["Deadline", "PausedCollector", "get_objects", "get_referents", "is_tracked", "reaches_everything", "referrers",
-           "untouchable_modules"]  # fmt: skip
+__all__ = [
+    "Deadline",
+    "PausedCollector",
+    "get_objects",
+    "get_referents",
+    "is_tracked",
+    "reaches_everything",
+    "referrers",
+    "untouchable_modules",
+]
 
 SCAN_FROM: Final = 256
 """Number of objects from which one pass in Python beats `gc.get_referrers`. See docs/developing/performance.md."""

@@ -150,7 +150,17 @@ class Session:
             if not runs_nothing(config):
                 make_folders(settings.report_paths)
             config.pluginmanager.register(JournalHooks(recorder, completeness), "gpuleak-journal")
-        self._run = Run(config, settings, check, ledger, recorder, completeness, baseline, surroundings, lines)
+        self._run = Run(
+            config=config,
+            settings=settings,
+            check=check,
+            ledger=ledger,
+            recorder=recorder,
+            completeness=completeness,
+            baseline=baseline,
+            surroundings=surroundings,
+            lines=lines,
+        )
 
     def pytest_report_header(self) -> list[str]:
         """Return a line on how tests are judged."""

@@ -214,9 +214,9 @@ class Nvml:
         readings = {}
         for name, uuid in self._logical.items():
             handle = self._handles[uuid]
-            shares = _shares(*self._processes(handle), identity, family)
             total, used = self._totals(handle)
-            readings[name] = NvmlReading(uuid, models[uuid], total, used, *shares)
+            processes, refused = self._processes(handle)
+            readings[name] = _reading(uuid, models[uuid], total, used, processes, refused, identity, family)
         return readings
 
     def _totals(self, handle: Any) -> tuple[int | None, int | None]:
@@ -255,10 +255,16 @@ class Nvml:
         return by_pid, refused
 
 
-def _shares(
-    processes: dict[int, int | None], refused: str, identity: Identity, family: Family
-) -> tuple[int | None, tuple[ProcessMemory, ...], tuple[ProcessMemory, ...], str]:
-    """Return the last four fields of an `NvmlReading`."""
+def _reading(
+    uuid: str,
+    model: str,
+    total: int | None,
+    used: int | None,
+    processes: dict[int, int | None],
+    refused: str,
+    identity: Identity,
+    family: Family,
+) -> NvmlReading:
     mine = next((pid for pid in identity.pids if pid in processes), None)
     why = ""
     if mine is not None:
@@ -274,7 +280,7 @@ def _shares(
         if pid != mine:
             row = ProcessMemory(pid, processes[pid], family.name_of(pid))
             (children if family.is_descendant(pid) else others).append(row)
-    return own, tuple(children), tuple(others), why
+    return NvmlReading(uuid, model, total, used, own, tuple(children), tuple(others), why)
 
 
 def framework_uuids() -> list[str] | None:

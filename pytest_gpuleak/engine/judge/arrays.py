@@ -204,5 +204,13 @@ def _clarity(holder: Holder) -> tuple[bool, bool]:
 
 
 def _info(reading: ArrayReading, created: Origin | None = None) -> ArrayInfo:
-    where = reading.shape, reading.dtype, reading.device
-    return ArrayInfo(*where, reading.bytes, reading.storage_bytes, created, reading.framework, reading.file)
+    return ArrayInfo(
+        shape=reading.shape,
+        dtype=reading.dtype,
+        device=reading.device,
+        bytes=reading.bytes,
+        storage_bytes=reading.storage_bytes,
+        created=created,
+        framework=reading.framework,
+        file=reading.file,
+    )

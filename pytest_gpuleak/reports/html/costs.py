@@ -36,13 +36,22 @@ def describe_costs(tests: Sequence[TestRecord]) -> tuple[tuple[str, str, str], .
     suspects = [test for test in tests if test.suspect_s]
     others = [_finite(test.overhead_s) for test in tests if not test.suspect_s]
     check, reruns, search = (sum(_part(test, name) for test in suspects) for name in ("check", "reruns", "search"))
-    counted = count_of(len(tests), "test")
     rows = [
-        ("Tests", duration(sum(_finite(test.duration_s) for test in tests)), f"{counted}, setup and teardown included")
+        (
+            "Tests",
+            duration(sum(_finite(test.duration_s) for test in tests)),
+            f"{count_of(len(tests), 'test')}, setup and teardown included",
+        )
     ]
     if others:
-        each = f"{count_of(len(others), 'test')}, {duration(sorted(others)[len(others) // 2])} the median"
-        rows.append(("Check where nothing was suspected", duration(sum(others)), each))
+        each = duration(sorted(others)[len(others) // 2])
+        rows.append(
+            (
+                "Check where nothing was suspected",
+                duration(sum(others)),
+                f"{count_of(len(others), 'test')}, {each} the median",
+            )
+        )
     if suspects:
         parts = f"re-runs {duration(reruns)}, search for holders {duration(search)}, the rest {duration(max(0.0, check - reruns - search))}"
         rows.append(("Check of suspects", duration(check), f"{count_of(len(suspects), 'test')}: {parts}"))

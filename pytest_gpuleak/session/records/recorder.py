@@ -192,8 +192,19 @@ class Recorder:
 
     def _take_unchecked(self, report: pytest.TestReport, why: str, worker: str, outcome: Outcome) -> None:
         file, line, _ = report.location
-        record = TestRecord(report.nodeid, "unchecked", why, outcome, worker, 0.0, 0.0)
-        self._take(record._replace(file=file, line=None if line is None else line + 1))
+        self._take(
+            TestRecord(
+                nodeid=report.nodeid,
+                verdict="unchecked",
+                why_unchecked=why,
+                outcome=outcome,
+                worker=worker,
+                duration_s=0.0,
+                overhead_s=0.0,
+                file=file,
+                line=None if line is None else line + 1,
+            )
+        )
 
 
 class JournalHooks:
