@@ -11,13 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Sequence
 
     from pytest_gpuleak.adapters.probe_protocol import DeviceProbe
-    from pytest_gpuleak.adapters.protocol import (
-        AllocationHistory,
-        ArrayFramework,
-        ReferenceFinder,
-        Restore,
-        SettleStep,
-    )
+    from pytest_gpuleak.adapters.protocol import AllocationHistory, ArrayFramework, ReferenceFinder, Restore, SettleStep
     from pytest_gpuleak.model.findings import Autograd
     from pytest_gpuleak.model.readings import DeviceSpace
 

@@ -97,11 +97,7 @@ class SuspectCheck:
         self._counters.watched_growth = self._untracked.floor
 
     def check(
-        self,
-        arrays: list[object],
-        growth: Growth,
-        processes: list[LeftProcess],
-        seen: Callable[[], object] = int,
+        self, arrays: list[object], growth: Growth, processes: list[LeftProcess], seen: Callable[[], object] = int
     ) -> tuple[Finding, ...]:
         """Return the findings. A stage that fails is left out; the following stages work with what is known.
 

@@ -114,11 +114,7 @@ class _Crowd:
 
         budget_s = min(ROUND_S, self._deadline.left())
         found = searching.explain(
-            sample,
-            ignore={id(sample), id(tops), *own},
-            budget_s=budget_s,
-            remember=note,
-            frameworks=self._frameworks,
+            sample, ignore={id(sample), id(tops), *own}, budget_s=budget_s, remember=note, frameworks=self._frameworks
         )
         # One pattern a root: runs are compared by patterns, and those of unsampled targets are unknown.
         alike = [

@@ -23,10 +23,7 @@ def properties_of(record: TestRecord) -> list[tuple[str, str]]:
     told = [found for found in record.findings if found.failed or found.known or record.verdict == "allowed"]
     if not told:
         return []
-    properties = [
-        ("gpu_leak_verdict", record.verdict),
-        ("gpu_leak_bytes", str(sum(found.bytes for found in told))),
-    ]
+    properties = [("gpu_leak_verdict", record.verdict), ("gpu_leak_bytes", str(sum(found.bytes for found in told)))]
     for found in told[:MAX_LISTED]:
         holder = "unknown" if found.holder is None else found.holder.text or found.holder.root or found.holder.kind
         properties.append(("gpu_leak_holder", clean_text(holder, _TEXT_LIMIT)))

@@ -108,10 +108,7 @@ def _rule(rule: Rule) -> Json:
         "shortDescription": {"text": rule.title},
         "fullDescription": {"text": f"{rule.title} {rule.text}"},
         # GitHub shows the Markdown where there is one.
-        "help": {
-            "text": _message(rule.help.replace("`", "")),
-            "markdown": _message(rule.help),
-        },
+        "help": {"text": _message(rule.help.replace("`", "")), "markdown": _message(rule.help)},
         "defaultConfiguration": {"level": "note" if rule.id == STALE_RULE else "error"},
         "properties": {"tags": ["memory", "gpu", "tests"], "precision": "very-high"},
     }
@@ -141,10 +138,7 @@ def _invocation(report: RunReport, left_out: int) -> Json:
     if left_out:
         text = f"{left_out} more results are left out: at most {MAX_RESULTS} are accepted. The JSON report has all."
         notifications.append({"level": "warning", "message": {"text": text}})
-    invocation: Json = {
-        "executionSuccessful": report.incomplete is None,
-        "toolExecutionNotifications": notifications,
-    }
+    invocation: Json = {"executionSuccessful": report.incomplete is None, "toolExecutionNotifications": notifications}
     ended = _utc(report.created)
     return invocation if ended is None else {**invocation, "endTimeUtc": ended}
 

@@ -25,10 +25,7 @@ class FixtureHooks:
     """Report the setups and teardowns of higher-scoped fixtures to `events`; `policy_of` returns a request's policy."""
 
     def __init__(
-        self,
-        events: Sequence[FixtureEvents],
-        policy_of: Callable[[Any], Policy],
-        shorten: Callable[[str], str],
+        self, events: Sequence[FixtureEvents], policy_of: Callable[[Any], Policy], shorten: Callable[[str], str]
     ) -> None:
         self._events = events
         self._policy_of = policy_of

@@ -50,10 +50,7 @@ def mallinfo() -> Mallinfo | None:
 
     class Mallinfo2(ctypes.Structure):
         # In the order of glibc's malloc.h.
-        _fields_ = [
-            *((name, ctypes.c_size_t) for name in _WORDS),
-            ("spare", ctypes.c_size_t * _SPARE),
-        ]
+        _fields_ = [*((name, ctypes.c_size_t) for name in _WORDS), ("spare", ctypes.c_size_t * _SPARE)]
 
     ask.restype = Mallinfo2
     ask.argtypes = []

@@ -103,10 +103,7 @@ class RecordedHistory:
 
 
 def blocks_alive(
-    snapshot: Mapping[str, Any],
-    before: Collection[int],
-    is_user_file: Callable[[str], bool],
-    device: int | None = None,
+    snapshot: Mapping[str, Any], before: Collection[int], is_user_file: Callable[[str], bool], device: int | None = None
 ) -> tuple[Contribution, ...]:
     """Return the blocks allocated during a recording and alive at its end, by the allocating line, most bytes first.
 

@@ -75,12 +75,7 @@ class Survivors:
         return frozenset(sharing)
 
     def note_unexplained(
-        self,
-        alive: Iterable[Leftover],
-        unknown: Holder,
-        origins: OriginLog,
-        newest: int,
-        shared: Collection[int] = (),
+        self, alive: Iterable[Leftover], unknown: Holder, origins: OriginLog, newest: int, shared: Collection[int] = ()
     ) -> frozenset[int]:
         """Like `note`, with the holder `unknown` for arrays whose holder no earlier run has found."""
         indices = set()

@@ -151,10 +151,7 @@ def device_steps(safeguards: Safeguards, frameworks: Frameworks) -> list[SettleS
 
 
 def settle_steps_of(
-    safeguards: Safeguards,
-    frameworks: Frameworks,
-    own: Callable[[], Iterable[SettleStep]],
-    known: frozenset[int],
+    safeguards: Safeguards, frameworks: Frameworks, own: Callable[[], Iterable[SettleStep]], known: frozenset[int]
 ) -> Iterator[SettleStep]:
     """Yield the steps for a suspect, each when those before did not suffice; `own` gives the user's."""
     yield full_collection(safeguards)

@@ -218,8 +218,5 @@ HIDDEN: tuple[Hidden, ...] = (
 )
 """Plugins, and Python's debugger, that would see a re-run."""
 
-REFUSED: tuple[Refused, ...] = (
-    Refused("pytest", _why_not_debugged),
-    Refused("vcr", _why_not_recorded),
-)
+REFUSED: tuple[Refused, ...] = (Refused("pytest", _why_not_debugged), Refused("vcr", _why_not_recorded))
 """Plugins under which a test is not run again."""
