@@ -27,8 +27,7 @@ class OriginTable(Mapping[int, Origin]):
 
     def note(self, key: int) -> None:
         """Note the current line for a storage. A later storage at the same address replaces an earlier."""
-        place = self._place()
-        self._put(key, place)
+        self._put(key, self._place())
 
     def note_if_unknown(self, key: int) -> None:
         """Note the current line unless the storage has a line: it was created now or earlier."""

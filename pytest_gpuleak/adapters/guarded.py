@@ -90,9 +90,12 @@ def shown(value: object) -> str:
     return f"an object of type {type(value).__name__}"
 
 
-def missing_methods(framework: object) -> list[str]:
-    """Return the methods of `ArrayFramework` that an object lacks."""
-    return [name for name in METHODS if not callable(getattr(framework, name, None))]
+def complete(value: _T, methods: Sequence[str] = METHODS, error: type[TypeError] = TypeError) -> _T:
+    """Return an object that has these methods. Raises `error` for any other."""
+    missing = [name for name in methods if not callable(getattr(value, name, None))]
+    if missing:
+        raise error(f"{type(value).__name__} has no {' and no '.join(missing)}")
+    return value
 
 
 class GuardedArrays:

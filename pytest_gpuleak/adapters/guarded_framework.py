@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from pytest_gpuleak.adapters.guarded import (
     WrongAnswer,
+    complete,
     entered,
-    missing_methods,
     of_class,
     of_type,
     shown,
@@ -69,8 +69,21 @@ def missing_members(framework: object) -> list[str]:
     return [name for name in MEMBERS if inspect.getattr_static(framework, name, _END) is _END]
 
 
-class GuardedFramework(Framework):
-    """A framework behind guards, which `guard` returns by a member's name. Raises TypeError if arrays lack a method."""
+class _Guarded:
+    """An object whose members are asked behind guards, which `guard` returns by a member's name."""
+
+    def __init__(self, asked: Any, guard: GuardMaker) -> None:
+        self._asked = asked
+        self._guard = guard
+
+    def _ask(self, member: str, check: Callable[[Any], _T], otherwise: _T, *arguments: object) -> _T:
+        with self._guard(member):
+            return check(getattr(self._asked, member)(*arguments))
+        return otherwise
+
+
+class GuardedFramework(_Guarded, Framework):
+    """A framework behind guards. Raises TypeError if arrays lack a method."""
 
     def __init__(
         self,
@@ -79,22 +92,18 @@ class GuardedFramework(Framework):
         guard: GuardMaker,
         guard_arrays: Callable[[ArrayFramework], ArrayFramework],
     ) -> None:
+        super().__init__(framework, guard)
         self.name = name
-        self._framework = framework
-        self._guard = guard
-        self.arrays = guard_arrays(_complete(framework.arrays))
+        self.arrays = guard_arrays(complete(framework.arrays))
         storages = framework.storages
-        self.storages = None if storages is None else guard_arrays(_complete(storages))
+        self.storages = None if storages is None else guard_arrays(complete(storages))
         tracers = framework.tracers
-        self.tracers = None if tracers is None else guard_arrays(_complete(tracers))
+        self.tracers = None if tracers is None else guard_arrays(complete(tracers))
         self._devices: DeviceProbe | None = None
         with guard("devices"):
             devices = framework.devices
             if devices is not None:
-                missing = [one for one in DEVICE_MEMBERS if not callable(getattr(devices, one, None))]
-                if missing:
-                    raise WrongAnswer(f"{type(devices).__name__} has no {' and no '.join(missing)}")
-                self._devices = _GuardedDevices(devices, name)
+                self._devices = _GuardedDevices(complete(devices, DEVICE_MEMBERS, WrongAnswer), name)
 
     @property
     def devices(self) -> DeviceProbe | None:
@@ -105,18 +114,13 @@ class GuardedFramework(Framework):
     def broken(self) -> str:
         """Return why nothing can be checked, with the framework's name; empty where the framework fails."""
         with self._guard("broken"):
-            why = _clean(self._framework.broken)
+            why = _clean(self._asked.broken)
             return f"{self.name}: {why}" if why else ""
         return ""
 
     def device_space(self, device: str) -> DeviceSpace | None:
         """Return the space on a device; None where the framework fails."""
         return self._ask("device_space", _checked_space, None, device)
-
-    def _ask(self, member: str, check: Callable[[Any], _T], otherwise: _T, *arguments: object) -> _T:
-        with self._guard(member):
-            return check(getattr(self._framework, member)(*arguments))
-        return otherwise
 
     def release_cache(self, kinds: Collection[str]) -> list[str]:
         """Release cached memory; return the kinds released, none where the framework fails."""
@@ -144,7 +148,7 @@ class GuardedFramework(Framework):
         """Return its arrays on these devices that only native code knew; none where the framework fails."""
         with self._guard("unread_arrays"):
             kind = self.arrays.array_type()
-            found = of_type(self._framework.unread_arrays(set(devices)), dict)
+            found = of_type(self._asked.unread_arrays(set(devices)), dict)
             if kind is None or not devices.issuperset(found):
                 raise WrongAnswer("returned arrays of devices that it was not asked for")
             for array in [array for arrays in found.values() for array in of_type(arrays, list)]:
@@ -159,10 +163,9 @@ class GuardedFramework(Framework):
 
     def allocation_history(self) -> AllocationHistory | None:
         """Return the guarded recorder; None where the framework fails."""
-        with self._guard("allocation_history"):
-            history = self._framework.allocation_history()
-            return None if history is None else _GuardedHistory(history, self._guard)
-        return None
+        return self._ask(
+            "allocation_history", lambda it: None if it is None else _GuardedHistory(it, self._guard), None
+        )
 
     def keep_states(self) -> list[Restore]:
         """Note the framework's states; return the guarded functions that restore them."""
@@ -178,7 +181,7 @@ class GuardedFramework(Framework):
     @contextlib.contextmanager
     def in_place(self) -> Iterator[None]:
         """Enter the framework's context. Errors of the body pass."""
-        with entered(self._framework.in_place, self._guard, "in_place"):
+        with entered(self._asked.in_place, self._guard, "in_place"):
             yield
 
     def is_distributed(self) -> bool:
@@ -256,49 +259,42 @@ class _GuardedStep:
             raise WrongAnswer(f"yields more than {MAX_STEPS} steps")
 
 
-class _GuardedHistory:
-    def __init__(self, history: AllocationHistory, guard: GuardMaker) -> None:
-        self._history = history
-        self._guard = guard
-        self._entered = False
+class _GuardedHistory(_Guarded):
+    _entered = False
 
     def __enter__(self) -> _GuardedHistory:  # noqa: PYI034 - typing has Self from 3.11 only
         with self._guard("allocation_history"):
-            self._history.__enter__()
+            self._asked.__enter__()
             self._entered = True
         return self
 
     def __exit__(self, *exception: object) -> None:
         if self._entered:
             with self._guard("allocation_history"):
-                self._history.__exit__(None, None, None)
+                self._asked.__exit__(None, None, None)
 
     def blocks_alive(self, device: str, is_user_file: Callable[[str], bool]) -> tuple[Contribution, ...] | None:
         if self._entered:
             with self._guard("blocks_alive"):
-                parts: Any = self._history.blocks_alive(device, is_user_file)
+                parts: Any = self._asked.blocks_alive(device, is_user_file)
                 return None if parts is None else tuple(_checked_part(of_class(part, Contribution)) for part in parts)
         return None
 
     def save(self, folder: Path, nodeid: str) -> None:
         if self._entered:
             with self._guard("save"):
-                self._history.save(folder, nodeid)
+                self._asked.save(folder, nodeid)
 
 
-class _GuardedFinder:
+class _GuardedFinder(_Guarded):
     """A reference finder behind guards. Raises WrongAnswer for a finder that lacks a method."""
 
     def __init__(self, finder: ReferenceFinder, guard: GuardMaker) -> None:
-        missing = [name for name in _FINDER_MEMBERS if not callable(getattr(finder, name, None))]
-        if missing:
-            raise WrongAnswer(f"{type(finder).__name__} has no {' and no '.join(missing)}")
-        self._finder = finder
-        self._guard = guard
+        super().__init__(complete(finder, _FINDER_MEMBERS, WrongAnswer), guard)
 
     def owner_counter(self) -> Callable[[object], int | None]:
         with self._guard("owner_counter"):
-            count = self._finder.owner_counter()
+            count = self._asked.owner_counter()
 
             def owners(value: object) -> int | None:
                 with self._guard("owner_counter"):
@@ -310,36 +306,22 @@ class _GuardedFinder:
         return lambda _: None
 
     def take_census(self, deadline: Deadline) -> NativeObjects | None:
-        with self._guard("take_census"):
-            found = self._finder.take_census(deadline)
-            return None if found is None else _GuardedNatives(found, self._guard)
-        return None
+        found = self._ask("take_census", lambda natives: natives, None, deadline)
+        return None if found is None else _GuardedNatives(found, self._guard)
 
     def held_alone(self, arrays: list[Any]) -> set[int]:
-        with self._guard("held_alone"):
-            return {whole(one, "a set of ids") for one in self._finder.held_alone(arrays)}
-        return set()
+        return self._ask("held_alone", lambda ids: {whole(one, "a set of ids") for one in ids}, set(), arrays)
 
     def may_close_rings(self, arrays: Sequence[object]) -> bool:
-        with self._guard("may_close_rings"):
-            return of_type(self._finder.may_close_rings(arrays), bool)
-        return False
+        return self._ask("may_close_rings", lambda answer: of_type(answer, bool), False, arrays)
 
     def root_of(self, value: object) -> str:
-        with self._guard("root_of"):
-            return _clean(self._finder.root_of(value))
-        return ""
+        return self._ask("root_of", _clean, "", value)
 
 
-class _GuardedNatives:
-    def __init__(self, natives: NativeObjects, guard: GuardMaker) -> None:
-        self._natives = natives
-        self._guard = guard
-
+class _GuardedNatives(_Guarded):
     def lists(self) -> list[list[Any]]:
-        with self._guard("lists"):
-            return [of_type(one, list) for one in self._natives.lists()]
-        return []
+        return self._ask("lists", lambda lists: [of_type(one, list) for one in lists], [])
 
     def links(
         self,
@@ -349,7 +331,7 @@ class _GuardedNatives:
         deadline: Deadline,
     ) -> list[Link]:
         with self._guard("links"):
-            found = [of_class(link, Link) for link in self._natives.links(wanted, unheld, known, deadline)]
+            found = [of_class(link, Link) for link in self._asked.links(wanted, unheld, known, deadline)]
             return [Link(link.parent, link.child, None if link.edge is None else _clean(link.edge)) for link in found]
         return []
 
@@ -378,13 +360,6 @@ def _checked_graph(size: Any) -> Autograd | None:
         return None
     size = of_class(size, Autograd)
     return Autograd(size_of(size.nodes), size_of(size.saved_tensors), size_of(size.saved_bytes))
-
-
-def _complete(arrays: ArrayFramework) -> ArrayFramework:
-    missing = missing_methods(arrays)
-    if missing:
-        raise TypeError(f"{type(arrays).__name__} has no {' and no '.join(missing)}")
-    return arrays
 
 
 def _device(name: object) -> str:

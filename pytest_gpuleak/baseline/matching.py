@@ -194,6 +194,4 @@ def _restored(finding: Finding) -> Finding:
 
 
 def _growth(before: int, now: int) -> str:
-    if before == 0:
-        return "more than the"
-    return f"{(now - before) / before * 100:.0f} % more than the"
+    return f"{(now - before) / before * 100:.0f} % more than the" if before else "more than the"

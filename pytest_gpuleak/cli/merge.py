@@ -202,8 +202,7 @@ def _unite_findings(earlier: Sequence[Finding], later: Sequence[Finding]) -> tup
 
 
 def _unite(old: list[Finding], new: list[Finding]) -> list[Finding]:
-    sides = [sorted(side, key=_rank, reverse=True) for side in (old, new)]
-    pairs = zip_longest(*sides)
+    pairs = zip_longest(*(sorted(side, key=_rank, reverse=True) for side in (old, new)))
     return [max((one for one in (later, earlier) if one is not None), key=_rank) for earlier, later in pairs]
 
 

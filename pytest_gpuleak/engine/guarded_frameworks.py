@@ -57,6 +57,5 @@ def _name_of(framework: object) -> str:
 
 def code_of(function: object) -> types.CodeType | None:
     """Return the code of a plain function or method, decorated or not; None for any other callable."""
-    wrapped = getattr(function, "__wrapped__", function)
-    code = getattr(wrapped, "__code__", None)
+    code = getattr(getattr(function, "__wrapped__", function), "__code__", None)
     return code if type(code) is types.CodeType else None

@@ -69,8 +69,7 @@ class NativeReferences:
         if self._rounds == 1:
             self._take_census()
         linked = Counter(child for _, child in self.links)
-        owners = owner_counter(self._frameworks)
-        hidden = Hidden(graph, nodes, self._counted, linked, self._deadline, owners)
+        hidden = Hidden(graph, nodes, self._counted, linked, self._deadline, owner_counter(self._frameworks))
         self.unexplained = bool(hidden.by_reference)
         self.hidden = frozenset(hidden.by_native.keys() | hidden.by_reference.keys())
         links: list[Link] = []

@@ -343,8 +343,7 @@ class Search:
     def answers(self) -> Answers:
         """Return the answers for the targets that a root leads to. Call it after `run`; they are written once."""
         if self._answers is None:
-            writer = Writer(self._native.known)
-            self._answers = Answers(self._graph, self._order, writer, self._time_to_write())
+            self._answers = Answers(self._graph, self._order, Writer(self._native.known), self._time_to_write())
         return self._answers
 
     def rings(self) -> dict[int, Holder]:

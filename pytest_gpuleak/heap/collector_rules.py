@@ -116,9 +116,7 @@ def broken_rule() -> str:
     if not _is_visible(young):
         return "gc.get_objects() does not show what has survived a young collection"
     unfreeze()
-    if get_freeze_count():
-        return "gc.unfreeze() does not thaw"
-    return ""
+    return "gc.unfreeze() does not thaw" if get_freeze_count() else ""
 
 
 def _is_visible(value: Any) -> bool:

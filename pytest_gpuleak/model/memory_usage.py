@@ -51,8 +51,7 @@ def _find_heaviest(tests: Iterable[TestRecord], count: int) -> list[dict[str, An
     """Weigh a test by a device's peak above its start. Where no test used a device, the host counts by its growth."""
     weighed = [entry for test in tests if (entry := _weight(test)) is not None]
     on_devices = [entry for entry in weighed if entry["device"] != HOST]
-    chosen = sorted(on_devices or weighed, key=lambda entry: (-entry["bytes"], entry["nodeid"]))
-    return chosen[:count]
+    return sorted(on_devices or weighed, key=lambda entry: (-entry["bytes"], entry["nodeid"]))[:count]
 
 
 def _weight(test: TestRecord) -> dict[str, Any] | None:

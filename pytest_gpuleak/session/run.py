@@ -63,13 +63,6 @@ def watch_collector(early_config: pytest.Config) -> None:
         early_config.add_cleanup(detector.stop)
 
 
-def _watch_memory(config: pytest.Config, settings: Settings, driver: LazyNvml, faults: list[str]) -> CounterWatch:
-    """Create the counters of this process. An xdist controller, which runs no test, reads none."""
-    return CounterWatch(
-        shared_probes(config), host_probes(settings.policy.host, str(config.rootpath)), driver.read, faults
-    )
-
-
 def _open_baseline(config: pytest.Config, settings: Settings) -> BaselineRun | None:
     if settings.baseline is None and not (settings.update_baseline or settings.fail_stale):
         return None
@@ -124,7 +117,8 @@ class Session:
         detector = config.stash.get(_DETECTOR, None)
         lines: list[str] = []
         driver = LazyNvml(lines)
-        counters = _watch_memory(config, settings, driver, lines)
+        host = host_probes(settings.policy.host, str(config.rootpath))
+        counters = CounterWatch(shared_probes(config), host, driver.read, lines)
         baseline = _open_baseline(config, settings)
         # Keep clean tests' details only if something reads them.
         self._detailed = bool(self._is_worker or settings.report_paths or settings.top or surroundings or baseline)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import types
 from typing import TYPE_CHECKING, Any
 
-from pytest_gpuleak.adapters.guarded import missing_methods
+from pytest_gpuleak.adapters.guarded import complete
 from pytest_gpuleak.adapters.guarded_framework import ArraysAlone, is_whole, missing_members
 from pytest_gpuleak.engine.guarded_frameworks import code_of, guard_arrays, guard_framework
 from pytest_gpuleak.engine.stages import ARRAYS_HOOK, SETTLE_HOOK
@@ -73,10 +73,7 @@ def _guarded(given: Any, safeguards: Safeguards) -> Framework:
                 "which it has if it is derived from pytest_gpuleak.adapters.protocol.Framework"
             )
         return guard_framework(given, safeguards)
-    missing = missing_methods(given)
-    if missing:
-        raise TypeError(f"{type(given).__name__} has no {' and no '.join(missing)}")
-    return ArraysAlone(guard_arrays(given, safeguards))
+    return ArraysAlone(guard_arrays(complete(given), safeguards))
 
 
 def _code_of(hook: Any) -> types.CodeType | None:

@@ -68,9 +68,7 @@ class PymplerProbe(HostProbe):
 
     def read(self) -> int:
         """Return malloc's bytes plus the estimate for small objects: a trigger, not a measure."""
-        if self._heap is None:
-            return 0
-        return self._heap() + MEAN_BLOCK * sys.getallocatedblocks()
+        return 0 if self._heap is None else self._heap() + MEAN_BLOCK * sys.getallocatedblocks()
 
     def begin_record(self) -> None:
         """Summarise the heap. The caller has made all of it visible."""

@@ -96,8 +96,7 @@ class JaxFramework(Framework):
         names: list[str] = []
         for client in loaded_backends():
             with suppress(Exception):  # a plugin that does not list its programs
-                for program in client.live_executables():
-                    names.append(_program_name(program))
+                names.extend(map(_program_name, client.live_executables()))
         return names
 
     def keep_states(self) -> Sequence[Restore]:

@@ -70,5 +70,4 @@ class NumpyFramework(Framework):
 
     def version(self) -> str | None:
         """Return numpy's version; None until it is imported."""
-        found = safe_access.plain_text(safe_access.loaded("numpy", "__version__"))
-        return found or None
+        return safe_access.plain_text(safe_access.loaded("numpy", "__version__")) or None

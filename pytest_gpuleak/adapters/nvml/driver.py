@@ -16,8 +16,7 @@ if TYPE_CHECKING:
 
 def _uses_devices() -> bool:
     """Return whether this process uses a device, failed devices included. Otherwise a missing driver is no fault."""
-    names = (isolated(framework.device_names, lambda why: [why]) for framework in own_frameworks().members)
-    return any(names)
+    return any(isolated(framework.device_names, lambda why: [why]) for framework in own_frameworks().members)
 
 
 def _call(function: Callable[[], Any]) -> Any:

@@ -54,9 +54,7 @@ class NvmlReading(NamedTuple):
 
 def outside(reading: NvmlReading, reserved: int) -> int | None:
     """Return this process's bytes outside torch's allocator; None if unknown, or below `reserved` (another's pid)."""
-    if reading.own is None or reading.own < reserved:
-        return None
-    return reading.own - reserved
+    return None if reading.own is None or reading.own < reserved else reading.own - reserved
 
 
 class Nvml:

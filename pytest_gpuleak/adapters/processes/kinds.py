@@ -108,8 +108,7 @@ def program_of(command: Sequence[str]) -> str:
         if part == "-m":
             return next(rest, "python")
         if part == "-c":
-            spawned = "multiprocessing.spawn import" in next(rest, "")
-            return "multiprocessing.spawn" if spawned else "python -c"
+            return "multiprocessing.spawn" if "multiprocessing.spawn import" in next(rest, "") else "python -c"
         if part in _TAKES_VALUE:
             next(rest, None)
         elif not part.startswith("-"):

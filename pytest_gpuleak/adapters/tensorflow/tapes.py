@@ -47,8 +47,7 @@ def _has_tensors(value: object, tensor_class: type) -> bool:
     """Return whether a value is a tuple or list of tensors, as operations keep their inputs, or a variable."""
     if type(value) in (tuple, list):
         return any(type(one) is tensor_class for one in value)  # type: ignore[attr-defined] # a tuple or a list
-    handle = (safe_access.instance_dict(value) or {}).get("_handle")
-    return type(handle) is tensor_class
+    return type((safe_access.instance_dict(value) or {}).get("_handle")) is tensor_class
 
 
 def _tapes(tape_class: Any, ignore: set[int], extra: Sequence[object], deadline: Deadline) -> list[object]:

@@ -180,9 +180,7 @@ class _Flags:
             or (base is None and sys.modules.get("torch") is not self._torch)
         ):
             self._look_up()
-        if self._flags is None:
-            return False
-        return not any(map(_is_initialized, self._flags))
+        return self._flags is not None and not any(map(_is_initialized, self._flags))
 
     def _look_up(self) -> None:
         # Without torch nothing is kept: another object in its place may be the user's, or a module being imported.
@@ -211,9 +209,7 @@ def _cuda_not_counted(torch: Any) -> str | None:
     if backend is not None and backend() not in {"native", "cudaMallocAsync"}:
         return f"the allocator is {backend()}, which counts nothing"
     enabled = getattr(torch._C, "_cuda_cudaCachingAllocator_is_enabled", None)
-    if enabled is not None and not enabled():
-        return "the caching allocator is disabled"
-    return None
+    return "the caching allocator is disabled" if enabled is not None and not enabled() else None
 
 
 def checked(figures: Mapping[str, int | None]) -> DeviceReading | None:

@@ -75,8 +75,7 @@ class TorchLookup:
         first = self.module()
         if first is None:
             return ""
-        core = _module_dict(first).get("_C")
-        if sys.modules.get("torch._C") is core:
+        if sys.modules.get("torch._C") is _module_dict(first).get("_C"):
             return ""
         made, before = sys.modules.get(MADE_FIRST), find_module(first, MADE_FIRST)
         if made is None or made is before or type(made) is not types.ModuleType or _origin(made) != _origin(before):

@@ -88,9 +88,7 @@ class LiveTorchObjects:
         if not wanted:
             return []
         with self.access.quiet(), no_backward_running(deadline.left()) as resting:
-            if not resting:
-                return []
-            return _Finder(self, wanted, unheld, known, deadline).links()
+            return _Finder(self, wanted, unheld, known, deadline).links() if resting else []
 
 
 class _Finder:

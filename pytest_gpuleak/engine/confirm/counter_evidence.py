@@ -61,8 +61,7 @@ class CounterEvidence:
         self.unexplained_host = self._unexplained_host(investigation, growth)
         self._suspected |= grown
         self._host_grew_again = HOST in grown and bool(self._runs)
-        host = self._end_record()
-        self._runs.append(CounterRun(growth, host))
+        self._runs.append(CounterRun(growth, self._end_record()))
         return bool(grown) or investigation.left_arrays
 
     def forget_reruns(self) -> None:

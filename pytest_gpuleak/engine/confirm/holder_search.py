@@ -42,8 +42,7 @@ def find_left(
     del arrays, array
     # Reading an autograd graph creates Python objects for its tensors: these are no other users.
     alone = {one for finder in natives.reference_finders() for one in finder.held_alone(others)}
-    shared = storages_of((one for one in others if id(one) not in alone), frameworks)
-    return targets, shared
+    return targets, storages_of((one for one in others if id(one) not in alone), frameworks)
 
 
 def count_users(living: Container[int], frameworks: Sequence[ArrayFramework]) -> dict[int, int | None]:

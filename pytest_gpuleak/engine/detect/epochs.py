@@ -128,8 +128,7 @@ class EpochDetector:
             self._view.freeze()  # what was born is known up to the collection that lost the freeze point
         born = self._scan.look() if self.scanning else select_arrays(get_objects(), bases)
         if self._noted:
-            young = {id(array) for array in born}
-            older = self._noted - young
+            older = self._noted - {id(array) for array in born}
             if older:
                 born += self.find(older)
         if self._older:
@@ -153,9 +152,7 @@ class EpochDetector:
 
     def born(self) -> set[int]:
         """Return ids of objects. An id that a later object has taken over is just as young."""
-        if not self._open or self.scanning or self.user_frozen or self._view.border_lost:
-            return set()
-        if self._born is None:
+        if not self._open or self.scanning or self.user_frozen or self._view.border_lost or self._born is None:
             return set()
         born = set(map(id, get_objects()))
         for ids in self._born:

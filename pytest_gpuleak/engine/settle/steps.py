@@ -198,7 +198,7 @@ class Settling:
         if not self.alive:
             return
         for step in settle_steps:
-            alone = self._no_thread_runs()
+            alone = running_threads() <= self._known
             if alone and self._threaded:
                 # The thread has ended since the last check: what it held died with it, and not by the next step.
                 self.alive = self._still_alive()
@@ -227,9 +227,6 @@ class Settling:
             suspect = None if reference is None else reference()
             if suspect is not None and id(suspect) == identity:
                 yield suspect
-
-    def _no_thread_runs(self) -> bool:
-        return running_threads() <= self._known
 
     def _still_alive(self) -> set[int]:
         return {identity for identity, reference in self._references.items() if reference() is not None}

@@ -52,8 +52,7 @@ class HandedOut:
             return _kept(f"<ContextVar {safe_access.cut_name(own_name)!r}>.get()")
         module, name = self._names[variable]
         file, line = self._places.of_name(module, name)
-        root = _kept(f"{safe_access.cut_name(module)}.{name}.get()")
-        return dataclasses.replace(root, file=file, line=line)
+        return dataclasses.replace(_kept(f"{safe_access.cut_name(module)}.{name}.get()"), file=file, line=line)
 
 
 def _kept(text: str, kind: HolderKind = "module") -> Root:

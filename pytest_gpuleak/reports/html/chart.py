@@ -174,8 +174,7 @@ def _thin(points: Sequence[tuple[int, int]]) -> Iterable[tuple[int, int]]:
     kept: list[tuple[int, int]] = []
     for start in range(0, len(points), length):
         bucket = points[start : start + length]
-        by_size = {min(bucket, key=operator.itemgetter(1)), max(bucket, key=operator.itemgetter(1))}
-        kept += sorted(by_size)
+        kept += sorted({min(bucket, key=operator.itemgetter(1)), max(bucket, key=operator.itemgetter(1))})
     return kept
 
 

@@ -84,8 +84,7 @@ def _safe_json(value: object) -> Any:
 
 def _breakable(nodeid: str) -> Any:
     """Let a test's id wrap between its parts, not within a word."""
-    name = str(escape(clean_text(nodeid, TEXT_LIMIT)))
-    return Markup(name.replace("::", "::<wbr>").replace("[", "<wbr>[", 1))
+    return Markup(str(escape(clean_text(nodeid, TEXT_LIMIT))).replace("::", "::<wbr>").replace("[", "<wbr>[", 1))
 
 
 def _part(name: str, caller: Callable[[], str]) -> Any:
@@ -121,9 +120,7 @@ def _points(points: Iterable[tuple[float, float]]) -> Any:
 
 def _clean(value: object) -> object:
     """Remove control and bidi characters from every string that a template prints, before it is escaped."""
-    if isinstance(value, str) and not hasattr(value, "__html__"):
-        return clean_text(value, TEXT_LIMIT)
-    return value
+    return clean_text(value, TEXT_LIMIT) if isinstance(value, str) and not hasattr(value, "__html__") else value
 
 
 def _template(name: str) -> str:

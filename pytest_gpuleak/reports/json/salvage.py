@@ -43,8 +43,7 @@ def salvage_record(record: TestRecord | FixtureRecord | KnownLeak) -> dict[str, 
         if faults and found["verdict"] == "unchecked":
             found["why_unchecked"] = "; ".join(filter(None, (found["why_unchecked"], *faults)))
     else:
-        blank = _FIXTURE if isinstance(record, FixtureRecord) else _ENTRY
-        found, faults = _salvage(record, vars(blank), _as_it_is)
+        found, faults = _salvage(record, vars(_FIXTURE if isinstance(record, FixtureRecord) else _ENTRY), _as_it_is)
     if not isinstance(record, KnownLeak):
         findings = isolated(lambda: list(record.findings), lambda _: [])
         found["findings"] = list(map(_salvage_finding, findings))

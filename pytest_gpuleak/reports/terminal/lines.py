@@ -84,8 +84,7 @@ def labelled(label: str, text: str) -> str:
 
 def wrapped(label: str, text: str, width: int) -> list[str]:
     """Write cleaned and cut text behind its label, wrapped to the width."""
-    cleaned = clean_text(text, TEXT_LIMIT)
-    lines = wrap_text(cleaned, width, indent=labelled(label, ""), further=LABEL_INDENT)
+    lines = wrap_text(clean_text(text, TEXT_LIMIT), width, indent=labelled(label, ""), further=LABEL_INDENT)
     return lines or [labelled(label, "").rstrip()]
 
 

@@ -158,8 +158,7 @@ class _Phases:
         info = getattr(self.item, "_fixtureinfo", None)
         known = [fixture for fixtures in getattr(info, "name2fixturedefs", {}).values() for fixture in fixtures]
         # Fixtures that the test has requested while it ran.
-        asked = getattr(getattr(self.item, "_request", None), "_fixture_defs", {})
-        return [*known, *asked.values()]
+        return [*known, *getattr(getattr(self.item, "_request", None), "_fixture_defs", {}).values()]
 
     def _phase(self, when: Any, **arguments: Any) -> bool:
         item = self.item

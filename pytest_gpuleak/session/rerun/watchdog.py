@@ -266,9 +266,7 @@ def describe_place(frame: FrameType | None, is_user_file: Callable[[str], bool],
     user: FrameType | None = frame
     while user is not None and not is_user_file(user.f_code.co_filename):
         user = user.f_back
-    if user is None or user is frame:
-        return innermost
-    return f"{_line(user, shorten)}, which is in {innermost}"
+    return innermost if user is None or user is frame else f"{_line(user, shorten)}, which is in {innermost}"
 
 
 def _line(frame: FrameType, shorten: Callable[[str], str]) -> str:

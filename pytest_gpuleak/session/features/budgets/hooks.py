@@ -40,8 +40,7 @@ def hold_to_budgets(config: pytest.Config, items: list[pytest.Item], default: in
     """Check the markers and register the hooks. Raises pytest.UsageError for a marker that is not accepted."""
     check_each(items, why_not_accepted, BUDGET_MARKER)
     if not config.option.collectonly:
-        hooks = BudgetHooks(shared_meter(config), default)
-        config.pluginmanager.register(hooks, "gpuleak-budgets")
+        config.pluginmanager.register(BudgetHooks(shared_meter(config), default), "gpuleak-budgets")
 
 
 class BudgetHooks:

@@ -52,8 +52,7 @@ class OutOfMemorySection:
             if shortage is not None:
                 self._explain_waiting()
                 lines = explain_out_of_memory(_read_facts(self._tracker, self._knowledge, shortage))
-                title = HOST_SECTION if shortage.device == HOST else SECTION
-                report.sections.append((title, "\n".join(lines)))
+                report.sections.append((HOST_SECTION if shortage.device == HOST else SECTION, "\n".join(lines)))
         except Exception as failure:  # noqa: BLE001 - there may be no memory left to say it with
             if not self._warned:
                 self._warned = True

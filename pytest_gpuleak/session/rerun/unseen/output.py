@@ -153,7 +153,6 @@ def _is_users(impl: Any, item: pytest.Item) -> bool:
 
 def failed_subtests(item: pytest.Item) -> dict[str, int]:
     """Return pytest's counts of failed sub-tests, which fail a test when its call's report is logged."""
-    module = sys.modules.get("_pytest.subtests")  # pytest 9
-    key: Any = getattr(module, "failed_subtests_key", None)
+    key: Any = getattr(sys.modules.get("_pytest.subtests"), "failed_subtests_key", None)  # pytest 9
     counts: dict[str, int] = {} if key is None else item.config.stash.get(key, {})
     return counts
