@@ -33,10 +33,8 @@ def read_united(arrays: Sequence[object], frameworks: Sequence[ArrayFramework]) 
     readings = read_arrays(arrays, frameworks)
     if not 1 < len(readings) <= MOST_COMPARED:
         return readings
-    ranges = [
-        (memory, id(array))
-        for array, memory in memory_of_arrays((one for one in arrays if id(one) in readings), frameworks)
-    ]
+    known = (array for array in arrays if id(array) in readings)
+    ranges = [(memory, id(array)) for array, memory in memory_of_arrays(known, frameworks)]
     ranges.sort(key=lambda found: (found[0].start, -found[0].size))
     end, owner = 0, -1
     for (start, size, _), identity in ranges:

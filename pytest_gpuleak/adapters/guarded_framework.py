@@ -128,9 +128,7 @@ class GuardedFramework(_Guarded, Framework):
 
     def settle_steps(self) -> list[SettleStep]:
         """Return the guarded settle steps; none where the framework fails."""
-        return self._ask(
-            "settle_steps", lambda steps: [_GuardedStep(step, self.name, self._guard) for step in steps], []
-        )
+        return self._ask("settle_steps", lambda steps: [_GuardedStep(one, self.name, self._guard) for one in steps], [])
 
     def program_names(self) -> list[str]:
         """Return the names of its compiled programs; none where the framework fails."""
@@ -163,9 +161,8 @@ class GuardedFramework(_Guarded, Framework):
 
     def allocation_history(self) -> AllocationHistory | None:
         """Return the guarded recorder; None where the framework fails."""
-        return self._ask(
-            "allocation_history", lambda it: None if it is None else _GuardedHistory(it, self._guard), None
-        )
+        found = self._ask("allocation_history", lambda history: history, None)
+        return None if found is None else _GuardedHistory(found, self._guard)
 
     def keep_states(self) -> list[Restore]:
         """Note the framework's states; return the guarded functions that restore them."""

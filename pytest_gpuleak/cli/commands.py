@@ -130,9 +130,8 @@ def diff(old: str, new: str, tolerance: float) -> None:
     say(render_comparison(found))
     for name, report in ((old, before), (new, after)):
         if report.incomplete is not None:
-            say(
-                [f"gpu-leak: {clean_text(name, TEXT_LIMIT)} is incomplete: {clean_text(report.incomplete, TEXT_LIMIT)}"]
-            )
+            why = clean_text(report.incomplete, TEXT_LIMIT)
+            say([f"gpu-leak: {clean_text(name, TEXT_LIMIT)} is incomplete: {why}"])
     sys.exit(int(found.is_worse))
 
 
@@ -326,10 +325,8 @@ def _look_for(digits: str, report: RunReport, verbosity: int) -> int:
         say([f"{digits}: found, {count_of(count, 'finding')}"])
         return 1
     if report.incomplete is not None or not report.tests or unchecked:
-        missing = report.incomplete or (
-            f"{count_of(unchecked, 'test')} not checked" if unchecked else "no test was run"
-        )
-        say([f"{digits}: cannot be told: {clean_text(missing, TEXT_LIMIT)}"])
+        too_few = f"{count_of(unchecked, 'test')} not checked" if unchecked else "no test was run"
+        say([f"{digits}: cannot be told: {clean_text(report.incomplete or too_few, TEXT_LIMIT)}"])
         return 2
     say([f"{digits}: not found; {count_of(len(report.tests), 'test')}"])
     return 0
@@ -348,8 +345,6 @@ def _reasons(report: RunReport, *, listed: bool, fail_stale: bool) -> list[str]:
     if not report.tests:
         reasons.append("no test was run")
     if fail_stale and report.stale:
-        entries = "1 entry" if len(report.stale) == 1 else f"{len(report.stale)} entries"
-        reasons.append(
-            f"{entries} of the baseline {'is' if len(report.stale) == 1 else 'are'} stale: take out what is gone"
-        )
+        entries, are = ("1 entry", "is") if len(report.stale) == 1 else (f"{len(report.stale)} entries", "are")
+        reasons.append(f"{entries} of the baseline {are} stale: take out what is gone")
     return reasons

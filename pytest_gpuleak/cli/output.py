@@ -82,9 +82,8 @@ def render_report(report: RunReport, verbosity: int) -> list[str]:
         more = "gpu-leak: and {} more stale"
         lines += first_lines(report.stale, STALE_SHOWN, lambda one: f"gpu-leak: stale: {render_entry(one)}", more)
     if report.incomplete is not None:
-        lines.append(
-            click.style(f"gpu-leak: THE REPORT IS INCOMPLETE: {clean_text(report.incomplete, TEXT_LIMIT)}", fg="red")
-        )
+        why = clean_text(report.incomplete, TEXT_LIMIT)
+        lines.append(click.style(f"gpu-leak: THE REPORT IS INCOMPLETE: {why}", fg="red"))
     lines.append(render_summary(report.summary))
     faults = render_faults(report.tests, report.faults)
     return lines if faults is None else [*lines, click.style(faults, fg="yellow")]

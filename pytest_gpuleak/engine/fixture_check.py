@@ -116,9 +116,7 @@ class FixtureCheck:
     def _judge_arrays(self, setup: OwnedSetup, history: _History) -> None:
         findings = judge(history.evidence(), setup.policy)
         # A fixture is never run again on purpose: what it leaves once is judged as retained.
-        named = [
-            dataclasses.replace(found, kind="retained") if found.kind == "unconfirmed" else found for found in findings
-        ]
+        named = [dataclasses.replace(one, kind="retained") if one.kind == "unconfirmed" else one for one in findings]
         nodeid = _nodeid_of(setup.place)
         record = self._record(
             setup.place, setup.policy, [described(found, "", self._knowledge, nodeid, FIXTURE_ONCE) for found in named]

@@ -335,9 +335,8 @@ class Search:
             else:
                 holder = found[node]
                 pattern = pattern_of(holder.text)
-            written[node] = Explanation(
-                holder, pattern, others.get((holder.kind, holder.root, groups.get(node, 0)), ())
-            )
+            further = others.get((holder.kind, holder.root, groups.get(node, 0)), ())
+            written[node] = Explanation(holder, pattern, further)
         return [written[node] for node in self._order]
 
     def answers(self) -> Answers:

@@ -95,9 +95,7 @@ class HeapArrays:
                 for inner in map(self.reader.elements, arrays):
                     parts_of_array = _of_type(inner, array_class)
                     found += [one for one in parts_of_array if wanted(*self.reader.sizes([one], self._others)[0])]
-                hidden = [
-                    value for kind in (dict, tuple) for value in _of_type(parts[-1], kind) if not is_tracked(value)
-                ]
+                hidden = [one for kind in (dict, tuple) for one in _of_type(parts[-1], kind) if not is_tracked(one)]
                 parts.append(get_referents(*hidden))
                 for kind in wrappers.exact_types:
                     for value in _of_type(parts[-2], kind):

@@ -33,8 +33,6 @@ class ArrayWrappers:
         for kind, place in self._places:
             if safe_access.is_a(value, kind):
                 held = safe_access.slot(value, kind, place)  # None: a closed `nditer`, a scalar of its own memory
-                parts = (
-                    [(f"[{index}]", part) for index, part in enumerate(held)] if type(held) is tuple else [("", held)]
-                )
+                parts = [(f"[{index}]", one) for index, one in enumerate(held)] if type(held) is tuple else [("", held)]
                 return [(f".{place}{index}", part) for index, part in parts if part is not None]
         return []

@@ -91,9 +91,8 @@ def summarise(tests: Iterable[TestRecord], fixtures: Sequence[FixtureRecord]) ->
 
 def find_dearest(tests: Iterable[TestRecord], count: int) -> list[dict[str, Any]]:
     """Return the suspects whose check took longest: nodeid, and the seconds of ``TestRecord.suspect_s``."""
-    suspects = sorted(
-        (test for test in tests if test.suspect_s), key=lambda test: (-_sum([test.suspect_s], "check"), test.nodeid)
-    )
+    suspects = [test for test in tests if test.suspect_s]
+    suspects.sort(key=lambda test: (-_sum([test.suspect_s], "check"), test.nodeid))
     return [
         {"nodeid": test.nodeid, **{f"{part}_s": _sum([test.suspect_s], part) for part in SUSPECT_PARTS}}
         for test in suspects[:count]

@@ -148,9 +148,7 @@ def _details(group: Group) -> str:
     if group.is_shared:
         held = "" if found.holder is None else f" held by {_code(found.holder.root or found.holder.text, _CELL)}"
         title = f"{format_bytes(group.bytes)}{held}, left by {_owners(group)}"
-    return (
-        "\n".join([f"<details><summary>{title}</summary>", f"<pre>{lines[0]}", *lines[1:], "</pre></details>"]) + "\n"
-    )
+    return "\n".join([f"<details><summary>{title}</summary>", f"<pre>{lines[0]}", *lines[1:], "</pre></details>", ""])
 
 
 def _details_safely(group: Group) -> str:

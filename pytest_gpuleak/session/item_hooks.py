@@ -136,9 +136,8 @@ class RuntestHooks(FixtureHooks):
         if self._shortages is None:
             from pytest_gpuleak.session.features.out_of_memory.section import OutOfMemorySection
 
-            self._shortages = OutOfMemorySection(
-                self._check.tracker, self._check.knowledge, self._check.explain_waiting
-            )
+            check = self._check
+            self._shortages = OutOfMemorySection(check.tracker, check.knowledge, check.explain_waiting)
         self._shortages.add(item, error, report)
 
     def note_fault(self, stage: str, node: Any, error: BaseException) -> None:

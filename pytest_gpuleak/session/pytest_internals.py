@@ -65,9 +65,8 @@ def colour_red(config: pytest.Config) -> None:
     """Colour pytest's progress and last line red for leaks, as for failures. Another reporter keeps its colours."""
     reporter: Any = config.pluginmanager.get_plugin("terminalreporter")
     build = getattr(reporter, "build_summary_stats_line", None)
-    if not callable(build) or "build_summary_stats_line" in getattr(
-        reporter, "__dict__", ("build_summary_stats_line",)
-    ):
+    own = getattr(reporter, "__dict__", ("build_summary_stats_line",))
+    if not callable(build) or "build_summary_stats_line" in own:
         return
 
     def build_red() -> tuple[list[tuple[str, dict[str, bool]]], str]:
@@ -113,9 +112,8 @@ class DeferredFinalizerErrors:
 
 def warn(config: pytest.Config, message: str, nodeid: str) -> None:
     """List a warning in pytest's summary, past the user's filters: it must fail no test."""
-    recorded = warnings.WarningMessage(
-        pytest.PytestWarning(f"gpu-leak: {message}"), pytest.PytestWarning, __file__, 0, source=None
-    )
+    warning = pytest.PytestWarning(f"gpu-leak: {message}")
+    recorded = warnings.WarningMessage(warning, pytest.PytestWarning, __file__, 0, source=None)
     config.hook.pytest_warning_recorded.call_historic(
         kwargs={"warning_message": recorded, "when": "runtest", "nodeid": nodeid, "location": None}
     )

@@ -106,9 +106,8 @@ class Session:
         worker: dict[str, Any] | None = getattr(config, "workerinput", None)
         self._rank = rank_of(os.environ) if worker is None else None
         if self._rank is not None:
-            settings = settings._replace(
-                report_paths=tuple(path_of_rank(path, self._rank) for path in settings.report_paths)
-            )
+            paths = tuple(path_of_rank(path, self._rank) for path in settings.report_paths)
+            settings = settings._replace(report_paths=paths)
         self._config = config
         self._settings = settings
         self._is_worker = worker is not None

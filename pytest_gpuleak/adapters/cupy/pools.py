@@ -71,9 +71,7 @@ class Pools:
         names = self._names = safe_access.module_dict(module) or {}
         self._module = module
         kinds = (names.get(f"{name}Pool") for name in ("SingleDeviceMemory", "Memory", "MemoryAsync"))
-        self._single, self._shared, self._asynchronous = (
-            kind if safe_access.is_a(kind, type) else None for kind in kinds
-        )
+        self._single, self._shared, self._asynchronous = (one if safe_access.is_a(one, type) else None for one in kinds)
         find = names.get("get_allocator")
         self._find_allocator = find if safe_access.class_name(type(find)) in _FUNCTIONS else None
 

@@ -178,16 +178,12 @@ class Nvml:
     def _match(self) -> None:
         """Match indices to devices: by the framework's UUIDs once it has started CUDA, until then by CUDA's rules."""
         initialised = framework_uuids()
-        if initialised is not None:
-            key: object = tuple(initialised)
-        else:
-            key = (os.environ.get("CUDA_VISIBLE_DEVICES"), os.environ.get("CUDA_DEVICE_ORDER"))
+        variables = os.environ.get("CUDA_VISIBLE_DEVICES"), os.environ.get("CUDA_DEVICE_ORDER")
+        key: object = variables if initialised is None else tuple(initialised)
         if key == self._matched_for:
             return
         self._matched_for = key
-        guessed = match_devices(
-            self._devices, os.environ.get("CUDA_VISIBLE_DEVICES"), os.environ.get("CUDA_DEVICE_ORDER")
-        )
+        guessed = match_devices(self._devices, *variables)
         if initialised is None:
             self._logical = {f"cuda:{index}": uuid for index, uuid in enumerate(guessed or ())}
             return

@@ -144,9 +144,8 @@ class TorchAccess:
     def variable(self, node: Any) -> Any:
         """Return the leaf whose gradient a node accumulates; None for other nodes. Creates no Python object."""
         kind = self._node_type(node)
-        return (
-            None if kind is None or "variable" not in safe_access.class_dict(kind) else self.read_node(node, "variable")
-        )
+        has_variable = kind is not None and "variable" in safe_access.class_dict(kind)
+        return self.read_node(node, "variable") if has_variable else None
 
     def saved(self, node: Any) -> list[Saved]:
         """Return the values that a node saved for the backward pass. Calls no pack or unpack hook."""

@@ -209,9 +209,7 @@ def share_of(arrays: list[object], size: int, slack: int, frameworks: Sequence[A
     When an unread array was made is unknown, so size decides: an earlier test's array does not fit into this growth.
     """
     readings = read_arrays(arrays, frameworks)
-    sized = sorted(
-        (array for array in arrays if id(array) in readings), key=lambda array: -readings[id(array)].storage_bytes
-    )
+    sized = sorted((one for one in arrays if id(one) in readings), key=lambda one: -readings[id(one)].storage_bytes)
     chosen, taken = [], 0
     for array in sized:
         storage_bytes = readings[id(array)].storage_bytes

@@ -123,9 +123,7 @@ def _over_growth(by_device: dict[str, list[Survivor]], policy: Policy) -> set[st
         return set(by_device)
     if policy.growing_bytes is None:
         return set()
-    return {
-        device for device, members in by_device.items() if sum(member.size for member in members) > policy.growing_bytes
-    }
+    return {device for device, members in by_device.items() if sum(one.size for one in members) > policy.growing_bytes}
 
 
 def _by_device(readings: Iterable[ArrayReading]) -> list[list[ArrayReading]]:

@@ -115,9 +115,7 @@ def _bytes_on(device: str, added: list[Survivor], gone: list[Survivor]) -> int:
 
 
 def _size_on(device: str, survivors: list[Survivor]) -> int:
-    return sum(
-        size for survivor in survivors if survivor.size for name, size in survivor.reading.places() if name == device
-    )
+    return sum(size for one in survivors if one.size for name, size in one.reading.places() if name == device)
 
 
 def _moved(evidence: Evidence, run: int) -> tuple[list[Survivor], list[Survivor]]:
@@ -157,9 +155,7 @@ def _judge_device(device: str, runs: Sequence[CounterRun], evidence: Evidence, p
         return None
     blocks = runs[-1].blocks.get(device, ())
     holder = next((part.holder for part in blocks if part.holder is not None), None)
-    pending = [
-        survivor for survivor in evidence.survivors if survivor.reading.pending and survivor.reading.device == device
-    ]
+    pending = [one for one in evidence.survivors if one.reading.pending and one.reading.device == device]
     lines = [_counted(device, runs)]
     if holder is None and pending:
         # Of native references to inputs nothing is known but that these arrays have them.

@@ -92,9 +92,8 @@ class Roots:
         if kind is type:
             return safe_access.in_package(container, PACKAGE)  # type: ignore[arg-type]
         if id(kind) not in self._excluded_kinds:
-            self._excluded_kinds[id(kind)] = (
-                safe_access.in_package(kind, PACKAGE) or safe_access.class_label(kind) in _VIEWS
-            )
+            is_own = safe_access.in_package(kind, PACKAGE)
+            self._excluded_kinds[id(kind)] = is_own or safe_access.class_label(kind) in _VIEWS
         return self._excluded_kinds[id(kind)]
 
     def is_common(self, container: object) -> bool:
@@ -198,10 +197,8 @@ class Roots:
 def _global(module: str, name: str) -> Root:
     if module == "sys" and name in _LAST_ERROR_NAMES:
         return Root(LAST_ERROR, "traceback", f"sys.{name}", hops=1, preference=(_LAST_ERROR_NAMES.index(name), name))
-    shown = safe_access.cut_name(module)
-    text = (
-        f"{shown}.{name}" if safe_access.is_attribute_name(name) else f"{shown}.__dict__[{safe_access.key_text(name)}]"
-    )
+    place = f".{name}" if safe_access.is_attribute_name(name) else f".__dict__[{safe_access.key_text(name)}]"
+    text = f"{safe_access.cut_name(module)}{place}"
     preference = (_remoteness(module, name), text)
     return Root(_rank_in(module), "module", text, hops=1, module=module, name=name, preference=preference)
 

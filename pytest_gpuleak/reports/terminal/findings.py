@@ -186,9 +186,8 @@ def _graph(autograd: Autograd | None, width: int) -> list[str]:
     if autograd.saved_tensors:
         kept = f"{count_of(autograd.saved_tensors, 'saved tensor')}, {format_bytes(autograd.saved_bytes)},"
     nodes = count_of(autograd.nodes, "autograd node")
-    return wrapped(
-        "graph", f"{nodes} {'retains' if autograd.nodes == 1 else 'retain'} {kept} beyond these tensors", width
-    )
+    retain = "retains" if autograd.nodes == 1 else "retain"
+    return wrapped("graph", f"{nodes} {retain} {kept} beyond these tensors", width)
 
 
 def _place(origin: Origin, *, code: bool = True) -> str:

@@ -118,9 +118,8 @@ def _render_all(report: RunReport, verbosity: int, width: int) -> list[str]:
     for verdict, entries in _sections(report):
         groups = group_safely(entries)
         for group in groups[:room]:
-            above = _add_entry(
-                lines, above, _titles(group, verdict, width, every=True), _in_full(group, verbosity, width)
-            )
+            titles = _titles(group, verdict, width, every=True)
+            above = _add_entry(lines, above, titles, _in_full(group, verbosity, width))
         left += groups[room:]
         room = max(0, room - len(groups))
     return [*lines, "", _left_out(left, "the JSON report has them")] if left else lines
@@ -264,9 +263,7 @@ def _line(group: Group) -> str:
 
 
 def _failing(report: RunReport) -> list[Entry]:
-    return [
-        entry for verdict, entries in _sections(report) if verdict == "leaked" for entry in entries if entry[1].failed
-    ]
+    return [one for verdict, entries in _sections(report) if verdict == "leaked" for one in entries if one[1].failed]
 
 
 def _sections(report: RunReport) -> Iterator[tuple[str, Sequence[Entry]]]:

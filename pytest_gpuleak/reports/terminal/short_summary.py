@@ -44,9 +44,8 @@ def _by_holder(entries: Sequence[Entry]) -> list[str]:
     groups = group_safely(entries)
     lines = [_group_line(group) for group in groups[:MANY]]
     if len(groups) > MANY:
-        lines.append(
-            f"LEAKED {format_bytes(sum(group.bytes for group in groups[MANY:]))} held by {len(groups) - MANY} more"
-        )
+        size = format_bytes(sum(group.bytes for group in groups[MANY:]))
+        lines.append(f"LEAKED {size} held by {len(groups) - MANY} more")
     return lines
 
 

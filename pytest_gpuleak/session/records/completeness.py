@@ -119,7 +119,6 @@ class RunProgress:
             reasons.append(f"{count_of(self._uncollected, 'error')} during collection")
         reasons += self._lost_workers
         if missing:
-            reasons.append(
-                f"{missing} of {count_of(self._copies * len(self._expected), 'test')} did not run to the end"
-            )
+            tests = count_of(self._copies * len(self._expected), "test")
+            reasons.append(f"{missing} of {tests} did not run to the end")
         return "; ".join(clean_text(reason, _REASON_LIMIT) for reason in reasons if reason)

@@ -186,9 +186,8 @@ class Recorder:
         if (known, of_workers) != self._written:
             self._written = known, of_workers
             self._journal.set_fixtures([*map(encode_safely, known), *of_workers])
-        self._journal.add_test(
-            encoded or encode_safely(record), self._completeness.running or self._check.attempts.upcoming
-        )
+        running = self._completeness.running or self._check.attempts.upcoming
+        self._journal.add_test(encoded or encode_safely(record), running)
 
     def _take_unchecked(self, report: pytest.TestReport, why: str, worker: str, outcome: Outcome) -> None:
         file, line, _ = report.location

@@ -71,9 +71,8 @@ class RunRecords:
                 index = waiting[nodeid].pop(0)
                 record = self.tests[index]
                 spent = {part: record.suspect_s.get(part, 0.0) + search_s for part in ("check", "search")}
-                self.tests[index] = record._replace(
-                    verdict=verdict, findings=findings, suspect_s={**record.suspect_s, **spent}
-                )
+                suspect_s = {**record.suspect_s, **spent}
+                self.tests[index] = record._replace(verdict=verdict, findings=findings, suspect_s=suspect_s)
 
     def nodeids(self) -> set[str]:
         """Return the tests that have ended."""

@@ -135,9 +135,8 @@ class _Watchdog:
         self._armed = True
         self._install()
         with contextlib.suppress(RuntimeError):  # no C thread either: the two other steps remain
-            faulthandler.dump_traceback_later(
-                self.limit_s + self._grace_s() + LOCK_GRACE_S, exit=True, file=self._stderr
-            )
+            ends_after_s = self.limit_s + self._grace_s() + LOCK_GRACE_S
+            faulthandler.dump_traceback_later(ends_after_s, exit=True, file=self._stderr)
 
     def disarm(self) -> None:
         """May be called twice."""

@@ -187,9 +187,8 @@ def describe_unchecked(reasons: Iterable[str]) -> str:
         (why,) = counted
     else:
         # Frequent reasons first; a failing device may give any text.
-        why = ", ".join(
-            f"{reason} ({times})" for reason, times in sorted(counted.items(), key=lambda row: (-row[1], row))
-        )
+        ranked = sorted(counted.items(), key=lambda row: (-row[1], row))
+        why = ", ".join(f"{reason} ({times})" for reason, times in ranked)
     return f"gpu-leak: {count_of(number, 'budget')} {was} not checked: {why}"
 
 
