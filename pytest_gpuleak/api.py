@@ -133,9 +133,8 @@ def assert_no_leak(
 
         assert_no_leak(lambda: train_step(model, batch))
 
-    The function is called once, which fills its caches, and then `repeat` times more. Arrays that every further call
-    adds are a leak, however small; arrays that only the first call left fail from `retained_mb` up. The function's
-    result is dropped.
+    The function is called once, which fills its caches, then `repeat` times more; its result is dropped. Arrays that
+    every further call adds are a leak, however small; those that only the first call left fail from `retained_mb` up.
 
     Args:
         function: called without arguments.

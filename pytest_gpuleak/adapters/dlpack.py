@@ -8,17 +8,14 @@ from __future__ import annotations
 import bisect
 import ctypes
 from functools import cache
-from itertools import filterfalse
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from pytest_gpuleak.adapters.arrays import array_types, framework_of
 from pytest_gpuleak.adapters.bulk import memory_of_arrays
 from pytest_gpuleak.heap import safe_access
 from pytest_gpuleak.heap.classes import is_kind_of
-from pytest_gpuleak.heap.hidden_references import Descent, Link, visible_objects
+from pytest_gpuleak.heap.hidden_references import Link, lead_through_dicts
 from pytest_gpuleak.heap.library_types import extension_class
-from pytest_gpuleak.heap.referrers import get_referents, is_tracked, untouchable_modules
-from pytest_gpuleak.heap.type_sieve import TypeSieve
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -67,16 +64,8 @@ class LentMemory:
         # Arrays of one framework that share memory refer to it, and not to each other.
         others = [one for one in arrays if any(block.framework is not one for block in wanted.ranges)]
         borrowers = _Borrowers(others, wanted)
-        sieve = TypeSieve(lambda kind: kind is dict or kind is tuple or borrowers.is_borrower_type(kind))
-        descent = Descent(borrowers.is_borrower, borrowers.leads_to_wanted, _may_hide, sieve, deadline)
-        own = {id(orphans), id(extra), *untouchable_modules()}
-        inside = get_referents(*(value for value in extra if id(value) not in own))
-        for values in visible_objects([*extra, *inside], own, deadline):
-            picked = sieve.pick(values)
-            for value in filter(borrowers.is_borrower, picked):
-                borrowers.leads_to_wanted(value)
-            descent.enter(filter(_may_hide, filterfalse(is_tracked, picked)))
-        return borrowers.links + descent.links
+        led = lead_through_dicts(orphans, extra, borrowers.may_borrow, borrowers.leads_to_wanted, deadline)
+        return borrowers.links + led
 
 
 class _Block(NamedTuple):
@@ -118,18 +107,14 @@ class _Borrowers:
         self._linked: set[int] = set()
         self._by_type: dict[int, bool] = {}
 
-    def is_borrower_type(self, kind: type) -> bool:
-        return (
-            kind is self._capsule
-            or (self._numpy is not None and is_kind_of(kind, self._numpy))
-            or any(is_kind_of(kind, base) for base in self._types)
-        )
-
-    def is_borrower(self, value: object) -> bool:
-        kind = type(value)
+    def may_borrow(self, kind: type) -> bool:
         found = self._by_type.get(id(kind))  # most values are dicts and tuples
         if found is None:
-            found = self._by_type[id(kind)] = self.is_borrower_type(kind)
+            found = self._by_type[id(kind)] = (
+                kind is self._capsule
+                or (self._numpy is not None and is_kind_of(kind, self._numpy))
+                or any(is_kind_of(kind, base) for base in self._types)
+            )
         return found
 
     def leads_to_wanted(self, value: object) -> bool:
@@ -195,7 +180,3 @@ def capsule_address(capsule: object) -> int | None:
         return None
     tensor = _DLTensor.from_address(start + offset)
     return int(tensor.data or 0) + int(tensor.byte_offset)
-
-
-def _may_hide(value: object) -> bool:
-    return (type(value) is dict or type(value) is tuple) and not is_tracked(value)

@@ -221,8 +221,7 @@ class Framework(Protocol):
             shares the memory, `read` returns None and `storage_users` more than 1: they do not count.
         tracers: reads what stands for arrays while a function is traced, on the device `TRACE`, or None. What outlives
             its trace is noted and fails nothing.
-        cache_packages: packages whose globals keep, as caches, what user code holds: such a root is named only where
-            nothing else holds the array.
+        cache_packages: packages whose globals cache what user code holds: such a root is named only for want of others.
     """
 
     name: str

@@ -174,9 +174,8 @@ def _settled_fixture(record: FixtureRecord, judge: Judge) -> FixtureRecord:
 
 def _stale(report: RunReport, judge: Judge, seen: Seen | None) -> tuple[KnownLeak, ...]:
     records: list[TestRecord | FixtureRecord] = [*_judged_tests(report), *report.fixtures]
-    matched = judge.find_all(
-        (finding, *entry_place(record)) for record in records if record.allowed is None for finding in record.findings
-    )
+    checked = (record for record in records if record.allowed is None)
+    matched = judge.find_all((finding, *entry_place(record)) for record in checked for finding in record.findings)
     whole = _whole_functions(report, seen)
     before = set(map(key_of, report.stale)) if seen is None else set()
     unseen_kinds = _unseen_kinds(report)

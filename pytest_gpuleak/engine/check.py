@@ -101,8 +101,7 @@ class SuspectCheck:
     ) -> tuple[Finding, ...]:
         """Return the findings. A stage that fails is left out; the following stages work with what is known.
 
-        `arrays` are strong references to what the first run left, emptied here before user code runs; `seen` is called
-        when they are.
+        `arrays` are strong references to what the first run left, emptied here before user code; then `seen` is called.
         """
         tracker, investigation = self._tracker, self._arrays
         if not (arrays or processes or self._files.wanted) and self._programs.explain(growth):

@@ -95,11 +95,8 @@ class FixtureCheck:
         if investigation.add_run(arrays, steps, tracker.threads):
             investigation.look()
         evidence = investigation.evidence()
-        survivors = [
-            evidence.survivors[index]
-            for index in sorted(evidence.alive[0])
-            if not _is_held_by_traceback(evidence.survivors[index])
-        ]
+        alive = [evidence.survivors[index] for index in sorted(evidence.alive[0])]
+        survivors = [survivor for survivor in alive if not _is_held_by_traceback(survivor)]
         with self._guard(ACCOUNT, place):
             for survivor in survivors:
                 reading, holder = survivor.reading, survivor.holder
@@ -118,9 +115,8 @@ class FixtureCheck:
         # A fixture is never run again on purpose: what it leaves once is judged as retained.
         named = [dataclasses.replace(one, kind="retained") if one.kind == "unconfirmed" else one for one in findings]
         nodeid = _nodeid_of(setup.place)
-        record = self._record(
-            setup.place, setup.policy, [described(found, "", self._knowledge, nodeid, FIXTURE_ONCE) for found in named]
-        )
+        found = [described(one, "", self._knowledge, nodeid, FIXTURE_ONCE) for one in named]
+        record = self._record(setup.place, setup.policy, found)
         if record.findings:
             self._by_place[setup.place] = record
 

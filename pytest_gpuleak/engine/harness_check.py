@@ -107,9 +107,8 @@ def _notes(
     from pytest_gpuleak.model.evidence import Evidence
 
     alive = frozenset(range(len(survivors)))
-    return tuple(
-        described(found, "", knowledge, nodeid) for found in judge(Evidence(tuple(survivors), (alive, alive)), policy)
-    )
+    findings = judge(Evidence(tuple(survivors), (alive, alive)), policy)
+    return tuple(described(found, "", knowledge, nodeid) for found in findings)
 
 
 def _may_fail(survivors: Iterable[Survivor], policy: Policy) -> bool:

@@ -110,8 +110,7 @@ class WaitingFindings:
     def may_take(self, policy: Policy, subject: Subject) -> bool:
         """Tell whether a subject's findings may wait, if weak handles alone give the verdict.
 
-        With several re-runs, or a limit to growth, what grows is told by holder; what a thread's frame holds is none of the
-        test's.
+        With several re-runs or a growth limit, growth is told by holder; what a thread's frame holds is not the test's.
         """
         return (
             self.searches >= SEARCHES_AT_ONCE

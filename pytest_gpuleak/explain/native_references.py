@@ -36,8 +36,7 @@ class NativeReferences:
     """Ask for hidden referrers, in rounds, the cheap questions first. One instance a search; links go to its graph.
 
     `known` has names of references that only their finder knows, and `links` the references found, by the ids of parent
-    and child. Objects in `hidden` have a referrer that was not found; `unexplained`: no one accounts for some
-    references.
+    and child. Objects in `hidden` have a referrer that was not found, those in `unexplained` an unexplained reference.
     """
 
     _graph: Graph

@@ -16,8 +16,7 @@ if TYPE_CHECKING:
 class Graph:
     """The visited part of the heap above the targets. It keeps every object in it alive.
 
-    `roots` has the best root by rank and object's id. Referrers of `expanded` were searched, and of `leaves` need not
-    be.
+    `roots` has the best root by rank and object's id. Referrers of `expanded` were searched, of `leaves` need not be.
     """
 
     def __init__(self) -> None:

@@ -128,6 +128,33 @@ class Descent:
                 pending.extend(self._above.pop(id(parent), ()))
 
 
+def lead_through_dicts(
+    orphans: Sequence[object],
+    extra: Sequence[object],
+    may_lead: Callable[[type], bool],
+    leads_on: Callable[[object], bool],
+    deadline: Deadline,
+) -> list[Link]:
+    """Ask `leads_on` of each object whose type `may_lead`; return links from untracked dicts and tuples to those."""
+
+    def may_lead_on(value: object) -> bool:
+        return may_lead(type(value))
+
+    def may_hide(value: object) -> bool:
+        return (type(value) is dict or type(value) is tuple) and not is_tracked(value)
+
+    sieve = TypeSieve(lambda kind: kind is dict or kind is tuple or may_lead(kind))
+    descent = Descent(may_lead_on, leads_on, may_hide, sieve, deadline)
+    own = {id(orphans), id(extra), *untouchable_modules()}
+    inside = get_referents(*(value for value in extra if id(value) not in own))
+    for values in visible_objects([*extra, *inside], own, deadline):
+        picked = sieve.pick(values)
+        for value in filter(may_lead_on, picked):
+            leads_on(value)
+        descent.enter(filter(may_hide, filterfalse(is_tracked, picked)))
+    return descent.links
+
+
 class UntrackedContainers:
     """Finds untracked containers of types that the collector knows, in a walk over the heap.
 

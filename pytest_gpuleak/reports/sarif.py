@@ -215,9 +215,8 @@ def _stale_result(entry: KnownLeak, prefix: str) -> Json:
     subject = entry.test if entry.fixture is None else f"fixture '{entry.fixture}' of {entry.test or 'a plugin'}"
     held = f", held by {clean_text(entry.holder, TEXT_LIMIT)}" if entry.holder else ""
     name = clean_text(subject, ID_LIMIT)
-    text = (
-        f"gone: {clean_text(entry.kind, 40)}, {format_bytes(entry.bytes)} on {clean_text(entry.device, ID_LIMIT)}{held}"
-    )
+    what = f"{clean_text(entry.kind, 40)}, {format_bytes(entry.bytes)}"
+    text = f"gone: {what} on {clean_text(entry.device, ID_LIMIT)}{held}"
     result: Json = {
         "ruleId": STALE_RULE,
         "ruleIndex": RULE_INDEX[STALE_RULE],

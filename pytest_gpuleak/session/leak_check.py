@@ -163,8 +163,7 @@ class LeakCheck:
     ) -> TestRecord | None:
         """Return the record of the attempt that has just ended, teardown included; None where none had begun.
 
-        `seen` resumes automatic collections, which would free the test's cycles, once what it left is known and before
-        user code.
+        `seen` resumes automatic collections, which would free cycles, once what was left is known, before user code.
         """
         attempt, tracker = self.attempts.attempt, self.tracker
         if attempt is None:

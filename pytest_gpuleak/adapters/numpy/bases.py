@@ -6,16 +6,14 @@
 
 from __future__ import annotations
 
-from itertools import filterfalse, pairwise
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final
 
 from pytest_gpuleak.adapters.numpy.memory import elements_of
 from pytest_gpuleak.heap import safe_access
 from pytest_gpuleak.heap.array_wrappers import ArrayWrappers
-from pytest_gpuleak.heap.hidden_references import Descent, Link, visible_objects
+from pytest_gpuleak.heap.hidden_references import Link, lead_through_dicts
 from pytest_gpuleak.heap.library_types import extension_class
-from pytest_gpuleak.heap.referrers import get_referents, is_tracked, untouchable_modules
-from pytest_gpuleak.heap.type_sieve import TypeSieve
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -34,20 +32,8 @@ class ArrayBases:
         if array_class is None:
             return []
         bases = _Bases(orphans, array_class)
-        sieve = TypeSieve(lambda kind: kind is dict or kind is tuple or bases.may_lead(kind))
-        descent = Descent(lambda value: bases.may_lead(type(value)), bases.lead_to_wanted, _may_hide, sieve, deadline)
-        own = {id(orphans), id(extra), *untouchable_modules()}
-        inside = get_referents(*(value for value in extra if id(value) not in own))
-        for values in visible_objects([*extra, *inside], own, deadline):
-            picked = sieve.pick(values)
-            for array in filter(lambda value: bases.may_lead(type(value)), picked):
-                bases.lead_to_wanted(array)
-            descent.enter(filter(_may_hide, filterfalse(is_tracked, picked)))
-        return bases.links + descent.links
-
-
-def _may_hide(value: object) -> bool:
-    return (type(value) is dict or type(value) is tuple) and not is_tracked(value)
+        led = lead_through_dicts(orphans, extra, bases.may_lead, bases.lead_to_wanted, deadline)
+        return bases.links + led
 
 
 class _Bases:

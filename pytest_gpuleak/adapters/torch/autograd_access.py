@@ -153,9 +153,8 @@ class TorchAccess:
         if kind is None:
             return []
         if id(kind) not in self._saved_names:
-            self._saved_names[id(kind)] = tuple(
-                [name for name in safe_access.class_dict(kind) if name.startswith(_SAVED)]
-            )
+            names = [name for name in safe_access.class_dict(kind) if name.startswith(_SAVED)]
+            self._saved_names[id(kind)] = tuple(names)
         found: list[Saved] = []
         for name in self._saved_names[id(kind)]:
             raws = self.read_node(node, name)

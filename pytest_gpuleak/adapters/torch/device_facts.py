@@ -61,6 +61,5 @@ def device_space(device: str) -> DeviceSpace | None:
 
 def _largest_free(module: Any, index: int) -> int:
     segments = [segment for segment in module.memory_snapshot() if segment["device"] == index]
-    return max(
-        (int(block["size"]) for one in segments for block in one["blocks"] if block["state"] == "inactive"), default=0
-    )
+    inactive = (int(block["size"]) for one in segments for block in one["blocks"] if block["state"] == "inactive")
+    return max(inactive, default=0)

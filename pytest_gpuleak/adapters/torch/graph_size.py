@@ -26,9 +26,8 @@ def retained_by_graph(
 ) -> Autograd | None:
     """Return how much the autograd graph behind `tensors` keeps alive beyond them, in at most `budget_s` seconds.
 
-    Counts nodes, and saved tensors with storages of their own, each once, but not the leaves, which live with their
-    model. A lower bound where parts are unreadable or too deep. None without a graph, or while other threads run
-    backward passes.
+    Counts nodes, and saved tensors with own storages, each once, but no leaves, which live with their model. A lower
+    bound where parts are unreadable or too deep. None without a graph, or while other threads run backward passes.
     """
     access = TorchAccess.of_loaded()
     if access is None:

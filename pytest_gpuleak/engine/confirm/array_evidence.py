@@ -99,8 +99,7 @@ class ArrayEvidence:
             arrays: strong references to the arrays that it left; emptied here.
             settle_steps: the steps to take.
             threads: the threads that ran before the run.
-            young: the cheap steps to take first. If known culprits alone hold what stays, steps that cannot make them
-                let go are left out.
+            young: cheap steps to take first; if known culprits alone hold what stays, only those that can free it.
             threaded: whether another thread ran when the arrays were searched for.
             decide: tells whether what stays after the cheap steps is no suspect.
             recognise: tells whether holders are of use.

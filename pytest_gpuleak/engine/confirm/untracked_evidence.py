@@ -304,10 +304,8 @@ class UntrackedEvidence:
     def _of_size(self, arrays: list[object], heap: HeapArrays, room: int) -> list[object]:
         """Return the arrays that together explain the growth; none if they explain too little of it."""
         sizes = {id(array): one for array in arrays if (one := heap.read(array)) is not None}
-        order = sorted(
-            {one.storage: one.storage_bytes for one in sizes.values()}.items(),
-            key=lambda one: (one[0] not in self._born, -one[1]),
-        )
+        by_storage = {one.storage: one.storage_bytes for one in sizes.values()}
+        order = sorted(by_storage.items(), key=lambda one: (one[0] not in self._born, -one[1]))
         taken: set[int] = set()
         left = room
         for key, size in order:

@@ -67,9 +67,8 @@ def suspects(growth: Growth, known: Mapping[str, int], policy: Policy, probes: M
         if unexplained > _host_limit(policy, limits):
             found.add(HOST)
     found |= _reserved_over(growth, policy)
-    return found | {
-        device for (device, metric), size in growth.bytes.items() if metric == OUTSIDE and size >= OUTSIDE_FLOOR
-    }
+    outside = {device for (device, metric), size in growth.bytes.items() if metric == OUTSIDE and size >= OUTSIDE_FLOOR}
+    return found | outside
 
 
 def judge_counters(

@@ -115,8 +115,7 @@ def match_replacements(
     """Match new survivors to the dead survivors that they replace, which adds nothing: indices of the new by the dead.
 
     In four passes: same root and form, same form, same root, same device (a cache's place may take data of another
-    size). Of several the root with the fewest survivors that stayed: an overwritten slot keeps none, an appended list
-    all.
+    size). Of several the root with the fewest that stayed: an overwritten slot keeps none, an appended list all.
     """
     staying_per_root = Counter(survivors[index].root for index in staying)
     order = sorted(new, key=lambda index: (staying_per_root[survivors[index].root], index))

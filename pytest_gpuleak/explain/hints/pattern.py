@@ -23,10 +23,9 @@ _ANY: Final = r"(?s:.*)"
 class Pattern:
     """An inspector for the first reference that fits, or for the root alone where no reference is described.
 
-    `hint` is the text, with the patterns' groups, and with `owner` and `container` of the reference (see `Trail`).
-    `root` is a regular expression for the root's text, as the next three are for texts at the reference: `after` is the
-    type that the next reference leads from. `kinds` of roots count (empty: all), if what `holds` tells of path and
-    position is true.
+    `hint` is the text, with the patterns' groups, and `owner` and `container` of the reference (see `Trail`). `root` is
+    a regular expression for the root's text, as the next three are for texts at the reference: `after` is the type that
+    the next reference leads from. `kinds` of roots count (empty: all), if `holds` is true of path and position.
     """
 
     hint: str
