@@ -20,8 +20,7 @@ class Looks:
     """Choose how to look at one suspect's arrays.
 
     Attributes:
-        brief: whether a glance may decide: something small that does not grow is a note, and if no note is shown or
-            written, its holder is of no use.
+        brief: whether a glance may decide: what is small and does not grow is a note, and unseen notes need no holder.
         waives_lines: whether the next re-run is not traced. If it shows growth, another is, and is looked at.
         owes_search: whether growth was seen at a glance, and the holders are still to be searched for.
     """

@@ -86,8 +86,7 @@ class TorchAccess:
     def grad_fn(self, tensor: Any) -> Any:
         """Return the node that made a tensor; None for a leaf.
 
-        For a view written to since, return its base's node: torch would create one (variable.cpp,
-        VariableHooks::grad_fn).
+        For a view written since, return its base's node: torch would make one (variable.cpp, VariableHooks::grad_fn).
         """
         if self.read(tensor, "_is_view") and self.read(tensor, "_version"):
             base = self.read(tensor, "_base")

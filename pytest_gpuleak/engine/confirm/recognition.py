@@ -26,10 +26,7 @@ MOST_ARRAYS: Final = 1000
 
 @dataclasses.dataclass(frozen=True)
 class Recognised:
-    """An array that only known holders hold.
-
-    `handle` tells whether it is alive, `users` how many arrays share its storage (None: unknown).
-    """
+    """An array that only known holders hold, its handle, and how many arrays share its storage (None: unknown)."""
 
     explanation: Explanation
     handle: StorageHandle
