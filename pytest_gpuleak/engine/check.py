@@ -43,6 +43,9 @@ if TYPE_CHECKING:
 CHEAP_STEPS = (Collection(1), YoungCollection())
 """Steps that run before any step that walks the whole heap."""
 
+MOST_ADDED_RERUNS = 2
+"""Re-runs of what grows, beyond those asked for, that tell what grows and which lines made it."""
+
 BRIEF_RERUN_S = 1.0
 """Seconds that a re-run may take to be tried before all settle steps, some of which wait."""
 
@@ -320,7 +323,7 @@ class SuspectCheck:
     def _confirm(self) -> str:
         """Run again until the subject does not grow, or as often as asked; return why that ended early, if it did."""
         tracker, counters = self._tracker, self._counters
-        left, recorded = self._policy.confirm, False
+        left, more = self._policy.confirm, MOST_ADDED_RERUNS
         looks, knowledge = self._looks, self._knowledge
         lines_first = knowledge.notes_are_read or knowledge.lines.come_first(self._subject.expected_s or 0.0)
         looks.waives_lines = looks.brief and not lines_first
@@ -355,8 +358,8 @@ class SuspectCheck:
             grows = again or self._processes.grows or self._files.grows
             if not (grows or any(found.bytes_per_run for found in self._judge()) or self._programs.grows):
                 break
-            if left == 0 and (again or counters.wants_record or looks.waives_lines) and not recorded:
-                left, recorded = 1, True
+            if left == 0 and more and (again or counters.wants_record or looks.waives_lines):
+                left, more = 1, more - 1
             looks.waives_lines = False
         return ""
 

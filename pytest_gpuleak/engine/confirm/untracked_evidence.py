@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 from pytest_gpuleak.adapters.arrays import array_types, select_arrays
 from pytest_gpuleak.adapters.bulk import memory_of_arrays
 from pytest_gpuleak.adapters.registry import may_have_untracked_arrays
-from pytest_gpuleak.engine.confirm.allocation_lines import MAX_TRACED_RUNS, AllocationLines
+from pytest_gpuleak.engine.confirm.allocation_lines import MAX_TRACED_RUNS, TRACED_RERUN_S, AllocationLines
 from pytest_gpuleak.engine.confirm.lenders import has_any
 from pytest_gpuleak.engine.confirm.survivors import Leftover, Survivors
 from pytest_gpuleak.engine.detect.counters import MODULE_BYTES
@@ -64,8 +64,8 @@ FREE_S: Final = 2.0
 FREE_ONCE_S: Final = 1.0
 """The same for growth that no second run has repeated, of which most is a first use: a walk takes a second with torch."""
 
-TRACED_BESIDE_S: Final = 0.1
-"""Seconds that a run which leaves other arrays may take to be traced: a model's takes ten times as long then."""
+TRACED_AT_ONCE_S: Final = 0.1
+"""Seconds that a run may take to be traced before arrays are known to grow: it takes five to ten times as long then."""
 
 SHARE: Final = 0.02
 """The same as a share of the session's CPU time: most growth of the heap is a cache or a first use."""
@@ -98,6 +98,7 @@ class UntrackedEvidence:
         self._runs = UntrackedRuns()
         self._findings: tuple[Finding, ...] | None = None
         self._recorded = False
+        self._owes_lines = False
         self._beside_arrays = False
         self._origins: dict[int, Origin] = {}
         self._began = process_time()
@@ -138,7 +139,7 @@ class UntrackedEvidence:
     @property
     def wants_record(self) -> bool:
         """Whether one more run is worth two walks over the heap."""
-        return not self._recorded and self._records_next
+        return (self._owes_lines and bool(self._runs.survivors)) or (not self._recorded and self._records_next)
 
     @property
     def _records_next(self) -> bool:
@@ -225,11 +226,13 @@ class UntrackedEvidence:
 
     def _begin(self) -> None:
         self._before = self._walk_sizes()
-        expected_s = self._subject.expected_s
-        if self._beside_arrays and expected_s is not None and expected_s > TRACED_BESIDE_S:
+        expected_s = self._subject.expected_s or 0.0
+        waits = expected_s > TRACED_AT_ONCE_S and (self._beside_arrays or not self._runs.survivors)
+        self._owes_lines = waits and not self._beside_arrays and expected_s <= TRACED_RERUN_S
+        if waits:
             return
         if self._knowledge.traced_runs < MAX_TRACED_RUNS:
-            self._lines.start(expected_s)
+            self._lines.start(self._subject.expected_s)
             self._knowledge.traced_runs += self._lines.tracing
 
     def _walk_sizes(self) -> dict[int, int] | None:

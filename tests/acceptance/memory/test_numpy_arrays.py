@@ -560,7 +560,7 @@ def test_a_run_that_leaves_arrays_is_traced_if_it_is_quick(
         started.append(self.tracing)
 
     monkeypatch.setattr(AllocationLines, "start", noted)
-    monkeypatch.setattr(untracked_evidence, "TRACED_BESIDE_S", limit_s)
+    monkeypatch.setattr(untracked_evidence, "TRACED_AT_ONCE_S", limit_s)
     found = run(BESIDE, "test_it.py::test_arrays")
     roots = {one["holder"]["root"]: one["tensors"][0]["created"] for one in found.tests["test_arrays"]["findings"]}
     assert roots.keys() == {"test_it.KEPT", "test_it.TABLES"}
@@ -591,3 +591,33 @@ def test_growth_without_arrays_is_not_walked_over_for_lines(run: Runner, monkeyp
     )
     assert found.verdicts == {"test_no_array": "clean", "test_array": "leaked"}
     assert walked == [True]
+
+
+def test_a_slow_test_is_traced_once_its_arrays_are_known_to_grow(run: Runner) -> None:
+    found = run(
+        """
+        import time
+        import tracemalloc
+        import numpy as np
+
+        KEPT, TRACED = [], {"array": [], "other": []}
+
+        def test_array():
+            time.sleep(0.15)
+            TRACED["array"].append(tracemalloc.is_tracing())
+            KEPT.append(np.ones(2**17))
+
+        def test_no_array():
+            time.sleep(0.15)
+            TRACED["other"].append(tracemalloc.is_tracing())
+            KEPT.append([bytes(1000) for _ in range(1000)])
+
+        def test_traced():
+            assert TRACED == {"array": [False, False, False, True], "other": [False, False, False]}
+        """
+    )
+    found.result.assert_outcomes(passed=3)
+    assert found.verdicts["test_array"] == "leaked"
+    assert found.finding("test_array")["bytes_per_run"] == MIB
+    (array,) = found.finding("test_array")["tensors"]
+    assert array["created"]["code"] == "KEPT.append(np.ones(2**17))"
