@@ -69,7 +69,7 @@ def main() -> None:
     print(
         f"installed and off: {idle - millions['off', 0]} million more, of {millions['off', 0]}: {idle / millions['off', 0]:.3f}"
     )
-    print(f"start: {start} million more, of {millions['off', 1]}; a test: {each:.2f} million more, of {own:.2f}")
+    print(f"start: {start} million more, of {millions['off', 1]}; a test: {each:.3f} million more, of {own:.2f}")
 
 
 if __name__ == "__main__":
