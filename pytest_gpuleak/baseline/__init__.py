@@ -1,1 +1,4 @@
-"""Known leaks: the file that lists them, what it matches (rules: `matching`), and its update."""
+"""Known leaks: the file that lists them, what it matches (rules: `matching`), and its update.
+
+It may import `model` alone.
+"""

@@ -1,1 +1,4 @@
-"""Plain data that wings hand to each other: findings, readings, evidence, records, policy."""
+"""Plain data and sums over it, which wings hand to each other: findings, readings, evidence, records, policy.
+
+It may import the standard library alone.
+"""

@@ -1,1 +1,4 @@
-"""Reports of a `model.records.RunReport`, made of `model` alone: a new format is a file here and a row in `formats`."""
+"""Reports of a `model.records.RunReport`: a new format is a file here and a row in `formats`.
+
+They import `model` alone, and a format no other format's files.
+"""
