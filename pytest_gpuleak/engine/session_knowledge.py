@@ -65,15 +65,12 @@ class SessionKnowledge:
         """Bytes of the memory behind untracked arrays at the last walk for them, by its key."""
 
     def can_afford(self, free_s: float, share: float, expected_s: float = 0.0) -> bool:
-        """Tell whether a suspect may take `expected_s` that probably come to nothing.
+        """Tell whether a suspect may take `expected_s` that probably come to nothing, beside all such suspects so far."""
+        return self.is_within(self.unexplained_growth_s + expected_s, free_s, share)
 
-        All such suspects may take `free_s` of CPU time and a `share` of the session's.
-        """
-        return self.unexplained_growth_s + expected_s <= free_s + share * self.cpu_s
-
-    def can_afford_record(self, free_s: float, share: float) -> bool:
-        """Tell whether a suspect that has left arrays may be recorded: records in vain are limited by themselves."""
-        return self.vain_records_s <= free_s + share * self.cpu_s
+    def is_within(self, spent_s: float, free_s: float, share: float) -> bool:
+        """Tell whether `spent_s` of CPU time are within `free_s` and a `share` of the session's."""
+        return spent_s <= free_s + share * self.cpu_s
 
     @property
     def elapsed_s(self) -> float:

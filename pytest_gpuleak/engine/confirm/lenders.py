@@ -33,11 +33,7 @@ SHARE: Final = 0.02
 
 
 class Lenders:
-    """Note which arrays use another library's memory, and find who holds the arrays that lend it.
-
-    Attributes:
-        holders: who holds a lender, by the key of the memory.
-    """
+    """Note which arrays use another library's memory, and find the `holders` of what lends it, by the memory's key."""
 
     def __init__(self, tracker: RunTracker, knowledge: SessionKnowledge, guard: Callable[[Stage], Guard]) -> None:
         self.holders: dict[int, Holder] = {}
@@ -58,7 +54,7 @@ class Lenders:
         """Find the lenders of what is alive, while the session can afford it."""
         alive = {survivor.reading.storage for survivor in evidence.survivors}
         places = {place: storage for place, storage in self._borrowed.items() if storage in alive}
-        if places and self._knowledge.lenders_s <= FREE_S + SHARE * self._knowledge.cpu_s:
+        if places and self._knowledge.is_within(self._knowledge.lenders_s, FREE_S, SHARE):
             began = process_time()
             with self._guard(EXPLAIN):
                 self._search(places)

@@ -145,7 +145,9 @@ class UntrackedEvidence:
     def _records_next(self) -> bool:
         if not self.suspected or len(self._grown) < RUNS_BEFORE_WALK:
             return False
-        return self._recorded or not self._beside_arrays or self._knowledge.can_afford_record(FREE_ONCE_S, SHARE)
+        if self._recorded or not self._beside_arrays:
+            return True
+        return self._knowledge.is_within(self._knowledge.vain_records_s, FREE_ONCE_S, SHARE)
 
     @property
     def traces(self) -> bool:
@@ -263,10 +265,7 @@ class UntrackedEvidence:
         self._findings = None
 
     def _find_residue(self, *, confirmed: bool) -> None:
-        """Choose among all arrays those that explain the first run's growth: its own, then by their size.
-
-        Where runs before it may share in the growth, its own alone.
-        """
+        """Choose among all arrays those that explain the first run's growth, and find out who holds them."""
         from pytest_gpuleak.heap.referrers import PausedCollector
 
         with self._tracker.detector.whole_heap():
@@ -298,6 +297,7 @@ class UntrackedEvidence:
         least = max(room // 256, 1)
 
         def is_new(key: int, size: int) -> bool:
+            # Where runs before it may share in the growth, its own arrays alone.
             return key in self._born or (known.get(key) != size and not self._shared)
 
         with PausedCollector():
@@ -359,7 +359,6 @@ class UntrackedEvidence:
 
 
 def _newest_modules(count: int) -> Iterator[str]:
-    """Yield the names of the modules that were imported last."""
     import sys
 
     names = [name for name in dict.copy(sys.modules) if type(name) is str]
