@@ -256,10 +256,7 @@ class SuspectCheck:
         return self._looks.brief
 
     def _may_be_brief(self) -> bool:
-        """Tell whether a re-run may decide before the steps and searches that walk the whole heap.
-
-        Something small that does not grow is a note. If no note is shown or written, its holder is of no use.
-        """
+        """Tell whether a re-run may decide before the steps and searches that walk the whole heap (see `Looks`)."""
         knowledge, subject, policy = self._knowledge, self._subject, self._policy
         return (
             (not knowledge.notes_are_read or self._may_wait())
@@ -365,13 +362,11 @@ class SuspectCheck:
 
     @contextlib.contextmanager
     def _traced(self, logs: list[OriginLog]) -> Iterator[None]:
-        """Note the lines that create storages and start processes."""
         frameworks = self._tracker.guarded_arrays if self._traces_arrays else []
         with self._processes.noting_starts(), traced(frameworks, self._knowledge.is_user_file, logs):
             yield
 
     def _findings_by_size(self, why: str) -> tuple[Finding, ...]:
-        """Return what is known before the holders are."""
         return tuple(self._describe(found, why) for found in judge(self._arrays.evidence(), self._policy))
 
     def _run_again(self, *, tracing_on: bool) -> tuple[RerunResult, OriginLog]:

@@ -19,10 +19,9 @@ if TYPE_CHECKING:
 class Looks:
     """Choose how to look at one suspect's arrays.
 
-    Attributes:
-        brief: whether a glance may decide: what is small and does not grow is a note, and unseen notes need no holder.
-        waives_lines: whether the next re-run is not traced. If it shows growth, another is, and is looked at.
-        owes_search: whether growth was seen at a glance, and the holders are still to be searched for.
+    While `brief`, a glance may decide: what is small and does not grow is a note, and if no note is read, its holder is
+    of no use. With `waives_lines` the next re-run is not traced; where it shows growth, another is. `owes_search` tells
+    that growth was seen at a glance alone.
     """
 
     def __init__(

@@ -40,8 +40,6 @@ _frozen_before: list[int] = []
 
 
 class _Ring:
-    """An object that can refer to itself."""
-
     __slots__ = ("__weakref__", "itself")
 
     itself: _Ring

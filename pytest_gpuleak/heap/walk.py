@@ -118,7 +118,6 @@ class HeapWalk:
 
 
 def _may_hide(kind: type, array_class: Any) -> bool:
-    """Tell whether untracked objects of a type may refer to others."""
     return (array_class is not None and safe_access.is_subclass(kind, array_class)) or may_refer(kind)
 
 
@@ -183,7 +182,6 @@ def _size_or_zero(measure: Callable[[Any], int], value: object) -> int:
 
 
 def _measure_of(kind: type, *, maps: bool) -> tuple[Callable[[Any], int], bool]:
-    """Return how to size objects of a type, and whether their sizes differ."""
     if kind is int or safe_access.is_subclass(kind, type):
         return _basic_size, False
     if maps and is_map(kind):

@@ -346,7 +346,6 @@ class ArrayEvidence:
     def _note_unexplained(
         self, living: Collection[int], unknown: Holder, origins: OriginLog, shared: Collection[int] = ()
     ) -> None:
-        """Note what is alive; `unknown` tells why the holders are not known."""
         self._evidence = self._postponed = None
         alive = [self.left.by_id[identity] for identity in living]
         self._alive.append(self._survivors.note_unexplained(alive, unknown, origins, self.left.runs - 1, shared))

@@ -255,7 +255,6 @@ def _allocator(device: DeviceFacts, requested: int | None) -> Iterator[Line]:
 
 
 def _owners(facts: OutOfMemory, device: str) -> Generator[Line, None, int]:
-    """Yield the holders of tensors there, and return their total bytes."""
     seen = 0
     for title, rows in (
         ("tests that ended", facts.earlier),
