@@ -126,12 +126,12 @@ class HeapArrays:
         array_class = self.reader.array_type()
         if array_class is None:
             return
-        sieve = TypeSieve(_belongs_to(array_class))
+        sieve = TypeSieve(_belongs_to(array_class), walk.types)
         met: set[int] = set()
         for batch in walk.batches():
-            marks = sieve.marks(batch.objects)
-            if True not in marks:
+            if not sieve.picks_any_of(batch.kinds):
                 continue
+            marks = sieve.marks(batch.objects, batch.kinds)
             if batch.parents:
                 bases = [is_a(parent, array_class) for parent in batch.parents]
                 marks = [mark and not bases[owner] for mark, owner in zip(marks, batch.owners, strict=True)]

@@ -9,6 +9,7 @@ from pytest_gpuleak.heap import safe_access
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
+    from collections.abc import Set as AbstractSet
 
 HAVE_GC: Final = 1 << 14
 """Flag of types whose objects the collector can look into (Include/object.h, Py_TPFLAGS_HAVE_GC)."""
@@ -21,29 +22,46 @@ def may_refer(kind: type) -> bool:
     return bool(TYPE_FLAGS.__get__(kind) & HAVE_GC) and not safe_access.is_subclass(kind, type)
 
 
+class TypeTable:
+    """The types met so far by id, since a metaclass may define the hash. Keep it no longer than a `TypeSieve`."""
+
+    def __init__(self) -> None:
+        self.types: dict[int, type] = {}
+
+    def kinds_of(self, objects: Collection[object]) -> set[int]:
+        """Return the ids of the objects' types, which are then in the table."""
+        kinds = set(map(id, map(type, objects)))
+        if not kinds <= self.types.keys():
+            self.types.update(zip(map(id, map(type, objects)), map(type, objects), strict=True))
+        return kinds
+
+
 class TypeSieve:
-    """Pick objects by their type. `belongs` is asked once for each type, by id: its metaclass may define the hash.
+    """Pick objects by their type. `belongs` is asked once for each type; sieves of one walk may share a table.
 
     Keep a sieve no longer than a walk with paused collections: a new class may get the id of one that is gone.
     """
 
-    def __init__(self, belongs: Callable[[type], bool]) -> None:
+    def __init__(self, belongs: Callable[[type], bool], table: TypeTable | None = None) -> None:
         self._belongs = belongs
-        self._known: dict[int, bool] = {}
+        self._table = table or TypeTable()
+        self._met: set[int] = set()
+        self._picked: set[int] = set()
 
-    def marks(self, objects: Collection[object]) -> list[bool]:
-        """Return for each object whether it is picked."""
-        try:
-            return list(map(self._known.__getitem__, map(id, map(type, objects))))
-        except KeyError:  # seldom, so most calls take one pass
-            self._learn(objects)
-            return self.marks(objects)
+    def picks_any_of(self, kinds: AbstractSet[int]) -> bool:
+        """Tell whether objects of these types, which the table has (`TypeTable.kinds_of`), are picked."""
+        for kind in kinds - self._met:
+            if self._belongs(self._table.types[kind]):
+                self._picked.add(kind)
+            self._met.add(kind)
+        return not self._picked.isdisjoint(kinds)
 
-    def pick(self, objects: Collection[object]) -> list[object]:
-        """Return the objects that are picked."""
-        return list(compress(objects, self.marks(objects)))
+    def marks(self, objects: Collection[object], kinds: AbstractSet[int] | None = None) -> list[bool]:
+        """Return for each object whether it is picked. `kinds` are the ids of the types, if they are known."""
+        if not self.picks_any_of(self._table.kinds_of(objects) if kinds is None else kinds):
+            return [False] * len(objects)
+        return list(map(self._picked.__contains__, map(id, map(type, objects))))
 
-    def _learn(self, objects: Collection[object]) -> None:
-        kinds = dict(zip(map(id, map(type, objects)), map(type, objects), strict=True))
-        for key in kinds.keys() - self._known.keys():
-            self._known[key] = self._belongs(kinds[key])
+    def pick(self, objects: Collection[object], kinds: AbstractSet[int] | None = None) -> list[object]:
+        """Return the objects that are picked. `kinds` are the ids of the types, if they are known."""
+        return list(compress(objects, self.marks(objects, kinds)))

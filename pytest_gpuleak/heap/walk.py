@@ -6,7 +6,7 @@ The collector knows containers alone, so the walk descends into what they refer 
 
 from __future__ import annotations
 
-from itertools import compress, filterfalse, repeat
+from itertools import chain, compress, count, filterfalse, repeat
 from struct import calcsize
 from sys import getsizeof, version_info
 from types import MethodDescriptorType
@@ -17,10 +17,11 @@ from pytest_gpuleak.heap.array_wrappers import ArrayWrappers
 from pytest_gpuleak.heap.frames import local_variables, running_frames
 from pytest_gpuleak.heap.library_types import extension_class
 from pytest_gpuleak.heap.referrers import get_objects, get_referents, is_tracked, untouchable_modules
-from pytest_gpuleak.heap.type_sieve import HAVE_GC, TYPE_FLAGS, TypeSieve, may_refer
+from pytest_gpuleak.heap.type_sieve import HAVE_GC, TYPE_FLAGS, TypeSieve, TypeTable, may_refer
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Sequence
+    from collections.abc import Set as AbstractSet
 
     from pytest_gpuleak.heap.referrers import Deadline
 
@@ -41,10 +42,11 @@ _ITEM_SIZE: Final[Any] = type.__dict__.get("__itemsize__")
 class Batch(NamedTuple):
     """Objects that the walk met together, and the untracked containers that hold them (`parents`, if there are any).
 
-    `owners` has by object the index of its parent, `places` by parent the index of its own parent in the batch `above`.
+    `kinds` has the ids of their types, `owners` has by object the index of its parent, `places` by parent the index of its own parent in the batch `above`.
     """
 
     objects: list[object]
+    kinds: AbstractSet[int]
     parents: Sequence[object] = ()
     above: Batch | None = None
     owners: Sequence[int] = ()
@@ -64,8 +66,17 @@ class HeapWalk:
         self._ignored = {*ignore, id(self._met), *untouchable_modules()}
         self._array_class = array_class = extension_class("numpy", "ndarray")
         self._wrappers = wrappers = ArrayWrappers()
+
         # Without self, which would be a cycle.
-        self._hiding = TypeSieve(lambda kind: _may_hide(kind, array_class) or wrappers.is_wrapper_type(kind))
+        def is_special(kind: type) -> bool:
+            return (array_class is not None and safe_access.is_subclass(kind, array_class)) or wrappers.is_wrapper_type(
+                kind
+            )
+
+        self.types = TypeTable()
+        """The types of the objects met, for sieves of the same walk."""
+        self._special = TypeSieve(is_special, self.types)
+        self._hiding = TypeSieve(lambda kind: may_refer(kind) or is_special(kind), self.types)
 
     def batches(self) -> Iterator[Batch]:
         """Yield every object, in lists that must not be kept."""
@@ -78,8 +89,10 @@ class HeapWalk:
             for start in range(0, len(containers), _CHUNK):
                 if self._deadline.passed():
                     return
-                chunk = [value for value in containers[start : start + _CHUNK] if id(value) not in self._ignored]
-                yield Batch(chunk)
+                chunk = containers[start : start + _CHUNK]
+                if not self._ignored.isdisjoint(map(id, chunk)):
+                    chunk = [value for value in chunk if id(value) not in self._ignored]
+                yield Batch(chunk, self.types.kinds_of(chunk))
                 yield from self._untracked(list(filterfalse(is_tracked, get_referents(*chunk))))
                 chunk.clear()
             self.complete = not self._deadline.passed()
@@ -89,36 +102,55 @@ class HeapWalk:
             chunk.clear()
 
     def _untracked(self, objects: list[object]) -> Iterator[Batch]:
-        batch = Batch(objects)
+        batch = Batch(objects, self.types.kinds_of(objects))
         lists = [objects]
         try:
             while batch.objects:
                 yield batch
-                nested: list[object] = []
-                places: list[int] = []
-                for index, container in compress(enumerate(batch.objects), self._hiding.marks(batch.objects)):
-                    if id(container) not in self._met:
-                        self._met.add(id(container))
-                        nested.append(container)
-                        places.append(batch.owners[index] if batch.owners else 0)
+                nested, places = self._unmet(batch)
                 inner: list[object] = []
                 owners: list[int] = []
                 lists.extend((nested, inner))
-                for index, container in enumerate(nested):
-                    if self._deadline.worked(16):
+                for start in range(0, len(nested), _CHUNK):
+                    if self._deadline.worked(self._descend(nested[start : start + _CHUNK], start, inner, owners)):
                         return
-                    inner.extend(filterfalse(is_tracked, inside(container, self._array_class, self._wrappers)))
-                    owners.extend(repeat(index, len(inner) - len(owners)))
-                batch = Batch(inner, nested, batch, owners, places)
+                batch = Batch(inner, self.types.kinds_of(inner), nested, batch, owners, places)
         finally:
             # As in `batches`: running frames, this one too, are untracked and may be among them.
-            container = None
             for some in lists:
                 some.clear()
 
+    def _unmet(self, batch: Batch) -> tuple[list[object], list[int]]:
+        """Return the untracked containers in a batch that the walk has not met, and the owner of each."""
+        marks = self._hiding.marks(batch.objects, batch.kinds)
+        hidden = list(compress(batch.objects, marks))
+        owners = compress(batch.owners, marks) if batch.owners else repeat(0, len(hidden))
+        found = dict(zip(map(id, hidden), zip(hidden, owners, strict=True), strict=True))
+        for identity in found.keys() & self._met:
+            del found[identity]
+        self._met.update(found)
+        nested = [container for container, _ in found.values()]
+        places = [owner for _, owner in found.values()]
+        hidden.clear()
+        found.clear()
+        return nested, places
 
-def _may_hide(kind: type, array_class: Any) -> bool:
-    return (array_class is not None and safe_access.is_subclass(kind, array_class)) or may_refer(kind)
+    def _descend(self, parents: list[object], first: int, inner: list[object], owners: list[int]) -> int:
+        """Add what untracked containers hold to `inner`, and the index of each one's container, from `first` on.
+
+        Return how many references were followed.
+        """
+        contents = list(map(get_referents, parents))
+        for index in compress(range(len(parents)), self._special.marks(parents)):
+            contents[index] = inside(parents[index], self._array_class, self._wrappers)
+        children = list(chain.from_iterable(contents))
+        untracked = [not tracked for tracked in map(is_tracked, children)]
+        inner.extend(compress(children, untracked))
+        owners.extend(compress(chain.from_iterable(map(repeat, count(first), map(len, contents))), untracked))
+        work = len(parents) + len(children)
+        for some in (*contents, contents, children, parents):
+            some.clear()
+        return work
 
 
 def inside(container: object, array_class: Any, wrappers: ArrayWrappers) -> list[object]:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from pytest_gpuleak.engine.settle.steps import has_weak_references
 from pytest_gpuleak.heap.collector import current_view, instances_of, whole_heap
 from pytest_gpuleak.heap.library_types import extension_class
+from pytest_gpuleak.session.rerun.unseen.hidden_generators import HiddenGenerators
 from pytest_gpuleak.session.rerun.unseen.restoring import Restore, keep_each, nothing
 
 if TYPE_CHECKING:
@@ -27,9 +28,7 @@ def keep_random_states() -> Restore:
     kinds = _kinds()
     found = _FOLLOWED.alive(kinds)
     if found is None:
-        with whole_heap():
-            found = instances_of(kinds)
-        _FOLLOWED.begin(kinds, found)
+        found = _FOLLOWED.begin(kinds)
     return keep_each(partial(kinds[id(type(one))], one) for one in found)  # SystemRandom has no state
 
 
@@ -53,23 +52,28 @@ def _kinds() -> dict[int, Callable[[Any], Restore]]:
 class _Followed:
     """The generators alive, by weak references, so that the heap is walked once and not for each re-run.
 
-    Then young objects are looked at before they become old. With a generator, numpy's own (known by name) aside, that
-    has no weak references, the heap is walked each time.
+    Then young objects are looked at before they become old. NumPy's have no weak references: see `HiddenGenerators`.
     """
 
     def __init__(self) -> None:
         self._view: weakref.ref[GcView] | None = None
         self._kinds: frozenset[int] = frozenset()
         self._known: dict[int, weakref.ref[Any]] = {}
+        self._hidden = HiddenGenerators()
 
-    def begin(self, kinds: Collection[int], found: Sequence[Any]) -> None:
+    def begin(self, kinds: Collection[int]) -> list[Any]:
+        """Return the generators alive, found by a walk over the heap, and follow them from now on."""
         self.end()
+        with whole_heap():
+            found = instances_of(kinds)
+            all_known = self._hidden.note_walk(_hidden_among(found))
         view = current_view()
-        if view is not None and view.sees_only_young:
+        if all_known and view is not None and view.sees_only_young:
             self._view = weakref.ref(view)
             self._kinds = frozenset(kinds)
             view.before_aging = self._note_young
             self._note(found)
+        return found
 
     def end(self) -> None:
         view = None if self._view is None else self._view()
@@ -83,13 +87,15 @@ class _Followed:
         view = None if self._view is None else self._view()
         if view is None or view is not current_view() or not view.sees_only_young or self._kinds != frozenset(kinds):
             return None
-        self._note_young()
-        if self._view is None:
+        young = instances_of(self._kinds)
+        self._note(young)
+        hidden = None if self._view is None else self._hidden.alive(_hidden_among(young))
+        if hidden is None:
             return None
         found = [one for reference in self._known.values() if (one := reference()) is not None]
         self._known = {id(one): self._known[id(one)] for one in found}
         named = _numpy_singleton()
-        return found if named is None else [*found, named]
+        return [*found, *hidden, *([] if named is None else [named])]
 
     def _note_young(self) -> None:
         try:
@@ -99,12 +105,15 @@ class _Followed:
 
     def _note(self, found: Sequence[Any]) -> None:
         for one in found:
-            if has_weak_references(one):
-                if id(one) not in self._known or self._known[id(one)]() is not one:
-                    self._known[id(one)] = weakref.ref(one)
-            elif one is not _numpy_singleton():
-                self.end()
-                return
+            if has_weak_references(one) and (id(one) not in self._known or self._known[id(one)]() is not one):
+                self._known[id(one)] = weakref.ref(one)
+        if not self._hidden.note(_hidden_among(found)):
+            self.end()
+
+
+def _hidden_among(found: Sequence[Any]) -> list[Any]:
+    """Return those without weak references, of which NumPy's own is known by name."""
+    return [one for one in found if not has_weak_references(one) and one is not _numpy_singleton()]
 
 
 _FOLLOWED = _Followed()
