@@ -351,7 +351,7 @@ class SuspectCheck:
                 self._take_in(tracker.left_arrays(), growth)
             with self._timed("search"):
                 self._looks.after_rerun(origins, self._settle_late, may_wait=self._may_wait())
-            again = self._untracked.wants_record
+            again = (left > 0 or more > 0) and self._untracked.begin_record()
             grows = again or self._processes.grows or self._files.grows
             if not (grows or any(found.bytes_per_run for found in self._judge()) or self._programs.grows):
                 break

@@ -151,10 +151,15 @@ class RunTracker:
         if self.ownership.others:
             arrays = [array for array in arrays if id(array) not in self.ownership.others]
         if self.ownership.own:
-            older = self.ownership.own - {id(array) for array in arrays}
-            if older:
-                arrays += self.detector.find(older)
+            arrays += self._older_of_test({id(array) for array in arrays})
         return [] if arrays and are_shared_storages(arrays, self.frameworks.storages) else arrays
+
+    def _older_of_test(self, found: set[int]) -> list[object]:
+        """Return what the test made before a higher-scoped fixture, and that is not `found` yet."""
+        older = {identity: one for identity, one in self.ownership.own.items() if identity not in found}
+        arrays = [array for one in older.values() if one is not None and (array := one()) is not None]
+        unknown = {identity for identity, one in older.items() if one is None}
+        return arrays + self.detector.find(unknown) if unknown else arrays
 
     def without_workspaces(self, growth: Growth) -> Growth:
         """Return the growth of the run once libraries' workspaces on the devices are freed, which takes microseconds.

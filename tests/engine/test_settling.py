@@ -6,8 +6,9 @@ import gc
 
 import pytest
 
-from pytest_gpuleak.engine.settle.steps import Collection, Settling, has_weak_references
+from pytest_gpuleak.engine.settle.steps import Collection, Settling
 from pytest_gpuleak.heap.threads import running_threads
+from pytest_gpuleak.heap.weak_references import has_weak_references
 
 pytestmark = pytest.mark.interpreter
 

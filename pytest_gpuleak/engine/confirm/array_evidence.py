@@ -13,10 +13,11 @@ from pytest_gpuleak.engine.confirm.late_settling import settle_late
 from pytest_gpuleak.engine.confirm.left_arrays import LeftArrays
 from pytest_gpuleak.engine.confirm.recognition import Recognition
 from pytest_gpuleak.engine.confirm.survivors import Leftover, Survivors
-from pytest_gpuleak.engine.settle.steps import Settling, has_weak_references, steps_that_can_release
+from pytest_gpuleak.engine.settle.steps import Settling, steps_that_can_release
 from pytest_gpuleak.engine.stages import EXPLAIN, GRAPHS, READ, RECOGNISE
 from pytest_gpuleak.heap.collector import collect
 from pytest_gpuleak.heap.referrers import Deadline, PausedCollector
+from pytest_gpuleak.heap.weak_references import has_weak_references
 from pytest_gpuleak.model.evidence import Evidence, Root, root_of
 from pytest_gpuleak.model.findings import WAITING, Holder
 

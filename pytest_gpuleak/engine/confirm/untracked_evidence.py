@@ -98,6 +98,7 @@ class UntrackedEvidence:
         self._runs = UntrackedRuns()
         self._findings: tuple[Finding, ...] | None = None
         self._recorded = False
+        self._ruled_out = False
         self._owes_lines = False
         self._beside_arrays = False
         self._origins: dict[int, Origin] = {}
@@ -136,14 +137,30 @@ class UntrackedEvidence:
         """Whether every run so far has grown the heap by more than the floor."""
         return self.floor is not None and bool(self._grown) and min(self._grown) > self.floor
 
-    @property
-    def wants_record(self) -> bool:
-        """Whether one more run is worth two walks over the heap."""
-        return (self._owes_lines and bool(self._runs.survivors)) or (not self._recorded and self._records_next)
+    def begin_record(self) -> bool:
+        """Begin the record of one more run, and tell whether that run is worth it.
+
+        Where all arrays on the heap are smaller than what each run must have added, as in a suite of torch alone, they
+        do not explain the growth, and one walk is all that it takes.
+        """
+        if self._owes_lines and self._runs.survivors:
+            return True
+        if self._recorded or not self._records_next:
+            return False
+        began = process_time()
+        with self._guard(EXPLAIN):
+            self._before = self._walk_sizes()
+        if self._before is not None and sum(self._before.values()) > len(self._grown) * self._policy.array_bytes:
+            return True
+        self._before = None  # or the time was up before the walk's end
+        self._ruled_out = True
+        if self._beside_arrays:
+            self._knowledge.vain_records_s += process_time() - began
+        return False
 
     @property
     def _records_next(self) -> bool:
-        if not self.suspected or len(self._grown) < RUNS_BEFORE_WALK:
+        if self._ruled_out or not self.suspected or len(self._grown) < RUNS_BEFORE_WALK:
             return False
         if self._recorded or not self._beside_arrays:
             return True
@@ -181,6 +198,7 @@ class UntrackedEvidence:
     def forget_reruns(self) -> None:
         """Forget all re-runs, because a re-run could not be recorded to its end."""
         del self._grown[1:]
+        self._before = None
         self._runs = UntrackedRuns()
         self._findings = None
 
@@ -227,7 +245,8 @@ class UntrackedEvidence:
         return HeapArrays(array_types(self._tracker.frameworks.arrays))
 
     def _begin(self) -> None:
-        self._before = self._walk_sizes()
+        if self._before is None:
+            self._before = self._walk_sizes()
         expected_s = self._subject.expected_s or 0.0
         waits = expected_s > TRACED_AT_ONCE_S and (self._beside_arrays or not self._runs.survivors)
         self._owes_lines = waits and not self._beside_arrays and expected_s <= TRACED_RERUN_S

@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from pytest_gpuleak.adapters.arrays import framework_of
+from pytest_gpuleak.heap.weak_references import weak_reference
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from pytest_gpuleak.adapters.protocol import ArrayFramework, StorageHandle
     from pytest_gpuleak.engine.detect.detector import Detector
@@ -44,8 +45,11 @@ class FixtureOwnership:
         self._active: dict[FixtureKey, OwnedSetup] = {}
         self._owners: list[OwnedSetup] = []  # being set up or torn down, outermost first
         self._released: list[OwnedSetup] = []
-        self.own: set[int] = set()
-        """Ids of the arrays that the test made before a higher-scoped fixture moved the freeze point."""
+        self.own: dict[int, Callable[[], object | None] | None] = {}
+        """The arrays that the test made before a higher-scoped fixture moved the freeze point, by id.
+
+        Each with a weak reference; None for a type without any.
+        """
         self._before: list[set[int]] = []  # ids that were there when a running teardown began, outermost first
         self.others: set[int] = set()
         """Ids of arrays in the test's epoch that higher-scoped fixtures made during their teardown."""
@@ -134,10 +138,11 @@ class FixtureOwnership:
             return
         identities = {id(array) for array in born}
         self.disown(identities)
-        self.own -= identities
         if not self._owners:
-            self.own |= identities
+            self.own.update((id(array), weak_reference(array)) for array in born)
             return
+        for identity in identities:
+            self.own.pop(identity, None)
         self._add(self._owners[-1], born)
 
     def _add(self, owner: OwnedSetup, born: list[object]) -> None:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-import weakref
 from time import sleep
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from pytest_gpuleak.engine.stages import CheckTimeoutError
 from pytest_gpuleak.heap.collector import collect, collect_recent, collect_young
 from pytest_gpuleak.heap.threads import running_threads
+from pytest_gpuleak.heap.weak_references import weak_reference
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -232,18 +232,6 @@ class Settling:
         return {identity for identity, reference in self._references.items() if reference() is not None}
 
 
-def has_weak_references(suspect: object) -> bool:
-    """Tell whether objects of its type support weak references, without running its code."""
-    return _OFFSET is None or bool(_OFFSET.__get__(type(suspect)))
-
-
-_OFFSET: Final[Any] = type.__dict__.get("__weakrefoffset__")
-"""Reads from a class where its objects keep their weak references; None on PyPy, where all objects may have some."""
-
-
 def _weak(suspect: object) -> Callable[[], object | None]:
     # For a type without weak references, the next search of the heap tells whether it is alive.
-    try:
-        return weakref.ref(suspect) if has_weak_references(suspect) else lambda: True
-    except TypeError:  # PyPy's built-in types
-        return lambda: True
+    return weak_reference(suspect) or (lambda: True)

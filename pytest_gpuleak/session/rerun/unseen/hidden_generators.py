@@ -7,11 +7,11 @@ from itertools import chain
 from types import FrameType, ModuleType
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from pytest_gpuleak.engine.settle.steps import has_weak_references
 from pytest_gpuleak.heap.collector import get_referrers
 from pytest_gpuleak.heap.library_types import extension_class
 from pytest_gpuleak.heap.referrers import get_referents, untouchable_modules
 from pytest_gpuleak.heap.safe_access import is_a, slot
+from pytest_gpuleak.heap.weak_references import has_weak_references
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

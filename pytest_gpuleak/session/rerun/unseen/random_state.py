@@ -9,9 +9,9 @@ from functools import partial
 from random import Random
 from typing import TYPE_CHECKING, Any
 
-from pytest_gpuleak.engine.settle.steps import has_weak_references
 from pytest_gpuleak.heap.collector import current_view, instances_of, whole_heap
 from pytest_gpuleak.heap.library_types import extension_class
+from pytest_gpuleak.heap.weak_references import has_weak_references
 from pytest_gpuleak.session.rerun.unseen.hidden_generators import HiddenGenerators
 from pytest_gpuleak.session.rerun.unseen.restoring import Restore, keep_each, nothing
 
