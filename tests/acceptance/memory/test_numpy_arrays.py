@@ -359,6 +359,27 @@ def test_a_dear_counter_hides_no_array(run: Runner) -> None:
     assert kinds == {name: expected[name.partition("[")[0]] for name in kinds}
 
 
+@pytest.mark.parametrize(("elements", "runs"), [(10, 2), (2**17, 3)])
+def test_growth_that_no_array_can_explain_is_not_recorded(run: Runner, elements: int, runs: int) -> None:
+    """Where all arrays are smaller than what two runs have added, a third one would tell nothing."""
+    found = run(
+        f"""
+        import numpy as np
+
+        ARRAYS, KEPT = np.ones({elements}), []
+
+        def test_bytes():
+            KEPT.append(bytes(2**20))
+
+        def test_number_of_runs():
+            assert len(KEPT) == {runs}
+        """,
+        apart=True,
+    )
+    found.result.assert_outcomes(passed=2)
+    assert set(found.verdicts.values()) == {"clean"}
+
+
 def test_limits(run: Runner) -> None:
     source = """
         import numpy as np
