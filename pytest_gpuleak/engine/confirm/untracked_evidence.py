@@ -58,11 +58,11 @@ BESIDE_ARRAYS: Final = 4 * 1024 * 1024
 Their graphs and modules take some: 582 autograd nodes half a MiB, which made a leaking test three times as expensive.
 """
 
-FREE_S: Final = 2.0
+FREE_S: Final = 1.5
 """Seconds of CPU time that a session may spend on growth that no array explains."""
 
-FREE_ONCE_S: Final = 1.0
-"""The same for growth that no second run has repeated, of which most is a first use: a walk takes a second with torch."""
+FREE_ONCE_S: Final = 0.5
+"""The same for growth that no second run has repeated, of which most is a first use: a walk takes 0.2 to 0.4 s with torch."""
 
 TRACED_AT_ONCE_S: Final = 0.1
 """Seconds that a run may take to be traced before arrays are known to grow: it takes five to ten times as long then."""
