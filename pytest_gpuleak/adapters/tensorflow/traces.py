@@ -5,14 +5,17 @@ from __future__ import annotations
 import re
 from typing import Any, Final
 
-from pytest_gpuleak.adapters.tensorflow.lookup import eager_context
+from pytest_gpuleak.adapters.tensorflow.lookup import eager_context, loaded_module
 
 _TRACE: Final = re.compile(r"__inference_(?!__backward)(.*)_\d+", re.DOTALL)
 """Name of a trace. Gradients (``__inference___backward_...``), branches and single operations have other names."""
 
 
-_last: list[int] = [0, 0]
-"""The hash of the names of all functions at the last count, and how many of them are traces."""
+_REGISTRY: Final = "tensorflow.python.eager.polymorphic_function.atomic_function", "RUNTIME_FUNCTION_REFS"
+"""Where Python keeps the functions that it has registered, by name, until they are freed."""
+
+_counted: dict[object, int] = {}
+"""How many functions were traces at the last count, by a mark of all functions."""
 
 
 def traced_functions() -> list[str]:
@@ -22,14 +25,18 @@ def traced_functions() -> list[str]:
 
 def count_traces() -> int:
     """Return how many traces are alive. Their names are read only once there are others than at the last count."""
-    names = _function_names()
-    if not names:
-        return 0
-    # Not the names themselves: kept, they would be growth of the heap.
-    mark = hash(frozenset(names))
-    if mark != _last[0]:
-        _last[:] = mark, len(_traces_in(names))
-    return _last[1]
+    registry: Any = (loaded_module(_REGISTRY[0]) or {}).get(_REGISTRY[1])
+    names = None if type(registry) is dict else _function_names()
+    if names is None:
+        # A new function is the last, and has a name of its own: any change is a change of one of both.
+        mark: object = len(registry), next(reversed(registry), None)
+    else:
+        # Not the names themselves: kept, they would be growth of the heap.
+        mark = hash(frozenset(names))
+    if mark not in _counted:
+        _counted.clear()
+        _counted[mark] = len(_traces_in(_function_names() if names is None else names))
+    return _counted[mark]
 
 
 def _function_names() -> Any:

@@ -221,6 +221,29 @@ def test_traces_are_told_by_the_names_of_their_functions(monkeypatch: pytest.Mon
     assert (list(framework.program_names()), framework.program_count()) == ([], 0)
 
 
+def test_names_are_read_only_once_the_registry_of_functions_has_changed(monkeypatch: pytest.MonkeyPatch) -> None:
+    registry = {(0, b"__inference_step_1"): 1}
+    asked: list[int] = []
+
+    def names() -> set[bytes]:
+        asked.append(len(registry))
+        return {name for _, name in registry}
+
+    context = Context()
+    context.list_function_names = names  # type: ignore[attr-defined] # not each version has it
+    with_context(monkeypatch, context)
+    module = "tensorflow.python.eager.polymorphic_function.atomic_function"
+    stand(monkeypatch, module, RUNTIME_FUNCTION_REFS=registry)
+    framework = TensorFlowFramework()
+    assert framework.program_count() == framework.program_count() == 1
+    registry[0, b"__inference_step_2"] = 1
+    assert framework.program_count() == framework.program_count() == 2
+    del registry[0, b"__inference_step_1"]
+    registry[0, b"__inference___backward_step_3"] = 1  # as many functions as before, one trace less
+    assert framework.program_count() == framework.program_count() == 1
+    assert asked == [1, 2, 2]
+
+
 @pytest.mark.parametrize(("tasks", "distributed"), [((), False), ((1,), False), ((1, 1), True), ((3,), True)])
 def test_a_cluster_of_several_tasks_is_told(
     monkeypatch: pytest.MonkeyPatch, tasks: tuple[int, ...], distributed: bool
