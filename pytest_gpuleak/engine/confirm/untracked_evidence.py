@@ -154,8 +154,7 @@ class UntrackedEvidence:
             return True
         self._before = None  # or the time was up before the walk's end
         self._ruled_out = True
-        if self._beside_arrays:
-            self._knowledge.vain_records_s += process_time() - began
+        self._charge_vain(process_time() - began)
         return False
 
     @property
@@ -185,8 +184,8 @@ class UntrackedEvidence:
         finally:
             self._before = None
             self._lines.stop()
-            if records and self._beside_arrays and not self._runs.survivors:
-                self._knowledge.vain_records_s += process_time() - began
+            if records and not self._runs.survivors:
+                self._charge_vain(process_time() - began)
 
     def begin_again(self) -> None:
         """Begin the record again, without tracing: the re-run failed under it."""
@@ -221,8 +220,7 @@ class UntrackedEvidence:
                 self._find_residue(confirmed=confirmed)
             knowledge.residue_s = process_time() - began
             if not self._runs.survivors:
-                knowledge.unexplained_growth_s += knowledge.residue_s
-                self._began += knowledge.residue_s
+                self._charge_growth(knowledge.residue_s)
 
     def judge(self) -> tuple[Finding, ...]:
         """Return the findings on the arrays found."""
@@ -237,7 +235,18 @@ class UntrackedEvidence:
 
     def charge(self) -> None:
         """Charge the time since the check began to growth that no array explains."""
-        self._knowledge.unexplained_growth_s += process_time() - self._began
+        self._charge_growth(process_time() - self._began)
+
+    def _charge_vain(self, spent_s: float) -> None:
+        """Charge a record that has found nothing at once: the test may have cycles to tell of, and is not charged whole."""
+        if self._beside_arrays:
+            self._knowledge.vain_records_s += spent_s
+        else:
+            self._charge_growth(spent_s)
+
+    def _charge_growth(self, spent_s: float) -> None:
+        self._knowledge.unexplained_growth_s += spent_s
+        self._began += spent_s
 
     def _arrays(self) -> HeapArrays:
         from pytest_gpuleak.explain.untracked_arrays import HeapArrays

@@ -642,3 +642,36 @@ def test_a_slow_test_is_traced_once_its_arrays_are_known_to_grow(run: Runner) ->
     assert found.finding("test_array")["bytes_per_run"] == MIB
     (array,) = found.finding("test_array")["tensors"]
     assert array["created"]["code"] == "KEPT.append(np.ones(2**17))"
+
+
+def test_a_vain_walk_is_charged_where_cycles_are_told_of(run: Runner, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Seven tests of Keras's metrics had cycles and texts that grow: each took 0.7 to 13 s, without a limit."""
+    walked: list[str] = []
+    walk = untracked_evidence.UntrackedEvidence._walk_sizes
+
+    def noted(self: untracked_evidence.UntrackedEvidence) -> dict[int, int] | None:
+        walked.append(self._subject.nodeid)
+        return walk(self)
+
+    monkeypatch.setattr(untracked_evidence.UntrackedEvidence, "_walk_sizes", noted)
+    monkeypatch.setattr(untracked_evidence, "FREE_S", 0.0)
+    monkeypatch.setattr(untracked_evidence, "SHARE", 0.0)
+    found = run(
+        """
+        import pytest
+        import numpy
+
+        TEXTS = []
+
+        class Node:
+            pass
+
+        @pytest.mark.parametrize("number", range(3))
+        def test_texts(number):
+            node = Node()
+            node.cycle, node.buffer = node, Buffer(100)
+            TEXTS.append("x" * 2**20)
+        """
+    )
+    assert {one["kind"] for test in found.tests.values() for one in test["findings"]} == {"cycle"}
+    assert walked == ["test_it.py::test_texts[0]"]
