@@ -141,7 +141,8 @@ class UntrackedEvidence:
         """Begin the record of one more run, and tell whether that run is worth it.
 
         Where all arrays on the heap are smaller than what each run must have added, as in a suite of torch alone, they
-        do not explain the growth, and one walk is all that it takes.
+        do not explain the growth, and one walk is all that it takes. Garbage among them only makes them more, so that
+        walk needs no collection.
         """
         if self._owes_lines and self._runs.survivors:
             return True
@@ -149,13 +150,18 @@ class UntrackedEvidence:
             return False
         began = process_time()
         with self._guard(EXPLAIN):
-            self._before = self._walk_sizes()
-        if self._before is not None and sum(self._before.values()) > len(self._grown) * self._policy.array_bytes:
+            if self._may_explain(self._knowledge.known_arrays) or self._may_explain(self._walk_sizes(collected=False)):
+                self._before = self._walk_sizes()
+        if self._may_explain(self._before):
             return True
-        self._before = None  # or the time was up before the walk's end
+        self._before = None
         self._ruled_out = True
         self._charge_vain(process_time() - began)
         return False
+
+    def _may_explain(self, sizes: dict[int, int] | None) -> bool:
+        """Tell whether arrays of these sizes may explain the growth. None: the time was up before the walk's end."""
+        return sizes is not None and sum(sizes.values()) > len(self._grown) * self._policy.array_bytes
 
     @property
     def _records_next(self) -> bool:
@@ -265,11 +271,12 @@ class UntrackedEvidence:
             self._lines.start(self._subject.expected_s)
             self._knowledge.traced_runs += self._lines.tracing
 
-    def _walk_sizes(self) -> dict[int, int] | None:
+    def _walk_sizes(self, *, collected: bool = True) -> dict[int, int] | None:
         from pytest_gpuleak.heap.referrers import PausedCollector
 
         with self._tracker.detector.whole_heap():
-            collect(2)
+            if collected:
+                collect(2)
             with PausedCollector():
                 return self._arrays().sizes()
 

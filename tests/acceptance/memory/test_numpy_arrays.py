@@ -649,9 +649,9 @@ def test_a_vain_walk_is_charged_where_cycles_are_told_of(run: Runner, monkeypatc
     walked: list[str] = []
     walk = untracked_evidence.UntrackedEvidence._walk_sizes
 
-    def noted(self: untracked_evidence.UntrackedEvidence) -> dict[int, int] | None:
+    def noted(self: untracked_evidence.UntrackedEvidence, *, collected: bool = True) -> dict[int, int] | None:
         walked.append(self._subject.nodeid)
-        return walk(self)
+        return walk(self, collected=collected)
 
     monkeypatch.setattr(untracked_evidence.UntrackedEvidence, "_walk_sizes", noted)
     monkeypatch.setattr(untracked_evidence, "FREE_S", 0.0)
