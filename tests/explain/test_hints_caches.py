@@ -115,3 +115,18 @@ def test_compiled_code_is_dropped_by_a_reset(root: str) -> None:
 )
 def test_other_caches_are_not_the_compilers(root: str) -> None:
     assert caches.compile_cache(trail(leak(root, ("[0]", "list")))) is None
+
+
+PROGRAM = ".find_function('__torch__.app.Net.forward').graph.findAllNodes('prim::Constant')[3].t('value')"
+
+
+def test_a_constant_of_a_program_that_torchscript_keeps() -> None:
+    hint = hint_for(leak("torch.jit._state._python_cu", (PROGRAM, "torch.jit.CompilationUnit")))
+    assert hint == (
+        "TorchScript keeps the program `__torch__.app.Net.forward` with its constants until the process ends: trace or "
+        "script it once, at module level, and pass tensors as arguments."
+    )
+
+
+def test_another_method_of_that_name_is_not_torchscripts() -> None:
+    assert caches.script_constant(trail(leak("app.TOOLS", (PROGRAM, "app.Tools")))) is None

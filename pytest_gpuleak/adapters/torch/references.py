@@ -13,6 +13,7 @@ from pytest_gpuleak.adapters.torch.autograd_walk import GraphWalk
 from pytest_gpuleak.adapters.torch.backward_pass import no_backward_running
 from pytest_gpuleak.adapters.torch.lookup import torch_class
 from pytest_gpuleak.adapters.torch.node_hooks import NodeHooks, is_hook_dict
+from pytest_gpuleak.adapters.torch.script_constants import compilation_unit, constants
 from pytest_gpuleak.heap import safe_access
 from pytest_gpuleak.heap.hidden_references import Link
 from pytest_gpuleak.heap.reference_counts import LENDS_ARGUMENTS, LOOKUP_REFERENCES, getrefcount
@@ -119,6 +120,8 @@ class _Finder:
             self._graphs([(tensor, "") for tensor in held], [node for node in census.nodes if self._is_held(node)])
         if self._missing:
             self._scripted(census.scripts)
+        if self._missing:
+            self._programs()
         if not self._links:
             # An object without Python references may keep itself alive: a parameter whose gradient's graph leads back.
             unheld = (value for node, value in self._wanted.items() if node in self._unheld)
@@ -259,3 +262,20 @@ class _Finder:
                 for name, tensor in pairs:
                     if id(tensor) in self._wanted:
                         self._note(module, tensor, f".{name}")
+
+    def _programs(self) -> None:
+        """Note the constants of TorchScript's programs."""
+        shapes = {
+            self._shape(value)
+            for key, value in self._wanted.items()
+            if key in self._missing and self._access.is_tensor(value)
+        }
+        unit = compilation_unit() if shapes else None
+        if unit is None:
+            return
+        try:
+            for tensor, edge in constants(unit, shapes, self._deadline):
+                if id(tensor) in self._wanted:
+                    self._note(unit, tensor, edge)
+        except Exception:  # noqa: BLE001 - another torch's programs: none of them is named
+            return

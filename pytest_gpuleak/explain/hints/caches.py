@@ -1,4 +1,4 @@
-"""Hints on caches: `functools.lru_cache` on methods and functions, `functools.cached_property`, torch.compile's."""
+"""Hints on caches: `functools.lru_cache`, `functools.cached_property`, those of torch.compile and TorchScript."""
 
 from __future__ import annotations
 
@@ -78,6 +78,16 @@ def cached_results(trail: Trail) -> str | None:
         return None
     kept = "one more result with each run: bound it (`maxsize`), or" if trail.growing else "its results:"
     return f"The cache of {trail.owner(index)} keeps {kept} call its `cache_clear()` in teardown."
+
+
+script_constant: Final = Pattern(
+    "TorchScript keeps the program `{program}` with its constants until the process ends: trace or script it once, at "
+    "module level, and pass tensors as arguments.",
+    edge=r"(?s:\.find_function\('(?P<program>.*)'\)\.graph\..*)",
+    type=r"torch\.jit\.CompilationUnit",
+    kinds=(),
+)
+"""A tensor that became a constant when `torch.jit.trace` met it (`adapters.torch.script_constants`)."""
 
 
 def cached_property(trail: Trail) -> str | None:

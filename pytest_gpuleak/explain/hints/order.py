@@ -59,6 +59,7 @@ ORDER: Final[dict[str, Inspector]] = {
     "GL802": jax.kept_by_caches,
     "GL105": caches.weak_key,
     "GL106": caches.compile_cache,
+    "GL107": caches.script_constant,
     "GL805": graphs.gradient_registry,
     "GL806": graphs.captured_by_function,
     "GL807": graphs.keras_state,

@@ -195,6 +195,34 @@ def test_parameters_and_buffers_that_a_scripted_module_keeps(app: Any, torch: An
     assert texts(box) == ["leaky_app.SCRIPT.running_mean"]
 
 
+def test_constants_of_traced_programs(app: Any, torch: Any) -> None:
+    """`TestBatchedMultiOutputGPyTorchModel` of botorch leaves 16 tensors, which its traced program keeps."""
+    offset = torch.ones(6, 7)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        torch.jit.trace(lambda batch, added=offset: batch + added, torch.zeros(6, 7))
+    box = [offset]
+    del offset
+    (text,) = texts(box)
+    _, _, read = text.partition("._python_cu")
+    assert read.startswith(".find_function('__torch__.")
+    assert eval("unit" + read, {"unit": torch.jit._state._python_cu}) is box[0]
+
+
+def test_constants_of_another_shape_get_no_object(app: Any, torch: Any) -> None:
+    offset = torch.ones(6, 8)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        torch.jit.trace(lambda batch, added=offset: batch + added, torch.zeros(6, 8))
+        app.FROZEN = torch.jit.freeze(torch.jit.trace(torch.nn.Linear(3, 2), torch.zeros(4, 3)).eval())
+    box = [offset]
+    del offset
+    gc.collect()
+    before = sum(torch.Tensor in type(value).__mro__ for value in gc.get_objects())
+    assert ".find_function('__torch__." in texts(box)[0]
+    assert sum(torch.Tensor in type(value).__mro__ for value in gc.get_objects()) == before
+
+
 def test_a_path_may_enter_and_leave_torch_more_than_once(app: Any, torch: Any) -> None:
     leaf = torch.zeros(4, requires_grad=True)
     hidden = leaf * 2
