@@ -54,6 +54,7 @@ class NativeReferences:
         self._heap_walks = MAX_HEAP_WALKS
         self.unexplained = False
         self.links: dict[tuple[int, int], None] = {}
+        self._known_rings: tuple[int, list[list[int]]] = -1, []
         self._known = set(self._cuts)
         self.hidden: frozenset[int] = frozenset()
         self.known: dict[tuple[int, int], str] = {}
@@ -142,29 +143,35 @@ class NativeReferences:
 
     def kept_by_rings(self) -> set[int]:
         """Return the ids of all that rings through native code keep alive; empty without such a ring."""
-        return self._graph.below(self.on_short_rings(len(self._graph.objects)))
+        return self._graph.below(self.short_rings(len(self._graph.objects), self._deadline))
 
-    def on_short_rings(self, limit: int) -> list[int]:
-        """Return the ids of the objects on rings through native code of at most `limit` objects."""
-        found: dict[int, None] = {}
-        for parent, child in list(self.links)[:MAX_RING_LINKS]:
-            half = self._graph.chain_to_any(parent, (child,))
-            if len(half) <= limit:
-                found.update(dict.fromkeys(half))
-        return list(found)
+    def short_rings(self, limit: int, deadline: Deadline) -> dict[int, list[int]]:
+        """Return for each object on a ring through native code of at most `limit` objects the ids of the shortest."""
+        found: dict[int, list[int]] = {}
+        for half in self._rings(deadline):
+            for node in half if len(half) <= limit else ():
+                if node not in found or len(half) < len(found[node]):
+                    found[node] = half
+        return found
 
-    def ring(self, target: int, above: set[int]) -> list[int]:
+    def ring(self, target: int, above: set[int], deadline: Deadline) -> list[int]:
         """Return the ids of the shortest ring through native code, and from there to a target; empty without one."""
         graph = self._graph
-        links = [link for link in self.links if above.issuperset(link)]
-        found: list[list[int]] = []
-        for parent, child in links[:MAX_RING_LINKS]:
-            half = graph.chain_to_any(parent, (child,))
-            if half:
-                down = graph.chain_to_any(target, set(half))
-                turn = half.index(down[0])
-                found.append([*half[turn:], *half[:turn], *down])
+        rings = [half for half in self._rings(deadline) if half[0] in above and half[-1] in above]
+        found = [led_from_ring(half, graph.chain_to_any(target, set(half))) for half in rings]
         return min(found, key=self._order, default=[])
+
+    def _rings(self, deadline: Deadline) -> list[list[int]]:
+        """Return the ids on rings that a reference in native code closes, from its child to its parent."""
+        version, rings = self._known_rings
+        if version != self._graph.edges:
+            # Of thousands of references in autograd graphs, few lie on a ring.
+            closing = self._graph.on_rings(self.links, deadline)
+            links = list(self.links) if closing is None else closing
+            halves = (self._graph.chain_to_any(parent, (child,)) for parent, child in links[:MAX_RING_LINKS])
+            rings = list(filter(None, halves))
+            self._known_rings = self._graph.edges, rings
+        return rings
 
     def _order(self, ring: Sequence[int]) -> tuple[int, list[str]]:
         return len(ring), [safe_access.class_label(type(self._graph.objects[node])) for node in ring]
@@ -172,3 +179,9 @@ class NativeReferences:
     def nearest_hidden(self, target: int) -> list[int]:
         """Return the ids from the nearest object with a missing referrer down to a target; empty if none has."""
         return self._graph.chain_to_any(target, self.hidden)
+
+
+def led_from_ring(ring: Sequence[int], down: Sequence[int]) -> list[int]:
+    """Return a ring once round, from the object that a path leads down from, and that path."""
+    turn = ring.index(down[0])
+    return [*ring[turn:], *ring[:turn], *down]

@@ -6,6 +6,8 @@ from itertools import chain
 from math import inf
 from typing import TYPE_CHECKING
 
+from pytest_gpuleak.explain.components import components
+
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
 
@@ -70,6 +72,13 @@ class Graph:
     def below(self, starts: Iterable[int]) -> set[int]:
         """Return the ids of all that can be reached from `starts`, themselves included."""
         return set(_reach(starts, self._children))
+
+    def on_rings(self, references: Collection[tuple[int, int]], deadline: Deadline) -> list[tuple[int, int]] | None:
+        """Return those of the references that lie on a ring; None where the time is up."""
+        found = components(dict.fromkeys(child for _, child in references), self._children.of, deadline)
+        if found is None:
+            return None
+        return [(parent, child) for parent, child in references if found.get(parent, -1) == found[child]]
 
     def parents_of(self, nodes: Iterable[int]) -> set[int]:
         """Return the ids of all that refer to one of `nodes`."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING, Final
 
+from pytest_gpuleak.explain.native_references import led_from_ring
 from pytest_gpuleak.heap.hidden_references import RING_ROOT
 
 if TYPE_CHECKING:
@@ -18,6 +19,9 @@ if TYPE_CHECKING:
 
 MAX_EDGES: Final = 24
 """References shown of a path that ends at no root."""
+
+MAX_RING: Final = 256
+"""Objects on the longest ring that is named as the holder: a chain of operations makes it long."""
 
 MAX_BY_ITSELF: Final = 64
 """Number of targets that are examined one by one."""
@@ -46,7 +50,7 @@ class Rootless:
     def holders(self, targets: Sequence[int]) -> dict[int, Holder]:
         """Return the holders by the ids of the targets."""
         if not (self.exhausted and self.exact):
-            return {target: self._not_found(target) for target in targets}
+            return self._together(targets, rings_alone=True)  # a ring keeps a target, whoever else does
         found: dict[int, Holder] = {}
         for target in targets[:MAX_BY_ITSELF]:
             if self._work > MAX_WORK or self._deadline.passed():
@@ -59,28 +63,29 @@ class Rootless:
         graph = self._graph
         above = graph.above((target,))
         self._work += len(above)
-        ring = self._native.ring(target, set(above))
-        if 0 < len(ring) <= MAX_EDGES:
+        ring = self._native.ring(target, set(above), self._deadline)
+        if 0 < len(ring) <= MAX_RING:
             return self._written(ring, RING_ROOT)
         chain = graph.chain_to_any(target, graph.orphans(above)[:1]) or self._native.nearest_hidden(target)
         return self._written(chain[-MAX_EDGES:], NATIVE_ROOT) if chain else self._not_found(target)
 
-    def _together(self, targets: Sequence[int]) -> dict[int, Holder]:
+    def _together(self, targets: Sequence[int], *, rings_alone: bool = False) -> dict[int, Holder]:
         graph, native, deadline = self._graph, self._native, self._deadline
         everywhere = len(graph.objects)
-        orphans = graph.orphans(graph.above(targets))
-        forests = (
-            (RING_ROOT, graph.nearest(native.on_short_rings(MAX_EDGES), MAX_EDGES // 2, deadline)),
-            (NATIVE_ROOT, graph.nearest(orphans, everywhere, deadline)),
-            (NATIVE_ROOT, graph.nearest(native.hidden, everywhere, deadline)),
-        )
+        rings = native.short_rings(MAX_RING, deadline)
+        forests = [(RING_ROOT, graph.nearest(rings, everywhere, deadline))]
+        if not rings_alone:
+            orphans = graph.orphans(graph.above(targets))
+            forests += [(NATIVE_ROOT, graph.nearest(some, everywhere, deadline)) for some in (orphans, native.hidden)]
         found: dict[int, Holder] = {}
         for target in targets:
             root, forest = next((pair for pair in forests if target in pair[1].distance), ("", None))
             if deadline.worked(64 * MAX_EDGES):
                 found[target] = self._writer.rootless([graph.objects[target]], "unknown", TIMEOUT_ROOT)
             elif forest is not None:
-                found[target] = self._written(forest.chain(target, MAX_EDGES), root)
+                chain = forest.chain(target, MAX_EDGES)
+                ring = rings.get(chain[0], ()) if root == RING_ROOT else ()
+                found[target] = self._written(led_from_ring(ring, chain) if ring else chain, root)
             else:
                 found[target] = self._not_found(target)
         return found

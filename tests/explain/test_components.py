@@ -1,0 +1,44 @@
+"""Strongly connected components, against what each node reaches."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pytest_gpuleak.explain.components import components
+from pytest_gpuleak.heap.referrers import Deadline
+
+NODES = st.integers(0, 8)
+EDGES = st.lists(st.tuples(NODES, NODES), max_size=24)
+
+
+def _reached(start: int, edges: list[tuple[int, int]]) -> set[int]:
+    found = {start}
+    while True:
+        more = {child for parent, child in edges if parent in found} - found
+        if not more:
+            return found
+        found |= more
+
+
+@given(EDGES, st.lists(NODES, max_size=3))
+def test_nodes_share_a_component_where_each_leads_to_the_other(edges: list[tuple[int, int]], starts: list[int]) -> None:
+    children = {node: [child for parent, child in edges if parent == node] for node in range(9)}
+    found = components(starts, children.__getitem__, Deadline(10))
+    assert found is not None
+    below = {node: _reached(node, edges) for node in range(9)}
+    assert set(found) == {node for start in starts for node in below[start]}
+    for one in found:
+        for other in found:
+            assert (found[one] == found[other]) == (one in below[other] and other in below[one])
+
+
+def test_a_long_chain_needs_no_recursion() -> None:
+    last = 100_000
+    found = components([0], lambda node: [node + 1] if node < last else [0], Deadline(60))
+    assert found is not None
+    assert len(set(found.values())) == 1
+
+
+def test_without_time_nothing_is_told() -> None:
+    assert components([0], lambda node: [node + 1], Deadline(0)) is None
