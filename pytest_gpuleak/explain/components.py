@@ -21,35 +21,32 @@ def components(
     lowest: dict[int, int] = {}
     open_nodes: list[int] = []
     found: dict[int, int] = {}
+
+    def enter(node: int) -> tuple[int, Iterator[int]]:
+        order[node] = lowest[node] = len(order)
+        open_nodes.append(node)
+        return node, iter(children(node))
+
     for start in starts:
-        path: list[tuple[int, Iterator[int]]] = []
-        following: int | None = start if start not in order else None
-        while following is not None or path:
-            if following is not None:
-                node, following = following, None
-                order[node] = lowest[node] = len(order)
-                open_nodes.append(node)
-                below = children(node)
-                if deadline.worked(1 + len(below)):
-                    return None
-                path.append((node, iter(below)))
+        path = [] if start in order else [enter(start)]
+        while path:
             node, rest = path[-1]
             for child in rest:
+                if deadline.worked(1):
+                    return None
                 if child not in order:
-                    following = child
+                    path.append(enter(child))
                     break
                 if child not in found:
                     lowest[node] = min(lowest[node], order[child])
-            if following is not None:
-                continue
-            path.pop()
-            if path:
-                above = path[-1][0]
-                lowest[above] = min(lowest[above], lowest[node])
-            if lowest[node] == order[node]:
-                number = len(found)
-                member = -1
-                while member != node:
-                    member = open_nodes.pop()
-                    found[member] = number
+            else:
+                path.pop()
+                if path:
+                    above = path[-1][0]
+                    lowest[above] = min(lowest[above], lowest[node])
+                if lowest[node] == order[node]:
+                    number, member = len(found), -1
+                    while member != node:
+                        member = open_nodes.pop()
+                        found[member] = number
     return found

@@ -157,7 +157,7 @@ class NativeReferences:
     def ring(self, target: int, above: set[int], deadline: Deadline) -> list[int]:
         """Return the ids of the shortest ring through native code, and from there to a target; empty without one."""
         graph = self._graph
-        rings = [half for half in self._rings(deadline) if half[0] in above and half[-1] in above]
+        rings = [half for half in self._rings(deadline) if half[0] in above]
         found = [led_from_ring(half, graph.chain_to_any(target, set(half))) for half in rings]
         return min(found, key=self._order, default=[])
 
@@ -170,7 +170,8 @@ class NativeReferences:
             links = list(self.links) if closing is None else closing
             halves = (self._graph.chain_to_any(parent, (child,)) for parent, child in links[:MAX_RING_LINKS])
             rings = list(filter(None, halves))
-            self._known_rings = self._graph.edges, rings
+            if closing is not None:  # else the next to ask may have time
+                self._known_rings = self._graph.edges, rings
         return rings
 
     def _order(self, ring: Sequence[int]) -> tuple[int, list[str]]:

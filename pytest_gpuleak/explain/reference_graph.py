@@ -75,7 +75,7 @@ class Graph:
 
     def on_rings(self, references: Collection[tuple[int, int]], deadline: Deadline) -> list[tuple[int, int]] | None:
         """Return those of the references that lie on a ring; None where the time is up."""
-        found = components(dict.fromkeys(child for _, child in references), self._children.of, deadline)
+        found = components((child for _, child in references), self._children.of, deadline)
         if found is None:
             return None
         return [(parent, child) for parent, child in references if found.get(parent, -1) == found[child]]

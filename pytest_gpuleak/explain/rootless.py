@@ -50,7 +50,7 @@ class Rootless:
     def holders(self, targets: Sequence[int]) -> dict[int, Holder]:
         """Return the holders by the ids of the targets."""
         if not (self.exhausted and self.exact):
-            return self._together(targets, rings_alone=True)  # a ring keeps a target, whoever else does
+            return self._together(targets)
         found: dict[int, Holder] = {}
         for target in targets[:MAX_BY_ITSELF]:
             if self._work > MAX_WORK or self._deadline.passed():
@@ -69,12 +69,12 @@ class Rootless:
         chain = graph.chain_to_any(target, graph.orphans(above)[:1]) or self._native.nearest_hidden(target)
         return self._written(chain[-MAX_EDGES:], NATIVE_ROOT) if chain else self._not_found(target)
 
-    def _together(self, targets: Sequence[int], *, rings_alone: bool = False) -> dict[int, Holder]:
+    def _together(self, targets: Sequence[int]) -> dict[int, Holder]:
         graph, native, deadline = self._graph, self._native, self._deadline
         everywhere = len(graph.objects)
         rings = native.short_rings(MAX_RING, deadline)
         forests = [(RING_ROOT, graph.nearest(rings, everywhere, deadline))]
-        if not rings_alone:
+        if self.exhausted and self.exact:  # else a ring alone is sure to keep a target
             orphans = graph.orphans(graph.above(targets))
             forests += [(NATIVE_ROOT, graph.nearest(some, everywhere, deadline)) for some in (orphans, native.hidden)]
         found: dict[int, Holder] = {}

@@ -6,9 +6,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from pytest_gpuleak.explain.native_references import MAX_RING_LINKS, NativeReferences
 from pytest_gpuleak.explain.paths import Writer
 from pytest_gpuleak.explain.reference_graph import Graph
 from pytest_gpuleak.explain.rootless import TIMEOUT_ROOT, Rootless
+from pytest_gpuleak.explain.roots.roots import Roots
 from pytest_gpuleak.heap.hidden_references import RING_ROOT
 from pytest_gpuleak.heap.referrers import Deadline
 
@@ -46,3 +48,22 @@ def test_a_ring_is_named_though_the_time_was_up(ringed: bool, root: str) -> None
     assert holder.root == root
     if ringed:
         assert holder.text.endswith("['target']")
+
+
+def test_rings_are_looked_for_again_by_who_has_time() -> None:
+    graph = Graph()
+    first: list[object] = []
+    second = [first]
+    for value in (first, second):
+        graph.add(value)
+    graph.connect(id(second), id(first))
+    graph.connect(id(first), id(second))
+    late, in_time = Deadline(0), Deadline(10)
+    while not late.worked(1000):
+        pass
+    native = NativeReferences(graph, Roots(set()), [], late, set(), (), ())
+    elsewhere = [(-1 - number, -100) for number in range(MAX_RING_LINKS)]
+    native.links = dict.fromkeys([*elsewhere, (id(second), id(first))])
+    assert native.short_rings(9, late) == {}
+    assert native.short_rings(9, in_time).keys() == {id(first), id(second)}
+    assert native.short_rings(9, late).keys() == {id(first), id(second)}, "they are known by now"

@@ -277,5 +277,5 @@ class _Finder:
             for tensor, edge in constants(unit, shapes, self._deadline):
                 if id(tensor) in self._wanted:
                     self._note(unit, tensor, edge)
-        except Exception:  # noqa: BLE001 - another torch's programs: none of them is named
+        except Exception:  # noqa: BLE001 - an older torch whose programs read otherwise: none is named
             return

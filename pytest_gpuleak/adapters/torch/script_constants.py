@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from pytest_gpuleak.adapters.torch.lookup import torch_module
+from pytest_gpuleak.adapters.torch.lookup import torch_class, torch_module
 from pytest_gpuleak.heap import safe_access
 
 if TYPE_CHECKING:
@@ -24,7 +24,9 @@ _STEPS_A_PROGRAM: Final = 128
 def compilation_unit() -> Any:
     """Return the unit that all programs are compiled into; None if `torch.jit` is not imported."""
     namespace = safe_access.module_dict(torch_module("torch.jit._state"))
-    return None if namespace is None else namespace.get("_python_cu")
+    kind = torch_class("torch._C", "CompilationUnit")
+    unit = None if namespace is None else namespace.get("_python_cu")
+    return unit if kind is not None and safe_access.is_a(unit, kind) else None
 
 
 def constants(unit: Any, shapes: Collection[tuple[int, ...]], deadline: Deadline) -> Iterator[tuple[Any, str]]:

@@ -26,6 +26,11 @@ def _own_allowance(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(autograd_walk, "_spent", [0])
 
 
+def count_tensors(torch: Any) -> int:
+    """The tensors that have a Python object."""
+    return sum(torch.Tensor in type(value).__mro__ for value in gc.get_objects())
+
+
 def texts(targets: list[Any]) -> list[str]:
     """The holders' texts; the caller's locals do not count."""
     gc.collect()
@@ -218,9 +223,9 @@ def test_constants_of_another_shape_get_no_object(app: Any, torch: Any) -> None:
     box = [offset]
     del offset
     gc.collect()
-    before = sum(torch.Tensor in type(value).__mro__ for value in gc.get_objects())
+    before = count_tensors(torch)
     assert ".find_function('__torch__." in texts(box)[0]
-    assert sum(torch.Tensor in type(value).__mro__ for value in gc.get_objects()) == before
+    assert count_tensors(torch) == before
 
 
 def test_a_path_may_enter_and_leave_torch_more_than_once(app: Any, torch: Any) -> None:
@@ -243,10 +248,10 @@ def test_asking_changes_nothing(app: Any, torch: Any) -> None:
     box = [hidden]
     del hidden
     texts(box)
-    before = sum(torch.Tensor in type(value).__mro__ for value in gc.get_objects())
+    before = count_tensors(torch)
     version, uses = box[0]._version, box[0]._use_count()
     texts(box)
-    assert sum(torch.Tensor in type(value).__mro__ for value in gc.get_objects()) == before
+    assert count_tensors(torch) == before
     assert (box[0]._version, box[0]._use_count()) == (version, uses)
     assert app.LEAF.grad is None
 
