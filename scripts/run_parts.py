@@ -1,6 +1,6 @@
 """Run the tests a few files at a time, each time in a new process, and end with one closing line for all.
 
-    python scripts/run_parts.py                            # all tests, two parts at a time
+    python scripts/run_parts.py                            # all tests, a part more at a time than there are cores
     python scripts/run_parts.py -m "interpreter and not slow"
 
 A run inside a test collects garbage and searches the heap of the process that it is in, so it takes in step with all that
@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import concurrent.futures
+import os
 import re
 import subprocess
 import sys
@@ -21,7 +22,10 @@ from collections import Counter
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-FILES_A_PART = 6
+FILES_A_PART = 4
+"""Of whole runs of pytest; of the others, which are quicker than a process starts, three times as many."""
+JOBS = (os.cpu_count() or 1) + 1
+"""Parts at a time: one core's worth of them waits, for time limits and for processes that they have started."""
 KINDS = ("failed", "passed", "skipped", "xfailed", "xpassed", "warning", "error")
 """What is counted, in pytest's order."""
 NO_TESTS = 5
@@ -31,15 +35,18 @@ NO_TESTS = 5
 def parts(torch: bool) -> list[tuple[str, list[str]]]:
     """The expression and the files of each part, what takes long first: begun last, it would be waited for alone.
 
+    A large file of tests takes longer than a small one, by and large.
+
     Args:
         torch: whether the tests that need torch are among them.
     """
-    files = [path.relative_to(ROOT).as_posix() for path in sorted((ROOT / "tests").rglob("test_*.py"))]
+    paths = sorted((ROOT / "tests").rglob("test_*.py"), key=lambda path: (-path.stat().st_size, path))
+    files = [path.relative_to(ROOT).as_posix() for path in paths]
     whole_runs = [file for file in files if file.startswith("tests/acceptance/")]
-    sides = [whole_runs, [file for file in files if file not in whole_runs]]
-    found = [("torch", side) for side in sides] if torch else []
-    for side in sides:
-        found += [("not torch", side[start : start + FILES_A_PART]) for start in range(0, len(side), FILES_A_PART)]
+    others = [file for file in files if file not in whole_runs]
+    found = [("torch", side) for side in (whole_runs, others)] if torch else []
+    for side, size in ((whole_runs, FILES_A_PART), (others, 3 * FILES_A_PART)):
+        found += [("not torch", side[start : start + size]) for start in range(0, len(side), size)]
     return found
 
 
@@ -73,7 +80,7 @@ def main() -> int:
     """Run all parts, and return the exit status."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("-m", dest="marked", default="", help="run the tests that match this expression of markers")
-    parser.add_argument("-j", dest="jobs", type=int, default=2, help="run so many parts at a time (2)")
+    parser.add_argument("-j", dest="jobs", type=int, default=JOBS, help=f"run so many parts at a time ({JOBS})")
     options = parser.parse_args()
     began = time.monotonic()
     total: Counter[str] = Counter()
@@ -82,7 +89,8 @@ def main() -> int:
         running = {}
         for expression, paths in parts(torch="not torch" not in options.marked):
             marked = f"({options.marked}) and {expression}" if options.marked else expression
-            running[pool.submit(run_part, marked, paths)] = f"{paths[0]} to {paths[-1]}, {expression}"
+            files = "all" if expression == "torch" else " ".join(paths)
+            running[pool.submit(run_part, marked, paths)] = f"{expression}: {files}"
         for ended in concurrent.futures.as_completed(running):
             status, output = ended.result()
             found = counts(output)
