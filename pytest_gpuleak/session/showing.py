@@ -87,7 +87,9 @@ def _show_findings(run: Run, report: RunReport, terminalreporter: Any) -> None:
     if lines and verbosity >= 0:
         terminalreporter.section("GPU LEAKS", red=report.summary["leaked"] > 0 or run.ledger.fixture_leaked)
     if verbosity >= 0:
-        lines += run.attempt("showing the heaviest tests", lambda: _usage_lines(report, width), list)
+        lines += run.attempt("showing the codes", lambda: _code_lines(report), list)
+    # Also with `-q`, as pytest does with `--durations`: they were asked for.
+    lines += run.attempt("showing the heaviest tests", lambda: _usage_lines(report, width), list)
     baseline = run.baseline
     if baseline is not None:
         lines += run.attempt("showing the baseline", lambda: baseline.render(report, verbosity=verbosity), list)
@@ -101,11 +103,16 @@ def _leak_lines(report: RunReport, verbosity: int, width: int) -> list[str]:
     return render_leaks(report, verbosity=verbosity, width=width)
 
 
-def _usage_lines(report: RunReport, width: int) -> list[str]:
+def _code_lines(report: RunReport) -> list[str]:
     from pytest_gpuleak.reports.terminal.section import render_codes
+
+    return render_codes(report)
+
+
+def _usage_lines(report: RunReport, width: int) -> list[str]:
     from pytest_gpuleak.reports.terminal.summary import render_dearest, render_usage
 
-    return [*render_codes(report), *render_usage(report, width=width), *render_dearest(report, width=width)]
+    return [*render_usage(report, width=width), *render_dearest(report, width=width)]
 
 
 def _show_faults(run: Run, terminalreporter: Any) -> None:
