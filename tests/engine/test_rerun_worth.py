@@ -15,7 +15,8 @@ from pytest_gpuleak.engine.confirm.rerun_limits import QUICK_RERUN_S, RERUN_S, w
         (1.0, 10.0, RERUN_S - 1.0, ""),
         (1.0, 10.0, RERUN_S, "re-runs for growth of the host's memory alone have taken 2 s and found nothing"),
         (1.0, 100.0, RERUN_S, ""),
-        (30.0, 100.0, 0.0, "a re-run would take 30 s, over 10 s, for growth of the host's memory alone"),
+        (1.0, 100.0, 3.5, "re-runs for growth of the host's memory alone have taken 4 s and found nothing"),
+        (30.0, 100.0, 0.0, "a re-run would take 30 s, over 4 s, for growth of the host's memory alone"),
         (QUICK_RERUN_S, 10.0, 100.0, ""),
     ],
 )

@@ -7,7 +7,7 @@ from typing import Final
 RERUN_S: Final = 2.0
 """Seconds that re-runs for the host's memory alone may take in vain, or `RERUN_SHARE` of the session."""
 
-RERUN_SHARE: Final = 0.1
+RERUN_SHARE: Final = 0.04
 
 QUICK_RERUN_S: Final = 0.05
 """Seconds of a re-run that is made in any case."""
