@@ -9,7 +9,7 @@ from functools import partial
 from random import Random
 from typing import TYPE_CHECKING, Any
 
-from pytest_gpuleak.heap.collector import current_view, instances_of, whole_heap
+from pytest_gpuleak.heap.collector import current_view, has_instances_of, instances_of, whole_heap
 from pytest_gpuleak.heap.library_types import extension_class
 from pytest_gpuleak.heap.weak_references import has_weak_references
 from pytest_gpuleak.session.rerun.unseen.hidden_generators import HiddenGenerators
@@ -99,7 +99,9 @@ class _Followed:
 
     def _note_young(self) -> None:
         try:
-            self._note(instances_of(self._kinds))
+            # Before each test from the first re-run on, and hardly any makes a generator that outlives it.
+            if has_instances_of(self._kinds):
+                self._note(instances_of(self._kinds))
         except Exception:  # noqa: BLE001 - a callback of the collector: the next re-run walks the heap
             self.end()
 
