@@ -129,9 +129,9 @@ class HeapArrays:
         sieve = TypeSieve(_belongs_to(array_class), walk.types)
         met: set[int] = set()
         for batch in walk.batches():
-            if not sieve.picks_any_of(batch.kinds):
+            if not sieve.picks_any_of(batch.types.all):
                 continue
-            marks = sieve.marks(batch.objects, batch.kinds)
+            marks = sieve.marks(batch.objects, batch.types)
             if batch.parents:
                 bases = [is_a(parent, array_class) for parent in batch.parents]
                 marks = [mark and not bases[owner] for mark, owner in zip(marks, batch.owners, strict=True)]

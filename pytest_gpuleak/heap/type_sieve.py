@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from itertools import compress
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from pytest_gpuleak.heap import safe_access
 
@@ -22,18 +22,26 @@ def may_refer(kind: type) -> bool:
     return bool(TYPE_FLAGS.__get__(kind) & HAVE_GC) and not safe_access.is_subclass(kind, type)
 
 
+class TypeIds(NamedTuple):
+    """The ids of the types of some objects: of `each`, in their order, and `all` of them once."""
+
+    each: list[int]
+    all: set[int]
+
+
 class TypeTable:
     """The types met so far by id, since a metaclass may define the hash. Keep it no longer than a `TypeSieve`."""
 
     def __init__(self) -> None:
         self.types: dict[int, type] = {}
 
-    def kinds_of(self, objects: Collection[object]) -> set[int]:
+    def ids_of(self, objects: Collection[object]) -> TypeIds:
         """Return the ids of the objects' types, which are then in the table."""
-        kinds = set(map(id, map(type, objects)))
+        each = list(map(id, map(type, objects)))
+        kinds = set(each)
         if not kinds <= self.types.keys():
-            self.types.update(zip(map(id, map(type, objects)), map(type, objects), strict=True))
-        return kinds
+            self.types.update(zip(each, map(type, objects), strict=True))
+        return TypeIds(each, kinds)
 
 
 class TypeSieve:
@@ -49,19 +57,21 @@ class TypeSieve:
         self._picked: set[int] = set()
 
     def picks_any_of(self, kinds: AbstractSet[int]) -> bool:
-        """Tell whether objects of these types, which the table has (`TypeTable.kinds_of`), are picked."""
+        """Tell whether objects of these types, which the table has (`TypeTable.ids_of`), are picked."""
         for kind in kinds - self._met:
             if self._belongs(self._table.types[kind]):
                 self._picked.add(kind)
             self._met.add(kind)
         return not self._picked.isdisjoint(kinds)
 
-    def marks(self, objects: Collection[object], kinds: AbstractSet[int] | None = None) -> list[bool]:
-        """Return for each object whether it is picked. `kinds` are the ids of the types, if they are known."""
-        if not self.picks_any_of(self._table.kinds_of(objects) if kinds is None else kinds):
+    def marks(self, objects: Collection[object], types: TypeIds | None = None) -> list[bool]:
+        """Return for each object whether it is picked. `types` are the ids of the objects' types, if they are known."""
+        if types is None:
+            types = self._table.ids_of(objects)
+        if not self.picks_any_of(types.all):
             return [False] * len(objects)
-        return list(map(self._picked.__contains__, map(id, map(type, objects))))
+        return list(map(self._picked.__contains__, types.each))
 
-    def pick(self, objects: Collection[object], kinds: AbstractSet[int] | None = None) -> list[object]:
-        """Return the objects that are picked. `kinds` are the ids of the types, if they are known."""
-        return list(compress(objects, self.marks(objects, kinds)))
+    def pick(self, objects: Collection[object], types: TypeIds | None = None) -> list[object]:
+        """Return the objects that are picked. `types` are the ids of the objects' types, if they are known."""
+        return list(compress(objects, self.marks(objects, types)))

@@ -17,11 +17,10 @@ from pytest_gpuleak.heap.array_wrappers import ArrayWrappers
 from pytest_gpuleak.heap.frames import local_variables, running_frames
 from pytest_gpuleak.heap.library_types import extension_class
 from pytest_gpuleak.heap.referrers import get_objects, get_referents, is_tracked, untouchable_modules
-from pytest_gpuleak.heap.type_sieve import HAVE_GC, TYPE_FLAGS, TypeSieve, TypeTable, may_refer
+from pytest_gpuleak.heap.type_sieve import HAVE_GC, TYPE_FLAGS, TypeIds, TypeSieve, TypeTable, may_refer
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Sequence
-    from collections.abc import Set as AbstractSet
 
     from pytest_gpuleak.heap.referrers import Deadline
 
@@ -42,11 +41,11 @@ _ITEM_SIZE: Final[Any] = type.__dict__.get("__itemsize__")
 class Batch(NamedTuple):
     """Objects that the walk met together, and the untracked containers that hold them (`parents`, if there are any).
 
-    `kinds` has the ids of their types, `owners` has by object the index of its parent, `places` by parent the index of its own parent in the batch `above`.
+    `owners` has by object the index of its parent, `places` by parent the index of its own parent in the batch `above`.
     """
 
     objects: list[object]
-    kinds: AbstractSet[int]
+    types: TypeIds
     parents: Sequence[object] = ()
     above: Batch | None = None
     owners: Sequence[int] = ()
@@ -92,7 +91,7 @@ class HeapWalk:
                 chunk = containers[start : start + _CHUNK]
                 if not self._ignored.isdisjoint(map(id, chunk)):
                     chunk = [value for value in chunk if id(value) not in self._ignored]
-                yield Batch(chunk, self.types.kinds_of(chunk))
+                yield Batch(chunk, self.types.ids_of(chunk))
                 yield from self._untracked(list(filterfalse(is_tracked, get_referents(*chunk))))
                 chunk.clear()
             self.complete = not self._deadline.passed()
@@ -102,7 +101,7 @@ class HeapWalk:
             chunk.clear()
 
     def _untracked(self, objects: list[object]) -> Iterator[Batch]:
-        batch = Batch(objects, self.types.kinds_of(objects))
+        batch = Batch(objects, self.types.ids_of(objects))
         lists = [objects]
         try:
             while batch.objects:
@@ -114,7 +113,7 @@ class HeapWalk:
                 for start in range(0, len(nested), _CHUNK):
                     if self._deadline.worked(self._descend(nested[start : start + _CHUNK], start, inner, owners)):
                         return
-                batch = Batch(inner, self.types.kinds_of(inner), nested, batch, owners, places)
+                batch = Batch(inner, self.types.ids_of(inner), nested, batch, owners, places)
         finally:
             # As in `batches`: running frames, this one too, are untracked and may be among them.
             for some in lists:
@@ -122,7 +121,7 @@ class HeapWalk:
 
     def _unmet(self, batch: Batch) -> tuple[list[object], list[int]]:
         """Return the untracked containers in a batch that the walk has not met, and the owner of each."""
-        marks = self._hiding.marks(batch.objects, batch.kinds)
+        marks = self._hiding.marks(batch.objects, batch.types)
         hidden = list(compress(batch.objects, marks))
         owners = compress(batch.owners, marks) if batch.owners else repeat(0, len(hidden))
         found = dict(zip(map(id, hidden), zip(hidden, owners, strict=True), strict=True))

@@ -21,6 +21,9 @@ if TYPE_CHECKING:
 FREE_S = 1.0
 """Seconds of CPU time of a session that may be spent on suspects of which compiling is known alone."""
 
+FREE_UNREAD_S = 0.25
+"""The same where nobody reads notes, since programs are never more than a note."""
+
 SHARE = 0.01
 """The same as a share of the session's CPU time: nearly every test of some suites compiles."""
 
@@ -67,7 +70,8 @@ class ProgramEvidence:
         self.wanted = bool(self.first_run_bytes) and self._subject.expected_s is not None and self._can_afford()
 
     def _can_afford(self) -> bool:
-        return self._knowledge.can_afford(FREE_S, SHARE, self._subject.expected_s or 0.0)
+        free_s = FREE_S if self._knowledge.notes_are_read else FREE_UNREAD_S
+        return self._knowledge.can_afford(free_s, SHARE, self._subject.expected_s or 0.0)
 
     def explained(self, growth: Growth, least: int, again: Callable[[], Growth]) -> Growth:
         """Return a re-run's growth with its programs' host bytes; what exceeds `least` beside them is read `again`."""
