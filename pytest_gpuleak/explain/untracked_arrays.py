@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from itertools import compress, repeat
-from operator import is_
-from types import ModuleType
+from itertools import compress, filterfalse, repeat
+from operator import is_, is_not
+from types import CodeType, ModuleType
 from typing import TYPE_CHECKING, Any, Final
 
 from pytest_gpuleak.adapters.registry import untracked_arrays
@@ -32,6 +32,8 @@ EXPLAIN_BUDGET_S: Final = 3.0
 _CHUNK: Final = 2048
 
 _NESTED: Final = 3
+
+_HOLD_NOTHING: Final = (str, type(None), CodeType, int)
 
 
 class HeapArrays:
@@ -87,7 +89,7 @@ class HeapArrays:
         found: list[object] = []
         parts: list[list[object]] = []
         for start in range(0, len(containers), _CHUNK):
-            parts.append(get_referents(*containers[start : start + _CHUNK]))
+            parts.append(_worth_a_look(get_referents(*containers[start : start + _CHUNK])))
             for _ in range(_NESTED):
                 arrays = _of_type(parts[-1], array_class)
                 sizes = self.reader.sizes(arrays, self._others)
@@ -95,8 +97,8 @@ class HeapArrays:
                 for inner in map(self.reader.elements, arrays):
                     parts_of_array = _of_type(inner, array_class)
                     found += [one for one in parts_of_array if wanted(*self.reader.sizes([one], self._others)[0])]
-                hidden = [one for kind in (dict, tuple) for one in _of_type(parts[-1], kind) if not is_tracked(one)]
-                parts.append(get_referents(*hidden))
+                hidden = [one for kind in (dict, tuple) for one in _of_type(parts[-1], kind)]
+                parts.append(_worth_a_look(get_referents(*hidden)))
                 for kind in wrappers.exact_types:
                     for value in _of_type(parts[-2], kind):
                         parts[-1] += [part for _, part in wrappers.inside(value)]
@@ -150,6 +152,15 @@ def explain_arrays(
     """Return who holds each array, by its id. `ignore` has the ids of the caller's containers."""
     found = explain_crowd(arrays, ignore={id(arrays), *ignore}, budget_s=EXPLAIN_BUDGET_S, frameworks=frameworks)
     return {id(array): explanation for array, explanation in zip(arrays, found, strict=True)}
+
+
+def _worth_a_look(values: list[Any]) -> list[Any]:
+    """Return the untracked objects without the most common ones, which hold nothing: a sixth of what containers hold."""
+    left = list(filterfalse(is_tracked, values))
+    values.clear()
+    for kind in _HOLD_NOTHING:
+        left = list(compress(left, map(is_not, map(type, left), repeat(kind))))
+    return left
 
 
 def _of_type(values: list[Any], kind: object) -> list[Any]:
