@@ -89,7 +89,7 @@ def main() -> int:
         running = {}
         for expression, paths in parts(torch="not torch" not in options.marked):
             marked = f"({options.marked}) and {expression}" if options.marked else expression
-            files = "all" if expression == "torch" else " ".join(paths)
+            files = f"{paths[0]} and {len(paths) - 1} more" if expression == "torch" else " ".join(paths)
             running[pool.submit(run_part, marked, paths)] = f"{expression}: {files}"
         for ended in concurrent.futures.as_completed(running):
             status, output = ended.result()

@@ -34,6 +34,7 @@ _CHUNK: Final = 2048
 _NESTED: Final = 3
 
 _HOLD_NOTHING: Final = (str, type(None), CodeType, int)
+"""The types of most untracked objects that hold no array, the most common first: each is one pass over the rest."""
 
 
 class HeapArrays:
@@ -131,9 +132,9 @@ class HeapArrays:
         sieve = TypeSieve(_belongs_to(array_class), walk.types)
         met: set[int] = set()
         for batch in walk.batches():
-            if not sieve.picks_any_of(batch.types.all):
+            if not sieve.picks_any_of(batch.type_ids.all):
                 continue
-            marks = sieve.marks(batch.objects, batch.types)
+            marks = sieve.marks(batch.objects, batch.type_ids)
             if batch.parents:
                 bases = [is_a(parent, array_class) for parent in batch.parents]
                 marks = [mark and not bases[owner] for mark, owner in zip(marks, batch.owners, strict=True)]
@@ -155,7 +156,10 @@ def explain_arrays(
 
 
 def _worth_a_look(values: list[Any]) -> list[Any]:
-    """Return the untracked objects without the most common ones, which hold nothing: a sixth of what containers hold."""
+    """Return the untracked objects without the most common ones, which hold no array; clear `values`.
+
+    That is a seventh of what the containers of a heap hold.
+    """
     left = list(filterfalse(is_tracked, values))
     values.clear()
     for kind in _HOLD_NOTHING:

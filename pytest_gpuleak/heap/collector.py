@@ -123,7 +123,7 @@ def instances_of(kinds: Collection[int]) -> list[Any]:
 
 
 def has_instances_of(kinds: AbstractSet[int]) -> bool:
-    """Tell whether any visible object is of a class with one of these ids: in half the time of `instances_of`."""
+    """Tell whether any visible object is of a class with one of these ids; quicker than `instances_of`."""
     return not kinds.isdisjoint(map(id, map(type, get_objects())))
 
 

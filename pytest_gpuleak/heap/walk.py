@@ -45,7 +45,7 @@ class Batch(NamedTuple):
     """
 
     objects: list[object]
-    types: TypeIds
+    type_ids: TypeIds
     parents: Sequence[object] = ()
     above: Batch | None = None
     owners: Sequence[int] = ()
@@ -121,7 +121,7 @@ class HeapWalk:
 
     def _unmet(self, batch: Batch) -> tuple[list[object], list[int]]:
         """Return the untracked containers in a batch that the walk has not met, and the owner of each."""
-        marks = self._hiding.marks(batch.objects, batch.types)
+        marks = self._hiding.marks(batch.objects, batch.type_ids)
         hidden = list(compress(batch.objects, marks))
         owners = compress(batch.owners, marks) if batch.owners else repeat(0, len(hidden))
         found = dict(zip(map(id, hidden), zip(hidden, owners, strict=True), strict=True))

@@ -29,16 +29,16 @@ if TYPE_CHECKING:
     from pytest_gpuleak.model.records import RunReport
 
 LIMITS = {
-    "terminal -q": 600_000,
-    "terminal": 200_000,
-    "terminal -v": 1_500_000,
-    "html": 20_000_000,
+    "terminal -q": 3_000_000,
+    "terminal": 1_000_000,
+    "terminal -v": 5_000_000,
+    "html": 60_000_000,
     "sarif": 80_000_000,
     "markdown": 1_000_000,
-    "gitlab": 12_000_000,
+    "gitlab": 20_000_000,
     "github": 20_000,
 }
-"""Characters of the report of `LARGE` findings: JSON alone has everything."""
+"""Characters of the longest report, whatever the run: JSON alone has everything."""
 
 UNREAD = {"json": json_report.encode_report, "html": html.encode_report, "sarif": sarif.encode_report}
 """Reports that take a parser, or a schema, minutes to read where there are so many findings: read where there are few."""
@@ -46,7 +46,7 @@ UNREAD = {"json": json_report.encode_report, "html": html.encode_report, "sarif"
 SMALL = (200_000, 3_000_000)
 """Characters of the longest report of a few findings, and of the JSON report of them, which cuts texts at 4,096."""
 
-LARGE = 20_000
+LARGE = 100_000
 
 
 @pytest.mark.parametrize("name", FORMATS)
@@ -121,7 +121,7 @@ def many(count: int) -> RunReport:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", [*FORMATS, "junit", "baseline"])
-def test_many_findings_take_time_in_proportion_and_their_text_is_bounded(name: str) -> None:
+def test_a_hundred_thousand_findings_take_time_in_proportion_and_their_text_is_bounded(name: str) -> None:
     render = {**FORMATS, **UNREAD, "junit": junit_text, "baseline": baseline_text}[name]
     small_s, _ = timed(render, many(LARGE // 10))
     large_s, text = timed(render, many(LARGE))
@@ -142,7 +142,7 @@ def timed(render: Callable[[RunReport], str], report: RunReport) -> tuple[float,
 
 
 @pytest.mark.parametrize("name", [*FORMATS, "junit"])
-def test_long_lists_in_one_finding_are_cut(make: Any, name: str) -> None:
+def test_lists_of_a_hundred_thousand_in_one_finding_are_cut(make: Any, name: str) -> None:
     steps = tuple(PathStep(f"[{at}]", "list") for at in range(LARGE))
     holder = Holder("module", "app.A", "app.A" + "[0]" * LARGE, steps)
     (array,) = make.finding().tensors
