@@ -2,13 +2,34 @@
 
 from __future__ import annotations
 
+import _thread
 import contextlib
 import sys
 import threading
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+
+
+ENDS_S: Final = 0.01
+"""Seconds that a thread which has nothing left to do is given to end."""
+_STEP_S: Final = 1e-5
+
+
+def pause(seconds: float) -> None:
+    """Let other threads run for some seconds. Not by `time.sleep`, which a test may have replaced."""
+    lock = _thread.allocate_lock()
+    lock.acquire()
+    lock.acquire(timeout=seconds)
+
+
+def await_end(thread: int) -> None:
+    """Wait `ENDS_S` at most for the end of a thread that has nothing left to do: the check counts the running threads."""
+    for _ in range(round(ENDS_S / _STEP_S)):
+        if thread not in sys._current_frames():
+            return
+        pause(_STEP_S)
 
 
 def running_threads() -> frozenset[int]:

@@ -1,17 +1,15 @@
-"""Interpreters that cannot trace allocations, or raise an exception in another thread."""
+"""Interpreters that cannot trace allocations."""
 
 from __future__ import annotations
 
-import ctypes
 import importlib
 import sys
-import threading
 import tracemalloc
 from typing import TYPE_CHECKING
 
 import pytest
 
-from pytest_gpuleak.heap import async_exceptions, tracing
+from pytest_gpuleak.heap import tracing
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -42,9 +40,3 @@ def test_tracing_is_seen() -> None:
     finally:
         tracemalloc.stop()
     assert not tracing.is_tracing()
-
-
-def test_nothing_is_raised_where_the_interpreter_cannot(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delattr(ctypes, "pythonapi")
-    async_exceptions.raise_in(threading.get_ident(), KeyboardInterrupt)
-    async_exceptions.take_back()

@@ -91,6 +91,17 @@ def test_what_it_raises_by_itself_is_passed_on(error: type[BaseException]) -> No
         watched(fails)
 
 
+def test_a_watcher_that_never_began_is_not_awaited(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Up to Python 3.11 an exception for the thread that started it ends it first (`heap.async_exceptions`)."""
+    gone = threading.Thread(target=int)
+    gone.start()
+    gone.join()
+    monkeypatch.setattr(_thread, "start_new_thread", lambda *_: gone.ident)
+    calls: list[int] = []
+    assert not watched(lambda: calls.append(1), 5.0)
+    assert calls == [1]
+
+
 @pytest.mark.skipif(not hasattr(signal, "pthread_kill"), reason="needs POSIX signals")
 def test_no_exception_outlives_it_and_no_handler() -> None:
     handlers = [signal.getsignal(number) for number in signal.valid_signals()]

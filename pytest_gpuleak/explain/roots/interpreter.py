@@ -12,7 +12,7 @@ from pytest_gpuleak.explain.definitions import Places
 from pytest_gpuleak.explain.roots.library_names import AT_EXIT, callback_name
 from pytest_gpuleak.explain.roots.root import EDITABLE, EXCEPTION, Root
 from pytest_gpuleak.heap import safe_access
-from pytest_gpuleak.heap.async_exceptions import take_back
+from pytest_gpuleak.heap.async_exceptions import clear_mark
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -144,8 +144,8 @@ def exit_callbacks() -> list[object]:
     unregister = safe_access.loaded("atexit", "unregister")
     if type(unregister) is not types.BuiltinFunctionType or sys.getprofile() is not None:
         return []
-    if sys.version_info[:2] == (3, 11):
-        take_back()  # with the interpreter's mark set, the probe's first call would never end
+    if sys.version_info[:2] == (3, 11) and not clear_mark():
+        return []  # with the interpreter's mark set, the probe's first call would never end
     probe = _Probe()
     try:
         _compare(unregister, probe)

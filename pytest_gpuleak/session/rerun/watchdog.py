@@ -30,6 +30,7 @@ import pluggy
 
 from pytest_gpuleak.heap.async_exceptions import raise_in, take_back
 from pytest_gpuleak.heap.long_work import LONG_WORK_S, TELL_EVERY_S
+from pytest_gpuleak.heap.threads import await_end
 from pytest_gpuleak.model.source_files import PACKAGE
 from pytest_gpuleak.model.text import clean_text
 from pytest_gpuleak.session.rerun.unseen.output import open_stderr
@@ -146,12 +147,14 @@ class _Watchdog:
         if self._done.locked():
             self._done.release()
         while not self._over:
-            self._gone.acquire(timeout=0.1)  # returns at once, unless the process is being ended
-        self._await_thread()
+            # Returns at once, unless the process is being ended, or the thread was before its first line.
+            if not self._gone.acquire(timeout=0.1) and self._watcher not in sys._current_frames():
+                break
+        await_end(self._watcher)
         self._armed = False
         faulthandler.cancel_dump_traceback_later()
         if self._asynchronous:
-            take_back()
+            take_back(self.error)
         if self._signal is not None:
             self._uninstall(self._signal)
         with contextlib.suppress(OSError):
@@ -160,15 +163,6 @@ class _Watchdog:
                 os.close(self._stderr)
         # The handler refers to this object: the cycle would keep the function alive until the next collection.
         self._handler, self.call, self.tell, self.on_hang = None, int, None, lambda _frame, _stderr: None
-
-    def _await_thread(self) -> None:
-        """Wait for the end of the watchdog's thread, since the settling counts the running threads."""
-        pause = _thread.allocate_lock()
-        pause.acquire()
-        for _ in range(1000):
-            if self._watcher not in sys._current_frames():
-                return
-            pause.acquire(timeout=1e-5)
 
     def _install(self) -> None:
         if self._thread != threading.main_thread().ident:
