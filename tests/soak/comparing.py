@@ -25,6 +25,8 @@ _PADDING = re.compile(r" +")
 _PYTESTS = re.compile(r"\b(methods|hook_impls) += \[.*$|\b(time|perf_count)=[\d.]+|\btestsfailed=\d+", re.MULTILINE)
 """Values in pytest's own frames, the list of plugins among them: pytest shows them where it has no frame of the user's."""
 
+_CUT_FOLDER = re.compile(r"\.\.\.[^\s'\"]*/suite/")
+"""The suite's folder in a value that pytest shortened in the middle (``--showlocals``)."""
 _SLOW_TASK = re.compile(r"^.*Executing <.* took .* seconds$\n?", re.MULTILINE)
 _FAULTS = ("INTERNALERROR", "the plugin failed", "could not be checked", "cannot be read: ", "could not be written")
 _STOPPED = 2
@@ -378,7 +380,7 @@ def _cases(content: bytes, folder: Path) -> dict[tuple[Any, ...], object]:
 def _plain(value: Any, folder: Path) -> Any:
     """A text, or texts in lists, without what differs from run to run: addresses and the folder."""
     if isinstance(value, str):
-        value = _PYTESTS.sub("", _SLOW_TASK.sub("", value))
+        value = _CUT_FOLDER.sub("<folder>/", _PYTESTS.sub("", _SLOW_TASK.sub("", value)))
         return _ADDRESS.sub("0x", value.replace(str(folder), "<folder>").replace(str(folder.parent), "<above>"))
     if isinstance(value, list):
         return [_plain(one, folder) for one in value]

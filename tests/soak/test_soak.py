@@ -73,6 +73,13 @@ def test_equal_runs_and_right_verdicts_are_no_difference(tmp_path: Path) -> None
     assert compare(suite_of(*PIECES), *sides(tmp_path)) == []
 
 
+def test_a_folder_that_pytest_shortened_is_no_difference(tmp_path: Path) -> None:
+    both = sides(tmp_path)
+    for side in both:
+        side.outcomes[0].records[7]["text"] = f"main_task=<Ta...6-9/{side.folder.name}/suite/test_soak_0.py:22>"
+    assert compare(suite_of(*PIECES), *both) == []
+
+
 def _change(index: int, **values: Any) -> Callable[[Side], object]:
     return lambda side: side.outcomes[0].records[index].update(values)
 
