@@ -5,10 +5,10 @@ from __future__ import annotations
 import sys
 import types
 from itertools import compress
-from operator import is_
 from typing import TYPE_CHECKING
 
 from pytest_gpuleak.heap.classes import is_kind_of
+from pytest_gpuleak.heap.last_types import LastTypes
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -33,8 +33,8 @@ _PLAIN: dict[int, type] = {
 ALWAYS = "sys"
 """`needs` of a reader or a probe that is asked always: this module is always imported."""
 
-_last_plain: list[type] = []
-"""The types of the objects of the last look that met none but `_PLAIN` ones, in their order."""
+_LAST_PLAIN = LastTypes()
+"""The last look that met none but `_PLAIN` types."""
 
 _FEW = 1000
 _AT_ONCE = 4096
@@ -51,8 +51,8 @@ def select_arrays(objects: list[object], bases: list[type]) -> list[object]:
 
     The memo of types dies with the call: keeping a MagicMock's own type alive would keep its call arguments alive.
     """
-    if len(objects) < _FEW and _are_plain(objects):
-        return []  # a test without arrays leaves plain objects only
+    if are_plain(objects):
+        return []
     wanted, arrays, known = set(map(id, bases)), set[int](), set(_PLAIN)
     found: list[object] = []
     for start in range(0, len(objects), _AT_ONCE):
@@ -74,16 +74,23 @@ def select_arrays(objects: list[object], bases: list[type]) -> list[object]:
     return found
 
 
-def _are_plain(objects: list[object]) -> bool:
-    """Return whether all types are `_PLAIN`. Most tests leave pytest's objects alone: the same types as the test before."""
-    global _last_plain  # noqa: PLW0603 - types that live as long as the process
-    if len(objects) == len(_last_plain) and all(map(is_, map(type, objects), _last_plain)):
+def are_plain(objects: list[object]) -> bool:
+    """Tell whether objects are few, and of types that outlive the tests and are no arrays: what most tests leave."""
+    if len(objects) >= _FEW:
+        return False
+    if _LAST_PLAIN.match(objects):
         return True
     kinds = list(map(type, objects))
     if not _PLAIN.keys() >= set(map(id, kinds)):
         return False
-    _last_plain = kinds
+    _LAST_PLAIN.remember(kinds)
     return True
+
+
+def outlive_tests(kinds: list[type]) -> bool:
+    """Tell whether all types are known to live as long as the process."""
+    others = {id(kind): kind for kind in kinds if id(kind) not in _PLAIN}
+    return all(map(_outlives_tests, others.values()))
 
 
 def _outlives_tests(kind: type) -> bool:

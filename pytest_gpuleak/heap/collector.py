@@ -28,7 +28,6 @@ from pytest_gpuleak.heap.own_collections import collect, collect_unguarded
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator
-    from collections.abc import Set as AbstractSet
     from typing import Protocol
 
     class Listener(Protocol):
@@ -120,11 +119,6 @@ def instances_of(kinds: Collection[int]) -> list[Any]:
     objects = get_objects()
     # Faster than a comprehension (docs/developing/performance.md).
     return list(compress(objects, map(kinds.__contains__, map(id, map(type, objects)))))
-
-
-def has_instances_of(kinds: AbstractSet[int]) -> bool:
-    """Tell whether any visible object is of a class with one of these ids; quicker than `instances_of`."""
-    return not kinds.isdisjoint(map(id, map(type, get_objects())))
 
 
 def collect_young() -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import random
 import sys
 import types
 import weakref
@@ -10,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from pytest_gpuleak.adapters.arrays import _AT_ONCE, select_arrays
+from pytest_gpuleak.adapters.arrays import _AT_ONCE, are_plain, outlive_tests, select_arrays
 from pytest_gpuleak.adapters.torch.arrays import TorchArrays
 from tests.conftest import forget_torch
 
@@ -55,6 +56,26 @@ def test_strangers_are_not_asked() -> None:
     array = Array()
     assert select_arrays([object.__new__(Stranger), stranger, 1], [Array]) == []
     assert select_arrays([array, stranger, {}], [Array]) == [array]
+
+
+def test_only_types_of_the_library_outlive_the_tests() -> None:
+    class Made:
+        pass
+
+    assert outlive_tests([dict, list, random.Random, type(pytest.Session)])
+    assert outlive_tests([])
+    assert not outlive_tests([dict, Made])
+    assert not outlive_tests([type("Random", (), {"__module__": "random"})])
+
+
+def test_few_objects_of_known_types_are_plain() -> None:
+    class Array:
+        pass
+
+    assert are_plain([{}, [], ()])
+    assert are_plain([{}, [], ()])  # as last time
+    assert not are_plain([{}, [], Array()])
+    assert not are_plain([[] for _ in range(1000)])
 
 
 @pytest.mark.parametrize("count", [10, 999, 1000, _AT_ONCE - 1, _AT_ONCE, _AT_ONCE + 1, 3 * _AT_ONCE])

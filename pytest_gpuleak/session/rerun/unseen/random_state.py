@@ -9,7 +9,9 @@ from functools import partial
 from random import Random
 from typing import TYPE_CHECKING, Any
 
-from pytest_gpuleak.heap.collector import current_view, has_instances_of, instances_of, whole_heap
+from pytest_gpuleak.adapters.arrays import outlive_tests
+from pytest_gpuleak.heap.collector import current_view, get_objects, instances_of, whole_heap
+from pytest_gpuleak.heap.last_types import LastTypes
 from pytest_gpuleak.heap.library_types import extension_class
 from pytest_gpuleak.heap.weak_references import has_weak_references
 from pytest_gpuleak.session.rerun.unseen.hidden_generators import HiddenGenerators
@@ -60,6 +62,7 @@ class _Followed:
         self._kinds: frozenset[int] = frozenset()
         self._known: dict[int, weakref.ref[Any]] = {}
         self._hidden = HiddenGenerators()
+        self._without_any = LastTypes()
 
     def begin(self, kinds: Collection[int]) -> list[Any]:
         """Return the generators alive, found by a walk over the heap, and follow them from now on."""
@@ -70,7 +73,7 @@ class _Followed:
         view = current_view()
         if all_known and view is not None and view.sees_only_young:
             self._view = weakref.ref(view)
-            self._kinds = frozenset(kinds)
+            self._kinds, self._without_any = frozenset(kinds), LastTypes()
             view.before_aging = self._note_young
             self._note(found)
         return found
@@ -100,8 +103,14 @@ class _Followed:
     def _note_young(self) -> None:
         try:
             # Before each test from the first re-run on, and hardly any makes a generator that outlives it.
-            if has_instances_of(self._kinds):
+            young = get_objects()
+            if self._without_any.match(young):
+                return
+            kinds = list(map(type, young))
+            if not self._kinds.isdisjoint(map(id, kinds)):
                 self._note(instances_of(self._kinds))
+            elif outlive_tests(kinds):
+                self._without_any.remember(kinds)
         except Exception:  # noqa: BLE001 - a callback of the collector: the next re-run walks the heap
             self.end()
 
