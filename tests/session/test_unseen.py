@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import importlib
+import itertools
 import sys
+import threading
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from pytest_gpuleak.adapters.registry import own_frameworks
-from pytest_gpuleak.session.rerun.unseen import lists, process, pytest_state
+from pytest_gpuleak.session.rerun.unseen import lists, name_counters, process, pytest_state
 from pytest_gpuleak.session.rerun.unseen.output import failed_subtests
 from pytest_gpuleak.session.rerun.unseen.plugins import HIDDEN, REFUSED
 from pytest_gpuleak.session.rerun.unseen.restoring import all_of, keep_list, keep_mapping, keep_names
@@ -29,6 +32,37 @@ def test_state_of_the_process(keep: Callable[[], Callable[[], None]]) -> None:
 @pytest.mark.parametrize("row", process.SETTINGS, ids=lambda row: row[1])
 def test_settings(row: tuple[str, str, str]) -> None:
     process.keep_setting(*row)()
+
+
+def _new_names() -> list[str]:
+    processes, executors = (
+        importlib.import_module(name) for name in ("multiprocessing.process", "concurrent.futures.thread")
+    )
+    executor = executors.ThreadPoolExecutor(1)
+    return [threading.Thread().name, processes.BaseProcess().name, executor._thread_name_prefix]
+
+
+def test_names_of_threads_and_processes() -> None:
+    _new_names()
+    restore = name_counters.keep_name_counters()
+    first, second = _new_names(), _new_names()
+    restore()
+    assert not set(first) & set(second)
+    assert _new_names() == first
+    assert _new_names() == second
+
+
+def test_a_counter_that_a_test_has_replaced_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+    for own in (lambda: 7, itertools.count(10, 2).__next__):
+        monkeypatch.setattr(threading, "_counter", own)
+        restore = name_counters.keep_name_counters()
+        threading.Thread()
+        restore()
+        assert vars(threading)["_counter"] is own
+    restore = name_counters.keep_name_counters()
+    monkeypatch.setattr(threading, "_counter", own)
+    restore()
+    assert vars(threading)["_counter"] is own
 
 
 @pytest.mark.torch

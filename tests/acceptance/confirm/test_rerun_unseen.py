@@ -117,6 +117,32 @@ PROFILED = """
 """
 
 
+def test_a_later_tests_thread_has_the_name_that_it_has_without_a_re_run(run: Runner) -> None:
+    found = run(
+        """
+        import threading
+
+        KEPT, NAMES = [], []
+
+        def start():
+            thread = threading.Thread(target=int)
+            thread.start()
+            thread.join()
+            NAMES.append(int(thread.name.split("-")[1].split(" ")[0]))
+
+        def test_leaks():
+            start()
+            KEPT.append(Buffer(100))
+
+        def test_next():
+            start()
+            assert NAMES[-1] == NAMES[0] + 1, NAMES
+        """
+    )
+    found.result.assert_outcomes(passed=2)
+    assert found.verdicts == {"test_leaks": "leaked", "test_next": "clean"}
+
+
 def test_cprofile_goes_on_after_a_re_run(run: Runner) -> None:
     """Before Python 3.12 ``sys.getprofile()`` returns its profiler, which ``sys.setprofile()`` cannot put back."""
     found = run(PROFILED, "-s", apart=True)

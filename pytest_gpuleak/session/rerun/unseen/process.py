@@ -12,6 +12,7 @@ import threading
 import types
 from typing import TYPE_CHECKING, Any
 
+from pytest_gpuleak.session.rerun.unseen.name_counters import keep_name_counters
 from pytest_gpuleak.session.rerun.unseen.random_state import keep_random_states
 from pytest_gpuleak.session.rerun.unseen.restoring import (
     Restore,
@@ -276,6 +277,7 @@ KEEPERS: tuple[Callable[[], Restore], ...] = (
     keep_random_states,
     _keep_environment,
     _keep_sys,
+    keep_name_counters,
     _keep_settings,
     _keep_signals,
     _keep_modules,
