@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from types import FrameType
 
 
 ENDS_S: Final = 0.01
@@ -35,6 +36,24 @@ def await_end(thread: int) -> None:
 def running_threads() -> frozenset[int]:
     """Return the identities of the threads that run Python code now."""
     return frozenset(sys._current_frames())
+
+
+def others_work() -> bool:
+    """Tell whether a thread runs Python code beside this one, which may make garbage at any time.
+
+    The thread in which execnet reads what pytest-xdist sends to a worker does not count.
+    """
+    own = threading.get_ident()
+    return any(not _is_of_execnet(frame) for thread, frame in sys._current_frames().items() if thread != own)
+
+
+def _is_of_execnet(innermost: FrameType) -> bool:
+    frame: FrameType | None = innermost
+    while frame is not None:
+        if str(frame.f_globals.get("__name__")).partition(".")[0] == "execnet":
+            return True
+        frame = frame.f_back
+    return False
 
 
 @contextlib.contextmanager

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import gc
+import sys
+import threading
+import time
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
-from pytest_gpuleak.engine.settle.steps import Collection, Settling
-from pytest_gpuleak.heap.threads import running_threads
+from pytest_gpuleak.engine.settle.steps import Collection, Settling, settle_steps_of
+from pytest_gpuleak.heap.threads import others_work, running_threads
 from pytest_gpuleak.heap.weak_references import has_weak_references
 
 pytestmark = pytest.mark.interpreter
@@ -60,3 +65,59 @@ def test_those_that_stay_are_found_and_others_only_known() -> None:
     assert settling.cycles == {gone}
     assert settling.alive == {id(kept), id(slotted)}
     assert [found is kept for found in settling.found()] == [True]
+
+
+NO_FRAMEWORKS: Any = SimpleNamespace(members=())
+UNBOUNDED: Any = SimpleNamespace(bounded=lambda call, _what, _advice: call())
+THREADS = pytest.mark.skipif(sys.platform in ("emscripten", "wasi"), reason="no thread can be started in WebAssembly")
+
+
+@THREADS
+def test_a_cycle_that_a_thread_drops_while_it_is_waited_for_is_collected() -> None:
+    """The collection before finds it in use; left as garbage, that of two runs would look like growth."""
+    suspects: list[object] = []
+    made, collected, done = threading.Event(), threading.Event(), threading.Event()
+
+    def work() -> None:
+        circle = Array()
+        circle.itself = circle
+        suspects.append(circle)
+        made.set()
+        collected.wait(60)
+        time.sleep(0.005)
+        del circle
+        done.wait(60)
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    made.wait(60)
+    try:
+        known = running_threads()
+        settling = Settling(suspects, known)
+        steps = settle_steps_of(UNBOUNDED, NO_FRAMEWORKS, tuple, known)
+        settling.run([next(steps)])
+        assert len(settling.alive) == 1
+        collected.set()
+        settling.run(steps)
+        assert not settling.alive
+    finally:
+        done.set()
+        thread.join()
+
+
+@THREADS
+@pytest.mark.parametrize(("module", "counts"), [("execnet.gateway_base", False), ("execnets", True), ("app", True)])
+def test_which_threads_work(module: str, counts: bool) -> None:
+    """The thread of a worker of pytest-xdist that reads what it is sent makes no garbage of the tests'."""
+    before = others_work()
+    namespace: dict[str, Any] = {"__name__": module}
+    exec("def read(begun, done):\n    begun.set()\n    done.wait(60)", namespace)
+    begun, done = threading.Event(), threading.Event()
+    thread = threading.Thread(target=namespace["read"], args=(begun, done))
+    thread.start()
+    begun.wait(60)
+    try:
+        assert others_work() is (counts or before)
+    finally:
+        done.set()
+        thread.join()
