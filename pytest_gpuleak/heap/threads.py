@@ -50,7 +50,8 @@ def others_work() -> bool:
 def _is_of_execnet(innermost: FrameType) -> bool:
     frame: FrameType | None = innermost
     while frame is not None:
-        if str(frame.f_globals.get("__name__")).partition(".")[0] == "execnet":
+        module = dict.get(frame.f_globals, "__name__")
+        if type(module) is str and module.partition(".")[0] == "execnet":
             return True
         frame = frame.f_back
     return False

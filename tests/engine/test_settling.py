@@ -106,8 +106,8 @@ def test_a_cycle_that_a_thread_drops_while_it_is_waited_for_is_collected() -> No
 
 
 @THREADS
-@pytest.mark.parametrize(("module", "counts"), [("execnet.gateway_base", False), ("execnets", True), ("app", True)])
-def test_which_threads_work(module: str, counts: bool) -> None:
+@pytest.mark.parametrize(("module", "counts"), [("execnet.gateway_base", False), ("execnets", True), (None, True)])
+def test_which_threads_work(module: str | None, counts: bool) -> None:
     """The thread of a worker of pytest-xdist that reads what it is sent makes no garbage of the tests'."""
     before = others_work()
     namespace: dict[str, Any] = {"__name__": module}
