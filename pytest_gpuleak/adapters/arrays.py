@@ -8,7 +8,7 @@ from itertools import compress
 from typing import TYPE_CHECKING
 
 from pytest_gpuleak.heap.classes import is_kind_of
-from pytest_gpuleak.heap.last_types import LastTypes
+from pytest_gpuleak.heap.last_types import FEW, LastTypes
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -36,7 +36,6 @@ ALWAYS = "sys"
 _LAST_PLAIN = LastTypes()
 """The last look that met none but `_PLAIN` types."""
 
-_FEW = 1000
 _AT_ONCE = 4096
 """Objects that are examined in one batch."""
 
@@ -76,7 +75,7 @@ def select_arrays(objects: list[object], bases: list[type]) -> list[object]:
 
 def are_plain(objects: list[object]) -> bool:
     """Tell whether objects are few, and of types that outlive the tests and are no arrays: what most tests leave."""
-    if len(objects) >= _FEW:
+    if len(objects) >= FEW:
         return False
     if _LAST_PLAIN.match(objects):
         return True

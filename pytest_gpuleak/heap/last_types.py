@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from operator import is_
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     from collections.abc import Collection
+
+FEW: Final = 1000
+"""Objects up to which a look is worth remembering: more are hardly twice of the same types, and their list would be long."""
 
 
 class LastTypes:

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pytest_gpuleak.adapters.registry import own_frameworks
-from pytest_gpuleak.session.rerun.unseen import lists, name_counters, process, pytest_state
+from pytest_gpuleak.heap.last_types import FEW
+from pytest_gpuleak.session.rerun.unseen import lists, name_counters, process, pytest_state, random_state
 from pytest_gpuleak.session.rerun.unseen.output import failed_subtests
 from pytest_gpuleak.session.rerun.unseen.plugins import HIDDEN, REFUSED
 from pytest_gpuleak.session.rerun.unseen.restoring import all_of, keep_list, keep_mapping, keep_names
@@ -63,6 +64,21 @@ def test_a_counter_that_a_test_has_replaced_stays(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(threading, "_counter", own)
     restore()
     assert vars(threading)["_counter"] is own
+
+
+def test_the_types_of_many_young_objects_are_not_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[int] = []
+
+    def outlive_tests(kinds: list[type]) -> bool:
+        asked.append(len(kinds))
+        return True
+
+    monkeypatch.setattr(random_state, "outlive_tests", outlive_tests)
+    for count in (FEW - 1, FEW):
+        young: list[list[int]] = [[] for _ in range(count)]
+        monkeypatch.setattr(random_state, "get_objects", young.copy)
+        random_state._Followed()._note_young()
+    assert asked == [FEW - 1]
 
 
 @pytest.mark.torch

@@ -47,7 +47,7 @@ class EpochDetector:
     def __init__(self, frameworks: list[ArrayFramework]) -> None:
         self.frameworks = frameworks
         self._scanner: ScanDetector | None = None
-        self._any_framework = False
+        self._any_framework = False  # until then it is cheaper to ask for classes than to look at the objects
         self._noted: set[int] = set()
         self._older: set[tuple[int, int]] = set()  # keys of arrays of the epoch that count as old
         self._youth: KeepYoung | None = None

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from pytest_gpuleak.adapters.arrays import outlive_tests
 from pytest_gpuleak.heap.collector import current_view, get_objects, instances_of, whole_heap
-from pytest_gpuleak.heap.last_types import LastTypes
+from pytest_gpuleak.heap.last_types import FEW, LastTypes
 from pytest_gpuleak.heap.library_types import extension_class
 from pytest_gpuleak.heap.weak_references import has_weak_references
 from pytest_gpuleak.session.rerun.unseen.hidden_generators import HiddenGenerators
@@ -109,7 +109,7 @@ class _Followed:
             kinds = list(map(type, young))
             if not self._kinds.isdisjoint(map(id, kinds)):
                 self._note(instances_of(self._kinds))
-            elif outlive_tests(kinds):
+            elif len(kinds) < FEW and outlive_tests(kinds):
                 self._without_any.remember(kinds)
         except Exception:  # noqa: BLE001 - a callback of the collector: the next re-run walks the heap
             self.end()
