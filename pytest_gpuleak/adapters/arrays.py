@@ -50,8 +50,11 @@ def select_arrays(objects: list[object], bases: list[type]) -> list[object]:
 
     The memo of types dies with the call: keeping a MagicMock's own type alive would keep its call arguments alive.
     """
-    if are_plain(objects):
-        return []
+    return [] if are_plain(objects) else select_among_strange(objects, bases)
+
+
+def select_among_strange(objects: list[object], bases: list[type]) -> list[object]:
+    """Like `select_arrays`, for objects that `are_plain` has told not to be plain."""
     wanted, arrays, known = set(map(id, bases)), set[int](), set(_PLAIN)
     found: list[object] = []
     for start in range(0, len(objects), _AT_ONCE):

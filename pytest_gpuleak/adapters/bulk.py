@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from pytest_gpuleak.adapters.arrays import array_types, framework_of, select_arrays
@@ -55,15 +56,9 @@ def memory_of_arrays(
 ) -> Iterator[tuple[object, MemoryRange]]:
     """Yield the arrays of which it is known where their memory is, with that. Raises LookupError for no array."""
     for framework, group in _groups(arrays, frameworks):
-        find: Callable[[object], MemoryRange | None] | None = getattr(framework, "memory", None)
-        if find is not None:
-            for array in group:
-                try:
-                    memory = find(array)
-                except Exception:  # noqa: BLE001 - arrays whose memory is unknown are taken for arrays of their own
-                    continue
-                if memory is not None and memory.size:
-                    yield array, memory
+        for array, memory in zip(group, memory_many(framework, group), strict=True):
+            if memory is not None and memory.size:
+                yield array, memory
 
 
 def hold_arrays(arrays: Iterable[object], frameworks: Sequence[ArrayFramework]) -> dict[int, StorageHandle]:
@@ -84,6 +79,21 @@ def hold_many(framework: ArrayFramework, arrays: Sequence[object]) -> list[Stora
     """Return a weak handle on each of a framework's arrays, in one call where the framework has `hold_many`."""
     many: Callable[[Sequence[object]], list[StorageHandle]] | None = getattr(framework, "hold_many", None)
     return [framework.hold(array) for array in arrays] if many is None else many(arrays)
+
+
+def memory_many(framework: ArrayFramework, arrays: Sequence[object]) -> list[MemoryRange | None]:
+    """Return where the memory behind each of a framework's arrays is, in one call where it has `memory_many`."""
+    many: Callable[[Sequence[object]], list[MemoryRange | None]] | None = getattr(framework, "memory_many", None)
+    if many is not None:
+        return many(arrays)
+    find: Callable[[object], MemoryRange | None] | None = getattr(framework, "memory", None)
+    found: list[MemoryRange | None] = []
+    for array in arrays:
+        memory = None
+        with suppress(Exception):  # arrays whose memory is unknown are taken for arrays of their own
+            memory = None if find is None else find(array)
+        found.append(memory)
+    return found
 
 
 def lines_of_arrays(

@@ -8,7 +8,7 @@ import weakref
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from pytest_gpuleak.adapters.arrays import ALWAYS
-from pytest_gpuleak.adapters.bulk import hold_many, read_many, storage_many
+from pytest_gpuleak.adapters.bulk import hold_many, memory_many, read_many, storage_many
 from pytest_gpuleak.heap.classes import is_kind_of
 from pytest_gpuleak.model.readings import ArrayReading
 
@@ -190,6 +190,13 @@ class GuardedArrays:
         with contextlib.suppress(Exception):
             return None if find is None else cast("MemoryRange | None", find(array))
         return None
+
+    def memory_many(self, arrays: Sequence[object]) -> list[MemoryRange | None]:
+        """Return for each array what `memory` returns. Ask one by one only if the call for all of them fails."""
+        with contextlib.suppress(Exception):
+            if self._is_ours:
+                return memory_many(self._framework, arrays)
+        return [self.memory(array) for array in arrays]
 
     def storage_users(self, array: object) -> int | None:
         """Return how many share the array's memory; None where the framework fails."""

@@ -44,11 +44,11 @@ class StorageHandle(Protocol):
 class ArrayFramework(Protocol):
     """The arrays of one framework. No method may import it, touch a device, or run code that a user's subclass defines.
 
-    Six methods are optional. `read_many`, `hold_many` and `storage_many` take a sequence of arrays and return a list.
-    `creation_lines(arrays, is_user_file)` returns the user's lines that the arrays themselves know, by id, so that they
-    are told without a re-run. `parts(arrays)` returns the ids of the arrays that living arrays have made of themselves
-    and keep in native code: they are not counted. It may walk the heap. `memory(array)` returns the `MemoryRange` that
-    an array shows, or None: by it arrays are recognised that share memory (NumPy, DLPack).
+    Seven methods are optional. `read_many`, `hold_many`, `storage_many` and `memory_many` take a sequence of arrays and
+    return a list. `creation_lines(arrays, is_user_file)` returns the user's lines that the arrays themselves know, by id,
+    so that they are told without a re-run. `parts(arrays)` returns the ids of the arrays that living arrays have made of
+    themselves and keep in native code: they are not counted. It may walk the heap. `memory(array)` returns the
+    `MemoryRange` that an array shows, or None: by it arrays are recognised that share memory (NumPy, DLPack).
 
     Attributes:
         needs: the module without which no array can exist; readers of conftest.py files need none. Until it is imported,

@@ -17,18 +17,20 @@ from pytest_gpuleak.engine.confirm.rerun_limits import why_not_worth_it
 from pytest_gpuleak.engine.confirm.tracing import traced
 from pytest_gpuleak.engine.confirm.untracked_evidence import UntrackedEvidence
 from pytest_gpuleak.engine.describe import Supplement, described
+from pytest_gpuleak.engine.garbage_check import read_rings
 from pytest_gpuleak.engine.judge.arrays import judge
 from pytest_gpuleak.engine.looks import Looks
-from pytest_gpuleak.engine.settle.steps import Collection, YoungCollection, full_collection, settle_steps_of
-from pytest_gpuleak.engine.stages import ACCOUNT, CONFIRM, COUNTERS, CYCLES, EXPLAIN, PROCESSES, READ, VERDICT
+from pytest_gpuleak.engine.settle.steps import CHEAP_STEPS, full_collection, settle_steps_of
+from pytest_gpuleak.engine.stages import ACCOUNT, CONFIRM, COUNTERS, EXPLAIN, PROCESSES, READ, VERDICT
 from pytest_gpuleak.engine.waiting import Judged
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from pytest_gpuleak.adapters.processes.facts import LeftProcess
     from pytest_gpuleak.adapters.protocol import OriginLog, SettleStep
     from pytest_gpuleak.engine.detect.fixture_ownership import OwnedSetup
+    from pytest_gpuleak.engine.garbage_check import Garbage
     from pytest_gpuleak.engine.harness_check import HarnessVerdict
     from pytest_gpuleak.engine.run_tracker import RunTracker
     from pytest_gpuleak.engine.session_knowledge import SessionKnowledge
@@ -39,9 +41,6 @@ if TYPE_CHECKING:
     from pytest_gpuleak.model.findings import Finding, Holder
     from pytest_gpuleak.model.policy import Policy
     from pytest_gpuleak.model.readings import Growth
-
-CHEAP_STEPS = (Collection(1), YoungCollection())
-"""Steps that run before any step that walks the whole heap."""
 
 MOST_ADDED_RERUNS = 2
 """Re-runs of what grows, beyond those asked for, that tell what grows and which lines made it."""
@@ -55,6 +54,7 @@ class SuspectCheck:
 
     `check_fixtures` judges the fixtures that a re-run has torn down; `harness` decides on what the runner alone holds;
     `waiting` takes findings whose holders are searched for later, with others; None: each is searched for at once.
+    `garbage` is what a young collection has freed of the first run; None: there was none since.
     """
 
     def __init__(
@@ -66,6 +66,7 @@ class SuspectCheck:
         check_fixtures: Callable[[list[OwnedSetup]], None] = lambda _: None,
         harness: Callable[[Sequence[object], Growth], HarnessVerdict | None] | None = None,
         waiting: WaitingFindings | None = None,
+        garbage: Garbage | None = None,
     ) -> None:
         self._tracker = tracker
         self._knowledge = knowledge
@@ -79,7 +80,8 @@ class SuspectCheck:
         self._harness = harness
         self._waiting = waiting
         self._known: HarnessVerdict | None = None
-        self._rings: dict[int, Holder] = {}
+        self._garbage = garbage
+        self._rings: Mapping[int, Holder] = {} if garbage is None else garbage.rings
         self.seconds = {"reruns": 0.0, "search": 0.0}
         """What the check has taken so far, beside settling and judging."""
         safeguards, nodeid = knowledge.safeguards, subject.nodeid
@@ -90,6 +92,7 @@ class SuspectCheck:
             lambda: knowledge.culprits,
             lambda stage: safeguards.guard(stage, nodeid),  # what waits must not refer to the test
             knowledge.is_user_file,
+            () if garbage is None else garbage.freed,
         )
         self._counters = CounterEvidence(tracker, knowledge, subject, policy)
         self._programs = ProgramEvidence(tracker, knowledge, subject)
@@ -180,17 +183,18 @@ class SuspectCheck:
 
     def _take_in(self, arrays: list[object], growth: Growth) -> bool:
         tracker, investigation = self._tracker, self._arrays
-        if self._first:
-            with self._guard(CYCLES):
-                self._read_cycles(arrays)
-        else:
+        collected = self._first and self._garbage is not None
+        if not self._first:
             self._note_borrowed(arrays)
+        elif not collected:
+            readings = read_arrays(arrays, tracker.guarded_arrays)
+            self._rings = read_rings(arrays, readings, self._knowledge, self._subject.nodeid, self._policy)
         steps = self._first_steps() if self._first else () if self._looks.brief else self._settle_steps()
         stays = investigation.add_run(
             arrays,
             steps,
             tracker.threads,
-            CHEAP_STEPS,
+            () if collected else CHEAP_STEPS,
             threaded=tracker.threaded,
             decide=(lambda living: self._ask_harness(living, growth)) if self._first else None,
             recognise=lambda: not self._is_brief(),
@@ -212,17 +216,6 @@ class SuspectCheck:
         if stays or grown:
             tracker.ownership.disown(set(investigation.left.by_id))
         return stays or grown
-
-    def _read_cycles(self, arrays: list[object]) -> None:
-        """Read the cycles among what the first run left, before a collection frees them, where a reader is told."""
-        if (
-            arrays
-            and (self._knowledge.notes_are_read or self._policy.cycles == "fail")
-            and self._policy.cycles != "ignore"
-        ):
-            readings = read_arrays(arrays, self._tracker.guarded_arrays)
-            sizes = {identity: reading.storage_bytes for identity, reading in readings.items()}
-            self._rings = self._knowledge.cycles.read(arrays, sizes)
 
     def _settle_steps(self) -> Iterator[SettleStep]:
         tracker = self._tracker

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from pytest_gpuleak.engine.detect.fixture_ownership import OwnedSetup
     from pytest_gpuleak.engine.detect.peak_meter import PeakMeter
     from pytest_gpuleak.engine.fixture_check import FixtureCheck
+    from pytest_gpuleak.engine.garbage_check import Garbage, GarbageCheck
     from pytest_gpuleak.engine.harness_check import HarnessCheck, HarnessVerdict
     from pytest_gpuleak.engine.run_tracker import RunTracker
     from pytest_gpuleak.engine.session_knowledge import SessionKnowledge
@@ -75,6 +76,7 @@ class LeakCheck:
         self._finalizers = DeferredFinalizerErrors(config)
         self._own_modules = OwnModules()
         self._fixtures: FixtureCheck | None = None
+        self._garbage: GarbageCheck | None = None
         self._harness: HarnessCheck | None = None
         self._harness_first = False  # look at what the runner holds first, since the last suspect was of that kind
         self._waiting: WaitingFindings | None = None
@@ -214,50 +216,56 @@ class LeakCheck:
         released = tracker.take_released()
         if released and any(setup.holds_memory() for setup in released):
             stop_timer(item)
-        blind = tracker.why_blind(nodeid, look=bool(released))
-        if blind:
+        if blind := tracker.why_blind(nodeid, look=bool(released)):
             return blind
         if released:
             self._check_fixtures(released)
         processes = self._left_processes(nodeid)
         arrays = tracker.left_arrays()
-        blind = tracker.why_blind(nodeid)
-        if blind:
+        if blind := tracker.why_blind(nodeid):
             return blind
         findings: tuple[Finding, ...] = ()
-        known = None
-        if arrays and self._instance is not None:
-            self._make_young(self._instance)
+        known = garbage = None
         if arrays and self._harness_first and not tracker.threaded:
             known = self._check_harness(item, arrays, growth)
             self._harness_first = known is not None
         if known is not None:
             arrays.clear()
             growth, findings = known
+        elif arrays:
+            stop_timer(item)
+            garbage = self._collect_garbage(arrays, attempt)
+            if garbage is not None and not arrays and may_have_grown(growth, policy):
+                growth = growth.lowest(tracker.counters.end())
         suspected = bool(arrays or processes)
         if not suspected and may_have_grown(growth, policy):
             growth = tracker.without_workspaces(growth)
             suspected = may_have_grown(growth, policy)
         suspected = tracker.compiled() or suspected
-        suspected = tracker.opens_files() or suspected
-        if suspected:
+        if suspected := tracker.opens_files() or suspected:
             stop_timer(item)
             rebuilt_s = sum(setup.setup_s for setup in released)
-            findings = (*self._check_suspect(item, nextitem, rebuilt_s, arrays, growth, processes, seen), *findings)
-        if released or known:
-            tracker.counters.carry_over_host()
+            checked = self._check_suspect(item, nextitem, rebuilt_s, arrays, growth, processes, seen, garbage)
+            findings = (*checked, *findings)
+        elif garbage is not None and self._garbage is not None:
+            findings = self._garbage.findings(garbage, nodeid, policy)
+        if released or known or (garbage is not None and not suspected):
+            tracker.counters.carry_over_host(0 if garbage is None else garbage.bytes)
         elif not suspected:  # the check of a suspect loads modules, and keeps what it has learned
             tracker.counters.carry_over()
         return self._conclude(findings, nodeid, policy) if findings else ("clean", ())
 
-    def _make_young(self, instance: weakref.ref[object]) -> None:
-        owner = instance()
-        if owner is not None and self.tracker.detector.sees_only_young:
-            from pytest_gpuleak.engine.detect.young_arrays import make_cycle_young
-            from pytest_gpuleak.engine.stages import READ
+    def _collect_garbage(self, arrays: list[object], attempt: Attempt) -> Garbage | None:
+        """Leave in `arrays` those that a young collection does not free, and return the others, if that can be told."""
+        began = perf_counter()
+        if self._garbage is None:
+            self._own_modules.keep()
+            from pytest_gpuleak.engine.garbage_check import GarbageCheck
 
-            with self.attempts.guard(READ):
-                make_cycle_young(owner)
+            self._garbage = GarbageCheck(self.tracker, self.knowledge)
+        garbage = self._garbage.collect(arrays, self._instance, attempt.nodeid, attempt.policy)
+        attempt.suspect_s = {"check": perf_counter() - began, "reruns": 0.0, "search": 0.0}
+        return garbage
 
     def _check_harness(self, item: pytest.Item, arrays: Sequence[object], growth: Growth) -> HarnessVerdict | None:
         """Decide at once on what pytest or another plugin alone holds; None where that cannot be told."""
@@ -269,8 +277,8 @@ class LeakCheck:
         from pytest_gpuleak.engine.stages import RECOGNISE
 
         with self.attempts.guard(RECOGNISE):
-            test_class = getattr(item, "cls", None)
-            return self._harness.check(arrays, growth, item, test_class, item.nodeid, self.attempts.policy)
+            kind = getattr(item, "cls", None)
+            return self._harness.check(arrays, growth, item, kind, item.nodeid, self.attempts.policy)
         return None
 
     def _check_suspect(
@@ -282,6 +290,7 @@ class LeakCheck:
         growth: Growth,
         processes: list[LeftProcess],
         seen: Callable[[], object],
+        garbage: Garbage | None,
     ) -> tuple[Finding, ...]:
         attempt = self.attempts.attempt
         assert attempt is not None
@@ -289,9 +298,8 @@ class LeakCheck:
         from pytest_gpuleak.engine.check import SuspectCheck
         from pytest_gpuleak.session.rerun.subject import ItemSubject
 
-        subject = ItemSubject(
-            item, nextitem, attempt.duration_s + rebuilt_s, self.attempts, self._log_handlers, self._settle_steps
-        )
+        expected_s = attempt.duration_s + rebuilt_s
+        subject = ItemSubject(item, nextitem, expected_s, self.attempts, self._log_handlers, self._settle_steps)
         check = SuspectCheck(
             self.tracker,
             self.knowledge,
@@ -300,8 +308,9 @@ class LeakCheck:
             self._check_fixtures,
             lambda living, growth: self._check_harness(item, living, growth),
             self._findings_that_wait(),
+            garbage,
         )
-        began = perf_counter()
+        began = perf_counter() - attempt.suspect_s.get("check", 0.0)
         try:
             findings = check.check(arrays, growth, processes, seen)
         finally:
@@ -353,13 +362,9 @@ class LeakCheck:
         return self._fixtures
 
     def _settle_steps(self, nodeid: str) -> Sequence[SettleStep]:
-        """Return the user's own way to free memory, if there is one; the hook receives `nodeid`."""
-        if not self.config.hook.pytest_gpuleak_settle.get_hookimpls():
-            return ()
-        from pytest_gpuleak.engine.settle.steps import Call
-        from pytest_gpuleak.session.user_hooks import call_settle_hook
+        from pytest_gpuleak.session.user_hooks import steps_of_settle_hook
 
-        return (Call(lambda: call_settle_hook(self.config, self.knowledge.safeguards, nodeid)),)
+        return steps_of_settle_hook(self.config, self.knowledge.safeguards, nodeid)
 
     def _free_failures(self) -> None:
         """Collect the garbage of earlier failures now: after the fixture's teardown its own garbage looks the same."""

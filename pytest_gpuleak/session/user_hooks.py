@@ -18,9 +18,18 @@ if TYPE_CHECKING:
     import pytest
 
     from pytest_gpuleak.adapters.probe_protocol import DeviceProbe
-    from pytest_gpuleak.adapters.protocol import Framework
+    from pytest_gpuleak.adapters.protocol import Framework, SettleStep
     from pytest_gpuleak.engine.stages import Safeguards
     from pytest_gpuleak.session.faults import Faults
+
+
+def steps_of_settle_hook(config: pytest.Config, safeguards: Safeguards, nodeid: str) -> Sequence[SettleStep]:
+    """Return the user's own way to free memory, if there is one; the hook receives `nodeid`."""
+    if not config.hook.pytest_gpuleak_settle.get_hookimpls():
+        return ()
+    from pytest_gpuleak.engine.settle.steps import Call
+
+    return (Call(lambda: call_settle_hook(config, safeguards, nodeid)),)
 
 
 def call_settle_hook(config: pytest.Config, safeguards: Safeguards, nodeid: str) -> None:

@@ -381,6 +381,18 @@ def test_what_a_test_has_left_may_go_later_and_hides_nothing_of_the_next_one(lef
     assert watch.end().bytes == {(HOST, "heap"): 100}
 
 
+def test_what_was_freed_since_the_reading_hides_nothing_of_the_next_test() -> None:
+    heap = Heap()
+    watch = CounterWatch((), [heap])
+    watch.begin()
+    watch.end()
+    watch.carry_over_host(freed=MAX_UNSEEN_HOST_GROWTH)
+    heap.size = -MAX_UNSEEN_HOST_GROWTH
+    watch.begin()
+    heap.size += 100
+    assert watch.end().bytes == {(HOST, "heap"): 100}
+
+
 def test_what_a_fixture_adds_is_read_anew() -> None:
     class Stale(Heap):
         """Says briefly what it said last."""

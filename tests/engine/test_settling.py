@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from pytest_gpuleak.engine.settle.steps import Collection, Settling, settle_steps_of
+from pytest_gpuleak.heap.collector import GcView, epochs_supported
 from pytest_gpuleak.heap.threads import others_work, running_threads
 from pytest_gpuleak.heap.weak_references import has_weak_references
 
@@ -65,6 +66,35 @@ def test_those_that_stay_are_found_and_others_only_known() -> None:
     assert settling.cycles == {gone}
     assert settling.alive == {id(kept), id(slotted)}
     assert [found is kept for found in settling.found()] == [True]
+
+
+@pytest.mark.skipif(not epochs_supported(), reason="this interpreter's collector has no epochs")
+def test_what_a_finalizer_stores_is_alive_though_its_weak_references_are_cleared() -> None:
+    class Saves(Array):
+        def __del__(self) -> None:
+            saved.append(self)
+
+    view = GcView(SimpleNamespace(user_frozen=False, scanning=False, note=int, moved=int))
+    saved: list[object] = []
+    gc.disable()
+    view.install()
+    try:
+        view.freeze()
+        circle = Saves()
+        circle.itself = circle
+        suspects: list[object] = [circle]
+        known = id(circle)
+        settling = Settling(suspects, running_threads())
+        del circle
+        settling.run([Collection(1)])
+        assert saved
+        assert settling.alive == {known}
+        assert [found is saved[0] for found in settling.found()] == [True]
+        assert not settling.cycles
+    finally:
+        view.thaw()
+        view.remove()
+        gc.enable()
 
 
 NO_FRAMEWORKS: Any = SimpleNamespace(members=())
@@ -121,3 +151,28 @@ def test_which_threads_work(module: str | None, counts: bool) -> None:
     finally:
         done.set()
         thread.join()
+
+
+@THREADS
+def test_what_a_thread_held_is_gone_once_it_has_ended_though_no_step_is_left() -> None:
+    """With a known holder, only a running thread makes a wait worth its time: it may end just before that is asked."""
+    known = running_threads()
+    stop = threading.Event()
+    held: list[object] = [Array()]
+    suspects = list(held)
+
+    def work(_value: object) -> None:
+        stop.wait(30)
+
+    thread = threading.Thread(target=work, args=(held.pop(),))
+    thread.start()
+    settling = Settling(suspects, known, threaded=True)
+    assert settling.alive
+    stop.set()
+    thread.join()
+    deadline = time.monotonic() + 10
+    while not running_threads() <= known and time.monotonic() < deadline:
+        time.sleep(0.001)
+    settling.run(())
+    assert not settling.alive
+    assert not settling.cycles

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from types import ModuleType
 
     from pytest_gpuleak.adapters.protocol import OriginLog, StorageHandle
+    from pytest_gpuleak.model.readings import MemoryRange
 
 
 class TorchArrays(LateArrays):
@@ -37,6 +38,11 @@ class TorchArrays(LateArrays):
         """Return a C++ weak reference for each tensor."""
         handles: list[StorageHandle] = self.reading.hold_many(arrays)
         return handles
+
+    def memory_many(self, arrays: Sequence[object]) -> list[MemoryRange | None]:
+        """Return where the memory behind each tensor is."""
+        found: list[MemoryRange | None] = self.reading.memory_many(arrays)
+        return found
 
     def trace_origins(self, is_user_file: Callable[[str], bool]) -> AbstractContextManager[OriginLog]:
         """Note creating lines by a torch function mode."""

@@ -95,18 +95,24 @@ def storage_users(array: object) -> int | None:
 
 def memory(array: object) -> MemoryRange | None:
     """Return where the storage of a tensor that owns memory is; None for a copy-on-write tensor, which would copy."""
+    return memory_many((array,))[0]
+
+
+def memory_many(arrays: Iterable[object]) -> list[MemoryRange | None]:
+    """Return for each tensor what `memory` returns."""
     torch = loaded_torch()
     with torch._C.DisableTorchFunction(), torch._C._DisableTorchDispatch():
-        try:
-            if (
-                _wraps_other_arrays(torch, array)
-                or torch._is_functional_tensor(array)
-                or torch._C._is_cow_tensor(array)
-            ):
-                return None
-            return storages.memory(torch._C.TensorBase.untyped_storage(array))
-        except Exception:  # noqa: BLE001 - sparse layouts and wrappers made by hand have no single storage
+        return [_memory(torch, array) for array in arrays]
+
+
+def _memory(torch: Any, array: object) -> MemoryRange | None:
+    native = torch._C
+    try:
+        if _wraps_other_arrays(torch, array) or torch._is_functional_tensor(array) or native._is_cow_tensor(array):
             return None
+        return storages.memory(native.TensorBase.untyped_storage(array))
+    except Exception:  # noqa: BLE001 - sparse layouts and wrappers made by hand have no single storage
+        return None
 
 
 def _wraps_other_arrays(torch: Any, array: object) -> bool:

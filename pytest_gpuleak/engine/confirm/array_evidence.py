@@ -52,7 +52,7 @@ class ArrayEvidence:
 
     `culprits` gives what held leaked arrays before; None to search the whole heap each time. `guard` gives the context
     for a stage that the verdict can do without; None lets its errors through. `is_user_file` tells a user's source
-    files, for the lines that arrays themselves know; None: they are not asked.
+    files, for the lines that arrays themselves know; None: they are not asked. `freed` were garbage of the first run.
     """
 
     def __init__(
@@ -63,6 +63,7 @@ class ArrayEvidence:
         culprits: Callable[[], Culprits] | None = None,
         guard: Callable[[Stage], Guard] | None = None,
         is_user_file: Callable[[str], bool] | None = None,
+        freed: tuple[ArrayReading, ...] = (),
     ) -> None:
         self._natives = frameworks
         self._is_user_file = is_user_file
@@ -72,7 +73,7 @@ class ArrayEvidence:
         self._culprits = culprits
         self._recognition = Recognition(detector, arrays, frameworks, culprits, self._note_graphs_of_recognised)
         self.left = LeftArrays(arrays)
-        self._cycles: tuple[ArrayReading, ...] = ()
+        self._cycles = freed
         self._survivors = Survivors()
         self._graphs: dict[Root, Autograd] = {}
         self._alive: list[frozenset[int]] = []
@@ -137,7 +138,7 @@ class ArrayEvidence:
         if self.left.runs == 0:
             kept = {reading.storage for reading in outlived.values()}
             cycles = (readings[identity] for identity in settled.cycles)
-            self._cycles = tuple(reading for reading in cycles if reading.storage not in kept)
+            self._cycles += tuple(reading for reading in cycles if reading.storage not in kept)
         readings |= outlived
         settled.alive |= outlived.keys()
         left = {identity: Leftover(self.left.runs, readings[identity]) for identity in settled.alive}

@@ -12,7 +12,14 @@ from itertools import compress
 from mmap import mmap
 from typing import TYPE_CHECKING, Literal
 
-from pytest_gpuleak.adapters.arrays import are_plain, array_key, array_types, find_arrays, select_arrays
+from pytest_gpuleak.adapters.arrays import (
+    are_plain,
+    array_key,
+    array_types,
+    find_arrays,
+    select_among_strange,
+    select_arrays,
+)
 from pytest_gpuleak.engine.detect.young_arrays import KeepYoung, make_young
 from pytest_gpuleak.heap.collector import GcView, collect, collect_recent, get_freeze_count, get_objects, whole_heap
 from pytest_gpuleak.heap.collector_rules import INTERPRETERS_OWN
@@ -122,15 +129,18 @@ class EpochDetector:
 
     def look(self) -> list[object]:
         """Return the epoch's arrays; arrays noted before the freeze point moved are found on the whole heap."""
-        if self._any_framework and self.sees_only_young and are_plain(get_objects()):
-            return []  # most tests leave no arrays: which classes are arrays need not be asked
+        select = select_arrays
+        if self._any_framework and self.sees_only_young:
+            if are_plain(get_objects()):
+                return []  # most tests leave no arrays: which classes are arrays need not be asked
+            select = select_among_strange
         bases = array_types(self.frameworks)
         if not bases:
             return []
         self._any_framework = True
         if self._view.border_lost:
             self._view.freeze()  # what was born is known up to the collection that lost the freeze point
-        born = self._scan.look() if self.scanning else select_arrays(get_objects(), bases)
+        born = self._scan.look() if self.scanning else select(get_objects(), bases)
         if self._noted:
             older = self._noted - {id(array) for array in born}
             if older:

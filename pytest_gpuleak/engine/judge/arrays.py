@@ -52,14 +52,19 @@ def judge(evidence: Evidence, policy: Policy) -> tuple[Finding, ...]:
         )
         for group in groups
     ]
-    if policy.cycles != "ignore":
-        for readings in _by_device(evidence.cycles):
-            findings.append(_cycle(readings, policy, evidence.rings))
+    findings += judge_cycles(evidence.cycles, policy, evidence.rings)
     tracers = (member for group in every if group.device == TRACE for member in group.members)
     # By root alone: whether they stay or are replaced by the next run's says nothing, since they have no memory.
     findings += [_finding(group, "tracer", failed=False) for group in group_by_root("retained", tracers)]
     order = ("growing", "retained", "unconfirmed", "cycle", "tracer")
     return tuple(sorted(findings, key=lambda found: (not found.failed, order.index(found.kind), *_order_of(found))))
+
+
+def judge_cycles(cycles: Iterable[ArrayReading], policy: Policy, rings: Mapping[int, Holder]) -> list[Finding]:
+    """Return the findings on arrays that only a garbage collection freed, one a device."""
+    if policy.cycles == "ignore":
+        return []
+    return [_cycle(readings, policy, rings) for readings in _by_device(cycles)]
 
 
 def _order_of(found: Finding) -> tuple[bool, int, str]:

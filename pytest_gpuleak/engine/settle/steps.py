@@ -7,7 +7,7 @@ from time import sleep
 from typing import TYPE_CHECKING, Any
 
 from pytest_gpuleak.engine.stages import CheckTimeoutError
-from pytest_gpuleak.heap.collector import collect, collect_recent, collect_young
+from pytest_gpuleak.heap.collector import collect, collect_recent, collect_young, current_view, get_objects
 from pytest_gpuleak.heap.threads import others_work, running_threads
 from pytest_gpuleak.heap.weak_references import weak_reference
 
@@ -66,6 +66,10 @@ class YoungCollection:
             yield
             if not found:
                 return
+
+
+CHEAP_STEPS = (Collection(1), YoungCollection())
+"""Steps that run before any step that walks the whole heap."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -190,6 +194,7 @@ class Settling:
         self._known = known
         self._threaded = threaded
         self._references = {id(suspect): _weak(suspect) for suspect in suspects}
+        self._types = {id(suspect): id(type(suspect)) for suspect in suspects}  # ids: a type may be garbage too
         suspects.clear()
         # Arrays that are gone by now were freed by an automatic collection since they were listed, so they were in a
         # cycle.
@@ -201,20 +206,27 @@ class Settling:
         if not self.alive:
             return
         for step in settle_steps:
-            alone = running_threads() <= self._known
-            if alone and self._threaded:
-                # The thread has ended since the last check: what it held died with it, and not by the next step.
-                self.alive = self._still_alive()
-                if not self.alive:
-                    return
-            self._threaded = not alone
+            alone = self._is_alone()
+            if not self.alive:
+                return
             for _ in rounds(step, lambda: len(self.alive)):
                 left = self._still_alive()
-                if step.collects and alone:
-                    self.cycles |= self.alive - left
+                if step.collects:
+                    left |= self._saved_by_finalizers(self.alive - left)
+                    if alone:
+                        self.cycles |= self.alive - left
                 self.alive = left
                 if not self.alive:
                     return
+        self._is_alone()  # no step may be left, or none was worth it, because the thread has ended meanwhile
+
+    def _is_alone(self) -> bool:
+        """Tell whether no thread of the test's own runs; what one held that has ended died with it, and by no step."""
+        alone = running_threads() <= self._known
+        if alone and self._threaded:
+            self.alive = self._still_alive()
+        self._threaded = not alone
+        return alone
 
     def leave_out(self, identities: set[int]) -> None:
         """Treat these suspects as none: further steps are not taken for them."""
@@ -230,6 +242,19 @@ class Settling:
             suspect = None if reference is None else reference()
             if suspect is not None and id(suspect) == identity:
                 yield suspect
+
+    def _saved_by_finalizers(self, gone: set[int]) -> set[int]:
+        """Return those that a ``__del__`` has stored: a collection clears weak references before it calls finalizers.
+
+        Only where young objects alone are visible, so that the look takes microseconds (``handle_weakrefs`` and
+        ``finalize_garbage``, Modules/gcmodule.c).
+        """
+        view = current_view() if gone else None
+        if view is None or not view.sees_only_young:
+            return set()
+        saved = {id(one): one for one in get_objects() if id(one) in gone and id(type(one)) == self._types[id(one)]}
+        self._references.update((identity, _weak(one)) for identity, one in saved.items())
+        return set(saved)
 
     def _still_alive(self) -> set[int]:
         return {identity for identity, reference in self._references.items() if reference() is not None}
