@@ -70,6 +70,9 @@ TRACED_AT_ONCE_S: Final = 0.1
 SHARE: Final = 0.02
 """The same as a share of the session's CPU time: most growth of the heap is a cache or a first use."""
 
+SHARE_ONCE: Final = 0.01
+"""The same for growth that no second run has repeated."""
+
 
 class UntrackedEvidence:
     """Collect what each run of a suspect added to the heap, and the arrays behind it."""
@@ -203,9 +206,8 @@ class UntrackedEvidence:
     def forget_reruns(self) -> None:
         """Forget all re-runs, because a re-run could not be recorded to its end."""
         del self._grown[1:]
-        self._before = None
+        self._before = self._findings = None
         self._runs = UntrackedRuns()
-        self._findings = None
 
     def finish(self, compiled: int, *, confirmed: bool) -> None:
         """Look for arrays that the first run has left and that do not grow, or that no re-run could confirm.
@@ -217,11 +219,9 @@ class UntrackedEvidence:
         strict = self._policy.confirm == 0 or self._subject.counts_running_frames
         # The modules of numba or LLVM take twice what most do, and a walk over the heap that they fill is the dearest.
         least = self.floor if strict else max(self._policy.retained_bytes, self.floor, self._of_imports)
-        self._compiled = compiled
-        knowledge, began = self._knowledge, process_time()
-        if self._grown[0] - compiled >= least and knowledge.can_afford(
-            FREE_S if strict else FREE_ONCE_S, SHARE, knowledge.residue_s
-        ):
+        knowledge, began, self._compiled = self._knowledge, process_time(), compiled
+        limits = (FREE_S, SHARE) if strict else (FREE_ONCE_S, SHARE_ONCE)
+        if self._grown[0] - compiled >= least and knowledge.can_afford(*limits, knowledge.residue_s):
             with self._guard(EXPLAIN):
                 self._find_residue(confirmed=confirmed)
             knowledge.residue_s = process_time() - began

@@ -8,6 +8,7 @@ import pytest
 
 from pytest_gpuleak.engine.confirm import untracked_evidence
 from pytest_gpuleak.engine.confirm.allocation_lines import AllocationLines
+from pytest_gpuleak.engine.session_knowledge import SessionKnowledge
 
 if TYPE_CHECKING:
     from tests.conftest import Runner
@@ -675,3 +676,33 @@ def test_a_vain_walk_is_charged_where_cycles_are_told_of(run: Runner, monkeypatc
     )
     assert {one["kind"] for test in found.tests.values() for one in test["findings"]} == {"cycle"}
     assert walked == ["test_it.py::test_texts[0]"]
+
+
+def test_a_vain_walk_for_what_one_run_left_is_charged(run: Runner, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Most growth that a re-run does not repeat is a library's first use, such as the buffers of MKL's threads."""
+    walked: list[str] = []
+    walk = untracked_evidence.UntrackedEvidence._find_residue
+
+    def noted(self: untracked_evidence.UntrackedEvidence, *, confirmed: bool) -> None:
+        walked.append(self._subject.nodeid)
+        walk(self, confirmed=confirmed)
+
+    monkeypatch.setattr(untracked_evidence.UntrackedEvidence, "_find_residue", noted)
+    monkeypatch.setattr(untracked_evidence, "FREE_ONCE_S", 0.0)
+    monkeypatch.setattr(untracked_evidence, "SHARE_ONCE", 0.0)
+    monkeypatch.setattr(SessionKnowledge, "cpu_s", 1.0)
+    found = run(
+        """
+        import pytest
+        import numpy
+
+        ONCE = {}
+
+        @pytest.mark.parametrize("number", range(2))
+        def test_first_use(number):
+            if number not in ONCE:
+                ONCE[number] = "x" * 2**23
+        """
+    )
+    assert set(found.verdicts.values()) == {"clean"}
+    assert walked == ["test_it.py::test_first_use[0]"]
