@@ -85,8 +85,9 @@ def without_plugins_of_other_tests(request: pytest.FixtureRequest, monkeypatch: 
     """Runs inside the tests load the plugins that are installed for a few of them only where they are asked to."""
     if "pytester" in request.fixturenames:
         request.getfixturevalue("pytester")  # which forgets the variable when it is made
-        # Beside pytest-xdist, rerunfailures starts a thread in each run that never ends.
-        names = ("asyncio", "benchmark", "pytest_cov", "flaky", "syrupy", "rerunfailures")
+        # Beside pytest-xdist, rerunfailures starts a thread in each run that never ends. Where these tests have imported
+        # hypothesis, its plugin imports it anew in each run inside them, and the heap grows by what each leaves.
+        names = ("asyncio", "benchmark", "pytest_cov", "flaky", "syrupy", "rerunfailures", "hypothesispytest")
         monkeypatch.setenv("PYTEST_ADDOPTS", " ".join(f"-p no:{name}" for name in names))
 
 
