@@ -14,6 +14,9 @@ if sys.platform in ("emscripten", "wasi"):  # scripts/test-wasm
 FRAMEWORKS = {"torch": "torch", "tensorflow": "TensorFlow"}
 """Frameworks by the marker of the tests that need them, which is the package's name."""
 
+WRITTEN_OUT = ("torch", "interpreter")
+"""Markers by which `scripts/run_parts.py` chooses files: a file writes them out where one of its tests has them."""
+
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Skip what needs a framework that is not there; it is looked for, not imported, since some tests watch imports."""
@@ -23,3 +26,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             for item in items:
                 if item.get_closest_marker(framework):
                     item.add_marker(skip)
+    named = {(item.path, name): item for item in items for name in WRITTEN_OUT if item.get_closest_marker(name)}
+    for (path, name), item in named.items():
+        if f"mark.{name}" not in path.read_text("utf-8"):
+            raise pytest.UsageError(f"{item.nodeid} has the marker {name}, which its file does not write out")

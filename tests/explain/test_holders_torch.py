@@ -37,13 +37,6 @@ def test_parameters_are_written_as_attributes(app: Any, torch: Any) -> None:
     ]
 
 
-def test_optimiser_state(app: Any, torch: Any) -> None:
-    weight = torch.nn.Parameter(torch.zeros(2))
-    app.OPTIMISER = torch.optim.SGD([weight], lr=0.1)
-    text = explain([weight], ignore={id(sys._getframe())})[0].holder.text
-    assert text == "leaky_app.OPTIMISER.param_groups[0]['params'][0]"
-
-
 def test_base_of_a_view(app: Any, torch: Any) -> None:
     app.VIEW = torch.zeros(4)[:2]
     box = [app.VIEW._base]
@@ -80,3 +73,11 @@ def test_local_array_of_a_running_function(torch: Any) -> None:
         return explain(box)[0].holder.text
 
     assert run().endswith("local 'array'.base")
+
+
+# The last, since it imports torch's compiler, and with it 120,000 objects for each search after it.
+def test_optimiser_state(app: Any, torch: Any) -> None:
+    weight = torch.nn.Parameter(torch.zeros(2))
+    app.OPTIMISER = torch.optim.SGD([weight], lr=0.1)
+    text = explain([weight], ignore={id(sys._getframe())})[0].holder.text
+    assert text == "leaky_app.OPTIMISER.param_groups[0]['params'][0]"
