@@ -30,6 +30,8 @@ KINDS = ("failed", "passed", "skipped", "xfailed", "xpassed", "warning", "error"
 """What is counted, in pytest's order."""
 WRITTEN_OUT = ("torch", "interpreter")
 """Markers that the file of a test which has one writes out, as `mark.NAME`."""
+COMPILING = re.compile(r"torch\.optim\b|FakeTensorMode")
+"""What a file of tests has that imports torch's compiler: making an optimiser, and fake tensors."""
 NO_TESTS = 5
 """pytest's exit status where nothing was collected: a part may have no test for this Python."""
 
@@ -53,8 +55,8 @@ def parts(marked: str) -> list[tuple[str, list[str]]]:
     if "not torch" not in marked:
         for side in (whole_runs, others):
             with_torch = [file for file in side if "mark.torch" in texts[file]]
-            # An optimiser imports torch's compiler, 120,000 objects more for each search after it: so these come last.
-            found.append(("torch", sorted(with_torch, key=lambda file: "torch.optim" in texts[file])))
+            # What imports torch's compiler adds 120,000 objects to each search after it, and comes last.
+            found.append(("torch", sorted(with_torch, key=lambda file: bool(COMPILING.search(texts[file])))))
     for side, size in ((whole_runs, FILES_A_PART), (others, 3 * FILES_A_PART)):
         found += [("not torch", side[start : start + size]) for start in range(0, len(side), size)]
     return [(expression, files) for expression, files in found if files]

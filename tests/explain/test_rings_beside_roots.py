@@ -153,6 +153,7 @@ RUN = """
 """
 
 
+@pytest.mark.usefixtures("forked")
 def test_a_store_that_is_emptied_before_each_test(run: Runner) -> None:
     ran = run(RUN, apart=True)
     for name in ("test_store", "test_known_by_now"):

@@ -649,6 +649,7 @@ Culprits.recognise = lambda *_: None
 
 
 @pytest.mark.torch
+@pytest.mark.usefixtures("forked")
 def test_torch_leaks_in_a_series_are_told_as_each_was_the_first_time(start: Runner, pytester: pytest.Pytester) -> None:
     pytest.importorskip("torch")
     source = """

@@ -9,7 +9,7 @@ import pytest
 if TYPE_CHECKING:
     from tests.conftest import Json, Run, Runner
 
-pytestmark = [pytest.mark.torch, pytest.mark.interpreter]
+pytestmark = [pytest.mark.torch, pytest.mark.interpreter, pytest.mark.usefixtures("forked")]
 
 APP = """
     import contextvars

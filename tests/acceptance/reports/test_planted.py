@@ -22,6 +22,7 @@ MARK = re.compile(r"  # edit$", re.MULTILINE)
 
 @pytest.mark.torch
 @pytest.mark.slow
+@pytest.mark.usefixtures("forked")
 def test_each_planted_leak_says_a_line_to_edit(run: Runner, pytester: pytest.Pytester) -> None:
     pytest.importorskip("torch")
     for name, source in (PLANTED | PLANTED_LINES).items():

@@ -84,6 +84,7 @@ HOLDERS = {
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("forked")
 def test_who_keeps_lent_memory_is_named_and_the_memory_counted_once(run: Runner) -> None:
     found = run(SUITE, apart=True)
     found.result.assert_outcomes(passed=len(found.tests))

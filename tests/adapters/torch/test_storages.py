@@ -75,6 +75,7 @@ SUITE = """
 """
 
 
+@pytest.mark.usefixtures("forked")
 @pytest.mark.parametrize("mode", ["epoch", "scan"])
 def test_a_storage_without_a_tensor_is_found(run: Runner, mode: str) -> None:
     found = run(SUITE, f"--gpu-leak-scan={mode}", apart=True)
