@@ -24,6 +24,20 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 FILES_A_PART = 4
 """Of whole runs of pytest; of the others, which are quicker than a process starts, three times as many."""
+LONG = (
+    "tests/reports/test_extremes.py",
+    "tests/acceptance/memory/test_numpy_arrays.py",
+    "tests/acceptance/confirm/test_repeated_culprits.py",
+    "tests/acceptance/confirm/test_notes.py",
+    "tests/acceptance/docs/test_adding.py",
+    "tests/acceptance/confirm/test_explained_together.py",
+    "tests/acceptance/confirm/test_rerun_limits.py",
+    "tests/acceptance/session/test_session.py",
+    "tests/acceptance/confirm/test_parameters.py",
+    "tests/explain/test_culprits_random.py",
+    "tests/explain/test_many_targets.py",
+)
+"""Files that take 20 s of processor time and more without their tests for torch: each is a part, begun before the others."""
 JOBS = (os.cpu_count() or 1) + 1
 """Parts at a time: one core's worth of them waits, for time limits and for processes that they have started."""
 KINDS = ("failed", "passed", "skipped", "xfailed", "xpassed", "warning", "error")
@@ -51,14 +65,16 @@ def parts(marked: str) -> list[tuple[str, list[str]]]:
     files = [file for file, text in texts.items() if all(f"mark.{name}" in text for name in needed)]
     whole_runs = [file for file in files if file.startswith("tests/acceptance/")]
     others = [file for file in files if file not in whole_runs]
-    found = []
+    found: list[tuple[str, list[str]]] = []
     if "not torch" not in marked:
         for side in (whole_runs, others):
             with_torch = [file for file in side if "mark.torch" in texts[file]]
             # What imports torch's compiler adds 120,000 objects to each search after it, and comes last.
             found.append(("torch", sorted(with_torch, key=lambda file: bool(COMPILING.search(texts[file])))))
+    found += [("not torch", [file]) for file in LONG if file in files]
     for side, size in ((whole_runs, FILES_A_PART), (others, 3 * FILES_A_PART)):
-        found += [("not torch", side[start : start + size]) for start in range(0, len(side), size)]
+        short = [file for file in side if file not in LONG]
+        found += [("not torch", short[start : start + size]) for start in range(0, len(short), size)]
     return [(expression, files) for expression, files in found if files]
 
 
