@@ -13,7 +13,7 @@ from pytest_gpuleak.engine.confirm.lenders import Lenders
 from pytest_gpuleak.engine.confirm.open_files import OpenFiles
 from pytest_gpuleak.engine.confirm.process_evidence import ProcessEvidence
 from pytest_gpuleak.engine.confirm.program_evidence import ProgramEvidence
-from pytest_gpuleak.engine.confirm.rerun_limits import why_not_worth_it
+from pytest_gpuleak.engine.confirm.rerun_limits import QUICK_RERUN_S, why_not_worth_it
 from pytest_gpuleak.engine.confirm.tracing import traced
 from pytest_gpuleak.engine.confirm.untracked_evidence import UntrackedEvidence
 from pytest_gpuleak.engine.describe import Supplement, described
@@ -304,7 +304,14 @@ class SuspectCheck:
     def _why_not_worth_it(self) -> str:
         if not self._host_alone:
             return ""
-        return why_not_worth_it(self._subject.expected_s, self._knowledge.elapsed_s, self._knowledge.vain_reruns_s)
+        knowledge, expected_s = self._knowledge, self._subject.expected_s
+        small = self._counters.unexplained_host < self._policy.retained_bytes
+        why = why_not_worth_it(
+            expected_s, knowledge.elapsed_s, knowledge.vain_reruns_s, small=small, skipped=knowledge.skipped_reruns
+        )
+        if small and expected_s is not None and expected_s <= QUICK_RERUN_S:
+            knowledge.skipped_reruns = knowledge.skipped_reruns + 1 if why else 0
+        return why
 
     @property
     def _host_alone(self) -> bool:

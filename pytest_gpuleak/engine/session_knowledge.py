@@ -55,6 +55,8 @@ class SessionKnowledge:
         """Seconds of CPU time spent so far on records of runs that found nothing beside the arrays that they left."""
         self.vain_reruns_s = 0.0
         """Seconds of the re-runs so far that were made for growth of the host's memory alone, and found nothing."""
+        self.skipped_reruns = 0
+        """Re-runs for a little growth of the host's memory that were not made, since so many had found nothing."""
         self.residue_s = 0.0
         """Seconds of CPU time that the last search took for what a single run has added to the heap."""
         self.lenders_s = 0.0
