@@ -64,6 +64,7 @@ class MainArena:
         self._known = False
         self._counter = self._place = self._space = self._slack = self._moved = 0
         self._thread = self._threads = 0
+        self._top = self._top_thread = 0
         self._asked_at = clock()
         self._patience = 1
 
@@ -90,6 +91,19 @@ class MainArena:
         self._known = free <= MOST_BELOW_TOP and largest < BLOCK and self._space > 0
         # Large free chunks are rarely filled soon.
         self._patience = 1 if self._known else min(2 * self._patience, MOST_PATIENCE)
+
+    def mark_top(self) -> None:
+        """Note where a large block would be placed, for `top_has_moved`."""
+        self._top_thread = get_ident()
+        self._top = self._ask_place()
+
+    def top_has_moved(self) -> bool:
+        """Tell whether so large a block as is noticed may have been added since `mark_top`, whatever is free below the top.
+
+        Thousands of free chunks, too small for it, can make nothing else known: an array takes the room that a larger one
+        has left at the top, so that the address space does not change either.
+        """
+        return get_ident() == self._top_thread and abs(self._ask_place() - self._top) >= NOTICED
 
     def is_still(self, pages: Callable[[], int]) -> bool:
         """Return whether less than `NOTICED` bytes can have been added since the counter was last read."""

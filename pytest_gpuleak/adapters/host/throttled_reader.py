@@ -28,6 +28,10 @@ WATCHFUL_S = 0.02
 WATCHFUL_SHARE = 0.01
 WATCHFUL_NEGLIGIBLE = 128 * 1024
 """`NEGLIGIBLE` in such a process."""
+MOVED_S = 0.05
+"""Seconds that readings may take, beyond all others, because the top of the main thread's heap has moved."""
+MOVED_SHARE = 0.01
+"""Share of the time that is added to `MOVED_S`."""
 STEP_PAGES = 64
 """Change of the address space that causes no new reading, in pages: 256 KiB with pages of 4 KiB."""
 
@@ -64,7 +68,7 @@ class ThrottledReader:
         self._at = 0.0
         self._cost = 0.0
         self._previous = 0.0
-        self._spent = 0.0
+        self._spent = self._spent_on_moves = 0.0
         self._began = clock()
         self.fresh = True
         """Whether the last value is the counter's at that time, but for what is negligible."""
@@ -85,6 +89,7 @@ class ThrottledReader:
         self._cost = min(cost, self._previous)  # a single reading may have been interrupted
         self._previous = cost
         if self._arena is not None and self._cost > ALWAYS_READ_BELOW_S and self._watchful():
+            self._arena.mark_top()
             self._arena.note(self._last, self._cost, self._pages)
         return self._last
 
@@ -116,10 +121,17 @@ class ThrottledReader:
         share = TIME_SHARE_IDLE if idle else SHARE
         if self._clock() - self._at >= self._cost / share:
             return self.read()
-        if abs(self._pages() - self._space) > STEP_PAGES:
+        if abs(self._pages() - self._space) > STEP_PAGES or (watchful and self._top_has_moved()):
             return self.read()
         self.fresh = bool(idle)
         return self._last
+
+    def _top_has_moved(self) -> bool:
+        limit_s = MOVED_S + MOVED_SHARE * (self._clock() - self._began)
+        if self._arena is None or self._spent_on_moves > limit_s or not self._arena.top_has_moved():
+            return False
+        self._spent_on_moves += self._cost
+        return True
 
 
 class AddressSpace:

@@ -318,7 +318,7 @@ def test_a_dear_counter_hides_no_array(run: Runner) -> None:
         import pytest
 
         KEPT, ONCE = [], {}
-        HOLES = [bytearray(600 + 16 * (number % 20)) for number in range(60_000)]
+        HOLES = [bytearray(600 + 16 * (number % 20)) for number in range(30_000)]
         del HOLES[::2]
 
         @pytest.mark.parametrize("number", range(25))

@@ -21,7 +21,14 @@ from pytest_gpuleak.adapters.host.main_arena import (
     MainArena,
     parse_main_arena,
 )
-from pytest_gpuleak.adapters.host.throttled_reader import ALWAYS_READ_BELOW_S, WATCHFUL_SHARE, ThrottledReader
+from pytest_gpuleak.adapters.host.throttled_reader import (
+    ALWAYS_READ_BELOW_S,
+    MOVED_S,
+    MOVED_SHARE,
+    WATCHFUL_S,
+    WATCHFUL_SHARE,
+    ThrottledReader,
+)
 from pytest_gpuleak.heap.collector_rules import is_free_threaded
 
 pytestmark = pytest.mark.interpreter
@@ -183,6 +190,60 @@ def test_a_still_heap_is_not_read_before_its_share_of_the_time() -> None:
     heap.now += READING_S / WATCHFUL_SHARE * 1.01
     reader.read_briefly()
     assert len(readings) == 2
+
+
+def test_a_moved_top_is_noticed_whatever_is_free_below_it() -> None:
+    heap = Heap()
+    heap.free = (18_000_000, 700)
+    heap.arena.mark_top()
+    heap.note()
+    assert not heap.is_still()
+    assert not heap.arena.top_has_moved()
+    heap.top += NOTICED
+    assert heap.arena.top_has_moved()
+    heap.arena.mark_top()
+    assert not heap.arena.top_has_moved()
+
+
+def test_another_thread_takes_from_another_arena() -> None:
+    heap = Heap()
+    heap.arena.mark_top()
+    heap.top += NOTICED
+    seen: list[bool] = []
+    thread = threading.Thread(target=lambda: seen.append(heap.arena.top_has_moved()))
+    thread.start()
+    thread.join()
+    assert seen == [False]
+
+
+def test_a_moved_top_is_read_after_though_the_time_for_readings_is_spent() -> None:
+    """An array in the room that a larger one has left at the top moves no page."""
+    heap = Heap()
+    heap.free = (18_000_000, 700)
+    cost_s = WATCHFUL_S / 4
+    readings = []
+
+    def read() -> int:
+        heap.now += cost_s
+        readings.append(heap.now)
+        return 7
+
+    pages = lambda: heap.space  # noqa: E731 - a stand-in
+    reader = ThrottledReader(read, lambda: 18e6, lambda: heap.now, pages, watchful=lambda: True, arena=heap.arena)
+    for _ in range(10):
+        reader.read_briefly()
+    readings.clear()
+    reader.read_briefly()
+    assert not readings
+    heap.top += NOTICED
+    assert (reader.read_briefly(), len(readings), reader.fresh) == (7, 1, True)
+    reader.read_briefly()
+    assert len(readings) == 1
+    for _ in range(100):
+        heap.top += NOTICED
+        reader.read_briefly()
+    # Such readings have a limit of their own.
+    assert len(readings) * cost_s < 2 * (MOVED_S + MOVED_SHARE * heap.now) + cost_s
 
 
 INFO = b"""<malloc version="1">
