@@ -110,7 +110,8 @@ class SuspectCheck:
         `arrays` are strong references to what the first run left, emptied here before user code; then `seen` is called.
         """
         tracker, investigation = self._tracker, self._arrays
-        if not (arrays or processes or self._files.wanted) and self._programs.explain(growth):
+        freed = () if self._garbage is None else self._garbage.freed
+        if not (arrays or processes or freed or self._files.wanted) and self._programs.explain(growth):
             seen()
             return ()
         self._processes = ProcessEvidence(tracker, self._policy, processes, self._knowledge.is_user_file)
