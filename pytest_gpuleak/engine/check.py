@@ -81,6 +81,7 @@ class SuspectCheck:
         self._waiting = waiting
         self._known: HarnessVerdict | None = None
         self._garbage = garbage
+        self._freed = () if garbage is None else garbage.freed
         self._rings: Mapping[int, Holder] = {} if garbage is None else garbage.rings
         self.seconds = {"reruns": 0.0, "search": 0.0}
         """What the check has taken so far, beside settling and judging."""
@@ -92,7 +93,7 @@ class SuspectCheck:
             lambda: knowledge.culprits,
             lambda stage: safeguards.guard(stage, nodeid),  # what waits must not refer to the test
             knowledge.is_user_file,
-            () if garbage is None else garbage.freed,
+            self._freed,
         )
         self._counters = CounterEvidence(tracker, knowledge, subject, policy)
         self._programs = ProgramEvidence(tracker, knowledge, subject)
@@ -110,8 +111,7 @@ class SuspectCheck:
         `arrays` are strong references to what the first run left, emptied here before user code; then `seen` is called.
         """
         tracker, investigation = self._tracker, self._arrays
-        freed = () if self._garbage is None else self._garbage.freed
-        if not (arrays or processes or freed or self._files.wanted) and self._programs.explain(growth):
+        if not (arrays or processes or self._freed or self._files.wanted) and self._programs.explain(growth):
             seen()
             return ()
         self._processes = ProcessEvidence(tracker, self._policy, processes, self._knowledge.is_user_file)

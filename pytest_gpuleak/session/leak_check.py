@@ -76,7 +76,7 @@ class LeakCheck:
         self._finalizers = DeferredFinalizerErrors(config)
         self._own_modules = OwnModules()
         self._fixtures: FixtureCheck | None = None
-        self._garbage: GarbageCheck | None = None
+        self._garbage_check: GarbageCheck | None = None
         self._harness: HarnessCheck | None = None
         self._harness_first = False  # look at what the runner holds first, since the last suspect was of that kind
         self._waiting: WaitingFindings | None = None
@@ -247,8 +247,8 @@ class LeakCheck:
             rebuilt_s = sum(setup.setup_s for setup in released)
             checked = self._check_suspect(item, nextitem, rebuilt_s, arrays, growth, processes, seen, garbage)
             findings = (*checked, *findings)
-        elif garbage is not None and self._garbage is not None:
-            findings = self._garbage.findings(garbage, nodeid, policy)
+        elif garbage is not None and self._garbage_check is not None:
+            findings = self._garbage_check.findings(garbage, nodeid, policy)
         if released or known or (garbage is not None and not suspected):
             tracker.counters.carry_over_host(0 if garbage is None else garbage.bytes)
         elif not suspected:  # the check of a suspect loads modules, and keeps what it has learned
@@ -258,12 +258,12 @@ class LeakCheck:
     def _collect_garbage(self, arrays: list[object], attempt: Attempt) -> Garbage | None:
         """Leave in `arrays` those that a young collection does not free, and return the others, if that can be told."""
         began = perf_counter()
-        if self._garbage is None:
+        if self._garbage_check is None:
             self._own_modules.keep()
             from pytest_gpuleak.engine.garbage_check import GarbageCheck
 
-            self._garbage = GarbageCheck(self.tracker, self.knowledge)
-        garbage = self._garbage.collect(arrays, self._instance, attempt.nodeid, attempt.policy)
+            self._garbage_check = GarbageCheck(self.tracker, self.knowledge)
+        garbage = self._garbage_check.collect(arrays, self._instance, attempt.nodeid, attempt.policy)
         attempt.suspect_s = {"check": perf_counter() - began, "reruns": 0.0, "search": 0.0}
         return garbage
 
@@ -277,8 +277,8 @@ class LeakCheck:
         from pytest_gpuleak.engine.stages import RECOGNISE
 
         with self.attempts.guard(RECOGNISE):
-            kind = getattr(item, "cls", None)
-            return self._harness.check(arrays, growth, item, kind, item.nodeid, self.attempts.policy)
+            test_class = getattr(item, "cls", None)
+            return self._harness.check(arrays, growth, item, test_class, item.nodeid, self.attempts.policy)
         return None
 
     def _check_suspect(

@@ -94,28 +94,17 @@ def test_a_cycle_is_told_of_where_programs_explain_the_growth_beside_it(
     assert found.finding("test_it")["kind"] == "cycle"
 
 
-def test_where_cycles_fail_one_fails(run: Runner) -> None:
+@pytest.mark.parametrize(("cycles", "verdict"), [("fail", "leaked"), ("ignore", "clean")])
+def test_the_policy_for_cycles_decides(run: Runner, cycles: str, verdict: str) -> None:
     found = run(
         CYCLE
         + """
     def test_it():
         make_cycle(300)
     """,
-        "--gpu-leak-cycles=fail",
+        f"--gpu-leak-cycles={cycles}",
     )
-    assert found.verdicts == {"test_it": "leaked"}
-
-
-def test_where_cycles_are_ignored_nothing_is_told(run: Runner) -> None:
-    found = run(
-        CYCLE
-        + """
-    def test_it():
-        make_cycle(300)
-    """,
-        "--gpu-leak-cycles=ignore",
-    )
-    assert found.verdicts == {"test_it": "clean"}
+    assert found.verdicts == {"test_it": verdict}
 
 
 def test_an_array_that_a_finalizer_saves_is_no_garbage(run: Runner) -> None:

@@ -64,6 +64,18 @@ class Heap:
     def is_still(self) -> bool:
         return self.arena.is_still(lambda: self.space)
 
+    def reader(self, cost_s: float, room: float = 0.0) -> tuple[ThrottledReader, list[float]]:
+        """Return a watchful reader whose readings say 7 and take `cost_s` each, and the times of its readings."""
+        readings: list[float] = []
+
+        def read() -> int:
+            self.now += cost_s
+            readings.append(self.now)
+            return 7
+
+        clock, pages = lambda: self.now, lambda: self.space
+        return ThrottledReader(read, lambda: room, clock, pages, watchful=lambda: True, arena=self.arena), readings
+
 
 def test_nothing_is_known_before_the_first_note() -> None:
     assert not Heap().is_still()
@@ -166,15 +178,7 @@ def test_threads_have_arenas_of_their_own() -> None:
 
 def test_a_still_heap_is_not_read_before_its_share_of_the_time() -> None:
     heap = Heap()
-    readings = []
-
-    def read() -> int:
-        heap.now += READING_S
-        readings.append(heap.now)
-        return 7
-
-    pages = lambda: heap.space  # noqa: E731 - a stand-in
-    reader = ThrottledReader(read, float, lambda: heap.now, pages, watchful=lambda: True, arena=heap.arena)
+    reader, readings = heap.reader(READING_S)
     assert READING_S > ALWAYS_READ_BELOW_S
     for _ in range(2):
         reader.read()
@@ -221,15 +225,7 @@ def test_a_moved_top_is_read_after_though_the_time_for_readings_is_spent() -> No
     heap = Heap()
     heap.free = (18_000_000, 700)
     cost_s = WATCHFUL_S / 4
-    readings = []
-
-    def read() -> int:
-        heap.now += cost_s
-        readings.append(heap.now)
-        return 7
-
-    pages = lambda: heap.space  # noqa: E731 - a stand-in
-    reader = ThrottledReader(read, lambda: 18e6, lambda: heap.now, pages, watchful=lambda: True, arena=heap.arena)
+    reader, readings = heap.reader(cost_s, room=18e6)
     for _ in range(10):
         reader.read_briefly()
     readings.clear()
