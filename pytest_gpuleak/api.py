@@ -13,10 +13,11 @@ from pytest_gpuleak.adapters.host.modes import host_probes
 from pytest_gpuleak.adapters.registry import own_frameworks
 from pytest_gpuleak.engine.check import SuspectCheck
 from pytest_gpuleak.engine.detect.counters import CounterWatch
-from pytest_gpuleak.engine.run_tracker import RunTracker, may_have_grown
+from pytest_gpuleak.engine.run_tracker import RunTracker
 from pytest_gpuleak.engine.session_knowledge import SessionKnowledge
 from pytest_gpuleak.engine.stages import Unguarded
 from pytest_gpuleak.engine.subject import FunctionSubject
+from pytest_gpuleak.engine.suspicion import may_have_grown
 from pytest_gpuleak.explain.edge_to_edit import edge_to_edit
 from pytest_gpuleak.heap.collector import PausedCollector, whole_heap
 from pytest_gpuleak.heap.frames import belongs_to_plugin

@@ -9,6 +9,7 @@ from pytest_gpuleak.adapters.cupy.framework import CupyFramework
 from pytest_gpuleak.adapters.frameworks import Frameworks
 from pytest_gpuleak.adapters.jax.framework import JaxFramework
 from pytest_gpuleak.adapters.mlx.framework import MlxFramework
+from pytest_gpuleak.adapters.numpy.dtype_references import DtypeReferences
 from pytest_gpuleak.adapters.numpy.framework import NumpyFramework
 from pytest_gpuleak.adapters.tensorflow.framework import TensorFlowFramework
 from pytest_gpuleak.adapters.torch.framework import TorchFramework
@@ -28,6 +29,8 @@ FRAMEWORKS: Final[tuple[Callable[[], Framework], ...]] = (
     TensorFlowFramework,
 )
 """The plugin's frameworks, a factory each. Creating a framework does not import the library."""
+
+_DTYPES: Final = DtypeReferences()
 
 
 def own_frameworks() -> Frameworks:
@@ -108,6 +111,11 @@ def module_arrays() -> dict[int, int]:
     from pytest_gpuleak.adapters.numpy.module_arrays import module_arrays as found
 
     return found()
+
+
+def untracked_array_counts() -> list[int]:
+    """Return numbers of which one rises with each untracked array that is made, as a rule; empty where none is known."""
+    return _DTYPES.counts()
 
 
 def arrays_in(objects: list[object]) -> dict[int, int]:

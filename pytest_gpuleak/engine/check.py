@@ -13,7 +13,6 @@ from pytest_gpuleak.engine.confirm.lenders import Lenders
 from pytest_gpuleak.engine.confirm.open_files import OpenFiles
 from pytest_gpuleak.engine.confirm.process_evidence import ProcessEvidence
 from pytest_gpuleak.engine.confirm.program_evidence import ProgramEvidence
-from pytest_gpuleak.engine.confirm.rerun_limits import QUICK_RERUN_S, why_not_worth_it
 from pytest_gpuleak.engine.confirm.tracing import traced
 from pytest_gpuleak.engine.confirm.untracked_evidence import UntrackedEvidence
 from pytest_gpuleak.engine.describe import Supplement, described
@@ -160,7 +159,7 @@ class SuspectCheck:
             if not (processes or investigation.left_arrays or any(one.kind != "recompiled" for one in found)):
                 self._untracked.charge()
                 if self._host_alone:
-                    self._knowledge.vain_reruns_s += self.seconds["reruns"]
+                    self._knowledge.host_reruns.vain_s += self.seconds["reruns"]
             return found if self._known is None else (*found, *self._known.findings)
 
     @property
@@ -305,14 +304,10 @@ class SuspectCheck:
     def _why_not_worth_it(self) -> str:
         if not self._host_alone:
             return ""
-        knowledge, expected_s = self._knowledge, self._subject.expected_s
-        small = self._counters.unexplained_host < self._policy.retained_bytes
-        why = why_not_worth_it(
-            expected_s, knowledge.elapsed_s, knowledge.vain_reruns_s, small=small, skipped=knowledge.skipped_reruns
-        )
-        if small and expected_s is not None and expected_s <= QUICK_RERUN_S:
-            knowledge.skipped_reruns = knowledge.skipped_reruns + 1 if why else 0
-        return why
+        knowledge = self._knowledge
+        # Growth that no new array explains was worth a doubt already (`suspicion.is_worth_a_check`).
+        small = self._counters.unexplained_host < self._policy.retained_bytes and self._untracked.adds_arrays
+        return knowledge.host_reruns.why_not(self._subject.expected_s, knowledge.elapsed_s, small=small)
 
     @property
     def _host_alone(self) -> bool:

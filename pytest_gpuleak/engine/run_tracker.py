@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from contextlib import suppress
 from functools import cached_property
+from operator import gt
 from types import ModuleType
 from typing import TYPE_CHECKING
 
@@ -15,6 +16,7 @@ from pytest_gpuleak.adapters.registry import (
     may_have_untracked_arrays,
     module_arrays,
     opened_count,
+    untracked_array_counts,
 )
 from pytest_gpuleak.adapters.storages import are_shared_storages
 from pytest_gpuleak.engine.detect.counters import CounterWatch
@@ -23,7 +25,7 @@ from pytest_gpuleak.engine.detect.fixture_ownership import FixtureOwnership, Own
 from pytest_gpuleak.engine.detect.processes import Children
 from pytest_gpuleak.heap.collector import collect_young, epochs_supported, get_objects, installed, why_no_epochs
 from pytest_gpuleak.heap.threads import running_threads
-from pytest_gpuleak.model.readings import HOST, OUTSIDE, OUTSIDE_FLOOR
+from pytest_gpuleak.model.readings import HOST
 
 if TYPE_CHECKING:
     from pytest_gpuleak.adapters.frameworks import Frameworks
@@ -74,6 +76,7 @@ class RunTracker:
         self.older_arrays: dict[int, int] | None = None
         """Bytes of memory behind untracked arrays in modules when the first run with such arrays began, by its key."""
         self._fixture_arrays: dict[FixtureKey, dict[int, int]] = {}
+        self._array_counts: list[int] = []
         self.threads: frozenset[int] = frozenset()
         """The threads that ran when the run began."""
         self.threaded = False
@@ -131,6 +134,7 @@ class RunTracker:
             self.older_arrays = {}
             with suppress(Exception):  # a run without these is judged with less certainty
                 self.older_arrays = module_arrays()
+        self._array_counts = _array_counts()
         self.ownership.begin()
         self.counters.begin()
         if not (same_epoch and self.detector.continue_epoch()):
@@ -160,6 +164,15 @@ class RunTracker:
         arrays = [array for one in older.values() if one is not None and (array := one()) is not None]
         unknown = {identity for identity, one in older.items() if one is None}
         return arrays + self.detector.find(unknown) if unknown else arrays
+
+    @property
+    def may_have_added_arrays(self) -> bool:
+        """Whether the run may have left more untracked arrays than there were; true where their number is unknown.
+
+        Arrays that replace as many smaller ones add none.
+        """
+        before, now = self._array_counts, _array_counts()
+        return len(before) != len(now) or not now or any(map(gt, now, before))
 
     def without_workspaces(self, growth: Growth) -> Growth:
         """Return the growth of the run once libraries' workspaces on the devices are freed, which takes microseconds.
@@ -241,23 +254,11 @@ class RunTracker:
         return why
 
 
-def may_have_grown(growth: Growth, policy: Policy) -> bool:
-    """Tell cheaply whether any counter may have grown beyond its limit."""
-    for (device, metric), size in growth.bytes.items():
-        if device == HOST:
-            if size >= max(min(policy.retained_bytes, policy.host_bytes), 1) + growth.imported:
-                return True
-            if size > policy.array_bytes + growth.imported and may_have_untracked_arrays():
-                return True
-        elif metric == "reserved":
-            if policy.reserved_bytes is not None and size >= max(policy.reserved_bytes, 1):
-                return True
-        elif metric == OUTSIDE:
-            if size >= OUTSIDE_FLOOR:
-                return True
-        elif metric in ("allocated", "requested") and size >= 1:
-            return True
-    return False
+def _array_counts() -> list[int]:
+    if may_have_untracked_arrays():
+        with suppress(Exception):  # a numpy that is half imported: growth is judged as if arrays had been added
+            return untracked_array_counts()
+    return []
 
 
 def _without_modules(objects: list[object]) -> list[object]:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from pytest_gpuleak.engine.host_reruns import HostReruns
     from pytest_gpuleak.engine.left_behind import LeftBehind
     from pytest_gpuleak.engine.lines_record import LinesRecord
     from pytest_gpuleak.engine.settle.garbage_record import GarbageRecord
@@ -52,11 +53,7 @@ class SessionKnowledge:
         self.unexplained_growth_s = 0.0
         """Seconds of CPU time spent so far on suspects for which neither arrays nor processes were found."""
         self.vain_records_s = 0.0
-        """Seconds of CPU time spent so far on records of runs that found nothing beside the arrays that they left."""
-        self.vain_reruns_s = 0.0
-        """Seconds of the re-runs so far that were made for growth of the host's memory alone, and found nothing."""
-        self.skipped_reruns = 0
-        """Re-runs for a little growth of the host's memory that were not made, since so many had found nothing."""
+        """Seconds of CPU time spent so far on records of runs that found nothing, as was likely."""
         self.residue_s = 0.0
         """Seconds of CPU time that the last search took for what a single run has added to the heap."""
         self.lenders_s = 0.0
@@ -104,6 +101,13 @@ class SessionKnowledge:
         from pytest_gpuleak.engine.settle.garbage_record import GarbageRecord
 
         return GarbageRecord()
+
+    @cached_property
+    def host_reruns(self) -> HostReruns:
+        """Return the account of the re-runs for growth of the host's memory alone."""
+        from pytest_gpuleak.engine.host_reruns import HostReruns
+
+        return HostReruns()
 
     @cached_property
     def lines(self) -> LinesRecord:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
-from pytest_gpuleak.engine.run_tracker import may_have_grown
+from pytest_gpuleak.engine.suspicion import is_worth_a_check, may_have_grown
 from pytest_gpuleak.model.outcomes import CHECKED
 from pytest_gpuleak.session.config.markers import policy_of
 from pytest_gpuleak.session.own_modules import OwnModules
@@ -239,10 +239,10 @@ class LeakCheck:
                 growth = growth.lowest(tracker.counters.end())
         suspected = bool(arrays or processes)
         if not suspected and may_have_grown(growth, policy):
+            self._own_modules.keep()
             growth = tracker.without_workspaces(growth)
-            suspected = may_have_grown(growth, policy)
-        suspected = tracker.compiled() or suspected
-        if suspected := tracker.opens_files() or suspected:
+            suspected = is_worth_a_check(growth, policy, tracker, self.knowledge)
+        if suspected := tracker.compiled() | tracker.opens_files() | suspected:
             stop_timer(item)
             rebuilt_s = sum(setup.setup_s for setup in released)
             checked = self._check_suspect(item, nextitem, rebuilt_s, arrays, growth, processes, seen, garbage)

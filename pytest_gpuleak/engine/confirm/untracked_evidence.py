@@ -17,6 +17,7 @@ from pytest_gpuleak.adapters.registry import may_have_untracked_arrays
 from pytest_gpuleak.engine.confirm.allocation_lines import MAX_TRACED_RUNS, TRACED_RERUN_S, AllocationLines
 from pytest_gpuleak.engine.confirm.lenders import has_any
 from pytest_gpuleak.engine.confirm.survivors import Leftover, Survivors
+from pytest_gpuleak.engine.confirm.walk_limits import may_record, may_search_once, may_watch, runs_before_record
 from pytest_gpuleak.engine.detect.counters import MODULE_BYTES
 from pytest_gpuleak.engine.judge.untracked import UntrackedRuns, judge_untracked
 from pytest_gpuleak.engine.stages import EXPLAIN
@@ -33,9 +34,6 @@ if TYPE_CHECKING:
     from pytest_gpuleak.model.findings import Finding, Origin
     from pytest_gpuleak.model.policy import Policy
     from pytest_gpuleak.model.readings import Growth
-
-RUNS_BEFORE_WALK: Final = 2
-"""Runs over which the heap must have grown before it is walked over."""
 
 LEAST_TRACED: Final = 512
 """Smallest memory whose creating line is told, in bytes."""
@@ -58,20 +56,8 @@ BESIDE_ARRAYS: Final = 4 * 1024 * 1024
 Their graphs and modules take some: 582 autograd nodes half a MiB, which made a leaking test three times as expensive.
 """
 
-FREE_S: Final = 1.5
-"""Seconds of CPU time that a session may spend on growth that no array explains."""
-
-FREE_ONCE_S: Final = 0.5
-"""The same for growth that no second run has repeated, of which most is a first use: a walk takes 0.2 to 0.4 s with torch."""
-
 TRACED_AT_ONCE_S: Final = 0.1
 """Seconds that a run may take to be traced before arrays are known to grow: it takes five to ten times as long then."""
-
-SHARE: Final = 0.02
-"""The same as a share of the session's CPU time: most growth of the heap is a cache or a first use."""
-
-SHARE_ONCE: Final = 0.01
-"""The same for growth that no second run has repeated."""
 
 
 class UntrackedEvidence:
@@ -91,6 +77,7 @@ class UntrackedEvidence:
         self._policy = policy
         self._guard = guard
         self._grown: list[int] = []
+        self._added: list[bool] = []
         self._compiled = 0
         self._before: dict[int, int] | None = None
         self._lines = AllocationLines(knowledge.is_user_file)
@@ -107,9 +94,7 @@ class UntrackedEvidence:
         self._origins: dict[int, Origin] = {}
         self._began = process_time()
         self.floor = (
-            policy.array_bytes
-            if policy.host and may_have_untracked_arrays() and knowledge.can_afford(FREE_S, SHARE)
-            else None
+            policy.array_bytes if policy.host and may_have_untracked_arrays() and may_watch(knowledge) else None
         )
         """Growth of the heap in a run, in bytes, above which its arrays are looked for; None: they are not."""
 
@@ -124,6 +109,7 @@ class UntrackedEvidence:
             self._beside_arrays = True
             self.floor = max(self.floor, BESIDE_ARRAYS)
         self._grown.append(unexplained)
+        self._added.append(self._tracker.may_have_added_arrays)
         if len(self._grown) == 1 and self.suspected:
             with self._guard(EXPLAIN):
                 self._born = self._arrays().of_young() if self._tracker.detector.sees_only_young else set()
@@ -140,6 +126,11 @@ class UntrackedEvidence:
         """Whether every run so far has grown the heap by more than the floor."""
         return self.floor is not None and bool(self._grown) and min(self._grown) > self.floor
 
+    @property
+    def adds_arrays(self) -> bool:
+        """Whether each run so far may have left more arrays than there were."""
+        return all(self._added)
+
     def begin_record(self) -> bool:
         """Begin the record of one more run, and tell whether that run is worth it.
 
@@ -149,8 +140,10 @@ class UntrackedEvidence:
         """
         if self._owes_lines and self._runs.survivors:
             return True
-        if self._recorded or not self._records_next:
+        if self._recorded or not self._may_record:
             return False
+        if len(self._grown) < self._runs_needed:
+            return True
         began = process_time()
         with self._guard(EXPLAIN):
             if self._may_explain(self._knowledge.known_arrays) or self._may_explain(self._walk_sizes(collected=False)):
@@ -167,12 +160,15 @@ class UntrackedEvidence:
         return sizes is not None and sum(sizes.values()) > len(self._grown) * self._policy.array_bytes
 
     @property
-    def _records_next(self) -> bool:
-        if self._ruled_out or not self.suspected or len(self._grown) < RUNS_BEFORE_WALK:
+    def _runs_needed(self) -> int:
+        return runs_before_record(self._subject.expected_s, adds_arrays=self.adds_arrays)
+
+    @property
+    def _may_record(self) -> bool:
+        if self._ruled_out or not self.suspected:
             return False
-        if self._recorded or not self._beside_arrays:
-            return True
-        return self._knowledge.is_within(self._knowledge.vain_records_s, FREE_ONCE_S, SHARE)
+        beside, adds = self._beside_arrays, self.adds_arrays
+        return self._recorded or may_record(self._knowledge, beside_arrays=beside, adds_arrays=adds)
 
     @property
     def traces(self) -> bool:
@@ -183,7 +179,7 @@ class UntrackedEvidence:
     def recording(self) -> Iterator[None]:
         """Find out which arrays a re-run within this context adds, if the runs before it have grown the heap."""
         began = process_time()
-        records = self._records_next
+        records = self._may_record and len(self._grown) >= self._runs_needed
         if records:
             self._recorded = True
             with self._guard(EXPLAIN):
@@ -205,7 +201,7 @@ class UntrackedEvidence:
 
     def forget_reruns(self) -> None:
         """Forget all re-runs, because a re-run could not be recorded to its end."""
-        del self._grown[1:]
+        del self._grown[1:], self._added[1:]
         self._before = self._findings = None
         self._runs = UntrackedRuns()
 
@@ -220,8 +216,8 @@ class UntrackedEvidence:
         # The modules of numba or LLVM take twice what most do, and a walk over the heap that they fill is the dearest.
         least = self.floor if strict else max(self._policy.retained_bytes, self.floor, self._of_imports)
         knowledge, began, self._compiled = self._knowledge, process_time(), compiled
-        limits = (FREE_S, SHARE) if strict else (FREE_ONCE_S, SHARE_ONCE)
-        if self._grown[0] - compiled >= least and knowledge.can_afford(*limits, knowledge.residue_s):
+        grown, adds = self._grown[0] - compiled, self._added[0]
+        if grown >= least and may_search_once(knowledge, grown, sure=strict, adds_arrays=adds):
             with self._guard(EXPLAIN):
                 self._find_residue(confirmed=confirmed)
             knowledge.residue_s = process_time() - began
@@ -245,7 +241,7 @@ class UntrackedEvidence:
 
     def _charge_vain(self, spent_s: float) -> None:
         """Charge a record that has found nothing at once: the test may have cycles to tell of, and is not charged whole."""
-        if self._beside_arrays:
+        if self._beside_arrays or not self.adds_arrays:
             self._knowledge.vain_records_s += spent_s
         else:
             self._charge_growth(spent_s)

@@ -43,9 +43,9 @@ SUITE = """
 def test_a_slow_test_that_grew_the_host(
     run: Runner, monkeypatch: pytest.MonkeyPatch, share: float, again: bool, verdict: str
 ) -> None:
-    rerun_limits = importlib.import_module("pytest_gpuleak.engine.confirm.rerun_limits")
-    monkeypatch.setattr(rerun_limits, "RERUN_S", 0.1)
-    monkeypatch.setattr(rerun_limits, "RERUN_SHARE", share)
+    host_reruns = importlib.import_module("pytest_gpuleak.engine.host_reruns")
+    monkeypatch.setattr(host_reruns, "RERUN_S", 0.1)
+    monkeypatch.setattr(host_reruns, "RERUN_SHARE", share)
     found = run(SUITE.replace("{again}", repr(again)), "--gpu-leak-confirm=1")
     found.result.assert_outcomes(passed=3)
     assert found.verdicts["test_host"] == verdict

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from pytest_gpuleak.engine.confirm.rerun_limits import (
-    QUICK_RERUN_S,
-    QUICK_SUM_S,
-    RERUN_S,
-    TRY_EVERY,
-    why_not_worth_it,
-)
+from pytest_gpuleak.engine.host_reruns import DOUBTFUL_SUM_S, QUICK_RERUN_S, QUICK_SUM_S, RERUN_S, TRY_EVERY, HostReruns
+
+
+def reruns_after(vain_s: float) -> HostReruns:
+    reruns = HostReruns()
+    reruns.vain_s = vain_s
+    return reruns
 
 
 @pytest.mark.parametrize(
@@ -29,7 +29,7 @@ from pytest_gpuleak.engine.confirm.rerun_limits import (
 def test_the_sum_of_vain_re_runs_is_a_small_part_of_the_session(
     expected_s: float | None, elapsed_s: float, vain_s: float, why: str
 ) -> None:
-    assert why_not_worth_it(expected_s, elapsed_s, vain_s) == why
+    assert reruns_after(vain_s).why_not(expected_s, elapsed_s) == why
 
 
 @pytest.mark.parametrize(
@@ -46,9 +46,26 @@ def test_the_sum_of_vain_re_runs_is_a_small_part_of_the_session(
 def test_quick_re_runs_for_a_little_growth_have_a_limit_of_their_own(
     elapsed_s: float, vain_s: float, *, small: bool, made: bool
 ) -> None:
-    assert (why_not_worth_it(QUICK_RERUN_S, elapsed_s, vain_s, small=small) == "") is made
+    assert (reruns_after(vain_s).why_not(QUICK_RERUN_S, elapsed_s, small=small) == "") is made
 
 
 def test_of_those_beyond_the_limit_one_of_so_many_is_made() -> None:
-    made = [why_not_worth_it(0.01, 10.0, 5.0, small=True, skipped=skipped) == "" for skipped in range(TRY_EVERY)]
-    assert made == [False] * (TRY_EVERY - 1) + [True]
+    reruns = reruns_after(5.0)
+    made = [reruns.why_not(0.01, 10.0, small=True) == "" for _ in range(2 * TRY_EVERY)]
+    assert made == 2 * ([False] * (TRY_EVERY - 1) + [True])
+
+
+@pytest.mark.parametrize(
+    ("elapsed_s", "vain_s", "checked"),
+    [(10.0, 0.0, True), (10.0, DOUBTFUL_SUM_S, True), (10.0, 0.2, False), (100.0, 0.49, True), (100.0, 0.51, False)],
+)
+def test_growth_that_no_new_array_explains_is_checked_while_that_was_seldom_in_vain(
+    elapsed_s: float, vain_s: float, *, checked: bool
+) -> None:
+    assert reruns_after(vain_s).are_worth_a_doubt(elapsed_s) is checked
+
+
+def test_of_the_doubtful_beyond_the_limit_one_of_so_many_is_checked() -> None:
+    reruns = reruns_after(5.0)
+    checked = [reruns.are_worth_a_doubt(10.0) for _ in range(2 * TRY_EVERY)]
+    assert checked == 2 * ([False] * (TRY_EVERY - 1) + [True])

@@ -1,0 +1,83 @@
+"""Growth of the heap in runs that leave no more NumPy arrays than there were: nearly always a first use."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from pytest_gpuleak.adapters.registry import untracked_array_counts
+from pytest_gpuleak.engine import host_reruns
+
+if TYPE_CHECKING:
+    from tests.conftest import Runner
+
+pytest.importorskip("numpy")
+
+pytestmark = [
+    pytest.mark.skipif("sys.platform != 'linux'", reason="reads malloc's heap"),
+    pytest.mark.skipif(not untracked_array_counts(), reason="NumPy's dtypes are immortal in this interpreter"),
+]
+
+
+def test_an_array_that_is_replaced_by_a_larger_one_grows(run: Runner) -> None:
+    found = run(
+        """
+        import numpy as np
+
+        class History:
+            losses = np.ones(1)
+
+        def test_appends():
+            History.losses = np.concatenate([History.losses, np.ones(2**17)])
+        """,
+        apart=True,
+    )
+    (finding,) = found.tests["test_appends"]["findings"]
+    assert finding["kind"] == "growing"
+    assert finding["holder"]["root"] == "test_it.History.losses"
+
+
+def test_a_large_array_that_takes_the_place_of_an_empty_one_is_found(run: Runner) -> None:
+    found = run(
+        """
+        import numpy as np
+
+        TABLE = np.ones(1)
+
+        def test_fills():
+            global TABLE
+            if TABLE.size == 1:
+                TABLE = np.ones(2**22)
+        """,
+        apart=True,
+    )
+    (finding,) = found.tests["test_fills"]["findings"]
+    assert finding["kind"] == "retained"
+    assert finding["holder"]["root"] == "test_it.TABLE"
+
+
+@pytest.mark.parametrize(("arrays", "checked"), [(0, 2), (1, 16)])
+def test_a_little_growth_is_seldom_checked_again(
+    run: Runner, monkeypatch: pytest.MonkeyPatch, arrays: int, checked: int
+) -> None:
+    monkeypatch.setattr(host_reruns, "DOUBTFUL_SUM_S", -1.0)
+    monkeypatch.setattr(host_reruns, "DOUBTFUL_SHARE", 0.0)
+    found = run(
+        f"""
+        import numpy as np, pytest
+
+        RUNS, KEPT = [], []
+
+        @pytest.mark.parametrize("number", range(16))
+        def test_first_use(number):
+            RUNS.append(number)
+            if number not in RUNS[:-1]:
+                KEPT.append(("x" * (300 * 2**10), [np.ones(1) for _ in range({arrays})]))
+
+        def test_number_of_runs():
+            assert len(RUNS) == 16 + {checked}
+        """
+    )
+    found.result.assert_outcomes(passed=17)
+    assert set(found.verdicts.values()) == {"clean"}
