@@ -365,13 +365,23 @@ class SuspectCheck:
     def _findings_by_size(self, why: str) -> tuple[Finding, ...]:
         return tuple(self._describe(found, why) for found in judge(self._arrays.evidence(), self._policy))
 
+    def _is_freed_by_setup(self) -> bool:
+        """Tell whether the re-run's setup has freed all that a small suspect left: then nothing adds up (clear_session())."""
+        alone = not (
+            self._processes.watched or self._programs.wanted or self._files.wanted or self._untracked.suspected
+        )
+        unread = self._looks.brief and not self._knowledge.notes_are_read
+        with self._guard(CONFIRM):
+            return unread and alone and self._counters.explained and self._arrays.left.are_all_gone()
+        return False
+
     def _run_again(self, *, tracing_on: bool) -> tuple[RerunResult, OriginLog]:
         logs: list[OriginLog] = []
         tracing = self._traced(logs) if tracing_on else contextlib.nullcontext()
         with self._timed("reruns"), self._tracker.frameworks.in_place():
             # What the re-run replaces may be part of a cycle: in the same epoch, no collection of the whole heap is needed.
             self._tracker.begin_run(same_epoch=self._looks.brief)
-            result = self._subject.run_again(tracing, self._findings_by_size)
+            result = self._subject.run_again(tracing, self._findings_by_size, self._is_freed_by_setup)
         origins = {key: origin for log in logs for key, origin in log.items()}
         self._subject.release()
         self._check_fixtures(self._tracker.take_released())

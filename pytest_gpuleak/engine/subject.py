@@ -43,8 +43,16 @@ class Subject(Protocol):
     def why_not_again(self) -> str:
         """Tell why it is not run again; empty if it is."""
 
-    def run_again(self, tracing: AbstractContextManager[object], known: FindingsSoFar) -> RerunResult:
-        """Run it once more, with user code inside `tracing`; `known` tells the findings if it ends early."""
+    def run_again(
+        self,
+        tracing: AbstractContextManager[object],
+        known: FindingsSoFar,
+        decided: Callable[[], bool] = bool,
+    ) -> RerunResult:
+        """Run it once more, with user code inside `tracing`; `known` tells the findings if it ends early.
+
+        `decided` tells, after the setup, whether the rest is of no use. What was set up is torn down all the same.
+        """
 
     def confirming(self) -> AbstractContextManager[object]:
         """Return a context from before the first re-run to after the verdict."""
@@ -70,8 +78,14 @@ class FunctionSubject:
         """Return why a block of code is not run again; empty for a function."""
         return "" if self._function is not None else "a block runs once"
 
-    def run_again(self, tracing: AbstractContextManager[object], known: FindingsSoFar) -> RerunResult:  # noqa: ARG002
-        """Call the function again; its errors reach the caller."""
+    def run_again(
+        self,
+        tracing: AbstractContextManager[object],
+        known: FindingsSoFar,
+        decided: Callable[[], bool] = bool,
+    ) -> RerunResult:
+        """Call the function again; its errors reach the caller. A function has no setup, after which it could end."""
+        del known, decided
         if self._function is not None:
             with tracing:
                 self._function()

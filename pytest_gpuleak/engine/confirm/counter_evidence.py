@@ -118,6 +118,11 @@ class CounterEvidence:
         return self._host_grew_again and not any(run.host for run in self._runs)
 
     @property
+    def explained(self) -> bool:
+        """Whether arrays explain all growth so far."""
+        return not self._suspected
+
+    @property
     def host_alone(self) -> bool:
         """Whether no device's memory has grown."""
         return self._suspected <= {HOST}

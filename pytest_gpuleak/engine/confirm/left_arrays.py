@@ -54,6 +54,10 @@ class LeftArrays:
         """Return the ids of the arrays whose memory still exists."""
         return {identity for identity in self.by_id if self._handles[identity].alive()}
 
+    def are_all_gone(self) -> bool:
+        """Tell whether arrays were left, none of whose memory still exists."""
+        return bool(self.by_id) and not self.living()
+
     def readings(self) -> dict[int, ArrayReading]:
         """Return the metadata of all arrays, dead ones included, by id."""
         return {identity: left.reading for identity, left in self.by_id.items()}

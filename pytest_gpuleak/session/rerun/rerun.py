@@ -62,16 +62,24 @@ def _load() -> float:
         return 1.0
 
 
-def run_again(item: pytest.Item, nextitem: pytest.Item | None, limit_s: float, tracing: Any, hang: Hang) -> RerunResult:
+def run_again(
+    item: pytest.Item,
+    nextitem: pytest.Item | None,
+    limit_s: float,
+    tracing: Any,
+    hang: Hang,
+    decided: Callable[[], bool] = bool,
+) -> RerunResult:
     """Run setup, call and teardown of a test once more, after its teardown; nothing is logged.
 
+    The call is left out if the setup has `decided` what the re-run was made for.
     Setup and call, within `tracing`, are stopped after `limit_s` seconds, and so is the teardown; where they cannot be,
     `hang` ends the session. Raises KeyboardInterrupt for the user's own.
     """
     # pytest-timeout's timer covers the whole protocol: a re-run would use it up, and its thread method ends the
     # process. Cancel it by its own hook, since the test itself has ended in time.
     stop_timer(item)
-    outcome = _Phases(item, nextitem, tracing)
+    outcome = _Phases(item, nextitem, tracing, decided)
     try:
         with (
             notice(item.config, f"running {item.nodeid} again to tell whether it leaks") as shown,
@@ -80,6 +88,8 @@ def run_again(item: pytest.Item, nextitem: pytest.Item | None, limit_s: float, t
         ):
             hang.before = hidden.lift
             _run_phases(outcome, hang, limit_s, None if shown is None else shown.show)
+            if outcome.is_decided and not outcome.timed_out:
+                outcome.why = ""  # a teardown may miss the call: a mock that was not called, say
             if hidden.failed_subtests() and not outcome.why:
                 outcome.why = "a sub-test of the re-run failed"
     except (NotHiddenError, CannotWatchError) as error:
@@ -120,6 +130,8 @@ class _Phases:
     item: pytest.Item
     nextitem: pytest.Item | None
     tracing: Any
+    decided: Callable[[], bool]
+    is_decided: bool = False
     began: bool = False
     timed_out: bool = False
     why: str = ""
@@ -130,7 +142,9 @@ class _Phases:
             if hasattr(self.item, "_initrequest"):
                 self.item._initrequest()
             if self._phase("setup"):
-                self._phase("call")
+                self.is_decided = self.decided()
+                if not self.is_decided:
+                    self._phase("call")
 
     def tear_down(self) -> None:
         self._phase("teardown", nextitem=self.nextitem)

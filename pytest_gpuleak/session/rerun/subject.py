@@ -53,7 +53,12 @@ class ItemSubject:
             return "it is one rank of several, which would wait for each other"
         return why_not_again(self.item)
 
-    def run_again(self, tracing: AbstractContextManager[object], known: FindingsSoFar) -> RerunResult:
+    def run_again(
+        self,
+        tracing: AbstractContextManager[object],
+        known: FindingsSoFar,
+        decided: Callable[[], bool] = bool,
+    ) -> RerunResult:
         """See `Subject`. If it hangs, the session ends with what is known."""
         attempts = self.attempts
         hang = Hang(attempts, "its re-run", RERUN_ADVICE, self.item, known)
@@ -61,7 +66,8 @@ class ItemSubject:
             attempts.note_rerun(hang.record("the process died while the test was run again"))
         attempts.rerunning = True
         try:
-            return run_again(self.item, self.nextitem, limit_of(self.expected_s, self._limit_s), tracing, hang)
+            limit_s = limit_of(self.expected_s, self._limit_s)
+            return run_again(self.item, self.nextitem, limit_s, tracing, hang, decided)
         finally:
             attempts.rerunning = False
 

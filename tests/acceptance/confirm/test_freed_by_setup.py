@@ -1,0 +1,88 @@
+"""A re-run ends after its setup where that frees all that a small suspect left: its call is of no use then."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.acceptance.confirm.test_harness import COUNTED, runs
+
+if TYPE_CHECKING:
+    from tests.conftest import Runner
+
+pytestmark = pytest.mark.interpreter
+
+SUITE = f"""{COUNTED}
+    import pytest
+
+    STORE, HISTORY = {{}}, []
+
+    @pytest.fixture(autouse=True)
+    def empty_store():
+        STORE.clear()
+        yield
+        note("torn down")
+
+    def test_small():
+        note("small")
+        STORE["loss"] = Buffer()
+
+    def test_large():
+        note("large")
+        STORE["model"] = Buffer(2**21)
+
+    def test_grows_beside():
+        note("grows")
+        STORE["loss"] = Buffer()
+        HISTORY.append(Buffer())
+
+    def test_ring():
+        note("ring")
+        STORE["ring"] = Buffer()
+        STORE["ring"].me = STORE["ring"]
+"""
+
+
+def test_only_what_setup_frees_ends_early(run: Runner, pytester: pytest.Pytester) -> None:
+    found = run(SUITE, report=False)
+    found.result.assert_outcomes(passed=4, errors=0)
+    found.result.stdout.fnmatch_lines(["gpu-leak: 2 leaked, 2 noted*"])
+    found.result.stdout.fnmatch_lines(["LEAKED test_it.py::test_large", "LEAKED test_it.py::test_grows_beside"])
+    # The call of `test_small` is not run again; `test_large` fails by its size, so its holder is searched for.
+    assert runs(pytester) == {"small": 1, "large": 2, "grows": 2, "ring": 2, "torn down": 8}
+
+
+def test_a_reader_of_notes_gets_their_holders(run: Runner, pytester: pytest.Pytester) -> None:
+    found = run(SUITE, "-v", report=False)
+    found.result.stdout.fnmatch_lines(["*?'loss'?: uint8*"])
+    assert runs(pytester)["small"] == 2
+
+
+def test_a_teardown_that_misses_the_call_says_nothing(run: Runner, pytester: pytest.Pytester) -> None:
+    found = run(
+        f"""{COUNTED}
+    import pytest
+
+    STORE = {{}}
+
+    @pytest.fixture
+    def server():
+        STORE.clear()
+        requests = []
+        yield requests
+        note("torn down")
+        assert requests, "no request came"
+
+    def test_asks(server):
+        note("asks")
+        server.append("GET /")
+        STORE["answer"] = Buffer()
+
+    def test_next():
+        assert RUNS == {{"asks": 1, "torn down": 2}}
+    """,
+        report=False,
+    )
+    found.result.assert_outcomes(passed=2)
+    found.result.stdout.fnmatch_lines(["gpu-leak: 0 leaked, 1 noted, 1 clean*"])
