@@ -43,7 +43,12 @@ class Lenders:
         self._borrowed: dict[int, int] = {}
 
     def note_borrowed(self, arrays: Sequence[object]) -> None:
-        """Note which of the arrays that a run has left use another library's memory."""
+        """Note which of the arrays that a run has left use another library's memory, if it may have left what lends it.
+
+        What `torch.load` reads looks borrowed too, of nobody in Python.
+        """
+        if not self._tracker.may_have_added_arrays:
+            return
         with self._guard(EXPLAIN):
             known = self._tracker.frameworks.arrays
             for array, memory in memory_of_arrays(arrays[:MAX_BORROWED], known):
