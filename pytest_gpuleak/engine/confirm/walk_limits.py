@@ -1,4 +1,4 @@
-"""Decide whether a walk over the heap for arrays is worth its time, 0.2 to 0.4 s with torch: most find nothing."""
+"""Decide whether a walk over the heap for arrays is worth its time: most find nothing."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 RUNS_BEFORE_RECORD: Final = 2
 """Runs over which the heap must have grown before one is recorded."""
 
-DOUBTED_RERUN_S: Final = 0.1
+DOUBTED_RERUN_S: Final = 0.2
 """Seconds that one more run may take before a record that likely finds nothing: what a first use adds fades by then."""
 
 FREE_S: Final = 1.5
@@ -25,8 +25,8 @@ FREE_ONCE_S: Final = 0.5
 SHARE_ONCE: Final = 0.01
 """The same as a share."""
 
-WALK_S: Final = 0.2
-"""Seconds that a walk takes at least with torch."""
+WALK_S: Final = 0.4
+"""Seconds that a walk is taken to need: 0.2 with torch, 0.4 with TensorFlow."""
 
 FREE_DOUBTFUL_S: Final = 0.1
 """Seconds for growth that arrays explain only if they replaced as many smaller ones."""

@@ -637,7 +637,7 @@ def test_a_slow_test_is_traced_once_its_arrays_are_known_to_grow(run: Runner) ->
             KEPT.append(np.ones(2**17))
 
         def test_no_array():
-            time.sleep(0.15)
+            time.sleep(0.25)
             TRACED["other"].append(tracemalloc.is_tracing())
             KEPT.append([bytes(1000) for _ in range(1000)])
 
