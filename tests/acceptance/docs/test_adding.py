@@ -17,7 +17,7 @@ ROOT = Path(__file__).resolve().parents[3]
 PAGES = ROOT / "docs" / "developing"
 BLOCK = re.compile(r"^<!-- recipe: ([^;]+); ([^:]+): (\S+) -->\n```\w+\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 COPIED = ("pytest_gpuleak", "pyproject.toml", "README.md", "conftest.py", "tests/__init__.py", "tests/conftest.py",
-          "tests/support/__init__.py", "tests/support/standin.py", "tests/support/leaks.py")  # fmt: skip
+          "tests/support/__init__.py", "tests/support/distributions.py", "tests/support/leaks.py", "tests/support/standin.py")  # fmt: skip
 """What a recipe's test takes: the package, and what the tests share."""
 
 
@@ -35,11 +35,12 @@ RECIPES = sorted({block.recipe for block in BLOCKS if block.what != "project fil
 
 
 def copy_package(folder: Path) -> None:
+    """Copy what the recipes change, compiled files too: each run would compile the package again."""
     for name in COPIED:
         source, target = ROOT / name, folder / name
         target.parent.mkdir(parents=True, exist_ok=True)
         if source.is_dir():
-            shutil.copytree(source, target, ignore=shutil.ignore_patterns("__pycache__"))
+            shutil.copytree(source, target)
         else:
             shutil.copyfile(source, target)
 
