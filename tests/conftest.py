@@ -161,6 +161,16 @@ def fork_server() -> Iterator[ForkServer]:
     """Forks for runs in processes of their own that need torch."""
     from tests.support.forked import ForkServer
 
+    server = ForkServer("torch")
+    yield server
+    server.close()
+
+
+@pytest.fixture(scope="session")
+def plain_fork_server() -> Iterator[ForkServer]:
+    """Forks for runs in processes of their own, which import torch themselves where they need it."""
+    from tests.support.forked import ForkServer
+
     server = ForkServer()
     yield server
     server.close()
@@ -174,8 +184,11 @@ def forked(request: pytest.FixtureRequest, pytester: pytest.Pytester, monkeypatc
 
 
 @pytest.fixture
-def run(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> Runner:
-    """Runs a test file's source under the plugin: in this process, or in one of its own with ``apart=True``."""
+def run(request: pytest.FixtureRequest, pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> Runner:
+    """Runs a test file's source under the plugin: in this process, or in one of its own with ``apart=True``.
+
+    Such a process is forked from one that has imported pytest, which takes two fifths of a short run.
+    """
     monkeypatch.setenv("PYTHONPATH", str(pathlib.Path(__file__).parent.parent), prepend=os.pathsep)
     pytester.makeconftest(textwrap.dedent(STAND_IN))
 
@@ -189,8 +202,12 @@ def run(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> Runner:
         # With a report, the holders of notes are searched for too.
         options = [*plugins, plugin, *(["--gpu-leak-report=report.json"] if report else []), *arguments]
         gc.collect()  # what an earlier run has left would be freed within a test of this one, and hide what that test adds
-        launch = pytester.runpytest_subprocess if apart else pytester.runpytest_inprocess
-        result = launch(*options)
+        if apart and sys.platform == "linux" and "forked" not in request.fixturenames:
+            with monkeypatch.context() as forking:
+                request.getfixturevalue("plain_fork_server").use_in(pytester, forking)
+                result = pytester.runpytest_subprocess(*options)
+        else:
+            result = (pytester.runpytest_subprocess if apart else pytester.runpytest_inprocess)(*options)
         path = pytester.path / "report.json"
         return Run(result, json.loads(path.read_text()) if path.exists() else {})
 

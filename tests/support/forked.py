@@ -1,6 +1,6 @@
-"""Runs of pytest in processes of their own that need not import torch: each is forked from `fork_server.py`, which has.
+"""Runs of pytest in processes of their own that need not import it, nor torch: each is forked from `fork_server.py`.
 
-The server has imported nothing but torch and pytest, the plugin least of all. What a fork might show in another light gets
+The server has imported nothing but pytest, and torch where it is asked to, the plugin least of all. What a fork might show in another light gets
 a process that starts from nothing: so does every run where there is no `os.fork`, or with variables that are read as Python
 or torch starts.
 """
@@ -30,12 +30,12 @@ READ_LATE_TOO = {"CI", "COLUMNS", "HOME", "PY_COLORS", "PYTHONPATH", "USERPROFIL
 
 
 class ForkServer:
-    """A process that has imported pytest and torch, and forks for each run."""
+    """A process that has imported pytest, and the modules named, and forks for each run."""
 
-    def __init__(self) -> None:
+    def __init__(self, *modules: str) -> None:
         self._early = read_early(os.environ)
         self._owed = 0
-        command = [sys.executable, str(SERVER), "torch"]
+        command = [sys.executable, str(SERVER), *modules]
         with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as starting:
             assert starting.stdin is not None
             assert starting.stdout is not None
