@@ -2,11 +2,13 @@
 
     python scripts/run_parts.py                            # all tests, a part more at a time than there are cores
     python scripts/run_parts.py -m "interpreter and not slow"
+    python scripts/run_parts.py --also python3.12          # and those that need no torch, on another Python
 
 A run inside a test collects garbage and searches the heap of the process that it is in, so it takes in step with all that
 this process holds: thousands of collected tests, and torch with its 140,000 objects. So a part is a few files, and the
 tests that need torch are parts of their own, of the files alone that have such tests. Each part's output is printed when it
-has ended, and what failed once more at the end. The exit status is 0 where every part passed.
+has ended, and what failed once more at the end. The parts of all Pythons are run in one pool: the end of each, when few parts
+are left and a core has nothing to do, would be waited for by itself. The exit status is 0 where every part passed.
 """
 
 from __future__ import annotations
@@ -20,6 +22,7 @@ import sys
 import time
 from collections import Counter
 from pathlib import Path
+from typing import NamedTuple
 
 ROOT = Path(__file__).resolve().parent.parent
 FILES_A_PART = 4
@@ -40,6 +43,8 @@ LONG = (
 """Files that take 20 s of processor time and more without their tests for torch: each is a part, begun before the others."""
 JOBS = (os.cpu_count() or 1) + 1
 """Parts at a time: one core's worth of them waits, for time limits and for processes that they have started."""
+ON_OTHERS = "interpreter and not torch and not slow"
+"""The tests that are run on other Pythons."""
 KINDS = ("failed", "passed", "skipped", "xfailed", "xpassed", "warning", "error")
 """What is counted, in pytest's order."""
 WRITTEN_OUT = ("torch", "interpreter")
@@ -50,12 +55,32 @@ NO_TESTS = 5
 """pytest's exit status where nothing was collected: a part may have no test for this Python."""
 
 
-def parts(marked: str) -> list[tuple[str, list[str]]]:
-    """The expression and the files of each part, what takes long first: begun last, it would be waited for alone.
+class Part(NamedTuple):
+    """The tests of these files that match the expression, on this Python."""
+
+    python: str
+    expression: str
+    files: list[str]
+
+    @property
+    def takes_long(self) -> bool:
+        """Tell whether it is to be begun before the others: begun last, it would be waited for alone."""
+        return self.expression == "torch" or self.files[0] in LONG
+
+    def __str__(self) -> str:
+        on = "" if self.python == sys.executable else f"{self.python}: "
+        if self.expression == "torch":
+            return f"{on}torch: {self.files[0]} and {len(self.files) - 1} more"
+        return f"{on}{self.expression}: {' '.join(self.files)}"
+
+
+def parts(python: str, marked: str) -> list[Part]:
+    """The parts of a Python, what takes long first.
 
     A large file of tests takes longer than a small one, by and large.
 
     Args:
+        python: the program.
         marked: the expression of markers that all tests are to match.
     """
     paths = sorted((ROOT / "tests").rglob("test_*.py"), key=lambda path: (-path.stat().st_size, path))
@@ -75,12 +100,13 @@ def parts(marked: str) -> list[tuple[str, list[str]]]:
     for side, size in ((whole_runs, FILES_A_PART), (others, 3 * FILES_A_PART)):
         short = [file for file in side if file not in LONG]
         found += [("not torch", short[start : start + size]) for start in range(0, len(short), size)]
-    return [(expression, files) for expression, files in found if files]
+    return [Part(python, expression, files) for expression, files in found if files]
 
 
-def run_part(expression: str, paths: list[str]) -> tuple[int, str]:
-    """Run a part; return the exit status and what it printed."""
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-m", expression, *paths]
+def run_part(part: Part, marked: str) -> tuple[int, str]:
+    """Run the tests of a part that match this expression too; return the exit status and what it printed."""
+    expression = f"({marked}) and {part.expression}" if marked else part.expression
+    command = [part.python, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-m", expression, *part.files]
     done = subprocess.run(
         command, cwd=ROOT, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False
     )
@@ -108,31 +134,38 @@ def main() -> int:
     """Run all parts, and return the exit status."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("-m", dest="marked", default="", help="run the tests that match this expression of markers")
+    parser.add_argument("--also", action="append", default=[], metavar="PYTHON",
+                        help="run the tests that need no torch on this Python too; may be given again")  # fmt: skip
     parser.add_argument("-j", dest="jobs", type=int, default=JOBS, help=f"run so many parts at a time ({JOBS})")
     options = parser.parse_args()
     began = time.monotonic()
-    total: Counter[str] = Counter()
+    totals: dict[str, Counter[str]] = {python: Counter() for python in (*options.also, sys.executable)}
     failed: list[str] = []
+    wanted = dict.fromkeys(options.also, ON_OTHERS) | {sys.executable: options.marked}
+    found = [part for python in reversed(totals) for part in parts(python, wanted[python])]
     with concurrent.futures.ThreadPoolExecutor(options.jobs) as pool:
-        running = {}
-        for expression, paths in parts(options.marked):
-            marked = f"({options.marked}) and {expression}" if options.marked else expression
-            files = f"{paths[0]} and {len(paths) - 1} more" if expression == "torch" else " ".join(paths)
-            running[pool.submit(run_part, marked, paths)] = f"{expression}: {files}"
+        running = {
+            pool.submit(run_part, part, wanted[part.python]): part
+            for part in sorted(found, key=lambda part: not part.takes_long)
+        }
         for ended in concurrent.futures.as_completed(running):
-            status, output = ended.result()
-            found = counts(output)
-            if status == NO_TESTS and not found:
+            part, (status, output) = running[ended], ended.result()
+            counted = counts(output)
+            if status == NO_TESTS and not counted:
                 continue
-            print(f"gpuleak: {running[ended]}\n{output}", end="", flush=True)
-            total += found
+            print(f"gpuleak: {part}\n{output}", end="", flush=True)
+            totals[part.python] += counted
             if status not in (0, NO_TESTS):
                 lines = [line for line in output.splitlines() if line.startswith(("FAILED ", "ERROR "))]
-                failed += lines or [f"ended with exit status {status}: {running[ended]}"]
+                on = "" if part.python == sys.executable else f"{part.python}: "
+                failed += [f"{on}{line}" for line in lines] or [f"ended with exit status {status}: {part}"]
     for line in failed:
         print(line)
-    print(closing_line(total, time.monotonic() - began))
-    return 1 if failed or not total else 0
+    for python, total in totals.items():
+        if python != sys.executable:
+            print(f"gpuleak: {python}")
+        print(closing_line(total, time.monotonic() - began))
+    return 1 if failed or not all(totals.values()) else 0
 
 
 if __name__ == "__main__":
