@@ -26,7 +26,8 @@ if TYPE_CHECKING:
 SERVER = Path(__file__).with_name("fork_server.py")
 READ_LATE = ("PYTEST_", "GITHUB_", "GITLAB_", "GPULEAK_")
 """How the variables begin that are read by nothing before pytest's command line is."""
-READ_LATE_TOO = {"CI", "COLUMNS", "HOME", "PY_COLORS", "PYTHONPATH", "USERPROFILE"}
+READ_LATE_TOO = {"CI", "COLUMNS", "HOME", "PY_COLORS", "PYTHONPATH", "TORCHINDUCTOR_CACHE_DIR", "USERPROFILE"}
+"""The one of torch's compiler torch sets itself, from the first test of this process on that makes an optimiser."""
 
 
 class ForkServer:

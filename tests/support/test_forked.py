@@ -47,6 +47,7 @@ SUITE = """
 def made(pytester: pytest.Pytester, fork_server: ForkServer, monkeypatch: pytest.MonkeyPatch) -> pytest.Pytester:
     pytester.makepyfile(test_it=SUITE)
     monkeypatch.setenv("PYTEST_OF_THE_TESTS_OWN", str(Path.cwd()))
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(Path.cwd()))
     fork_server.use_in(pytester, monkeypatch)
     return pytester
 
