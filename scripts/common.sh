@@ -87,10 +87,16 @@ PY
 
 has_torch() { "$1" -c 'import torch' </dev/null >/dev/null 2>&1; }
 
+# compile_package PYTHON: compile once what each process would compile again where PYTHONDONTWRITEBYTECODE is set.
+compile_package() {
+  [ -z "${PYTHONDONTWRITEBYTECODE:-}" ] ||
+    env -u PYTHONDONTWRITEBYTECODE "$1" -m compileall -q "$root/pytest_gpuleak" "$root/tests" || true
+}
+
 # keep_bytecode PYTHON: compile once what hundreds of runs inside the tests would each compile again where
 # PYTHONDONTWRITEBYTECODE is set. The tests themselves run with it as it is: they write files that change within a second.
 keep_bytecode() {
   [ -n "${PYTHONDONTWRITEBYTECODE:-}" ] || return 0
-  env -u PYTHONDONTWRITEBYTECODE "$1" -m compileall -q "$root/pytest_gpuleak" "$root/tests" || true
+  compile_package "$1"
   env -u PYTHONDONTWRITEBYTECODE "$1" -m pytest -q --collect-only --gpu-leak "$root/tests" >/dev/null 2>&1 || true
 }
