@@ -6,16 +6,13 @@ returns the same object for each of the others).
 
 from __future__ import annotations
 
-from sys import getrefcount
 from typing import Any, Final
 
+from pytest_gpuleak.heap.reference_counts import UNCOUNTED, getrefcount
 from pytest_gpuleak.heap.safe_access import loaded_class
 
 _CODES: Final = "?bBhHiIlLqQefdgFDGOSUVMm"
 """The characters of NumPy's own dtypes."""
-
-_IMMORTAL: Final = 1 << 29
-"""Counts from here on are no counts: Python 3.13 makes NumPy's dtypes immortal (PEP 683)."""
 
 
 class DtypeReferences:
@@ -25,11 +22,14 @@ class DtypeReferences:
         self._dtypes: list[Any] = []
 
     def counts(self) -> list[int]:
-        """Return the number of references to each dtype; empty where that cannot be told."""
+        """Return the number of references to each dtype; empty where that cannot be told.
+
+        Python 3.13 makes NumPy's dtypes immortal (PEP 683).
+        """
         if not self._dtypes:
             dtype_class: Any = loaded_class("numpy", "dtype")
             if dtype_class is None:
                 return []
             self._dtypes = [dtype_class(code) for code in _CODES]
         counts = list(map(getrefcount, self._dtypes))
-        return counts if max(counts) < _IMMORTAL else []
+        return counts if max(counts) < UNCOUNTED else []
