@@ -255,10 +255,10 @@ class RunTracker:
 
 
 def _array_counts() -> list[int]:
-    if may_have_untracked_arrays():
-        with suppress(Exception):  # a numpy that is half imported: growth is judged as if arrays had been added
-            return untracked_array_counts()
-    return []
+    try:
+        return untracked_array_counts() if may_have_untracked_arrays() else []
+    except Exception:  # noqa: BLE001 - a numpy that is half imported: growth is judged as if arrays had been added
+        return []
 
 
 def _without_modules(objects: list[object]) -> list[object]:
