@@ -27,7 +27,7 @@ SERVER = Path(__file__).with_name("fork_server.py")
 READ_LATE = ("PYTEST_", "GITHUB_", "GITLAB_", "GPULEAK_")
 """How the variables begin that are read by nothing before pytest's command line is."""
 READ_LATE_TOO = {"CI", "COLUMNS", "HOME", "PY_COLORS", "PYTHONPATH", "TORCHINDUCTOR_CACHE_DIR", "USERPROFILE"}
-"""The one of torch's compiler torch sets itself, from the first test of this process on that makes an optimiser."""
+"""torch itself sets TORCHINDUCTOR_CACHE_DIR once a test of this process makes an optimizer; its compiler reads it late."""
 
 
 class ForkServer:
