@@ -5,13 +5,15 @@ from __future__ import annotations
 from time import process_time
 from typing import TYPE_CHECKING, Final
 
-from pytest_gpuleak.adapters.arrays import array_types, framework_of
+from pytest_gpuleak.adapters.arrays import array_types, framework_of, select_arrays
 from pytest_gpuleak.adapters.bulk import memory_of_arrays
 from pytest_gpuleak.engine.stages import EXPLAIN
+from pytest_gpuleak.heap.collector import get_objects
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
+    from pytest_gpuleak.adapters.protocol import ArrayFramework
     from pytest_gpuleak.engine.run_tracker import RunTracker
     from pytest_gpuleak.engine.session_knowledge import SessionKnowledge
     from pytest_gpuleak.engine.stages import Guard, Stage
@@ -85,3 +87,9 @@ class Lenders:
 def has_any(memory: MemoryRange, places: Iterable[int]) -> bool:
     """Tell whether any of the addresses lies within the memory."""
     return any(memory.start <= start < memory.start + memory.size for start in places)
+
+
+def starts_of_memory(frameworks: Sequence[ArrayFramework]) -> list[int]:
+    """Return where the memory begins that the visible arrays of the frameworks use."""
+    arrays = select_arrays(get_objects(), array_types(frameworks))
+    return [memory.start for _, memory in memory_of_arrays(arrays, frameworks)]

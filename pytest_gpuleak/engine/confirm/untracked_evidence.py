@@ -11,17 +11,16 @@ from collections import Counter
 from time import process_time
 from typing import TYPE_CHECKING, Final
 
-from pytest_gpuleak.adapters.arrays import array_types, select_arrays
-from pytest_gpuleak.adapters.bulk import memory_of_arrays
+from pytest_gpuleak.adapters.arrays import array_types
 from pytest_gpuleak.adapters.registry import may_have_untracked_arrays
 from pytest_gpuleak.engine.confirm.allocation_lines import MAX_TRACED_RUNS, TRACED_RERUN_S, AllocationLines
-from pytest_gpuleak.engine.confirm.lenders import has_any
+from pytest_gpuleak.engine.confirm.lenders import has_any, starts_of_memory
 from pytest_gpuleak.engine.confirm.survivors import Leftover, Survivors
 from pytest_gpuleak.engine.confirm.walk_limits import may_record, may_search_once, may_watch, runs_before_record
 from pytest_gpuleak.engine.detect.counters import MODULE_BYTES
 from pytest_gpuleak.engine.judge.untracked import UntrackedRuns, judge_untracked
 from pytest_gpuleak.engine.stages import EXPLAIN
-from pytest_gpuleak.heap.collector import collect, get_objects
+from pytest_gpuleak.heap.collector import collect
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -80,6 +79,7 @@ class UntrackedEvidence:
         self._added: list[bool] = []
         self._compiled = 0
         self._before: dict[int, int] | None = None
+        self._walked: dict[int, int] | None = None  # all sizes at the last walk
         self._lines = AllocationLines(knowledge.is_user_file)
         self._born: set[int] = set()
         self._imported: tuple[str, ...] = ()
@@ -210,6 +210,13 @@ class UntrackedEvidence:
 
         `compiled` bytes of the first run's growth are its programs'.
         """
+        self._look_for_residue(compiled, confirmed=confirmed)
+        if self._walked is not None:
+            self._knowledge.known_arrays = self._walked
+
+    def _look_for_residue(self, compiled: int, *, confirmed: bool) -> None:
+        if self._runs.grows and not self.suspected and not self.judge():
+            self._runs = UntrackedRuns()  # the recorded run replaced what the one before had left
         if self.floor is None or not self._grown or self._runs.grows or (confirmed and self.suspected):
             return
         strict = self._policy.confirm == 0 or self._subject.counts_running_frames
@@ -291,7 +298,7 @@ class UntrackedEvidence:
                     gone = Counter(size for key, size in before.items() if now.get(key) != size)
                     self._runs = UntrackedRuns(gone=gone, grows=True)
                     self._explain(arrays, heap)
-                    self._knowledge.known_arrays = now
+                    self._walked = now
                 arrays.clear()
         self._findings = None
 
@@ -315,8 +322,7 @@ class UntrackedEvidence:
                     if one.holder and one.holder.file and not self._knowledge.is_user_file(one.holder.file)
                 )
                 chosen.clear()
-        if now is not None:
-            self._knowledge.known_arrays = now
+        self._walked = now or self._walked
         self._findings = None
 
     def _candidates(self, heap: HeapArrays) -> tuple[list[object], dict[int, int] | None]:
@@ -372,7 +378,7 @@ class UntrackedEvidence:
         from pytest_gpuleak.explain.untracked_arrays import explain_arrays
 
         readings = {id(array): one for array in arrays if (one := heap.read(array)) is not None}
-        shared = self._memory_of_others() if readings else []
+        shared = starts_of_memory(self._tracker.frameworks.arrays) if readings else []
         mine = [array for array in arrays if id(array) in readings and not has_any(heap.reader.memory(array), shared)]
         arrays[:] = sorted(mine, key=lambda array: -readings[id(array)].storage_bytes)
         mine.clear()
@@ -382,11 +388,6 @@ class UntrackedEvidence:
         found = [(Leftover(run, readings[identity]), one) for identity, one in why.items()]
         survivors.note(found, set(), self._origins, run)
         self._runs.survivors = survivors.all()
-
-    def _memory_of_others(self) -> list[int]:
-        """Return where the memory begins that arrays of the frameworks use: it is theirs in the findings."""
-        known = self._tracker.frameworks.arrays
-        return [memory.start for _, memory in memory_of_arrays(select_arrays(get_objects(), array_types(known)), known)]
 
 
 def _newest_modules(count: int) -> Iterator[str]:

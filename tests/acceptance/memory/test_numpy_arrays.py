@@ -305,6 +305,27 @@ CLEAN = """
 """
 
 
+def test_what_the_first_instance_keeps_and_a_re_run_replaces_stays(run: Runner) -> None:
+    found = run(
+        """
+        import numpy as np
+
+        STORE = {}
+
+        class TestIt:
+            def setup_method(self):
+                STORE.clear()
+
+            def test_fills(self):
+                STORE["w"] = self.value = np.ones(2**18)
+        """,
+        apart=True,
+    )
+    finding = found.finding("TestIt::test_fills")
+    # The heap grows in two runs: the first instance keeps the first array. The third run replaces the second one's.
+    assert (finding["kind"], finding["bytes"], finding["failed"]) == ("retained", 2 * MIB, True)
+
+
 def test_a_clean_suite(run: Runner) -> None:
     found = run(CLEAN, apart=True)
     found.result.assert_outcomes(passed=17)
