@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final
 from pytest_gpuleak.adapters.registry import own_reference_finders
 from pytest_gpuleak.explain.answers import Answers
 from pytest_gpuleak.explain.explanation import Explanation
+from pytest_gpuleak.explain.known_referrers import KnownReferrers
 from pytest_gpuleak.explain.native_references import NativeReferences
 from pytest_gpuleak.explain.paths import Writer, pattern_of
 from pytest_gpuleak.explain.reference_graph import Graph
@@ -54,6 +55,9 @@ MAX_EDGES: Final = 2_000_000
 PLAIN_LEVELS: Final = 3
 """Levels that are searched on the whole heap: most holders are found there, before a list of the last objects pays."""
 
+FURTHER_PASSES: Final = 8
+"""The same for a search after another, which knows most referrers: a list costs as much as so many levels."""
+
 WRITING_S: Final = 3.0
 """Seconds that naming the answers may take, beside what the search has left of its time."""
 
@@ -72,6 +76,7 @@ class Search:
         native: whether to ask what the collector cannot see.
         roots: those of an earlier search, which take milliseconds to look up; what did not count then does not now.
         frameworks: tell what their native code holds; None: the plugin's own.
+        known: referrers that an earlier search has met.
     """
 
     def __init__(
@@ -85,6 +90,7 @@ class Search:
         native: bool = True,
         roots: Roots | None = None,
         frameworks: Sequence[ReferenceFinder] | None = None,
+        known: KnownReferrers | None = None,
     ) -> None:
         self._frameworks = own_reference_finders() if frameworks is None else frameworks
         self._hidden = hidden
@@ -108,6 +114,10 @@ class Search:
         self._all_seen = False
         self._native = NativeReferences(self._graph, self._roots, targets, deadline, self._own, cuts, self._frameworks)
         self._exhausted = False
+        self._passes = 0
+        self._plain_passes = PLAIN_LEVELS if known is None else FURTHER_PASSES
+        self._known = KnownReferrers() if known is None else known
+        self._known.add_objects(self._graph.objects)
         self._recent: RecentObjects | None = None
         self._answers: Answers | None = None
 
@@ -117,8 +127,9 @@ class Search:
         """A search for some of the targets of this one that does not count some references, not yet run."""
         deadline = Deadline(budget_s)
         found = Search(
-            targets, (), deadline, self._hidden, cuts, native=native, roots=self._roots, frameworks=self._frameworks
-        )
+            targets, (), deadline, self._hidden, cuts,
+            native=native, roots=self._roots, frameworks=self._frameworks, known=self._known,
+        )  # fmt: skip
         found._native.leave_out_heap()
         return found
 
@@ -168,26 +179,33 @@ class Search:
         wanted = set(frontier)
         for node, root in self._roots.local_roots(wanted):
             self._attach(node, root)
-        nearby, complete = self._recent_referrers(wanted)
+        nearby, complete = self._known.referrers(frontier)
+        recent, explained = self._recent_referrers(wanted - complete)
+        nearby += recent
+        complete |= explained
         children = tuple([graph.objects[node] for node in frontier if node not in complete])
         containers = referrers(children, self._deadline) if children else []
+        self._passes += bool(children)
         if nearby:
             met = set(map(id, containers))
-            containers += [container for container in nearby if id(container) not in met]
+            containers += [one for one in {id(one): one for one in nearby}.values() if id(one) not in met]
         for node in wanted.intersection(self._hidden):
             containers.extend(self._hidden[node])
-        own = {id(children), id(containers), id(nearby)}
+        own = {id(children), id(containers), id(nearby), id(recent)}
         try:
             new = self._take_in(containers, wanted, own)
         finally:
-            containers.clear()
-            nearby.clear()
+            for found in (containers, nearby, recent):
+                found.clear()
         graph.expanded.update(wanted)
-        return new, not self._deadline.passed()
+        in_time = not self._deadline.passed()
+        if in_time:
+            self._known.complete(wanted)
+        return new, in_time
 
     def _recent_referrers(self, wanted: set[int]) -> tuple[list[object], set[int]]:
         """Return referrers among the objects made last, and the ids of the objects of which these are all."""
-        if self._level < PLAIN_LEVELS:
+        if self._passes < self._plain_passes or not wanted:
             return [], set()
         if self._recent is None:
             self._recent = RecentObjects(self._own, self._deadline)
@@ -205,6 +223,7 @@ class Search:
                 continue
             if self._roots.is_namespace(container):
                 for node, root in self._roots.global_roots(container, wanted):
+                    self._known.note_namespace(node, container)
                     if (id(container), node) not in self._cuts:
                         self._attach(node, root)
                 continue
@@ -213,21 +232,23 @@ class Search:
             values = get_referents(container)
             if self._deadline.worked(len(values)):
                 break
-            referents = wanted.intersection(map(id, values))
+            held = referents = wanted.intersection(map(id, values))
             del values
             if referents and (graph.edges > MAX_EDGES or room < 0) and self._roots.is_common(container):
-                held = len(referents)
                 referents = graph.unheld(referents)
-                self._exact = self._exact and len(referents) == held
+                self._exact = self._exact and len(referents) == len(held)
             room -= 1
             if self._cuts:
                 referents = {child for child in referents if (id(container), child) not in self._cuts}
+            if len(referents) < len(held):
+                self._known.miss(held - referents)
             if not referents:
                 continue
             is_new = graph.add(container)
             self._changed = self._changed or not is_new  # a root above a known object is above these now
             for child in referents:
                 graph.connect(id(container), child)
+                self._known.note(child, id(container))
             if is_new or id(container) in self._targets:
                 if self._attach_root(container):
                     graph.leaves.add(id(container))
