@@ -119,7 +119,10 @@ class SettleStep(Protocol):
 
 
 class NativeObjects(Protocol):
-    """The live objects of a framework's native code, for the length of one search."""
+    """The live objects of a framework's native code, for the length of one search.
+
+    `every_link(wanted, deadline)` is optional: like `links`, but all references, also to what one was found for.
+    """
 
     def lists(self) -> Sequence[list[Any]]:
         """Return the lists created here that refer to live objects: the search ignores their references."""

@@ -20,7 +20,7 @@ from pytest_gpuleak.engine.garbage_check import read_rings
 from pytest_gpuleak.engine.judge.arrays import judge
 from pytest_gpuleak.engine.looks import Looks
 from pytest_gpuleak.engine.settle.steps import CHEAP_STEPS, full_collection, settle_steps_of
-from pytest_gpuleak.engine.stages import ACCOUNT, CONFIRM, COUNTERS, EXPLAIN, PROCESSES, READ, VERDICT
+from pytest_gpuleak.engine.stages import ACCOUNT, CONFIRM, COUNTERS, EXPLAIN, PROCESSES, READ, RECOGNISE, VERDICT
 from pytest_gpuleak.engine.waiting import Judged
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from pytest_gpuleak.engine.stages import Guard, Stage
     from pytest_gpuleak.engine.subject import RerunResult, Subject
     from pytest_gpuleak.engine.waiting import WaitingFindings
-    from pytest_gpuleak.model.evidence import Evidence
+    from pytest_gpuleak.model.evidence import Evidence, Keeper
     from pytest_gpuleak.model.findings import Finding, Holder
     from pytest_gpuleak.model.policy import Policy
     from pytest_gpuleak.model.readings import Growth
@@ -51,7 +51,8 @@ BRIEF_RERUN_S = 1.0
 class SuspectCheck:
     """Check one subject that has left arrays, memory or processes behind.
 
-    `check_fixtures` judges the fixtures that a re-run has torn down; `harness` decides on what the runner alone holds;
+    `check_fixtures` judges the fixtures that a re-run has torn down; `harness` decides on what the runner alone holds, and
+    `kept_by_runner` tells what in it alone keeps what an earlier run has left;
     `waiting` takes findings whose holders are searched for later, with others; None: each is searched for at once.
     `garbage` is what a young collection has freed of the first run; None: there was none since.
     """
@@ -64,6 +65,7 @@ class SuspectCheck:
         policy: Policy,
         check_fixtures: Callable[[list[OwnedSetup]], None] = lambda _: None,
         harness: Callable[[Sequence[object], Growth], HarnessVerdict | None] | None = None,
+        kept_by_runner: Callable[[Sequence[object]], Keeper | None] | None = None,
         waiting: WaitingFindings | None = None,
         garbage: Garbage | None = None,
     ) -> None:
@@ -77,6 +79,7 @@ class SuspectCheck:
         self._first = True
         self._collected = False
         self._harness = harness
+        self._kept_by_runner = kept_by_runner
         self._waiting = waiting
         self._known: HarnessVerdict | None = None
         self._garbage = garbage
@@ -201,6 +204,9 @@ class SuspectCheck:
         )
         if self._first and self._collected:
             self._knowledge.garbage.note(freed=not stays)
+        if not self._first and self._kept_by_runner is not None:
+            with self._guard(RECOGNISE):
+                investigation.note_kept_by_runner(self._kept_by_runner)
         self._first = False
         if self._known is not None:
             growth = self._known.growth

@@ -70,6 +70,6 @@ def _without_running_frames(evidence: Evidence) -> Evidence:
     gone = {
         index
         for index, survivor in enumerate(evidence.survivors)
-        if survivor.holder is not None and survivor.holder.kind == "frame"
+        if survivor.holder is not None and survivor.holder.kind == "frame" and index not in evidence.kept
     }
     return dataclasses.replace(evidence, alive=tuple(alive - gone for alive in evidence.alive)) if gone else evidence

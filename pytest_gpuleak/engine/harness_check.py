@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from pytest_gpuleak.adapters.protocol import ArrayFramework
     from pytest_gpuleak.engine.run_tracker import RunTracker
     from pytest_gpuleak.engine.session_knowledge import SessionKnowledge
+    from pytest_gpuleak.model.evidence import Keeper
     from pytest_gpuleak.model.findings import Finding
     from pytest_gpuleak.model.policy import Policy
 
@@ -46,6 +47,11 @@ class HarnessCheck:
     def learn(self, nodeid: str, findings: Sequence[Finding]) -> None:
         """Take in the verdict on a test for which `check` returned None."""
         self._history.learn(nodeid, findings)
+
+    def keeper_of(self, arrays: Sequence[object], item: object, test_class: type | None) -> Keeper | None:
+        """Tell whether frames, or the item with the test's instance, alone keep `arrays`, strong references."""
+        keeper = held_by_harness(arrays, item, test_class, self._tracker.frameworks.reference_finders())
+        return None if keeper == "parameters" else keeper
 
     def check(
         self,

@@ -12,13 +12,13 @@ from time import perf_counter
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from pytest_gpuleak.adapters.arrays import array_types, select_arrays
-from pytest_gpuleak.engine.confirm.array_evidence import FREED
 from pytest_gpuleak.engine.confirm.holder_search import GRAPHS_BUDGET_S, search_holders
 from pytest_gpuleak.engine.describe import described
 from pytest_gpuleak.engine.judge.arrays import conclude, judge
 from pytest_gpuleak.engine.stages import ACCOUNT, EXPLAIN_LATE
 from pytest_gpuleak.heap.collector import get_objects
 from pytest_gpuleak.heap.referrers import Deadline, PausedCollector
+from pytest_gpuleak.model.findings import FREED
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -25,12 +25,14 @@ from pytest_gpuleak.heap.safe_access import class_qualname, cut_name, instance_d
 from pytest_gpuleak.model.findings import Holder
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
     from types import FrameType
 
     from pytest_gpuleak.adapters.protocol import ReferenceFinder
+    from pytest_gpuleak.heap.hidden_references import Link
+    from pytest_gpuleak.model.evidence import Keeper
 
-    HeldBy = Literal["frames", "item", "parameters"]
+    HeldBy = Keeper | Literal["parameters"]
 
 MAX_OBJECTS: Final = 300
 """Objects above the arrays that are looked at. The search for holders decides on larger structures."""
@@ -186,7 +188,10 @@ class _Above:
         deadline = Deadline(BUDGET_S)
         for framework in frameworks:
             natives = framework.take_census(deadline)
-            for link in () if natives is None else natives.links(owned, (), (), deadline):
+            find: Callable[..., Iterable[Link]] | None = getattr(natives, "every_link", None)
+            if natives is None:
+                continue
+            for link in natives.links(owned, (), (), deadline) if find is None else find(owned, deadline):
                 if id(link.parent) in self._graph.objects:
                     found[id(link.child)] += 1
                     self._graph.connect(id(link.parent), id(link.child))

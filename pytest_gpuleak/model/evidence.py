@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -13,6 +13,9 @@ if TYPE_CHECKING:
 
 Root = tuple[str, str, str]
 """Key by which findings are grouped: device, holder kind, holder root."""
+
+Keeper = Literal["frames", "item"]
+"""What in a test's runner keeps something: running frames of plugins, or pytest's item with the test's instance."""
 
 
 def root_of(device: str, holder: Holder | None) -> Root:
@@ -56,6 +59,8 @@ class Evidence:
         alive: by run that ended, the indices into `survivors` of those alive after it. One entry: no re-run.
         cycles: arrays of the first run that only a garbage collection freed.
         rings: the cycles that some of these hang on, by the identity of the array.
+        kept: by index, what in the test's runner alone keeps a survivor of an earlier run. What a re-run left in its
+            place has replaced it. What frames alone keep goes when they return.
     """
 
     survivors: tuple[Survivor, ...]
@@ -63,3 +68,4 @@ class Evidence:
     cycles: tuple[ArrayReading, ...] = ()
     graphs: Mapping[Root, Autograd] = dataclasses.field(default_factory=dict)
     rings: Mapping[int, Holder] = dataclasses.field(default_factory=dict)
+    kept: Mapping[int, Keeper] = dataclasses.field(default_factory=dict)

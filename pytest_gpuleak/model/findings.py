@@ -101,6 +101,12 @@ class Holder:
 WAITING = Holder("unknown", "", "unknown so far: searched for at the end of the run, with those of other findings")
 """Stands for the holder of a finding until a search for many findings at once has found it."""
 
+NO_OBJECT = Holder("unknown", "", "unknown: nothing in Python refers to the memory any more, which C++ keeps")
+"""The holder of living memory that a late search has found none for."""
+
+FREED = Holder("unknown", "", "unknown: the memory was freed before the search, at the end of the run")
+"""The holder of memory that was freed before a late search."""
+
 
 @dataclasses.dataclass(frozen=True)
 class Autograd:

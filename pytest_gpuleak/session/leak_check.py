@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from pytest_gpuleak.engine.suspicion import is_worth_a_check, may_have_grown
 from pytest_gpuleak.model.outcomes import CHECKED
 from pytest_gpuleak.session.config.markers import policy_of
+from pytest_gpuleak.session.item_harness import ItemHarness
 from pytest_gpuleak.session.own_modules import OwnModules
 from pytest_gpuleak.session.peak_hooks import BUDGET_FINDING, shared_meter
 from pytest_gpuleak.session.pytest_internals import (
@@ -33,7 +34,6 @@ if TYPE_CHECKING:
     from pytest_gpuleak.engine.detect.peak_meter import PeakMeter
     from pytest_gpuleak.engine.fixture_check import FixtureCheck
     from pytest_gpuleak.engine.garbage_check import Garbage, GarbageCheck
-    from pytest_gpuleak.engine.harness_check import HarnessCheck, HarnessVerdict
     from pytest_gpuleak.engine.run_tracker import RunTracker
     from pytest_gpuleak.engine.session_knowledge import SessionKnowledge
     from pytest_gpuleak.engine.waiting import Explained, WaitingFindings
@@ -77,8 +77,7 @@ class LeakCheck:
         self._own_modules = OwnModules()
         self._fixtures: FixtureCheck | None = None
         self._garbage_check: GarbageCheck | None = None
-        self._harness: HarnessCheck | None = None
-        self._harness_first = False  # look at what the runner holds first, since the last suspect was of that kind
+        self._harness = ItemHarness(tracker, knowledge, attempts, self._own_modules)
         self._waiting: WaitingFindings | None = None
         self.explained: list[Explained] = []
         """Findings whose holders were searched for after their tests were reported."""
@@ -226,9 +225,9 @@ class LeakCheck:
             return blind
         findings: tuple[Finding, ...] = ()
         known = garbage = None
-        if arrays and self._harness_first and not tracker.threaded:
-            known = self._check_harness(item, arrays, growth)
-            self._harness_first = known is not None
+        if arrays and self._harness.comes_first and not tracker.threaded:
+            known = self._harness.decide(item, arrays, growth)
+            self._harness.comes_first = known is not None
         if known is not None:
             arrays.clear()
             growth, findings = known
@@ -267,20 +266,6 @@ class LeakCheck:
         attempt.suspect_s = {"check": perf_counter() - began, "reruns": 0.0, "search": 0.0}
         return garbage
 
-    def _check_harness(self, item: pytest.Item, arrays: Sequence[object], growth: Growth) -> HarnessVerdict | None:
-        """Decide at once on what pytest or another plugin alone holds; None where that cannot be told."""
-        if self._harness is None:
-            self._own_modules.keep()
-            from pytest_gpuleak.engine.harness_check import HarnessCheck
-
-            self._harness = HarnessCheck(self.tracker, self.knowledge)
-        from pytest_gpuleak.engine.stages import RECOGNISE
-
-        with self.attempts.guard(RECOGNISE):
-            test_class = getattr(item, "cls", None)
-            return self._harness.check(arrays, growth, item, test_class, item.nodeid, self.attempts.policy)
-        return None
-
     def _check_suspect(
         self,
         item: pytest.Item,
@@ -306,7 +291,8 @@ class LeakCheck:
             subject,
             attempt.policy,
             self._check_fixtures,
-            lambda living, growth: self._check_harness(item, living, growth),
+            lambda living, growth: self._harness.decide(item, living, growth),
+            lambda older: self._harness.keeper_of(item, older),
             self._findings_that_wait(),
             garbage,
         )
@@ -315,9 +301,8 @@ class LeakCheck:
             findings = check.check(arrays, growth, processes, seen)
         finally:
             attempt.suspect_s = {"check": perf_counter() - began, **check.seconds}
-        self._harness_first = check.held_by_harness
-        if self._harness is not None:
-            self._harness.learn(item.nodeid, findings)
+        self._harness.comes_first = check.held_by_harness
+        self._harness.learn(item.nodeid, findings)
         self._own_modules.keep()
         if self._waiting is not None and self._waiting.is_full:
             self.explain_waiting()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections import Counter
 from typing import TYPE_CHECKING
 
@@ -18,6 +19,7 @@ from pytest_gpuleak.model.readings import ArrayReading
 from tests.support.calls import count_calls
 
 if TYPE_CHECKING:
+    from pytest_gpuleak.model.evidence import Keeper
     from pytest_gpuleak.model.findings import HolderKind
 
 pytestmark = pytest.mark.interpreter
@@ -85,6 +87,24 @@ def test_matching_is_what_a_comparison_of_all_pairs_says(data: st.DataObject) ->
     dead, new, staying = by_state["dead"], by_state["new"], set(by_state["staying"])
     expected = compared_pair_by_pair(dead, new, survivors, staying)
     assert match_replacements(dead, new, survivors, staying) == expected
+
+
+@pytest.mark.parametrize("keeper", ["item", "frames"])
+@pytest.mark.parametrize("re_runs", [1, 2])
+def test_what_the_runner_keeps_was_replaced_by_the_re_runs_array(keeper: Keeper, re_runs: int) -> None:
+    # 0: on the first instance, and in a store that each run empties; the re-runs' arrays are in the store alone.
+    survivors = [survivor(run, "store" if run else "instance") for run in range(re_runs + 1)]
+    found = evidence(survivors, {0}, *({0, run} for run in range(1, re_runs + 1)))
+    if re_runs == 1:
+        assert "growing" in kinds(found).values()
+    assert kinds(dataclasses.replace(found, kept={0: keeper})) == {"store": "retained"}
+
+
+def test_what_the_item_keeps_stays_and_what_frames_keep_goes() -> None:
+    found = evidence([survivor(0, "instance")], {0}, {0})
+    assert kinds(found) == {"instance": "retained"}
+    assert kinds(dataclasses.replace(found, kept={0: "item"})) == {"instance": "retained"}
+    assert kinds(dataclasses.replace(found, kept={0: "frames"})) == {}
 
 
 def test_the_holder_of_what_stays_is_named_and_not_that_of_the_latest() -> None:

@@ -6,6 +6,7 @@ live objects are asked, cheapest first. Edges are valid code: ``.grad_fn.next_fu
 
 from __future__ import annotations
 
+from itertools import compress
 from typing import TYPE_CHECKING, Any, Final
 
 from pytest_gpuleak.adapters.torch.autograd_access import TorchAccess
@@ -29,7 +30,9 @@ MAX_LINKS: Final = 100
 
 _LEAF_HOOKS: Final = "_post_accumulate_grad_hooks"
 
-_CHECK_EVERY: Final = 1024
+_AT_ONCE: Final = 16_384
+"""Objects that are sorted in one batch."""
+
 _STEPS_A_READ: Final = 32
 """Cost of reading a tensor's attributes, in steps of `Deadline.worked`."""
 
@@ -56,23 +59,27 @@ class LiveTorchObjects:
         self.scripts: list[Any] = []
         script = torch_class("torch.jit", "RecursiveScriptModule")
         lists: dict[int, list[Any] | None] = {}
-        for index, value in enumerate(get_objects()):
-            if index % _CHECK_EVERY == 0 and deadline.passed():
+        objects = get_objects()
+        for start in range(0, len(objects), _AT_ONCE):
+            if deadline.passed():
                 break
-            kind = id(type(value))
-            if kind not in lists:
-                lists[kind] = None
-                if access.is_tensor(value):
-                    lists[kind] = self.tensors
-                elif access.is_node(value):
-                    lists[kind] = self.nodes
-                elif script is not None and safe_access.is_a(value, script):
-                    lists[kind] = self.scripts
-            chosen = lists[kind]
-            if chosen is not None:
-                chosen.append(value)
+            part = objects[start : start + _AT_ONCE]
+            kinds = list(map(id, map(type, part)))
+            for kind, value in dict(zip(kinds, part, strict=True)).items():  # one object of each type
+                if kind not in lists:
+                    lists[kind] = self._list_for(value, script)
+            chosen = {kind for kind in kinds if lists[kind] is not None}
+            for kind, value in compress(zip(kinds, part, strict=True), map(chosen.__contains__, kinds)):
+                lists[kind].append(value)  # type: ignore[union-attr] # chosen above
         for found in self.lists():
             found.reverse()
+
+    def _list_for(self, value: object, script: type | None) -> list[Any] | None:
+        if self.access.is_tensor(value):
+            return self.tensors
+        if self.access.is_node(value):
+            return self.nodes
+        return self.scripts if script is not None and safe_access.is_a(value, script) else None
 
     def lists(self) -> tuple[list[Any], ...]:
         """Return the lists of tensors, nodes and scripted modules."""
@@ -86,10 +93,15 @@ class LiveTorchObjects:
         deadline: Deadline,
     ) -> list[Link]:
         """Find the references to `wanted`; none while other threads run backward passes (see `backward_pass`)."""
-        if not wanted:
-            return []
+        return self._find(_Finder(self, wanted, unheld, known, deadline), deadline) if wanted else []
+
+    def every_link(self, wanted: Mapping[int, object], deadline: Deadline) -> list[Link]:
+        """Like `links`, and walk the graphs in any case: a view refers to its base, and so does its graph."""
+        return self._find(_Finder(self, wanted, (), (), deadline, every=True), deadline) if wanted else []
+
+    def _find(self, finder: _Finder, deadline: Deadline) -> list[Link]:
         with self.access.quiet(), no_backward_running(deadline.left()) as resting:
-            return _Finder(self, wanted, unheld, known, deadline).links() if resting else []
+            return finder.links() if resting else []
 
 
 class _Finder:
@@ -100,8 +112,11 @@ class _Finder:
         unheld: Collection[int],
         known: Collection[tuple[int, int]],
         deadline: Deadline,
+        *,
+        every: bool = False,
     ) -> None:
         self._census = census
+        self._every = every
         self._access = census.access
         self._wanted = wanted
         self._unheld = unheld
@@ -116,7 +131,7 @@ class _Finder:
         held = self._held(census)
         self._bases_and_gradients(census.tensors)
         self._hooks(census.tensors)
-        if self._missing:
+        if self._missing or self._every:
             self._graphs([(tensor, "") for tensor in held], [node for node in census.nodes if self._is_held(node)])
         if self._missing:
             self._scripted(census.scripts)
@@ -222,7 +237,7 @@ class _Finder:
                     if id(value) in self._wanted:
                         owner, route = walk.route(node)
                         self._note(owner, value, route + edge)
-                if not self._missing:
+                if not (self._missing or self._every):
                     return
 
     def _kept_by(self, node: Any, hooks: NodeHooks) -> Iterator[tuple[Any, str]]:

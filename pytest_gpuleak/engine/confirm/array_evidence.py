@@ -12,14 +12,15 @@ from pytest_gpuleak.engine.confirm.holder_search import count_graphs, count_user
 from pytest_gpuleak.engine.confirm.late_settling import settle_late
 from pytest_gpuleak.engine.confirm.left_arrays import LeftArrays
 from pytest_gpuleak.engine.confirm.recognition import Recognition
+from pytest_gpuleak.engine.confirm.runner_holds import find_kept_by_runner
 from pytest_gpuleak.engine.confirm.survivors import Leftover, Survivors
 from pytest_gpuleak.engine.settle.steps import Settling, steps_that_can_release
 from pytest_gpuleak.engine.stages import EXPLAIN, GRAPHS, READ, RECOGNISE
 from pytest_gpuleak.heap.collector import collect
 from pytest_gpuleak.heap.referrers import Deadline, PausedCollector
 from pytest_gpuleak.heap.weak_references import has_weak_references
-from pytest_gpuleak.model.evidence import Evidence, Root, root_of
-from pytest_gpuleak.model.findings import WAITING, Holder
+from pytest_gpuleak.model.evidence import Evidence, Keeper, Root, root_of
+from pytest_gpuleak.model.findings import FREED, NO_OBJECT, WAITING, Holder
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -39,12 +40,6 @@ EXPLAIN_BUDGET_S = 8.0
 
 NOT_SEARCHED = "not searched for, since no report is written and notes are not shown (-v)"
 """Why the holder of a note is unknown."""
-
-NO_OBJECT = Holder("unknown", "", "unknown: nothing in Python refers to the memory any more, which C++ keeps")
-"""The holder of living memory that a late search has found none for."""
-
-FREED = Holder("unknown", "", "unknown: the memory was freed before the search, at the end of the run")
-"""The holder of memory that was freed before a late search."""
 
 
 class ArrayEvidence:
@@ -78,6 +73,7 @@ class ArrayEvidence:
         self._graphs: dict[Root, Autograd] = {}
         self._alive: list[frozenset[int]] = []
         self._first: frozenset[int] = frozenset()
+        self._kept: dict[int, Keeper] = {}
         self._postponed: tuple[OriginLog, set[int]] | None = None  # lines and shared storages, for a late search
         self.searches = 0
         """Searches of the whole heap so far."""
@@ -186,6 +182,11 @@ class ArrayEvidence:
         self.left.expect_run()
         self._recognition.note_born()
 
+    def note_kept_by_runner(self, holds: Callable[[Sequence[object]], Keeper | None]) -> None:
+        """Note what the test's runner alone keeps of earlier runs, as `holds` tells."""
+        found = find_kept_by_runner(self.left, self._detector, self._frameworks, self._recognition.born, holds)
+        self._kept |= {self._survivors.index_of(left): keeper for left, keeper in found}
+
     def look(self, origins: OriginLog | None = None) -> None:
         """Note, after each run, which arrays are alive and who holds them; `origins` are the lines noted in a re-run."""
         looks = len(self._alive)
@@ -209,11 +210,7 @@ class ArrayEvidence:
         living = self.left.living()
         if living and not self._recognition.covers(living):
             with self._guard(RECOGNISE):
-                self._recognition.recognise(*self._by_age(living))
-
-    def _by_age(self, living: set[int]) -> tuple[set[int], set[int]]:
-        young = {identity for identity in living if self.left.by_id[identity].run == self.left.runs - 1}
-        return young, living - young
+                self._recognition.recognise(*self.left.living_by_age())
 
     def settle(self, settle_steps: Iterable[SettleStep], threads: frozenset[int]) -> bool:
         """Take steps that `add_run` was not given, forget what they free and the last run's look; tell if any stays."""
@@ -236,6 +233,7 @@ class ArrayEvidence:
         """Forget all re-runs, because a re-run could not be recorded to its end."""
         self.left.forget_reruns()
         self._recognition.keep_only(self.left.by_id)
+        self._kept.clear()
         self._evidence = self._postponed = None
         self._alive.clear()
 
@@ -243,7 +241,9 @@ class ArrayEvidence:
         """Return the evidence for `engine.judge.arrays.judge`: the same object until more is found."""
         if self._evidence is None:
             alive = [self._first, *self._alive] if self.left.runs > 1 else [self._first]
-            self._evidence = Evidence(self._survivors.all(), tuple(alive), self._cycles, dict(self._graphs))
+            self._evidence = Evidence(
+                self._survivors.all(), tuple(alive), self._cycles, dict(self._graphs), kept=dict(self._kept)
+            )
         return self._evidence
 
     @property
@@ -267,7 +267,7 @@ class ArrayEvidence:
             return False
         if not self._recognition.covers(living):
             with self._guard(RECOGNISE):
-                self._recognition.recognise_of_all_runs(*self._by_age(living))
+                self._recognition.recognise_of_all_runs(*self.left.living_by_age())
             if not self._recognition.covers(living):
                 return False
         if not self._recognition.one_place_holds_two_runs(self.left.by_id):

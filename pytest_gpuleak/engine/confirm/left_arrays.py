@@ -54,6 +54,12 @@ class LeftArrays:
         """Return the ids of the arrays whose memory still exists."""
         return {identity for identity in self.by_id if self._handles[identity].alive()}
 
+    def living_by_age(self) -> tuple[set[int], set[int]]:
+        """Return the ids of what is alive of the last run, and of the runs before it."""
+        living = self.living()
+        young = {identity for identity in living if self.by_id[identity].run == self.runs - 1}
+        return young, living - young
+
     def are_all_gone(self) -> bool:
         """Tell whether arrays were left, none of whose memory still exists."""
         return bool(self.by_id) and not self.living()

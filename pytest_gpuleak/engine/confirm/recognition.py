@@ -56,12 +56,13 @@ class Recognition:
         self.found: dict[int, Recognised] = {}
         self.met: set[int] = set()
         """Ids of arrays that got their Python object when the last search read them."""
-        self._born: set[int] = set()
+        self.born: set[int] = set()
+        """Ids of what the runs have made, up to the last but one."""
         self._in_vain = False
 
     def note_born(self) -> None:
         """Note what a run has made, before another begins."""
-        self._born |= self._detector.born()
+        self.born |= self._detector.born()
 
     def covers(self, left: Collection[int]) -> bool:
         """Tell whether all these arrays are recognised."""
@@ -84,7 +85,7 @@ class Recognition:
         """
         if self._culprits is None or self._in_vain or len(alive) + len(older) > MOST_ARRAYS:
             return False
-        found = self._culprits().knows_any and self._detector.rejoin(self._born) and self._recognise(alive, older)
+        found = self._culprits().knows_any and self._detector.rejoin(self.born) and self._recognise(alive, older)
         self._in_vain = not found
         return found
 

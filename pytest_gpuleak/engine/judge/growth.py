@@ -59,8 +59,9 @@ def compare_runs(evidence: Evidence) -> list[Group]:
     for run in range(1, len(evidence.alive)):
         before, after = evidence.alive[run - 1], evidence.alive[run]
         new = [index for index in sorted(after) if survivors[index].run == run]
-        staying = sorted(before & after)
-        replaced = match_replacements(sorted(before - after), new, survivors, staying)
+        kept = before & evidence.kept.keys()
+        staying = sorted((before & after) - kept)
+        replaced = match_replacements(sorted((before - after) | (kept - replaced_by.keys())), new, survivors, staying)
         replaced_by.update(replaced)
         taken = set(replaced.values())
         added = [survivors[index] for index in new if index not in taken]
@@ -88,6 +89,8 @@ def compare_runs(evidence: Evidence) -> list[Group]:
         stem = _stem(survivor.root)
         if stem in grown and grows_there(survivor):
             grown[stem].append(survivor)
+        elif last == index and evidence.kept.get(index) == "frames":
+            continue
         elif last == index and index not in evidence.alive[-1]:
             released.append(survivor)  # it died during a re-run without a replacement
         else:

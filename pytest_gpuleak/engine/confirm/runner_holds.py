@@ -1,0 +1,62 @@
+"""Find what the test's runner alone keeps of an earlier run: it does not grow beside the re-run's, which replaced it."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from typing import TYPE_CHECKING, Final
+
+from pytest_gpuleak.adapters.arrays import array_types, find_arrays
+from pytest_gpuleak.heap.collector import get_objects
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from pytest_gpuleak.adapters.protocol import ArrayFramework
+    from pytest_gpuleak.engine.confirm.left_arrays import LeftArrays
+    from pytest_gpuleak.engine.confirm.survivors import Leftover
+    from pytest_gpuleak.engine.detect.detector import Detector
+    from pytest_gpuleak.model.evidence import Keeper
+
+    Holds = Callable[[Sequence[object]], Keeper | None]
+
+MOST_ALONE: Final = 32
+"""Arrays that are asked for one by one, where something else holds one of them."""
+
+
+def find_kept_by_runner(
+    left: LeftArrays, detector: Detector, frameworks: Sequence[ArrayFramework], born: set[int], holds: Holds
+) -> list[tuple[Leftover, Keeper]]:
+    """Return what earlier runs left and the test's runner alone keeps, as far as `holds` tells by whom.
+
+    pytest keeps the instance on which a test ran first, and so does a frame of pytest-flaky's, while a re-run has one of
+    its own. What the first instance refers to lives on, beside the re-run's array in the same place, which replaced it.
+    `born` are the ids of what the earlier runs made.
+    """
+    young, older = left.living_by_age()
+    if not young or not older:
+        return []
+    arrays = _find_young(older, detector, frameworks, born)
+    keepers: dict[int, Keeper] = {}
+    if arrays and (keeper := holds(arrays)) is not None:
+        keepers = dict.fromkeys(map(id, arrays), keeper)
+    elif len(arrays) <= MOST_ALONE:
+        while arrays:
+            alone = [arrays.pop()]
+            if (keeper := holds(alone)) is not None:
+                keepers[id(alone[0])] = keeper
+            alone.clear()
+    sharing: dict[tuple[int, int], list[int]] = defaultdict(list)
+    for identity in older:
+        sharing[left.by_id[identity].run, left.by_id[identity].reading.storage].append(identity)
+    kept = (identities for identities in sharing.values() if keepers.keys() >= set(identities))
+    return [(left.by_id[identities[0]], keepers[identities[0]]) for identities in kept]
+
+
+def _find_young(
+    wanted: set[int], detector: Detector, frameworks: Sequence[ArrayFramework], born: set[int]
+) -> list[object]:
+    found = find_arrays(wanted, get_objects(), array_types(frameworks))
+    if len(found) < len(wanted) and detector.rejoin(born):
+        found.clear()
+        found = find_arrays(wanted, get_objects(), array_types(frameworks))
+    return found

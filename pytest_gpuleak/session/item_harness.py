@@ -1,0 +1,65 @@
+"""Ask what pytest and other plugins alone hold of a test. The check is loaded with the first test that needs it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import pytest
+
+    from pytest_gpuleak.engine.harness_check import HarnessCheck, HarnessVerdict
+    from pytest_gpuleak.engine.run_tracker import RunTracker
+    from pytest_gpuleak.engine.session_knowledge import SessionKnowledge
+    from pytest_gpuleak.model.evidence import Keeper
+    from pytest_gpuleak.model.findings import Finding
+    from pytest_gpuleak.model.readings import Growth
+    from pytest_gpuleak.session.attempt import AttemptLog
+    from pytest_gpuleak.session.own_modules import OwnModules
+
+
+class ItemHarness:
+    """Decide on arrays that the runner of a test alone holds, for all tests of one process."""
+
+    def __init__(
+        self, tracker: RunTracker, knowledge: SessionKnowledge, attempts: AttemptLog, own_modules: OwnModules
+    ) -> None:
+        self._tracker = tracker
+        self._knowledge = knowledge
+        self._attempts = attempts
+        self._own_modules = own_modules
+        self._check: HarnessCheck | None = None
+        self.comes_first = False
+        """Whether the runner is looked at first, since it alone held what the last suspect left."""
+
+    def decide(self, item: pytest.Item, arrays: Sequence[object], growth: Growth) -> HarnessVerdict | None:
+        """Decide at once on what the runner alone holds; None where that cannot be told."""
+        check = self._loaded()
+        from pytest_gpuleak.engine.stages import RECOGNISE
+
+        with self._attempts.guard(RECOGNISE):
+            return check.check(arrays, growth, item, _class_of(item), item.nodeid, self._attempts.policy)
+        return None
+
+    def keeper_of(self, item: pytest.Item, arrays: Sequence[object]) -> Keeper | None:
+        """Tell what in the runner alone keeps `arrays`, which an earlier run of the test has left; None: it does not."""
+        test_class = _class_of(item)
+        return None if test_class is None else self._loaded().keeper_of(arrays, item, test_class)
+
+    def learn(self, nodeid: str, findings: Sequence[Finding]) -> None:
+        """Take in the verdict on a test on which nothing was decided here."""
+        if self._check is not None:
+            self._check.learn(nodeid, findings)
+
+    def _loaded(self) -> HarnessCheck:
+        if self._check is None:
+            self._own_modules.keep()
+            from pytest_gpuleak.engine.harness_check import HarnessCheck
+
+            self._check = HarnessCheck(self._tracker, self._knowledge)
+        return self._check
+
+
+def _class_of(item: pytest.Item) -> type | None:
+    return getattr(item, "cls", None)

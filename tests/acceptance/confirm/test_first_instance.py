@@ -1,0 +1,96 @@
+"""The instance of the first run lives on beside the re-run's: what it keeps was replaced elsewhere, and does not grow."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.acceptance.confirm.test_harness import HOLDS_THE_INSTANCE, frames_alone
+
+if TYPE_CHECKING:
+    from tests.conftest import Runner
+
+pytestmark = pytest.mark.interpreter
+
+SUITE = """
+    import unittest
+    STORE, HISTORY = {}, []
+
+    class TestIt(%s):
+        def setup_method(self, method=None):
+            STORE.clear()
+            self.kept = []
+
+        setUp = setup_method
+
+        def test_direct(self):
+            STORE["w"] = self.value = Buffer(100)
+
+        def test_nested(self):
+            STORE["w"] = Buffer(100)
+            self.kept.append({"w": [STORE["w"]]})
+
+        def test_many(self):
+            self.kept = [Buffer(100) for _ in range(20)]
+            STORE.update(enumerate(self.kept))
+
+        def test_large(self):
+            STORE["w"] = self.value = Buffer(2**21)
+
+        def test_more_on_the_instance(self):
+            STORE["w"] = self.value = Buffer(100)
+            self.more = Buffer(2**21)
+
+        def test_grows_beside(self):
+            STORE["w"] = self.value = Buffer(100)
+            HISTORY.append(Buffer(300))
+
+        def test_grows(self):
+            STORE["w"] = self.value = Buffer(100)
+            HISTORY.append(self.value)
+"""
+
+FAILED = {
+    "TestIt::test_large": [("retained", 2**21)],
+    # `more` stays with the instance that pytest keeps; with a plugin's frame it goes.
+    "TestIt::test_more_on_the_instance": [("retained", 2**21)],
+    "TestIt::test_grows_beside": [("growing", 300)],
+    "TestIt::test_grows": [("growing", 100)],
+}
+
+
+@pytest.fixture
+def suite(request: pytest.FixtureRequest, pytester: pytest.Pytester, run: Runner) -> str:
+    """The suite for a base class; of a `TestCase`, a frame holds the instance, as one of pytest-flaky's does."""
+    base = str(request.param)
+    if base != "object":
+        conftest = pytester.path / "conftest.py"
+        conftest.write_text(conftest.read_text() + HOLDS_THE_INSTANCE)
+    return SUITE % base
+
+
+bases = pytest.mark.parametrize(
+    "suite", ["object", pytest.param("unittest.TestCase", marks=frames_alone)], indirect=True
+)
+
+
+@bases
+@pytest.mark.parametrize("options", [(), ("-v",), ("--gpu-leak-scan=scan",), ("--gpu-leak-confirm=2",)])
+def test_what_the_first_instance_alone_keeps_does_not_grow(run: Runner, suite: str, options: tuple[str, ...]) -> None:
+    found = run(suite, *options)
+    failed = {
+        name: [(one["kind"], one["bytes"]) for one in test["findings"] if one["failed"]]
+        for name, test in found.tests.items()
+        if test["verdict"] == "leaked"
+    }
+    in_a_frame = "TestIt(unittest" in suite
+    assert failed == {name: kinds for name, kinds in FAILED.items() if not (in_a_frame and "more" in name)}
+    assert found.finding("TestIt::test_direct")["holder"]["text"] == "test_it.STORE['w']"
+
+
+@bases
+def test_it_is_told_without_a_report_too(run: Runner, suite: str) -> None:
+    found = run(suite, report=False)
+    leaked = 3 if "TestIt(unittest" in suite else 4
+    found.result.stdout.fnmatch_lines([f"gpu-leak: {leaked} leaked, *"])
