@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from gc import get_referents
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
@@ -50,12 +51,25 @@ class KnownReferrers:
             self._referrers.clear()
 
     def referrers(self, wanted: Iterable[int]) -> tuple[list[object], set[int]]:
-        """Return the referrers of those objects of which all are known, and the ids of these objects."""
-        nodes = self._complete.intersection(wanted)
-        ids = dict.fromkeys(
-            container for node in wanted if node in nodes for container in self._referrers.get(node, ())
-        )
-        return [self._find(container) for container in ids], nodes
+        """Return the referrers of those objects of which all are known, and the ids of these objects.
+
+        Naming a path may read an instance's ``__dict__``, which makes one: it refers to the values then, and the instance
+        no more (inline values, Python 3.11). What is no longer as it was noted is unknown.
+        """
+        nodes = [node for node in wanted if node in self._complete]
+        held: dict[int, set[int]] = {}
+        for node in nodes:
+            for container in self._referrers.get(node, ()):
+                held.setdefault(container, set()).add(node)
+        outdated: set[int] = set()
+        for container, children in held.items():
+            if container not in self._namespaces:
+                outdated |= children.difference(map(id, get_referents(self._find(container))))
+        for node in outdated:
+            self._complete.discard(node)
+            self._referrers.pop(node, None)
+        known = set(nodes) - outdated
+        return [self._find(container) for container, children in held.items() if children & known], known
 
     def _find(self, container: int) -> object:
         if container in self._namespaces:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -12,7 +13,8 @@ from pytest_gpuleak.explain.known_referrers import KnownReferrers
 from pytest_gpuleak.heap.referrers import referrers
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    import types
+    from collections.abc import Callable, Sequence
 
 pytestmark = pytest.mark.interpreter
 
@@ -69,8 +71,8 @@ def test_many_references_are_not_remembered(held_three_times: Any, monkeypatch: 
 
 
 def test_an_object_with_a_referrer_that_was_left_out_is_searched_for_again() -> None:
-    known, values = KnownReferrers(), {1: "child", 2: "container"}
-    known.add_objects(values)
+    known = KnownReferrers()
+    known.add_objects({1: "child", 2: "container"})
     known.note(1, 2)
     known.miss({1})
     known.complete({1})
@@ -78,13 +80,56 @@ def test_an_object_with_a_referrer_that_was_left_out_is_searched_for_again() -> 
 
 
 def test_what_is_known_comes_once_and_in_order() -> None:
+    child, other, namespace = Thing(), Thing(), {"__name__": "app"}
+    first, second = [child, other], [other]
     known = KnownReferrers()
-    known.add_objects({1: "child", 2: "other", 3: "first"})
-    known.add_objects({4: "second"})
-    for child, container in ((1, 3), (2, 3), (2, 4)):
-        known.note(child, container)
-    namespace = {"__name__": "app"}
-    known.note_namespace(1, namespace)
-    known.complete({1, 2})
-    known.note(1, 4)  # all were known already
-    assert known.referrers([1, 2, 5]) == (["first", namespace, "second"], {1, 2})
+    known.add_objects({id(first): first})
+    known.add_objects({id(second): second})
+    for value, container in ((child, first), (other, first), (other, second)):
+        known.note(id(value), id(container))
+    known.note_namespace(id(child), namespace)
+    known.complete({id(child), id(other)})
+    known.note(id(child), id(second))  # all were known already
+    assert known.referrers([id(child), id(other), 5]) == ([first, namespace, second], {id(child), id(other)})
+
+
+def test_what_a_container_has_lost_is_searched_for_again() -> None:
+    child, other = Thing(), Thing()
+    container = [child, other]
+    known = KnownReferrers()
+    known.add_objects({id(container): container})
+    for value in (child, other):
+        known.note(id(value), id(container))
+    known.complete({id(child), id(other)})
+    container.remove(child)
+    assert known.referrers([id(child), id(other)]) == ([container], {id(other)})
+    assert known.referrers([id(child)]) == ([], set())
+
+
+MODELS = """
+import functools
+
+class Weight:
+    pass
+
+class Model:
+    def __init__(self):
+        self.weight = Weight()
+
+    @functools.lru_cache
+    def run(self, number):
+        return number
+
+def fill():
+    model = Model()
+    model.run(1), model.run(2)
+"""
+
+
+def test_an_instance_whose_dict_is_made_meanwhile(make_module: Callable[[str, str], types.ModuleType]) -> None:
+    module: Any = make_module("cached_app", MODELS)
+    module.fill()
+    weights = [one for one in gc.get_objects() if type(one) is module.Weight]
+    (found,) = explain(weights)  # writing the path through the first entry reads the instance's `__dict__`
+    assert found.holder.text == "cached_app.Model.run (cache key)[0].weight"
+    assert [other.text for other in found.others] == 2 * [found.holder.text]
