@@ -79,6 +79,11 @@ class Frameworks:
             if free is not None:
                 free()
 
+    def pool_growth(self, grown: int) -> int:
+        """Return how many of `grown` bytes, by which the heap has just grown, the frameworks' own pools may have taken."""
+        pooled = (getattr(framework, "pool_growth", None) for framework in self.members)
+        return min(grown, sum(int(ask(grown)) for ask in pooled if ask is not None))
+
     def program_names(self) -> list[str]:
         """Return the names of the compiled programs that all frameworks keep."""
         return [name for framework in self.members for name in framework.program_names()]

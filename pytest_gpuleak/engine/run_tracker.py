@@ -184,6 +184,15 @@ class RunTracker:
         self.frameworks.free_workspaces()
         return growth.lowest(self.counters.end(brief=True))
 
+    def without_pools(self, growth: Growth) -> Growth:
+        """Return the growth of the run without what frameworks' pools have taken from the heap for the next operation."""
+        grown = min((size for (device, _), size in growth.bytes.items() if device == HOST), default=0)
+        pooled = self.frameworks.pool_growth(grown) if grown > 0 else 0
+        if not pooled:
+            return growth
+        sizes = {key: size - pooled if key[0] == HOST else size for key, size in growth.bytes.items()}
+        return growth._replace(bytes=sizes)
+
     def compiled(self) -> bool:
         """Return whether more compiled programs are kept than after the run before, its garbage collected."""
         try:

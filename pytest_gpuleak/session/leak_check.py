@@ -237,10 +237,12 @@ class LeakCheck:
             if garbage is not None and not arrays and may_have_grown(growth, policy):
                 growth = growth.lowest(tracker.counters.end())
         suspected = bool(arrays or processes)
-        if not suspected and may_have_grown(growth, policy):
+        if may_have_grown(growth, policy):
             self._own_modules.keep()
-            growth = tracker.without_workspaces(growth)
-            suspected = is_worth_a_check(growth, policy, tracker, self.knowledge)
+            growth = tracker.without_pools(growth)
+            if not suspected:
+                growth = tracker.without_workspaces(growth)
+                suspected = is_worth_a_check(growth, policy, tracker, self.knowledge)
         if suspected := tracker.compiled() | tracker.opens_files() | suspected:
             stop_timer(item)
             rebuilt_s = sum(setup.setup_s for setup in released)

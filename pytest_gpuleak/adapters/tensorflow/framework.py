@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
     from pytest_gpuleak.adapters.probe_protocol import DeviceProbe
     from pytest_gpuleak.adapters.protocol import Restore, SettleStep
+    from pytest_gpuleak.adapters.tensorflow.cpu_pool import CpuPool
 
 
 def _make_devices() -> DeviceProbe:
@@ -59,6 +60,16 @@ class TensorFlowFramework(Framework):
     def program_count(self) -> int:
         """Return the number of traces that are alive."""
         return count_traces() if CONTEXT in sys.modules else 0
+
+    def pool_growth(self, grown: int) -> int:
+        """Return how many of `grown` bytes of the heap TensorFlow's pool for the CPU may have taken."""
+        return self._cpu_pool.growth(grown) if eager_context() is not None else 0
+
+    @cached_property
+    def _cpu_pool(self) -> CpuPool:
+        from pytest_gpuleak.adapters.tensorflow.cpu_pool import CpuPool
+
+        return CpuPool()
 
     def keep_states(self) -> Sequence[Restore]:
         """Note the seeds, the global generator and Keras's counters of names; return functions that restore them."""

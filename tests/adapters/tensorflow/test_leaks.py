@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from importlib.metadata import version
 from typing import TYPE_CHECKING
 
@@ -359,3 +360,34 @@ def test_a_scan_finds_what_epochs_find(run: Runner) -> None:
     found = run(suite, "--gpu-leak-scan=scan")
     assert found.verdicts == {"test_keeps": "leaked", "test_frees": "clean"}
     assert found.finding("test_keeps")["bytes"] == 256 * 256 * 4
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads malloc's heap")
+def test_the_pool_for_tensors_on_the_cpu_is_no_growth(run: Runner) -> None:
+    found = run(
+        """
+        import numpy as np
+        import tensorflow as tf
+
+        KEPT = []
+
+        def test_first():
+            tf.reduce_sum(tf.ones((100, 100)))
+
+        def test_uses_much_for_a_moment():
+            tf.reduce_sum(tf.ones((5000, 2000)) + 1)
+
+        def test_leaks_beside():
+            KEPT.append(np.ones(2**18))
+        """,
+        apart=True,
+    )
+    assert found.verdicts == {
+        "test_first": "clean",
+        "test_uses_much_for_a_moment": "clean",
+        "test_leaks_beside": "leaked",
+    }
+    assert (
+        "suspect_s" not in found.tests["test_uses_much_for_a_moment"]
+        or not found.tests["test_uses_much_for_a_moment"]["suspect_s"]
+    )

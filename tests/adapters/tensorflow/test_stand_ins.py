@@ -289,3 +289,40 @@ def test_names_of_keras_2_are_put_back(monkeypatch: pytest.MonkeyPatch) -> None:
     del graph
     gc.collect()
     assert died() is None
+
+
+def with_pool(monkeypatch: pytest.MonkeyPatch, info: object) -> None:
+    with_context(monkeypatch, Context())
+
+    def ask(handle: object, device: str) -> Any:
+        assert (handle, device) == ("handle", "CPU:0")
+        if isinstance(info, Exception):
+            raise info
+        return info
+
+    stand(monkeypatch, "tensorflow.python.pywrap_tfe", TFE_GetMemoryInfo=ask)
+
+
+def test_growth_is_the_pools_where_its_peak_has_risen(monkeypatch: pytest.MonkeyPatch) -> None:
+    framework, info = TensorFlowFramework(), {"current": 0, "peak": 10 * MIB}
+    with_pool(monkeypatch, info)
+    assert framework.pool_growth(32 * MIB) == 32 * MIB
+    assert framework.pool_growth(3 * MIB) == 0  # the peak is the same
+    info["peak"] += MIB
+    assert framework.pool_growth(100 * MIB) == 4 * 11 * MIB + 2 * MIB - 32 * MIB
+    info["peak"] += 1
+    assert framework.pool_growth(MIB) == 4
+    info["peak"] = 5 * MIB  # restarted by `reset_memory_stats`
+    assert framework.pool_growth(MIB) == 0
+
+
+@pytest.mark.parametrize("info", [{}, {"peak": "much"}, {"peak": -1}, ValueError("no statistics")])
+def test_a_pool_whose_peak_is_not_told_explains_nothing(monkeypatch: pytest.MonkeyPatch, info: object) -> None:
+    with_pool(monkeypatch, info)
+    assert TensorFlowFramework().pool_growth(MIB) == 0
+
+
+def test_without_a_context_no_pool_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert TensorFlowFramework().pool_growth(MIB) == 0
+    with_context(monkeypatch, None)
+    assert TensorFlowFramework().pool_growth(MIB) == 0
