@@ -6,7 +6,7 @@ import dataclasses
 from typing import TYPE_CHECKING
 
 from pytest_gpuleak.adapters.arrays import array_types
-from pytest_gpuleak.adapters.bulk import read_united
+from pytest_gpuleak.adapters.bulk import read_arrays, read_united
 from pytest_gpuleak.adapters.storages import is_storage
 from pytest_gpuleak.engine.describe import described
 from pytest_gpuleak.engine.detect.young_arrays import make_cycle_young
@@ -65,7 +65,7 @@ class GarbageCheck:
         if tracker.threaded or not _can_be_followed(arrays, tracker.frameworks.storages):
             return None
         with self._knowledge.safeguards.guard(READ, nodeid):
-            readings = read_united(arrays, tracker.guarded_arrays)
+            readings = (read_united if self._is_read(policy) else read_arrays)(arrays, tracker.guarded_arrays)
             rings = read_rings(arrays, readings, self._knowledge, nodeid, policy)
             settled = Settling([array for array in arrays if id(array) in readings], tracker.threads)
             arrays.clear()
@@ -73,6 +73,10 @@ class GarbageCheck:
             arrays += settled.found()
             return Garbage(tuple(readings[identity] for identity in settled.cycles), rings)
         return None
+
+    def _is_read(self, policy: Policy) -> bool:
+        """Tell whether anybody reads how much the cycles hold, so that memory of two frameworks is to be counted once."""
+        return self._knowledge.notes_are_read or policy.cycles == "fail"
 
     def _make_young(self, instance: weakref.ref[object], nodeid: str) -> None:
         owner = instance()
