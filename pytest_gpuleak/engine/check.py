@@ -17,6 +17,7 @@ from pytest_gpuleak.engine.confirm.tracing import traced
 from pytest_gpuleak.engine.confirm.untracked_evidence import UntrackedEvidence
 from pytest_gpuleak.engine.describe import Supplement, described
 from pytest_gpuleak.engine.garbage_check import read_rings
+from pytest_gpuleak.engine.host_reruns import is_slow
 from pytest_gpuleak.engine.judge.arrays import judge
 from pytest_gpuleak.engine.looks import Looks
 from pytest_gpuleak.engine.settle.steps import CHEAP_STEPS, full_collection, settle_steps_of
@@ -78,6 +79,7 @@ class SuspectCheck:
         self._judged: tuple[Evidence, tuple[Finding, ...]] | None = None
         self._first = True
         self._collected = False
+        self._host_grown = 0
         self._harness = harness
         self._kept_by_runner = kept_by_runner
         self._waiting = waiting
@@ -162,7 +164,7 @@ class SuspectCheck:
             if not (processes or investigation.left_arrays or any(one.kind != "recompiled" for one in found)):
                 self._untracked.charge()
                 if self._host_alone:
-                    self._knowledge.host_reruns.vain_s += self.seconds["reruns"]
+                    self._knowledge.host_reruns.note_vain(self.seconds["reruns"], self._host_grown)
             return found if self._known is None else (*found, *self._known.findings)
 
     @property
@@ -310,10 +312,14 @@ class SuspectCheck:
     def _why_not_worth_it(self) -> str:
         if not self._host_alone:
             return ""
-        knowledge = self._knowledge
+        knowledge, untracked, elapsed_s = self._knowledge, self._untracked, self._knowledge.elapsed_s
+        expected_s, adds = self._subject.expected_s, untracked.adds_arrays
+        grown = self._host_grown = self._counters.unexplained_host
         # Growth that no new array explains was worth a doubt already (`suspicion.is_worth_a_check`).
-        small = self._counters.unexplained_host < self._policy.retained_bytes and self._untracked.adds_arrays
-        return knowledge.host_reruns.why_not(self._subject.expected_s, knowledge.elapsed_s, small=small)
+        small = adds and grown < self._policy.retained_bytes
+        waits = expected_s is not None and is_slow(expected_s, elapsed_s) and self._subject.precedes_others
+        may_wait = waits and not (adds and untracked.may_explain_growth())
+        return knowledge.host_reruns.why_not(expected_s, elapsed_s, grown, small=small, may_wait=may_wait)
 
     @property
     def _host_alone(self) -> bool:

@@ -17,6 +17,17 @@ QUICK_SUM_S: Final = 0.5
 
 QUICK_SHARE: Final = 0.03
 
+SLOW_RERUN_S: Final = 0.25
+"""Seconds of a re-run, or `SLOW_SHARE` of the session, from which it waits for a second test that grows alike."""
+
+SLOW_SHARE: Final = 0.01
+
+ALIKE: Final = 0.75
+"""Two tests grow alike where one grows by at least so much of the other's growth."""
+
+STANDS_OUT: Final = 2
+"""How many times the largest growth so far that was in vain makes growth worth a re-run all the same."""
+
 DOUBTFUL_SUM_S: Final = 0.1
 """The same where no array was added, so that only those that replaced smaller ones can explain so little growth."""
 
@@ -24,6 +35,11 @@ DOUBTFUL_SHARE: Final = 0.005
 
 TRY_EVERY: Final = 8
 """Beyond these, one of so many is made all the same: what leaks is seldom one test alone."""
+
+
+def is_slow(expected_s: float, elapsed_s: float) -> bool:
+    """Tell whether a re-run takes so long that a first use is to be ruled out before."""
+    return expected_s > max(SLOW_RERUN_S, SLOW_SHARE * elapsed_s)
 
 
 class HostReruns:
@@ -36,26 +52,50 @@ class HostReruns:
     def __init__(self) -> None:
         self.vain_s = 0.0
         """Seconds that such re-runs have taken so far and found nothing."""
+        self._largest_vain = 0
+        self._waiting: list[int] = []
         self._skipped = 0
         self._doubted = 0
 
-    def are_worth_a_doubt(self, elapsed_s: float) -> bool:
-        """Tell whether a test is checked whose little growth no new array explains; `elapsed_s` are the session's seconds."""
-        if self._is_within(DOUBTFUL_SUM_S, DOUBTFUL_SHARE, elapsed_s):
+    def note_vain(self, seconds: float, grown: int) -> None:
+        """Note re-runs that have found nothing, of a test that grew the host by `grown` bytes."""
+        self.vain_s += seconds
+        self._largest_vain = max(self._largest_vain, grown)
+
+    def are_worth_a_doubt(self, elapsed_s: float, grown: int) -> bool:
+        """Tell whether a test is checked that grew the host by less than fails, which no new array explains.
+
+        `elapsed_s` are the session's seconds, `grown` the bytes.
+        """
+        if self._is_within(DOUBTFUL_SUM_S, DOUBTFUL_SHARE, elapsed_s) or self._stands_out(grown):
             return True
         self._doubted += 1
         return self._doubted % TRY_EVERY == 0
 
-    def why_not(self, expected_s: float | None, elapsed_s: float, *, small: bool = False) -> str:
+    def _stands_out(self, grown: int) -> bool:
+        return grown > STANDS_OUT * self._largest_vain
+
+    def why_not(
+        self, expected_s: float | None, elapsed_s: float, grown: int, *, small: bool = False, may_wait: bool = False
+    ) -> str:
         """Tell why a test is not run again; empty if it is.
 
-        `expected_s` are the seconds of the re-run (None: unknown), `elapsed_s` those of the session. `small` is growth
-        that fails only if it goes on.
+        Args:
+            expected_s: seconds of the re-run; None: unknown.
+            elapsed_s: seconds of the session so far.
+            grown: bytes by which the test has grown the host.
+            small: whether this fails only if it goes on.
+            may_wait: whether no new array explains it, and other tests follow: nearly always a first use.
         """
         if expected_s is None:
             return ""
         if expected_s <= QUICK_RERUN_S:
-            return self._why_not_quick(elapsed_s) if small else ""
+            return self._why_not_quick(elapsed_s, grown) if small else ""
+        if may_wait and is_slow(expected_s, elapsed_s) and not self._grows_like_another(grown):
+            return (
+                f"a re-run would take {expected_s:.1f} s, and growth of the host's memory without a new array is nearly "
+                "always a first use: the next test that grows alike is run again"
+            )
         limit_s = max(RERUN_S, RERUN_SHARE * elapsed_s)
         if self.vain_s + expected_s <= limit_s:
             return ""
@@ -65,14 +105,20 @@ class HostReruns:
             )
         return f"re-runs for growth of the host's memory alone have taken {self.vain_s:.0f} s and found nothing"
 
-    def _why_not_quick(self, elapsed_s: float) -> str:
+    def _grows_like_another(self, grown: int) -> bool:
+        if any(min(grown, other) >= ALIKE * max(grown, other) for other in self._waiting):
+            return True
+        self._waiting.append(grown)
+        return False
+
+    def _why_not_quick(self, elapsed_s: float, grown: int) -> str:
         if self._is_within(QUICK_SUM_S, QUICK_SHARE, elapsed_s):
             self._skipped = 0
             return ""
         self._skipped += 1
-        if self._skipped % TRY_EVERY == 0:
+        if self._skipped % TRY_EVERY == 0 or self._stands_out(grown):
             return ""
-        return f"quick re-runs for a little growth of the host's memory alone have taken {self.vain_s:.1f} s and found nothing"
+        return f"quick re-runs for growth of the host's memory alone have taken {self.vain_s:.1f} s and found nothing"
 
     def _is_within(self, sum_s: float, share: float, elapsed_s: float) -> bool:
         return self.vain_s <= max(sum_s, share * elapsed_s)

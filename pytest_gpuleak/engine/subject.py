@@ -31,10 +31,12 @@ class Subject(Protocol):
         nodeid: pytest's id of the test, or the function's name.
         counts_running_frames: whether what a running frame holds was left behind. A local variable of a function's
             caller was; what a frame of pytest or a plugin holds goes when that frame returns.
+        precedes_others: whether other tests follow in the session.
     """
 
     nodeid: str
     counts_running_frames: bool
+    precedes_others: bool
 
     @property
     def expected_s(self) -> float | None:
@@ -68,6 +70,7 @@ class FunctionSubject:
     """A function, called without arguments: its errors reach the caller. None for a block of code, which runs once."""
 
     counts_running_frames = True
+    precedes_others = False
     expected_s: float | None = None
 
     def __init__(self, function: Callable[[], object] | None = None) -> None:

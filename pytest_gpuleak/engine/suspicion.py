@@ -39,10 +39,12 @@ def may_have_grown(growth: Growth, policy: Policy, *, untracked: bool = True) ->
 def is_worth_a_check(growth: Growth, policy: Policy, tracker: RunTracker, knowledge: SessionKnowledge) -> bool:
     """Tell whether to check a test for its growth alone; each call is one test.
 
-    A little growth of the host matters only as arrays: where none was added, it is nearly always a first use.
+    Growth of the host below its limit matters only as arrays: where none was added, it is nearly always a first use.
     """
     if not may_have_grown(growth, policy):
         return False
-    if may_have_grown(growth, policy, untracked=False) or tracker.may_have_added_arrays:
+    alone = policy._replace(retained_bytes=max(policy.retained_bytes, policy.host_bytes))
+    if may_have_grown(growth, alone, untracked=False) or tracker.may_have_added_arrays:
         return True
-    return knowledge.host_reruns.are_worth_a_doubt(knowledge.elapsed_s)
+    grown = min(size for (device, _), size in growth.bytes.items() if device == HOST) - growth.imported
+    return knowledge.host_reruns.are_worth_a_doubt(knowledge.elapsed_s, grown)

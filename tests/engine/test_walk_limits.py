@@ -78,7 +78,9 @@ def test_what_one_run_added_is_searched_for_by_how_likely_arrays_are(
         (2**19, True, 9.0, True),
         (2**19, False, 0.0, True),
         (2**19, False, 9.0, False),
-        (2**20, False, 9.0, True),  # fails as a leftover, whatever it is
+        (2**20, False, 9.0, False),
+        (2**21, False, 9.0, True),  # stands out
+        (10 * 2**20, False, 9.0, True),  # fails, whatever it is
     ],
 )
 def test_a_little_growth_is_checked_by_how_likely_arrays_are(
@@ -86,7 +88,7 @@ def test_a_little_growth_is_checked_by_how_likely_arrays_are(
 ) -> None:
     pytest.importorskip("numpy")  # without it no array is looked for
     knowledge = session(monkeypatch, 10.0)
-    knowledge.host_reruns.vain_s = vain_s
+    knowledge.host_reruns.note_vain(vain_s, 2**20 - 1 if vain_s else 0)
     tracker: Any = types.SimpleNamespace(may_have_added_arrays=adds_arrays)
     growth = Growth({(HOST, "heap"): grown})
     assert is_worth_a_check(growth, Policy(), tracker, knowledge) is checked

@@ -12,9 +12,10 @@ from time import process_time
 from typing import TYPE_CHECKING, Final
 
 from pytest_gpuleak.adapters.arrays import array_types
-from pytest_gpuleak.adapters.registry import may_have_untracked_arrays
+from pytest_gpuleak.adapters.registry import may_have_untracked_arrays, untracked_array_counts
 from pytest_gpuleak.engine.confirm.allocation_lines import MAX_TRACED_RUNS, TRACED_RERUN_S, AllocationLines
 from pytest_gpuleak.engine.confirm.lenders import has_any, starts_of_memory
+from pytest_gpuleak.engine.confirm.residue import Residue
 from pytest_gpuleak.engine.confirm.survivors import Leftover, Survivors
 from pytest_gpuleak.engine.confirm.walk_limits import may_record, may_search_once, may_watch, runs_before_record
 from pytest_gpuleak.engine.detect.counters import MODULE_BYTES
@@ -39,15 +40,6 @@ LEAST_TRACED: Final = 512
 
 MAX_TRACED: Final = 1000
 """Arrays whose creating lines are told."""
-
-SLACK_SHARE: Final = 16
-"""Tolerance (1/16): arrays may exceed the growth by this part, because something small was freed meanwhile."""
-
-LEAST_EXPLAINED: Final = 0.75
-"""Share of the growth that arrays must explain: arrays chosen by their size may be older than the run."""
-
-REST_SHARE: Final = 64
-"""Share of the growth (1/64) that may stay unexplained before smaller arrays are blamed too."""
 
 BESIDE_ARRAYS: Final = 4 * 1024 * 1024
 """Least growth in bytes beside other arrays that the run left.
@@ -131,6 +123,22 @@ class UntrackedEvidence:
         """Whether each run so far may have left more arrays than there were."""
         return all(self._added)
 
+    def may_explain_growth(self) -> bool:
+        """Tell by a walk whether arrays may explain what the only run so far has added; true if that is not known."""
+        found = True
+        if not self._grown:
+            return found
+        with self._guard(EXPLAIN), self._tracker.detector.whole_heap():
+            chosen, now = self._residue().choose(self._arrays())
+            found = bool(chosen) or now is None
+            chosen.clear()
+            self._walked = now or self._walked
+        return found
+
+    def _residue(self) -> Residue:
+        known = self._tracker.known_arrays() | self._knowledge.known_arrays
+        return Residue(self._grown[0], self._compiled, known, self._born, shared=self._shared)
+
     def begin_record(self) -> bool:
         """Begin the record of one more run, and tell whether that run is worth it.
 
@@ -146,8 +154,11 @@ class UntrackedEvidence:
             return True
         began = process_time()
         with self._guard(EXPLAIN):
-            if self._may_explain(self._knowledge.known_arrays) or self._may_explain(self._walk_sizes(collected=False)):
-                self._before = self._walk_sizes()
+            sizes = None
+            if self._may_explain(self._knowledge.known_arrays) or self._may_explain(
+                sizes := self._walk_sizes(collected=False)
+            ):
+                self._before = self._walk_sizes() if sizes is None or self._collection_frees_arrays() else sizes
         if self._may_explain(self._before):
             return True
         self._before = None
@@ -215,9 +226,12 @@ class UntrackedEvidence:
             self._knowledge.known_arrays = self._walked
 
     def _look_for_residue(self, compiled: int, *, confirmed: bool) -> None:
-        if self._runs.grows and not self.suspected and not self.judge():
+        # The plugin's own record grows the heap too, by a few hundred KiB.
+        replaced = self._runs.grows and 2 * self._grown[-1] < self._grown[0] and not self.judge()
+        if replaced:
             self._runs = UntrackedRuns()  # the recorded run replaced what the one before had left
-        if self.floor is None or not self._grown or self._runs.grows or (confirmed and self.suspected):
+        grows = self._runs.grows or (confirmed and self.suspected and not replaced)
+        if self.floor is None or not self._grown or grows:
             return
         strict = self._policy.confirm == 0 or self._subject.counts_running_frames
         # The modules of numba or LLVM take twice what most do, and a walk over the heap that they fill is the dearest.
@@ -283,6 +297,12 @@ class UntrackedEvidence:
             with PausedCollector():
                 return self._arrays().sizes()
 
+    def _collection_frees_arrays(self) -> bool:
+        before = untracked_array_counts()
+        with self._tracker.detector.whole_heap():
+            collect(2)
+        return not before or untracked_array_counts() != before
+
     def _compare(self) -> None:
         """Note the arrays that are new since the record began, and the memory that has gone."""
         from pytest_gpuleak.heap.referrers import PausedCollector
@@ -307,12 +327,12 @@ class UntrackedEvidence:
         from pytest_gpuleak.heap.referrers import PausedCollector
 
         with self._tracker.detector.whole_heap():
-            heap = self._arrays()
-            chosen, now = self._candidates(heap)
+            heap, residue = self._arrays(), self._residue()
+            chosen, now = residue.choose(heap)
             if chosen:  # some may be garbage: most walks find none, and are spared the collection
                 chosen.clear()
                 collect(2)
-                chosen, now = self._candidates(heap)
+                chosen, now = residue.choose(heap)
             with PausedCollector():
                 self._runs = UntrackedRuns(confirmed=confirmed, imported=self._imported, sure=frozenset(self._born))
                 self._explain(chosen, heap)
@@ -324,39 +344,6 @@ class UntrackedEvidence:
                 chosen.clear()
         self._walked = now or self._walked
         self._findings = None
-
-    def _candidates(self, heap: HeapArrays) -> tuple[list[object], dict[int, int] | None]:
-        """Return the arrays that explain the first run's growth, and all sizes (see `HeapArrays.sizes`)."""
-        from pytest_gpuleak.heap.referrers import PausedCollector
-
-        room = self._grown[0] + self._grown[0] // SLACK_SHARE
-        known = self._tracker.known_arrays() | self._knowledge.known_arrays
-        least = max(room // 256, 1)
-
-        def is_new(key: int, size: int) -> bool:
-            # Where runs before it may share in the growth, its own arrays alone.
-            return key in self._born or (known.get(key) != size and not self._shared)
-
-        with PausedCollector():
-            arrays, now = heap.find(lambda key, size: least <= size <= room and is_new(key, size))
-            return arrays if self._shared else self._of_size(arrays, heap, room), now
-
-    def _of_size(self, arrays: list[object], heap: HeapArrays, room: int) -> list[object]:
-        """Return the arrays that together explain the growth; none if they explain too little of it."""
-        sizes = {id(array): one for array in arrays if (one := heap.read(array)) is not None}
-        by_storage = {one.storage: one.storage_bytes for one in sizes.values()}
-        order = sorted(by_storage.items(), key=lambda one: (one[0] not in self._born, -one[1]))
-        taken: set[int] = set()
-        left = room
-        for key, size in order:
-            if room - left >= self._grown[0] - self._grown[0] // REST_SHARE:
-                break  # what is left of the growth is small: other arrays of that size are others'
-            if size <= left:
-                left -= size
-                taken.add(key)
-        if room - left < (self._grown[0] - self._compiled) * LEAST_EXPLAINED:
-            return []
-        return [array for array in arrays if id(array) in sizes and sizes[id(array)].storage in taken]
 
     def note_lines(self) -> None:
         """Note the creating lines of the recorded re-run, and stop tracing it: traced walks take seconds."""

@@ -43,6 +43,7 @@ class ItemSubject:
 
     def __post_init__(self) -> None:
         self.nodeid = self.item.nodeid
+        self.precedes_others = self.nextitem is not None
         self._limit_s = self.attempts.policy.confirm_limit_s
 
     def why_not_again(self) -> str:

@@ -81,3 +81,58 @@ def test_a_little_growth_is_seldom_checked_again(
     )
     found.result.assert_outcomes(passed=17)
     assert set(found.verdicts.values()) == {"clean"}
+
+
+def test_a_slow_test_is_run_again_once_another_grows_alike(run: Runner, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(host_reruns, "SLOW_RERUN_S", 0.0)
+    found = run(
+        """
+        import time
+        import numpy
+
+        KEPT, RUNS = [], []
+
+        def grow(name, size):
+            time.sleep(0.06)
+            RUNS.append(name)
+            KEPT.append(bytes(size))
+
+        def test_first():
+            grow("first", 2**24)
+
+        def test_other():
+            grow("other", 2**26)
+
+        def test_alike():
+            grow("alike", 2**24 + 2**20)
+
+        def test_last():
+            grow("last", 2**25)
+        """
+    )
+    assert found.verdicts == {
+        "test_first": "clean",
+        "test_other": "clean",
+        "test_alike": "leaked",
+        "test_last": "leaked",  # no other test follows
+    }
+
+
+def test_a_slow_test_that_adds_an_array_does_not_wait(run: Runner, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(host_reruns, "SLOW_RERUN_S", 0.0)
+    found = run(
+        """
+        import time
+        import numpy as np
+
+        KEPT = []
+
+        def test_array():
+            time.sleep(0.06)
+            KEPT.append(np.ones(2**18))
+
+        def test_nothing():
+            pass
+        """
+    )
+    assert found.verdicts == {"test_array": "leaked", "test_nothing": "clean"}

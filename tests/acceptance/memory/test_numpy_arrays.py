@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from pytest_gpuleak.adapters.registry import untracked_array_counts
+from pytest_gpuleak.engine import host_reruns
 from pytest_gpuleak.engine.confirm import untracked_evidence, walk_limits
 from pytest_gpuleak.engine.confirm.allocation_lines import AllocationLines
 from pytest_gpuleak.engine.session_knowledge import SessionKnowledge
@@ -643,7 +644,8 @@ def test_growth_without_arrays_is_not_walked_over_for_lines(run: Runner, monkeyp
     assert walked == [True]
 
 
-def test_a_slow_test_is_traced_once_its_arrays_are_known_to_grow(run: Runner) -> None:
+def test_a_slow_test_is_traced_once_its_arrays_are_known_to_grow(run: Runner, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(host_reruns, "SLOW_RERUN_S", 60.0)  # the growth without an array is run again at once
     found = run(
         """
         import time

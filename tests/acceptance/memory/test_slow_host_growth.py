@@ -46,6 +46,7 @@ def test_a_slow_test_that_grew_the_host(
     host_reruns = importlib.import_module("pytest_gpuleak.engine.host_reruns")
     monkeypatch.setattr(host_reruns, "RERUN_S", 0.1)
     monkeypatch.setattr(host_reruns, "RERUN_SHARE", share)
+    monkeypatch.setattr(host_reruns, "SLOW_RERUN_S", 60.0)  # no second test need grow alike
     found = run(SUITE.replace("{again}", repr(again)), "--gpu-leak-confirm=1")
     found.result.assert_outcomes(passed=3)
     assert found.verdicts["test_host"] == verdict
