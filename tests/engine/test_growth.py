@@ -100,6 +100,32 @@ def test_what_the_runner_keeps_was_replaced_by_the_re_runs_array(keeper: Keeper,
     assert kinds(dataclasses.replace(found, kept={0: keeper})) == {"store": "retained"}
 
 
+@pytest.mark.parametrize("sizes", [(100, 100), (300, 300), (300, 100)])
+@pytest.mark.parametrize("keys", [("[*]", "[*]"), ("['run0']", "['run1']")])
+def test_a_container_grows_beside_what_the_runner_keeps(sizes: tuple[int, int], keys: tuple[str, str]) -> None:
+    # 0: on the first instance alone. 1 and 2: in a container to which each run adds.
+    added = [survivor(run, "list", sizes[run])._replace(pattern=f"list{keys[run]}") for run in (0, 1)]
+    found = evidence([survivor(0, "instance"), *added], {0, 1}, {0, 1, 2})
+    assert kinds(dataclasses.replace(found, kept={0: "item"})) == {"instance": "retained", "list": "growing"}
+
+
+def test_another_entry_of_a_store_that_stays_is_no_growth() -> None:
+    # 0: on the first instance, and emptied from the store by the re-run, which has 2 there. 1: stays in the store.
+    survivors = [
+        survivor(0, "instance"),
+        survivor(0, "store", 300)._replace(pattern="store['table']"),
+        survivor(1, "store")._replace(pattern="store['model']"),
+    ]
+    found = evidence(survivors, {0, 1}, {0, 1, 2})
+    assert set(kinds(dataclasses.replace(found, kept={0: "item"})).values()) == {"retained"}
+
+
+def test_without_holders_what_grows_beside_what_the_runner_keeps_is_growth() -> None:
+    survivors = [survivor(run, None) for run in (0, 0, 1)]
+    found = evidence(survivors, {0, 1}, {0, 1, 2})
+    assert "growing" in kinds(dataclasses.replace(found, kept={0: "item"})).values()
+
+
 def test_what_the_item_keeps_stays_and_what_frames_keep_goes() -> None:
     found = evidence([survivor(0, "instance")], {0}, {0})
     assert kinds(found) == {"instance": "retained"}

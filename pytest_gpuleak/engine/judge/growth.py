@@ -61,7 +61,12 @@ def compare_runs(evidence: Evidence) -> list[Group]:
         new = [index for index in sorted(after) if survivors[index].run == run]
         kept = before & evidence.kept.keys()
         staying = sorted((before & after) - kept)
-        replaced = match_replacements(sorted((before - after) | (kept - replaced_by.keys())), new, survivors, staying)
+        replaced = match_replacements(sorted(before - after), new, survivors, staying)
+        # Where something alike stays, there is one more: a list, or a dict with a key for each run.
+        full = {place for index in staying for place in _places(survivors[index])}
+        taken = set(replaced.values())
+        left = [index for index in new if index not in taken and full.isdisjoint(_places(survivors[index]))]
+        replaced |= match_replacements(sorted(kept - replaced_by.keys()), left, survivors, staying)
         replaced_by.update(replaced)
         taken = set(replaced.values())
         added = [survivors[index] for index in new if index not in taken]
@@ -169,6 +174,11 @@ def name_by_what_stays(added: Sequence[Survivor], staying: Sequence[Survivor]) -
                 )
         named.append(survivor)
     return named
+
+
+def _places(survivor: Survivor) -> tuple[Any, Any]:
+    stem = _stem(survivor.root)
+    return (stem, _DIGITS.sub("#", survivor.pattern)), (stem, _form(survivor))
 
 
 def _device(survivor: Survivor) -> Any:
