@@ -81,7 +81,16 @@ bases = pytest.mark.parametrize(
 
 
 @bases
-@pytest.mark.parametrize("options", [(), ("-v",), ("--gpu-leak-scan=scan",), ("--gpu-leak-confirm=2",)])
+@pytest.mark.parametrize(
+    "options",
+    [
+        (),
+        *(
+            pytest.param((one,), marks=pytest.mark.slow)
+            for one in ("-v", "--gpu-leak-scan=scan", "--gpu-leak-confirm=2")
+        ),
+    ],
+)
 def test_what_the_first_instance_alone_keeps_does_not_grow(run: Runner, suite: str, options: tuple[str, ...]) -> None:
     found = run(suite, *options)
     failed = {
