@@ -22,6 +22,10 @@ REST_SHARE: Final = 64
 """Share of the growth (1/64) that may stay unexplained before smaller arrays are blamed too."""
 
 
+SMALL_SHARE: Final = 256
+"""Share of the growth (1/256) below which an array is left out."""
+
+
 @dataclasses.dataclass(frozen=True)
 class Residue:
     """What a run has added.
@@ -41,15 +45,26 @@ class Residue:
 
     def choose(self, heap: HeapArrays) -> tuple[list[object], dict[int, int] | None]:
         """Return the arrays that explain the growth, and all sizes (see `HeapArrays.sizes`). The whole heap must be visible."""
-        room = self.grown + self.grown // SLACK_SHARE
-        least = max(room // 256, 1)
-
-        def is_new(key: int, size: int) -> bool:
-            return key in self.born or (self.known.get(key) != size and not self.shared)
-
+        room, least = self._room, self._least
         with PausedCollector():
-            arrays, now = heap.find(lambda key, size: least <= size <= room and is_new(key, size))
+            arrays, now = heap.find(lambda key, size: least <= size <= room and self._is_new(key, size))
             return arrays if self.shared else self._of_size(arrays, heap, room), now
+
+    def may_be_many(self, sizes: Mapping[int, int]) -> bool:
+        """Tell whether the small arrays that `choose` leaves out may explain the growth together; `sizes` are all."""
+        small = sum(size for key, size in sizes.items() if size < self._least and self._is_new(key, size))
+        return small >= (self.grown - self.compiled) * LEAST_EXPLAINED
+
+    @property
+    def _room(self) -> int:
+        return self.grown + self.grown // SLACK_SHARE
+
+    @property
+    def _least(self) -> int:
+        return max(self._room // SMALL_SHARE, 1)
+
+    def _is_new(self, key: int, size: int) -> bool:
+        return key in self.born or (self.known.get(key) != size and not self.shared)
 
     def _of_size(self, arrays: Sequence[object], heap: HeapArrays, room: int) -> list[object]:
         """Return the arrays that together explain the growth; none if they explain too little of it."""

@@ -129,8 +129,9 @@ class UntrackedEvidence:
         if not self._grown:
             return found
         with self._guard(EXPLAIN), self._tracker.detector.whole_heap():
-            chosen, now = self._residue().choose(self._arrays())
-            found = bool(chosen) or now is None
+            residue = self._residue()
+            chosen, now = residue.choose(self._arrays())
+            found = bool(chosen) or now is None or residue.may_be_many(now)
             chosen.clear()
             self._walked = now or self._walked
         return found

@@ -118,7 +118,30 @@ def test_a_slow_test_is_run_again_once_another_grows_alike(run: Runner, monkeypa
     }
 
 
-def test_a_slow_test_that_adds_an_array_does_not_wait(run: Runner, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("added", ["np.ones(2**18)", "[np.ones(128) for _ in range(2048)]"])
+def test_a_slow_test_that_adds_arrays_does_not_wait(run: Runner, monkeypatch: pytest.MonkeyPatch, added: str) -> None:
+    monkeypatch.setattr(host_reruns, "SLOW_RERUN_S", 0.0)
+    found = run(
+        f"""
+        import time
+        import numpy as np
+
+        KEPT = []
+
+        def test_array():
+            time.sleep(0.06)
+            KEPT.append({added})
+
+        def test_nothing():
+            pass
+        """
+    )
+    assert found.verdicts == {"test_array": "leaked", "test_nothing": "clean"}
+
+
+def test_a_slow_test_whose_new_arrays_are_too_small_for_its_growth_waits(
+    run: Runner, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(host_reruns, "SLOW_RERUN_S", 0.0)
     found = run(
         """
@@ -127,12 +150,12 @@ def test_a_slow_test_that_adds_an_array_does_not_wait(run: Runner, monkeypatch: 
 
         KEPT = []
 
-        def test_array():
+        def test_first_use():
             time.sleep(0.06)
-            KEPT.append(np.ones(2**18))
+            KEPT.append((bytes(2**24), np.ones(100)))
 
-        def test_nothing():
-            pass
+        def test_number_of_runs():
+            assert len(KEPT) == 1
         """
     )
-    assert found.verdicts == {"test_array": "leaked", "test_nothing": "clean"}
+    found.result.assert_outcomes(passed=2)
