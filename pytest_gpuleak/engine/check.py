@@ -17,7 +17,6 @@ from pytest_gpuleak.engine.confirm.tracing import traced
 from pytest_gpuleak.engine.confirm.untracked_evidence import UntrackedEvidence
 from pytest_gpuleak.engine.describe import Supplement, described
 from pytest_gpuleak.engine.garbage_check import read_rings
-from pytest_gpuleak.engine.host_reruns import is_slow
 from pytest_gpuleak.engine.judge.arrays import judge
 from pytest_gpuleak.engine.looks import Looks
 from pytest_gpuleak.engine.settle.steps import CHEAP_STEPS, full_collection, settle_steps_of
@@ -52,10 +51,10 @@ BRIEF_RERUN_S = 1.0
 class SuspectCheck:
     """Check one subject that has left arrays, memory or processes behind.
 
-    `check_fixtures` judges the fixtures that a re-run has torn down; `harness` decides on what the runner alone holds, and
-    `kept_by_runner` tells what in it alone keeps what an earlier run has left;
-    `waiting` takes findings whose holders are searched for later, with others; None: each is searched for at once.
-    `garbage` is what a young collection has freed of the first run; None: there was none since.
+    `check_fixtures` judges the fixtures that a re-run has torn down; `harness` decides on what the runner alone holds,
+    and `kept_by_runner` tells what in it alone keeps what an earlier run has left; `waiting` takes findings whose
+    holders are searched for later, with others; None: each is searched for at once. `garbage` is what a young
+    collection has freed of the first run; None: there was none since.
     """
 
     def __init__(
@@ -312,14 +311,16 @@ class SuspectCheck:
     def _why_not_worth_it(self) -> str:
         if not self._host_alone:
             return ""
-        knowledge, untracked, elapsed_s = self._knowledge, self._untracked, self._knowledge.elapsed_s
-        expected_s, adds = self._subject.expected_s, untracked.adds_arrays
         grown = self._host_grown = self._counters.unexplained_host
-        # Growth that no new array explains was worth a doubt already (`suspicion.is_worth_a_check`).
-        small = adds and grown < self._policy.retained_bytes
-        waits = expected_s is not None and is_slow(expected_s, elapsed_s) and self._subject.precedes_others
-        may_wait = waits and not (adds and untracked.may_explain_growth())
-        return knowledge.host_reruns.why_not(expected_s, elapsed_s, grown, small=small, may_wait=may_wait)
+        subject, untracked, adds = self._subject, self._untracked, self._untracked.adds_arrays
+        return self._knowledge.host_reruns.why_not(
+            subject.expected_s,
+            self._knowledge.elapsed_s,
+            grown,
+            # Growth that no new array explains was worth a doubt already (`suspicion.is_worth_a_check`).
+            small=adds and grown < self._policy.retained_bytes,
+            may_wait=lambda: subject.precedes_others and not (adds and untracked.may_explain_growth()),
+        )
 
     @property
     def _host_alone(self) -> bool:

@@ -65,7 +65,9 @@ class GarbageCheck:
         if tracker.threaded or not _can_be_followed(arrays, tracker.frameworks.storages):
             return None
         with self._knowledge.safeguards.guard(READ, nodeid):
-            readings = (read_united if self._is_read(policy) else read_arrays)(arrays, tracker.guarded_arrays)
+            readings = (read_united if _are_read(self._knowledge, policy) else read_arrays)(
+                arrays, tracker.guarded_arrays
+            )
             rings = read_rings(arrays, readings, self._knowledge, nodeid, policy)
             settled = Settling([array for array in arrays if id(array) in readings], tracker.threads)
             arrays.clear()
@@ -73,10 +75,6 @@ class GarbageCheck:
             arrays += settled.found()
             return Garbage(tuple(readings[identity] for identity in settled.cycles), rings)
         return None
-
-    def _is_read(self, policy: Policy) -> bool:
-        """Tell whether anybody reads how much the cycles hold, so that memory of two frameworks is to be counted once."""
-        return self._knowledge.notes_are_read or policy.cycles == "fail"
 
     def _make_young(self, instance: weakref.ref[object], nodeid: str) -> None:
         owner = instance()
@@ -98,11 +96,16 @@ def read_rings(
     policy: Policy,
 ) -> dict[int, Holder]:
     """Read the cycles among what a first run left, before a collection frees them, where a reader is told."""
-    if not arrays or policy.cycles == "ignore" or not (knowledge.notes_are_read or policy.cycles == "fail"):
+    if not arrays or policy.cycles == "ignore" or not _are_read(knowledge, policy):
         return {}
     with knowledge.safeguards.guard(CYCLES, nodeid):
         return knowledge.cycles.read(arrays, {key: reading.storage_bytes for key, reading in readings.items()})
     return {}
+
+
+def _are_read(knowledge: SessionKnowledge, policy: Policy) -> bool:
+    """Tell whether anybody reads what the cycles hold and on what they hang."""
+    return knowledge.notes_are_read or policy.cycles == "fail"
 
 
 def _can_be_followed(arrays: Sequence[object], storages: Sequence[ArrayFramework]) -> bool:

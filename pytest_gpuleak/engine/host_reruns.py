@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 RERUN_S: Final = 2.0
 """Seconds that re-runs for the host's memory alone may take in vain, or `RERUN_SHARE` of the session."""
@@ -35,11 +38,6 @@ DOUBTFUL_SHARE: Final = 0.005
 
 TRY_EVERY: Final = 8
 """Beyond these, one of so many is made all the same: what leaks is seldom one test alone."""
-
-
-def is_slow(expected_s: float, elapsed_s: float) -> bool:
-    """Tell whether a re-run takes so long that a first use is to be ruled out before."""
-    return expected_s > max(SLOW_RERUN_S, SLOW_SHARE * elapsed_s)
 
 
 class HostReruns:
@@ -76,7 +74,13 @@ class HostReruns:
         return grown > STANDS_OUT * self._largest_vain
 
     def why_not(
-        self, expected_s: float | None, elapsed_s: float, grown: int, *, small: bool = False, may_wait: bool = False
+        self,
+        expected_s: float | None,
+        elapsed_s: float,
+        grown: int,
+        *,
+        small: bool = False,
+        may_wait: Callable[[], bool] = bool,
     ) -> str:
         """Tell why a test is not run again; empty if it is.
 
@@ -85,13 +89,15 @@ class HostReruns:
             elapsed_s: seconds of the session so far.
             grown: bytes by which the test has grown the host.
             small: whether this fails only if it goes on.
-            may_wait: whether no new array explains it, and other tests follow: nearly always a first use.
+            may_wait: tells, if the re-run is slow, whether no new array explains the growth, and other tests follow: it is
+                nearly always a first use then.
         """
         if expected_s is None:
             return ""
         if expected_s <= QUICK_RERUN_S:
             return self._why_not_quick(elapsed_s, grown) if small else ""
-        if may_wait and is_slow(expected_s, elapsed_s) and not self._grows_like_another(grown):
+        slow = expected_s > max(SLOW_RERUN_S, SLOW_SHARE * elapsed_s)
+        if slow and may_wait() and not self._grows_like_another(grown):
             return (
                 f"a re-run would take {expected_s:.1f} s, and growth of the host's memory without a new array is nearly "
                 "always a first use: the next test that grows alike is run again"

@@ -186,8 +186,7 @@ class RunTracker:
 
     def without_pools(self, growth: Growth) -> Growth:
         """Return the growth of the run without what frameworks' pools have taken from the heap for the next operation."""
-        grown = min((size for (device, _), size in growth.bytes.items() if device == HOST), default=0)
-        pooled = 0
+        grown, pooled = growth.host, 0
         with suppress(Exception):  # a framework that is half imported: the growth is judged as it is
             pooled = self.frameworks.pool_growth(grown) if grown > 0 else 0
         if not pooled:

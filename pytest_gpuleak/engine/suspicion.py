@@ -17,11 +17,12 @@ if TYPE_CHECKING:
 def may_have_grown(growth: Growth, policy: Policy, *, untracked: bool = True) -> bool:
     """Tell whether any counter may have grown beyond its limit.
 
-    `untracked` applies the lower limit for the arrays that the collector does not track, where there can be any.
+    `untracked` applies the lower limits for the arrays that the collector does not track, where there can be any.
     """
     for (device, metric), size in growth.bytes.items():
         if device == HOST:
-            if size >= max(min(policy.retained_bytes, policy.host_bytes), 1) + growth.imported:
+            least = min(policy.retained_bytes, policy.host_bytes) if untracked else policy.host_bytes
+            if size >= max(least, 1) + growth.imported:
                 return True
             if untracked and size > policy.array_bytes + growth.imported and may_have_untracked_arrays():
                 return True
@@ -43,8 +44,6 @@ def is_worth_a_check(growth: Growth, policy: Policy, tracker: RunTracker, knowle
     """
     if not may_have_grown(growth, policy):
         return False
-    alone = policy._replace(retained_bytes=max(policy.retained_bytes, policy.host_bytes))
-    if may_have_grown(growth, alone, untracked=False) or tracker.may_have_added_arrays:
+    if may_have_grown(growth, policy, untracked=False) or tracker.may_have_added_arrays:
         return True
-    grown = min(size for (device, _), size in growth.bytes.items() if device == HOST) - growth.imported
-    return knowledge.host_reruns.are_worth_a_doubt(knowledge.elapsed_s, grown)
+    return knowledge.host_reruns.are_worth_a_doubt(knowledge.elapsed_s, growth.host - growth.imported)

@@ -188,9 +188,9 @@ class _Above:
         deadline = Deadline(BUDGET_S)
         for framework in frameworks:
             natives = framework.take_census(deadline)
-            find: Callable[..., Iterable[Link]] | None = getattr(natives, "every_link", None)
             if natives is None:
                 continue
+            find: Callable[..., Iterable[Link]] | None = getattr(natives, "every_link", None)
             for link in natives.links(owned, (), (), deadline) if find is None else find(owned, deadline):
                 if id(link.parent) in self._graph.objects:
                     found[id(link.child)] += 1

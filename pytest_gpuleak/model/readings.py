@@ -100,6 +100,11 @@ class Growth(NamedTuple):
         requested = self.bytes.get((device, "requested"))
         return self.bytes.get((device, "allocated"), 0) if requested is None else requested
 
+    @property
+    def host(self) -> int:
+        """Return the growth of the host's counter that grew least, since it carries the least noise; 0 without one."""
+        return min((size for (device, _), size in self.bytes.items() if device == HOST), default=0)
+
     def lowest(self, later: Growth) -> Growth:
         """Return the lower of this and a later reading of the same run: what grew meanwhile is not the test's."""
         return self._replace(bytes={key: min(size, later.bytes.get(key, size)) for key, size in self.bytes.items()})

@@ -90,7 +90,7 @@ def test_growth_that_stands_out_is_worth_a_quick_re_run() -> None:
 
 def test_a_slow_re_run_waits_for_a_second_test_that_grows_alike() -> None:
     reruns = HostReruns()
-    whys = [reruns.why_not(1.0, 10.0, size * MIB, may_wait=True) for size in (24, 14, 2, 19)]
+    whys = [reruns.why_not(1.0, 10.0, size * MIB, may_wait=lambda: True) for size in (24, 14, 2, 19)]
     assert [why == "" for why in whys] == [False, False, False, True]
     assert whys[0] == (
         "a re-run would take 1.0 s, and growth of the host's memory without a new array is nearly always a first use: "
@@ -104,4 +104,4 @@ def test_a_slow_re_run_waits_for_a_second_test_that_grows_alike() -> None:
     ids=["not slow", "not slow for the session", "an array was added, or it is the last test"],
 )
 def test_others_do_not_wait(expected_s: float, elapsed_s: float, *, may_wait: bool) -> None:
-    assert HostReruns().why_not(expected_s, elapsed_s, MIB, may_wait=may_wait) == ""
+    assert HostReruns().why_not(expected_s, elapsed_s, MIB, may_wait=lambda: may_wait) == ""

@@ -7,9 +7,9 @@ told, but its peak is, by which it has grown.
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Any, Final
 
-from pytest_gpuleak.adapters.tensorflow.lookup import eager_context, loaded_module
+from pytest_gpuleak.adapters.tensorflow.lookup import memory_info
 
 LEAST: Final = 2 * 1024 * 1024
 """Bytes of the pool's first part."""
@@ -28,9 +28,9 @@ class CpuPool:
         self._peak = 0
         self._taken = 0
 
-    def growth(self, grown: int) -> int:
-        """Return how many of `grown` bytes, by which the heap has just grown, the pool may have taken."""
-        peak = _read_peak()
+    def growth(self, grown: int, context: Any) -> int:
+        """Return how many of `grown` bytes, by which the heap has just grown, a context's pool may have taken."""
+        peak = _read_peak(context)
         if peak <= self._peak:
             return 0
         self._peak = peak
@@ -39,14 +39,10 @@ class CpuPool:
         return taken
 
 
-def _read_peak() -> int:
-    """Return the most bytes that tensors on the CPU have had; 0 without a context, or where it is not told."""
-    context = eager_context()
-    ask = (loaded_module("tensorflow.python.pywrap_tfe") or {}).get("TFE_GetMemoryInfo")
-    if context is None or ask is None:
-        return 0
+def _read_peak(context: Any) -> int:
+    """Return the most bytes that tensors on the CPU have had; 0 where it is not told."""
     try:
-        peak = ask(vars(context)["_context_handle"], "CPU:0").get("peak")
+        peak = memory_info(context, "CPU:0").get("peak")
     except Exception:  # noqa: BLE001 - another allocator has no statistics
         return 0
     return peak if type(peak) is int and peak > 0 else 0

@@ -1,7 +1,6 @@
 """Read the memory of TensorFlow's GPUs from its own allocators. TensorFlow is looked up, never imported.
 
-The figures are those of `tf.config.experimental.get_memory_info`, which itself would initialise a context; the CPU has
-none. Peaks are not read: restarting them (`reset_memory_stats`) would change what the tests read.
+The figures are those of `tf.config.experimental.get_memory_info`, which itself would initialise a context. Peaks are not read: restarting them (`reset_memory_stats`) would change what the tests read.
 """
 
 from __future__ import annotations
@@ -11,7 +10,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from pytest_gpuleak.adapters.late_devices import Counters
-from pytest_gpuleak.adapters.tensorflow.lookup import CONTEXT, eager_context, loaded_module
+from pytest_gpuleak.adapters.tensorflow.lookup import CONTEXT, eager_context, memory_info
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -46,10 +45,9 @@ class TensorFlowDevices(Counters):
         if devices:
             from pytest_gpuleak.adapters.probe_protocol import DeviceReading  # most runs use no device
 
-            handle = vars(eager_context())["_context_handle"]
-            ask = (loaded_module("tensorflow.python.pywrap_tfe") or {})["TFE_GetMemoryInfo"]
+            context = eager_context()
             for index in devices:
-                current = ask(handle, f"{_GPU}:{index}").get("current")
+                current = memory_info(context, f"{_GPU}:{index}").get("current")
                 if type(current) is int and current >= 0:
                     readings[f"gpu:{index}"] = DeviceReading(allocated=current)
                 else:

@@ -63,7 +63,8 @@ class TensorFlowFramework(Framework):
 
     def pool_growth(self, grown: int) -> int:
         """Return how many of `grown` bytes of the heap TensorFlow's pool for the CPU may have taken."""
-        return self._cpu_pool.growth(grown) if eager_context() is not None else 0
+        context = eager_context()
+        return 0 if context is None else self._cpu_pool.growth(grown, context)
 
     @cached_property
     def _cpu_pool(self) -> CpuPool:

@@ -69,6 +69,16 @@ def eager_context() -> Any:
     return context if state.get("_context_handle") is not None and state.get("_initialized") is True else None
 
 
+def memory_info(context: Any, device: str) -> dict[str, Any]:
+    """Return what `tf.config.experimental.get_memory_info` does for a device, without initialising a context.
+
+    Raises KeyError where this TensorFlow does not tell, and TensorFlow's error for a device without statistics.
+    """
+    ask = (loaded_module("tensorflow.python.pywrap_tfe") or {})["TFE_GetMemoryInfo"]
+    found: dict[str, Any] = ask(vars(context)["_context_handle"], device)
+    return found
+
+
 def _is_tensor_class(found: object) -> bool:
     if not is_kind_of(type(found), type):
         return False

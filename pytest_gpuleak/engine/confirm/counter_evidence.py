@@ -169,10 +169,9 @@ class CounterEvidence:
         )
 
     def _unexplained_host(self, investigation: ArrayEvidence, growth: Growth) -> int:
-        # Every host counter includes CPU tensors; use the counter that grew least, since it carries the least noise.
-        host = [size for (device, _), size in growth.bytes.items() if device == HOST]
+        # Every host counter includes CPU tensors.
         known = self._known(investigation).get(HOST, 0)
-        return min(host, default=0) - known - growth.imported - growth.compiled
+        return growth.host - known - growth.imported - growth.compiled
 
     def _reveal(self, investigation: ArrayEvidence, growth: Growth) -> None:
         """Give unread arrays, which C++ alone knows, to the investigation where the counters have room for them."""

@@ -39,7 +39,7 @@ def find_kept_by_runner(
     keepers: dict[int, Keeper] = {}
     if arrays and (keeper := holds(arrays)) is not None:
         keepers = dict.fromkeys(map(id, arrays), keeper)
-    elif len(arrays) <= MOST_ALONE:
+    elif 1 < len(arrays) <= MOST_ALONE:
         while arrays:
             alone = [arrays.pop()]
             if (keeper := holds(alone)) is not None:

@@ -155,11 +155,7 @@ class UntrackedEvidence:
             return True
         began = process_time()
         with self._guard(EXPLAIN):
-            sizes = None
-            if self._may_explain(self._knowledge.known_arrays) or self._may_explain(
-                sizes := self._walk_sizes(collected=False)
-            ):
-                self._before = self._walk_sizes() if sizes is None or self._collection_frees_arrays() else sizes
+            self._before = self._sizes_before_record()
         if self._may_explain(self._before):
             return True
         self._before = None
@@ -297,6 +293,14 @@ class UntrackedEvidence:
                 collect(2)
             with PausedCollector():
                 return self._arrays().sizes()
+
+    def _sizes_before_record(self) -> dict[int, int] | None:
+        if self._may_explain(self._knowledge.known_arrays):
+            return self._walk_sizes()
+        sizes = self._walk_sizes(collected=False)
+        if self._may_explain(sizes) and self._collection_frees_arrays():
+            return self._walk_sizes(collected=False)
+        return sizes
 
     def _collection_frees_arrays(self) -> bool:
         before = untracked_array_counts()

@@ -62,11 +62,9 @@ def compare_runs(evidence: Evidence) -> list[Group]:
         kept = before & evidence.kept.keys()
         staying = sorted((before & after) - kept)
         replaced = match_replacements(sorted(before - after), new, survivors, staying)
-        # Where something alike stays, there is one more: a list, or a dict with a key for each run.
-        full = {place for index in staying for place in _places(survivors[index])}
-        taken = set(replaced.values())
-        left = [index for index in new if index not in taken and full.isdisjoint(_places(survivors[index]))]
-        replaced |= match_replacements(sorted(kept - replaced_by.keys()), left, survivors, staying)
+        if kept:
+            left = sorted(set(new).difference(replaced.values()))
+            replaced |= _replacements_of_kept(sorted(kept - replaced_by.keys()), left, survivors, staying)
         replaced_by.update(replaced)
         taken = set(replaced.values())
         added = [survivors[index] for index in new if index not in taken]
@@ -142,6 +140,18 @@ def match_replacements(
                 matched[index] = candidates.popleft()
                 taken.add(matched[index])
     return matched
+
+
+def _replacements_of_kept(
+    kept: Sequence[int], new: Sequence[int], survivors: Sequence[Survivor], staying: Sequence[int]
+) -> dict[int, int]:
+    """Match what the runner alone keeps, which is alive, with what has replaced it elsewhere.
+
+    Where something alike stays, a new survivor is one more: in a list, or in a dict with a key for each run.
+    """
+    full = {place for index in staying for place in _places(survivors[index])}
+    left = [index for index in new if full.isdisjoint(_places(survivors[index]))]
+    return match_replacements(kept, left, survivors, staying)
 
 
 def name_by_what_stays(added: Sequence[Survivor], staying: Sequence[Survivor]) -> list[Survivor]:
