@@ -53,13 +53,14 @@ def run(command: Sequence[str | Path], folder: Path) -> str:
 def comparable(output: str) -> str:
     """Output without what differs between two runs, or two checkouts.
 
-    That is: times, the folder, which of a list's elements was shown, and where lines are broken, since that depends
-    on the length of the folder's name.
+    That is: times, how many tests were checked (a slow machine checks fewer whose growth is in doubt), the folder,
+    which of a list's elements was shown, and where lines are broken, since that depends on the length of the folder's
+    name.
     """
     text = re.sub(r"[^\s(]*/(examples/trainer|predict\.py)", r"\1", output)
     text = re.sub(r"\[\d+\](?=\.\w+\n|\s+\(|: trainer)", "[N]", text)
     text = re.sub(r"; \d+ us a clean test|; [\d.]+ ms a clean test", "; TIME a clean test", text)
-    text = re.sub(r" took [\d.]+ s \(re-runs [\d.]+, search [\d.]+\)", " took TIME", text)
+    text = re.sub(r" \d+ suspects took [\d.]+ s \(re-runs [\d.]+, search [\d.]+\)", " SUSPECTS took TIME", text)
     text = re.sub(r"=* (.*) in [\d.]+s(?: \([\d:]+\))? =*", r"\1 in TIME", text)
     return re.sub(r"[\s:]+", " ", text).strip()
 
