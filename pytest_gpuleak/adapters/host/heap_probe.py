@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from math import inf
 from typing import TYPE_CHECKING, Final
 
@@ -10,6 +9,7 @@ from pytest_gpuleak.adapters.host.counter_probe import CounterProbe
 from pytest_gpuleak.adapters.host.glibc import Mallinfo, mallinfo
 from pytest_gpuleak.adapters.host.main_arena import GlibcLayout, MainArena
 from pytest_gpuleak.adapters.host.throttled_reader import ThrottledReader
+from pytest_gpuleak.adapters.registry import may_have_untracked_arrays, untracked_array_counts
 from pytest_gpuleak.heap.collector_rules import is_free_threaded
 from pytest_gpuleak.model.readings import ProbeUnavailable
 
@@ -58,8 +58,11 @@ class _PsutilHeap:
         return int(info.heap_used + info.mmap_used)
 
 
-def _has_numpy() -> bool:
-    return "numpy" in sys.modules
+def _array_counts() -> list[int]:
+    try:
+        return untracked_array_counts()
+    except Exception:  # noqa: BLE001 - a numpy that is half imported: growth is read as if arrays had been added
+        return []
 
 
 def _main_arena(heap: HeapReader) -> MainArena | None:
@@ -67,7 +70,7 @@ def _main_arena(heap: HeapReader) -> MainArena | None:
     if not isinstance(heap, Mallinfo):
         return None
     try:
-        return MainArena(GlibcLayout(lambda: heap.top))
+        return MainArena(GlibcLayout(heap))
     except (AttributeError, OSError):
         return None
 
@@ -100,7 +103,13 @@ class HeapProbe(CounterProbe):
     def start(self) -> None:
         """Find the heap's counter. Raises ProbeUnavailable if there is none."""
         heap = heap_reader()
-        self._thrifty = ThrottledReader(heap.read, lambda: heap.free, watchful=_has_numpy, arena=_main_arena(heap))
+        self._thrifty = ThrottledReader(
+            heap.read,
+            lambda: heap.free,
+            watchful=may_have_untracked_arrays,
+            arrays=_array_counts,
+            arena=_main_arena(heap),
+        )
         self._read = self._thrifty.read
 
     @property

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 from math import inf
+from mmap import PAGESIZE
+from operator import gt
 from time import perf_counter
 from typing import TYPE_CHECKING
 
@@ -21,21 +23,38 @@ TIME_SHARE_IDLE = 0.001
 NEGLIGIBLE = 768 * 1024
 """Growth that may go unnoticed, in bytes. With `STEP_PAGES` this adds up to 1 MiB, the smallest growth investigated."""
 WATCHFUL_S = 0.02
-"""Seconds that expensive readings may take before they become rarer, where growth from 256 KiB on is investigated.
+"""Seconds that expensive readings may take in a row after a new array, where growth from 256 KiB on is investigated.
 
-`WATCHFUL_SHARE` of the time is added: where tests take longer than a reading, each is read after.
+They return as `WATCHFUL_SHARE` of the time: where tests take longer than a reading, each is read after.
 """
+UNCHANGED_S = 0.002
+"""The same where no array was added: only arrays that replaced smaller ones can explain growth then."""
 WATCHFUL_SHARE = 0.01
 WATCHFUL_NEGLIGIBLE = 128 * 1024
 """`NEGLIGIBLE` in such a process."""
 MOVED_S = 0.05
-"""Seconds that readings may take, beyond all others, because the top of the main thread's heap has moved."""
-MOVED_SHARE = 0.01
-"""Share of the time that is added to `MOVED_S`."""
+"""The same, beyond all others, because the top of the main thread's heap has moved."""
 STEP_PAGES = 64
 """Change of the address space that causes no new reading, in pages: 256 KiB with pages of 4 KiB."""
 
 _ERRORS = (OSError, ValueError, IndexError, AttributeError)
+
+
+class Allowance:
+    """Seconds that may be spent: `most_s` in a row, which return as `WATCHFUL_SHARE` of the time."""
+
+    def __init__(self, most_s: float, now: float) -> None:
+        self._most_s = self._left_s = most_s
+        self._at = now
+
+    def spend(self, cost_s: float, now: float) -> bool:
+        """Spend `cost_s` and return True, unless all is spent."""
+        self._left_s = min(self._most_s, self._left_s + WATCHFUL_SHARE * (now - self._at))
+        self._at = now
+        if self._left_s <= 0:
+            return False
+        self._left_s -= cost_s
+        return True
 
 
 class ThrottledReader:
@@ -44,7 +63,8 @@ class ThrottledReader:
     glibc's ``mallinfo2`` walks every free chunk. It is read again when the address space has changed, as with growth
     that fits into no free chunk, and otherwise as often as `SHARE` of the time allows. `room`: bytes by which the
     counter could grow within the same `pages` of address space; `watchful`: whether growth is investigated from a
-    quarter of a MiB on; `arena`: tells then whether the main thread's heap can have grown as much.
+    quarter of a MiB on; `arrays`: numbers of which one rises with each array that is added then, empty if unknown;
+    `arena`: tells whether the main thread's heap can have grown as much.
     """
 
     def __init__(
@@ -54,22 +74,26 @@ class ThrottledReader:
         clock: Callable[[], float] = perf_counter,
         pages: Callable[[], int] | None = None,
         watchful: Callable[[], bool] = bool,
+        arrays: Callable[[], list[int]] = list,
         arena: MainArena | None = None,
     ) -> None:
         self._read = read
         self._room = room
         self._clock = clock
         self._watchful = watchful
+        self._count_arrays = arrays
+        self._arrays: list[int] = []
         self._space_of = AddressSpace()
-        self._pages = self._space_of.pages if pages is None else pages
+        self._ask_pages = self._space_of.pages if pages is None else pages
         self._arena = arena
         self._last = 0
         self._space = 0
         self._at = 0.0
         self._cost = 0.0
         self._previous = 0.0
-        self._spent = self._spent_on_moves = 0.0
-        self._began = clock()
+        self._for_unchanged, self._for_new_arrays, self._for_moves = (
+            Allowance(most_s, clock()) for most_s in (UNCHANGED_S, WATCHFUL_S, MOVED_S)
+        )
         self.fresh = True
         """Whether the last value is the counter's at that time, but for what is negligible."""
 
@@ -90,8 +114,17 @@ class ThrottledReader:
         self._previous = cost
         if self._arena is not None and self._cost > ALWAYS_READ_BELOW_S and self._watchful():
             self._arena.mark_top()
-            self._arena.note(self._last, self._cost, self._pages)
+            self._arena.note(self._last, self._cost, self._ask_pages)
+            self._arrays = self._count_arrays()
         return self._last
+
+    def _pages(self) -> int:
+        obtained = None if self._arena is None else self._arena.obtained()
+        return self._ask_pages() if obtained is None else obtained // PAGESIZE
+
+    def _has_new_arrays(self) -> bool:
+        before, now = self._arrays, self._count_arrays()
+        return len(before) != len(now) or not now or any(map(gt, now, before))
 
     def close(self) -> None:
         """Close the file of the address space. Reading opens it again."""
@@ -105,17 +138,13 @@ class ThrottledReader:
         if watchful:
             now = self._clock()
             is_due = now - self._at >= self._cost / WATCHFUL_SHARE
-            if not is_due and self._arena is not None and self._arena.is_still(self._pages):
+            if not is_due and self._arena is not None and self._arena.is_still(self._ask_pages):
                 self.fresh = True
                 return self._last
-            budget = WATCHFUL_S + WATCHFUL_SHARE * (now - self._began)
-            if self._spent < budget:
-                self._spent += self._cost
-                if self._spent >= budget:
-                    return self.read()
-                # The next call reads too, whatever the address space: looking at it costs as much as a small reading.
-                self._space = 0
-                return self._take()
+            if self._for_unchanged.spend(self._cost, now):
+                return self.read()
+            if self._has_new_arrays() and self._for_new_arrays.spend(self._cost, now):
+                return self.read()
         negligible = WATCHFUL_NEGLIGIBLE if watchful else NEGLIGIBLE
         idle = self._space and self._room() < negligible
         share = TIME_SHARE_IDLE if idle else SHARE
@@ -127,11 +156,8 @@ class ThrottledReader:
         return self._last
 
     def _top_has_moved(self) -> bool:
-        limit_s = MOVED_S + MOVED_SHARE * (self._clock() - self._began)
-        if self._arena is None or self._spent_on_moves > limit_s or not self._arena.top_has_moved():
-            return False
-        self._spent_on_moves += self._cost
-        return True
+        has_moved = self._arena is not None and self._arena.top_has_moved()
+        return has_moved and self._for_moves.spend(self._cost, self._clock())
 
 
 class AddressSpace:

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import threading
 from mmap import PAGESIZE
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -21,19 +22,41 @@ from pytest_gpuleak.adapters.host.main_arena import (
     MainArena,
     parse_main_arena,
 )
+from pytest_gpuleak.adapters.host.malloc_fields import MallocFields
 from pytest_gpuleak.adapters.host.throttled_reader import (
     ALWAYS_READ_BELOW_S,
     MOVED_S,
-    MOVED_SHARE,
+    STEP_PAGES,
+    UNCHANGED_S,
     WATCHFUL_S,
     WATCHFUL_SHARE,
     ThrottledReader,
 )
 from pytest_gpuleak.heap.collector_rules import is_free_threaded
 
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
 pytestmark = pytest.mark.interpreter
 
 READING_S = 50e-6
+
+
+class Fields(MallocFields):
+    """Fields of malloc that a test sets."""
+
+    def __init__(self) -> None:
+        self.begin = 1 << 41
+        self.maps = 0
+
+    def top(self) -> int:
+        return self.begin
+
+    def elsewhere(self) -> int:
+        return self.maps
+
+    def obtained(self) -> int:
+        return self.begin + self.maps
 
 
 class Heap:
@@ -45,6 +68,7 @@ class Heap:
         self.free: tuple[int, int] | None = (10_000, 500)
         self.space = 1000
         self.asked = 0
+        self.found: Fields | None = None
         self.arena = MainArena(self, lambda: self.now)
         self.wait()
 
@@ -53,6 +77,9 @@ class Heap:
 
     def place(self) -> int:
         return self.top
+
+    def fields(self) -> Fields | None:
+        return self.found
 
     def below_top(self) -> tuple[int, int] | None:
         self.asked += 1
@@ -64,7 +91,9 @@ class Heap:
     def is_still(self) -> bool:
         return self.arena.is_still(lambda: self.space)
 
-    def reader(self, cost_s: float, room: float = 0.0) -> tuple[ThrottledReader, list[float]]:
+    def reader(
+        self, cost_s: float, room: float = 0.0, arrays: Callable[[], list[int]] = list
+    ) -> tuple[ThrottledReader, list[float]]:
         """Return a watchful reader whose readings say 7 and take `cost_s` each, and the times of its readings."""
         readings: list[float] = []
 
@@ -74,7 +103,7 @@ class Heap:
             return 7
 
         clock, pages = lambda: self.now, lambda: self.space
-        return ThrottledReader(read, lambda: room, clock, pages, watchful=lambda: True, arena=self.arena), readings
+        return ThrottledReader(read, lambda: room, clock, pages, lambda: True, arrays, self.arena), readings
 
 
 def test_nothing_is_known_before_the_first_note() -> None:
@@ -129,6 +158,52 @@ def test_without_an_address_space_nothing_is_known() -> None:
     heap.space = 0
     heap.note()
     assert not heap.is_still()
+
+
+@pytest.mark.parametrize("direction", [1, -1])
+def test_the_fields_of_malloc_tell_without_a_call(direction: int) -> None:
+    heap = Heap()
+    heap.found, heap.space = Fields(), 0
+    heap.note()
+    heap.top += NOTICED  # malloc would place a block elsewhere: nobody asks
+    assert heap.is_still()
+    heap.found.begin += direction * NOTICED
+    assert not heap.is_still()
+    heap.wait()
+    heap.note()
+    assert heap.is_still()
+    heap.found.maps += direction * NOTICED
+    assert not heap.is_still()
+
+
+def test_one_hole_is_watched_by_what_malloc_would_place_there() -> None:
+    heap = Heap()
+    heap.found, heap.free = Fields(), (MOST_BELOW_TOP + 2_000_000, 2_000_000)
+    heap.note()
+    assert heap.is_still()
+    heap.top += NOTICED - MOST_BELOW_TOP
+    assert not heap.is_still()
+    heap.wait()
+    heap.free = (MOST_BELOW_TOP + 1 + 2_000_000, 2_000_000)
+    heap.note()
+    assert not heap.is_still()
+
+
+def test_what_malloc_has_obtained_takes_the_place_of_the_address_space() -> None:
+    heap = Heap()
+    heap.free = (18_000_000, 700)
+    heap.found = Fields()
+    heap.note()
+    reader, readings = heap.reader(WATCHFUL_S / 4, room=18e6)
+    for _ in range(20):
+        reader.read_briefly()
+    readings.clear()
+    heap.space += 1000 * STEP_PAGES
+    reader.read_briefly()
+    assert not readings
+    heap.found.maps += (STEP_PAGES + 1) * PAGESIZE
+    reader.read_briefly()
+    assert len(readings) == 1
 
 
 def test_free_chunks_are_asked_for_rarely() -> None:
@@ -196,6 +271,25 @@ def test_a_still_heap_is_not_read_before_its_share_of_the_time() -> None:
     assert len(readings) == 2
 
 
+def test_a_new_array_is_worth_more_readings() -> None:
+    heap = Heap()
+    heap.free = None
+    arrays = [5]
+    reader, readings = heap.reader(cost_s := 20e-6, room=18e6, arrays=lambda: list(arrays))
+    for _ in range(2 * int(UNCHANGED_S / cost_s)):
+        reader.read_briefly()
+    # A thousandth is added of the time that the readings themselves take here.
+    assert UNCHANGED_S / cost_s <= len(readings) <= 1.05 * UNCHANGED_S / cost_s + 4
+    readings.clear()
+    reader.read_briefly()
+    assert not readings
+    arrays[0] += 1
+    reader.read_briefly()
+    assert len(readings) == 1
+    reader.read_briefly()
+    assert len(readings) == 1
+
+
 def test_a_moved_top_is_noticed_whatever_is_free_below_it() -> None:
     heap = Heap()
     heap.free = (18_000_000, 700)
@@ -239,7 +333,7 @@ def test_a_moved_top_is_read_after_though_the_time_for_readings_is_spent() -> No
         heap.top += NOTICED
         reader.read_briefly()
     # Such readings have a limit of their own.
-    assert len(readings) * cost_s < 2 * (MOVED_S + MOVED_SHARE * heap.now) + cost_s
+    assert len(readings) * cost_s < 2 * (MOVED_S + WATCHFUL_SHARE * heap.now) + cost_s
 
 
 INFO = b"""<malloc version="1">
@@ -290,9 +384,11 @@ thread = threading.Thread(target=leave_holes)
 thread.start()
 thread.join()
 heap.read()
-arena = MainArena(GlibcLayout(lambda: heap.top))
+layout = GlibcLayout(heap)
+layout.fields()  # loading the module that searches for them leaves holes
+arena = MainArena(layout)
 # Fill what is free below the top.
-while (GlibcLayout(lambda: heap.top).below_top() or (0,))[0] > 30_000:
+while (layout.below_top() or (0,))[0] > 100_000:
     kept.append(bytearray(3000))
     heap.read()
 
@@ -314,8 +410,11 @@ print(is_still(lambda: kept.append(bytearray(1_000_000))))
 
 MAPPED = """
 from pytest_gpuleak.adapters.host import main_arena
+from pytest_gpuleak.adapters.host.glibc import mallinfo
 
-layout = main_arena.GlibcLayout(lambda: 0)
+heap = mallinfo()
+heap.read()
+layout = main_arena.GlibcLayout(heap)
 print(layout.below_top() is None)
 main_arena.BLOCK = 1 << 26  # mapped, whatever the threshold has come to be
 print(layout.below_top() is None)
@@ -343,4 +442,4 @@ def test_a_reading_keeps_nothing_that_the_collector_tracks() -> None:
     heap = mallinfo()
     assert heap is not None
     heap.read()
-    assert not [name for name, value in vars(heap).items() if name != "_ask" and gc.is_tracked(value)]
+    assert not [name for name, value in vars(heap).items() if name != "ask" and gc.is_tracked(value)]
