@@ -385,7 +385,9 @@ class SuspectCheck:
         )
         unread = self._looks.brief and not self._knowledge.notes_are_read
         with self._guard(CONFIRM):
-            return unread and alone and self._counters.explained and self._arrays.left.are_all_gone()
+            if unread and alone and self._counters.explained and self._arrays.left.are_all_gone():
+                self._knowledge.garbage.note_freed_by_setup()
+                return True
         return False
 
     def _run_again(self, *, tracing_on: bool) -> tuple[RerunResult, OriginLog]:

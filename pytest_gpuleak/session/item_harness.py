@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     import pytest
 
@@ -42,10 +42,13 @@ class ItemHarness:
             return check.check(arrays, growth, item, _class_of(item), item.nodeid, self._attempts.policy)
         return None
 
-    def keeper_of(self, item: pytest.Item, arrays: Sequence[object]) -> Keeper | None:
-        """Tell what in the runner alone keeps `arrays`, which an earlier run of the test has left; None: it does not."""
+    def keepers_of(self, item: pytest.Item) -> Callable[[Sequence[object]], Keeper | None] | None:
+        """Return a function that tells what in the runner alone keeps arrays, which an earlier run of the test has left.
+
+        None: nothing does, since a test without a class has no instance.
+        """
         test_class = _class_of(item)
-        return None if test_class is None else self._loaded().keeper_of(arrays, item, test_class)
+        return None if test_class is None else lambda arrays: self._loaded().keeper_of(arrays, item, test_class)
 
     def learn(self, nodeid: str, findings: Sequence[Finding]) -> None:
         """Take in the verdict on a test on which nothing was decided here."""

@@ -294,7 +294,7 @@ class LeakCheck:
             attempt.policy,
             self._check_fixtures,
             lambda living, growth: self._harness.decide(item, living, growth),
-            lambda older: self._harness.keeper_of(item, older),
+            self._harness.keepers_of(item),
             self._findings_that_wait(),
             garbage,
         )

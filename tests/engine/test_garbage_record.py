@@ -25,3 +25,10 @@ def test_after_collections_in_vain_one_of_sixteen_is_tried() -> None:
     assert sum(tried) == 3
     record.note(freed=True)
     assert record.comes_first(1.0)
+
+
+def test_no_collection_is_tried_where_the_next_setup_may_free_all() -> None:
+    record = GarbageRecord()
+    record.note_freed_by_setup()
+    assert not record.comes_first(1.0)
+    assert record.comes_first(1.0)

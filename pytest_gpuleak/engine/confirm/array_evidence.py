@@ -23,7 +23,7 @@ from pytest_gpuleak.model.evidence import Evidence, Keeper, Root, root_of
 from pytest_gpuleak.model.findings import FREED, NO_OBJECT, WAITING, Holder
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
     from contextlib import AbstractContextManager
 
     from pytest_gpuleak.adapters.frameworks import Frameworks
@@ -78,6 +78,7 @@ class ArrayEvidence:
         self.searches = 0
         """Searches of the whole heap so far."""
         self._evidence: Evidence | None = None
+        self._collected = False  # whether the heap was collected since the last run
         self._explain_left_s = EXPLAIN_BUDGET_S
 
     def add_run(
@@ -102,6 +103,7 @@ class ArrayEvidence:
             decide: tells whether what stays after the cheap steps is no suspect.
             recognise: tells whether holders are of use.
         """
+        self._collected = False
         readings = read_united(arrays, self._frameworks)
         shared = SharedStorages(arrays, self._natives.storages)
         arrays[:] = [array for array in arrays if id(array) in readings]
@@ -217,12 +219,17 @@ class ArrayEvidence:
         self.forget_look()
         if self._recognition.covers(self.left.by_id):
             settle_steps = steps_that_can_release(settle_steps, threads)
-        garbage, collected = settle_late(settle_steps, self.left.by_id, self.left.living)
+        garbage, collected = settle_late(self._noted(settle_steps), self.left.by_id, self.left.living)
         self._first -= {self._survivors.index_of(left) for left in garbage.values()}
         self._cycles += tuple(left.reading for identity, left in garbage.items() if identity in collected)
         self.left.changed()
         self._evidence = None
         return bool(self.left.living())
+
+    def _noted(self, steps: Iterable[SettleStep]) -> Iterator[SettleStep]:
+        for step in steps:
+            self._collected |= step.collects
+            yield step
 
     def forget_look(self) -> None:
         """Forget the last look after a re-run, which another is to follow."""
@@ -272,8 +279,9 @@ class ArrayEvidence:
                 return False
         if not self._recognition.one_place_holds_two_runs(self.left.by_id):
             return True
-        with self._detector.whole_heap():
-            collect(2)
+        if not self._collected:
+            with self._detector.whole_heap():
+                collect(2)
         return not self._recognition.has_outdated_place(self.left.by_id)
 
     def _look_at_recognised(self, origins: OriginLog) -> None:

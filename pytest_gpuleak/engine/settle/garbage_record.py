@@ -23,15 +23,21 @@ class GarbageRecord:
 
     def __init__(self) -> None:
         self._in_vain = 0
+        self._freed_by_setup = False
 
     def comes_first(self, rerun_s: float) -> bool:
         """Tell whether to collect before a re-run that takes `rerun_s` seconds; each call is one suspect."""
-        if rerun_s <= QUICK_RERUN_S:
+        setup_decides, self._freed_by_setup = self._freed_by_setup, False
+        if rerun_s <= QUICK_RERUN_S or setup_decides:
             return False
         if self._in_vain < _VAIN:
             return True
         self._in_vain += 1
         return self._in_vain % _TRY_EVERY == 0
+
+    def note_freed_by_setup(self) -> None:
+        """Note that a re-run's setup freed all that a suspect left: so may the next one's, before its call."""
+        self._freed_by_setup = True
 
     def note(self, *, freed: bool) -> None:
         """Note whether a collection has freed all that a suspect left."""
