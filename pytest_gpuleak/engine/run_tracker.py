@@ -171,8 +171,13 @@ class RunTracker:
 
         Arrays that replace as many smaller ones add none.
         """
+        return self.has_added_arrays is not False
+
+    @property
+    def has_added_arrays(self) -> bool | None:
+        """Whether the run has left more untracked arrays than there were, as a rule; None where their number is unknown."""
         before, now = self._array_counts, _array_counts()
-        return len(before) != len(now) or not now or any(map(gt, now, before))
+        return any(map(gt, now, before)) if now and len(before) == len(now) else None
 
     def without_workspaces(self, growth: Growth) -> Growth:
         """Return the growth of the run once libraries' workspaces on the devices are freed, which takes microseconds.

@@ -100,8 +100,10 @@ class UntrackedEvidence:
         if beside_arrays:
             self._beside_arrays = True
             self.floor = max(self.floor, BESIDE_ARRAYS)
-        self._grown.append(unexplained)
-        self._added.append(self._tracker.may_have_added_arrays)
+        added = self._tracker.has_added_arrays
+        # What programs take is an estimate, in which such arrays would be lost.
+        self._grown.append(unexplained + growth.compiled if added else unexplained)
+        self._added.append(added is not False)
         if len(self._grown) == 1 and self.suspected:
             with self._guard(EXPLAIN):
                 self._born = self._arrays().of_young() if self._tracker.detector.sees_only_young else set()

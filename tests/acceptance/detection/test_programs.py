@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from pytest_gpuleak.adapters.registry import untracked_array_counts
+
 if TYPE_CHECKING:
     from tests.conftest import Json, Runner
 
@@ -129,3 +131,29 @@ def test_memory_of_programs_is_no_growth_of_the_host(run: Runner, pytester: pyte
     }
     assert tests["test_code_of_usual_size"]["verdict"] == "noted"
     assert tests["test_an_array_beside_a_first_compilation"]["findings"][0]["bytes_per_run"] == 2**20
+
+
+CONSTANTS = """
+    import compiler, numpy
+
+    KEPT = []
+
+    def test_programs_over_arrays():
+        for _ in range(2):
+            program = compiler.Program("branch", 400_000)
+            program.constant = numpy.full((256, 256), 2.0)
+            KEPT.append(program)
+"""
+
+
+def test_arrays_that_each_program_keeps_are_no_part_of_its_code(run: Runner, pytester: pytest.Pytester) -> None:
+    """Two programs are taken to need 2 MiB: in that the leak of jax 0.4.30's conditionals was lost."""
+    pytest.importorskip("numpy")
+    pytester.makepyfile(compiler=textwrap.dedent(COMPILER))
+    pytester.makeconftest(textwrap.dedent(FRAMEWORK))
+    found = run(CONSTANTS, apart=True)
+    if not untracked_array_counts():
+        pytest.skip("this Python makes NumPy's dtypes immortal: how many arrays there are is unknown")
+    (finding,) = found.tests["test_programs_over_arrays"]["findings"]
+    assert (finding["kind"], finding["bytes_per_run"]) == ("growing", 2**20)
+    assert finding["holder"]["root"] == "test_it.KEPT"
