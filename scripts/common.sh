@@ -53,6 +53,14 @@ find_python() {
   die "found no Python from 3.10 up with the modules venv and ensurepip (on Debian: apt install python3-venv)"
 }
 
+# create_venv FOLDER PYTHON: an empty virtual environment of this Python, unless there is one.
+create_venv() {
+  local inside=$1/bin/python
+  if ! usable "$inside" || [ "$(version_of "$inside")" != "$(version_of "$2")" ]; then
+    "$2" -m venv --clear "$1"
+  fi
+}
+
 # ensure_venv FOLDER PYTHON FILE: a virtual environment with this project and what requirements/FILE names.
 # Quick where it is there already: a stamp tells whether anything that it was made from has changed since.
 ensure_venv() {
@@ -69,9 +77,7 @@ PY
     return
   fi
   rm -f "$folder/gpuleak.stamp"
-  if ! usable "$inside" || [ "$(version_of "$inside")" != "$(version_of "$python")" ]; then
-    "$python" -m venv --clear "$folder"
-  fi
+  create_venv "$folder" "$python"
   say "installing requirements/$file into ${folder#"$root"/} (Python $(version_of "$inside")); this is done once"
   if "$inside" -m pip install --quiet -r "$root/requirements/$file" -e "$root"; then
     printf '%s\n' "$stamp" >"$folder/gpuleak.stamp"
@@ -99,4 +105,21 @@ keep_bytecode() {
   [ -n "${PYTHONDONTWRITEBYTECODE:-}" ] || return 0
   compile_package "$1"
   env -u PYTHONDONTWRITEBYTECODE "$1" -m pytest -q --collect-only --gpu-leak "$root/tests" >/dev/null 2>&1 || true
+}
+
+# ensure_others PYTHON: environments inside .venv, which must be there, for the tests without torch on every other Python.
+# Sets `others` and `missing`, the versions that this machine has and lacks.
+ensure_others() {
+  local version other
+  others=()
+  missing=()
+  for version in 3.10 3.11 3.12 3.13 3.14 3.15; do
+    [ "$version" = "$(version_of "$1")" ] && continue
+    if other=$(find_version "$version"); then
+      ensure_venv "$root/.venv/core-$version" "$other" core.txt
+      others+=("$version")
+    else
+      missing+=("$version")
+    fi
+  done
 }

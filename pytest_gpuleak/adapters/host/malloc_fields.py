@@ -34,6 +34,8 @@ _NUMBER: Final = 4
 _MOST_MAPS: Final = 65536
 """``n_mmaps_max``, unless the user has set it (DEFAULT_MMAP_MAX)."""
 _MOST_ARENAS: Final = 4096
+_MOST_GROWN: Final = 64 * 1024 * 1024
+"""By how many bytes the heap may have grown since the maps were read."""
 
 
 class Told(Protocol):
@@ -99,9 +101,12 @@ def find_fields(library: Any, ask: Callable[[], Told]) -> MallocFields | None:
         lines = filter(None, map(_WRITABLE.match, file))
         spans = [(range(int(line[1], 16), int(line[2], 16)), line[3]) for line in lines]
     pages = [(span.start, _copy(span)) for span, name in spans if _LIBRARY.search(name)]
-    first = min((span.start for span, name in spans if name == b"[heap]"), default=0)
-    told = ask()
-    heap = range(first, _end_of_heap(library))  # it may have grown since the maps were read
+    # The top is in the last part, if some pages are protected. It may have grown since the maps were read.
+    heap = max((span for span, name in spans if name == b"[heap]"), key=lambda span: span.start, default=range(0))
+    told, end = ask(), _end_of_heap(library)
+    if not 0 <= end - heap.stop <= _MOST_GROWN:
+        return None
+    heap = range(heap.start, end)
     tops = [start + offset for start, data in pages for offset in _tops(data, heap)]
     maps = [start + offset for start, data in pages for offset in _maps(data, told)]
     if len(tops) != 1 or len(maps) != 1:
