@@ -385,9 +385,7 @@ class SuspectCheck:
         )
         unread = self._looks.brief and not self._knowledge.notes_are_read
         with self._guard(CONFIRM):
-            if unread and alone and self._counters.explained and self._arrays.left.are_all_gone():
-                self._knowledge.garbage.note_freed_by_setup()
-                return True
+            return unread and alone and self._counters.explained and self._arrays.left.are_all_gone()
         return False
 
     def _run_again(self, *, tracing_on: bool) -> tuple[RerunResult, OriginLog]:
@@ -397,6 +395,8 @@ class SuspectCheck:
             # What the re-run replaces may be part of a cycle: in the same epoch, no collection of the whole heap is needed.
             self._tracker.begin_run(same_epoch=self._looks.brief)
             result = self._subject.run_again(tracing, self._findings_by_size, self._is_freed_by_setup)
+        if result.decided:
+            self._knowledge.garbage.note_freed_by_setup()
         origins = {key: origin for log in logs for key, origin in log.items()}
         self._subject.release()
         self._check_fixtures(self._tracker.take_released())
