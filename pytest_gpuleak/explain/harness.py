@@ -17,7 +17,7 @@ from pytest_gpuleak.explain.hints.pytest_objects import KEPT_INSTANCE
 from pytest_gpuleak.explain.parameters import containers_below, parameters_of
 from pytest_gpuleak.explain.reference_graph import Graph
 from pytest_gpuleak.explain.unaccounted import owner_counter
-from pytest_gpuleak.heap.collector import get_referrers
+from pytest_gpuleak.heap.collector import get_objects, get_referrers
 from pytest_gpuleak.heap.frames import belongs_to_plugin, local_variables
 from pytest_gpuleak.heap.reference_counts import LENDS_ARGUMENTS, LOOKUP_REFERENCES, getrefcount
 from pytest_gpuleak.heap.referrers import Deadline, PausedCollector, get_referents
@@ -34,8 +34,14 @@ if TYPE_CHECKING:
 
     HeldBy = Keeper | Literal["parameters"]
 
-MAX_OBJECTS: Final = 300
+MAX_OBJECTS: Final = 20_000
 """Objects above the arrays that are looked at. The search for holders decides on larger structures."""
+
+MAX_YOUNG: Final = 100_000
+"""Young objects that are listed by what refers to them: a tenth of a second."""
+
+FEW: Final = 32
+"""Objects whose referrers the collector is asked for: it compares each reference of a young object with each of them."""
 
 BUDGET_S: Final = 0.05
 """Seconds that the reading of autograd graphs may take."""
@@ -134,8 +140,10 @@ class _Above:
         own = {id(arrays), id(item), id(objects), id(frames.instances), id(below_parameters), id(old)}
         own |= frames.on_stack
         level = list(objects.values())
+        referrers = _Referrers(own, old)
         while level and len(objects) <= MAX_OBJECTS:
-            level = self._expand(level, own, old)
+            level = self._expand(level, own, referrers)
+        referrers.clear()
         self._complete = not level and not any(type(value) is CellType for value in objects.values())
         from_item = Counter(map(id, item.values()))
         for references in (frames.references, from_item):
@@ -144,17 +152,12 @@ class _Above:
         self._from_item = objects.keys() & from_item.keys()
         self._from_frames = frames.held(objects)
 
-    def _expand(self, level: list[object], own: set[int], instances: Sequence[object]) -> list[object]:
+    def _expand(self, level: list[object], own: set[int], referrers: _Referrers) -> list[object]:
         new: list[object] = []
-        children = tuple(level)  # a tuple is passed on as it is: of a list, Python 3.13 would show a copy
-        own.update((id(level), id(new), id(children)))
+        own.update((id(level), id(new)))
         wanted = set(map(id, level))
-        containers = get_referrers(*children)
-        young = set(map(id, containers))
-        containers += [instance for instance in instances if id(instance) not in young]
+        containers = referrers.of(level)
         for container in containers:
-            if id(container) in own:
-                continue
             held = [identity for identity in map(id, get_referents(container)) if identity in wanted]
             self._known.update(held)
             for child in held:
@@ -204,6 +207,45 @@ class _Above:
             return "item" if self._arrays & by_item else "frames"
         by_parameters = self._graph.below(self._graph.objects.keys() & self._parameters)
         return "parameters" if self._arrays <= by_runner | by_parameters else None
+
+
+class _Referrers:
+    """Finds the young objects, and those of `old`, that refer to objects, but for those whose ids are in `own`."""
+
+    def __init__(self, own: set[int], old: Sequence[object]) -> None:
+        self._own = own
+        self._old = old
+        self._above: dict[int, list[object]] | None = None
+
+    def of(self, objects: list[object]) -> list[object]:
+        """Return what refers to any of the `objects`, and the old ones in any case."""
+        if self._above is None and len(objects) <= FEW:
+            children = tuple(objects)  # a tuple is passed on as it is: of a list, Python 3.13 would show a copy
+            self._own.add(id(children))
+            found = get_referrers(*children)
+        else:
+            if self._above is None:
+                self._above = self._list_young(objects)
+            found = list(chain.from_iterable(self._above.get(identity, ()) for identity in map(id, objects)))
+        found += self._old
+        return list({id(one): one for one in found if id(one) not in self._own}.values())
+
+    def clear(self) -> None:
+        """Release the objects: a list here is one more reference to each."""
+        self._above = None
+
+    def _list_young(self, objects: list[object]) -> dict[int, list[object]]:
+        """List, for each young or old object and these, what refers to it; nothing where there are too many."""
+        young = get_objects()
+        above: dict[int, list[object]] = {}
+        if len(young) > MAX_YOUNG:
+            return above
+        met = {*map(id, young), *map(id, objects), *map(id, self._old)}
+        for container in young:
+            for identity in met.intersection(map(id, get_referents(container))):
+                above.setdefault(identity, []).append(container)
+        young.clear()
+        return above
 
 
 def _has_shared_dict(value: object, met: Collection[int]) -> bool:
