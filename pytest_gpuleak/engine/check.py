@@ -52,7 +52,7 @@ class SuspectCheck:
     """Check one subject that has left arrays, memory or processes behind.
 
     `check_fixtures` judges the fixtures that a re-run has torn down; `harness` decides on what the runner alone holds,
-    and `kept_by_runner` tells what in it alone keeps what an earlier run has left; `waiting` takes findings whose
+    and `keepers_of` tells what in it alone keeps what an earlier run has left; `waiting` takes findings whose
     holders are searched for later, with others; None: each is searched for at once. `garbage` is what a young
     collection has freed of the first run; None: there was none since.
     """
@@ -65,7 +65,7 @@ class SuspectCheck:
         policy: Policy,
         check_fixtures: Callable[[list[OwnedSetup]], None] = lambda _: None,
         harness: Callable[[Sequence[object], Growth], HarnessVerdict | None] | None = None,
-        kept_by_runner: Callable[[Sequence[object]], Keeper | None] | None = None,
+        keepers_of: Callable[[Sequence[object]], Mapping[int, Keeper]] | None = None,
         waiting: WaitingFindings | None = None,
         garbage: Garbage | None = None,
     ) -> None:
@@ -80,7 +80,7 @@ class SuspectCheck:
         self._collected = False
         self._host_grown = 0
         self._harness = harness
-        self._kept_by_runner = kept_by_runner
+        self._keepers_of = keepers_of
         self._waiting = waiting
         self._known: HarnessVerdict | None = None
         self._garbage = garbage
@@ -205,11 +205,11 @@ class SuspectCheck:
         )
         if self._first and self._collected:
             self._knowledge.garbage.note(freed=not stays)
-        if not self._first and self._kept_by_runner is not None:
+        if not self._first and self._keepers_of is not None:
             with self._guard(RECOGNISE):
-                investigation.note_kept_by_runner(self._kept_by_runner)
-        self._first = False
-        if self._known is not None:
+                investigation.note_kept_by_runner(self._keepers_of)
+        first, self._first = self._first, False
+        if first and self._known is not None:
             growth = self._known.growth
         if self._looks.brief and max(investigation.left.added()[0].values(), default=0) >= self._policy.retained_bytes:
             self._looks.brief = False
@@ -235,11 +235,11 @@ class SuspectCheck:
         if self._untracked.floor is not None:
             self._lenders.note_borrowed(arrays)
 
-    def _ask_harness(self, living: Sequence[object], growth: Growth) -> bool:
+    def _ask_harness(self, living: Sequence[object], growth: Growth) -> frozenset[int]:
         self._note_borrowed(living)
         if self._harness is not None and not self._tracker.threaded:
             self._known = self._harness(living, growth)
-        return self._known is not None
+        return frozenset() if self._known is None else self._known.decided
 
     def _first_steps(self) -> Iterator[SettleStep]:
         """Decide, once something is known to stay, which of the steps are taken."""

@@ -15,7 +15,7 @@ from pytest_gpuleak.model.evidence import Survivor
 from pytest_gpuleak.model.readings import HOST, Growth
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from pytest_gpuleak.adapters.protocol import ArrayFramework
     from pytest_gpuleak.engine.run_tracker import RunTracker
@@ -26,10 +26,11 @@ if TYPE_CHECKING:
 
 
 class HarnessVerdict(NamedTuple):
-    """The `growth` of the counters without the arrays, and notes on the arrays that the test's instance keeps."""
+    """The ids of the arrays that are `decided`, the counters' `growth` without them, and notes on what the item keeps."""
 
     growth: Growth
     findings: tuple[Finding, ...]
+    decided: frozenset[int]
 
 
 class HarnessCheck:
@@ -48,10 +49,11 @@ class HarnessCheck:
         """Take in the verdict on a test for which `check` returned None."""
         self._history.learn(nodeid, findings)
 
-    def keeper_of(self, arrays: Sequence[object], item: object, test_class: type | None) -> Keeper | None:
-        """Tell whether frames, or the item with the test's instance, alone keep `arrays`, strong references."""
-        keeper = held_by_harness(arrays, item, test_class, self._tracker.frameworks.reference_finders())
-        return None if keeper == "parameters" else keeper
+    def keepers_of(self, arrays: Sequence[object], item: object, test_class: type | None) -> Mapping[int, Keeper]:
+        """Tell of which of `arrays`, strong references, frames or the item with the test's instance are the only keepers."""
+        frameworks, young_alone = self._tracker.frameworks.reference_finders(), self._tracker.detector.sees_only_young
+        held = held_by_harness(arrays, item, test_class, frameworks, young_alone=young_alone)
+        return {} if held is None or held.by == "parameters" else dict.fromkeys(held.arrays, held.by)
 
     def check(
         self,
@@ -61,15 +63,22 @@ class HarnessCheck:
         test_class: type | None,
         nodeid: str,
         policy: Policy,
+        *,
+        partly: bool,
     ) -> HarnessVerdict | None:
-        """Return what is known of `arrays`, strong references to what the run has left; None if they are suspects."""
+        """Return what is known of `arrays`, strong references to what the run has left.
+
+        None if all are suspects; unless `partly`, also if any is.
+        """
         tracker, knowledge = self._tracker, self._knowledge
         if not tracker.detector.sees_only_young:
             return None
         frameworks = tracker.frameworks.reference_finders()
-        held_by = held_by_harness(arrays, item, test_class, frameworks)
-        if held_by is None:
+        held = held_by_harness(arrays, item, test_class, frameworks)
+        if held is None or not (partly or held.arrays.issuperset(map(id, arrays))):
             return None
+        held_by = held.by
+        arrays = [array for array in arrays if id(array) in held.arrays]
         survivors = _survivors(arrays, tracker.guarded_arrays)
         findings: tuple[Finding, ...] = ()
         if held_by != "frames":
@@ -88,7 +97,7 @@ class HarnessCheck:
                 left = sizes.get(handle.storage)
                 if left is not None:
                     knowledge.left_behind.note(nodeid, left.reading.device, left.size, handle, holder.text)
-        return HarnessVerdict(_without(growth, survivors), findings)
+        return HarnessVerdict(_without(growth, survivors), findings, held.arrays)
 
 
 def _survivors(arrays: Sequence[object], frameworks: Sequence[ArrayFramework]) -> list[Survivor]:

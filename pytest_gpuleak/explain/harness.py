@@ -11,7 +11,7 @@ from collections import Counter
 from inspect import CO_OPTIMIZED
 from itertools import chain
 from types import CellType, MethodType
-from typing import TYPE_CHECKING, Final, Literal
+from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
 from pytest_gpuleak.explain.hints.pytest_objects import KEPT_INSTANCE
 from pytest_gpuleak.explain.parameters import containers_below, parameters_of
@@ -35,7 +35,10 @@ if TYPE_CHECKING:
     HeldBy = Keeper | Literal["parameters"]
 
 MAX_OBJECTS: Final = 20_000
-"""Objects above the arrays that are looked at. The search for holders decides on larger structures."""
+"""Young objects above the arrays that are looked at. The search for holders decides on larger structures."""
+
+MAX_OF_HEAP: Final = 300
+"""The same where the collector shows the whole heap, which is looked through for each level of them."""
 
 MAX_YOUNG: Final = 100_000
 """Young objects that are listed by what refers to them: a tenth of a second."""
@@ -54,15 +57,28 @@ _PARAMETERS: Final = "the test's parameters"
 _VALUES_LIE_IN_OBJECTS: Final = sys.version_info >= (3, 13)
 
 
-def held_by_harness(
-    arrays: Sequence[object], item: object, test_class: type | None, frameworks: Sequence[ReferenceFinder]
-) -> HeldBy | None:
-    """Tell whether this thread's frames, pytest's item, or the test's parameters alone hold all of `arrays`.
+class HeldAlone(NamedTuple):
+    """Who alone holds arrays, and their ids."""
 
-    Every reference to the arrays, and to what they can be reached from, must come from a young object, the test's
-    instance (of `test_class`), what lies below a parameter, a local variable, or an attribute of the item; else, and
-    for what nothing holds any more (a cycle), the answer is None. Who else refers to a parameter itself does not
-    matter, and the sequence does not count. Call it while the collector shows young objects alone.
+    by: HeldBy
+    arrays: frozenset[int]
+
+
+def held_by_harness(
+    arrays: Sequence[object],
+    item: object,
+    test_class: type | None,
+    frameworks: Sequence[ReferenceFinder],
+    *,
+    young_alone: bool = True,
+) -> HeldAlone | None:
+    """Tell which of `arrays` this thread's frames or pytest's item alone hold, or whether the test's parameters hold all.
+
+    Every reference to these arrays, and to what they can be reached from, must come from a young object, the test's
+    instance (of `test_class`), what lies below a parameter, a local variable, or an attribute of the item. What else
+    holds, and what nothing holds any more (a cycle), is not among them. Who else refers to a parameter itself does not
+    matter, and the sequence does not count. `young_alone` tells that the collector shows young objects alone: else only
+    a few objects are looked at.
     """
     with PausedCollector():
         attributes = instance_dict(item)
@@ -72,10 +88,10 @@ def held_by_harness(
         below = containers_below(parameters)
         if below is None:
             parameters, below = [], []
-        found = _Above(arrays, attributes, test_class, frozenset(map(id, parameters)), below)
+        found = _Above(arrays, attributes, test_class, frozenset(map(id, parameters)), below, young_alone=young_alone)
         parameters.clear()
         below.clear()
-        return found.held_by() if found.accounts_for_all(frameworks) else None
+        return found.held_alone(frameworks)
 
 
 def holder_of(
@@ -128,6 +144,8 @@ class _Above:
         test_class: type | None,
         parameters: frozenset[int],
         below_parameters: Sequence[object],
+        *,
+        young_alone: bool,
     ) -> None:
         self._arrays = frozenset(map(id, arrays))
         self._parameters = parameters
@@ -140,11 +158,12 @@ class _Above:
         own = {id(arrays), id(item), id(objects), id(frames.instances), id(below_parameters), id(old)}
         own |= frames.on_stack
         level = list(objects.values())
-        referrers = _Referrers(own, old)
-        while level and len(objects) <= MAX_OBJECTS:
+        most = MAX_OBJECTS if young_alone else MAX_OF_HEAP
+        referrers = _Referrers(own, old, FEW if young_alone else most)
+        while level and len(objects) <= most:
             level = self._expand(level, own, referrers)
         referrers.clear()
-        self._complete = not level and not any(type(value) is CellType for value in objects.values())
+        self._complete = not level
         from_item = Counter(map(id, item.values()))
         for references in (frames.references, from_item):
             for identity in objects.keys() & references.keys():
@@ -167,12 +186,24 @@ class _Above:
         containers.clear()
         return new
 
-    def accounts_for_all(self, frameworks: Sequence[ReferenceFinder]) -> bool:
+    def held_alone(self, frameworks: Sequence[ReferenceFinder]) -> HeldAlone | None:
         if not self._complete:
-            return False
+            return None
+        alone = self._arrays - self._graph.below(self._held_elsewhere(frameworks))
+        by_item = self._graph.below(self._from_item)
+        by_runner = by_item | self._graph.below(self._from_frames)
+        by_parameters = self._graph.below(self._graph.objects.keys() & self._parameters)
+        held = alone & by_runner
+        if held != self._arrays and self._arrays == alone & (by_runner | by_parameters):
+            return HeldAlone("parameters", alone)
+        return HeldAlone("item" if held & by_item else "frames", held) if held else None
+
+    def _held_elsewhere(self, frameworks: Sequence[ReferenceFinder]) -> set[int]:
+        """Return the ids of what has a reference that is not accounted for."""
         owners = owner_counter(frameworks)
         owned: dict[int, object] = {}
         counts: dict[int, int] = {}
+        found: set[int] = set()
         objects = self._graph.objects
         for identity in list(objects.keys() - self._parameters):
             value = objects[identity]
@@ -181,9 +212,11 @@ class _Above:
                 owned[identity], counts[identity] = value, count
             # Native code that owns an array keeps its Python object too, once.
             own = LOOKUP_REFERENCES + (2 if count else 0)
-            if getrefcount(value) - own > self._known[identity] or _has_shared_dict(value, objects):
-                return False
-        return not owned or self._links_to(owned, frameworks) == counts
+            known = getrefcount(value) - own <= self._known[identity]
+            if not known or type(value) is CellType or _has_shared_dict(value, objects):
+                found.add(identity)
+        links = self._links_to(owned, frameworks) if owned else counts
+        return found | {identity for identity, count in counts.items() if links[identity] != count}
 
     def _links_to(self, owned: Mapping[int, object], frameworks: Sequence[ReferenceFinder]) -> Counter[int]:
         """Count the references from the native code of these arrays to these arrays (a loss and its parameters)."""
@@ -200,26 +233,19 @@ class _Above:
                     self._graph.connect(id(link.parent), id(link.child))
         return found
 
-    def held_by(self) -> HeldBy | None:
-        by_item = self._graph.below(self._from_item)
-        by_runner = by_item | self._graph.below(self._from_frames)
-        if self._arrays <= by_runner:
-            return "item" if self._arrays & by_item else "frames"
-        by_parameters = self._graph.below(self._graph.objects.keys() & self._parameters)
-        return "parameters" if self._arrays <= by_runner | by_parameters else None
-
 
 class _Referrers:
     """Finds the young objects, and those of `old`, that refer to objects, but for those whose ids are in `own`."""
 
-    def __init__(self, own: set[int], old: Sequence[object]) -> None:
+    def __init__(self, own: set[int], old: Sequence[object], few: int) -> None:
         self._own = own
         self._old = old
+        self._few = few
         self._above: dict[int, list[object]] | None = None
 
     def of(self, objects: list[object]) -> list[object]:
         """Return what refers to any of the `objects`, and the old ones in any case."""
-        if self._above is None and len(objects) <= FEW:
+        if self._above is None and len(objects) <= self._few:
             children = tuple(objects)  # a tuple is passed on as it is: of a list, Python 3.13 would show a copy
             self._own.add(id(children))
             found = get_referrers(*children)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     import pytest
 
@@ -33,22 +33,25 @@ class ItemHarness:
         self.comes_first = False
         """Whether the runner is looked at first, since it alone held what the last suspect left."""
 
-    def decide(self, item: pytest.Item, arrays: Sequence[object], growth: Growth) -> HarnessVerdict | None:
-        """Decide at once on what the runner alone holds; None where that cannot be told."""
+    def decide(
+        self, item: pytest.Item, arrays: Sequence[object], growth: Growth, *, partly: bool
+    ) -> HarnessVerdict | None:
+        """Decide at once on what the runner alone holds; None where that is none of the arrays, or not all if not `partly`."""
         check = self._loaded()
         from pytest_gpuleak.engine.stages import RECOGNISE
 
         with self._attempts.guard(RECOGNISE):
-            return check.check(arrays, growth, item, _class_of(item), item.nodeid, self._attempts.policy)
+            policy = self._attempts.policy
+            return check.check(arrays, growth, item, _class_of(item), item.nodeid, policy, partly=partly)
         return None
 
-    def keepers_of(self, item: pytest.Item) -> Callable[[Sequence[object]], Keeper | None] | None:
-        """Return a function that tells what in the runner alone keeps arrays, which an earlier run of the test has left.
+    def keepers_of(self, item: pytest.Item) -> Callable[[Sequence[object]], Mapping[int, Keeper]] | None:
+        """Return a function that tells what in the runner alone keeps arrays of earlier runs of the test, by their ids.
 
         None: nothing does, since a test without a class has no instance.
         """
         test_class = _class_of(item)
-        return None if test_class is None else lambda arrays: self._loaded().keeper_of(arrays, item, test_class)
+        return None if test_class is None else lambda arrays: self._loaded().keepers_of(arrays, item, test_class)
 
     def learn(self, nodeid: str, findings: Sequence[Finding]) -> None:
         """Take in the verdict on a test on which nothing was decided here."""

@@ -226,11 +226,11 @@ class LeakCheck:
         findings: tuple[Finding, ...] = ()
         known = garbage = None
         if arrays and self._harness.comes_first and not tracker.threaded:
-            known = self._harness.decide(item, arrays, growth)
+            known = self._harness.decide(item, arrays, growth, partly=False)
             self._harness.comes_first = known is not None
         if known is not None:
             arrays.clear()
-            growth, findings = known
+            growth, findings = known.growth, known.findings
         elif arrays:
             stop_timer(item)
             garbage = self._collect_garbage(arrays, attempt)
@@ -293,7 +293,7 @@ class LeakCheck:
             subject,
             attempt.policy,
             self._check_fixtures,
-            lambda living, growth: self._harness.decide(item, living, growth),
+            lambda living, growth: self._harness.decide(item, living, growth, partly=True),
             self._harness.keepers_of(item),
             self._findings_that_wait(),
             garbage,

@@ -74,6 +74,7 @@ class ArrayEvidence:
         self._alive: list[frozenset[int]] = []
         self._first: frozenset[int] = frozenset()
         self._kept: dict[int, Keeper] = {}
+        self._decided = frozenset[int]()  # ids of what is no suspect
         self._postponed: tuple[OriginLog, set[int]] | None = None  # lines and shared storages, for a late search
         self.searches = 0
         """Searches of the whole heap so far."""
@@ -89,7 +90,7 @@ class ArrayEvidence:
         young: Sequence[SettleStep] = (),
         *,
         threaded: bool = False,
-        decide: Callable[[Sequence[object]], bool] | None = None,
+        decide: Callable[[Sequence[object]], frozenset[int]] | None = None,
         recognise: Callable[[], bool] = lambda: True,
     ) -> bool:
         """Settle what a run left, note what stays, and tell whether anything does.
@@ -100,7 +101,7 @@ class ArrayEvidence:
             threads: the threads that ran before the run.
             young: cheap steps to take first; if known culprits alone hold what stays, only those that can free it.
             threaded: whether another thread ran when the arrays were searched for.
-            decide: tells whether what stays after the cheap steps is no suspect.
+            decide: returns the ids of what is no suspect, of what stays after the cheap steps.
             recognise: tells whether holders are of use.
         """
         self._collected = False
@@ -114,8 +115,9 @@ class ArrayEvidence:
         settled.run(young)
         if decide is not None and settled.alive:
             with self._guard(RECOGNISE):
-                if len(living := list(settled.found())) == len(settled.alive) and decide(living):
-                    settled.alive.clear()
+                if len(living := list(settled.found())) == len(settled.alive):
+                    self._decided = decide(living)
+                    settled.leave_out(self._decided)
             living = []
         handles |= hold_arrays(settled.found(), self._frameworks)
         settled.alive &= handles.keys()
@@ -184,9 +186,10 @@ class ArrayEvidence:
         self.left.expect_run()
         self._recognition.note_born()
 
-    def note_kept_by_runner(self, holds: Callable[[Sequence[object]], Keeper | None]) -> None:
-        """Note what the test's runner alone keeps of earlier runs, as `holds` tells."""
-        found = find_kept_by_runner(self.left, self._detector, self._frameworks, self._recognition.born, holds)
+    def note_kept_by_runner(self, keepers_of: Callable[[Sequence[object]], Mapping[int, Keeper]]) -> None:
+        """Note what the test's runner alone keeps of earlier runs, as `keepers_of` tells."""
+        born = self._recognition.born
+        found = find_kept_by_runner(self.left, self._decided, self._detector, self._frameworks, born, keepers_of)
         self._kept |= {self._survivors.index_of(left): keeper for left, keeper in found}
 
     def look(self, origins: OriginLog | None = None) -> None:

@@ -9,7 +9,7 @@ from pytest_gpuleak.adapters.arrays import array_types, find_arrays
 from pytest_gpuleak.heap.collector import get_objects
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from pytest_gpuleak.adapters.protocol import ArrayFramework
     from pytest_gpuleak.engine.confirm.left_arrays import LeftArrays
@@ -17,34 +17,39 @@ if TYPE_CHECKING:
     from pytest_gpuleak.engine.detect.detector import Detector
     from pytest_gpuleak.model.evidence import Keeper
 
-    Holds = Callable[[Sequence[object]], Keeper | None]
+    Keepers = Callable[[Sequence[object]], Mapping[int, Keeper]]
+
 
 MOST_ALONE: Final = 32
-"""Arrays that are asked for one by one, where something else holds one of them."""
+"""Arrays that are asked for one by one, where what holds one of them was too much to be looked at."""
 
 
 def find_kept_by_runner(
-    left: LeftArrays, detector: Detector, frameworks: Sequence[ArrayFramework], born: set[int], holds: Holds
+    left: LeftArrays,
+    decided: frozenset[int],
+    detector: Detector,
+    frameworks: Sequence[ArrayFramework],
+    born: set[int],
+    keepers_of: Keepers,
 ) -> list[tuple[Leftover, Keeper]]:
-    """Return what earlier runs left and the test's runner alone keeps, as far as `holds` tells by whom.
+    """Return what earlier runs left and the test's runner alone keeps, as far as `keepers_of` tells by whom.
 
     pytest keeps the instance on which a test ran first, and so does a frame of pytest-flaky's, while a re-run has one of
     its own. What the first instance refers to lives on, beside the re-run's array in the same place, which replaced it.
-    `born` are the ids of what the earlier runs made.
+    `born` are the ids of what the earlier runs made, `decided` of arrays that the runner was known to hold alone: they may
+    refer to the others by native code.
     """
     young, older = left.living_by_age()
     if not young or not older:
         return []
-    arrays = _find_young(older, detector, frameworks, born)
-    keepers: dict[int, Keeper] = {}
-    if arrays and (keeper := holds(arrays)) is not None:
-        keepers = dict.fromkeys(map(id, arrays), keeper)
-    elif 1 < len(arrays) <= MOST_ALONE:
+    arrays = _find_young(older, decided, detector, frameworks, born)
+    keepers = dict(keepers_of(arrays)) if arrays else {}
+    if not keepers and 1 < len(arrays) <= MOST_ALONE:
         while arrays:
             alone = [arrays.pop()]
-            if (keeper := holds(alone)) is not None:
-                keepers[id(alone[0])] = keeper
+            keepers.update(keepers_of(alone))
             alone.clear()
+    arrays.clear()
     sharing: dict[tuple[int, int], list[int]] = defaultdict(list)
     for identity in older:
         sharing[left.by_id[identity].run, left.by_id[identity].reading.storage].append(identity)
@@ -53,10 +58,10 @@ def find_kept_by_runner(
 
 
 def _find_young(
-    wanted: set[int], detector: Detector, frameworks: Sequence[ArrayFramework], born: set[int]
+    wanted: set[int], others: frozenset[int], detector: Detector, frameworks: Sequence[ArrayFramework], born: set[int]
 ) -> list[object]:
-    found = find_arrays(wanted, get_objects(), array_types(frameworks))
-    if len(found) < len(wanted) and detector.rejoin(born):
+    found = find_arrays(wanted | others, get_objects(), array_types(frameworks))
+    if not wanted <= set(map(id, found)) and detector.rejoin(born):
         found.clear()
-        found = find_arrays(wanted, get_objects(), array_types(frameworks))
+        found = find_arrays(wanted | others, get_objects(), array_types(frameworks))
     return found

@@ -13,6 +13,7 @@ from pytest_gpuleak.heap.weak_references import weak_reference
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Set as AbstractSet
 
     from pytest_gpuleak.adapters.frameworks import Frameworks
     from pytest_gpuleak.adapters.protocol import SettleStep
@@ -228,7 +229,7 @@ class Settling:
         self._threaded = not alone
         return alone
 
-    def leave_out(self, identities: set[int]) -> None:
+    def leave_out(self, identities: AbstractSet[int]) -> None:
         """Treat these suspects as none: further steps are not taken for them."""
         self.alive -= identities
         for identity in identities:

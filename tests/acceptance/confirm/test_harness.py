@@ -257,3 +257,43 @@ def test_a_large_structure_on_the_instance(run: Runner, pytester: pytest.Pyteste
     assert found.verdicts == {"TestIt::test_alone": "clean", "TestIt::test_one_is_kept": "leaked"}
     assert runs(pytester)["alone"] == 1
     assert {one["holder"]["root"] for one in found.tests["TestIt::test_one_is_kept"]["findings"]} == {"test_it.KEPT"}
+
+
+@frames_alone
+@pytest.mark.usefixtures("holding")
+def test_what_the_runner_holds_beside_a_suspect(run: Runner, pytester: pytest.Pytester) -> None:
+    """A fixture of opacus's gives each test another DataLoader in a dict of the session: all tests were searched for."""
+    found = run(
+        f"""{COUNTED}
+    import pytest
+
+    STORE, LEAK = {{}}, []
+
+    @pytest.fixture(autouse=True)
+    def loader():
+        STORE["loader"] = Buffer(100)
+
+    class TestIt(unittest.TestCase):
+        def setUp(self):
+            self.layers = [Buffer(2**15) for _ in range(400)]
+
+        def test_it(self):
+            note("it")
+
+        def test_shared(self):
+            STORE["loader"].layers = self.layers
+
+        def test_leak(self):
+            LEAK.append(self.layers[7])
+    """,
+    )
+    assert found.verdicts == {
+        "TestIt::test_it": "noted",
+        "TestIt::test_shared": "leaked",
+        "TestIt::test_leak": "leaked",
+    }
+    assert runs(pytester) == {"it": 2}
+    (finding,) = found.tests["TestIt::test_it"]["findings"]
+    assert (finding["kind"], finding["count"], finding["bytes"]) == ("retained", 1, 100)
+    (finding,) = (one for one in found.tests["TestIt::test_leak"]["findings"] if one["failed"])
+    assert (finding["kind"], finding["count"], finding["bytes"]) == ("growing", 1, 2**15)
