@@ -18,7 +18,7 @@ from pytest_gpuleak.explain.edge_to_edit import (
     with_text,
 )
 from pytest_gpuleak.explain.edges.chain import Line, Step
-from pytest_gpuleak.explain.edges.interpreter import lost_namespace
+from pytest_gpuleak.explain.edges.interpreter import namespace_label
 from pytest_gpuleak.explain.roots.library_names import callback_name, kept_by_pytest, rename
 from pytest_gpuleak.explain.source_lines import line_of_hook
 from pytest_gpuleak.explain.ways import HEAD, Walker
@@ -243,11 +243,11 @@ def describe(value: object) -> str:
         namespace = safe_access.module_dict(safe_access.loaded_module(module)) if module is not None else None
         if namespace is value.__globals__:
             return f"function {safe_access.cut_name(module or '')}.{name}"
-        return f"function {name} of {lost_namespace(value.__globals__)}"
+        return f"function {name} of {namespace_label(value.__globals__)}"
     if safe_access.is_a(value, type):
         return f"class {safe_access.class_label(value)}"  # type: ignore[arg-type]  # a class, as was just checked
     if type(value) is dict and any(type(key) is str and key == "__builtins__" for key in dict.keys(value)):
-        return lost_namespace(value)
+        return namespace_label(value)
     return safe_access.public_label(type(value))
 
 

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pytest_gpuleak.explain.explain import explain
+from pytest_gpuleak.explain.paths import describe
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -209,6 +210,16 @@ def test_global_of_an_earlier_copy_of_a_module(app: Any, monkeypatch: pytest.Mon
     holder = holder_of(box)
     assert holder.text == "leaky_app.HOOK.func.__globals__['CACHE'][0]"
     assert holder.path[1].type == "function save of an earlier copy of module reloaded_app"
+
+
+def test_a_function_under_another_modules_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`functools.wraps` gives a wrapper the name and module of what it wraps: its globals are another module's."""
+    wrapping: Any = types.ModuleType("wrapping_app")
+    exec("def wrap(wrapped):\n def wrapper(): return wrapped\n return wrapper", wrapping.__dict__)
+    monkeypatch.setitem(sys.modules, "wrapping_app", wrapping)
+    wrapper = functools.wraps(holder_of)(wrapping.wrap(None))
+    assert describe(wrapper) == "function holder_of of module wrapping_app"
+    assert describe(holder_of) == f"function {__name__}.holder_of"
 
 
 def test_public_name_beats_the_private_one(app: Any, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -50,18 +50,21 @@ def _name_in_function(chain: Chain, position: int) -> Edge | None:
         if item is not None:
             return Edge(f".__kwdefaults__{item}", f"default of argument {item[1:-1]} of {name}", 2)
     if first is function.__globals__:
-        label = f"function {name} of {lost_namespace(first)}"
+        label = f"function {name} of {namespace_label(first)}"
         item = chain.item(first, position + 2) if chain.reaches(position + 2) else None
         return Edge(".__globals__", label) if item is None else Edge(f".__globals__{item}", label, 2)
     return None
 
 
-def lost_namespace(namespace: dict[str, Any]) -> str:
-    """Describe a dict of globals that belongs to no module in `sys.modules`."""
+def namespace_label(namespace: dict[str, Any]) -> str:
+    """Describe a dict of globals by its module, and tell where `sys.modules` has another of this name, or none."""
     module = safe_access.plain_text(dict.get(namespace, "__name__"))
     if module is None or module == "builtins":
         return "an exec'd namespace"
-    if safe_access.loaded_module(module) is None:
+    loaded = safe_access.loaded_module(module)
+    if safe_access.module_dict(loaded) is namespace:
+        return f"module {safe_access.cut_name(module)}"
+    if loaded is None:
         return f"module {safe_access.cut_name(module)}, which sys.modules no longer holds"
     return f"an earlier copy of module {safe_access.cut_name(module)}"
 
