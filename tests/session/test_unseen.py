@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import itertools
 import sys
 import threading
 from typing import TYPE_CHECKING, Any
+from unittest.mock import Mock, call
 
 import pytest
 
@@ -135,3 +137,36 @@ def test_what_is_put_back() -> None:
     restore()
     assert mapping == {"a": 1, "b": 2, "left": 7}
     assert (values, namespace) == ([1, 2], {"x": 1})
+
+
+class _Named(Mock):
+    """A class of mocks that is no mock's own."""
+
+
+def test_mocks_are_searched_for_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The heap was walked at each re-run of a suite in which some library keeps a mock: 37 ms."""
+    walks = []
+
+    def whole_heap() -> contextlib.AbstractContextManager[None]:
+        walks.append(True)
+        return contextlib.nullcontext()
+
+    monkeypatch.setattr(lists, "whole_heap", whole_heap)
+    first = _Named()
+    first(1)
+    lists._keep_mocks()()
+    walks.clear()
+    restore = lists._keep_mocks()
+    assert not walks
+    second = Mock()
+    second("before")
+    first(2)
+    restore_both = lists._keep_mocks()
+    first(3)
+    second("after")
+    restore_both()
+    assert (first.call_count, second.call_args_list) == (2, [call("before")])
+    restore()
+    assert (first.call_args_list, second.call_count) == ([call(1)], 1)
+    del first
+    assert lists._keep_mocks()() is None

@@ -8,7 +8,7 @@ import weakref
 from typing import TYPE_CHECKING, Any
 
 from pytest_gpuleak.heap.collector import instances_of, whole_heap
-from pytest_gpuleak.session.rerun.unseen.restoring import Restore, all_of, if_loaded, keep_each, nothing
+from pytest_gpuleak.session.rerun.unseen.restoring import Restore, all_of, if_loaded, keep_each
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -60,16 +60,42 @@ def _keep_hooks() -> Restore:
 
 @if_loaded("unittest.mock")
 def _keep_mocks(mock: Any) -> Restore:
-    # Each mock has its own class. If only the library's classes exist there is no mock, and the walk over the heap,
-    # which takes tens of milliseconds, is avoided.
-    classes = _below(mock.NonCallableMock)
-    if all(kind.__module__ == mock.__name__ and kind is vars(mock).get(kind.__name__) for kind in classes):
-        return nothing
-    with whole_heap():
-        mocks = instances_of(set(map(id, classes)))
+    own = {id(value) for value in vars(mock).values()}
+    classes = [kind for kind in _below(mock.NonCallableMock) if id(kind) not in own]
+    unknown = {id(kind): kind for kind in classes if _mock_of(kind) is _UNKNOWN}
+    if unknown:
+        _find_mocks(unknown)
+    mocks = [one for kind in classes if (one := _mock_of(kind)) is not _UNKNOWN and one is not None]
     restores = [_keep_calls(one) for one in mocks]
     mocks.clear()
     return all_of(restores)
+
+
+_UNKNOWN: Any = object()
+_MOCKS: dict[int, tuple[weakref.ref[type], weakref.ref[Any] | None]] = {}
+"""By the id of a mock's class, references to it and to the mock. Each mock has a class of its own (Lib/unittest/mock.py)."""
+
+
+def _mock_of(kind: type) -> Any:
+    """Return the mock of this class; None if it is gone, or the class has none; `_UNKNOWN` if it was never searched for."""
+    known, one = _MOCKS.get(id(kind), (None, None))
+    if known is None or known() is not kind:
+        return _UNKNOWN
+    return None if one is None else one()
+
+
+def _find_mocks(classes: dict[int, type]) -> None:
+    """Search for the mocks of these classes, by id: among young objects first, since the heap takes tens of milliseconds."""
+    found = instances_of(classes.keys())
+    if len(found) < len(classes):
+        found.clear()
+        with whole_heap():
+            found = instances_of(classes.keys())
+    for identity in [identity for identity, (known, _) in _MOCKS.items() if known() is None]:
+        del _MOCKS[identity]
+    _MOCKS.update({identity: (weakref.ref(kind), None) for identity, kind in classes.items()})
+    _MOCKS.update({id(type(one)): (weakref.ref(type(one)), weakref.ref(one)) for one in found})
+    found.clear()
 
 
 def _below(kind: type) -> list[type]:
