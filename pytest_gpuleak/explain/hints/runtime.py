@@ -113,6 +113,7 @@ def at_exit(trail: Trail) -> str | None:
     """Recognise a function that a list in C keeps, most likely `atexit`'s (Modules/atexitmodule.c)."""
     if trail.kind != "native":
         return None
+    more = ""
     if trail.root.startswith(AT_EXIT):
         begin = f"{code(trail.root.removeprefix(AT_EXIT))} was given to `atexit.register()` and"
     else:
@@ -120,7 +121,10 @@ def at_exit(trail: Trail) -> str | None:
         if found is None or " (atexit, or " not in trail.holder.text:
             return None
         begin = f"If {code(found['name'])} was given to `atexit.register()`, it"
-    return f"{begin} stays, with what it refers to, until Python ends: give it to `atexit.unregister()` in teardown."
+        more = " What `torch.jit.script` has compiled stays too, and cannot be taken out."
+    return (
+        f"{begin} stays, with what it refers to, until Python ends: give it to `atexit.unregister()` in teardown.{more}"
+    )
 
 
 patch_not_stopped: Final = Pattern(
