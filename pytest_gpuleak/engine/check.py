@@ -203,14 +203,15 @@ class SuspectCheck:
             decide=(lambda living: self._ask_harness(living, growth)) if self._first else None,
             recognise=lambda: not self._is_brief(),
         )
-        if self._first and self._collected:
-            self._knowledge.garbage.note(freed=not stays)
-        if not self._first and self._keepers_of is not None:
+        if self._first:
+            if self._collected:
+                self._knowledge.garbage.note(freed=not stays)
+            if self._known is not None:
+                growth = self._known.growth
+        elif self._keepers_of is not None:
             with self._guard(RECOGNISE):
                 investigation.note_kept_by_runner(self._keepers_of)
-        first, self._first = self._first, False
-        if first and self._known is not None:
-            growth = self._known.growth
+        self._first = False
         if self._looks.brief and max(investigation.left.added()[0].values(), default=0) >= self._policy.retained_bytes:
             self._looks.brief = False
             investigation.recognise_late()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from contextlib import suppress
 from functools import cached_property
-from operator import gt
 from types import ModuleType
 from typing import TYPE_CHECKING
 
@@ -12,6 +11,7 @@ from pytest_gpuleak.adapters.arrays import array_types
 from pytest_gpuleak.adapters.nvml.driver import LazyNvml
 from pytest_gpuleak.adapters.registry import (
     arrays_in,
+    have_added_arrays,
     mapped_files,
     may_have_untracked_arrays,
     module_arrays,
@@ -134,7 +134,7 @@ class RunTracker:
             self.older_arrays = {}
             with suppress(Exception):  # a run without these is judged with less certainty
                 self.older_arrays = module_arrays()
-        self._array_counts = _array_counts()
+        self._array_counts = untracked_array_counts()
         self.ownership.begin()
         self.counters.begin()
         if not (same_epoch and self.detector.continue_epoch()):
@@ -176,8 +176,7 @@ class RunTracker:
     @property
     def has_added_arrays(self) -> bool | None:
         """Whether the run has left more untracked arrays than there were, as a rule; None where their number is unknown."""
-        before, now = self._array_counts, _array_counts()
-        return any(map(gt, now, before)) if now and len(before) == len(now) else None
+        return have_added_arrays(self._array_counts, untracked_array_counts())
 
     def without_workspaces(self, growth: Growth) -> Growth:
         """Return the growth of the run once libraries' workspaces on the devices are freed, which takes microseconds.
@@ -267,13 +266,6 @@ class RunTracker:
             if self.detector is self._epoch:
                 self._epoch.keep_frozen()
         return why
-
-
-def _array_counts() -> list[int]:
-    try:
-        return untracked_array_counts() if may_have_untracked_arrays() else []
-    except Exception:  # noqa: BLE001 - a numpy that is half imported: growth is judged as if arrays had been added
-        return []
 
 
 def _without_modules(objects: list[object]) -> list[object]:

@@ -58,13 +58,6 @@ class _PsutilHeap:
         return int(info.heap_used + info.mmap_used)
 
 
-def _array_counts() -> list[int]:
-    try:
-        return untracked_array_counts()
-    except Exception:  # noqa: BLE001 - a numpy that is half imported: growth is read as if arrays had been added
-        return []
-
-
 def _main_arena(heap: HeapReader) -> MainArena | None:
     """Return what tells cheaply that the main thread's heap is still; None with another reader."""
     if not isinstance(heap, Mallinfo):
@@ -107,7 +100,7 @@ class HeapProbe(CounterProbe):
             heap.read,
             lambda: heap.free,
             watchful=may_have_untracked_arrays,
-            arrays=_array_counts,
+            arrays=untracked_array_counts,
             arena=_main_arena(heap),
         )
         self._read = self._thrifty.read

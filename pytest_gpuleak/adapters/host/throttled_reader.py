@@ -5,9 +5,10 @@ from __future__ import annotations
 import os
 from math import inf
 from mmap import PAGESIZE
-from operator import gt
 from time import perf_counter
 from typing import TYPE_CHECKING
+
+from pytest_gpuleak.adapters.registry import have_added_arrays
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -99,12 +100,6 @@ class ThrottledReader:
 
     def read(self) -> int:
         """Read the counter."""
-        self._take()
-        if self._cost > ALWAYS_READ_BELOW_S:
-            self._space = self._pages()
-        return self._last
-
-    def _take(self) -> int:
         began = self._clock()
         self.fresh = True
         self._last = self._read()
@@ -112,19 +107,17 @@ class ThrottledReader:
         cost = self._at - began
         self._cost = min(cost, self._previous)  # a single reading may have been interrupted
         self._previous = cost
-        if self._arena is not None and self._cost > ALWAYS_READ_BELOW_S and self._watchful():
-            self._arena.mark_top()
-            self._arena.note(self._last, self._cost, self._ask_pages)
-            self._arrays = self._count_arrays()
+        if self._cost > ALWAYS_READ_BELOW_S:
+            if self._arena is not None and self._watchful():
+                self._arena.mark_top()
+                self._arena.note(self._last, self._cost, self._ask_pages)
+                self._arrays = self._count_arrays()
+            self._space = self._pages()
         return self._last
 
     def _pages(self) -> int:
         obtained = None if self._arena is None else self._arena.obtained()
         return self._ask_pages() if obtained is None else obtained // PAGESIZE
-
-    def _has_new_arrays(self) -> bool:
-        before, now = self._arrays, self._count_arrays()
-        return len(before) != len(now) or not now or any(map(gt, now, before))
 
     def close(self) -> None:
         """Close the file of the address space. Reading opens it again."""
@@ -143,7 +136,8 @@ class ThrottledReader:
                 return self._last
             if self._for_unchanged.spend(self._cost, now):
                 return self.read()
-            if self._has_new_arrays() and self._for_new_arrays.spend(self._cost, now):
+            may_have_added = have_added_arrays(self._arrays, self._count_arrays()) is not False
+            if may_have_added and self._for_new_arrays.spend(self._cost, now):
                 return self.read()
         negligible = WATCHFUL_NEGLIGIBLE if watchful else NEGLIGIBLE
         idle = self._space and self._room() < negligible
