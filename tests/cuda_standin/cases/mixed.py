@@ -12,7 +12,7 @@ def test_leaks():
 
 
 def test_oom():
-    torch.empty(torch.cuda.mem_get_info()[0] + 1, dtype=torch.uint8, device="cuda")
+    torch.empty(torch.cuda.mem_get_info()[1] + 1, dtype=torch.uint8, device="cuda")
 
 
 def test_pinned_leak():

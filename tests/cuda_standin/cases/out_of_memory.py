@@ -10,7 +10,7 @@ def test_culprit():
 
 
 def test_victim():
-    torch.empty(torch.cuda.mem_get_info()[0] + 1, dtype=torch.uint8, device="cuda")
+    torch.empty(torch.cuda.mem_get_info()[1] + 1, dtype=torch.uint8, device="cuda")
 
 
 def test_clean():
