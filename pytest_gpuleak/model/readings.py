@@ -106,8 +106,26 @@ class Growth(NamedTuple):
         return min((size for (device, _), size in self.bytes.items() if device == HOST), default=0)
 
     def lowest(self, later: Growth) -> Growth:
-        """Return the lower of this and a later reading of the same run: what grew meanwhile is not the test's."""
-        return self._replace(bytes={key: min(size, later.bytes.get(key, size)) for key, size in self.bytes.items()})
+        """Return the lower of this and a later reading of the same run: what grew meanwhile is not the test's.
+
+        Where the requested bytes are no longer known, because a stream still uses freed blocks, and are more than what is
+        allocated by now, they are left out: a freed workspace would stand for a leak.
+        """
+        lowest = {key: min(size, later.bytes.get(key, size)) for key, size in self.bytes.items()}
+        for device in self.devices:
+            key = device, "requested"
+            if (
+                key in lowest
+                and key not in later.bytes
+                and lowest.get((device, "allocated"), lowest[key]) < lowest[key]
+            ):
+                del lowest[key]
+        return self._replace(bytes=lowest)
+
+    def without(self, device: str, size: int) -> Growth:
+        """Return the growth without `size` bytes that a device's allocator handed out."""
+        less = {(device, metric) for metric in ("allocated", "requested")}
+        return self._replace(bytes={key: grown - size * (key in less) for key, grown in self.bytes.items()})
 
     @property
     def devices(self) -> list[str]:

@@ -131,6 +131,14 @@ def test_the_rest_of_an_arrays_own_block_is_no_room_for_another_tests_array(metr
     assert evidence._room(SimpleNamespace(left=Storages(*survivors("cuda:0", 0, size=513))), run.growth) == room
 
 
+def test_requested_bytes_that_lag_behind_are_no_growth() -> None:
+    freed = Growth({("cuda:0", "allocated"): 0})
+    before = Growth({("cuda:0", "allocated"): 4096, ("cuda:0", "requested"): 4000})
+    assert before.lowest(freed).of("cuda:0") == 0
+    assert before.lowest(Growth({("cuda:0", "allocated"): 4096})).of("cuda:0") == 4000
+    assert before.lowest(Growth({("cuda:0", "allocated"): 512, ("cuda:0", "requested"): 8})).of("cuda:0") == 8
+
+
 def test_the_first_use_of_a_device_is_no_leak_unless_it_grows() -> None:
     (noted,) = judge(device_runs(8 * MIB, 0, first_used=True))
     assert not noted.failed
