@@ -107,6 +107,11 @@ class Frameworks:
                 found[device] += arrays
         return found
 
+    def library_states(self, device: str) -> list[int]:
+        """Return the bytes of what libraries keep on a device for the whole process, where a framework knows it."""
+        asked = (getattr(framework, "library_states", None) for framework in self.members)
+        return [size for ask in asked if ask is not None for size in ask(device)]
+
     def graph_size(self, arrays: Sequence[object], budget_s: float) -> Autograd | None:
         """Return the graph size from the first framework that finds a graph behind one of the arrays."""
         found = (framework.graph_size(arrays, budget_s) for framework in self.members)

@@ -60,6 +60,8 @@ class SessionKnowledge:
         """Seconds of CPU time spent so far on finding who lends arrays their memory."""
         self.traced_runs = 0
         """Runs traced so far for the lines that create untracked arrays."""
+        self.library_states: set[tuple[str, int]] = set()
+        """Devices and bytes of what libraries keep there for the whole process, as far as a test has made it."""
         self.known_arrays: dict[int, int] = {}
         """Bytes of the memory behind untracked arrays at the last walk for them, by its key."""
 

@@ -221,6 +221,19 @@ def test_pools(tmp_path: Path) -> None:
     }
 
 
+def test_workspaces_of_a_captured_layer(tmp_path: Path) -> None:
+    ended = run_case(tmp_path, "graphed_callable")
+    # The layer and its graphs are a cycle of torch's own.
+    assert {found["kind"] for found in ended.tests["test_graphed_callable"]["findings"]} == {"cycle"}
+    assert ended.report["summary"]["leaked"] == 0
+
+
+def test_the_state_that_a_library_keeps_for_the_whole_process(tmp_path: Path) -> None:
+    ended = run_case(tmp_path, "library_states")
+    assert list(ended.verdicts) == ["test_as_much_again"]
+    assert ended.verdicts["test_as_much_again"].startswith("leaked: unattributed")
+
+
 def test_a_graph_kept_without_its_tensors(tmp_path: Path) -> None:
     ended = run_case(tmp_path, "kept_graph")
     # Without a random state its pool is reserved, and nothing in it stays allocated.

@@ -107,6 +107,12 @@ class TorchFramework(Framework):
 
         return reveal(devices)
 
+    def library_states(self, device: str) -> list[int]:
+        """Return the bytes of what libraries below torch keep on a device for the whole process, each on its own."""
+        from pytest_gpuleak.adapters.torch.library_states import library_states
+
+        return library_states(device)
+
     def graph_size(self, arrays: Sequence[object], budget_s: float) -> Autograd | None:
         """Return the size of the autograd graph behind the arrays."""
         from pytest_gpuleak.adapters.torch.graph_size import retained_by_graph

@@ -1,0 +1,108 @@
+"""Once suspects have come to nothing, the re-run decides on growth of the host before anything walks the heap."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from tests.conftest import Runner
+
+pytestmark = [pytest.mark.slow, pytest.mark.skipif("sys.platform != 'linux'", reason="reads malloc's heap")]
+
+BRIEF = """
+    import ctypes
+    import gc
+
+    from pytest_gpuleak.engine.confirm import counter_evidence
+
+    counter_evidence.BRIEF_FREE_S = -1.0  # as if the session had spent its time
+
+    MIB = 2**20
+    USED = set()
+    RUNS = []
+
+    def note_collection(phase, info):
+        if phase == "start" and info["generation"] == 2:
+            RUNS.append("collected")
+
+    def old_garbage(size):
+        cycle = [bytearray(size)]
+        cycle.append(cycle)
+        gc.collect(1)  # which makes it old, so that no young collection frees it
+
+    def allocate(size):
+        malloc = ctypes.CDLL(None).malloc
+        malloc.restype = ctypes.c_void_p
+        assert malloc(ctypes.c_size_t(size))
+"""
+
+
+def test_a_first_use_is_told_by_the_re_run_alone(run: Runner) -> None:
+    found = run(
+        BRIEF
+        + """
+    def test_first_use():
+        RUNS.append("run")
+        if note_collection not in gc.callbacks:
+            gc.callbacks.append(note_collection)
+        if "module" not in USED:
+            USED.add("module")
+            allocate(30 * MIB)
+
+    def test_what_it_cost():
+        gc.callbacks.remove(note_collection)
+        # One collection, of the young alone: older objects are frozen then.
+        assert RUNS == ["run", "collected", "run"]
+        """,
+        apart=True,
+    )
+    assert found.verdicts == {"test_first_use": "clean", "test_what_it_cost": "clean"}
+
+
+def test_growth_and_garbage_are_told_apart_all_the_same(run: Runner) -> None:
+    found = run(
+        BRIEF
+        + """
+    def test_grows():
+        allocate(20 * MIB)
+
+    def test_garbage():
+        old_garbage(20 * MIB)
+
+    def test_grows_beside_more_garbage():
+        allocate(12 * MIB)
+        old_garbage(40 * MIB)
+        """,
+        apart=True,
+    )
+    assert found.verdicts == {
+        "test_grows": "leaked",
+        "test_garbage": "clean",
+        "test_grows_beside_more_garbage": "leaked",
+    }
+    assert found.finding("test_grows")["kind"] == "host"
+
+
+@pytest.mark.torch
+def test_gradients_that_no_code_has_read_are_found_when_they_grow(run: Runner) -> None:
+    found = run(
+        BRIEF
+        + """
+    import torch
+
+    LAYERS = [torch.ones(4 * MIB, requires_grad=True) for _ in range(8)]
+    NEXT = iter(LAYERS)
+
+    def test_warm():
+        torch.ones(3, requires_grad=True).sum().backward()
+
+    def test_unread_gradients():
+        (next(NEXT) * 2).sum().backward()
+        """,
+        apart=True,
+    )
+    assert found.tests["test_unread_gradients"]["verdict"] == "leaked"
+    kinds = {finding["kind"] for finding in found.tests["test_unread_gradients"]["findings"]}
+    assert kinds == {"growing"}
