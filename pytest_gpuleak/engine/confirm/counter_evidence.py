@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 SLACK_SHARE = 16
 """Tolerance (1/16): arrays may exceed the growth by this part, because something small was freed meanwhile."""
 
-BRIEF_FREE_S = 0.5
+BRIEF_FREE_S = 0.1
 """Seconds of CPU time that a session may spend on growth that nothing explains before the re-run decides on the host's."""
 
 BRIEF_SHARE = 0.01
