@@ -19,6 +19,7 @@ from pytest_gpuleak.engine.describe import Supplement, described
 from pytest_gpuleak.engine.garbage_check import read_rings
 from pytest_gpuleak.engine.judge.arrays import judge
 from pytest_gpuleak.engine.looks import Looks
+from pytest_gpuleak.engine.rerun_worth import RerunWorth
 from pytest_gpuleak.engine.settle.steps import CHEAP_STEPS, full_collection, settle_steps_of
 from pytest_gpuleak.engine.stages import ACCOUNT, CONFIRM, COUNTERS, EXPLAIN, PROCESSES, READ, RECOGNISE, VERDICT
 from pytest_gpuleak.engine.waiting import Judged
@@ -78,7 +79,6 @@ class SuspectCheck:
         self._judged: tuple[Evidence, tuple[Finding, ...]] | None = None
         self._first = True
         self._collected = False
-        self._host_grown = 0
         self._harness = harness
         self._keepers_of = keepers_of
         self._waiting = waiting
@@ -101,6 +101,7 @@ class SuspectCheck:
         self._counters = CounterEvidence(tracker, knowledge, subject, policy)
         self._programs = ProgramEvidence(tracker, knowledge, subject)
         self._untracked = UntrackedEvidence(tracker, knowledge, subject, policy, self._guard)
+        self._worth = RerunWorth(knowledge, subject, policy, self._arrays, self._counters, self._untracked)
         self._lenders = Lenders(tracker, knowledge, self._guard)
         self._files = OpenFiles(tracker, policy)
         self._looks = Looks(self._arrays, knowledge, nodeid, waiting, self._judge, self._judge_arrays)
@@ -131,7 +132,9 @@ class SuspectCheck:
         with contextlib.ExitStack() as afterwards:
             if suspected or self._programs.wanted:
                 with self._guard(CONFIRM) as stage:
-                    why = self._why_not_again() or self._why_not_worth_it()
+                    why = self._why_not_again() or self._worth.why_not(
+                        small_alone=self._is_small_alone(), processes=self._processes.watched
+                    )
                     if not why:
                         afterwards.enter_context(self._subject.confirming())
                         why = self._confirm()
@@ -154,6 +157,7 @@ class SuspectCheck:
             with self._guard(PROCESSES):
                 self._processes.explain(self._guard)
             judged = self._judge(why)
+            self._worth.note(judged, self.seconds["reruns"] if investigation.confirmed else 0.0)
             if investigation.confirmed:
                 self._knowledge.lines.note(of_use=any(one.failed for one in judged))
             found = tuple(self._describe(found, why) for found in judged)
@@ -162,8 +166,7 @@ class SuspectCheck:
                 self._waiting.take(known, investigation, self._supplement())
             if not (processes or investigation.left_arrays or any(one.kind != "recompiled" for one in found)):
                 self._untracked.charge()
-                if self._host_alone:
-                    self._knowledge.host_reruns.note_vain(self.seconds["reruns"], self._host_grown)
+                self._worth.note_vain(self.seconds["reruns"])
             return found if self._known is None else (*found, *self._known.findings)
 
     @property
@@ -309,24 +312,6 @@ class SuspectCheck:
     def _why_not_again(self) -> str:
         return "no re-run was asked for" if self._policy.confirm == 0 else self._subject.why_not_again()
 
-    def _why_not_worth_it(self) -> str:
-        if not self._host_alone:
-            return ""
-        grown = self._host_grown = self._counters.unexplained_host
-        subject, untracked, adds = self._subject, self._untracked, self._untracked.adds_arrays
-        return self._knowledge.host_reruns.why_not(
-            subject.expected_s,
-            self._knowledge.elapsed_s,
-            grown,
-            # Growth that no new array explains was worth a doubt already (`suspicion.is_worth_a_check`).
-            small=adds and grown < self._policy.retained_bytes,
-            may_wait=lambda: subject.precedes_others and not (adds and untracked.may_explain_growth()),
-        )
-
-    @property
-    def _host_alone(self) -> bool:
-        return self._counters.host_alone and not (self._arrays.left_arrays or self._processes.watched)
-
     def _confirm(self) -> str:
         """Run again until the subject does not grow, or as often as asked; return why that ended early, if it did."""
         tracker, counters = self._tracker, self._counters
@@ -381,13 +366,17 @@ class SuspectCheck:
 
     def _is_freed_by_setup(self) -> bool:
         """Tell whether the re-run's setup has freed all that a small suspect left: then nothing adds up (clear_session())."""
+        with self._guard(CONFIRM):
+            return self._is_small_alone() and self._arrays.left.are_all_gone()
+        return False
+
+    def _is_small_alone(self) -> bool:
+        """Tell whether arrays that fail by growth alone are all that was left, and no note on them is read."""
         alone = not (
             self._processes.watched or self._programs.wanted or self._files.wanted or self._untracked.suspected
         )
         unread = self._looks.brief and not self._knowledge.notes_are_read
-        with self._guard(CONFIRM):
-            return unread and alone and self._counters.explained and self._arrays.left.are_all_gone()
-        return False
+        return unread and alone and self._counters.explained and self._arrays.left_arrays
 
     def _run_again(self, *, tracing_on: bool) -> tuple[RerunResult, OriginLog]:
         logs: list[OriginLog] = []

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from pytest_gpuleak.engine.host_reruns import HostReruns
     from pytest_gpuleak.engine.left_behind import LeftBehind
     from pytest_gpuleak.engine.lines_record import LinesRecord
+    from pytest_gpuleak.engine.replaced_record import ReplacedRecord
     from pytest_gpuleak.engine.settle.garbage_record import GarbageRecord
     from pytest_gpuleak.engine.stages import Safeguards
     from pytest_gpuleak.explain.cycles import CycleReader
@@ -103,6 +104,13 @@ class SessionKnowledge:
         from pytest_gpuleak.engine.settle.garbage_record import GarbageRecord
 
         return GarbageRecord()
+
+    @cached_property
+    def replaced(self) -> ReplacedRecord:
+        """Return the record of what the last small suspects left in each other's place."""
+        from pytest_gpuleak.engine.replaced_record import ReplacedRecord
+
+        return ReplacedRecord()
 
     @cached_property
     def host_reruns(self) -> HostReruns:

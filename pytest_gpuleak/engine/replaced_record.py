@@ -1,0 +1,87 @@
+"""Tell from the last suspects whether one that leaves as little, in the place of what they left, is run again."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Hashable, Iterable, Sequence
+    from typing import TypeAlias
+
+    from pytest_gpuleak.adapters.protocol import StorageHandle
+    from pytest_gpuleak.model.readings import ArrayReading
+
+    Left: TypeAlias = frozenset[tuple[Hashable, int]]
+
+ENOUGH: Final = 2
+"""Suspects that were run again and did not grow, after which the next one alike may be taken not to."""
+
+SLOW_S: Final = 1.0
+"""Seconds of a re-run from which one such suspect is enough."""
+
+FREE_S: Final = 2.0
+"""Seconds that such re-runs may take before one is left out, or `SHARE` of the session's time."""
+
+SHARE: Final = 0.05
+
+MOST_KINDS: Final = 256
+"""Different sets of arrays that are remembered: a suite without two tests alike is run again as before."""
+
+TRY_EVERY: Final = 16
+"""Beyond these, one of so many is run again all the same."""
+
+
+class ReplacedRecord:
+    """Remembers what the last suspects left, by weak handles and plain data.
+
+    A fixture that puts a new loader into a dict of the session leaves a few arrays with each test, in the place of those
+    of the test before. Where these have gone, and the tests before did not grow when they were run again, another re-run
+    tells nothing new, and it may take as long as the test (10 s of opacus's).
+    """
+
+    def __init__(self) -> None:
+        self._left: Left = frozenset()
+        self._handles: Sequence[StorageHandle] = ()
+        self._confirmed: Counter[Left] = Counter()
+        self._skipped = 0
+        self._vain_s = 0.0
+
+    def why_not(self, left: Iterable[ArrayReading], expected_s: float | None, elapsed_s: float) -> str:
+        """Tell why a suspect is not run again; empty if it is. Each call is one suspect.
+
+        Args:
+            left: all that it has left.
+            expected_s: seconds of the re-run; None: unknown.
+            elapsed_s: seconds of the session so far.
+        """
+        self._left = count_alike(left)
+        if expected_s is None or self._vain_s + expected_s <= max(FREE_S, SHARE * elapsed_s):
+            return ""
+        enough = 1 if expected_s >= SLOW_S else ENOUGH
+        if self._confirmed[self._left] < enough or any(handle.alive() for handle in self._handles):
+            return ""
+        self._skipped += 1
+        if self._skipped % TRY_EVERY == 0:
+            return ""
+        return "the tests before it left arrays alike, which have gone, and did not grow when they were run again"
+
+    def note(self, living: Sequence[StorageHandle], rerun_s: float, *, grew: bool) -> None:
+        """Note what is alive of the suspect that was asked about last, and how it came out.
+
+        Args:
+            living: weak handles on it.
+            rerun_s: seconds of its re-runs; 0 where it was not run again.
+            grew: whether anything grew or failed.
+        """
+        self._handles = living
+        if grew or len(self._confirmed) >= MOST_KINDS:
+            self._confirmed.clear()
+        if rerun_s and not grew:
+            self._confirmed[self._left] += 1
+            self._vain_s += rerun_s
+
+
+def count_alike(readings: Iterable[ArrayReading]) -> Left:
+    """Count arrays by what tells two runs' arrays from others: device, shape, type and bytes."""
+    return frozenset(Counter((one.device, one.shape, one.dtype, one.storage_bytes) for one in readings).items())

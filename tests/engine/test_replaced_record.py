@@ -1,0 +1,91 @@
+"""Whether a suspect that leaves as much as those before it is run again."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from pytest_gpuleak.engine.replaced_record import MOST_KINDS, TRY_EVERY, ReplacedRecord
+from pytest_gpuleak.model.readings import ArrayReading
+
+
+class Handle:
+    """A weak handle on memory that is alive, or has gone."""
+
+    storage = 0
+
+    def __init__(self, *, alive: bool) -> None:
+        self._alive = alive
+
+    def alive(self) -> bool:
+        return self._alive
+
+
+GONE: Any = [Handle(alive=False)]
+
+
+def left(*sizes: int) -> list[ArrayReading]:
+    return [ArrayReading(index, (size,), "uint8", "cpu", size, index, size) for index, size in enumerate(sizes)]
+
+
+def asked(record: ReplacedRecord, *sizes: int, expected_s: float | None = 0.5) -> bool:
+    """Tell whether a suspect that has left so much is run again, after a hundred seconds of a session."""
+    return not record.why_not(left(*sizes), expected_s, 100.0)
+
+
+def confirmed(*sizes: int, times: int = 2, rerun_s: float = 6.0) -> ReplacedRecord:
+    record = ReplacedRecord()
+    for _ in range(times):
+        asked(record, *sizes)
+        record.note(GONE, rerun_s, grew=False)
+    return record
+
+
+def test_what_two_alike_have_confirmed_is_not_run_again() -> None:
+    record = confirmed(8, 8, 4)
+    assert not asked(record, 4, 8, 8)
+    assert asked(record, 8, 4)
+    assert asked(record, 8, 8, 8)
+
+
+@pytest.mark.parametrize(("times", "expected_s", "again"), [(1, 0.5, True), (1, 2.0, False), (0, 9.0, True)])
+def test_one_is_enough_where_a_re_run_is_slow(times: int, expected_s: float, *, again: bool) -> None:
+    assert asked(confirmed(8, times=times, rerun_s=12.0), 8, expected_s=expected_s) is again
+
+
+@pytest.mark.parametrize("rerun_s", [0.1, 2.0])
+def test_quick_re_runs_are_all_made(rerun_s: float) -> None:
+    assert asked(confirmed(8, rerun_s=rerun_s), 8)
+
+
+def test_a_re_run_of_unknown_time_is_made() -> None:
+    assert asked(confirmed(8), 8, expected_s=None)
+
+
+def test_what_the_last_one_left_must_have_gone() -> None:
+    record = confirmed(8)
+    asked(record, 8)
+    living: Any = [Handle(alive=False), Handle(alive=True)]
+    record.note(living, 0.0, grew=False)
+    assert asked(record, 8)
+
+
+def test_growth_forgets_what_was_confirmed() -> None:
+    record = confirmed(8)
+    asked(record, 4)
+    record.note(GONE, 0.1, grew=True)
+    assert asked(record, 8)
+
+
+def test_one_of_sixteen_is_run_again_all_the_same() -> None:
+    record = confirmed(8)
+    assert sum(asked(record, 8) for _ in range(3 * TRY_EVERY)) == 3
+
+
+def test_the_memory_is_bounded() -> None:
+    record = ReplacedRecord()
+    for size in range(3 * MOST_KINDS):
+        asked(record, size)
+        record.note(GONE, 0.1, grew=False)
+    assert len(record._confirmed) <= MOST_KINDS
