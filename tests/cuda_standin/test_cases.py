@@ -169,6 +169,11 @@ def test_mixed(tmp_path: Path) -> None:
     }
 
 
+def test_growth_outside_torch_that_the_re_run_decides_on(tmp_path: Path) -> None:
+    ended = run_case(tmp_path, "brief_outside")
+    assert ended.verdicts == {"test_each_time": f"leaked: unattributed {64 * MIB} B cuda:0 outside torch"}
+
+
 def test_cycle_at_the_first_use(tmp_path: Path) -> None:
     ended = run_case(tmp_path, "first_use_cycle", "--gpu-leak-cycles=fail")
     assert ended.verdicts == {"test_cycle": f"leaked: cycle {4 * MIB} B cuda:0"}

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from pytest_gpuleak.adapters.bulk import read_arrays
 from pytest_gpuleak.engine.judge.counters import ARRAY_OBJECTS, BLOCK, CounterRun, HostLimits, judge_counters, suspects
 from pytest_gpuleak.engine.settle.steps import Collection, Waits, YoungCollection, device_steps, full_collection
-from pytest_gpuleak.model.readings import HOST, Growth
+from pytest_gpuleak.model.readings import HOST, OUTSIDE, Growth
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -49,7 +49,7 @@ class CounterEvidence:
         self._runs: list[CounterRun] = []
         self._suspected: set[str] = set()
         self._recording = False
-        self._host_grew_again = False
+        self._grew_again = self._host_grew_again = False
         self._first_was_brief = False
         self.watched_growth: int | None = None
         """Unexplained growth of the host (bytes) above which a run is settled, for evidence that takes it; or None."""
@@ -69,7 +69,8 @@ class CounterEvidence:
             grown = self._unexplained(investigation, growth)
         self.unexplained_host = self._unexplained_host(investigation, growth)
         self._suspected |= grown
-        self._host_grew_again = HOST in grown and bool(self._runs)
+        self._grew_again = bool(grown) and bool(self._runs)
+        self._host_grew_again = self._grew_again and HOST in grown
         self._runs.append(CounterRun(growth, self._end_record()))
         return bool(grown) or investigation.left_arrays
 
@@ -123,8 +124,12 @@ class CounterEvidence:
 
     @property
     def wants_record(self) -> bool:
-        """Whether one more run is worth recording, which takes seconds: the host grew again, and no record says why."""
-        return self._host_grew_again and not any(run.host for run in self._runs)
+        """Whether one more run is worth recording, which takes seconds: the host grew again, and no record says why.
+
+        Or growth after a brief look: only from then on is each run settled before the next one begins.
+        """
+        unsettled = self._first_was_brief and self._grew_again and len(self._runs) == FIRST_RE_RUN
+        return unsettled or (self._host_grew_again and not any(run.host for run in self._runs))
 
     @property
     def explained(self) -> bool:
@@ -184,10 +189,13 @@ class CounterEvidence:
     def _may_be_brief(self, investigation: ArrayEvidence, growth: Growth) -> bool:
         """Tell whether the re-run comes before what walks the whole heap: it shows at once that a first use is no growth.
 
-        The first test to use a kernel of CUDA adds its module to the heap, 10 to 170 MiB, as each test after it for its own.
+        The first test to use a kernel of CUDA adds its module to the heap, 10 to 170 MiB, and to the device, as each test
+        after it for its own.
         """
-        alone = not investigation.left_arrays and self._unexplained(investigation, growth) <= {HOST}
-        return alone and not self._knowledge.can_afford(BRIEF_FREE_S, BRIEF_SHARE)
+        if investigation.left_arrays or self._knowledge.can_afford(BRIEF_FREE_S, BRIEF_SHARE):
+            return False
+        inside = growth._replace(bytes={key: size for key, size in growth.bytes.items() if key[1] != OUTSIDE})
+        return self._unexplained(investigation, inside) <= {HOST}
 
     def _without_library_states(self, investigation: ArrayEvidence, growth: Growth) -> Growth:
         """Leave out what a library keeps for the whole process: the test that uses it first has leaked nothing."""
