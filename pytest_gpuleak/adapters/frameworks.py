@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from pytest_gpuleak.adapters.protocol import Framework
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 
     from pytest_gpuleak.adapters.probe_protocol import DeviceProbe
     from pytest_gpuleak.adapters.protocol import AllocationHistory, ArrayFramework, ReferenceFinder, Restore, SettleStep
@@ -25,6 +25,7 @@ class Frameworks:
         self.storages: list[ArrayFramework] = []
         self._breakable: list[Framework] = []
         self._compiling: list[Framework] = []
+        self._counting_nodes: list[Callable[[], int | None]] = []
         for framework in members:
             self.add(framework)
 
@@ -36,6 +37,8 @@ class Frameworks:
             self._breakable.append(framework)
         if getattr(type(framework), "program_count", None) is not Framework.program_count:
             self._compiling.append(framework)
+        if (count := getattr(framework, "node_count", None)) is not None:
+            self._counting_nodes.append(count)
         self.arrays.append(framework.arrays)
         storages = framework.storages
         if storages is not None:
@@ -94,6 +97,10 @@ class Frameworks:
         for framework in self._compiling:  # asked after each test
             count += framework.program_count()
         return count
+
+    def node_counts(self) -> list[int | None]:
+        """Return numbers that rise with the nodes of autograd graphs that this thread makes; None where they are unknown."""
+        return [count() for count in self._counting_nodes]
 
     def reference_finders(self) -> list[ReferenceFinder]:
         """Return the reference finders of all frameworks."""

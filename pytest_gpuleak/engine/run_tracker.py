@@ -77,6 +77,7 @@ class RunTracker:
         """Bytes of memory behind untracked arrays in modules when the first run with such arrays began, by its key."""
         self._fixture_arrays: dict[FixtureKey, dict[int, int]] = {}
         self._array_counts: list[int] = []
+        self._node_counts: list[int | None] = [None]
         self.threads: frozenset[int] = frozenset()
         """The threads that ran when the run began."""
         self.threaded = False
@@ -135,6 +136,7 @@ class RunTracker:
             with suppress(Exception):  # a run without these is judged with less certainty
                 self.older_arrays = module_arrays()
         self._array_counts = untracked_array_counts()
+        self._node_counts = self.frameworks.node_counts()
         self.ownership.begin()
         self.counters.begin()
         if not (same_epoch and self.detector.continue_epoch()):
@@ -164,6 +166,12 @@ class RunTracker:
         arrays = [array for one in older.values() if one is not None and (array := one()) is not None]
         unknown = {identity for identity, one in older.items() if one is None}
         return arrays + self.detector.find(unknown) if unknown else arrays
+
+    @property
+    def may_have_made_gradients(self) -> bool:
+        """Whether a backward pass may have made gradients: the run has made nodes of a graph, or another thread may have."""
+        counts = self._node_counts
+        return self.threaded or None in counts or counts != self.frameworks.node_counts()
 
     @property
     def may_have_added_arrays(self) -> bool:

@@ -251,7 +251,10 @@ class CounterEvidence:
                     if device in room and (device, "requested") not in growth.bytes:
                         room[device] -= sign * (-size % BLOCK)
         unexplained = self._unexplained_host(investigation, growth)
-        if unexplained >= self._policy.retained_bytes and not self._is_brief:
+        # A brief look searches for gradients only where the run may have made any.
+        if unexplained >= self._policy.retained_bytes and not (
+            self._is_brief and not self._tracker.may_have_made_gradients
+        ):
             room["cpu"] = unexplained
         return {device: size for device, size in room.items() if size > 0}
 

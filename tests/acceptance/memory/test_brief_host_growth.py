@@ -86,7 +86,7 @@ def test_growth_and_garbage_are_told_apart_all_the_same(run: Runner) -> None:
 
 
 @pytest.mark.torch
-def test_gradients_that_no_code_has_read_are_found_when_they_grow(run: Runner) -> None:
+def test_gradients_that_no_code_has_read_are_found(run: Runner) -> None:
     found = run(
         BRIEF
         + """
@@ -100,9 +100,12 @@ def test_gradients_that_no_code_has_read_are_found_when_they_grow(run: Runner) -
 
     def test_unread_gradients():
         (next(NEXT) * 2).sum().backward()
+
+    def test_of_one_layer():
+        (LAYERS[-1] * 2).sum().backward()
         """,
         apart=True,
     )
-    assert found.tests["test_unread_gradients"]["verdict"] == "leaked"
-    kinds = {finding["kind"] for finding in found.tests["test_unread_gradients"]["findings"]}
-    assert kinds == {"growing"}
+    assert found.verdicts == {"test_warm": "clean", "test_unread_gradients": "leaked", "test_of_one_layer": "leaked"}
+    assert found.finding("test_unread_gradients")["kind"] == "growing"
+    assert found.finding("test_of_one_layer")["kind"] == "retained"
