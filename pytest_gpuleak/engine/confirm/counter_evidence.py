@@ -168,14 +168,13 @@ class CounterEvidence:
             self._first_was_brief = self._may_be_brief(investigation, growth)
         if self._is_brief:
             return growth
+        # What the first run left goes now too, which would hide what this one left: one more run decides.
         frees_more = self._first_was_brief and len(self._runs) == 1
         for step in (full_collection(safeguards), *self._subject.settle_steps(), Waits(tracker.threads)):
             if not self._unexplained(investigation, growth):
                 return growth
             for _ in step.steps():
-                if (
-                    frees_more
-                ):  # what the first run left goes too, which would hide what this one left: one more decides
+                if frees_more:
                     continue
                 growth = growth.lowest(counters.end())
                 if not self._unexplained(investigation, growth):
@@ -192,7 +191,9 @@ class CounterEvidence:
         The first test to use a kernel of CUDA adds its module to the heap, 10 to 170 MiB, and to the device, as each test
         after it for its own.
         """
-        if investigation.left_arrays or self._knowledge.can_afford(BRIEF_FREE_S, BRIEF_SHARE):
+        if not self._policy.confirm or investigation.left_arrays:
+            return False
+        if self._knowledge.can_afford(BRIEF_FREE_S, BRIEF_SHARE):
             return False
         inside = growth._replace(bytes={key: size for key, size in growth.bytes.items() if key[1] != OUTSIDE})
         return self._unexplained(investigation, inside) <= {HOST}

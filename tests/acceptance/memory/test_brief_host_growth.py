@@ -27,10 +27,15 @@ BRIEF = """
         if phase == "start" and info["generation"] == 2:
             RUNS.append("collected")
 
+    OLD = []
+    for _ in range(20):
+        ring = []
+        ring.append(ring)
+        OLD.append(ring)
+    del ring
+
     def old_garbage(size):
-        cycle = [bytearray(size)]
-        cycle.append(cycle)
-        gc.collect(1)  # which makes it old, so that no young collection frees it
+        OLD.pop().append(bytearray(size))  # a ring from before the test: no collection of what is young frees it
 
     def allocate(size):
         malloc = ctypes.CDLL(None).malloc
@@ -83,6 +88,19 @@ def test_growth_and_garbage_are_told_apart_all_the_same(run: Runner) -> None:
         "test_grows_beside_more_garbage": "leaked",
     }
     assert found.finding("test_grows")["kind"] == "host"
+
+
+def test_without_a_re_run_the_only_run_is_settled(run: Runner) -> None:
+    found = run(
+        BRIEF
+        + """
+    def test_garbage():
+        old_garbage(20 * MIB)
+        """,
+        "--gpu-leak-confirm=0",
+        apart=True,
+    )
+    assert found.verdicts == {"test_garbage": "clean"}
 
 
 @pytest.mark.torch
