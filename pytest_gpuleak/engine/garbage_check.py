@@ -11,6 +11,7 @@ from pytest_gpuleak.adapters.storages import is_storage
 from pytest_gpuleak.engine.describe import described
 from pytest_gpuleak.engine.detect.young_arrays import make_cycle_young
 from pytest_gpuleak.engine.judge.arrays import judge_cycles
+from pytest_gpuleak.engine.settle.attempts import Attempts
 from pytest_gpuleak.engine.settle.steps import CHEAP_STEPS, Settling
 from pytest_gpuleak.engine.stages import CYCLES, READ
 from pytest_gpuleak.heap.weak_references import has_weak_references
@@ -28,9 +29,6 @@ if TYPE_CHECKING:
 
 VAIN = 4
 """Times in a row after which the collection of the newest objects is left out, a fifth of what such a check takes."""
-
-TRY_EVERY = 16
-"""One of so many is made all the same."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -55,7 +53,7 @@ class GarbageCheck:
     def __init__(self, tracker: RunTracker, knowledge: SessionKnowledge) -> None:
         self._tracker = tracker
         self._knowledge = knowledge
-        self._in_vain = 0
+        self._newest = Attempts(VAIN)
 
     def collect(
         self, arrays: list[object], instance: weakref.ref[object] | None, nodeid: str, policy: Policy
@@ -86,12 +84,10 @@ class GarbageCheck:
     def _settle(self, settled: Settling) -> None:
         """Run the cheap steps, the first only where it is not in vain: what outlives collections of its own test is older."""
         newest, young = CHEAP_STEPS
-        if self._in_vain < VAIN or self._in_vain % TRY_EVERY == 0:
+        if self._newest.is_due():
             before = len(settled.alive)
             settled.run([newest])
-            if len(settled.alive) < before:
-                self._in_vain = -1
-        self._in_vain += 1
+            self._newest.note(useful=len(settled.alive) < before)
         settled.run([young])
 
     def _make_young(self, instance: weakref.ref[object], nodeid: str) -> None:

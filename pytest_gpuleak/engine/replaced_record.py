@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING, Final
 
+from pytest_gpuleak.engine.settle.attempts import TRY_EVERY
+
 if TYPE_CHECKING:
     from collections.abc import Hashable, Iterable, Sequence
     from typing import TypeAlias
@@ -27,9 +29,6 @@ SHARE: Final = 0.05
 
 MOST_KINDS: Final = 256
 """Different sets of arrays that are remembered: a suite without two tests alike is run again as before."""
-
-TRY_EVERY: Final = 16
-"""Beyond these, one of so many is run again all the same."""
 
 
 class ReplacedRecord:
@@ -83,5 +82,5 @@ class ReplacedRecord:
 
 
 def count_alike(readings: Iterable[ArrayReading]) -> Left:
-    """Count arrays by what tells two runs' arrays from others: device, shape, type and bytes."""
-    return frozenset(Counter((one.device, one.shape, one.dtype, one.storage_bytes) for one in readings).items())
+    """Count arrays by what makes them alike."""
+    return frozenset(Counter(one.likeness for one in readings).items())

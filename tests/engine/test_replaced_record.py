@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from pytest_gpuleak.engine.replaced_record import MOST_KINDS, TRY_EVERY, ReplacedRecord
+from pytest_gpuleak.engine.replaced_record import MOST_KINDS, ReplacedRecord
+from pytest_gpuleak.engine.settle.attempts import TRY_EVERY
 from pytest_gpuleak.model.readings import ArrayReading
 
 

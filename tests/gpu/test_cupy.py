@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.gpu.suites import answer_of, planted
+
 if TYPE_CHECKING:
-    from tests.conftest import Run, Runner
+    from tests.conftest import Runner
 
 MIB = 1 << 20
 ASKS = "import cupy; print(cupy.cuda.runtime.getDeviceCount())"
@@ -110,20 +110,8 @@ LEAKED = {
 @pytest.fixture(scope="module")
 def cupy_device() -> None:
     """Skips without CuPy or a device, which another process is asked for."""
-    asked = subprocess.run([sys.executable, "-c", ASKS], capture_output=True, text=True, check=False)
-    if asked.returncode or asked.stdout.strip() == "0":
+    if answer_of(ASKS) in ("", "0"):
         pytest.skip("CuPy finds no CUDA device on this machine")
-
-
-def planted(found: Run) -> dict[str, tuple[str, int, str | None]]:
-    """Return kind, bytes and root of the one finding of each test that has leaked on the first device."""
-    return {
-        name: (finding["kind"], finding["bytes"], (finding["holder"] or {}).get("root"))
-        for name, test in found.tests.items()
-        if test["verdict"] == "leaked"
-        for finding in test["findings"]
-        if finding["device"] == "cuda:0"
-    }
 
 
 @pytest.mark.usefixtures("cupy_device")

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.gpu.test_cupy import planted
+from tests.gpu.suites import answer_of, planted
 
 if TYPE_CHECKING:
     from tests.conftest import Runner
@@ -17,7 +15,6 @@ MIB = 1 << 20
 ASKS = "import os; os.environ['XLA_PYTHON_CLIENT_PREALLOCATE'] = 'false'; import jax; print(jax.default_backend())"
 
 SUITE = """
-    import functools
     import os
 
     os.environ.update(SETTINGS)
@@ -116,8 +113,7 @@ SETTINGS = {
 @pytest.fixture(scope="module")
 def jax_device() -> None:
     """Skips without JAX or a device, which another process is asked for."""
-    asked = subprocess.run([sys.executable, "-c", ASKS], capture_output=True, text=True, check=False)
-    if asked.stdout.strip() != "gpu":
+    if answer_of(ASKS) != "gpu":
         pytest.skip("JAX finds no GPU on this machine")
 
 

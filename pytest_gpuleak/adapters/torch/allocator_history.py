@@ -87,7 +87,7 @@ class RecordedHistory:
         if core._cuda_isHistoryEnabled():
             return "the allocator's history is being recorded by somebody else"
         memory = cuda.memory
-        self.before = frozenset(address for address, _ in _blocks(memory.memory_snapshot()))
+        self.before = frozenset(address for address, _ in blocks_in_use(memory.memory_snapshot()))
         # Python frames only: unwinding and symbolising C++ frames takes seconds.
         self._memory = memory
         memory._record_memory_history(
@@ -111,9 +111,9 @@ def blocks_alive(
     """
     renewed = _allocated(snapshot)
     sizes: dict[tuple[str, Place | None], list[int]] = {}
-    for address, block in _blocks(snapshot.get("segments", ()), device):
+    for address, block in blocks_in_use(snapshot.get("segments", ()), device):
         if address not in before or address in renewed:
-            sizes.setdefault(_reason(_frames(block), is_user_file), []).append(_requested(block))
+            sizes.setdefault(_reason(_frames(block), is_user_file), []).append(requested_bytes(block))
     parts = [
         Contribution(text, sum(found), len(found), None if place is None else origin_at(*place))
         for (text, place), found in sizes.items()
@@ -172,7 +172,7 @@ def _clear(memory: Any) -> dict[str, bool]:
     return {"clear_history": True} if code is not None and "clear_history" in code.co_varnames else {}
 
 
-def _blocks(
+def blocks_in_use(
     segments: Sequence[Mapping[str, Any]], device: int | None = None
 ) -> Iterator[tuple[int, Mapping[str, Any]]]:
     """Yield the blocks in use with their addresses, without freed blocks that a stream still uses."""
@@ -202,7 +202,8 @@ def _frames(block: Mapping[str, Any]) -> Sequence[Frame]:
     return frames
 
 
-def _requested(block: Mapping[str, Any]) -> int:
+def requested_bytes(block: Mapping[str, Any]) -> int:
+    """Return the bytes that were asked for, without rounding; the block's own where this torch does not tell."""
     size = block.get("requested_size", _history(block).get("real_size"))
     return int(block.get("size", 0) if size is None else size)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -110,9 +109,13 @@ class TorchFramework(Framework):
 
     def node_count(self) -> int | None:
         """Return a number that rises with each node of an autograd graph that this thread makes; None if unknown."""
-        with contextlib.suppress(Exception):  # a torch without it
-            return int(torch_lookup.loaded_torch()._C._autograd._get_sequence_nr())
-        return None
+        torch = torch_lookup.loaded_torch()
+        if torch is None:
+            return None
+        try:
+            return int(torch._C._autograd._get_sequence_nr())
+        except Exception:  # noqa: BLE001 - a torch without it
+            return None
 
     def library_states(self, device: str) -> list[int]:
         """Return the bytes of what libraries below torch keep on a device for the whole process, each on its own."""

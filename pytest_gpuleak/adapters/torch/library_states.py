@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 from typing import Any, Final
 
+from pytest_gpuleak.adapters.torch.allocator_history import blocks_in_use, requested_bytes
 from pytest_gpuleak.adapters.torch.lookup import torch_module
 
 DROPOUT_BYTES: Final = 48 << 10
@@ -23,12 +24,7 @@ def library_states(device: str) -> list[int]:
         return []
     with contextlib.suppress(Exception):  # cudaMallocAsync tells no blocks, and a device may be lost during a run
         size = DROPOUT_BYTES * int(cuda.get_device_properties(device).multi_processor_count)
-        if size in _sizes_in_use(cuda, int(number or 0)):
+        in_use = blocks_in_use(cuda.memory_snapshot(), int(number or 0))
+        if any(requested_bytes(block) == size for _, block in in_use):
             return [size]
     return []
-
-
-def _sizes_in_use(cuda: Any, index: int) -> set[int]:
-    segments = (segment for segment in cuda.memory_snapshot() if segment["device"] == index)
-    blocks = (block for segment in segments for block in segment["blocks"] if block["state"] == "active_allocated")
-    return {int(block.get("requested_size", block["size"])) for block in blocks}

@@ -7,6 +7,7 @@ import dataclasses
 from typing import TYPE_CHECKING
 
 from pytest_gpuleak.adapters.bulk import read_arrays
+from pytest_gpuleak.engine.confirm.walk_limits import comes_before_rerun
 from pytest_gpuleak.engine.judge.counters import ARRAY_OBJECTS, BLOCK, CounterRun, HostLimits, judge_counters, suspects
 from pytest_gpuleak.engine.settle.steps import Collection, Waits, YoungCollection, device_steps, full_collection
 from pytest_gpuleak.model.readings import HOST, OUTSIDE, Growth
@@ -27,12 +28,6 @@ if TYPE_CHECKING:
 
 SLACK_SHARE = 16
 """Tolerance (1/16): arrays may exceed the growth by this part, because something small was freed meanwhile."""
-
-BRIEF_FREE_S = 0.1
-"""Seconds of CPU time that a session may spend on growth that nothing explains before the re-run decides on the host's."""
-
-BRIEF_SHARE = 0.01
-"""The same as a share of the session's CPU time."""
 
 FIRST_RE_RUN = 2
 """Number of runs once a test was run again."""
@@ -191,9 +186,7 @@ class CounterEvidence:
         The first test to use a kernel of CUDA adds its module to the heap, 10 to 170 MiB, and to the device, as each test
         after it for its own.
         """
-        if not self._policy.confirm or investigation.left_arrays:
-            return False
-        if self._knowledge.can_afford(BRIEF_FREE_S, BRIEF_SHARE):
+        if not self._policy.confirm or investigation.left_arrays or comes_before_rerun(self._knowledge):
             return False
         inside = growth._replace(bytes={key: size for key, size in growth.bytes.items() if key[1] != OUTSIDE})
         return self._unexplained(investigation, inside) <= {HOST}

@@ -12,7 +12,6 @@ if TYPE_CHECKING:
 
     from pytest_gpuleak.adapters.protocol import SettleStep
     from pytest_gpuleak.engine.confirm.survivors import Leftover
-    from pytest_gpuleak.model.readings import ArrayReading
 
 
 def settle_late(
@@ -46,16 +45,12 @@ def _without_replaced(freed: Mapping[int, Leftover], alive: Iterable[Leftover]) 
     """
     unmatched: Counter[tuple[object, ...]] = Counter()
     for one in alive:
-        unmatched[_likeness(one.reading)] += 1 if one.run else -1
+        unmatched[one.reading.likeness] += 1 if one.run else -1
     garbage: dict[int, Leftover] = {}
     for identity, one in freed.items():
-        likeness = _likeness(one.reading)
+        likeness = one.reading.likeness
         if unmatched[likeness] > 0:
             unmatched[likeness] -= 1
         else:
             garbage[identity] = one
     return garbage
-
-
-def _likeness(reading: ArrayReading) -> tuple[object, ...]:
-    return reading.shape, reading.dtype, reading.device, reading.storage_bytes

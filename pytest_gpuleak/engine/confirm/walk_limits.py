@@ -35,6 +35,15 @@ SWAPPED_BYTES: Final = 16 * 1024 * 1024
 """Growth in bytes for which such arrays are looked for all the same: a table that takes the place of an empty one."""
 
 
+FREE_BEFORE_RERUN_S: Final = 0.1
+"""Seconds beyond which the re-run comes before what walks the whole heap, or `SHARE_ONCE` of the session's."""
+
+
+def comes_before_rerun(knowledge: SessionKnowledge) -> bool:
+    """Tell whether what walks the whole heap comes before the re-run of a suspect that only the host's memory tells of."""
+    return knowledge.can_afford(FREE_BEFORE_RERUN_S, SHARE_ONCE)
+
+
 def may_watch(knowledge: SessionKnowledge) -> bool:
     """Tell whether arrays are looked for at all."""
     return knowledge.can_afford(FREE_S, SHARE)

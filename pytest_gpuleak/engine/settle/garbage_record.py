@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from typing import Final
 
+from pytest_gpuleak.engine.settle.attempts import Attempts
+
 QUICK_RERUN_S: Final = 0.1
 """Seconds that a collection of the whole heap takes in most suites: a quicker re-run decides first."""
 
 _VAIN: Final = 2
 """Collections in vain after which the re-run comes first."""
-
-_TRY_EVERY: Final = 16
-"""Then one suspect of so many is collected all the same, since the next module's tests may leave garbage."""
 
 
 class GarbageRecord:
@@ -22,7 +21,7 @@ class GarbageRecord:
     """
 
     def __init__(self) -> None:
-        self._in_vain = 0
+        self._attempts = Attempts(_VAIN)
         self._freed_by_setup = False
 
     def comes_first(self, rerun_s: float) -> bool:
@@ -30,10 +29,7 @@ class GarbageRecord:
         setup_decides, self._freed_by_setup = self._freed_by_setup, False
         if rerun_s <= QUICK_RERUN_S or setup_decides:
             return False
-        if self._in_vain < _VAIN:
-            return True
-        self._in_vain += 1
-        return self._in_vain % _TRY_EVERY == 0
+        return self._attempts.is_due()
 
     def note_freed_by_setup(self) -> None:
         """Note that a re-run's setup freed all that a suspect left: so may the next one's, before its call."""
@@ -41,7 +37,4 @@ class GarbageRecord:
 
     def note(self, *, freed: bool) -> None:
         """Note whether a collection has freed all that a suspect left."""
-        if freed:
-            self._in_vain = 0
-        elif self._in_vain < _VAIN:
-            self._in_vain += 1
+        self._attempts.note(useful=freed)

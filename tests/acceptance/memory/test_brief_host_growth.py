@@ -15,9 +15,9 @@ BRIEF = """
     import ctypes
     import gc
 
-    from pytest_gpuleak.engine.confirm import counter_evidence
+    from pytest_gpuleak.engine.confirm import walk_limits
 
-    counter_evidence.BRIEF_FREE_S = -1.0  # as if the session had spent its time
+    walk_limits.FREE_BEFORE_RERUN_S = -1.0  # as if the session had spent its time
 
     MIB = 2**20
     USED = set()

@@ -4,9 +4,9 @@ import ctypes
 
 import torch
 
-from pytest_gpuleak.engine.confirm import counter_evidence
+from pytest_gpuleak.engine.confirm import walk_limits
 
-counter_evidence.BRIEF_FREE_S = -1.0  # as if the session had spent its time
+walk_limits.FREE_BEFORE_RERUN_S = -1.0  # as if the session had spent its time
 USED = set()
 
 
