@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from pytest_gpuleak.heap.collector_rules import (
     INTERPRETERS_OWN,
     collect_recent,
+    collect_unseen,
     freeze,
     get_freeze_count,
     take_frozen_before,
@@ -51,7 +52,7 @@ if TYPE_CHECKING:
             """Record that the full collection froze everything: the freeze point has moved."""
 
 
-__all__ = ["GcView", "PausedCollector", "collect", "collect_recent", "collect_young", "current_view", "delivered_again", "epochs_supported", "freeze", "get_freeze_count", "get_objects",
+__all__ = ["GcView", "PausedCollector", "collect", "collect_recent", "collect_unseen", "collect_young", "current_view", "delivered_again", "epochs_supported", "freeze", "get_freeze_count", "get_objects",
            "get_referrers", "installed", "instances_of", "unfreeze", "whole_heap", "why_no_epochs"]  # fmt: skip
 
 

@@ -91,6 +91,38 @@ def test_a_young_collection_frees_young_garbage_each_time() -> None:
         gc.enable()
 
 
+def test_an_unseen_collection_frees_garbage_and_calls_no_callback() -> None:
+    told: list[str] = []
+
+    def callback(phase: str, info: dict[str, int]) -> None:
+        told.append(phase)
+
+    class AddsCallback(Ring):
+        def __del__(self) -> None:
+            gc.callbacks.append(later)
+
+    def later(phase: str, info: dict[str, int]) -> None:
+        """Be added by garbage while it is collected."""
+
+    adding = AddsCallback()
+    adding.itself = adding
+    del adding
+    gc.disable()
+    before = list(gc.callbacks)
+    gc.callbacks.append(callback)
+    try:
+        garbage = ring()
+        collector.collect_unseen()
+        assert garbage() is None
+        assert told == []
+        assert gc.callbacks == [*before, callback, later]
+        gc.collect(0)
+        assert told == ["start", "stop"]
+    finally:
+        gc.callbacks[:] = before
+        gc.enable()
+
+
 @pytest.mark.skipif(not collector.epochs_supported(), reason="no epochs on this interpreter")
 def test_full_collections_of_a_frozen_and_of_a_thawed_heap() -> None:
     """What the self-test leaves out, since a full collection of the whole heap takes too long."""

@@ -28,7 +28,7 @@ WATCHFUL_S = 0.02
 
 They return as `WATCHFUL_SHARE` of the time: where tests take longer than a reading, each is read after.
 """
-UNCHANGED_S = 0.002
+UNCHANGED_S = 0.0005
 """The same where no array was added: only arrays that replaced smaller ones can explain growth then."""
 WATCHFUL_SHARE = 0.01
 WATCHFUL_NEGLIGIBLE = 128 * 1024

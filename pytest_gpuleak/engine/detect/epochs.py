@@ -21,7 +21,7 @@ from pytest_gpuleak.adapters.arrays import (
     select_arrays,
 )
 from pytest_gpuleak.engine.detect.young_arrays import KeepYoung, make_young
-from pytest_gpuleak.heap.collector import GcView, collect, collect_recent, get_freeze_count, get_objects, whole_heap
+from pytest_gpuleak.heap.collector import GcView, collect, collect_recent, collect_unseen, get_freeze_count, get_objects, whole_heap
 from pytest_gpuleak.heap.collector_rules import INTERPRETERS_OWN
 
 if TYPE_CHECKING:
@@ -200,7 +200,7 @@ class EpochDetector:
         if self.scanning:
             self._scan.close()
         elif gc.isenabled():
-            collect_recent()
+            collect_unseen()
 
     def keep_frozen(self) -> None:
         """Hide what is alive from every collection until the process ends: walking it might crash."""
