@@ -32,11 +32,12 @@ class _Buffer(ctypes.Structure):
 def memory_of(array: object) -> MemoryRange | None:
     """Return address and bytes of an array's elements; None where the array tells none: Python has no bfloat16."""
     buffer = _Buffer()
-    get, release = ctypes.pythonapi.PyObject_GetBuffer, ctypes.pythonapi.PyBuffer_Release
+    # By index, for function objects of our own: attributes are shared with the tests, argument types included.
+    get, release = ctypes.pythonapi["PyObject_GetBuffer"], ctypes.pythonapi["PyBuffer_Release"]
     get.argtypes = [ctypes.py_object, ctypes.POINTER(_Buffer), ctypes.c_int]
     release.argtypes, release.restype = [ctypes.POINTER(_Buffer)], None
     try:
-        get(array, ctypes.byref(buffer), _FULL_READ_ONLY)
+        get(ctypes.py_object(array), ctypes.byref(buffer), _FULL_READ_ONLY)  # without a look at its `__class__`
     except Exception:  # noqa: BLE001 - whatever the array's own code raises
         return None
     try:

@@ -164,7 +164,8 @@ class _CapsuleFunctions(NamedTuple):
 def _capsule_functions() -> _CapsuleFunctions:
     import datetime
 
-    name, pointer = ctypes.pythonapi.PyCapsule_GetName, ctypes.pythonapi.PyCapsule_GetPointer
+    # By index, for function objects of our own: attributes are shared with the tests, argument types included.
+    name, pointer = ctypes.pythonapi["PyCapsule_GetName"], ctypes.pythonapi["PyCapsule_GetPointer"]
     name.argtypes, name.restype = [ctypes.py_object], ctypes.c_char_p
     pointer.argtypes, pointer.restype = [ctypes.py_object, ctypes.c_char_p], ctypes.c_void_p
     return _CapsuleFunctions(type(datetime.datetime_CAPI), name, pointer)

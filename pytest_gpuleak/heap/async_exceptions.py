@@ -37,7 +37,9 @@ def raise_in(thread: int, error: type[BaseException]) -> bool:
 
     if not hasattr(ctypes, "pythonapi"):
         return False
-    ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread), ctypes.py_object(error))
+    # By index, for a function object of our own: attributes are shared with the tests, argument types included.
+    set_exception = ctypes.pythonapi["PyThreadState_SetAsyncExc"]
+    set_exception(ctypes.c_ulong(thread), ctypes.py_object(error))
     return True
 
 

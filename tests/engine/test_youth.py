@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import gc
+import subprocess
+import sys
 import weakref
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import pytest
 
@@ -54,6 +56,80 @@ def test_what_survives_is_found_among_the_young_without_a_look_at_the_heap(detec
     detector.open()
     assert detector.sees_only_young
     assert detector.look() == []
+
+
+class Lazy:
+    """Pretends to be what it stands for, as lazy objects and mocks do."""
+
+    asked: ClassVar[list[str]] = []
+
+    @property  # type: ignore[misc] # as such objects do
+    def __class__(self) -> type:
+        self.asked.append("class")
+        raise RuntimeError("not loaded")
+
+
+def test_objects_are_moved_without_their_own_code() -> None:
+    move = make_young()
+    assert move is not None
+    buffer = Buffer(100)
+    dead = weakref.proxy(buffer)
+    del buffer
+    lazy = Lazy()
+    gc.collect()
+    for value in (dead, lazy):
+        move(value)
+        assert gc.is_tracked(value)
+        assert any(found is value for found in gc.get_objects(0))
+    assert Lazy.asked == []
+
+
+def test_an_epoch_with_a_dead_proxy_in_it_is_joined_again(detector: Walks) -> None:
+    detector.open()
+    buffer = Buffer(100)
+    values = [weakref.proxy(buffer), Lazy()]
+    del buffer
+    born = detector.born()
+    detector.open()
+    kept = Buffer(200)
+    assert detector.rejoin(born)
+    assert [id(array) for array in detector.look()] == [id(kept)]
+    assert Lazy.asked == []
+    values.clear()
+
+
+def test_the_tests_functions_of_the_c_api_are_left_as_they_are() -> None:
+    """ctypes keeps one function object for each name, whose argument types would be changed under a test's feet."""
+    code = """
+import ctypes, threading
+from pytest_gpuleak.adapters.buffer_protocol import memory_of
+from pytest_gpuleak.adapters.dlpack import capsule_address
+from pytest_gpuleak.engine.detect.young_arrays import make_young
+from pytest_gpuleak.heap.async_exceptions import raise_in
+
+NAMES = (
+    "PyObject_GC_UnTrack PyObject_GC_Track PyObject_GetBuffer PyBuffer_Release PyCapsule_GetName PyCapsule_GetPointer "
+    "PyThreadState_SetAsyncExc"
+).split()
+for name in NAMES:
+    function = getattr(ctypes.pythonapi, name)
+    function.argtypes, function.restype = [ctypes.c_longdouble] * 3, ctypes.c_byte
+import datetime
+assert memory_of(bytearray(10)).size == 10
+assert capsule_address(datetime.datetime_CAPI) is None
+make_young()([])
+try:
+    assert raise_in(threading.get_ident(), KeyError)
+    for _ in range(100_000):
+        pass
+except KeyError:
+    print("raised")
+for name in NAMES:
+    function = getattr(ctypes.pythonapi, name)
+    assert (function.argtypes, function.restype) == ([ctypes.c_longdouble] * 3, ctypes.c_byte), name
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout.strip()) == (0, "raised"), done.stderr
 
 
 def test_what_the_collection_frees_is_looked_for_once_and_is_gone(detector: Walks) -> None:

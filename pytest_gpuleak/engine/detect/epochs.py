@@ -21,7 +21,15 @@ from pytest_gpuleak.adapters.arrays import (
     select_arrays,
 )
 from pytest_gpuleak.engine.detect.young_arrays import KeepYoung, make_young
-from pytest_gpuleak.heap.collector import GcView, collect, collect_recent, collect_unseen, get_freeze_count, get_objects, whole_heap
+from pytest_gpuleak.heap.collector import (
+    GcView,
+    collect,
+    collect_recent,
+    collect_unseen,
+    get_freeze_count,
+    get_objects,
+    whole_heap,
+)
 from pytest_gpuleak.heap.collector_rules import INTERPRETERS_OWN
 
 if TYPE_CHECKING:

@@ -70,19 +70,22 @@ def make_young() -> Callable[[object], None] | None:
     try:
         import ctypes
 
-        untrack, track = ctypes.pythonapi.PyObject_GC_UnTrack, ctypes.pythonapi.PyObject_GC_Track
+        # By index, for function objects of our own: attributes are shared with the tests, argument types included.
+        untrack, track = ctypes.pythonapi["PyObject_GC_UnTrack"], ctypes.pythonapi["PyObject_GC_Track"]
     except (ImportError, AttributeError):
         return None
+    box = ctypes.py_object
     for function in (untrack, track):
-        function.argtypes, function.restype = [ctypes.py_object], None
-    if not _moves(untrack, track):
-        return None
+        function.argtypes, function.restype = [box], None
 
     def move(value: object) -> None:
-        untrack(value)
-        track(value)
+        # ctypes asks an argument for its ``__class__``, which may be the user's code, and fails for a dead weak proxy. It
+        # asks only the box where there is one.
+        boxed = box(value)
+        untrack(boxed)
+        track(boxed)
 
-    return move
+    return move if _moves(lambda value: untrack(box(value)), lambda value: track(box(value))) else None
 
 
 def make_cycle_young(owner: object) -> None:
