@@ -26,19 +26,22 @@ class Frameworks:
         self._breakable: list[Framework] = []
         self._compiling: list[Framework] = []
         self._counting_nodes: list[Callable[[], int | None]] = []
+        self._distributing: list[Framework] = []
         for framework in members:
             self.add(framework)
 
     def add(self, framework: Framework) -> None:
         """Watch another framework from now on."""
         self.members.append(framework)
-        # Asked after each test: those that have nothing to say are left out.
+        # Asked in each test: those that have nothing to say are left out.
         if getattr(type(framework), "broken", None) is not Framework.broken:
             self._breakable.append(framework)
         if getattr(type(framework), "program_count", None) is not Framework.program_count:
             self._compiling.append(framework)
         if (count := getattr(framework, "node_count", None)) is not None:
             self._counting_nodes.append(count)
+        if getattr(type(framework), "is_distributed", None) is not Framework.is_distributed:
+            self._distributing.append(framework)
         self.arrays.append(framework.arrays)
         storages = framework.storages
         if storages is not None:
@@ -143,4 +146,4 @@ class Frameworks:
 
     def is_distributed(self) -> bool:
         """Return whether any framework runs as one rank of several."""
-        return any(framework.is_distributed() for framework in self.members)
+        return any(framework.is_distributed() for framework in self._distributing)

@@ -28,7 +28,7 @@ OUTCOME_WORDS: dict[Outcome, str] = {
 class Attempt:
     """An attempt of a test, while it runs."""
 
-    __slots__ = ("duration_s", "nodeid", "outcome", "overhead_s", "policy", "suspect_s", "why")
+    __slots__ = ("duration_s", "is_rank", "nodeid", "outcome", "overhead_s", "policy", "suspect_s", "why")
 
     def __init__(self, nodeid: str, policy: Policy) -> None:
         self.nodeid = nodeid
@@ -38,6 +38,8 @@ class Attempt:
         self.duration_s = 0.0
         self.overhead_s = 0.0
         self.suspect_s: dict[str, float] = {}
+        self.is_rank = False
+        """Whether its call ended in a group of several ranks, which a fixture may have left since."""
 
 
 class AttemptLog:

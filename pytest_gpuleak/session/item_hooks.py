@@ -78,7 +78,9 @@ class RuntestHooks(FixtureHooks):
         if call.excinfo is not None and report.failed:
             self._explain_shortage(item, call.excinfo.value, report)
         self._attempts.note_report(report)
-        if call.when == "teardown":
+        if call.when == "call":
+            self._check.call_ends()
+        elif call.when == "teardown":
             try:
                 self._judge(item, report)
             except KeyboardInterrupt as error:

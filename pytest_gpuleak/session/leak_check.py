@@ -159,6 +159,15 @@ class LeakCheck:
             self._fixture_check().check_processes(left)
         self.attempts.charge(began)
 
+    def call_ends(self) -> None:
+        """Note whether the test ran beside other ranks, before its teardown destroys their group."""
+        attempt = self.attempts.attempt
+        if attempt is not None:
+            try:
+                attempt.is_rank = self.tracker.frameworks.is_distributed()
+            except Exception:  # noqa: BLE001 - a framework that is half imported: asked again before a re-run
+                attempt.is_rank = False
+
     def judge(
         self, item: pytest.Item, nextitem: pytest.Item | None, seen: Callable[[], object] = int
     ) -> TestRecord | None:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from pytest_gpuleak.adapters.protocol import Framework
 from pytest_gpuleak.adapters.torch import lookup as torch_lookup
 from pytest_gpuleak.adapters.torch.arrays import TorchArrays, TorchStorages
+from pytest_gpuleak.adapters.torch.ranks import is_rank_of_several
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
@@ -148,6 +149,5 @@ class TorchFramework(Framework):
         return torch_in_place()
 
     def is_distributed(self) -> bool:
-        """Return whether torch's default process group is initialised."""
-        distributed = torch_lookup.torch_module("torch.distributed")
-        return bool(distributed is not None and distributed.is_available() and distributed.is_initialized())
+        """Return whether torch's default process group has other ranks."""
+        return is_rank_of_several()

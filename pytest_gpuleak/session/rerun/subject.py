@@ -50,7 +50,8 @@ class ItemSubject:
         """See `Subject`."""
         if self.expected_s > self._limit_s:
             return f"a re-run would take {self.expected_s:.0f} s, over the limit of {self._limit_s:g} s"
-        if is_one_of_several_ranks(self.item.config):
+        attempt = self.attempts.attempt
+        if (attempt is not None and attempt.is_rank) or is_one_of_several_ranks(self.item.config):
             return "it is one rank of several, which would wait for each other"
         return why_not_again(self.item)
 
