@@ -18,7 +18,7 @@ from pytest_gpuleak.adapters.processes import facts as process_facts
 from pytest_gpuleak.adapters.processes import kinds as process_kinds
 from pytest_gpuleak.adapters.processes import watch as process_watch
 from pytest_gpuleak.adapters.processes.facts import LeftProcess, children_by_file
-from pytest_gpuleak.adapters.processes.kinds import FORK, is_helper, program_of
+from pytest_gpuleak.adapters.processes.kinds import FORK, is_helper, is_other_rank, program_of
 from pytest_gpuleak.adapters.processes.watch import ProcessWatch, has_children, last_start
 from pytest_gpuleak.engine.judge.processes import judge_processes
 from tests.conftest import forget_torch
@@ -299,6 +299,26 @@ def test_what_lives_until_the_end_by_design_is_nobodys(command: list[str]) -> No
 )
 def test_what_a_test_may_have_left_is_no_helper(command: list[str]) -> None:
     assert not is_helper(command)
+
+
+@pytest.mark.parametrize(
+    ("command", "environment", "expected"),
+    [
+        (["python", "-m", "pytest.__main__", "tests"], {"WORLD_SIZE": "2", "LOCAL_RANK": "1"}, True),
+        (["/venv/bin/python", "/venv/bin/pytest"], {"WORLD_SIZE": "4", "RANK": "3"}, True),
+        (["python", "-m", "pytest"], {"WORLD_SIZE": "2", "LOCAL_RANK": "0"}, False),
+        (["python", "-m", "pytest"], {"WORLD_SIZE": "1", "LOCAL_RANK": "1"}, False),
+        (["python", "-m", "pytest"], {}, False),
+        (["python", "train.py"], {"WORLD_SIZE": "2", "LOCAL_RANK": "1"}, False),
+        ([], {"WORLD_SIZE": "2", "LOCAL_RANK": "1"}, False),
+    ],
+)
+def test_another_rank_is_pytest_with_another_rank_in_its_environment(
+    monkeypatch: pytest.MonkeyPatch, command: list[str], environment: dict[str, str], *, expected: bool
+) -> None:
+    monkeypatch.setenv("LOCAL_RANK", "0")
+    monkeypatch.delenv("RANK", raising=False)
+    assert is_other_rank(command, lambda: environment) is expected
 
 
 def test_helpers_and_all_that_they_start_are_left_out(start: Starter, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -163,6 +163,12 @@ def command_line(pid: int) -> list[str]:
     return command
 
 
+def environment_of(pid: int) -> dict[str, str]:
+    """Return the environment that a process was started with; empty if it cannot be read."""
+    environment: dict[str, str] = _ask(pid, lambda process: process.environ(), {})
+    return environment
+
+
 def _name(pid: int) -> str:
     return clean_text(_ask(pid, lambda process: process.name(), "unknown"), MAX_COMMAND)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import re
 import sys
 from pathlib import PurePath
@@ -12,12 +13,14 @@ from pytest_gpuleak.adapters.process_objects import field_of, pid_of
 from pytest_gpuleak.adapters.registry import own_frameworks
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from pytest_gpuleak.adapters.protocol import ProcessKinds
 
 _PYTHON = re.compile(r"(python|pypy)[\d.]*[tdw]?(\.exe)?", re.IGNORECASE)
 _TAKES_VALUE = ("-W", "-X")
+
+_PYTEST: Final = ("pytest", "py.test")
 
 FORK = "a fork of this process"
 """The program of a process that was forked and has started no other program since."""
@@ -54,6 +57,20 @@ def is_helper(command: Sequence[str]) -> bool:
         or _is_ray_service(command)
         or any(processes.is_helper(command) for processes in _of_frameworks())
     )
+
+
+def is_other_rank(command: Sequence[str], environment: Callable[[], Mapping[str, str]]) -> bool:
+    """Return whether it is pytest as another rank of a job: its launcher starts it in a test, and it ends as pytest does.
+
+    Lightning's does (``_SubprocessScriptLauncher``), with pytest's own arguments. `environment` returns the process's.
+    A pytest that a rank's test runs has the rank of the test.
+    """
+    if program_of(command).removesuffix(".__main__") not in _PYTEST:
+        return False
+    found = environment()
+    ranks = found.get("WORLD_SIZE", "")
+    several = ranks.isdigit() and int(ranks) > 1
+    return several and any(found.get(name) != os.environ.get(name) for name in ("RANK", "LOCAL_RANK"))
 
 
 def helper_pids() -> set[int]:

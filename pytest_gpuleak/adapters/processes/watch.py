@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import threading
 import time
+from functools import partial
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -97,8 +98,8 @@ class ProcessWatch:
             return {}
         new = [process for process in seen if process not in self._known]
         # Imported here for the same reason as in `_look`.
-        from pytest_gpuleak.adapters.processes.facts import command_line, creation_time, still_runs
-        from pytest_gpuleak.adapters.processes.kinds import helper_pids, is_fork_server, is_helper
+        from pytest_gpuleak.adapters.processes.facts import command_line, creation_time, environment_of, still_runs
+        from pytest_gpuleak.adapters.processes.kinds import helper_pids, is_fork_server, is_helper, is_other_rank
 
         by_pid = {process.pid: process for process in seen}
         commands = {process.pid: command_line(process.pid) for process in seen}
@@ -115,7 +116,8 @@ class ProcessWatch:
                 or not still_runs(process)
             ):
                 continue
-            if parent in self._helpers or process.pid in helpers or (command != own and is_helper(command)):
+            known_helper = parent in self._helpers or process.pid in helpers or (command != own and is_helper(command))
+            if known_helper or is_other_rank(command, partial(environment_of, process.pid)):
                 self._helpers.add(process)
             elif process.pid not in servers and (parent is None or parent in mine or parent.pid in servers):
                 mine[process] = seen[process]

@@ -386,3 +386,24 @@ def test_another_worker_of_the_same_pool_is_no_growth(running: set[int]) -> None
 def test_more_than_the_first_run_left_are_all_growth(running: set[int]) -> None:
     running.add(1)
     assert judged([a_process(1)], [a_process(2), a_process(3)]) == [("pid 1", True)]
+
+
+def test_pytest_as_another_rank_is_nobodys(run: Runner) -> None:
+    """Lightning's launcher starts pytest again in the first test that needs a second rank, for all tests to come."""
+    found = found_in(
+        run,
+        """
+        import os
+
+        @pytest.mark.parametrize("environment", [{"WORLD_SIZE": "2", "LOCAL_RANK": "1"}, {}], ids=["rank", "no_rank"])
+        def test_it(environment, tmp_path):
+            program = tmp_path / "pytest"
+            program.write_text("input()")
+            command, environment = [sys.executable, "-S", str(program)], {**os.environ, **environment}
+            KEPT.append(subprocess.Popen(command, env=environment, stdin=subprocess.PIPE))
+
+        def test_next():
+            pass
+        """,
+    )
+    assert found.verdicts == {"test_it[rank]": "clean", "test_it[no_rank]": "leaked", "test_next": "clean"}
