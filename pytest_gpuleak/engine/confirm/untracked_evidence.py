@@ -81,6 +81,7 @@ class UntrackedEvidence:
         self._findings: tuple[Finding, ...] | None = None
         self._recorded = False
         self._ruled_out = False
+        self._unexplained = False  # a walk has found that no arrays explain the growth of the only run so far
         self._owes_lines = False
         self._beside_arrays = False
         self._origins: dict[int, Origin] = {}
@@ -134,6 +135,7 @@ class UntrackedEvidence:
             residue = self._residue()
             chosen, now = residue.choose(self._arrays())
             found = bool(chosen) or now is None or residue.may_be_many(now)
+            self._unexplained = not found
             chosen.clear()
             self._walked = now or self._walked
         return found
@@ -237,6 +239,8 @@ class UntrackedEvidence:
         least = self.floor if strict else max(self._policy.retained_bytes, self.floor, self._of_imports)
         knowledge, began, self._compiled = self._knowledge, process_time(), compiled
         grown, adds = self._grown[0] - compiled, self._added[0]
+        if self._unexplained and not compiled and len(self._grown) == 1:
+            return
         if grown >= least and may_search_once(knowledge, grown, sure=strict, adds_arrays=adds):
             with self._guard(EXPLAIN):
                 self._find_residue(confirmed=confirmed)

@@ -8,8 +8,10 @@ import pytest
 
 from pytest_gpuleak.adapters.registry import untracked_array_counts
 from pytest_gpuleak.engine import host_reruns
+from pytest_gpuleak.engine.confirm.residue import Residue
 
 if TYPE_CHECKING:
+    from pytest_gpuleak.explain.untracked_arrays import HeapArrays
     from tests.conftest import Runner
 
 pytest.importorskip("numpy")
@@ -143,6 +145,14 @@ def test_a_slow_test_whose_new_arrays_are_too_small_for_its_growth_waits(
     run: Runner, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(host_reruns, "SLOW_RERUN_S", 0.0)
+    walked: list[bool] = []
+    choose = Residue.choose
+
+    def noted(self: Residue, heap: HeapArrays) -> tuple[list[object], dict[int, int] | None]:
+        walked.append(True)
+        return choose(self, heap)
+
+    monkeypatch.setattr(Residue, "choose", noted)
     found = run(
         """
         import time
@@ -159,3 +169,4 @@ def test_a_slow_test_whose_new_arrays_are_too_small_for_its_growth_waits(
         """
     )
     found.result.assert_outcomes(passed=2)
+    assert walked == [True]  # what it has not found is not looked for again
