@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from time import thread_time
 from typing import TYPE_CHECKING
 
 from pytest_gpuleak.engine.waiting import is_sure
@@ -74,11 +75,12 @@ class Looks:
 
     def search(self, origins: OriginLog | None = None) -> None:
         """Search for the holders of what is alive."""
-        before = self._arrays.searches
+        before, began = self._arrays.searches, thread_time()
         with self._knowledge.safeguards.searching(self._nodeid):
             self._arrays.look(origins)
         if self._waiting is not None:
             self._waiting.searches += self._arrays.searches - before
+            self._waiting.searched_s += thread_time() - began
 
     def catch_up(self) -> None:
         """Search for the holders after all, because the re-run that was to be traced did not come to its end."""

@@ -36,6 +36,9 @@ if TYPE_CHECKING:
 SEARCHES_AT_ONCE: Final = 5
 """Suspects of a session that are searched for by themselves. They teach which holders are known culprits."""
 
+SEARCHED_S: Final = 1.0
+"""Seconds of such searches after which the next suspects wait all the same: one takes 1.5 s on a heap of 500,000 objects."""
+
 MOST_WAITING: Final = 200
 """Findings' tests that wait before they are explained together."""
 
@@ -106,6 +109,8 @@ class WaitingFindings:
         self._arrays = 0
         self.searches = 0
         """Searches so far that were made for one suspect."""
+        self.searched_s = 0.0
+        """Seconds that they have taken."""
 
     def may_take(self, policy: Policy, subject: Subject) -> bool:
         """Tell whether a subject's findings may wait, if weak handles alone give the verdict.
@@ -113,7 +118,7 @@ class WaitingFindings:
         With several re-runs or a growth limit, growth is told by holder; what a thread's frame holds is not the test's.
         """
         return (
-            self.searches >= SEARCHES_AT_ONCE
+            (self.searches >= SEARCHES_AT_ONCE or self.searched_s >= SEARCHED_S)
             and policy.confirm == 1
             and not (policy.growing_tensors or policy.growing_bytes)
             and not (subject.counts_running_frames or self._tracker.threaded)

@@ -49,7 +49,9 @@ def at_once(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
     """Sets how many suspects are searched for by themselves."""
 
     def set_to(number: int) -> None:
-        monkeypatch.setattr(importlib.import_module("pytest_gpuleak.engine.waiting"), "SEARCHES_AT_ONCE", number)
+        waiting = importlib.import_module("pytest_gpuleak.engine.waiting")
+        monkeypatch.setattr(waiting, "SEARCHES_AT_ONCE", number)
+        monkeypatch.setattr(waiting, "SEARCHED_S", float("inf"))
 
     return set_to
 
@@ -74,6 +76,17 @@ def test_one_search_names_all_holders(
     assert set(found.verdicts.values()) == {"leaked"}
     assert holders(found) == [f"library.store{number}.kept[0]" for number in range(12)]
     assert searches == [2] * first + [2 * (12 - first)]
+
+
+@pytest.mark.usefixtures("library")
+def test_the_next_wait_once_searches_have_taken_long(
+    run: Runner, searches: list[int], at_once: Callable[[int], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    at_once(100)
+    monkeypatch.setattr(importlib.import_module("pytest_gpuleak.engine.waiting"), "SEARCHED_S", 1e-9)
+    found = run(LEAKS)
+    assert holders(found) == [f"library.store{number}.kept[0]" for number in range(12)]
+    assert searches == [2, 2 * 11]
 
 
 @pytest.mark.usefixtures("library")
