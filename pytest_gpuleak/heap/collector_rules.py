@@ -66,8 +66,8 @@ def collect_unseen() -> None:
     """Run a young collection that `gc.callbacks` are not told of: none runs at that moment without the plugin."""
     callbacks = gc.callbacks
     told = callbacks[:]
-    callbacks.clear()
     try:
+        del callbacks[:]  # no call, after which a signal handler's exception could arrive: they are put back in any case
         collect_recent()
     finally:
         callbacks[:0] = told  # in front of what another thread has added
