@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import ctypes
-from typing import Final
+import functools
+from typing import Any, Final
 
 from pytest_gpuleak.model.readings import MemoryRange
 
@@ -32,10 +33,7 @@ class _Buffer(ctypes.Structure):
 def memory_of(array: object) -> MemoryRange | None:
     """Return address and bytes of an array's elements; None where the array tells none: Python has no bfloat16."""
     buffer = _Buffer()
-    # By index, for function objects of our own: attributes are shared with the tests, argument types included.
-    get, release = ctypes.pythonapi["PyObject_GetBuffer"], ctypes.pythonapi["PyBuffer_Release"]
-    get.argtypes = [ctypes.py_object, ctypes.POINTER(_Buffer), ctypes.c_int]
-    release.argtypes, release.restype = [ctypes.POINTER(_Buffer)], None
+    get, release = _functions()
     try:
         get(ctypes.py_object(array), ctypes.byref(buffer), _FULL_READ_ONLY)  # without a look at its `__class__`
     except Exception:  # noqa: BLE001 - whatever the array's own code raises
@@ -44,3 +42,12 @@ def memory_of(array: object) -> MemoryRange | None:
         return MemoryRange(buffer.buf, buffer.len) if buffer.buf else None
     finally:
         release(ctypes.byref(buffer))
+
+
+@functools.cache
+def _functions() -> tuple[Any, Any]:
+    # By index, for function objects of our own: attributes are shared with the tests, argument types included.
+    get, release = ctypes.pythonapi["PyObject_GetBuffer"], ctypes.pythonapi["PyBuffer_Release"]
+    get.argtypes = [ctypes.py_object, ctypes.POINTER(_Buffer), ctypes.c_int]
+    release.argtypes, release.restype = [ctypes.POINTER(_Buffer)], None
+    return get, release

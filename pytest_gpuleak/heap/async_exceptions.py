@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import _thread
 import contextlib
+import functools
 import threading
-from typing import Final
+from typing import Any, Final
 
 from pytest_gpuleak.heap.threads import await_end, pause
 
@@ -37,10 +38,16 @@ def raise_in(thread: int, error: type[BaseException]) -> bool:
 
     if not hasattr(ctypes, "pythonapi"):
         return False
-    # By index, for a function object of our own: attributes are shared with the tests, argument types included.
-    set_exception = ctypes.pythonapi["PyThreadState_SetAsyncExc"]
-    set_exception(ctypes.c_ulong(thread), ctypes.py_object(error))
+    _set_exception()(ctypes.c_ulong(thread), ctypes.py_object(error))
     return True
+
+
+@functools.cache
+def _set_exception() -> Any:
+    """Return the C function. By index, for an object of our own: attributes are shared with the tests, types included."""
+    import ctypes
+
+    return ctypes.pythonapi["PyThreadState_SetAsyncExc"]
 
 
 def take_back(error: type[BaseException]) -> None:

@@ -67,7 +67,9 @@ def collect_unseen() -> None:
     callbacks = gc.callbacks
     told = callbacks[:]
     try:
-        del callbacks[:]  # no call, after which a signal handler's exception could arrive: they are put back in any case
+        del callbacks[
+            :
+        ]  # no call, after which a signal handler's exception could arrive: they are put back in any case
         collect_recent()
     finally:
         callbacks[:0] = told  # in front of what another thread has added
