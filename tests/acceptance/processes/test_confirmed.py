@@ -393,13 +393,14 @@ def test_pytest_as_another_rank_is_nobodys(run: Runner) -> None:
     found = found_in(
         run,
         """
-        import os
+        import os, pathlib
+
+        PROGRAM = pathlib.Path("pytest")
+        PROGRAM.write_text("input()")  # once: a process that starts slowly would read what a re-run has truncated
 
         @pytest.mark.parametrize("environment", [{"WORLD_SIZE": "2", "LOCAL_RANK": "1"}, {}], ids=["rank", "no_rank"])
-        def test_it(environment, tmp_path):
-            program = tmp_path / "pytest"
-            program.write_text("input()")
-            command, environment = [sys.executable, "-S", str(program)], {**os.environ, **environment}
+        def test_it(environment):
+            command, environment = [sys.executable, "-S", str(PROGRAM)], {**os.environ, **environment}
             KEPT.append(subprocess.Popen(command, env=environment, stdin=subprocess.PIPE))
 
         def test_next():
