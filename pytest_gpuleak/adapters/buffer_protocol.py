@@ -6,6 +6,7 @@ import ctypes
 import functools
 from typing import Any, Final
 
+from pytest_gpuleak.heap.c_functions import c_function
 from pytest_gpuleak.model.readings import MemoryRange
 
 _FULL_READ_ONLY: Final = 0x011C
@@ -46,8 +47,6 @@ def memory_of(array: object) -> MemoryRange | None:
 
 @functools.cache
 def _functions() -> tuple[Any, Any]:
-    # By index, for function objects of our own: attributes are shared with the tests, argument types included.
-    get, release = ctypes.pythonapi["PyObject_GetBuffer"], ctypes.pythonapi["PyBuffer_Release"]
-    get.argtypes = [ctypes.py_object, ctypes.POINTER(_Buffer), ctypes.c_int]
-    release.argtypes, release.restype = [ctypes.POINTER(_Buffer)], None
-    return get, release
+    pointer = ctypes.POINTER(_Buffer)
+    get = c_function("PyObject_GetBuffer", ctypes.c_int, ctypes.py_object, pointer, ctypes.c_int)
+    return get, c_function("PyBuffer_Release", None, pointer)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from pytest_gpuleak.adapters.arrays import array_types, framework_of
 from pytest_gpuleak.adapters.bulk import memory_of_arrays
 from pytest_gpuleak.heap import safe_access
+from pytest_gpuleak.heap.c_functions import c_function
 from pytest_gpuleak.heap.classes import is_kind_of
 from pytest_gpuleak.heap.hidden_references import Link, lead_through_dicts
 from pytest_gpuleak.heap.library_types import extension_class
@@ -164,10 +165,8 @@ class _CapsuleFunctions(NamedTuple):
 def _capsule_functions() -> _CapsuleFunctions:
     import datetime
 
-    # By index, for function objects of our own: attributes are shared with the tests, argument types included.
-    name, pointer = ctypes.pythonapi["PyCapsule_GetName"], ctypes.pythonapi["PyCapsule_GetPointer"]
-    name.argtypes, name.restype = [ctypes.py_object], ctypes.c_char_p
-    pointer.argtypes, pointer.restype = [ctypes.py_object, ctypes.c_char_p], ctypes.c_void_p
+    name = c_function("PyCapsule_GetName", ctypes.c_char_p, ctypes.py_object)
+    pointer = c_function("PyCapsule_GetPointer", ctypes.c_void_p, ctypes.py_object, ctypes.c_char_p)
     return _CapsuleFunctions(type(datetime.datetime_CAPI), name, pointer)
 
 

@@ -34,13 +34,13 @@ class Frameworks:
         """Watch another framework from now on."""
         self.members.append(framework)
         # Asked in each test: those that have nothing to say are left out.
-        if getattr(type(framework), "broken", None) is not Framework.broken:
+        if _overrides(framework, "broken"):
             self._breakable.append(framework)
-        if getattr(type(framework), "program_count", None) is not Framework.program_count:
+        if _overrides(framework, "program_count"):
             self._compiling.append(framework)
         if (count := getattr(framework, "node_count", None)) is not None:
             self._counting_nodes.append(count)
-        if getattr(type(framework), "is_distributed", None) is not Framework.is_distributed:
+        if _overrides(framework, "is_distributed"):
             self._distributing.append(framework)
         self.arrays.append(framework.arrays)
         storages = framework.storages
@@ -147,3 +147,7 @@ class Frameworks:
     def is_distributed(self) -> bool:
         """Return whether any framework runs as one rank of several."""
         return any(framework.is_distributed() for framework in self._distributing)
+
+
+def _overrides(framework: Framework, name: str) -> bool:
+    return getattr(type(framework), name, None) is not getattr(Framework, name)

@@ -13,6 +13,7 @@ import functools
 import threading
 from typing import Any, Final
 
+from pytest_gpuleak.heap.c_functions import c_function
 from pytest_gpuleak.heap.threads import await_end, pause
 
 TURNS_UNTIL_ARRIVED: Final = 1_000_000
@@ -38,16 +39,16 @@ def raise_in(thread: int, error: type[BaseException]) -> bool:
 
     if not hasattr(ctypes, "pythonapi"):
         return False
-    _set_exception()(ctypes.c_ulong(thread), ctypes.py_object(error))
+    _set_exception()(thread, ctypes.py_object(error))
     return True
 
 
 @functools.cache
 def _set_exception() -> Any:
-    """Return the C function. By index, for an object of our own: attributes are shared with the tests, types included."""
+    # Kept: one that was made for each call would stay in a cycle with the traceback of the exception that it has set.
     import ctypes
 
-    return ctypes.pythonapi["PyThreadState_SetAsyncExc"]
+    return c_function("PyThreadState_SetAsyncExc", ctypes.c_int, ctypes.c_ulong, ctypes.py_object)
 
 
 def take_back(error: type[BaseException]) -> None:

@@ -67,9 +67,8 @@ def collect_unseen() -> None:
     callbacks = gc.callbacks
     told = callbacks[:]
     try:
-        del callbacks[
-            :
-        ]  # no call, after which a signal handler's exception could arrive: they are put back in any case
+        # By a statement: after a call, a signal handler's exception could arrive.
+        del callbacks[:]
         collect_recent()
     finally:
         callbacks[:0] = told  # in front of what another thread has added

@@ -16,6 +16,8 @@ import traceback
 import types
 from typing import TYPE_CHECKING, Any
 
+from pytest_gpuleak.heap.c_functions import c_function
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -85,11 +87,8 @@ def _delivery(number: int) -> Callable[[str, dict[str, int]], object]:
     """Return a callback of the collector that sets a signal and runs no Python code."""
     import ctypes
 
-    # By index, for a function object of our own: attributes are shared, with their argument types.
-    set_signal = ctypes.pythonapi["PyErr_SetInterruptEx"]
     # The collector passes two more arguments, which the C function ignores.
-    set_signal.argtypes = (ctypes.c_int, ctypes.py_object, ctypes.py_object)
-    set_signal.restype = ctypes.c_int
+    set_signal = c_function("PyErr_SetInterruptEx", ctypes.c_int, ctypes.c_int, ctypes.py_object, ctypes.py_object)
     return functools.partial(set_signal, number)
 
 

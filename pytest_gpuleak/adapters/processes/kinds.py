@@ -68,9 +68,14 @@ def is_other_rank(command: Sequence[str], environment: Callable[[], Mapping[str,
     if program_of(command).removesuffix(".__main__") not in _PYTEST:
         return False
     found = environment()
-    ranks = found.get("WORLD_SIZE", "")
-    several = ranks.isdigit() and int(ranks) > 1
-    return several and any(found.get(name) != os.environ.get(name) for name in ("RANK", "LOCAL_RANK"))
+    differs = any(found.get(name) != os.environ.get(name) for name in ("RANK", "LOCAL_RANK"))
+    return differs and has_other_ranks(found)
+
+
+def has_other_ranks(environment: Mapping[str, str]) -> bool:
+    """Return whether an environment is that of a rank of several, as ``torchrun`` sets it."""
+    world = environment.get("WORLD_SIZE", "")
+    return world.isdigit() and int(world) > 1
 
 
 def helper_pids() -> set[int]:

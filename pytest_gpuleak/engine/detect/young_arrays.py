@@ -14,6 +14,8 @@ import weakref
 from collections import defaultdict
 from typing import TYPE_CHECKING, Any, Final
 
+from pytest_gpuleak.heap.c_functions import c_function
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -68,15 +70,11 @@ def _moves(untrack: Callable[[object], None], track: Callable[[object], None]) -
 def make_young() -> Callable[[object], None] | None:
     """Return a function that moves an object to the youngest generation; None if the interpreter has none."""
     try:
-        import ctypes
+        from ctypes import py_object as box
 
-        # By index, for function objects of our own: attributes are shared with the tests, argument types included.
-        untrack, track = ctypes.pythonapi["PyObject_GC_UnTrack"], ctypes.pythonapi["PyObject_GC_Track"]
+        untrack, track = (c_function(name, None, box) for name in ("PyObject_GC_UnTrack", "PyObject_GC_Track"))
     except (ImportError, AttributeError):
         return None
-    box = ctypes.py_object
-    for function in (untrack, track):
-        function.argtypes, function.restype = [box], None
 
     def move(value: object) -> None:
         # ctypes asks an argument for its ``__class__``, which may be the user's code, and fails for a dead weak proxy. It

@@ -7,6 +7,7 @@ import dataclasses
 import os
 from typing import TYPE_CHECKING, Any
 
+from pytest_gpuleak.adapters.processes.kinds import has_other_ranks
 from pytest_gpuleak.session.frameworks import shared_frameworks
 from pytest_gpuleak.session.pytest_internals import release_values
 from pytest_gpuleak.session.rerun.hanging import Hang
@@ -93,5 +94,4 @@ class ItemSubject:
 
 def is_one_of_several_ranks(config: pytest.Config) -> bool:
     """Tell whether this process is a rank of a distributed job: a re-run of one rank alone would hang the others."""
-    world = os.environ.get("WORLD_SIZE", "")
-    return (world.isdigit() and int(world) > 1) or shared_frameworks(config).is_distributed()
+    return has_other_ranks(os.environ) or shared_frameworks(config).is_distributed()
