@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 __all__ = [
     "Deadline",
     "PausedCollector",
+    "cpu_time",
     "get_objects",
     "get_referents",
     "is_tracked",
@@ -40,7 +41,7 @@ WALL_FACTOR: Final = 3
 is_tracked: Final[Callable[[object], bool]] = getattr(gc, "is_tracked", lambda _: True)
 """Tell whether the collector shows an object. Where the interpreter does not tell, each may be shown."""
 
-_cpu_time: Final[Callable[[], float]] = getattr(time, "thread_time", time.process_time)
+cpu_time: Final[Callable[[], float]] = getattr(time, "thread_time", time.process_time)
 """CPU seconds of this thread; of the process where the system counts no threads' time."""
 
 
@@ -48,7 +49,7 @@ class Deadline:
     """Time limit of a search: `seconds` of CPU time, `WALL_FACTOR` times as many of wall time on a busy machine."""
 
     def __init__(self, seconds: float) -> None:
-        self._cpu_end = _cpu_time() + seconds
+        self._cpu_end = cpu_time() + seconds
         self._end = perf_counter() + WALL_FACTOR * seconds
         self._work = 0
         self._over = False
@@ -66,11 +67,11 @@ class Deadline:
         now = perf_counter()
         if now >= WORK.due:
             WORK.note(now)
-        return now >= self._end or _cpu_time() >= self._cpu_end
+        return now >= self._end or cpu_time() >= self._cpu_end
 
     def left(self) -> float:
         """Return the seconds left, at least 0."""
-        return max(0.0, min(self._cpu_end - _cpu_time(), (self._end - perf_counter()) / WALL_FACTOR))
+        return max(0.0, min(self._cpu_end - cpu_time(), (self._end - perf_counter()) / WALL_FACTOR))
 
 
 def reaches_everything(value: object) -> bool:
