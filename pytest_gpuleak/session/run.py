@@ -88,15 +88,9 @@ def _growth_that_fails(policy: Policy) -> str:
 
 
 def _are_notes_read(config: pytest.Config, settings: Settings) -> bool:
-    """Tell whether findings that fail nothing are shown (``-v``) or written to a file."""
-    options = config.option
-    return bool(
-        settings.report_paths
-        or settings.baseline
-        or settings.update_baseline
-        or options.verbose > 0
-        or getattr(options, "xmlpath", None)
-    )
+    """Tell whether findings that fail nothing are shown (``-v``) or written to a file, which JUnit's XML is not among."""
+    verbose: int = config.option.verbose
+    return bool(settings.report_paths or settings.baseline or settings.update_baseline or verbose > 0)
 
 
 class Session:
