@@ -41,6 +41,11 @@ class Attempt:
         self.is_rank = False
         """Whether its call ended in a group of several ranks, which a fixture may have left since."""
 
+    def note_check(self, began: float) -> None:
+        """Add the seconds since `began` to those that the check of a suspect takes."""
+        checked_s = self.suspect_s.get("check", 0.0) + perf_counter() - began
+        self.suspect_s = {"check": checked_s, "reruns": 0.0, "search": 0.0}
+
 
 class AttemptLog:
     """Follow the attempts of one process's tests, and create their records; `lines` are shown at the end of the run."""

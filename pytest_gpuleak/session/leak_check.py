@@ -228,7 +228,7 @@ class LeakCheck:
             return blind
         if released:
             self._check_fixtures(released)
-        processes = self._left_processes(nodeid)
+        processes = self._left_processes(item, attempt)
         arrays = tracker.left_arrays()
         if blind := tracker.why_blind(nodeid):
             return blind
@@ -274,7 +274,7 @@ class LeakCheck:
 
             self._garbage_check = GarbageCheck(self.tracker, self.knowledge)
         garbage = self._garbage_check.collect(arrays, self._instance, attempt.nodeid, attempt.policy)
-        attempt.suspect_s = {"check": perf_counter() - began, "reruns": 0.0, "search": 0.0}
+        attempt.note_check(began)
         return garbage
 
     def _check_suspect(
@@ -385,12 +385,17 @@ class LeakCheck:
             self._meter = shared_meter(self.config)
         return {device: peak.allocated.total for device, peak in self._meter.peaks().items()}
 
-    def _left_processes(self, nodeid: str) -> list[LeftProcess]:
-        processes = self.tracker.processes
+    def _left_processes(self, item: pytest.Item, attempt: Attempt) -> list[LeftProcess]:
+        processes, began = self.tracker.processes, perf_counter()
         try:
-            return processes.left() if processes.suspects() else []
+            if not processes.suspects():
+                return []
+            stop_timer(item)
+            left = processes.left()
+            attempt.note_check(began)
         except Exception as error:  # noqa: BLE001 - an error of the operating system costs no verdict on memory
             from pytest_gpuleak.engine.stages import PROCESSES
 
-            self.attempts.faults.note(PROCESSES, error, nodeid)
+            self.attempts.faults.note(PROCESSES, error, attempt.nodeid)
             return []
+        return left

@@ -19,7 +19,7 @@ else:
 
 FIRST_WAIT_S = 0.001
 ALL_WAITS_S = 1.0
-"""Total wait for processes that are ending, in seconds. Waits double from `FIRST_WAIT_S`."""
+"""Longest wait for processes that are ending, in seconds. Waits double from `FIRST_WAIT_S`."""
 
 MAX_COMMAND = 200
 
@@ -45,16 +45,16 @@ class LeftProcess(NamedTuple):
     pool_id: int = 0
 
 
-def settle(candidates: dict[psutil.Process, int]) -> dict[psutil.Process, int]:
-    """Wait for processes that are ending; return the processes that still run."""
+def settle(candidates: dict[psutil.Process, int], seconds: float) -> dict[psutil.Process, int]:
+    """Wait up to `seconds` for processes that are ending; return the processes that still run."""
     wait, waited = FIRST_WAIT_S, 0.0
     while True:
         candidates = {process: parent for process, parent in candidates.items() if still_runs(process)}
-        if not candidates or waited >= ALL_WAITS_S:
+        if not candidates or waited >= seconds:
             return candidates
         time.sleep(wait)
         waited += wait
-        wait = min(wait * 2, max(FIRST_WAIT_S, ALL_WAITS_S - waited))
+        wait = min(wait * 2, max(FIRST_WAIT_S, seconds - waited))
 
 
 def describe(candidates: dict[psutil.Process, int]) -> list[LeftProcess]:

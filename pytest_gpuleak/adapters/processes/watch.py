@@ -47,6 +47,12 @@ class ProcessWatch:
         self._looked = True
         return bool(self._candidates())
 
+    def wait(self, seconds: float) -> bool:
+        """Wait for the test's processes to end, and return whether all have."""
+        from pytest_gpuleak.adapters.processes.facts import settle
+
+        return not settle(self._candidates(), seconds)
+
     def left(self) -> list[LeftProcess]:
         """Return the test's processes that still run after up to `ALL_WAITS_S`, each with its descendants."""
         candidates = self._candidates()
@@ -126,9 +132,9 @@ class ProcessWatch:
 
 
 def _describe_left(candidates: dict[Process, int]) -> list[LeftProcess]:
-    from pytest_gpuleak.adapters.processes.facts import describe, settle
+    from pytest_gpuleak.adapters.processes.facts import ALL_WAITS_S, describe, settle
 
-    left = settle(candidates)
+    left = settle(candidates, ALL_WAITS_S)
     return describe(left) if left else []
 
 

@@ -1,0 +1,107 @@
+"""When the heap is collected for the sake of processes that still run as a test ends."""
+
+from __future__ import annotations
+
+import gc
+import subprocess
+import sys
+import weakref
+from typing import TYPE_CHECKING
+
+import pytest
+
+from pytest_gpuleak.engine.detect import processes as left_processes
+from pytest_gpuleak.engine.detect.processes import MOST_IN_VAIN, Children
+from pytest_gpuleak.heap.own_collections import collect
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+pytest.importorskip("psutil")
+pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="processes are started as on POSIX")
+
+
+class Worker:
+    """A process that ends when it is told to, or when its owner is collected."""
+
+    def __init__(self) -> None:
+        self.process = subprocess.Popen([sys.executable, "-S", "-c", "input()"], stdin=subprocess.PIPE)
+        self.end = weakref.finalize(self, self._end, self.process)
+        self.itself = self
+
+    @staticmethod
+    def _end(process: subprocess.Popen[bytes]) -> None:
+        if process.stdin is not None and not process.stdin.closed:
+            process.stdin.write(b"\n")
+            process.stdin.close()
+
+
+@pytest.fixture
+def collected(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The generations that were collected."""
+    generations: list[int] = []
+
+    def counted(generation: int) -> int:
+        generations.append(generation)
+        return collect(generation)
+
+    monkeypatch.setattr(left_processes, "collect", counted)
+    return generations
+
+
+@pytest.fixture
+def children(monkeypatch: pytest.MonkeyPatch) -> Children:
+    monkeypatch.setattr("pytest_gpuleak.adapters.processes.facts.ALL_WAITS_S", 20.0)  # a busy machine takes its time
+    children = Children()
+    children.begin_run()
+    return children
+
+
+@pytest.fixture
+def worker() -> Iterator[Worker]:
+    worker = Worker()
+    yield worker
+    worker.end()
+    worker.process.wait()
+
+
+def test_what_ends_by_itself_costs_no_collection_of_the_whole_heap(
+    children: Children, collected: list[int], worker: Worker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(left_processes, "ENDING_S", 20.0)
+    assert children.suspects()
+    worker.end()
+    assert children.left() == []
+    assert 2 not in collected
+
+
+def test_what_a_young_cycle_owns_ends_without_one(
+    children: Children, collected: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(left_processes, "ENDING_S", 20.0)
+    process = Worker().process
+    assert children.suspects()
+    assert children.left() == []
+    assert 2 not in collected
+    process.wait()
+
+
+def test_what_an_old_cycle_owns_ends_with_one(children: Children, collected: list[int]) -> None:
+    worker = Worker()
+    process = worker.process
+    gc.collect()
+    del worker
+    assert children.left() == []
+    assert collected[-1] == 2
+    process.wait()
+
+
+def test_waits_in_vain_are_few(
+    children: Children, collected: list[int], worker: Worker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(left_processes, "ENDING_S", 0.001)
+    monkeypatch.setattr("pytest_gpuleak.adapters.processes.facts.ALL_WAITS_S", 0.001)
+    for _ in range(MOST_IN_VAIN + 1):
+        assert [process.pid for process in children.left()] == [worker.process.pid]
+    assert collected.count(1) == MOST_IN_VAIN
+    assert collected.count(2) == MOST_IN_VAIN + 1
