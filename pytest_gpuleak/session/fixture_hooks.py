@@ -50,6 +50,9 @@ class FixtureHooks:
     def note_fault(self, stage: str, node: Any, error: BaseException) -> None:
         """Take a fault of the plugin in a stage (a name in `engine.stages`) at a test, or a fixture's node."""
 
+    def before_teardown(self, fixturedef: Any, node: Any) -> None:
+        """Prepare for the teardown of a fixture, on whose list of finalizers are those that are still to run."""
+
     def _begin(self, fixturedef: Any, request: Any) -> None:
         fixture = id(fixturedef)
         try:
@@ -72,9 +75,17 @@ class FixtureHooks:
                 fixturedef.addfinalizer(torn_down)
             self._tell(node, inner_first, lambda each: each.setup_ends(fixture, duration_s, failed=failed))
             # The fixture's own finalizers run after this call.
-            fixturedef.addfinalizer(partial(self._tell, node, self._events, lambda each: each.teardown_begins(fixture)))
+            fixturedef.addfinalizer(partial(self._begin_teardown, fixturedef, node))
         except PLUGIN_ERRORS as error:
             self.note_fault("BORDER", node, error)
+
+    def _begin_teardown(self, fixturedef: Any, node: Any) -> None:
+        fixture = id(fixturedef)
+        try:
+            self.before_teardown(fixturedef, node)
+        except PLUGIN_ERRORS as error:
+            self.note_fault("BORDER", node, error)
+        self._tell(node, self._events, lambda each: each.teardown_begins(fixture))
 
     def _tell(self, node: Any, listeners: Sequence[FixtureEvents], event: Callable[[FixtureEvents], None]) -> None:
         for each in listeners:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import inspect
+from functools import partial
+from types import FunctionType, MethodType
 from typing import TYPE_CHECKING, Any
 
 from _pytest.scope import Scope
@@ -25,9 +27,11 @@ def place_of(fixture: Any, request: Any, shorten: Callable[[str], str]) -> Fixtu
     return FixturePlace(name, str(fixture.scope), str(fixture.baseid or ""), file, line)
 
 
+UNITTEST_PREFIX = "_unittest_setUpClass_fixture_"
+
 XUNIT_PREFIXES = {
     "_xunit_setup_class_fixture_": ("cls", ("setup_class",)),
-    "_unittest_setUpClass_fixture_": ("cls", ("setUpClass",)),
+    UNITTEST_PREFIX: ("cls", ("setUpClass",)),
     "_xunit_setup_module_fixture_": ("module", ("setUpModule", "setup_module")),
 }
 """Names of the fixtures that pytest makes of xunit-style setup (_pytest/python.py, _pytest/unittest.py)."""
@@ -41,6 +45,41 @@ def _as_written(name: str, function: Any, request: Any) -> tuple[str, Any]:
             owner_text = getattr(owner, "__qualname__", None) or getattr(owner, "__name__", "?")
             return f"{owner_text}.{setup}", getattr(owner, setup, function)
     return name, function
+
+
+def may_free(fixture: Any, node: Any) -> bool:
+    """Tell, as the teardown of a wider fixture begins, whether it may free memory: it runs code, or drops an object.
+
+    Of each `unittest.TestCase` pytest makes a fixture for `setUpClass`; few have a `tearDownClass`.
+    """
+    finalizers, result = getattr(fixture, "_finalizers", None), getattr(fixture, "cached_result", None)
+    if type(finalizers) is not list or type(result) is not tuple or result[0] is not None or result[-1] is not None:
+        return True
+    if str(fixture.argname).startswith(UNITTEST_PREFIX) and not _tears_down(getattr(node, "obj", None)):
+        finalizers = [finalizer for finalizer in finalizers if _name_of(finalizer) != _GENERATOR_END]
+    return any(_name_of(finalizer) not in _HARMLESS for finalizer in finalizers)
+
+
+_GENERATOR_END = ("_pytest.fixtures", "_teardown_yield_fixture")
+_HARMLESS = {
+    ("_pytest.fixtures", "FixtureDef.finish"),  # of a fixture that uses this one, which is asked about for itself
+    ("_pytest.fixtures", "FixtureDef.execute.<locals>.<lambda>"),  # calls the hook `pytest_fixture_post_finalizer`
+    ("pytest_gpuleak.session.fixture_hooks", "FixtureHooks._tell"),
+}
+
+
+def _name_of(finalizer: Any) -> tuple[str, str] | None:
+    function = finalizer.func if type(finalizer) is partial else finalizer
+    if type(function) is MethodType:
+        function = function.__func__
+    return (function.__module__, function.__qualname__) if type(function) is FunctionType else None
+
+
+def _tears_down(test_case: Any) -> bool:
+    from unittest import TestCase
+
+    teardown = getattr(getattr(test_case, "tearDownClass", None), "__func__", None)
+    return teardown is not vars(TestCase)["tearDownClass"].__func__ or bool(getattr(test_case, "_class_cleanups", True))
 
 
 def is_wider(fixture: Any) -> bool:

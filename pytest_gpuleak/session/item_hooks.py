@@ -10,6 +10,7 @@ import pytest
 from pytest_gpuleak.heap.collector import PausedCollector
 from pytest_gpuleak.session.config.markers import policy_of
 from pytest_gpuleak.session.fixture_hooks import PLUGIN_ERRORS, FixtureHooks
+from pytest_gpuleak.session.fixtures import may_free
 from pytest_gpuleak.session.report_record import RECORD_ATTRIBUTE, attach, fail, note_properties
 
 if TYPE_CHECKING:
@@ -141,6 +142,11 @@ class RuntestHooks(FixtureHooks):
             check = self._check
             self._shortages = OutOfMemorySection(check.tracker, check.knowledge, check.explain_waiting)
         self._shortages.add(item, error, report)
+
+    def before_teardown(self, fixturedef: Any, node: Any) -> None:
+        """Search for the holders of what waits, which the fixture may own and its teardown would free unexplained."""
+        if not self._attempts.rerunning and may_free(fixturedef, node):
+            self._check.explain_waiting()
 
     def note_fault(self, stage: str, node: Any, error: BaseException) -> None:
         """Give up the test, which cannot be judged without this step."""

@@ -140,9 +140,6 @@ class LeakCheck:
 
     def teardown_begins(self, fixture: FixtureKey) -> None:
         """See `FixtureEvents`."""
-        if not self.attempts.rerunning:
-            # The fixture may own what waits, and its teardown would free it unexplained.
-            self.explain_waiting()
         began = perf_counter()
         setup = self.tracker.ownership.setup_after_failure(fixture)
         if setup is not None:

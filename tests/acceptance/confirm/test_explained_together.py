@@ -160,6 +160,62 @@ def test_what_a_wider_fixture_owns_is_explained_before_its_teardown(run: Runner,
 
 
 @pytest.mark.usefixtures("library", "all_wait")
+def test_the_teardown_of_a_class_that_frees_nothing_does_not_end_the_wait(run: Runner, searches: list[int]) -> None:
+    found = run("""
+        import pytest, unittest
+        from library import stores
+
+        @pytest.fixture(scope="module", autouse=True)
+        def seed():
+            pass
+
+        class Base(unittest.TestCase):
+            @classmethod
+            def setUpClass(cls):
+                super().setUpClass()
+
+        class TestFirst(Base):
+            def test_it(self):
+                stores[0].kept.append(Buffer())
+
+        class TestSecond(Base):
+            def test_it(self):
+                stores[1].kept.append(Buffer())
+    """)
+    assert holders(found) == ["library.store0.kept[0]", "library.store1.kept[0]"]
+    assert searches == [4]
+
+
+OF_CLASS = "@pytest.fixture(scope='class', autouse=True)"
+
+
+@pytest.mark.usefixtures("all_wait")
+@pytest.mark.parametrize(
+    "teardown",
+    [
+        "@classmethod\n    def tearDownClass(cls): cls.kept.clear()",
+        "@classmethod\n    def setUpClass(cls): cls.addClassCleanup(cls.kept.clear)",
+        f"{OF_CLASS}\n    def cleared(self, request): request.addfinalizer(request.cls.kept.clear)",
+        f"{OF_CLASS}\n    def cleared(self, request): yield; request.cls.kept.clear()",
+    ],
+    ids=["tearDownClass", "addClassCleanup", "addfinalizer", "yield"],
+)
+def test_what_a_class_frees_is_explained_before_its_teardown(run: Runner, teardown: str) -> None:
+    found = run(f"""
+import pytest, unittest
+
+class TestIt(unittest.TestCase):
+    kept = []
+    {teardown}
+    def test_leaks(self):
+        self.kept.append(Buffer())
+    def test_next(self):
+        pass
+""")
+    assert holders(found) == ["test_it.TestIt.kept[0]"]
+
+
+@pytest.mark.usefixtures("library", "all_wait")
 def test_what_was_freed_before_the_search_says_so(run: Runner) -> None:
     found = run("""
         from library import store0
