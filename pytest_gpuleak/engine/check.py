@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
     from pytest_gpuleak.adapters.processes.facts import LeftProcess
     from pytest_gpuleak.adapters.protocol import OriginLog, SettleStep
+    from pytest_gpuleak.engine.confirm.runner_holds import Keepers
     from pytest_gpuleak.engine.detect.fixture_ownership import OwnedSetup
     from pytest_gpuleak.engine.garbage_check import Garbage
     from pytest_gpuleak.engine.harness_check import HarnessVerdict
@@ -37,7 +38,7 @@ if TYPE_CHECKING:
     from pytest_gpuleak.engine.stages import Guard, Stage
     from pytest_gpuleak.engine.subject import RerunResult, Subject
     from pytest_gpuleak.engine.waiting import WaitingFindings
-    from pytest_gpuleak.model.evidence import Evidence, Keeper
+    from pytest_gpuleak.model.evidence import Evidence
     from pytest_gpuleak.model.findings import Finding, Holder
     from pytest_gpuleak.model.policy import Policy
     from pytest_gpuleak.model.readings import Growth
@@ -66,7 +67,7 @@ class SuspectCheck:
         policy: Policy,
         check_fixtures: Callable[[list[OwnedSetup]], None] = lambda _: None,
         harness: Callable[[Sequence[object], Growth], HarnessVerdict | None] | None = None,
-        keepers_of: Callable[[Sequence[object]], Mapping[int, Keeper]] | None = None,
+        keepers_of: Keepers | None = None,
         waiting: WaitingFindings | None = None,
         garbage: Garbage | None = None,
     ) -> None:

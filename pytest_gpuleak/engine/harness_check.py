@@ -49,11 +49,18 @@ class HarnessCheck:
         """Take in the verdict on a test for which `check` returned None."""
         self._history.learn(nodeid, findings)
 
-    def keepers_of(self, arrays: Sequence[object], item: object, test_class: type | None) -> Mapping[int, Keeper]:
-        """Tell of which of `arrays`, strong references, frames or the item with the test's instance are the only keepers."""
+    def keepers_of(
+        self, arrays: Sequence[object], item: object, test_class: type | None
+    ) -> Mapping[int, Keeper] | None:
+        """Tell of which of `arrays`, strong references, frames or the item with the test's instance are the only keepers.
+
+        None: what holds them is too much to be looked at.
+        """
         frameworks, young_alone = self._tracker.frameworks.reference_finders(), self._tracker.detector.sees_only_young
         held = held_by_harness(arrays, item, test_class, frameworks, young_alone=young_alone)
-        return {} if held is None or held.by == "parameters" else dict.fromkeys(held.arrays, held.by)
+        if held is None or held.by == "parameters":
+            return None if held is None else {}
+        return dict.fromkeys(held.arrays, held.by)
 
     def check(
         self,
@@ -75,7 +82,7 @@ class HarnessCheck:
             return None
         frameworks = tracker.frameworks.reference_finders()
         held = held_by_harness(arrays, item, test_class, frameworks)
-        if held is None or not (partly or held.arrays.issuperset(map(id, arrays))):
+        if held is None or not (held.arrays if partly else held.arrays.issuperset(map(id, arrays))):
             return None
         held_by = held.by
         arrays = [array for array in arrays if id(array) in held.arrays]

@@ -27,6 +27,15 @@ FREE_S: Final = 2.0
 
 SHARE: Final = 0.05
 
+IN_A_ROW: Final = 6
+"""Suspects in a row that did not grow, and what each left has gone in turn, after which arrays of other sizes are alike."""
+
+LARGER: Final = 2
+"""How many times the bytes of those suspects make one worth a re-run all the same."""
+
+MOST_WAITING: Final = 64
+"""Suspects whose arrays may still wait for a collection."""
+
 MOST_KINDS: Final = 256
 """Different sets of arrays that are remembered: a suite without two tests alike is run again as before."""
 
@@ -37,12 +46,20 @@ class ReplacedRecord:
     A fixture that puts a new loader into a dict of the session leaves a few arrays with each test, in the place of those
     of the test before. Where these have gone, and the tests before did not grow when they were run again, another re-run
     tells nothing new, and it may take as long as the test (10 s of opacus's).
+
+    Parametrized tests may each leave arrays of other sizes, and what they replace may wait in a cycle for the next
+    collection of the whole heap: Keras keeps the first batch of the model that was fitted last. There what the suspects
+    left must have gone in the order of the tests.
     """
 
     def __init__(self) -> None:
         self._left: Left = frozenset()
-        self._handles: Sequence[StorageHandle] = ()
+        self._kinds: Left = frozenset()
+        self._bytes = 0
+        self._waiting: list[Sequence[StorageHandle]] = []
         self._confirmed: Counter[Left] = Counter()
+        self._in_a_row = 0
+        self._largest = 0
         self._skipped = 0
         self._vain_s = 0.0
 
@@ -54,11 +71,14 @@ class ReplacedRecord:
             expected_s: seconds of the re-run; None: unknown.
             elapsed_s: seconds of the session so far.
         """
-        self._left = count_alike(left)
+        readings = list(left)
+        self._left, self._kinds = count_alike(readings), count_kinds(readings)
+        self._bytes = sum(one.storage_bytes for one in readings)
+        self._follow()
         if expected_s is None or self._vain_s + expected_s <= max(FREE_S, SHARE * elapsed_s):
             return ""
         enough = 1 if expected_s >= SLOW_S else ENOUGH
-        if self._confirmed[self._left] < enough or any(handle.alive() for handle in self._handles):
+        if not (self._are_alike(enough) or self._are_alike_but_for_size(enough)):
             return ""
         self._skipped += 1
         if self._skipped % TRY_EVERY == 0:
@@ -73,14 +93,47 @@ class ReplacedRecord:
             rerun_s: seconds of its re-runs; 0 where it was not run again.
             grew: whether anything grew or failed.
         """
-        self._handles = living
+        if grew:
+            self._begin_row()
         if grew or len(self._confirmed) >= MOST_KINDS:
             self._confirmed.clear()
+        self._waiting.append(living)
         if rerun_s and not grew:
             self._confirmed[self._left] += 1
+            self._confirmed[self._kinds] += 1
             self._vain_s += rerun_s
+            self._largest = max(self._largest, self._bytes)
+
+    def _are_alike(self, enough: int) -> bool:
+        return self._confirmed[self._left] >= enough and not self._waiting
+
+    def _are_alike_but_for_size(self, enough: int) -> bool:
+        in_a_row = self._in_a_row >= IN_A_ROW and self._bytes <= LARGER * self._largest
+        return in_a_row and self._confirmed[self._kinds] >= enough
+
+    def _follow(self) -> None:
+        """Count the suspects whose arrays have gone; where one's stay and those of a later one have gone, begin anew."""
+        gone = [not any(handle.alive() for handle in handles) for handles in self._waiting]
+        if any(gone):
+            to_last = len(gone) - gone[::-1].index(True)
+            if all(gone[:to_last]):
+                self._in_a_row += to_last
+            else:
+                self._begin_row()
+            del self._waiting[:to_last]
+        if len(self._waiting) > MOST_WAITING:
+            self._begin_row()
+            del self._waiting[:-1]
+
+    def _begin_row(self) -> None:
+        self._in_a_row = self._largest = 0
 
 
 def count_alike(readings: Iterable[ArrayReading]) -> Left:
     """Count arrays by what makes them alike."""
     return frozenset(Counter(one.likeness for one in readings).items())
+
+
+def count_kinds(readings: Iterable[ArrayReading]) -> Left:
+    """Count arrays by what makes them alike but for their sizes."""
+    return frozenset(Counter((len(one.shape), one.dtype, one.device) for one in readings).items())

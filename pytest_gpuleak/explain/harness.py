@@ -58,7 +58,7 @@ _VALUES_LIE_IN_OBJECTS: Final = sys.version_info >= (3, 13)
 
 
 class HeldAlone(NamedTuple):
-    """Who alone holds arrays, and their ids."""
+    """Who alone holds arrays, and their ids: none where something else holds each."""
 
     by: HeldBy
     arrays: frozenset[int]
@@ -73,6 +73,8 @@ def held_by_harness(
     young_alone: bool = True,
 ) -> HeldAlone | None:
     """Tell which of `arrays` this thread's frames or pytest's item alone hold, or whether the test's parameters hold all.
+
+    None: what holds them is too much to be looked at.
 
     Every reference to these arrays, and to what they can be reached from, must come from a young object, the test's
     instance (of `test_class`), what lies below a parameter, a local variable, or an attribute of the item. What else
@@ -196,7 +198,7 @@ class _Above:
         held = alone & by_runner
         if held != self._arrays and self._arrays == alone & (by_runner | by_parameters):
             return HeldAlone("parameters", alone)
-        return HeldAlone("item" if held & by_item else "frames", held) if held else None
+        return HeldAlone("item" if held & by_item else "frames", held)
 
     def _held_elsewhere(self, frameworks: Sequence[ReferenceFinder]) -> set[int]:
         """Return the ids of what has a reference that is not accounted for."""

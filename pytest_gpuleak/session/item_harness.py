@@ -5,14 +5,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Sequence
 
     import pytest
 
+    from pytest_gpuleak.engine.confirm.runner_holds import Keepers
     from pytest_gpuleak.engine.harness_check import HarnessCheck, HarnessVerdict
     from pytest_gpuleak.engine.run_tracker import RunTracker
     from pytest_gpuleak.engine.session_knowledge import SessionKnowledge
-    from pytest_gpuleak.model.evidence import Keeper
     from pytest_gpuleak.model.findings import Finding
     from pytest_gpuleak.model.readings import Growth
     from pytest_gpuleak.session.attempt import AttemptLog
@@ -45,7 +45,7 @@ class ItemHarness:
             return check.check(arrays, growth, item, _class_of(item), item.nodeid, policy, partly=partly)
         return None
 
-    def keepers_of(self, item: pytest.Item) -> Callable[[Sequence[object]], Mapping[int, Keeper]] | None:
+    def keepers_of(self, item: pytest.Item) -> Keepers | None:
         """Return a function that tells what in the runner alone keeps arrays of earlier runs of the test, by their ids.
 
         None: nothing does, since a test without a class has no instance.

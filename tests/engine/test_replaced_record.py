@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from pytest_gpuleak.engine.replaced_record import MOST_KINDS, ReplacedRecord
+from pytest_gpuleak.engine.replaced_record import IN_A_ROW, MOST_KINDS, MOST_WAITING, ReplacedRecord
 from pytest_gpuleak.engine.settle.attempts import TRY_EVERY
 from pytest_gpuleak.model.readings import ArrayReading
 
@@ -17,10 +17,10 @@ class Handle:
     storage = 0
 
     def __init__(self, *, alive: bool) -> None:
-        self._alive = alive
+        self.lives = alive
 
     def alive(self) -> bool:
-        return self._alive
+        return self.lives
 
 
 GONE: Any = [Handle(alive=False)]
@@ -90,3 +90,60 @@ def test_the_memory_is_bounded() -> None:
         asked(record, size)
         record.note(GONE, 0.1, grew=False)
     assert len(record._confirmed) <= MOST_KINDS
+
+
+def row(record: ReplacedRecord, count: int) -> list[Handle]:
+    """Note suspects of different sizes, whose arrays wait for a collection."""
+    handles = [Handle(alive=True) for _ in range(count)]
+    for size, handle in enumerate(handles, start=8):
+        assert asked(record, size)
+        living: Any = [handle]
+        record.note(living, 1.0, grew=False)
+    return handles
+
+
+def collect(handles: list[Handle]) -> None:
+    for handle in handles:
+        handle.lives = False
+
+
+def test_other_sizes_are_not_run_again_after_a_row_that_has_gone() -> None:
+    record = ReplacedRecord()
+    handles = row(record, IN_A_ROW)
+    assert asked(record, 11)
+    collect(handles)
+    assert not asked(record, 11)
+    waits: Any = [Handle(alive=True)]
+    record.note(waits, 0.0, grew=False)
+    assert not asked(record, 3)  # what waits for the next collection breaks no row
+    assert asked(record, 100)  # over twice the largest of the row
+
+
+@pytest.mark.parametrize("stays", range(IN_A_ROW - 1))
+def test_what_stays_where_a_later_one_has_gone_breaks_the_row(stays: int) -> None:
+    record = ReplacedRecord()
+    handles = row(record, IN_A_ROW)
+    collect([handle for place, handle in enumerate(handles) if place != stays])
+    assert asked(record, 11)
+    assert asked(record, 12)
+
+
+def test_growth_breaks_the_row() -> None:
+    record = ReplacedRecord()
+    collect(row(record, IN_A_ROW))
+    assert not asked(record, 11)
+    record.note(GONE, 1.0, grew=True)
+    assert asked(record, 11)
+
+
+def test_no_more_wait_than_can_be_followed() -> None:
+    record = ReplacedRecord()
+    collect(row(record, IN_A_ROW))
+    handles: list[Handle] = []
+    for size in range(MOST_WAITING + 1):
+        asked(record, size)
+        handles.append(Handle(alive=True))
+        living: Any = [handles[-1]]
+        record.note(living, 1.0, grew=False)
+    assert asked(record, 11)
+    assert len(record._waiting) <= MOST_WAITING

@@ -43,7 +43,7 @@ def test_what_an_argument_and_a_parameter_add() -> None:
 
 def find(arrays: list[object]) -> str | None:
     held = held_by_harness(arrays, Item(), None, ())
-    return None if held is None else held.by
+    return held.by if held is not None and held.arrays else None
 
 
 def pass_on(array: object, search: Callable[[list[object]], str | None]) -> str | None:

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
     from pytest_gpuleak.adapters.frameworks import Frameworks
     from pytest_gpuleak.adapters.protocol import ArrayFramework, OriginLog, SettleStep, StorageHandle
+    from pytest_gpuleak.engine.confirm.runner_holds import Keepers
     from pytest_gpuleak.engine.detect.detector import Detector
     from pytest_gpuleak.engine.stages import Guard, Stage
     from pytest_gpuleak.explain.explanation import Explanation
@@ -186,7 +187,7 @@ class ArrayEvidence:
         self.left.expect_run()
         self._recognition.note_born()
 
-    def note_kept_by_runner(self, keepers_of: Callable[[Sequence[object]], Mapping[int, Keeper]]) -> None:
+    def note_kept_by_runner(self, keepers_of: Keepers) -> None:
         """Note what the test's runner alone keeps of earlier runs, as `keepers_of` tells."""
         born = self._recognition.born
         found = find_kept_by_runner(self.left, self._decided, self._detector, self._frameworks, born, keepers_of)

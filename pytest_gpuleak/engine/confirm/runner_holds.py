@@ -17,7 +17,8 @@ if TYPE_CHECKING:
     from pytest_gpuleak.engine.detect.detector import Detector
     from pytest_gpuleak.model.evidence import Keeper
 
-    Keepers = Callable[[Sequence[object]], Mapping[int, Keeper]]
+    Keepers = Callable[[Sequence[object]], Mapping[int, Keeper] | None]
+    """Tells which arrays the runner alone keeps; None: what holds them is too much to be looked at."""
 
 
 MOST_ALONE: Final = 32
@@ -43,11 +44,12 @@ def find_kept_by_runner(
     if not young or not older:
         return []
     arrays = _find_young(older, decided, detector, frameworks, born)
-    keepers = dict(keepers_of(arrays)) if arrays else {}
-    if not keepers and 1 < len(arrays) <= MOST_ALONE:
+    together = keepers_of(arrays) if arrays else {}
+    keepers = dict(together or {})
+    if together is None and 1 < len(arrays) <= MOST_ALONE:
         while arrays:
             alone = [arrays.pop()]
-            keepers.update(keepers_of(alone))
+            keepers.update(keepers_of(alone) or {})
             alone.clear()
     arrays.clear()
     sharing: dict[tuple[int, int], list[int]] = defaultdict(list)

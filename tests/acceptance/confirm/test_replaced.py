@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from pytest_gpuleak.engine import replaced_record
 from tests.acceptance.confirm.test_harness import COUNTED, runs
 
 if TYPE_CHECKING:
@@ -13,11 +14,16 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.interpreter
 
+
+@pytest.fixture(autouse=True)
+def time_is_spent(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As if the session had spent its time for such re-runs."""
+    monkeypatch.setattr(replaced_record, "FREE_S", 0.0)
+    monkeypatch.setattr(replaced_record, "SHARE", 0.0)
+
+
 SUITE = f"""{COUNTED}
     import pytest
-    from pytest_gpuleak.engine import replaced_record
-
-    replaced_record.FREE_S = replaced_record.SHARE = 0.0  # as if the session had spent its time
 
     STORE, HISTORY, LOSSES = {{}}, [], []
 
@@ -53,3 +59,37 @@ def test_only_what_tells_something_new_is_run_again(run: Runner, pytester: pytes
 def test_a_reader_of_notes_gets_each_confirmed(run: Runner, pytester: pytest.Pytester) -> None:
     run(SUITE, "-v", report=False)
     assert runs(pytester)["replaces"] == 12
+
+
+def test_other_shapes_that_wait_in_cycles_are_not_run_again(run: Runner, pytester: pytest.Pytester) -> None:
+    source = f"""{COUNTED}
+    import gc
+    import pytest
+
+    class Model:
+        def __init__(self, size):
+            self.itself, self.batch = self, Buffer(size)
+
+    LAST, HISTORY = [], []
+
+    @pytest.mark.parametrize("number", range(8))
+    def test_first(number):
+        note("first")
+        LAST[:] = [Model(8 + number)]
+
+    def test_collects():
+        gc.collect()
+
+    @pytest.mark.parametrize("number", range(8))
+    def test_next(number):
+        note("next")
+        LAST[:] = [Model(20 - number)]
+
+    def test_grows_by_more():
+        note("grows")
+        HISTORY.append(Buffer(4096))
+    """
+    found = run(source, report=False)
+    found.result.stdout.fnmatch_lines(["gpu-leak: 1 leaked, 16 noted*"])
+    found.result.stdout.fnmatch_lines(["LEAKED test_it.py::test_grows_by_more"])
+    assert runs(pytester) == {"first": 16, "next": 8, "grows": 2}
