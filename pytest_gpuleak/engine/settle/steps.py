@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from pytest_gpuleak.engine.stages import CheckTimeoutError
 from pytest_gpuleak.heap.collector import collect, collect_recent, collect_young, current_view, get_objects
-from pytest_gpuleak.heap.threads import others_work, running_threads
+from pytest_gpuleak.heap.threads import others_work, running_threads, turns_of_others
 from pytest_gpuleak.heap.weak_references import weak_reference
 
 if TYPE_CHECKING:
@@ -159,11 +159,12 @@ def settle_steps_of(
     safeguards: Safeguards, frameworks: Frameworks, own: Callable[[], Iterable[SettleStep]], known: frozenset[int]
 ) -> Iterator[SettleStep]:
     """Yield the steps for a suspect, each when those before did not suffice; `own` gives the user's."""
+    turns = turns_of_others()
     yield full_collection(safeguards)
     yield from device_steps(safeguards, frameworks)
     yield from own()
     yield Waits(known)
-    if others_work():
+    if others_work() and (turns is None or turns_of_others() != turns):
         # What a thread has dropped meanwhile may be in a cycle, and that of two runs would look like growth.
         yield full_collection(safeguards)
 
