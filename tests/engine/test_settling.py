@@ -7,14 +7,17 @@ import sys
 import threading
 import time
 from types import SimpleNamespace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pytest_gpuleak.engine.settle.steps import Collection, Settling, settle_steps_of
+from pytest_gpuleak.engine.settle.steps import Collection, Settling, paced, settle_steps_of
 from pytest_gpuleak.heap.collector import GcView, epochs_supported
 from pytest_gpuleak.heap.threads import others_work, running_threads, turns_of_others
 from pytest_gpuleak.heap.weak_references import has_weak_references
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 pytestmark = pytest.mark.interpreter
 
@@ -207,3 +210,20 @@ def test_what_a_thread_held_is_gone_once_it_has_ended_though_no_step_is_left() -
     settling.run(())
     assert not settling.alive
     assert not settling.cycles
+
+
+@pytest.mark.parametrize(("reading_s", "readings"), [(0.0, 8), (0.5, 8), (3.0, 4), (100.0, 2)])
+def test_readings_are_made_no_more_often_than_they_take(reading_s: float, readings: int) -> None:
+    clock = [0.0]
+
+    def waits() -> Iterator[None]:
+        for _ in range(8):
+            clock[0] += 1.0
+            yield
+
+    made = 0
+    for _ in paced(waits(), lambda: clock[0]):
+        clock[0] += reading_s
+        made += 1
+    assert made == readings
+    assert list(paced(iter(()))) == []

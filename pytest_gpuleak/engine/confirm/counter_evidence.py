@@ -9,7 +9,14 @@ from typing import TYPE_CHECKING
 from pytest_gpuleak.adapters.bulk import read_arrays
 from pytest_gpuleak.engine.confirm.walk_limits import comes_before_rerun
 from pytest_gpuleak.engine.judge.counters import ARRAY_OBJECTS, BLOCK, CounterRun, HostLimits, judge_counters, suspects
-from pytest_gpuleak.engine.settle.steps import Collection, Waits, YoungCollection, device_steps, full_collection
+from pytest_gpuleak.engine.settle.steps import (
+    Collection,
+    Waits,
+    YoungCollection,
+    device_steps,
+    full_collection,
+    paced,
+)
 from pytest_gpuleak.model.readings import HOST, OUTSIDE, Growth
 
 if TYPE_CHECKING:
@@ -155,7 +162,7 @@ class CounterEvidence:
             return growth
         # The devices first: clearing a workspace takes microseconds, a full collection a tenth of a second.
         for step in (*device_steps(safeguards, tracker.frameworks), Collection(1), YoungCollection()):
-            for _ in step.steps():
+            for _ in paced(step.steps()):
                 growth = growth.lowest(counters.end())
             if not self._may_go(investigation, growth):
                 return growth
@@ -168,7 +175,7 @@ class CounterEvidence:
         for step in (full_collection(safeguards), *self._subject.settle_steps(), Waits(tracker.threads)):
             if not self._unexplained(investigation, growth):
                 return growth
-            for _ in step.steps():
+            for _ in paced(step.steps()):
                 if frees_more:
                     continue
                 growth = growth.lowest(counters.end())

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from time import sleep
+from time import perf_counter, sleep
 from typing import TYPE_CHECKING, Any
 
 from pytest_gpuleak.engine.stages import CheckTimeoutError
@@ -182,6 +182,23 @@ def rounds(step: SettleStep, alive: Callable[[], int]) -> Iterator[None]:
         yield from step.steps()
         if alive() in (0, before):
             return
+
+
+def paced(steps: Iterable[None], clock: Callable[[], float] = perf_counter) -> Iterator[None]:
+    """Take steps, and pause for a reading no sooner after the last one than that took; once more at the end.
+
+    Waits begin with a microsecond, and a reading of the heap's counter may take 20 ms.
+    """
+    due, passed_over = 0.0, False
+    for _ in steps:
+        began = clock()
+        passed_over = began < due
+        if not passed_over:
+            yield
+            ended = clock()
+            due = 2 * ended - began
+    if passed_over:
+        yield
 
 
 class Settling:
