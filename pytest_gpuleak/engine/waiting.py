@@ -52,6 +52,10 @@ EACH_S: Final = 0.1
 """Seconds that each test adds to `BUDGET_S`: most of one heap's search is shared, and the naming is not."""
 
 
+LOSING_SHARE: Final = 0.1
+"""Share of the session's time that searches for one suspect may take where what waited was freed meanwhile."""
+
+
 def is_sure(arrays: ArrayEvidence, judge_arrays: Callable[[], Sequence[Finding]], origins: OriginLog) -> bool:
     """Look at the weak handles, and tell whether the verdict is the same whatever the holders are; if not, forget that look.
 
@@ -98,6 +102,11 @@ class WaitingFinding(NamedTuple):
     arrays: ArrayEvidence
     supplement: Supplement
 
+    @property
+    def is_lost(self) -> bool:
+        """Whether a leak's memory has been freed, so that nobody will know who held it: by a cache of a limited size, say."""
+        return any(found.failed for found in self.judged.of_arrays) and not self.arrays.left.living()
+
 
 class WaitingFindings:
     """The findings of one process that wait for their holders."""
@@ -107,6 +116,7 @@ class WaitingFindings:
         self._knowledge = knowledge
         self._waiting: list[WaitingFinding] = []
         self._arrays = 0
+        self._loses = False
         self.searches = 0
         """Searches so far that were made for one suspect."""
         self.searched_s = 0.0
@@ -119,6 +129,7 @@ class WaitingFindings:
         """
         return (
             (self.searches >= SEARCHES_AT_ONCE or self.searched_s >= SEARCHED_S)
+            and not (self._loses and self.searched_s < LOSING_SHARE * self._knowledge.elapsed_s)
             and policy.confirm == 1
             and not (policy.growing_tensors or policy.growing_bytes)
             and not (subject.counts_running_frames or self._tracker.threaded)
@@ -130,9 +141,11 @@ class WaitingFindings:
         return not self._waiting
 
     @property
-    def is_full(self) -> bool:
-        """Whether so much waits that it is to be explained now."""
-        return len(self._waiting) >= MOST_WAITING or self._arrays >= MOST_ARRAYS
+    def is_due(self) -> bool:
+        """Whether so much waits, or a leak's memory has gone meanwhile, that the rest is to be explained now."""
+        loses = any(one.is_lost for one in self._waiting)
+        self._loses = self._loses or loses
+        return loses or len(self._waiting) >= MOST_WAITING or self._arrays >= MOST_ARRAYS
 
     def take(self, judged: Judged, arrays: ArrayEvidence, supplement: Supplement) -> None:
         """Let the findings on a test's arrays wait."""

@@ -57,7 +57,7 @@ def turns_of_others() -> dict[int, bytes] | None:
     turns: dict[int, bytes] = {}
     for thread in _others():
         try:
-            status = _read(f"/proc/self/task/{native_ids[thread]}/status")
+            status = read_kernel_file(f"/proc/self/task/{native_ids[thread]}/status")
         except (KeyError, OSError):  # a thread that `threading` does not know, or that ends; another system
             return None
         counts = [line for line in status.splitlines() if b"ctxt_switches" in line]
@@ -67,7 +67,8 @@ def turns_of_others() -> dict[int, bytes] | None:
     return turns
 
 
-def _read(path: str) -> bytes:
+def read_kernel_file(path: str) -> bytes:
+    """Read a small file of the kernel's, by calls that a test seldom replaces. Raises OSError."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         return os.read(descriptor, 4096)

@@ -312,7 +312,7 @@ class LeakCheck:
         self._harness.comes_first = check.held_by_harness
         self._harness.learn(item.nodeid, findings)
         self._own_modules.keep()
-        if self._waiting is not None and self._waiting.is_full:
+        if self._waiting is not None and self._waiting.is_due:
             self.explain_waiting()
         return findings
 

@@ -8,6 +8,8 @@ import time
 from functools import partial
 from typing import TYPE_CHECKING
 
+from pytest_gpuleak.heap.threads import read_kernel_file
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable
 
@@ -153,11 +155,7 @@ def has_children() -> bool:
 def last_start() -> int | None:
     """Return the last pid or thread id that the system assigned (``/proc/loadavg``); None if unknown."""
     try:
-        descriptor = os.open("/proc/loadavg", os.O_RDONLY)
-        try:
-            return int(os.read(descriptor, 200).rsplit(None, 1)[1])
-        finally:
-            os.close(descriptor)
+        return int(read_kernel_file("/proc/loadavg").rsplit(None, 1)[1])
     except (OSError, ValueError, IndexError):
         return None
 

@@ -260,6 +260,29 @@ def test_a_run_that_ends_early_names_its_holders(run: Runner, end: str, options:
 
 
 @pytest.mark.usefixtures("library", "all_wait")
+def test_once_a_leak_was_freed_before_the_search_the_next_do_not_wait(
+    run: Runner, searches: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waiting = importlib.import_module("pytest_gpuleak.engine.waiting")
+    monkeypatch.setattr(waiting, "LOSING_SHARE", float("inf"))
+    found = run("""
+        import pytest
+        from library import stores
+
+        @pytest.mark.parametrize("number", range(6))
+        def test_it(number):
+            if number == 2:
+                stores[0].kept.clear()  # as a cache of a limited size lets its oldest go
+            else:
+                stores[number].kept.append(Buffer())
+    """)
+    assert found.verdicts == {f"test_it[{n}]": "clean" if n == 2 else "leaked" for n in range(6)}
+    assert holders(found)[0].startswith("unknown: the memory was freed before the search")
+    assert holders(found)[1:] == [f"library.store{number}.kept[0]" for number in (1, 3, 4, 5)]
+    assert searches == [4, 2, 2]
+
+
+@pytest.mark.usefixtures("library", "all_wait")
 def test_a_search_that_fails_costs_the_holders_alone(run: Runner, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*_: object) -> None:
         raise RuntimeError("a fault of ours")
