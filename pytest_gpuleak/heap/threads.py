@@ -53,7 +53,8 @@ def turns_of_others() -> dict[int, bytes] | None:
 
     One that has had no turn in between has run no code: a server that waits for connections, say.
     """
-    native_ids = {thread.ident: thread.native_id for thread in threads_by_object()}
+    # WebAssembly knows no such number, nor another thread.
+    native_ids = {thread.ident: getattr(thread, "native_id", None) for thread in threads_by_object()}
     turns: dict[int, bytes] = {}
     for thread in _others():
         try:
