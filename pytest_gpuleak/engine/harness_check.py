@@ -58,9 +58,9 @@ class HarnessCheck:
         """
         frameworks, young_alone = self._tracker.frameworks.reference_finders(), self._tracker.detector.sees_only_young
         held = held_by_harness(arrays, item, test_class, frameworks, young_alone=young_alone)
-        if held is None or held.by == "parameters":
-            return None if held is None else {}
-        return dict.fromkeys(held.arrays, held.by)
+        if held is None:
+            return None
+        return {} if held.by == "parameters" else dict.fromkeys(held.arrays, held.by)
 
     def check(
         self,

@@ -72,7 +72,8 @@ class ReplacedRecord:
             elapsed_s: seconds of the session so far.
         """
         readings = list(left)
-        self._left, self._kinds = count_alike(readings), count_kinds(readings)
+        self._left = _counted(one.likeness for one in readings)
+        self._kinds = _counted((len(one.shape), one.dtype, one.device) for one in readings)
         self._bytes = sum(one.storage_bytes for one in readings)
         self._follow()
         if expected_s is None or self._vain_s + expected_s <= max(FREE_S, SHARE * elapsed_s):
@@ -129,11 +130,5 @@ class ReplacedRecord:
         self._in_a_row = self._largest = 0
 
 
-def count_alike(readings: Iterable[ArrayReading]) -> Left:
-    """Count arrays by what makes them alike."""
-    return frozenset(Counter(one.likeness for one in readings).items())
-
-
-def count_kinds(readings: Iterable[ArrayReading]) -> Left:
-    """Count arrays by what makes them alike but for their sizes."""
-    return frozenset(Counter((len(one.shape), one.dtype, one.device) for one in readings).items())
+def _counted(likenesses: Iterable[Hashable]) -> Left:
+    return frozenset(Counter(likenesses).items())

@@ -105,7 +105,7 @@ class WaitingFinding(NamedTuple):
     @property
     def is_lost(self) -> bool:
         """Whether a leak's memory has been freed, so that nobody will know who held it: by a cache of a limited size, say."""
-        return any(found.failed for found in self.judged.of_arrays) and not self.arrays.left.living()
+        return any(found.failed for found in self.judged.of_arrays) and self.arrays.left.are_all_gone()
 
 
 class WaitingFindings:
@@ -143,9 +143,11 @@ class WaitingFindings:
     @property
     def is_due(self) -> bool:
         """Whether so much waits, or a leak's memory has gone meanwhile, that the rest is to be explained now."""
-        loses = any(one.is_lost for one in self._waiting)
-        self._loses = self._loses or loses
-        return loses or len(self._waiting) >= MOST_WAITING or self._arrays >= MOST_ARRAYS
+        return (
+            any(one.is_lost for one in self._waiting)
+            or len(self._waiting) >= MOST_WAITING
+            or self._arrays >= MOST_ARRAYS
+        )
 
     def take(self, judged: Judged, arrays: ArrayEvidence, supplement: Supplement) -> None:
         """Let the findings on a test's arrays wait."""
@@ -157,6 +159,7 @@ class WaitingFindings:
         began, waiting = perf_counter(), self._waiting
         if not waiting:
             return []
+        self._loses = self._loses or any(one.is_lost for one in waiting)
         what = waiting[0].judged.nodeid if len(waiting) == 1 else f"{len(waiting)} tests"
         safeguards = self._knowledge.safeguards
         with safeguards.guard(EXPLAIN_LATE, waiting[0].judged.nodeid) as stage, safeguards.searching(what):

@@ -383,10 +383,11 @@ class LeakCheck:
         return {device: peak.allocated.total for device, peak in self._meter.peaks().items()}
 
     def _left_processes(self, item: pytest.Item, attempt: Attempt) -> list[LeftProcess]:
-        processes, began = self.tracker.processes, perf_counter()
+        processes = self.tracker.processes
         try:
             if not processes.suspects():
                 return []
+            began = perf_counter()
             stop_timer(item)
             left = processes.left()
             attempt.note_check(began)

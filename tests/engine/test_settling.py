@@ -173,7 +173,10 @@ def test_a_thread_that_has_had_no_turn_costs_no_second_collection() -> None:
     try:
         if turns_of_others() is None:
             pytest.skip("the system does not tell when a thread runs")
-        time.sleep(0.05)  # it goes on to its wait
+        turns, deadline = None, time.monotonic() + 10
+        while turns != turns_of_others() and time.monotonic() < deadline:
+            turns = turns_of_others()
+            time.sleep(0.05)  # it goes on to its wait
         idle = settle_steps_of(UNBOUNDED, NO_FRAMEWORKS, tuple, running_threads())
         assert [step.collects for step in idle] == [True, False]
         steps = settle_steps_of(UNBOUNDED, NO_FRAMEWORKS, tuple, running_threads())

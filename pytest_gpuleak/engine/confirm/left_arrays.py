@@ -62,7 +62,7 @@ class LeftArrays:
 
     def are_all_gone(self) -> bool:
         """Tell whether arrays were left, none of whose memory still exists."""
-        return bool(self.by_id) and not self.living()
+        return bool(self.by_id) and not any(self._handles[identity].alive() for identity in self.by_id)
 
     def readings(self) -> dict[int, ArrayReading]:
         """Return the metadata of all arrays, dead ones included, by id."""
