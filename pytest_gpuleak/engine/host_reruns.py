@@ -39,6 +39,9 @@ DOUBTFUL_SHARE: Final = 0.005
 TRY_EVERY: Final = 8
 """Beyond these, one of so many is made all the same: what leaks is seldom one test alone."""
 
+MOST_TRY_EVERY: Final = 32
+"""The same where no array was added, after some more: twice as many lie between two of them each time."""
+
 
 class HostReruns:
     """Keeps account of the re-runs for the host's memory alone, and decides on the next one by what they found.
@@ -54,6 +57,7 @@ class HostReruns:
         self._waiting: list[int] = []
         self._skipped = 0
         self._doubted = 0
+        self._doubt_every = TRY_EVERY
 
     def note_vain(self, seconds: float, grown: int) -> None:
         """Note re-runs that have found nothing, of a test that grew the host by `grown` bytes."""
@@ -68,7 +72,10 @@ class HostReruns:
         if self._is_within(DOUBTFUL_SUM_S, DOUBTFUL_SHARE, elapsed_s) or self._stands_out(grown):
             return True
         self._doubted += 1
-        return self._doubted % TRY_EVERY == 0
+        if self._doubted < self._doubt_every:
+            return False
+        self._doubted, self._doubt_every = 0, min(2 * self._doubt_every, MOST_TRY_EVERY)
+        return True
 
     def _stands_out(self, grown: int) -> bool:
         return grown > STANDS_OUT * self._largest_vain

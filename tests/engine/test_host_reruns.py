@@ -6,6 +6,7 @@ import pytest
 
 from pytest_gpuleak.engine.host_reruns import (
     DOUBTFUL_SUM_S,
+    MOST_TRY_EVERY,
     QUICK_RERUN_S,
     QUICK_SUM_S,
     RERUN_S,
@@ -75,10 +76,11 @@ def test_growth_that_no_new_array_explains_is_checked_while_that_was_seldom_in_v
     assert reruns_after(vain_s).are_worth_a_doubt(elapsed_s, MIB) is checked
 
 
-def test_of_the_doubtful_beyond_the_limit_one_of_so_many_is_checked() -> None:
+def test_of_the_doubtful_beyond_the_limit_ever_fewer_are_checked() -> None:
     reruns = reruns_after(5.0)
-    checked = [reruns.are_worth_a_doubt(10.0, MIB) for _ in range(2 * TRY_EVERY)]
-    assert checked == 2 * ([False] * (TRY_EVERY - 1) + [True])
+    checked = [reruns.are_worth_a_doubt(10.0, MIB) for _ in range(TRY_EVERY + 16 + 3 * MOST_TRY_EVERY)]
+    gaps = (TRY_EVERY, 16, MOST_TRY_EVERY, MOST_TRY_EVERY, MOST_TRY_EVERY)
+    assert checked == [made for gap in gaps for made in [False] * (gap - 1) + [True]]
 
 
 def test_growth_that_stands_out_is_worth_a_quick_re_run() -> None:

@@ -7,7 +7,8 @@
    arrives. A thread, which needs the interpreter's lock for this, calls `on_hang` and ends the process with status 1.
 3. `LOCK_GRACE_S` after that, the lock was never released. A C thread of `faulthandler` (CPython,
    Modules/faulthandler.c, ``faulthandler_thread``) writes the stacks to stderr and ends the process with status 1. It
-   cannot print our text, so the call is made from a frame whose file name is that text.
+   cannot print our text, so the watching thread has a frame whose file name is that text. The test's stack has none:
+   TensorFlow keeps each code object that it meets in a stack, and with a new one 50 to 300 KiB a re-run (2.21).
 
 The signal is not SIGALRM and there is no interval timer: the test and pytest-timeout may use both.
 """
@@ -43,6 +44,8 @@ GRACE_S = 10.0
 """Minimum seconds that an exception is given to end the work. Long, since ending the session loses later tests."""
 LOCK_GRACE_S = 5.0
 """Seconds beyond the grace after which the interpreter's lock is assumed to be held for good."""
+BEGIN_S = 0.1
+"""Seconds that the watching thread is given to begin."""
 END_S = 30.0
 """Seconds that writing the reports may take when the session is ended."""
 STEP_S = 0.25
@@ -108,6 +111,7 @@ class _Watchdog:
     def __post_init__(self) -> None:
         self._thread = _thread.get_ident()
         self._done = _thread.allocate_lock()
+        self._begun = _thread.allocate_lock()
         self._gone = _thread.allocate_lock()
         self._signal: int | None = None
         self._previous: Any = None
@@ -120,16 +124,16 @@ class _Watchdog:
         self._arm()
         try:
             self._stoppable = True
-            _named(self.text)(self.call)
+            self.call()
         finally:
             self._stoppable = False
 
     def _arm(self) -> None:
-        self._done.acquire()
-        self._gone.acquire()
+        for lock in (self._done, self._begun, self._gone):
+            lock.acquire()
         # Not `threading.Thread`: a test may count the threads known to that module.
         try:
-            self._watcher = _thread.start_new_thread(self._watch, ())
+            self._watcher = _thread.start_new_thread(_named(self.text), (self._watch,))
         except RuntimeError:
             os.close(self._stderr)
             raise CannotWatchError("no thread could be started to watch it") from None
@@ -138,6 +142,7 @@ class _Watchdog:
         with contextlib.suppress(RuntimeError):  # no C thread either: the two other steps remain
             ends_after_s = self.limit_s + self._grace_s() + LOCK_GRACE_S
             faulthandler.dump_traceback_later(ends_after_s, exit=True, file=self._stderr)
+        self._begun.acquire(timeout=BEGIN_S)  # the work may keep the interpreter's lock from its start
 
     def disarm(self) -> None:
         """May be called twice."""
@@ -191,6 +196,7 @@ class _Watchdog:
     def _watch(self) -> None:
         """Wait for the end of the call, in a thread of its own. Reads no clock: a test may have replaced it."""
         try:
+            self._begun.release()
             if self._ends_in_time():
                 return
             self.stopped = True

@@ -425,3 +425,26 @@ def test_what_is_written_past_pythons_streams_is_shown_once(run: Runner, options
     past_python = ("to stdout", "to stderr", "by a child", "the next")
     assert {line: text.count(line) for line in past_python} == dict.fromkeys(past_python, 1 if options else 0)
     assert text.count("by python") == (1 if {"-s", "--capture=tee-sys"} & set(options) else 0)
+
+
+def test_all_re_runs_have_the_same_code_on_their_stacks(run: Runner) -> None:
+    """TensorFlow keeps each code object that it meets in a stack, and what belongs to it: each re-run grew the heap."""
+    found = run(
+        """
+        import sys
+        KEPT, STACKS = [], []
+        def test_it():
+            KEPT.append(Buffer(100))
+            frame, codes = sys._getframe(), []
+            while frame:
+                codes.append(frame.f_code)
+                frame = frame.f_back
+            STACKS.append(codes)
+        def test_next():
+            first, *reruns = STACKS
+            assert len(reruns) == 3
+            assert len({tuple(map(id, codes)) for codes in reruns}) == 1
+        """,
+        "--gpu-leak-confirm=3",
+    )
+    assert found.verdicts == {"test_it": "leaked", "test_next": "clean"}
