@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from pytest_gpuleak.engine.settle.attempts import Backoff
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -56,8 +58,7 @@ class HostReruns:
         self._largest_vain = 0
         self._waiting: list[int] = []
         self._skipped = 0
-        self._doubted = 0
-        self._doubt_every = TRY_EVERY
+        self._doubts = Backoff(TRY_EVERY, MOST_TRY_EVERY)
 
     def note_vain(self, seconds: float, grown: int) -> None:
         """Note re-runs that have found nothing, of a test that grew the host by `grown` bytes."""
@@ -71,11 +72,7 @@ class HostReruns:
         """
         if self._is_within(DOUBTFUL_SUM_S, DOUBTFUL_SHARE, elapsed_s) or self._stands_out(grown):
             return True
-        self._doubted += 1
-        if self._doubted < self._doubt_every:
-            return False
-        self._doubted, self._doubt_every = 0, min(2 * self._doubt_every, MOST_TRY_EVERY)
-        return True
+        return self._doubts.is_due()
 
     def _stands_out(self, grown: int) -> bool:
         return grown > STANDS_OUT * self._largest_vain

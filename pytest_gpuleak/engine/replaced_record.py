@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING, Final
 
-from pytest_gpuleak.engine.settle.attempts import TRY_EVERY
+from pytest_gpuleak.engine.settle.attempts import TRY_EVERY, Attempts
 
 if TYPE_CHECKING:
-    from collections.abc import Hashable, Iterable, Sequence
+    from collections.abc import Callable, Hashable, Iterable, Sequence
     from typing import TypeAlias
 
     from pytest_gpuleak.adapters.protocol import StorageHandle
@@ -22,13 +22,19 @@ ENOUGH: Final = 2
 SLOW_S: Final = 1.0
 """Seconds of a re-run from which one such suspect is enough."""
 
-FREE_S: Final = 2.0
+FREE_S: Final = 1.0
 """Seconds that such re-runs may take before one is left out, or `SHARE` of the session's time."""
 
 SHARE: Final = 0.05
 
 IN_A_ROW: Final = 6
 """Suspects in a row that did not grow, and what each left has gone in turn, after which arrays of other sizes are alike."""
+
+COLLECTED_RERUN_S: Final = 0.05
+"""Mean seconds of the re-runs from which a collection of the whole heap, which tells of all that wait, is worth its time."""
+
+COLLECTIONS_IN_VAIN: Final = 2
+"""Such collections in a row that freed nothing, after which they are rare."""
 
 LARGER: Final = 2
 """How many times the bytes of those suspects make one worth a re-run all the same."""
@@ -49,7 +55,7 @@ class ReplacedRecord:
 
     Parametrized tests may each leave arrays of other sizes, and what they replace may wait in a cycle for the next
     collection of the whole heap: Keras keeps the first batch of the model that was fitted last. There what the suspects
-    left must have gone in the order of the tests.
+    left must have gone in the order of the tests. A collection tells of all that wait, for less than two re-runs.
     """
 
     def __init__(self) -> None:
@@ -60,25 +66,39 @@ class ReplacedRecord:
         self._confirmed: Counter[Left] = Counter()
         self._in_a_row = 0
         self._largest = 0
-        self._skipped = 0
+        self._skipped = self._reruns = 0
         self._vain_s = 0.0
+        self._collections = Attempts(COLLECTIONS_IN_VAIN)
 
-    def why_not(self, left: Iterable[ArrayReading], expected_s: float | None, elapsed_s: float) -> str:
+    def why_not(
+        self,
+        left: Iterable[ArrayReading],
+        expected_s: float | None,
+        elapsed_s: float,
+        collect: Callable[[], object] = int,
+    ) -> str:
         """Tell why a suspect is not run again; empty if it is. Each call is one suspect.
 
         Args:
             left: all that it has left.
             expected_s: seconds of the re-run; None: unknown.
             elapsed_s: seconds of the session so far.
+            collect: collects the whole heap, which may free what earlier suspects left.
         """
         readings = list(left)
         self._left = _counted(one.likeness for one in readings)
         self._kinds = _counted((len(one.shape), one.dtype, one.device) for one in readings)
         self._bytes = sum(one.storage_bytes for one in readings)
-        self._follow()
         if expected_s is None or self._vain_s + expected_s <= max(FREE_S, SHARE * elapsed_s):
+            self._follow(self._gone())
             return ""
         enough = 1 if expected_s >= SLOW_S else ENOUGH
+        gone = self._gone()
+        if self._would_tell(gone, enough) and self._collections.is_due():
+            collect()
+            before, gone = gone, self._gone()
+            self._collections.note(useful=gone != before)
+        self._follow(gone)
         if not (self._are_alike(enough) or self._are_alike_but_for_size(enough)):
             return ""
         self._skipped += 1
@@ -103,6 +123,7 @@ class ReplacedRecord:
             self._confirmed[self._left] += 1
             self._confirmed[self._kinds] += 1
             self._vain_s += rerun_s
+            self._reruns += 1
             self._largest = max(self._largest, self._bytes)
 
     def _are_alike(self, enough: int) -> bool:
@@ -112,22 +133,40 @@ class ReplacedRecord:
         in_a_row = self._in_a_row >= IN_A_ROW and self._bytes <= LARGER * self._largest
         return in_a_row and self._confirmed[self._kinds] >= enough
 
-    def _follow(self) -> None:
+    def _gone(self) -> list[bool]:
+        return [not any(handle.alive() for handle in handles) for handles in self._waiting]
+
+    def _would_tell(self, gone: list[bool], enough: int) -> bool:
+        """Tell whether a collection may show that the suspects which wait are a row, or that a row is not broken."""
+        if self._vain_s < COLLECTED_RERUN_S * self._reruns:
+            return False
+        if self._in_a_row >= IN_A_ROW:
+            return not _are_in_order(gone) or len(gone) >= MOST_WAITING
+        is_row = self._in_a_row + len(gone) >= IN_A_ROW and self._bytes <= LARGER * self._largest
+        return is_row and self._confirmed[self._kinds] >= enough
+
+    def _follow(self, gone: list[bool]) -> None:
         """Count the suspects whose arrays have gone; where one's stay and those of a later one have gone, begin anew."""
-        gone = [not any(handle.alive() for handle in handles) for handles in self._waiting]
-        if any(gone):
-            to_last = len(gone) - gone[::-1].index(True)
-            if all(gone[:to_last]):
-                self._in_a_row += to_last
-            else:
-                self._begin_row()
-            del self._waiting[:to_last]
+        to_last = _count_to_last(gone)
+        if _are_in_order(gone):
+            self._in_a_row += to_last
+        else:
+            self._begin_row()
+        del self._waiting[:to_last]
         if len(self._waiting) > MOST_WAITING:
             self._begin_row()
             del self._waiting[:-1]
 
     def _begin_row(self) -> None:
         self._in_a_row = self._largest = 0
+
+
+def _count_to_last(gone: list[bool]) -> int:
+    return len(gone) - gone[::-1].index(True) if True in gone else 0
+
+
+def _are_in_order(gone: list[bool]) -> bool:
+    return all(gone[: _count_to_last(gone)])
 
 
 def _counted(likenesses: Iterable[Hashable]) -> Left:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from pytest_gpuleak.engine.settle.steps import full_collection
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -50,8 +52,7 @@ class RerunWorth:
         if self._host_alone:
             return self._why_not_for_host()
         if small_alone:
-            left = self._arrays.left.readings().values()
-            return self._knowledge.replaced.why_not(left, self._subject.expected_s, self._knowledge.elapsed_s)
+            return self._why_not_for_replaced()
         return ""
 
     def note(self, judged: Sequence[Finding], rerun_s: float) -> None:
@@ -65,6 +66,14 @@ class RerunWorth:
         """Note that the re-runs have found nothing."""
         if self._host_alone:
             self._knowledge.host_reruns.note_vain(rerun_s, self._host_grown)
+
+    def _why_not_for_replaced(self) -> str:
+        knowledge, left = self._knowledge, self._arrays.left
+        collection = full_collection(knowledge.safeguards)
+        why = knowledge.replaced.why_not(
+            left.readings().values(), self._subject.expected_s, knowledge.elapsed_s, lambda: list(collection.steps())
+        )
+        return "" if left.are_all_gone() else why
 
     def _why_not_for_host(self) -> str:
         grown = self._host_grown = self._counters.unexplained_host

@@ -102,6 +102,18 @@ def row(record: ReplacedRecord, count: int) -> list[Handle]:
     return handles
 
 
+def collected(record: ReplacedRecord, handles: list[Handle], size: int) -> bool | None:
+    """Return whether a suspect is run again after a collection that frees the handles; None: there was no collection."""
+    calls: list[int] = []
+
+    def all_of_it() -> None:
+        calls.append(1)
+        collect(handles)
+
+    again = not record.why_not(left(size), 0.5, 100.0, all_of_it)
+    return again if calls else None
+
+
 def collect(handles: list[Handle]) -> None:
     for handle in handles:
         handle.lives = False
@@ -126,6 +138,50 @@ def test_what_stays_where_a_later_one_has_gone_breaks_the_row(stays: int) -> Non
     collect([handle for place, handle in enumerate(handles) if place != stays])
     assert asked(record, 11)
     assert asked(record, 12)
+
+
+def test_a_collection_tells_of_a_row_that_waits() -> None:
+    record = ReplacedRecord()
+    handles = row(record, IN_A_ROW)
+    assert collected(record, handles, 11) is False
+    assert collected(record, [], 12) is None
+
+
+@pytest.mark.parametrize(("count", "size"), [(IN_A_ROW - 1, 11), (IN_A_ROW, 100)], ids=["no row", "larger"])
+def test_without_a_row_that_it_would_tell_of_there_is_no_collection(count: int, size: int) -> None:
+    record = ReplacedRecord()
+    assert collected(record, row(record, count), size) is None
+
+
+def test_a_collection_saves_a_row_where_a_later_one_has_gone_first() -> None:
+    record = ReplacedRecord()
+    collect(row(record, IN_A_ROW))
+    handles = []
+    for _ in range(2):
+        assert not asked(record, 11)
+        handles.append(Handle(alive=True))
+        waits: Any = [handles[-1]]
+        record.note(waits, 0.0, grew=False)
+    handles[1].lives = False
+    assert collected(record, handles, 11) is False
+
+
+def test_what_a_collection_does_not_free_breaks_the_row() -> None:
+    record = ReplacedRecord()
+    handles = row(record, IN_A_ROW)
+    assert collected(record, handles[1:], 11) is True
+    assert asked(record, 11)
+
+
+def test_quick_re_runs_are_worth_no_collection() -> None:
+    record = ReplacedRecord()
+    handles = []
+    for size in range(8, 8 + 2 * IN_A_ROW):
+        asked(record, size, expected_s=10.0)
+        handles.append(Handle(alive=True))
+        waits: Any = [handles[-1]]
+        record.note(waits, 0.01, grew=False)
+    assert not record.why_not(left(11), 10.0, 100.0, lambda: pytest.fail("a collection"))
 
 
 def test_growth_breaks_the_row() -> None:
