@@ -180,6 +180,9 @@ class _Phases:
         call = pytest.CallInfo.from_call(
             lambda: hook(item=item, **arguments), when=when, reraise=(KeyboardInterrupt, RerunTimeout)
         )
+        if self.is_decided and call.excinfo is not None:
+            self.why = "the re-run failed in teardown"  # which nobody reads: its report would take 8 ms
+            return False
         # unittest keeps a failure on the item until a report is made, so make a report.
         report = item.ihook.pytest_runtest_makereport(item=item, call=call)
         if not report.passed and not self.why:

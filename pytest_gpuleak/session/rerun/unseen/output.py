@@ -10,13 +10,14 @@ import warnings
 from typing import TYPE_CHECKING, Any
 
 from pytest_gpuleak.model.source_files import is_user_file
-from pytest_gpuleak.session.rerun.unseen.restoring import replaced
+from pytest_gpuleak.session.rerun.unseen.restoring import keep_names, replaced
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     import pytest
 
+    from pytest_gpuleak.session.rerun.unseen.restoring import Restore
 
 _SAVED: dict[int, int] = {}
 """Descriptors of the standard streams as they were, by number, while a re-run's writes to them are dropped."""
@@ -151,8 +152,24 @@ def _is_users(impl: Any, item: pytest.Item) -> bool:
     return not own and is_user_file(code.co_filename, str(item.config.rootpath))
 
 
-def failed_subtests(item: pytest.Item) -> dict[str, int]:
-    """Return pytest's counts of failed sub-tests, which fail a test when its call's report is logged."""
+def count_failed_subtests(item: pytest.Item) -> int:
+    """Return how many sub-tests of a test have failed, which fail it when its call's report is logged."""
+    failures = _failed_subtests(item)
+    return sum(failures.get(key, 0) for key in _keys_of(item))
+
+
+def keep_failed_subtests(item: pytest.Item) -> Restore:
+    """Note that count. pytest has one for each test so far: only the test's own is looked at."""
+    return keep_names(_failed_subtests(item), _keys_of(item))
+
+
+def _failed_subtests(item: pytest.Item) -> dict[Any, int]:
     key: Any = getattr(sys.modules.get("_pytest.subtests"), "failed_subtests_key", None)  # pytest 9
-    counts: dict[str, int] = {} if key is None else item.config.stash.get(key, {})
+    counts: dict[Any, int] = {} if key is None else item.config.stash.get(key, {})
     return counts
+
+
+def _keys_of(item: pytest.Item) -> list[Any]:
+    """Return what pytest has used as the key of a test: its nodeid, and from 9.2 on a `NodeId`."""
+    own = getattr(item, "id", None)
+    return [item.nodeid, own] if type(own).__module__.startswith("_pytest.") else [item.nodeid]

@@ -6,7 +6,12 @@ import contextlib
 from typing import TYPE_CHECKING, NamedTuple
 
 from pytest_gpuleak.session.frameworks import shared_frameworks
-from pytest_gpuleak.session.rerun.unseen.output import failed_subtests, muted_output, unreported
+from pytest_gpuleak.session.rerun.unseen.output import (
+    count_failed_subtests,
+    keep_failed_subtests,
+    muted_output,
+    unreported,
+)
 from pytest_gpuleak.session.rerun.unseen.plugins import hide_from_plugins
 from pytest_gpuleak.session.rerun.unseen.process import keep_process
 from pytest_gpuleak.session.rerun.unseen.pytest_state import (
@@ -15,7 +20,6 @@ from pytest_gpuleak.session.rerun.unseen.pytest_state import (
     keep_temporary_folders,
     revive_doctest,
 )
-from pytest_gpuleak.session.rerun.unseen.restoring import keep_mapping
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -37,10 +41,9 @@ def unseen(item: pytest.Item) -> Iterator[Hidden]:
         silence = stack.enter_context(contextlib.ExitStack())
         silence.enter_context(unreported(item))
         silence.enter_context(muted_output(item.config))
-        failures = failed_subtests(item)
-        failed_before = sum(failures.values())
+        failed_before = count_failed_subtests(item)
         steps: tuple[Callable[[pytest.Item], Callable[[], None]], ...] = (
-            lambda _: keep_mapping(failures),
+            keep_failed_subtests,
             keep_session,
             keep_item,
             keep_temporary_folders,
@@ -51,4 +54,4 @@ def unseen(item: pytest.Item) -> Iterator[Hidden]:
                 stack.callback(step(item))
         stack.callback(hide_from_plugins(item))
         stack.callback(keep_process(shared_frameworks(item.config)))
-        yield Hidden(lambda: sum(failures.values()) - failed_before, silence.close)
+        yield Hidden(lambda: count_failed_subtests(item) - failed_before, silence.close)
