@@ -143,7 +143,7 @@ class SuspectCheck:
                     why = f"the check failed while the test ran again: {stage.fault}"
                     for evidence in (*self._of_runs, self._counters, self._untracked):
                         evidence.forget_reruns()
-                if stays and not investigation.confirmed:
+                if stays and not investigation.looks.confirmed:
                     with self._timed("search"):
                         self._looks.at_unconfirmed()
             if stays:
@@ -158,11 +158,11 @@ class SuspectCheck:
             with self._guard(PROCESSES):
                 self._processes.explain(self._guard)
             judged = self._judge(why)
-            self._worth.note(judged, self.seconds["reruns"] if investigation.confirmed else 0.0)
-            if investigation.confirmed:
+            self._worth.note(judged, self.seconds["reruns"] if investigation.looks.confirmed else 0.0)
+            if investigation.looks.confirmed:
                 self._knowledge.lines.note(of_use=any(one.failed for one in judged))
             found = tuple(self._describe(found, why) for found in judged)
-            if self._waiting is not None and investigation.waits:
+            if self._waiting is not None and investigation.looks.waits:
                 known = Judged(self._subject.nodeid, self._policy, why, judged, found, self._judge_arrays())
                 self._waiting.take(known, investigation, self._supplement())
             if not (processes or investigation.left_arrays or any(one.kind != "recompiled" for one in found)):

@@ -93,7 +93,7 @@ class FixtureCheck:
             self._knowledge.safeguards, tracker.frameworks, lambda: self._settle_steps(nodeid), tracker.threads
         )
         if investigation.add_run(arrays, steps, tracker.threads):
-            investigation.look()
+            investigation.looks.look()
         evidence = investigation.evidence()
         alive = [evidence.survivors[index] for index in sorted(evidence.alive[0])]
         survivors = [survivor for survivor in alive if not _is_held_by_traceback(survivor)]

@@ -68,39 +68,39 @@ class Looks:
             self.owes_search = self.waives_lines and any(found.bytes_per_run for found in self._judge_all())
             if self.owes_search:
                 return
-            arrays.forget_look()
-        if not (may_wait and not arrays.recognised and is_sure(arrays, self._judge_arrays, origins)):
+            arrays.looks.forget_last()
+        if not (may_wait and not arrays.looks.recognised and is_sure(arrays, self._judge_arrays, origins)):
             self.search(origins)
         self.owes_search = False
 
     def search(self, origins: OriginLog | None = None) -> None:
         """Search for the holders of what is alive."""
-        before, began = self._arrays.searches, cpu_time()
+        before, began = self._arrays.looks.searches, cpu_time()
         with self._knowledge.safeguards.searching(self._nodeid):
-            self._arrays.look(origins)
+            self._arrays.looks.look(origins)
         if self._waiting is not None:
-            self._waiting.searches += self._arrays.searches - before
+            self._waiting.searches += self._arrays.looks.searches - before
             self._waiting.searched_s += cpu_time() - began
 
     def catch_up(self) -> None:
         """Search for the holders after all, because the re-run that was to be traced did not come to its end."""
         if self.owes_search:
             self.owes_search = False
-            self._arrays.forget_look()
+            self._arrays.looks.forget_last()
             self.search()
 
     def _glance(self, origins: OriginLog | None = None) -> None:
         if self._knowledge.notes_are_read:
-            self._arrays.look_without_search(origins)
+            self._arrays.looks.look_without_search(origins)
         else:
-            self._arrays.look_briefly(origins)
+            self._arrays.looks.look_briefly(origins)
 
     def _is_a_note_at_a_glance(self, origins: OriginLog) -> bool:
         """Ask the weak handles alone whether what is alive fails nothing, so that its holder is of no use now."""
         self._glance(origins)
         if self._fails and not self._knowledge.notes_are_read:
-            self._arrays.forget_look()
-            self._arrays.look_at_shared(origins)  # a replaced view of older memory seems to live
+            self._arrays.looks.forget_last()
+            self._arrays.looks.look_at_shared(origins)  # a replaced view of older memory seems to live
         return not self._fails
 
     @property

@@ -64,11 +64,11 @@ def is_sure(arrays: ArrayEvidence, judge_arrays: Callable[[], Sequence[Finding]]
     """
     if not arrays.left.living():
         return False
-    arrays.look_without_search(origins)
+    arrays.looks.look_without_search(origins)
     failed = [found for found in judge_arrays() if found.failed]
     if not failed or any(found.kind == "growing" for found in failed):
         return True
-    arrays.forget_look()
+    arrays.looks.forget_last()
     return False
 
 
@@ -165,8 +165,8 @@ class WaitingFindings:
         with safeguards.guard(EXPLAIN_LATE, waiting[0].judged.nodeid) as stage, safeguards.searching(what):
             self._search(waiting)
         for one in waiting:
-            if one.arrays.waits:
-                one.arrays.give_up(f"the search failed: {stage.fault}")
+            if one.arrays.looks.waits:
+                one.arrays.looks.give_up(f"the search failed: {stage.fault}")
         findings = [self._judged_safely(one) for one in waiting]
         share_s = (perf_counter() - began) / len(waiting)
         # Not before: what Ctrl-C interrupts here is searched for when the session finishes.
@@ -194,7 +194,7 @@ class WaitingFindings:
             found = search_holders(targets, self._knowledge.culprits, frameworks, budget_s, groups) if targets else []
             graphs = Deadline(min(GRAPHS_BUDGET_S * len(waiting), BUDGET_S))
             for one, places in zip(waiting, members, strict=True):
-                one.arrays.take_holders([targets[i] for i in places], [found[i] for i in places], graphs)
+                one.arrays.looks.take_holders([targets[i] for i in places], [found[i] for i in places], graphs)
             targets.clear()
         for one in waiting:
             with self._knowledge.safeguards.guard(ACCOUNT, one.judged.nodeid):

@@ -21,6 +21,10 @@ class Arrays:
     waits = True
     given_up = ""
 
+    @property
+    def looks(self) -> Arrays:
+        return self
+
     def give_up(self, why: str) -> None:
         self.waits, self.given_up = False, why
 

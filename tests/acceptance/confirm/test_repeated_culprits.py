@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pytest_gpuleak.engine.confirm.array_evidence import ArrayEvidence
+from pytest_gpuleak.engine.confirm.array_looks import ArrayLooks
 from pytest_gpuleak.explain.known_culprits import Culprits
 from pytest_gpuleak.explain.paths import pattern_of
 
@@ -690,13 +690,13 @@ def test_the_second_ring_through_torch_takes_no_search(
 ) -> None:
     pytest.importorskip("torch")
     searched: list[int] = []
-    look = ArrayEvidence._look
+    look = ArrayLooks._look
 
-    def counting(self: ArrayEvidence, *arguments: Any) -> None:
+    def counting(self: ArrayLooks, *arguments: Any) -> None:
         searched.append(1)
         look(self, *arguments)
 
-    monkeypatch.setattr(ArrayEvidence, "_look", counting)
+    monkeypatch.setattr(ArrayLooks, "_look", counting)
     found = start(
         """
         import warnings, pytest, torch

@@ -38,9 +38,9 @@ ONCE = """
 FAULTS = {
     "the hint": ("explain.hints.order.advice_for", "growing", "the description of a finding"),
     "the search for holders": ("explain.explain.explain", "growing", "the search for holders"),
-    "the look at the heap": ("engine.confirm.array_evidence.find_left", "growing", "the search for holders"),
+    "the look at the heap": ("engine.confirm.array_looks.find_left", "growing", "the search for holders"),
     "the graphs": (
-        "engine.confirm.array_evidence.ArrayEvidence._note_graphs",
+        "engine.confirm.retained_graphs.RetainedGraphs._count",
         "growing",
         "the walk over autograd graphs",
     ),

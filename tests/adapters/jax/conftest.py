@@ -19,10 +19,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 AMPLE_TIME = """
-from pytest_gpuleak.engine.confirm import array_evidence
+from pytest_gpuleak.engine.confirm import array_looks
 from pytest_gpuleak.explain import search
 
-array_evidence.EXPLAIN_BUDGET_S = search.BUDGET_S = 300.0
+array_looks.EXPLAIN_BUDGET_S = search.BUDGET_S = 300.0
 """
 
 

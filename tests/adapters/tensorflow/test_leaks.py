@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from pytest_gpuleak.engine.confirm import array_evidence, program_evidence
+from pytest_gpuleak.engine.confirm import array_looks, program_evidence
 from pytest_gpuleak.explain import search
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ pytestmark = [pytest.mark.tensorflow, pytest.mark.slow]
 @pytest.fixture(autouse=True)
 def time_that_a_loaded_machine_takes(monkeypatch: pytest.MonkeyPatch) -> None:
     for module, name in (
-        (array_evidence, "EXPLAIN_BUDGET_S"),
+        (array_looks, "EXPLAIN_BUDGET_S"),
         (search, "BUDGET_S"),
         (program_evidence, "FREE_S"),
     ):

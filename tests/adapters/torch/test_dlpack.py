@@ -21,10 +21,10 @@ SUITE = """
     import numpy as np
     import torch
 
-    from pytest_gpuleak.engine.confirm import array_evidence
+    from pytest_gpuleak.engine.confirm import array_looks
     from pytest_gpuleak.explain import search
 
-    search.BUDGET_S = array_evidence.EXPLAIN_BUDGET_S = 60  # a loaded worker takes its time
+    search.BUDGET_S = array_looks.EXPLAIN_BUDGET_S = 60  # a loaded worker takes its time
 
     CAPSULES, ARRAYS, BOXES, TENSORS = [], [], [], []
     TABLE = {}
