@@ -351,7 +351,8 @@ class SuspectCheck:
             grows = again or self._processes.grows or self._files.grows
             if not (grows or any(found.bytes_per_run for found in self._judge()) or self._programs.grows):
                 break
-            if left == 0 and more and (again or counters.wants_record or looks.waives_lines):
+            unsure = looks.waives_lines or self._arrays.is_doubtful
+            if left == 0 and more and (again or counters.wants_record or unsure):
                 left, more = 1, more - 1
             looks.waives_lines = False
         return ""

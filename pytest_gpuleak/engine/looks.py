@@ -21,8 +21,8 @@ class Looks:
     """Choose how to look at one suspect's arrays.
 
     While `brief`, a glance may decide: what is small and does not grow is a note, and if no note is read, its holder is
-    of no use. With `waives_lines` the next re-run is not traced; where it shows growth, another is. `owes_search` tells
-    that growth was seen at a glance alone.
+    of no use. With `waives_lines` the next re-run is not traced; where it shows growth, another is. Where growth is
+    doubtful, another is made too. `owes_search` tells that growth was seen at a glance alone.
     """
 
     def __init__(
@@ -58,14 +58,15 @@ class Looks:
         """
         arrays = self._arrays
         if self.brief:
-            if self._is_a_note_at_a_glance(origins):
+            if self._is_a_note_at_a_glance(origins) and not arrays.may_replace_garbage:
                 return
             arrays.recognise_late()
             settle()
             if self._is_a_note_at_a_glance(origins):
                 return  # what the re-run replaced was waiting in a cycle
             self.brief = False
-            self.owes_search = self.waives_lines and any(found.bytes_per_run for found in self._judge_all())
+            comes_again = self.waives_lines or arrays.is_doubtful
+            self.owes_search = comes_again and any(found.bytes_per_run for found in self._judge_all())
             if self.owes_search:
                 return
             arrays.looks.forget_last()

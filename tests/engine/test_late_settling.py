@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_gpuleak.engine.confirm.late_settling import settle_late
+from pytest_gpuleak.engine.confirm.late_settling import find_doubtful, settle_late
 from pytest_gpuleak.engine.confirm.survivors import Leftover
 from pytest_gpuleak.model.readings import ArrayReading
 
@@ -46,10 +46,10 @@ def leftovers(runs: list[tuple[int, int]]) -> dict[int, Leftover]:
 def garbage_of(runs: list[tuple[int, int]], freed: set[int]) -> set[int]:
     left = leftovers(runs)
     alive = set(left)
-    garbage, collected = settle_late([Frees(alive, freed)], left, lambda: set(alive))
+    settled = settle_late([Frees(alive, freed)], left, lambda: set(alive))
     assert set(left) == alive
-    assert collected == freed
-    return set(garbage)
+    assert settled.collected == freed
+    return set(settled.garbage)
 
 
 @pytest.mark.parametrize(
@@ -85,5 +85,46 @@ def test_steps_are_taken_while_anything_is_alive() -> None:
     left = leftovers([(0, 8), (0, 8)])
     alive = set(left)
     first, second, third = Frees(alive, {0}, collects=False), Frees(alive, {1}), Frees(alive, set())
-    garbage, collected = settle_late([first, second, third], left, lambda: set(alive))
-    assert (set(garbage), collected, third.taken) == ({0, 1}, {1}, False)
+    settled = settle_late([first, second, third], left, lambda: set(alive))
+    assert (set(settled.garbage), settled.collected, third.taken) == ({0, 1}, {1}, False)
+
+
+@pytest.mark.parametrize(
+    ("runs", "freed", "sizes"),
+    [
+        pytest.param([(0, 8), (1, 8)], {0, 1}, {}, id="of both runs"),
+        pytest.param([(0, 8), (1, 8), (1, 8), (1, 4)], {1, 2, 3}, {8: 2, 4: 1}, id="of the re-run alone"),
+        pytest.param([(0, 8), (1, 8), (1, 8)], {0, 1, 2}, {8: 1}, id="one more of the re-run"),
+    ],
+)
+def test_what_a_collection_has_freed_of_the_re_run_alone(
+    runs: list[tuple[int, int]], freed: set[int], sizes: dict[int, int]
+) -> None:
+    left = leftovers(runs)
+    alive = set(left)
+    settled = settle_late([Frees(alive, freed)], left, lambda: set(alive))
+    assert settled.of_rerun == {reading(size).likeness: count for size, count in sizes.items()}
+
+
+def reading(size: int) -> ArrayReading:
+    return ArrayReading(0, (size,), "uint8", "cpu", size, 0, size)
+
+
+@pytest.mark.parametrize(
+    ("dead", "new", "of_rerun", "counterparts", "unlike"),
+    [
+        pytest.param([8], [8], [], set(), set(), id="replaced"),
+        pytest.param([8], [], [], set(), set(), id="released"),
+        pytest.param([8], [16], [], set(), {0}, id="another size"),
+        pytest.param([8, 16], [16, 4], [], set(), {0}, id="one replaced, one of another size"),
+        pytest.param([8], [8], [8], {0}, set(), id="garbage of its size"),
+        pytest.param([8, 8], [8], [8], {0}, set(), id="garbage, and one replaced"),
+        pytest.param([8, 4], [16], [8], {0}, {1}, id="garbage, and another size"),
+    ],
+)
+def test_what_may_have_been_garbage(
+    dead: list[int], new: list[int], of_rerun: list[int], counterparts: set[int], unlike: set[int]
+) -> None:
+    collected = Counter[object](reading(size).likeness for size in of_rerun)
+    found = find_doubtful(dict(enumerate(map(reading, dead))), map(reading, new), collected)
+    assert found == (counterparts, unlike)

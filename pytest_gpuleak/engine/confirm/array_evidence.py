@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
 from pytest_gpuleak.adapters.bulk import hold_arrays, lines_of_arrays, parts_of_arrays, read_arrays, read_united
 from pytest_gpuleak.adapters.storages import SharedStorages
 from pytest_gpuleak.engine.confirm.array_looks import ArrayLooks
-from pytest_gpuleak.engine.confirm.late_settling import settle_late
+from pytest_gpuleak.engine.confirm.late_settling import Doubtful, find_doubtful, settle_late
 from pytest_gpuleak.engine.confirm.left_arrays import LeftArrays
 from pytest_gpuleak.engine.confirm.recognition import Recognition
 from pytest_gpuleak.engine.confirm.retained_graphs import RetainedGraphs
@@ -30,6 +31,9 @@ if TYPE_CHECKING:
     from pytest_gpuleak.engine.stages import Guard, Stage
     from pytest_gpuleak.explain.known_culprits import Culprits
     from pytest_gpuleak.model.readings import ArrayReading
+
+FIRST_RERUN = 2
+"""Number of runs once a test was run again."""
 
 
 class ArrayEvidence:
@@ -77,6 +81,7 @@ class ArrayEvidence:
         self._kept: dict[int, Keeper] = {}
         self._decided = frozenset[int]()  # ids of what is no suspect
         self._evidence: Evidence | None = None
+        self._doubts = False
 
     def add_run(
         self,
@@ -200,12 +205,36 @@ class ArrayEvidence:
         self.looks.forget_last()
         if self._recognition.covers(self.left.by_id):
             settle_steps = steps_that_can_release(settle_steps, threads)
-        garbage, collected = settle_late(self._noted(settle_steps), self.left.by_id, self.left.living)
-        self._first -= {self._survivors.index_of(left) for left in garbage.values()}
-        self._cycles += tuple(left.reading for identity, left in garbage.items() if identity in collected)
+        settled = settle_late(self._noted(settle_steps), self.left.by_id, self.left.living)
+        self._first -= {self._survivors.index_of(left) for left in settled.garbage.values()}
+        self._cycles += tuple(left.reading for i, left in settled.garbage.items() if i in settled.collected)
+        counterparts, unlike = self._doubtful(settled.of_rerun)
+        self._doubts = bool(counterparts or unlike)
+        self._first -= counterparts | unlike
+        survivors = self._survivors.all()
+        self._cycles += tuple(survivors[index].reading for index in sorted(counterparts))
         self.left.changed()
         self._evidence = None
         return bool(self.left.living())
+
+    @property
+    def is_doubtful(self) -> bool:
+        """Whether what grew in the first re-run may have replaced something: one more, from a collected heap, tells."""
+        return self._doubts and self.left.runs == FIRST_RERUN
+
+    @property
+    def may_replace_garbage(self) -> bool:
+        """Whether what died during the first re-run may have been garbage that the re-run replaced with nothing."""
+        return any(self._doubtful(Counter()))
+
+    def _doubtful(self, of_rerun: Counter[object]) -> Doubtful:
+        if self.left.runs != FIRST_RERUN:
+            return Doubtful(set(), set())
+        living = [self.left.by_id[identity] for identity in self.left.living()]
+        alive = {self._survivors.index_of(left) for left in living}
+        survivors = self._survivors.all()
+        dead = {index: survivors[index].reading for index in self._first - alive - self._kept.keys()}
+        return find_doubtful(dead, (left.reading for left in living if left.run), of_rerun)
 
     def _noted(self, steps: Iterable[SettleStep]) -> Iterator[SettleStep]:
         for step in steps:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from pytest_gpuleak.engine.settle.steps import rounds
 
@@ -12,15 +12,22 @@ if TYPE_CHECKING:
 
     from pytest_gpuleak.adapters.protocol import SettleStep
     from pytest_gpuleak.engine.confirm.survivors import Leftover
+    from pytest_gpuleak.model.readings import ArrayReading
 
 
-def settle_late(
-    steps: Iterable[SettleStep], left: dict[int, Leftover], living: Callable[[], set[int]]
-) -> tuple[dict[int, Leftover], set[int]]:
-    """Take the steps while any of what each run `left` is `living`, and remove from `left` what they free.
+class SettledLate(NamedTuple):
+    """What the steps have freed."""
 
-    Returns what was garbage when the first run ended, and the ids of all that a collection has freed.
-    """
+    garbage: dict[int, Leftover]
+    """What was garbage when the first run ended, by id."""
+    collected: set[int]
+    """The ids of all that a collection has freed."""
+    of_rerun: Counter[object]
+    """How many more of each likeness a collection has freed of the re-run than of the first run."""
+
+
+def settle_late(steps: Iterable[SettleStep], left: dict[int, Leftover], living: Callable[[], set[int]]) -> SettledLate:
+    """Take the steps while any of what each run `left` is `living`, and remove from `left` what they free."""
     freed: dict[int, Leftover] = {}
     collected: set[int] = set()
     for step in steps:
@@ -34,7 +41,41 @@ def settle_late(
         if step.collects:
             collected |= gone
     alive = [left[identity] for identity in living()]
-    return _without_replaced({identity: one for identity, one in freed.items() if one.run == 0}, alive), collected
+    garbage = _without_replaced({identity: one for identity, one in freed.items() if one.run == 0}, alive)
+    of_rerun: Counter[object] = Counter(freed[i].reading.likeness for i in collected if freed[i].run)
+    of_rerun.subtract(one.reading.likeness for one in freed.values() if not one.run)
+    return SettledLate(garbage, collected, +of_rerun)
+
+
+class Doubtful(NamedTuple):
+    """What died during a re-run, as keys, and that the re-run may not have replaced: it may have been garbage.
+
+    Taken for replaced, garbage that the re-run freed would hide a leak of the same test. A run from a heap that is collected
+    tells.
+    """
+
+    counterparts: set[int]
+    """A collection has freed more alike of the re-run than of the first run, whose garbage was freed in the re-run."""
+    unlike: set[int]
+    """Nothing new is like it, where something new is like nothing that died."""
+
+
+def find_doubtful(
+    dead: Mapping[int, ArrayReading], new: Iterable[ArrayReading], of_rerun: Mapping[object, int]
+) -> Doubtful:
+    """Find what is doubtful of the first run's `dead`, beside the `new` arrays that a re-run left (see `SettledLate`)."""
+    collected, unmatched = Counter(of_rerun), Counter(reading.likeness for reading in new)
+    found = Doubtful(set(), set())
+    for key, reading in dead.items():
+        likeness = reading.likeness
+        if collected[likeness] > 0:
+            collected[likeness] -= 1
+            found.counterparts.add(key)
+        elif unmatched[likeness] > 0:
+            unmatched[likeness] -= 1
+        else:
+            found.unlike.add(key)
+    return found if unmatched.total() else Doubtful(found.counterparts, set())
 
 
 def _without_replaced(freed: Mapping[int, Leftover], alive: Iterable[Leftover]) -> dict[int, Leftover]:

@@ -20,6 +20,7 @@ from pytest_gpuleak.adapters.arrays import (
     select_among_strange,
     select_arrays,
 )
+from pytest_gpuleak.adapters.bulk import hold_arrays
 from pytest_gpuleak.engine.detect.young_arrays import KeepYoung, make_young
 from pytest_gpuleak.heap.collector import (
     GcView,
@@ -35,7 +36,7 @@ from pytest_gpuleak.heap.collector_rules import INTERPRETERS_OWN
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
-    from pytest_gpuleak.adapters.protocol import ArrayFramework
+    from pytest_gpuleak.adapters.protocol import ArrayFramework, StorageHandle
     from pytest_gpuleak.engine.detect.heap_scan import ScanDetector
 
 LONG_LIVED_SHARE = 4
@@ -64,7 +65,7 @@ class EpochDetector:
         self._scanner: ScanDetector | None = None
         self._any_framework = False  # until then it is cheaper to ask for classes than to look at the objects
         self._noted: set[int] = set()
-        self._older: set[tuple[int, int]] = set()  # keys of arrays of the epoch that count as old
+        self._older: dict[tuple[int, int], StorageHandle] = {}  # the epoch's arrays that count as old, by key
         self._youth: KeepYoung | None = None
         self._collected_in_epoch = False
         # Ids, for each time that the freeze point moved; None: too many. Not on the heap, whose growth is a test's.
@@ -132,7 +133,7 @@ class EpochDetector:
         if not self.sees_only_young:
             return False
         bases = array_types(self.frameworks)
-        self._older = {array_key(array, self.frameworks) for array in select_arrays(get_objects(), bases)}
+        self._older = self._by_key(select_arrays(get_objects(), bases))
         return True
 
     def look(self) -> list[object]:
@@ -154,8 +155,17 @@ class EpochDetector:
             if older:
                 born += self.find(older)
         if self._older:
-            born = [array for array in born if array_key(array, self.frameworks) not in self._older]
+            born = [array for array in born if not self._is_older(array)]
         return born
+
+    def _by_key(self, arrays: list[object]) -> dict[tuple[int, int], StorageHandle]:
+        handles = hold_arrays(arrays, self.frameworks)
+        return {array_key(array, self.frameworks): handles[id(array)] for array in arrays}
+
+    def _is_older(self, array: object) -> bool:
+        # What was garbage may have been collected since, and this one have its place: the key alone does not tell.
+        handle = self._older.get(array_key(array, self.frameworks))
+        return handle is not None and handle.alive()
 
     def take_and_age(self) -> list[object]:
         """Like `look`, and count everything as old from now on."""
@@ -195,8 +205,9 @@ class EpochDetector:
             listed.clear()
         for value in found:
             move(value)
-        older = (array for array in select_arrays(found, bases) if id(array) not in young)
-        self._older |= {array_key(array, self.frameworks) for array in older}
+        older = [array for array in select_arrays(found, bases) if id(array) not in young]
+        self._older |= self._by_key(older)
+        older.clear()
         found.clear()
         self._noted.clear()  # what was not found is dead
         self._collected_in_epoch = False

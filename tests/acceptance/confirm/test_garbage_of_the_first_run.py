@@ -1,0 +1,93 @@
+"""Garbage of the first run that the re-run frees is not taken for replaced: it would hide a leak of the same test.
+
+The test collects garbage itself, as many do, and what it leaves in a cycle with an older object waits for that.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from tests.conftest import Runner
+
+pytestmark = pytest.mark.interpreter
+
+HEAD = """
+    import gc, types, pytest
+    HISTORY, CACHE = [], {}
+    OLD = [types.SimpleNamespace() for _ in range(40)]
+
+    def leave_garbage(size):
+        old = OLD.pop()
+        old.itself, old.buffer = old, Buffer(size)
+
+    class Model:
+        def __init__(self, size):
+            self.itself, self.weight = self, Buffer(size)
+"""
+
+SHOWN = pytest.mark.parametrize("options", [[], ["-v"]], ids=["", "verbose"])
+
+
+@SHOWN
+@pytest.mark.parametrize("size", [200, 300], ids=["another size", "alike"])
+def test_a_leak_beside_garbage_that_the_re_run_frees_is_found(run: Runner, size: int, options: list[str]) -> None:
+    found = run(
+        f"""{HEAD}
+    @pytest.mark.parametrize("number", range(3))
+    def test_it(number):
+        gc.collect()
+        leave_garbage({size})
+        HISTORY.append(Buffer(300))
+    """,
+        *options,
+        report=bool(options),
+    )
+    found.result.stdout.fnmatch_lines(["gpu-leak: 3 leaked, 0 clean*"])
+    assert "held by test_it.HISTORY" in found.result.stdout.str()
+
+
+@pytest.mark.torch
+def test_a_tensor_beside_garbage_that_the_re_run_frees_is_found(run: Runner) -> None:
+    pytest.importorskip("torch")
+    found = run(
+        f"""{HEAD}
+    import torch
+    def test_it():
+        gc.collect()
+        old = OLD.pop()
+        old.itself, old.tensor = old, torch.ones(50)
+        HISTORY.append(torch.ones(75))
+    """,
+        report=False,
+    )
+    found.result.stdout.fnmatch_lines(["gpu-leak: 1 leaked, 0 clean*"])
+
+
+@SHOWN
+@pytest.mark.parametrize(
+    ("body", "why"),
+    [
+        ("CACHE['model'] = Model(200)", "one for one"),
+        ("CACHE['model'] = Model(200); leave_garbage(200)", "beside garbage alike"),
+        ("CACHE['model'] = Model(200); leave_garbage(300)", "beside other garbage"),
+        ("CACHE['model'] = Model(200 + len(OLD))", "by another size"),
+        ("CACHE['buffer'] = Buffer(200 + len(OLD)); OLD.pop()", "by another size at once"),
+        ("leave_garbage(200 + len(OLD))", "nothing"),
+    ],
+)
+def test_what_a_re_run_replaces_is_no_leak(run: Runner, body: str, why: str, options: list[str]) -> None:
+    found = run(
+        f"""{HEAD}
+    @pytest.mark.parametrize("number", range(3))
+    def test_it(number):
+        gc.collect()
+        {body}
+    """,
+        *options,
+        report=bool(options),
+    )
+    found.result.stdout.fnmatch_lines(["gpu-leak: 0 leaked*"])
+    assert found.result.ret == 0, why
