@@ -334,6 +334,7 @@ class SuspectCheck:
                     self._untracked.begin_again()
                     result, origins = self._run_again(tracing_on=False)
                 if not result.passed:
+                    self._arrays.forget_doubts()
                     with self._timed("search"):
                         looks.catch_up()
                     return result.why

@@ -81,7 +81,7 @@ class ArrayEvidence:
         self._kept: dict[int, Keeper] = {}
         self._decided = frozenset[int]()  # ids of what is no suspect
         self._evidence: Evidence | None = None
-        self._doubts = False
+        self._doubted = frozenset[int]()
 
     def add_run(
         self,
@@ -208,9 +208,9 @@ class ArrayEvidence:
         settled = settle_late(self._noted(settle_steps), self.left.by_id, self.left.living)
         self._first -= {self._survivors.index_of(left) for left in settled.garbage.values()}
         self._cycles += tuple(left.reading for i, left in settled.garbage.items() if i in settled.collected)
-        counterparts, unlike = self._doubtful(settled.of_rerun)
-        self._doubts = bool(counterparts or unlike)
-        self._first -= counterparts | unlike
+        counterparts, unlike = self._find_doubtful(settled.of_rerun)
+        self._doubted = self._first & (counterparts | unlike)
+        self._first -= self._doubted
         survivors = self._survivors.all()
         self._cycles += tuple(survivors[index].reading for index in sorted(counterparts))
         self.left.changed()
@@ -220,14 +220,21 @@ class ArrayEvidence:
     @property
     def is_doubtful(self) -> bool:
         """Whether what grew in the first re-run may have replaced something: one more, from a collected heap, tells."""
-        return self._doubts and self.left.runs == FIRST_RERUN
+        return bool(self._doubted) and self.left.runs == FIRST_RERUN
+
+    def forget_doubts(self) -> None:
+        """Take what is doubtful for replaced again, because no further re-run could tell."""
+        if self.is_doubtful:
+            self._first |= self._doubted
+            self._doubted = frozenset()
+            self._evidence = None
 
     @property
     def may_replace_garbage(self) -> bool:
         """Whether what died during the first re-run may have been garbage that the re-run replaced with nothing."""
-        return any(self._doubtful(Counter()))
+        return any(self._find_doubtful(Counter()))
 
-    def _doubtful(self, of_rerun: Counter[object]) -> Doubtful:
+    def _find_doubtful(self, of_rerun: Counter[object]) -> Doubtful:
         if self.left.runs != FIRST_RERUN:
             return Doubtful(set(), set())
         living = [self.left.by_id[identity] for identity in self.left.living()]

@@ -91,3 +91,21 @@ def test_what_a_re_run_replaces_is_no_leak(run: Runner, body: str, why: str, opt
     )
     found.result.stdout.fnmatch_lines(["gpu-leak: 0 leaked*"])
     assert found.result.ret == 0, why
+
+
+def test_where_no_further_re_run_can_tell_nothing_leaks(run: Runner) -> None:
+    found = run(
+        f"""{HEAD}
+    RUNS = []
+    def test_it():
+        gc.collect()
+        RUNS.append(1)
+        assert len(RUNS) < 3
+        CACHE['buffer'] = Buffer(200 + len(RUNS))
+
+    def test_last():
+        assert len(RUNS) > 2
+    """,
+        report=False,
+    )
+    found.result.stdout.fnmatch_lines(["gpu-leak: 0 leaked, 1 noted, 1 clean*"])
