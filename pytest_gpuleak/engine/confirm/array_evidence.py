@@ -211,6 +211,11 @@ class ArrayEvidence:
         counterparts, unlike = self._find_doubtful(settled.of_rerun)
         self._doubted = self._first & (counterparts | unlike)
         self._first -= self._doubted
+        if self.left.runs == FIRST_RERUN:
+            new = {self.left.by_id[identity].reading.likeness for identity in self.left.living_by_age()[0]}
+            fewer = new & {likeness for likeness, more in settled.of_rerun.items() if more < 0}
+            replaced = (left for left in settled.garbage.values() if left.reading.likeness in fewer)
+            self._doubted |= {self._survivors.index_of(left) for left in replaced}
         survivors = self._survivors.all()
         self._cycles += tuple(survivors[index].reading for index in sorted(counterparts))
         self.left.changed()

@@ -23,7 +23,10 @@ class SettledLate(NamedTuple):
     collected: set[int]
     """The ids of all that a collection has freed."""
     of_rerun: Counter[object]
-    """How many more of each likeness a collection has freed of the re-run than of the first run."""
+    """How many more of each likeness a collection has freed of the re-run than were garbage of the first run.
+
+    Where fewer, what counts as the first run's garbage may have been replaced: something alike stays beside the new one.
+    """
 
 
 def settle_late(steps: Iterable[SettleStep], left: dict[int, Leftover], living: Callable[[], set[int]]) -> SettledLate:
@@ -43,8 +46,8 @@ def settle_late(steps: Iterable[SettleStep], left: dict[int, Leftover], living: 
     alive = [left[identity] for identity in living()]
     garbage = _without_replaced({identity: one for identity, one in freed.items() if one.run == 0}, alive)
     of_rerun: Counter[object] = Counter(freed[i].reading.likeness for i in collected if freed[i].run)
-    of_rerun.subtract(one.reading.likeness for one in freed.values() if not one.run)
-    return SettledLate(garbage, collected, +of_rerun)
+    of_rerun.subtract(one.reading.likeness for one in garbage.values())
+    return SettledLate(garbage, collected, of_rerun)
 
 
 class Doubtful(NamedTuple):
@@ -55,7 +58,7 @@ class Doubtful(NamedTuple):
     """
 
     counterparts: set[int]
-    """A collection has freed more alike of the re-run than of the first run, whose garbage was freed in the re-run."""
+    """A collection has freed more alike of the re-run than of the first run: as many of these were garbage."""
     unlike: set[int]
     """Nothing new is like it, where something new is like nothing that died."""
 

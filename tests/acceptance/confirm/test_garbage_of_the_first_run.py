@@ -49,6 +49,24 @@ def test_a_leak_beside_garbage_that_the_re_run_frees_is_found(run: Runner, size:
     assert "held by test_it.HISTORY" in found.result.stdout.str()
 
 
+@SHOWN
+def test_a_leak_beside_what_is_replaced_and_garbage_alike_is_found(run: Runner, options: list[str]) -> None:
+    """The re-run frees the garbage and what it replaces at different moments: as a collection by itself does."""
+    found = run(
+        f"""{HEAD}
+    @pytest.mark.parametrize("number", range(3))
+    def test_it(number):
+        gc.collect()
+        HISTORY.append(Buffer(300))
+        CACHE['model'] = Model(300)
+        leave_garbage(300)
+    """,
+        *options,
+        report=bool(options),
+    )
+    found.result.stdout.fnmatch_lines(["gpu-leak: 3 leaked, 0 clean*"])
+
+
 @pytest.mark.torch
 def test_a_tensor_beside_garbage_that_the_re_run_frees_is_found(run: Runner) -> None:
     pytest.importorskip("torch")
@@ -76,6 +94,7 @@ def test_a_tensor_beside_garbage_that_the_re_run_frees_is_found(run: Runner) -> 
         ("CACHE['model'] = Model(200 + len(OLD))", "by another size"),
         ("CACHE['buffer'] = Buffer(200 + len(OLD)); OLD.pop()", "by another size at once"),
         ("leave_garbage(200 + len(OLD))", "nothing"),
+        ("HISTORY or HISTORY.append(Buffer(200)); CACHE['model'] = Model(200)", "beside a cache that is filled once"),
     ],
 )
 def test_what_a_re_run_replaces_is_no_leak(run: Runner, body: str, why: str, options: list[str]) -> None:
