@@ -18,8 +18,13 @@ import random
 import subprocess
 import sys
 import tempfile
+import textwrap
 import xml.etree.ElementTree as ElementTree
 from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+from tests.conftest import STAND_IN
 
 ROOT = Path(__file__).resolve().parent.parent
 SIZES = (16, 24, 32, 300, 300, 300, 5000)
@@ -61,12 +66,6 @@ def leave(array):
 @pytest.fixture(autouse=True)
 def emptied():
     STORE.clear()
-"""
-CONFTEST = """
-from tests.support.standin import StandInArrays
-
-def pytest_gpuleak_arrays(config):
-    return [StandInArrays()]
 """
 
 
@@ -132,7 +131,7 @@ def main() -> None:
             (folder / "pytest.ini").write_text("[pytest]\n")
             (folder / "test_it.py").write_text(write_suite(seed, options.tests, torch=options.torch))
             if not options.torch:
-                (folder / "conftest.py").write_text(CONFTEST)
+                (folder / "conftest.py").write_text(textwrap.dedent(STAND_IN))
             for notes in ([], ["-v"]):
                 for test, verdict in judge(folder, *notes).items():
                     judged += 1

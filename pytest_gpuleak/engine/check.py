@@ -352,8 +352,7 @@ class SuspectCheck:
             grows = again or self._processes.grows or self._files.grows
             if not (grows or any(found.bytes_per_run for found in self._judge()) or self._programs.grows):
                 break
-            unsure = looks.waives_lines or self._arrays.is_doubtful
-            if left == 0 and more and (again or counters.wants_record or unsure):
+            if left == 0 and more and (again or counters.wants_record or looks.comes_again):
                 left, more = 1, more - 1
             looks.waives_lines = False
         return ""

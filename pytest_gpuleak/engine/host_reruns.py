@@ -57,7 +57,7 @@ class HostReruns:
         """Seconds that such re-runs have taken so far and found nothing."""
         self._largest_vain = 0
         self._waiting: list[int] = []
-        self._skipped = 0
+        self._quick = Backoff(TRY_EVERY, TRY_EVERY)
         self._doubts = Backoff(TRY_EVERY, MOST_TRY_EVERY)
 
     def note_vain(self, seconds: float, grown: int) -> None:
@@ -123,10 +123,9 @@ class HostReruns:
 
     def _why_not_quick(self, elapsed_s: float, grown: int) -> str:
         if self._is_within(QUICK_SUM_S, QUICK_SHARE, elapsed_s):
-            self._skipped = 0
+            self._quick.begin_anew()
             return ""
-        self._skipped += 1
-        if self._skipped % TRY_EVERY == 0 or self._stands_out(grown):
+        if self._quick.is_due() or self._stands_out(grown):
             return ""
         return f"quick re-runs for growth of the host's memory alone have taken {self.vain_s:.1f} s and found nothing"
 

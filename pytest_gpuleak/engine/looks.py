@@ -44,6 +44,11 @@ class Looks:
         self._judge_all = judge_all
         self._judge_arrays = judge_arrays
 
+    @property
+    def comes_again(self) -> bool:
+        """Whether growth that the last re-run shows is looked at in another."""
+        return self.waives_lines or self._arrays.is_doubtful
+
     def at_unconfirmed(self) -> None:
         """Look at what the only run has left."""
         if self.brief:
@@ -65,8 +70,7 @@ class Looks:
             if self._is_a_note_at_a_glance(origins):
                 return  # what the re-run replaced was waiting in a cycle
             self.brief = False
-            comes_again = self.waives_lines or arrays.is_doubtful
-            self.owes_search = comes_again and any(found.bytes_per_run for found in self._judge_all())
+            self.owes_search = self.comes_again and any(found.bytes_per_run for found in self._judge_all())
             if self.owes_search:
                 return
             arrays.looks.forget_last()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING, Final
 
-from pytest_gpuleak.engine.settle.attempts import TRY_EVERY, Attempts
+from pytest_gpuleak.engine.settle.attempts import TRY_EVERY, Attempts, Backoff
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterable, Sequence
@@ -66,7 +66,8 @@ class ReplacedRecord:
         self._confirmed: Counter[Left] = Counter()
         self._in_a_row = 0
         self._largest = 0
-        self._skipped = self._reruns = 0
+        self._reruns = 0
+        self._tries = Backoff(TRY_EVERY, TRY_EVERY)
         self._vain_s = 0.0
         self._collections = Attempts(COLLECTIONS_IN_VAIN)
 
@@ -99,10 +100,7 @@ class ReplacedRecord:
             before, gone = gone, self._gone()
             self._collections.note(useful=gone != before)
         self._follow(gone)
-        if not (self._are_alike(enough) or self._are_alike_but_for_size(enough)):
-            return ""
-        self._skipped += 1
-        if self._skipped % TRY_EVERY == 0:
+        if not (self._are_alike(enough) or self._are_row(self._in_a_row, enough)) or self._tries.is_due():
             return ""
         return "the tests before it left arrays alike, which have gone, and did not grow when they were run again"
 
@@ -129,8 +127,9 @@ class ReplacedRecord:
     def _are_alike(self, enough: int) -> bool:
         return self._confirmed[self._left] >= enough and not self._waiting
 
-    def _are_alike_but_for_size(self, enough: int) -> bool:
-        in_a_row = self._in_a_row >= IN_A_ROW and self._bytes <= LARGER * self._largest
+    def _are_row(self, count: int, enough: int) -> bool:
+        """Tell whether so many in a row are alike but for the size."""
+        in_a_row = count >= IN_A_ROW and self._bytes <= LARGER * self._largest
         return in_a_row and self._confirmed[self._kinds] >= enough
 
     def _gone(self) -> list[bool]:
@@ -142,8 +141,7 @@ class ReplacedRecord:
             return False
         if self._in_a_row >= IN_A_ROW:
             return not _are_in_order(gone) or len(gone) >= MOST_WAITING
-        is_row = self._in_a_row + len(gone) >= IN_A_ROW and self._bytes <= LARGER * self._largest
-        return is_row and self._confirmed[self._kinds] >= enough
+        return self._are_row(self._in_a_row + len(gone), enough)
 
     def _follow(self, gone: list[bool]) -> None:
         """Count the suspects whose arrays have gone; where one's stay and those of a later one have gone, begin anew."""

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
 from pytest_gpuleak.adapters.bulk import hold_arrays, lines_of_arrays, parts_of_arrays, read_arrays, read_united
 from pytest_gpuleak.adapters.storages import SharedStorages
 from pytest_gpuleak.engine.confirm.array_looks import ArrayLooks
-from pytest_gpuleak.engine.confirm.late_settling import Doubtful, find_doubtful, settle_late
-from pytest_gpuleak.engine.confirm.left_arrays import LeftArrays
+from pytest_gpuleak.engine.confirm.late_settling import SettledLate, find_doubtful, settle_late
+from pytest_gpuleak.engine.confirm.left_arrays import FIRST_RERUN, LeftArrays
 from pytest_gpuleak.engine.confirm.recognition import Recognition
 from pytest_gpuleak.engine.confirm.retained_graphs import RetainedGraphs
 from pytest_gpuleak.engine.confirm.runner_holds import find_kept_by_runner
@@ -31,9 +30,6 @@ if TYPE_CHECKING:
     from pytest_gpuleak.engine.stages import Guard, Stage
     from pytest_gpuleak.explain.known_culprits import Culprits
     from pytest_gpuleak.model.readings import ArrayReading
-
-FIRST_RERUN = 2
-"""Number of runs once a test was run again."""
 
 
 class ArrayEvidence:
@@ -208,16 +204,7 @@ class ArrayEvidence:
         settled = settle_late(self._noted(settle_steps), self.left.by_id, self.left.living)
         self._first -= {self._survivors.index_of(left) for left in settled.garbage.values()}
         self._cycles += tuple(left.reading for i, left in settled.garbage.items() if i in settled.collected)
-        counterparts, unlike = self._find_doubtful(settled.of_rerun)
-        self._doubted = self._first & (counterparts | unlike)
-        self._first -= self._doubted
-        if self.left.runs == FIRST_RERUN:
-            new = {self.left.by_id[identity].reading.likeness for identity in self.left.living_by_age()[0]}
-            fewer = new & {likeness for likeness, more in settled.of_rerun.items() if more < 0}
-            replaced = (left for left in settled.garbage.values() if left.reading.likeness in fewer)
-            self._doubted |= {self._survivors.index_of(left) for left in replaced}
-        survivors = self._survivors.all()
-        self._cycles += tuple(survivors[index].reading for index in sorted(counterparts))
+        self._doubt(settled)
         self.left.changed()
         self._evidence = None
         return bool(self.left.living())
@@ -237,16 +224,27 @@ class ArrayEvidence:
     @property
     def may_replace_garbage(self) -> bool:
         """Whether what died during the first re-run may have been garbage that the re-run replaced with nothing."""
-        return any(self._find_doubtful(Counter()))
+        return self.left.runs == FIRST_RERUN and any(find_doubtful(*self._dead_and_new(), {}))
 
-    def _find_doubtful(self, of_rerun: Counter[object]) -> Doubtful:
+    def _doubt(self, settled: SettledLate) -> None:
+        """Leave out what is doubtful of what died during the first re-run."""
+        self._doubted = frozenset()
         if self.left.runs != FIRST_RERUN:
-            return Doubtful(set(), set())
+            return
+        dead, new = self._dead_and_new()
+        counterparts, unlike = find_doubtful(dead, new, settled.of_rerun)
+        self._cycles += tuple(dead[index] for index in sorted(counterparts))
+        self._doubted = frozenset(counterparts | unlike)
+        self._first -= self._doubted
+        self._doubted |= {self._survivors.index_of(left) for left in settled.may_be_replaced(new)}
+
+    def _dead_and_new(self) -> tuple[dict[int, ArrayReading], list[ArrayReading]]:
+        """Return what has died of the first run, by the survivors' indices, and what is alive of the re-run."""
         living = [self.left.by_id[identity] for identity in self.left.living()]
         alive = {self._survivors.index_of(left) for left in living}
         survivors = self._survivors.all()
         dead = {index: survivors[index].reading for index in self._first - alive - self._kept.keys()}
-        return find_doubtful(dead, (left.reading for left in living if left.run), of_rerun)
+        return dead, [left.reading for left in living if left.run]
 
     def _noted(self, steps: Iterable[SettleStep]) -> Iterator[SettleStep]:
         for step in steps:

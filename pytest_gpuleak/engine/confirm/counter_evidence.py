@@ -7,6 +7,7 @@ import dataclasses
 from typing import TYPE_CHECKING
 
 from pytest_gpuleak.adapters.bulk import read_arrays
+from pytest_gpuleak.engine.confirm.left_arrays import FIRST_RERUN
 from pytest_gpuleak.engine.confirm.walk_limits import comes_before_rerun
 from pytest_gpuleak.engine.judge.counters import ARRAY_OBJECTS, BLOCK, CounterRun, HostLimits, judge_counters, suspects
 from pytest_gpuleak.engine.settle.steps import (
@@ -35,9 +36,6 @@ if TYPE_CHECKING:
 
 SLACK_SHARE = 16
 """Tolerance (1/16): arrays may exceed the growth by this part, because something small was freed meanwhile."""
-
-FIRST_RE_RUN = 2
-"""Number of runs once a test was run again."""
 
 
 class CounterEvidence:
@@ -100,7 +98,7 @@ class CounterEvidence:
 
     def _take_blocks(self) -> None:
         histories, self._histories = self._histories, []
-        if len(self._runs) < FIRST_RE_RUN:
+        if len(self._runs) < FIRST_RERUN:
             return
         blocks: dict[str, tuple[Contribution, ...]] = {}
         for device in self._suspected - {HOST}:
@@ -130,7 +128,7 @@ class CounterEvidence:
 
         Or growth after a brief look: only from then on is each run settled before the next one begins.
         """
-        unsettled = self._first_was_brief and self._grew_again and len(self._runs) == FIRST_RE_RUN
+        unsettled = self._first_was_brief and self._grew_again and len(self._runs) == FIRST_RERUN
         return unsettled or (self._host_grew_again and not any(run.host for run in self._runs))
 
     @property

@@ -25,8 +25,14 @@ class SettledLate(NamedTuple):
     of_rerun: Counter[object]
     """How many more of each likeness a collection has freed of the re-run than were garbage of the first run.
 
-    Where fewer, what counts as the first run's garbage may have been replaced: something alike stays beside the new one.
+    Where fewer, see `may_be_replaced`.
     """
+
+    def may_be_replaced(self, new: Iterable[ArrayReading]) -> list[Leftover]:
+        """Return what counts as garbage since something alike stays beside the `new`, which may have replaced it."""
+        alike = {reading.likeness for reading in new}
+        fewer = {likeness for likeness in alike if self.of_rerun[likeness] < 0}
+        return [left for left in self.garbage.values() if left.reading.likeness in fewer]
 
 
 def settle_late(steps: Iterable[SettleStep], left: dict[int, Leftover], living: Callable[[], set[int]]) -> SettledLate:

@@ -17,6 +17,9 @@ if TYPE_CHECKING:
 MANY_ARRAYS = 10_000
 """From this many arrays on, their sum is taken once a run and not after each step of the settling."""
 
+FIRST_RERUN = 2
+"""Number of runs once a test was run again."""
+
 
 class LeftArrays:
     """The arrays of all `runs` that have ended, `by_id`: a later array at the same address replaces a dead one."""
