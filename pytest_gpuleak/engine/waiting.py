@@ -164,9 +164,17 @@ class WaitingFindings:
         safeguards = self._knowledge.safeguards
         with safeguards.guard(EXPLAIN_LATE, waiting[0].judged.nodeid) as stage, safeguards.searching(what):
             self._search(waiting)
+        return self._told(f"the search failed: {stage.fault}", began)
+
+    def give_up(self, why: str) -> list[Explained]:
+        """Return the findings without a search for their holders, and say `why`."""
+        return self._told(why, perf_counter())
+
+    def _told(self, why: str, began: float) -> list[Explained]:
+        waiting = self._waiting
         for one in waiting:
             if one.arrays.looks.waits:
-                one.arrays.looks.give_up(f"the search failed: {stage.fault}")
+                one.arrays.looks.give_up(why)
         findings = [self._judged_safely(one) for one in waiting]
         share_s = (perf_counter() - began) / len(waiting)
         # Not before: what Ctrl-C interrupts here is searched for when the session finishes.

@@ -13,6 +13,7 @@ from pytest_gpuleak.session.records.completeness import DESELECTED_KEY
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
     from pytest_gpuleak.model.findings import FixtureRecord
     from pytest_gpuleak.model.policy import Settings
@@ -42,6 +43,7 @@ class Run:
 
     `lines` say what could not be watched; likewise `faults`, steps of the end of the run that failed, and `errors`,
     reports that could not be written. `published` are lines for the CI service to read, if `surroundings` is any.
+    `skips_interrupted` tells that the next Ctrl-C skips the step that it meets: once, at the end of the run.
     """
 
     config: pytest.Config
@@ -56,16 +58,35 @@ class Run:
     faults: list[str] = dataclasses.field(default_factory=list)
     errors: list[str] = dataclasses.field(default_factory=list)
     published: list[str] = dataclasses.field(default_factory=list)
+    skips_interrupted: bool = False
 
     def attempt(self, what: str, part: Callable[[], _T], otherwise: Callable[[], _T]) -> _T:
         """Run a step (`what`) of the end of the run; if it fails, note a line and return the substitute."""
-        from pytest_gpuleak.model.isolation import isolated
 
         def note(why: str) -> _T:
             self.faults.append(f"{what} failed: {why}")
             return otherwise()
 
-        return isolated(part, note)
+        return self.isolated(part, note)
+
+    def isolated(self, part: Callable[[], _T], instead: Callable[[str], _T]) -> _T:
+        """Return what `part` returns. For an Exception or the first Ctrl-C, return what `instead` makes of its line.
+
+        pytest guards none of its hooks at the end: the user would see a traceback of the plugin's and no summary. After
+        a Ctrl-C pytest exits as interrupted. A second one is raised, and so is one before the end of the run.
+        """
+        from pytest_gpuleak.model.isolation import isolated
+
+        try:
+            return isolated(part, instead)
+        except KeyboardInterrupt:
+            if not self.skips_interrupted:
+                raise
+            self.skips_interrupted = False
+            session = self.config.pluginmanager.get_plugin("session")
+            if session is not None:
+                session.exitstatus = pytest.ExitCode.INTERRUPTED
+            return instead("interrupted by Ctrl-C")
 
 
 def nothing() -> None:
@@ -74,7 +95,8 @@ def nothing() -> None:
 
 def close_run(run: Run, session: pytest.Session, exitstatus: int) -> None:
     """Judge, write and set the exit status. An error costs its step alone: pytest would end without its summary."""
-    run.attempt("judging what the fixtures left", run.check.finish, nothing)
+    run.skips_interrupted = True
+    run.attempt("judging what was left at the end", run.check.finish, nothing)
     records: list[FixtureRecord] = run.attempt(
         "listing what the fixtures left", lambda: run.check.fixture_records, list
     )
@@ -158,7 +180,6 @@ def _judge_by_baseline(run: Run, session: pytest.Session) -> None:
     baseline = run.baseline
     if baseline is None:
         return
-    from pytest_gpuleak.model.isolation import isolated
 
     def judge() -> None:
         report = run.ledger.report(run.settings, run.check.mode, on_file=False)
@@ -166,26 +187,36 @@ def _judge_by_baseline(run: Run, session: pytest.Session) -> None:
         run.ledger.take_over(report)
         run.errors += [error] if error else []
 
-    isolated(judge, lambda why: run.errors.append(f"gpu-leak: the run could not be held to the baseline: {why}"))
+    run.isolated(judge, lambda why: run.errors.append(f"gpu-leak: the run could not be held to the baseline: {why}"))
 
 
 def _write_reports(run: Run, report: RunReport) -> None:
     if not run.settings.report_paths:
         return
-    from pytest_gpuleak.model.isolation import describe_error
-    from pytest_gpuleak.reports.formats import write_report
-
     fault = run.recorder.close_journal()
     if fault is not None:
         run.faults.append(fault)
     before = len(run.errors)
     for path in run.settings.report_paths:
-        try:
-            write_report(report, path)
-        except Exception as error:  # noqa: BLE001 - a report's error must not end a finished run
-            why = getattr(error, "strerror", None) or describe_error(error)
-            run.errors.append(f"gpu-leak: the report {path} could not be written: {why}")
+        _write_report(run, report, path)
     if len(run.errors) == before:
         run.recorder.remove_journal()
     if run.errors and not run.config.pluginmanager.hasplugin("terminalreporter"):
         print("\n".join(run.errors), file=sys.stderr)  # noqa: T201 - without a terminal reporter
+
+
+def _write_report(run: Run, report: RunReport, path: Path) -> None:
+    from pytest_gpuleak.reports.formats import write_report
+
+    def note(why: str) -> None:
+        run.errors.append(f"gpu-leak: the report {path} could not be written: {why}")
+
+    def write() -> None:
+        try:
+            write_report(report, path)
+        except OSError as error:
+            if error.strerror is None:
+                raise
+            note(error.strerror)
+
+    run.isolated(write, note)

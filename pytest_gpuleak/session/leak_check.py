@@ -95,12 +95,17 @@ class LeakCheck:
         self.tracker.stop()
 
     def finish(self) -> None:
-        """Judge what is left at the end of the session, after the last teardown."""
+        """Search for the last holders and judge what is left at the end of the session, after the last teardown."""
         self._own_modules.keep()
         if self.attempts.hangs or self.tracker.why_blind("the end of the session"):
             return
         self.attempts.leave_faults_to_session()
-        self.explain_waiting()
+        try:
+            self.explain_waiting()
+        except KeyboardInterrupt:
+            if self._waiting is not None:  # always, here
+                self.explained += self._waiting.give_up("the search at the end of the run was interrupted by Ctrl-C")
+            raise
         self._check_fixtures(self.tracker.take_released())
         self.attempts.leave_faults_to_session()
 

@@ -260,6 +260,24 @@ def test_a_run_that_ends_early_names_its_holders(run: Runner, end: str, options:
 
 
 @pytest.mark.usefixtures("library", "all_wait")
+def test_a_search_that_is_interrupted_at_the_end_says_so(run: Runner, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("pytest_gpuleak.engine.waiting.WaitingFindings._search", interrupted)
+    found = run("""
+        from library import store0
+
+        def test_it():
+            store0.kept.append(Buffer())
+    """)
+    assert found.result.ret == pytest.ExitCode.INTERRUPTED
+    assert found.verdicts == {"test_it": "leaked"}
+    assert found.holder("test_it") == "unknown: the search at the end of the run was interrupted by Ctrl-C"
+    found.result.stdout.fnmatch_lines(["*1 leaked*"])
+
+
+@pytest.mark.usefixtures("library", "all_wait")
 def test_once_a_leak_was_freed_before_the_search_the_next_do_not_wait(
     run: Runner, searches: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:

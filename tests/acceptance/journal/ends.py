@@ -84,6 +84,7 @@ MOUNTS = ("full disk", "read-only folder")
 WAYS = (
     *SIGNALS, *FATAL, *MOUNTS, "file size limit", "closed stdout", "reader gone", "worker killed", "folder removed"
 )  # fmt: skip
+_COLLECTS = ("/heap/collector.py", "/heap/lost_signals.py")
 _OWN_FRAME = re.compile(r'File "[^"]*/pytest_gpuleak/[^"]*", line \d+, in \w+')
 
 
@@ -234,8 +235,8 @@ class Run:
     def _faults(self, output: str, status: int) -> Iterator[str]:
         for block in output.split("Traceback (most recent call last):")[1:]:
             frames = re.findall(r'^(?:E   |INTERNALERROR> )? *File "([^"]+)", line \d+', block, re.MULTILINE)
-            # What ends in `lost_signals` is the user's own Ctrl-C, delivered to a collection that pytest asks for at its end.
-            if frames and "/pytest_gpuleak/" in frames[-1] and not frames[-1].endswith("lost_signals.py"):
+            # The user's own Ctrl-C, in a collection that pytest asks for at its end: its `gc.collect` is ours.
+            if frames and "/pytest_gpuleak/" in frames[-1] and not frames[-1].endswith(_COLLECTS):
                 yield f"a traceback of the plugin's: {' | '.join(block.strip().splitlines()[-3:])}"
         if "INTERNALERROR" in output and _OWN_FRAME.search(output.rpartition("INTERNALERROR")[0][-400:]):
             yield "an internal error with a frame of the plugin's at its end"

@@ -29,11 +29,25 @@ SUITE = """
 CLEAN = "def test_clean():\n    pass\n"
 
 
-def spoil(monkeypatch: pytest.MonkeyPatch, module: str, name: str) -> None:
+STEPS = [
+    ("session.leak_check", "LeakCheck.finish", "judging what was left at the end"),
+    ("session.records.recorder", "Recorder.finish", "recording the last tests"),
+    ("session.records.completeness", "RunProgress.why_incomplete", "telling whether the run is complete"),
+    ("session.publishing", "locate", "finding the repository"),
+    ("reports.terminal.section", "render_leaks", "showing the leaks"),
+    ("reports.terminal.summary", "render_usage", "showing the heaviest tests"),
+    ("session.showing", "_show_findings", "showing the leaks"),
+    ("session.showing", "render_summary", "counting the tests"),
+    ("session.records.recorder", "Recorder.close_journal", "writing the reports"),
+]
+FAULT = KeyError("a fault of ours")
+
+
+def spoil(monkeypatch: pytest.MonkeyPatch, module: str, name: str, error: BaseException = FAULT) -> None:
     """Let a function or method of ours fail."""
 
     def fail(*_: object, **__: object) -> Any:
-        raise KeyError("a fault of ours")
+        raise error
 
     # By import: what an earlier run has loaded is forgotten after it, and stays an attribute of its package.
     owner: Any = importlib.import_module(f"pytest_gpuleak.{module}")
@@ -63,20 +77,7 @@ def test_a_report_that_fails_fails_a_run_that_was_clean(run: Runner, monkeypatch
     assert run(CLEAN, "--gpu-leak-report=broken.html").result.ret == 1
 
 
-@pytest.mark.parametrize(
-    ("module", "name", "said"),
-    [
-        ("session.leak_check", "LeakCheck.finish", "judging what the fixtures left"),
-        ("session.records.recorder", "Recorder.finish", "recording the last tests"),
-        ("session.records.completeness", "RunProgress.why_incomplete", "telling whether the run is complete"),
-        ("session.publishing", "locate", "finding the repository"),
-        ("reports.terminal.section", "render_leaks", "showing the leaks"),
-        ("reports.terminal.summary", "render_usage", "showing the heaviest tests"),
-        ("session.showing", "_show_findings", "showing the leaks"),
-        ("session.showing", "render_summary", "counting the tests"),
-        ("session.records.recorder", "Recorder.close_journal", "writing the reports"),
-    ],
-)
+@pytest.mark.parametrize(("module", "name", "said"), STEPS)
 @pytest.mark.parametrize("suite", [SUITE, CLEAN], ids=["leaks", "clean"])
 def test_a_step_that_fails_takes_one_line(
     run: Runner, monkeypatch: pytest.MonkeyPatch, module: str, name: str, said: str, suite: str
@@ -95,6 +96,39 @@ def test_a_step_that_fails_takes_one_line(
         assert found.verdicts["test_clean"] == "clean"
     if "counting" not in said:
         assert "1 clean" in "".join(line for line in found.result.outlines if line.startswith("gpu-leak: "))
+
+
+@pytest.mark.parametrize(("module", "name", "said"), STEPS)
+def test_ctrl_c_skips_a_step(run: Runner, monkeypatch: pytest.MonkeyPatch, module: str, name: str, said: str) -> None:
+    spoil(monkeypatch, module, name, KeyboardInterrupt())
+    found = run(SUITE)
+    assert found.result.outlines.count(f"gpu-leak: {said} failed: interrupted by Ctrl-C") == 1
+    assert found.result.ret == pytest.ExitCode.INTERRUPTED
+    found.result.assert_outcomes(passed=2)  # pytest's own summary
+    if "writing" not in said:
+        assert found.verdicts == {"test_leaks": "leaked", "test_clean": "clean"}
+
+
+def test_ctrl_c_costs_one_report(run: Runner, pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
+    spoil(monkeypatch, "reports.html.page", "encode_report", KeyboardInterrupt())
+    found = run(CLEAN, "--gpu-leak-report=broken.html", "--gpu-leak-report=other.sarif")
+    assert found.result.ret == pytest.ExitCode.INTERRUPTED
+    found.result.stdout.fnmatch_lines(["gpu-leak: the report *broken.html could not be written: interrupted by Ctrl-C"])
+    assert found.verdicts == {"test_clean": "clean"}
+    assert (pytester.path / "other.sarif").exists()
+    assert not (pytester.path / "broken.html").exists()
+
+
+def test_a_second_ctrl_c_ends_the_run(run: Runner, pytester: pytest.Pytester) -> None:
+    conftest = pytester.path / "conftest.py"
+    conftest.write_text(
+        conftest.read_text() + "\nimport pytest_gpuleak.reports.formats as formats\n"
+        "def interrupt(*_): raise KeyboardInterrupt\n"
+        "formats.write_report = interrupt\n"
+    )
+    found = run(SUITE, "--gpu-leak-report=other.sarif", apart=True)
+    assert "KeyboardInterrupt" in found.result.stderr.str()
+    assert found.verdicts == {"test_leaks": "leaked", "test_clean": "clean"}  # of the journal
 
 
 @pytest.mark.parametrize("target", ["finish", "render", "_seen"])
