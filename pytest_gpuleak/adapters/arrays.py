@@ -11,7 +11,7 @@ from pytest_gpuleak.heap.classes import is_kind_of
 from pytest_gpuleak.heap.last_types import FEW, LastTypes
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from pytest_gpuleak.adapters.protocol import ArrayFramework
 
@@ -42,7 +42,8 @@ _AT_ONCE = 4096
 _HEAP_TYPE = 1 << 9
 """Py_TPFLAGS_HEAPTYPE (Include/object.h): not set for a type that is a static C structure."""
 
-_PERMANENT = frozenset({"_pytest", "pluggy", "pytest_gpuleak", *sys.stdlib_module_names} - {"__main__"})
+_PERMANENT = {"_pytest", "pluggy", "pytest_gpuleak", *sys.stdlib_module_names} - {"__main__"}
+"""Packages whose classes live as long as the process, where their modules still name them."""
 
 
 def select_arrays(objects: list[object], bases: list[type]) -> list[object]:
@@ -87,6 +88,11 @@ def are_plain(objects: list[object]) -> bool:
         return False
     _LAST_PLAIN.remember(kinds)
     return True
+
+
+def note_permanent(packages: Iterable[str]) -> None:
+    """Note packages that stay loaded, such as those of pytest's plugins, of which each test leaves an object or two."""
+    _PERMANENT.update(packages)
 
 
 def outlive_tests(kinds: list[type]) -> bool:

@@ -6,6 +6,7 @@ import contextlib
 import signal
 import sys
 import threading
+import types
 import warnings
 import weakref
 from typing import TYPE_CHECKING, Any
@@ -43,6 +44,12 @@ def older_instance(item: pytest.Item) -> weakref.ref[object] | None:
     if instance is None or test_case is None or not issubclass(type(instance), test_case):
         return None
     return weakref.ref(instance)
+
+
+def plugin_packages(config: pytest.Config) -> set[str]:
+    """Return the top-level packages of the installed plugins, which were loaded before the tests and stay loaded."""
+    plugins = (plugin for plugin, _ in config.pluginmanager.list_plugin_distinfo())
+    return {plugin.__name__.partition(".")[0] for plugin in plugins if type(plugin) is types.ModuleType}
 
 
 def runs_nothing(config: pytest.Config) -> bool:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from pytest_gpuleak.adapters.arrays import note_permanent
 from pytest_gpuleak.adapters.host.modes import host_probes
 from pytest_gpuleak.adapters.nvml.driver import LazyNvml
 from pytest_gpuleak.engine.detect.counters import CounterWatch
@@ -33,7 +34,7 @@ from pytest_gpuleak.session.frameworks import shared_frameworks
 from pytest_gpuleak.session.item_hooks import RuntestHooks
 from pytest_gpuleak.session.leak_check import LeakCheck
 from pytest_gpuleak.session.peak_hooks import shared_probes, take_over_meter
-from pytest_gpuleak.session.pytest_internals import runs_nothing
+from pytest_gpuleak.session.pytest_internals import plugin_packages, runs_nothing
 from pytest_gpuleak.session.ranks import path_of_rank, rank_of
 from pytest_gpuleak.session.records.completeness import RunProgress
 from pytest_gpuleak.session.records.recorder import JournalHooks, Recorder, Sender
@@ -181,6 +182,7 @@ class Session:
             for probe in bring_frameworks(self._config, check.attempts.faults, self._safeguards):
                 check.tracker.counters.add_devices(probe)
         if not runs_nothing(self._config):
+            note_permanent(plugin_packages(self._config))
             self._run.check.start()
             self._take_hold()
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from pytest_gpuleak.adapters.arrays import _AT_ONCE, are_plain, outlive_tests, select_arrays
+from pytest_gpuleak.adapters.arrays import _AT_ONCE, are_plain, note_permanent, outlive_tests, select_arrays
 from pytest_gpuleak.adapters.torch.arrays import TorchArrays
 from tests.conftest import forget_torch
 
@@ -66,6 +66,22 @@ def test_only_types_of_the_library_outlive_the_tests() -> None:
     assert outlive_tests([])
     assert not outlive_tests([dict, Made])
     assert not outlive_tests([type("Random", (), {"__module__": "random"})])
+
+
+def test_types_of_installed_plugins_outlive_the_tests(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Settings:
+        pass
+
+    module = types.ModuleType("odd_plugin.settings")
+    Settings.__module__, module.Settings = module.__name__, Settings  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    packages = set[str]()
+    monkeypatch.setattr("pytest_gpuleak.adapters.arrays._PERMANENT", packages)
+    assert not outlive_tests([Settings])
+    note_permanent(["odd_plugin"])
+    assert outlive_tests([Settings])
+    del module.Settings
+    assert not outlive_tests([Settings])
 
 
 def test_few_objects_of_known_types_are_plain() -> None:
