@@ -76,6 +76,10 @@ class Looks:
             arrays.looks.forget_last()
         if not (may_wait and not arrays.looks.recognised and is_sure(arrays, self._judge_arrays, origins)):
             self.search(origins)
+            if arrays.may_hold_garbage and any(found.bytes_per_run for found in self._judge_all()):
+                settle()  # what the re-run replaced was in a cycle, and its own arrays were recognised, so not collected
+                arrays.looks.forget_last()
+                self.search(origins)
         self.owes_search = False
 
     def search(self, origins: OriginLog | None = None) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING, Final
 
-from pytest_gpuleak.engine.settle.attempts import TRY_EVERY, Attempts, Backoff
+from pytest_gpuleak.engine.settle.attempts import MOST_TRY_EVERY, TRY_EVERY, Attempts, Backoff
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterable, Sequence
@@ -22,7 +22,7 @@ ENOUGH: Final = 2
 SLOW_S: Final = 1.0
 """Seconds of a re-run from which one such suspect is enough."""
 
-FREE_S: Final = 1.0
+FREE_S: Final = 0.3
 """Seconds that such re-runs may take before one is left out, or `SHARE` of the session's time."""
 
 SHARE: Final = 0.05
@@ -67,7 +67,7 @@ class ReplacedRecord:
         self._in_a_row = 0
         self._largest = 0
         self._reruns = 0
-        self._tries = Backoff(TRY_EVERY, TRY_EVERY)
+        self._tries = Backoff(TRY_EVERY, MOST_TRY_EVERY)
         self._vain_s = 0.0
         self._collections = Attempts(COLLECTIONS_IN_VAIN)
 
@@ -95,12 +95,12 @@ class ReplacedRecord:
             return ""
         enough = 1 if expected_s >= SLOW_S else ENOUGH
         gone = self._gone()
-        if self._would_tell(gone, enough) and self._collections.is_due():
+        if self._would_tell(gone) and self._collections.is_due():
             collect()
             before, gone = gone, self._gone()
             self._collections.note(useful=gone != before)
         self._follow(gone)
-        if not (self._are_alike(enough) or self._are_row(self._in_a_row, enough)) or self._tries.is_due():
+        if not (self._are_alike(enough) or self._are_row(self._in_a_row)) or self._tries.is_due():
             return ""
         return "the tests before it left arrays alike, which have gone, and did not grow when they were run again"
 
@@ -114,6 +114,7 @@ class ReplacedRecord:
         """
         if grew:
             self._begin_row()
+            self._tries.begin_anew()
         if grew or len(self._confirmed) >= MOST_KINDS:
             self._confirmed.clear()
         self._waiting.append(living)
@@ -127,21 +128,21 @@ class ReplacedRecord:
     def _are_alike(self, enough: int) -> bool:
         return self._confirmed[self._left] >= enough and not self._waiting
 
-    def _are_row(self, count: int, enough: int) -> bool:
-        """Tell whether so many in a row are alike but for the size."""
+    def _are_row(self, count: int) -> bool:
+        """Tell whether so many are in a row, and one of them was alike but for the size: the others stand for it, too."""
         in_a_row = count >= IN_A_ROW and self._bytes <= LARGER * self._largest
-        return in_a_row and self._confirmed[self._kinds] >= enough
+        return in_a_row and self._confirmed[self._kinds] > 0
 
     def _gone(self) -> list[bool]:
         return [not any(handle.alive() for handle in handles) for handles in self._waiting]
 
-    def _would_tell(self, gone: list[bool], enough: int) -> bool:
+    def _would_tell(self, gone: list[bool]) -> bool:
         """Tell whether a collection may show that the suspects which wait are a row, or that a row is not broken."""
         if self._vain_s < COLLECTED_RERUN_S * self._reruns:
             return False
         if self._in_a_row >= IN_A_ROW:
             return not _are_in_order(gone) or len(gone) >= MOST_WAITING
-        return self._are_row(self._in_a_row + len(gone), enough)
+        return self._are_row(self._in_a_row + len(gone))
 
     def _follow(self, gone: list[bool]) -> None:
         """Count the suspects whose arrays have gone; where one's stay and those of a later one have gone, begin anew."""

@@ -8,10 +8,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pytest_gpuleak.explain.paths import Writer, describe
 from pytest_gpuleak.explain.reference_graph import Graph
-from pytest_gpuleak.explain.rootless import CYCLE_ROOT
 from pytest_gpuleak.heap import safe_access
 from pytest_gpuleak.heap.referrers import Deadline, PausedCollector, get_referents, reaches_everything, referrers
-from pytest_gpuleak.model.findings import Holder
+from pytest_gpuleak.model.findings import CYCLE_ROOT, Holder
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from pytest_gpuleak.explain.native_references import led_from_ring
 from pytest_gpuleak.heap.hidden_references import RING_ROOT
+from pytest_gpuleak.model.findings import CYCLE_ROOT
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -30,7 +31,6 @@ MAX_WORK: Final = 500_000
 """Objects that these walks may meet in all. After that the other targets are handled together."""
 
 NATIVE_ROOT: Final = "C++"
-CYCLE_ROOT: Final = "a reference cycle"
 CROWD_ROOT: Final = "unknown (too many containers refer to it)"
 TIMEOUT_ROOT: Final = "unknown (not explained in full: the search ran out of time)"
 

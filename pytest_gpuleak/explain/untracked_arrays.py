@@ -8,7 +8,6 @@ from types import CodeType, ModuleType
 from typing import TYPE_CHECKING, Any, Final
 
 from pytest_gpuleak.adapters.registry import untracked_arrays
-from pytest_gpuleak.explain.crowds import explain_crowd
 from pytest_gpuleak.heap.array_wrappers import ArrayWrappers
 from pytest_gpuleak.heap.referrers import Deadline, get_objects, get_referents, is_tracked, untouchable_modules
 from pytest_gpuleak.heap.safe_access import is_a, is_subclass
@@ -151,6 +150,8 @@ def explain_arrays(
     arrays: list[object], ignore: Collection[int], frameworks: Sequence[ReferenceFinder]
 ) -> Mapping[int, Explanation]:
     """Return who holds each array, by its id. `ignore` has the ids of the caller's containers."""
+    from pytest_gpuleak.explain.crowds import explain_crowd  # 25 ms to load; most walks find nothing to explain
+
     found = explain_crowd(arrays, ignore={id(arrays), *ignore}, budget_s=EXPLAIN_BUDGET_S, frameworks=frameworks)
     return {id(array): explanation for array, explanation in zip(arrays, found, strict=True)}
 

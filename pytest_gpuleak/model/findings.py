@@ -98,6 +98,9 @@ class Holder:
         return self.kind not in ("native", "unknown") and bool(self.root)
 
 
+CYCLE_ROOT = "a reference cycle"
+"""Root of the holder of what a cycle alone holds: the garbage collector frees it, or has freed it."""
+
 WAITING = Holder("unknown", "", "unknown so far: searched for at the end of the run, with those of other findings")
 """Stands for the holder of a finding until a search for many findings at once has found it."""
 

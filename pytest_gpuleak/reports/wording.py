@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from pytest_gpuleak.model.findings import CYCLE_ROOT
 from pytest_gpuleak.model.text import clean_text, count_of, format_bytes
 
 if TYPE_CHECKING:
@@ -38,9 +39,6 @@ HOLDER_WORDS = {
 _WITHOUT_MEMORY = {"tracer": "tracer", "recompiled": "compiled program"}
 _CALLBACKS = ("atexit callback ", "weakref.finalize callback ", "signal.getsignal(", "sys.getprofile", "sys.gettrace")
 """How the roots of functions begin that were handed to the interpreter, whatever the kind of their holder."""
-
-CYCLE = "a reference cycle"
-"""Root of a cycle that the garbage collector freed, and of one that it may free (`explain.rootless`)."""
 
 CYCLE_UNKNOWN = "unknown: it was freed before it could be read, goes through C++, or the search ran out of time"
 """In the place of a cycle whose references are not known."""
@@ -112,8 +110,8 @@ def describe_owners(
 
 def describe_holder(holder: Holder) -> str:
     """Write what a holder's root is: ``module global``."""
-    if holder.root == CYCLE:
-        return CYCLE.removeprefix("a ")
+    if holder.root == CYCLE_ROOT:
+        return CYCLE_ROOT.removeprefix("a ")
     if holder.root.startswith(_CALLBACKS):
         return "callback"
     return HOLDER_WORDS.get(holder.kind) or clean_text(holder.kind, 40)

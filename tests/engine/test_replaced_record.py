@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from pytest_gpuleak.engine.replaced_record import IN_A_ROW, MOST_KINDS, MOST_WAITING, ReplacedRecord
-from pytest_gpuleak.engine.settle.attempts import TRY_EVERY
+from pytest_gpuleak.engine.settle.attempts import MOST_TRY_EVERY, TRY_EVERY
 from pytest_gpuleak.model.readings import ArrayReading
 
 
@@ -79,9 +79,14 @@ def test_growth_forgets_what_was_confirmed() -> None:
     assert asked(record, 8)
 
 
-def test_one_of_sixteen_is_run_again_all_the_same() -> None:
+def test_one_of_sixteen_is_run_again_all_the_same_and_later_one_of_sixty_four() -> None:
     record = confirmed(8)
-    assert sum(asked(record, 8) for _ in range(3 * TRY_EVERY)) == 3
+    asks = [asked(record, 8) for _ in range(3 * TRY_EVERY + 2 * MOST_TRY_EVERY)]
+    assert [count for count, again in enumerate(asks, start=1) if again] == [16, 48, 112, 176]
+    record.note(GONE, 0.1, grew=True)
+    record.note(GONE, 0.1, grew=False)
+    record.note(GONE, 0.1, grew=False)
+    assert [asked(record, 8) for _ in range(TRY_EVERY)].index(True) == TRY_EVERY - 1
 
 
 def test_the_memory_is_bounded() -> None:

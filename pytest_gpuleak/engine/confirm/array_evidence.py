@@ -18,6 +18,7 @@ from pytest_gpuleak.engine.settle.steps import Settling, steps_that_can_release
 from pytest_gpuleak.engine.stages import READ, RECOGNISE
 from pytest_gpuleak.heap.weak_references import has_weak_references
 from pytest_gpuleak.model.evidence import Evidence, Keeper
+from pytest_gpuleak.model.findings import CYCLE_ROOT
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -208,6 +209,12 @@ class ArrayEvidence:
         self.left.changed()
         self._evidence = None
         return bool(self.left.living())
+
+    @property
+    def may_hold_garbage(self) -> bool:
+        """Whether a search has met an array that a cycle alone holds, in a heap that was not collected since the last run."""
+        holders = (self._survivors.of(self.left.by_id[identity]).holder for identity in self.left.living())
+        return not self.looks.collected and any(one is not None and one.root == CYCLE_ROOT for one in holders)
 
     @property
     def is_doubtful(self) -> bool:

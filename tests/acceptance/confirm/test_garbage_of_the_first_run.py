@@ -112,6 +112,26 @@ def test_what_a_re_run_replaces_is_no_leak(run: Runner, body: str, why: str, opt
     assert found.result.ret == 0, why
 
 
+@SHOWN
+def test_what_a_further_re_run_replaces_may_wait_in_a_cycle(run: Runner, options: list[str]) -> None:
+    # The last re-run's own arrays are recognised without a collection, which the one before them waits for.
+    found = run(
+        f"""{HEAD}
+    STEP_0, STEP_1, STEP_2 = {{}}, [], {{}}
+    def test_it():
+        STEP_0['model'] = types.SimpleNamespace(buffer=Buffer(300))
+        STEP_0['model'].itself = STEP_0['model']
+        STEP_1 or STEP_1.append(Buffer(300))
+        STEP_2['runs'] = STEP_2.get('runs', 0) + 1
+        STEP_2['last'] = Buffer(300 + STEP_2['runs'])
+    """,
+        *options,
+        report=bool(options),
+        apart=True,  # seen only in a process of its own
+    )
+    found.result.stdout.fnmatch_lines(["gpu-leak: 0 leaked*"])
+
+
 def test_where_no_further_re_run_can_tell_nothing_leaks(run: Runner) -> None:
     found = run(
         f"""{HEAD}
