@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
-from pytest_gpuleak.engine.confirm.holder_search import count_users, find_left, search_holders
+from pytest_gpuleak.engine.confirm.holder_search import count_users, find_left, search_holders, visible_arrays
 from pytest_gpuleak.engine.stages import EXPLAIN, RECOGNISE
 from pytest_gpuleak.heap.collector import collect
 from pytest_gpuleak.heap.referrers import Deadline, PausedCollector
@@ -192,7 +192,10 @@ class ArrayLooks:
     def _look_at_heap(self, unknown: Holder, origins: OriginLog) -> set[int]:
         living, shared = self._left.living(), set[int]()
         with self._guard(EXPLAIN):
-            living, shared = self._living_and_shared(count_users(living, self._arrays))
+            users = count_users(self._left.objects(living), self._arrays)
+            if users.keys() < living:
+                users |= count_users(visible_arrays(living - users.keys(), self._arrays), self._arrays)
+            living, shared = self._living_and_shared(users)
         self._note_unexplained(living, unknown, origins, shared)
         return shared
 

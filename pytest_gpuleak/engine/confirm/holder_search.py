@@ -12,7 +12,7 @@ from pytest_gpuleak.heap.collector import get_objects
 from pytest_gpuleak.heap.referrers import Deadline
 
 if TYPE_CHECKING:
-    from collections.abc import Container, Mapping, Sequence
+    from collections.abc import Container, Iterable, Mapping, Sequence
 
     from pytest_gpuleak.adapters.frameworks import Frameworks
     from pytest_gpuleak.adapters.protocol import ArrayFramework
@@ -45,10 +45,14 @@ def find_left(
     return targets, storages_of((one for one in others if id(one) not in alone), frameworks)
 
 
-def count_users(living: Container[int], frameworks: Sequence[ArrayFramework]) -> dict[int, int | None]:
-    """Return how many arrays share the storage of each array that is visible and whose id is in `living`, by id."""
-    arrays = select_arrays(get_objects(), array_types(frameworks))
-    return {id(one): framework_of(one, frameworks).storage_users(one) for one in arrays if id(one) in living}
+def visible_arrays(identities: Container[int], frameworks: Sequence[ArrayFramework]) -> list[object]:
+    """Return the arrays that are visible and have these ids."""
+    return [one for one in select_arrays(get_objects(), array_types(frameworks)) if id(one) in identities]
+
+
+def count_users(arrays: Iterable[object], frameworks: Sequence[ArrayFramework]) -> dict[int, int | None]:
+    """Return how many arrays share the storage of each array, by its id."""
+    return {id(one): framework_of(one, frameworks).storage_users(one) for one in arrays}
 
 
 def search_holders(

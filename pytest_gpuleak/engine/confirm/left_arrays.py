@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from pytest_gpuleak.adapters.arrays import framework_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from pytest_gpuleak.adapters.protocol import ArrayFramework, StorageHandle
     from pytest_gpuleak.engine.confirm.survivors import Leftover
@@ -74,6 +74,14 @@ class LeftArrays:
     def handle(self, identity: int) -> StorageHandle:
         """Return the weak handle on an array's memory."""
         return self._handles[identity]
+
+    def objects(self, identities: Iterable[int]) -> Iterator[object]:
+        """Yield those of the living arrays whose handles know them, as no walk over the heap is needed for."""
+        for identity in identities:
+            reference = getattr(self._handles[identity], "array", None)
+            array = None if reference is None else reference()
+            if array is not None and id(array) == identity:
+                yield array
 
     def is_left(self, array: object) -> bool:
         """Tell whether a living array is one of these: a later array may have its id."""
