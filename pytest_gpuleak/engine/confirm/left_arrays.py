@@ -76,7 +76,7 @@ class LeftArrays:
         return self._handles[identity]
 
     def objects(self, identities: Iterable[int]) -> Iterator[object]:
-        """Yield those of the living arrays whose handles know them, as no walk over the heap is needed for."""
+        """Yield the living arrays that their weak handles lead to: that takes no walk over the heap."""
         for identity in identities:
             reference = getattr(self._handles[identity], "array", None)
             array = None if reference is None else reference()
