@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
-from pytest_gpuleak.engine.confirm.holder_search import count_users, find_left, search_holders, visible_arrays
+from pytest_gpuleak.adapters.arrays import array_types, find_arrays
+from pytest_gpuleak.engine.confirm.holder_search import count_users, find_left, search_holders
 from pytest_gpuleak.engine.stages import EXPLAIN, RECOGNISE
-from pytest_gpuleak.heap.collector import collect
+from pytest_gpuleak.heap.collector import collect, get_objects
 from pytest_gpuleak.heap.referrers import Deadline, PausedCollector
 from pytest_gpuleak.model.findings import FREED, NO_OBJECT, WAITING, Holder
 
@@ -193,8 +194,8 @@ class ArrayLooks:
         living, shared = self._left.living(), set[int]()
         with self._guard(EXPLAIN):
             users = count_users(self._left.objects(living), self._arrays)
-            if users.keys() < living:
-                users |= count_users(visible_arrays(living - users.keys(), self._arrays), self._arrays)
+            if others := living - users.keys():
+                users |= count_users(find_arrays(others, get_objects(), array_types(self._arrays)), self._arrays)
             living, shared = self._living_and_shared(users)
         self._note_unexplained(living, unknown, origins, shared)
         return shared

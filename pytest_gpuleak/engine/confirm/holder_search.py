@@ -45,11 +45,6 @@ def find_left(
     return targets, storages_of((one for one in others if id(one) not in alone), frameworks)
 
 
-def visible_arrays(identities: Container[int], frameworks: Sequence[ArrayFramework]) -> list[object]:
-    """Return the arrays that are visible and have these ids."""
-    return [one for one in select_arrays(get_objects(), array_types(frameworks)) if id(one) in identities]
-
-
 def count_users(arrays: Iterable[object], frameworks: Sequence[ArrayFramework]) -> dict[int, int | None]:
     """Return how many arrays share the storage of each array, by its id."""
     return {id(one): framework_of(one, frameworks).storage_users(one) for one in arrays}

@@ -84,7 +84,6 @@ MOUNTS = ("full disk", "read-only folder")
 WAYS = (
     *SIGNALS, *FATAL, *MOUNTS, "file size limit", "closed stdout", "reader gone", "worker killed", "folder removed"
 )  # fmt: skip
-_COLLECTS = ("/heap/collector.py", "/heap/lost_signals.py")
 _OWN_FRAME = re.compile(r'File "[^"]*/pytest_gpuleak/[^"]*", line \d+, in \w+')
 
 
@@ -235,8 +234,7 @@ class Run:
     def _faults(self, output: str, status: int) -> Iterator[str]:
         for block in output.split("Traceback (most recent call last):")[1:]:
             frames = re.findall(r'^(?:E   |INTERNALERROR> )? *File "([^"]+)", line \d+', block, re.MULTILINE)
-            # The user's own Ctrl-C, in a collection that pytest asks for at its end: its `gc.collect` is ours.
-            if frames and "/pytest_gpuleak/" in frames[-1] and not frames[-1].endswith(_COLLECTS):
+            if frames and "/pytest_gpuleak/" in frames[-1] and not _is_interrupted_collection(frames, block):
                 yield f"a traceback of the plugin's: {' | '.join(block.strip().splitlines()[-3:])}"
         if "INTERNALERROR" in output and _OWN_FRAME.search(output.rpartition("INTERNALERROR")[0][-400:]):
             yield "an internal error with a frame of the plugin's at its end"
@@ -266,6 +264,14 @@ class Run:
                 yield f"{len(missing)} tests that had ended are missing, and nothing says so"
         elif missing:
             yield f"{len(missing)} of {len(ended)} tests that had ended are missing: {missing[:3]}"
+
+
+def _is_interrupted_collection(frames: list[str], block: str) -> bool:
+    """Whether the user's own Ctrl-C met a collection that pytest asks for at its end: its `gc.collect` is ours."""
+    if frames[-1].endswith("lost_signals.py"):  # delivered to such a collection
+        return True
+    asked = frames[-1].endswith("/heap/collector.py") and "/_pytest/" in frames[-2]
+    return asked and "\nKeyboardInterrupt" in block
 
 
 def mount(folder: Path, *options: str) -> None:

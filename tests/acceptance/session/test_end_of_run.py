@@ -47,7 +47,7 @@ def spoil(monkeypatch: pytest.MonkeyPatch, module: str, name: str, error: BaseEx
     """Let a function or method of ours fail."""
 
     def fail(*_: object, **__: object) -> Any:
-        raise error
+        raise type(error)(*error.args)  # a new one each time: it keeps the frames that it passes
 
     # By import: what an earlier run has loaded is forgotten after it, and stays an attribute of its package.
     owner: Any = importlib.import_module(f"pytest_gpuleak.{module}")
