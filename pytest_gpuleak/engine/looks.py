@@ -65,7 +65,7 @@ class Looks:
         if self.brief:
             if self._is_a_note_at_a_glance(origins) and not arrays.may_replace_garbage:
                 return
-            arrays.recognise_late()
+            self._recognise_late()
             settle()
             if self._is_a_note_at_a_glance(origins):
                 return  # what the re-run replaced was waiting in a cycle
@@ -74,7 +74,8 @@ class Looks:
             if self.owes_search:
                 return
             arrays.looks.forget_last()
-        if not (may_wait and not arrays.looks.recognised and is_sure(arrays, self._judge_arrays, origins)):
+        may_wait = may_wait and not arrays.looks.recognised and not self._teaches()
+        if not (may_wait and is_sure(arrays, self._judge_arrays, origins)):
             self.search(origins)
             if arrays.may_hold_garbage and any(found.bytes_per_run for found in self._judge_all()):
                 settle()  # what the re-run replaced was in a cycle, and its own arrays were recognised, so not collected
@@ -97,6 +98,18 @@ class Looks:
             self.owes_search = False
             self._arrays.looks.forget_last()
             self.search()
+
+    def _recognise_late(self) -> None:
+        arrays, late_looks = self._arrays, self._knowledge.late_looks
+        if not arrays.recognise_late() and late_looks.is_due():
+            late_looks.note(useful=arrays.recognise_late(among_old=True))
+
+    def _teaches(self) -> bool:
+        """Tell whether to search now, for others' sake: of known culprits' arrays, the heap need not be collected."""
+        if self._waiting is None or not (self._arrays.looks.collected and self._waiting.teaching.is_due()):
+            return False
+        self._knowledge.late_looks.note(useful=True)
+        return True
 
     def _glance(self, origins: OriginLog | None = None) -> None:
         if self._knowledge.notes_are_read:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import cached_property
 from time import perf_counter, process_time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -13,10 +13,14 @@ if TYPE_CHECKING:
     from pytest_gpuleak.engine.left_behind import LeftBehind
     from pytest_gpuleak.engine.lines_record import LinesRecord
     from pytest_gpuleak.engine.replaced_record import ReplacedRecord
+    from pytest_gpuleak.engine.settle.attempts import Attempts
     from pytest_gpuleak.engine.settle.garbage_record import GarbageRecord
     from pytest_gpuleak.engine.stages import Safeguards
     from pytest_gpuleak.explain.cycles import CycleReader
     from pytest_gpuleak.explain.known_culprits import Culprits
+
+LATE_LOOKS_IN_VAIN: Final = 2
+"""Looks for known holders among old objects that were in vain in a row, after which they are rare."""
 
 
 class SessionKnowledge:
@@ -104,6 +108,13 @@ class SessionKnowledge:
         from pytest_gpuleak.engine.settle.garbage_record import GarbageRecord
 
         return GarbageRecord()
+
+    @cached_property
+    def late_looks(self) -> Attempts:
+        """Return the count of looks for known holders among old objects: each walks over the heap once."""
+        from pytest_gpuleak.engine.settle.attempts import Attempts
+
+        return Attempts(LATE_LOOKS_IN_VAIN)
 
     @cached_property
     def replaced(self) -> ReplacedRecord:

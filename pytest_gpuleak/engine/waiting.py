@@ -15,6 +15,7 @@ from pytest_gpuleak.adapters.arrays import array_types, select_arrays
 from pytest_gpuleak.engine.confirm.holder_search import GRAPHS_BUDGET_S, search_holders
 from pytest_gpuleak.engine.describe import described
 from pytest_gpuleak.engine.judge.arrays import conclude, judge
+from pytest_gpuleak.engine.settle.attempts import Backoff
 from pytest_gpuleak.engine.stages import ACCOUNT, EXPLAIN_LATE
 from pytest_gpuleak.heap.collector import get_objects
 from pytest_gpuleak.heap.referrers import Deadline, PausedCollector
@@ -35,6 +36,10 @@ if TYPE_CHECKING:
 
 SEARCHES_AT_ONCE: Final = 5
 """Suspects of a session that are searched for by themselves. They teach which holders are known culprits."""
+
+FIRST_TAUGHT: Final = 4
+MOST_TAUGHT: Final = 64
+"""After these, one of so many suspects teaches, if the heap had to be collected for it: 0.25 s of 0.9 in a suite of JAX."""
 
 SEARCHED_S: Final = 1.0
 """Seconds of such searches after which the next suspects wait all the same: one takes 1.5 s on a heap of 500,000 objects."""
@@ -117,6 +122,8 @@ class WaitingFindings:
         self._waiting: list[WaitingFinding] = []
         self._arrays = 0
         self._loses = False
+        self.teaching = Backoff(FIRST_TAUGHT, MOST_TAUGHT)
+        """Which of the suspects whose holders are no known culprits are searched for by themselves all the same."""
         self.searches = 0
         """Searches so far that were made for one suspect."""
         self.searched_s = 0.0

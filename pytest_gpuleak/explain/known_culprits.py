@@ -119,6 +119,7 @@ class Culprits:
         ignore: Collection[int],
         frameworks: Sequence[ReferenceFinder] | None = None,
         older: Collection[int] = (),
+        reached: set[int] | None = None,
     ) -> list[Explanation] | None:
         """Explain the targets if known culprits alone hold them; None where the whole heap must be searched.
 
@@ -129,6 +130,7 @@ class Culprits:
             ignore: ids of the caller's containers.
             frameworks: tell what their native code holds; None: the plugin's own.
             older: ids of living objects that earlier runs left: added to the targets, if they are all found.
+            reached: gets the ids of the targets if lasting roots lead to all, so that none is garbage, whoever else holds them.
         """
         if not (self._known or self._rings or self._globals):
             return None
@@ -157,6 +159,8 @@ class Culprits:
             search.run()
             if search.found(LASTING) < len(set(map(id, targets))):
                 return self._recognise_rings(search)
+            if reached is not None:
+                reached.update(map(id, targets))
             if not _accounted_for(search, targets, above, young, searched, finders):
                 return None
 

@@ -14,7 +14,7 @@ from pytest_gpuleak.engine.confirm.recognition import Recognition
 from pytest_gpuleak.engine.confirm.retained_graphs import RetainedGraphs
 from pytest_gpuleak.engine.confirm.runner_holds import find_kept_by_runner
 from pytest_gpuleak.engine.confirm.survivors import Leftover, Survivors
-from pytest_gpuleak.engine.settle.steps import Settling, steps_that_can_release
+from pytest_gpuleak.engine.settle.steps import Settling, steps_that_can_release, without_first_collection
 from pytest_gpuleak.engine.stages import READ, RECOGNISE
 from pytest_gpuleak.heap.weak_references import has_weak_references
 from pytest_gpuleak.model.evidence import Evidence, Keeper
@@ -126,7 +126,7 @@ class ArrayEvidence:
         if settled.alive and not recognised:
             with self._guard(READ):
                 settled.leave_out(parts_of_arrays(settled.found(), self._frameworks))
-        settled.run(steps_that_can_release(settle_steps, threads) if recognised else settle_steps)
+        settled.run(self._noted(steps_that_can_release(settle_steps, threads) if recognised else settle_steps))
         # Again, of what stays: arrays were still being computed, and parts of others were among them.
         readings |= read_united(list(settled.found()), self._frameworks)
         late = list(shared.left())
@@ -190,19 +190,29 @@ class ArrayEvidence:
         found = find_kept_by_runner(self.left, self._decided, self._detector, self._frameworks, born, keepers_of)
         self._kept |= {self._survivors.index_of(left): keeper for left, keeper in found}
 
-    def recognise_late(self) -> None:
-        """Recognise what all runs left, once a brief look has told that holders are of use."""
-        living = self.left.living()
-        if living and not self._recognition.covers(living):
+    def recognise_late(self, *, among_old: bool = False) -> bool:
+        """Recognise what all runs left, once a brief look has told that holders are of use; tell if none of it is garbage.
+
+        With `among_old`, the heap is walked for what collections have made old.
+        """
+        recognition, living = self._recognition, self.left.living()
+        if living and not recognition.covers(living):
+            recognise = recognition.recognise_of_all_runs if among_old else recognition.recognise
             with self._guard(RECOGNISE):
-                self._recognition.recognise(*self.left.living_by_age())
+                recognise(*self.left.living_by_age())
+        return recognition.covers(living) or recognition.needs_no_collection(living)
 
     def settle(self, settle_steps: Iterable[SettleStep], threads: frozenset[int]) -> bool:
         """Take steps that `add_run` was not given, forget what they free and the last run's look; tell if any stays."""
         self.looks.forget_last()
-        if self._recognition.covers(self.left.by_id):
+        recognition = self._recognition
+        if recognition.covers(self.left.by_id) or recognition.needs_no_collection(self.left.living()):
             settle_steps = steps_that_can_release(settle_steps, threads)
+        elif self.looks.collected:
+            settle_steps = without_first_collection(settle_steps)
         settled = settle_late(self._noted(settle_steps), self.left.by_id, self.left.living)
+        if settled.collected:
+            recognition.try_again()
         self._first -= {self._survivors.index_of(left) for left in settled.garbage.values()}
         self._cycles += tuple(left.reading for i, left in settled.garbage.items() if i in settled.collected)
         self._doubt(settled)

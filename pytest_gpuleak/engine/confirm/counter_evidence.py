@@ -170,7 +170,8 @@ class CounterEvidence:
             return growth
         # What the first run left goes now too, which would hide what this one left: one more run decides.
         frees_more = self._first_was_brief and len(self._runs) == 1
-        for step in (full_collection(safeguards), *self._subject.settle_steps(), Waits(tracker.threads)):
+        collections = () if investigation.looks.collected else (full_collection(safeguards),)
+        for step in (*collections, *self._subject.settle_steps(), Waits(tracker.threads)):
             if not self._unexplained(investigation, growth):
                 return growth
             for _ in paced(step.steps()):
@@ -191,7 +192,10 @@ class CounterEvidence:
         The first test to use a kernel of CUDA adds its module to the heap, 10 to 170 MiB, and to the device, as each test
         after it for its own.
         """
-        if not self._policy.confirm or investigation.left_arrays or comes_before_rerun(self._knowledge):
+        comes_first = (
+            comes_before_rerun(self._knowledge) and not investigation.left_arrays
+        )  # which are run again anyway
+        if not self._policy.confirm or comes_first:
             return False
         inside = growth._replace(bytes={key: size for key, size in growth.bytes.items() if key[1] != OUTSIDE})
         return self._unexplained(investigation, inside) <= {HOST}

@@ -58,15 +58,25 @@ class Recognition:
         """Ids of arrays that got their Python object when the last search read them."""
         self.born: set[int] = set()
         """Ids of what the runs have made, up to the last but one."""
+        self._reached: set[int] = set()
         self._in_vain = False
 
     def note_born(self) -> None:
         """Note what a run has made, before another begins."""
         self.born |= self._detector.born()
+        self._reached.clear()  # the run may replace it
 
     def covers(self, left: Collection[int]) -> bool:
         """Tell whether all these arrays are recognised."""
         return all(identity in self.found for identity in left)
+
+    def needs_no_collection(self, living: Collection[int]) -> bool:
+        """Tell whether roots that outlive the tests led to all these arrays after the last run: then none is garbage."""
+        return self._reached.issuperset(living)
+
+    def try_again(self) -> None:
+        """Recognise again what is left: some of it was garbage, and is gone."""
+        self._in_vain = False
 
     def keep_only(self, left: Collection[int]) -> None:
         """Forget the others."""
@@ -97,10 +107,13 @@ class Recognition:
         young.clear()
         found = None
         if len(arrays) == len(alive):
-            found = self._culprits().recognise(arrays, {id(arrays)}, self._natives.reference_finders(), older)
+            found = self._culprits().recognise(
+                arrays, {id(arrays)}, self._natives.reference_finders(), older, self._reached
+            )
         # What the counters show of these is still to be explained: no look at the run has seen them.
         self.met |= {id(array) for array in self._detector.look()} - before
         if found is None:
+            self._in_vain = self._in_vain or bool(self._reached)  # who else holds it would be unknown again
             return False
         handles = hold_arrays(arrays, self._frameworks)
         for array, explanation in zip(arrays, found, strict=True):

@@ -175,6 +175,16 @@ def steps_that_can_release(settle_steps: Iterable[SettleStep], known: frozenset[
     return [step for step in settle_steps if isinstance(step, Call) or (own_threads and isinstance(step, Waits))]
 
 
+def without_first_collection(settle_steps: Iterable[SettleStep]) -> Iterator[SettleStep]:
+    """Yield all steps but the first that collects: nothing has run since the heap was collected."""
+    left_out = False
+    for step in settle_steps:
+        if left_out or not step.collects:
+            yield step
+        else:
+            left_out = True
+
+
 def rounds(step: SettleStep, alive: Callable[[], int]) -> Iterator[None]:
     """Take a step; one that collects again, as long as it has freed some and `alive` tells that some are left."""
     for _ in range(MOST_ROUNDS if step.collects else 1):

@@ -46,12 +46,13 @@ def library(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def at_once(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
-    """Sets how many suspects are searched for by themselves."""
+    """Sets how many suspects are searched for by themselves; of the next, none teaches (`test_teaching.py`)."""
 
     def set_to(number: int) -> None:
         waiting = importlib.import_module("pytest_gpuleak.engine.waiting")
         monkeypatch.setattr(waiting, "SEARCHES_AT_ONCE", number)
         monkeypatch.setattr(waiting, "SEARCHED_S", float("inf"))
+        monkeypatch.setattr(waiting, "FIRST_TAUGHT", 1_000_000)
 
     return set_to
 
