@@ -110,7 +110,7 @@ def close_run(run: Run, session: pytest.Session, exitstatus: int) -> None:
         run.ledger.add_fixture(record)
     run.attempt(
         "recording who holds what was left",
-        lambda: run.ledger.take_explained(run.check.explained, run.check.attempts.worker),
+        lambda: run.ledger.take_explained(run.check.late.explained, run.check.attempts.worker),
         nothing,
     )
     run.ledger.add_faults(run.check.faults_of_session)
@@ -144,14 +144,14 @@ def _send(run: Run, records: list[FixtureRecord], output: dict[str, Any]) -> Non
     output[WORKER_KEY] = run.attempt(
         "sending what the fixtures left", lambda: [encode_safely(record) for record in records], list
     )
-    if run.check.explained:
+    if run.check.late.explained:
         from pytest_gpuleak.model.findings import encode_finding
 
         output[EXPLAINED_KEY] = run.attempt(
             "sending who holds what was left",
             lambda: [
                 (one.nodeid, one.verdict, [*map(encode_finding, one.findings)], one.search_s)
-                for one in run.check.explained
+                for one in run.check.late.explained
             ],
             list,
         )

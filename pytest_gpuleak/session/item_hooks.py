@@ -140,13 +140,13 @@ class RuntestHooks(FixtureHooks):
             from pytest_gpuleak.session.features.out_of_memory.section import OutOfMemorySection
 
             check = self._check
-            self._shortages = OutOfMemorySection(check.tracker, check.knowledge, check.explain_waiting)
+            self._shortages = OutOfMemorySection(check.tracker, check.knowledge, check.late.explain)
         self._shortages.add(item, error, report)
 
     def before_teardown(self, fixturedef: Any, node: Any) -> None:
         """Search for the holders of what waits, which the fixture may own and its teardown would free unexplained."""
         if not self._attempts.rerunning and may_free(fixturedef, node):
-            self._check.explain_waiting()
+            self._check.late.explain()
 
     def note_fault(self, stage: str, node: Any, error: BaseException) -> None:
         """Give up the test, which cannot be judged without this step."""

@@ -9,13 +9,13 @@ from pytest_gpuleak.engine.suspicion import is_worth_a_check, may_have_grown
 from pytest_gpuleak.model.outcomes import CHECKED
 from pytest_gpuleak.session.config.markers import policy_of
 from pytest_gpuleak.session.item_harness import ItemHarness
+from pytest_gpuleak.session.late_findings import LateFindings
 from pytest_gpuleak.session.own_modules import OwnModules
 from pytest_gpuleak.session.peak_hooks import BUDGET_FINDING, shared_meter
 from pytest_gpuleak.session.pytest_internals import (
     DeferredFinalizerErrors,
     log_handlers,
     older_instance,
-    paused_timer,
     release_values,
     runs_elsewhere,
     stop_timer,
@@ -36,7 +36,6 @@ if TYPE_CHECKING:
     from pytest_gpuleak.engine.garbage_check import Garbage, GarbageCheck
     from pytest_gpuleak.engine.run_tracker import RunTracker
     from pytest_gpuleak.engine.session_knowledge import SessionKnowledge
-    from pytest_gpuleak.engine.waiting import Explained, WaitingFindings
     from pytest_gpuleak.model.findings import Finding, FixtureRecord
     from pytest_gpuleak.model.outcomes import FixturePlace, TestRecord, Verdict
     from pytest_gpuleak.model.policy import Policy, Settings
@@ -78,9 +77,7 @@ class LeakCheck:
         self._fixtures: FixtureCheck | None = None
         self._garbage_check: GarbageCheck | None = None
         self._harness = ItemHarness(tracker, knowledge, attempts, self._own_modules)
-        self._waiting: WaitingFindings | None = None
-        self.explained: list[Explained] = []
-        """Findings whose holders were searched for after their tests were reported."""
+        self.late = LateFindings(tracker, knowledge, self._own_modules, at_once=baseline is not None)
         self._meter: PeakMeter | None = None
         self._instance: weakref.ref[object] | None = None
 
@@ -100,12 +97,7 @@ class LeakCheck:
         if self.attempts.hangs or self.tracker.why_blind("the end of the session"):
             return
         self.attempts.leave_faults_to_session()
-        try:
-            self.explain_waiting()
-        except KeyboardInterrupt:
-            if self._waiting is not None:  # always, here
-                self.explained += self._waiting.give_up("the search at the end of the run was interrupted by Ctrl-C")
-            raise
+        self.late.finish()
         self._check_fixtures(self.tracker.take_released())
         self.attempts.leave_faults_to_session()
 
@@ -306,7 +298,7 @@ class LeakCheck:
             self._check_fixtures,
             lambda living, growth: self._harness.decide(item, living, growth, partly=True),
             self._harness.keepers_of(item),
-            self._findings_that_wait(),
+            self.late.taker,
             garbage,
         )
         began = perf_counter() - attempt.suspect_s.get("check", 0.0)
@@ -317,24 +309,8 @@ class LeakCheck:
         self._harness.comes_first = check.held_by_harness
         self._harness.learn(item.nodeid, findings)
         self._own_modules.keep()
-        if self._waiting is not None and self._waiting.is_due:
-            self.explain_waiting()
+        self.late.explain_due()
         return findings
-
-    def _findings_that_wait(self) -> WaitingFindings | None:
-        """Return who takes findings that are explained later; None where the verdict depends on the holder."""
-        if self._baseline is None and self._waiting is None:
-            from pytest_gpuleak.engine.waiting import WaitingFindings
-
-            self._waiting = WaitingFindings(self.tracker, self.knowledge)
-        return self._waiting
-
-    def explain_waiting(self) -> None:
-        """Search for the holders of all findings that wait, together."""
-        if self._waiting is not None and not self._waiting.is_empty:
-            self._own_modules.keep()
-            with paused_timer(), self.tracker.counters.kept_apart():
-                self.explained += self._waiting.explain()
 
     def _conclude(
         self, findings: tuple[Finding, ...], nodeid: str, policy: Policy

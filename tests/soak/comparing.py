@@ -75,7 +75,7 @@ def _compare_runs(
 ) -> list[Difference]:
     found = []
     leaks = leaked_tests(checked)
-    failing = bool(leaks) or _fixtures_failed(checked)
+    failing = bool(leaks) or _fixtures_failed(suite, checked)
     allowed = {1, _STOPPED} if _steps(suite) else {1}
     # A run that stops at a leak does not come to what ends the other one: a Ctrl-C, say.
     stopped = "stops" in suite.traits and bool(leaks)
@@ -176,6 +176,9 @@ def _phases(reports: list[dict[str, Any]]) -> list[str]:
 def _compare_verdicts(suite: Suite, bare: Outcome, checked: Outcome, run: str) -> Iterable[Difference]:
     report = checked.report
     ended = _ended(bare)
+    if not suite.reports:
+        yield from _compare_leaks(suite, ended, checked, run)
+        return
     if report is None:
         if ended and bare.status is not None:
             yield Difference("report", run, "there is none")
@@ -204,6 +207,18 @@ def _compare_verdicts(suite: Suite, bare: Outcome, checked: Outcome, run: str) -
         if nodeid not in verdicts:
             yield Difference("lost", nodeid, f"{run}: it has ended and is not in the report")
     yield from _compare_fixtures(suite, bare, report, run)
+
+
+def _compare_leaks(suite: Suite, ended: dict[str, str], checked: Outcome, run: str) -> Iterable[Difference]:
+    """Compare which tests fail by a leak, where no report has the verdicts."""
+    seen, leaked = _ended(checked), leaked_tests(checked)
+    for nodeid, allowed in suite.expected().items():
+        if ended.get(nodeid) != "passed" or nodeid not in seen:
+            continue
+        if nodeid in leaked and "leaked" not in allowed:
+            yield Difference("false alarm", nodeid, f"{run}: leaked, not {' or '.join(sorted(allowed))}")
+        elif nodeid not in leaked and allowed == {"leaked"}:
+            yield Difference("missed", nodeid, f"{run}: it does not fail, but leaks")
 
 
 def _compare_fixtures(suite: Suite, bare: Outcome, report: dict[str, Any], run: str) -> Iterable[Difference]:
@@ -269,7 +284,9 @@ def leaked_tests(outcome: Outcome) -> set[str]:
     return {record["nodeid"] for record in outcome.records if record["kind"] == "report" and record["leaked"]}
 
 
-def _fixtures_failed(outcome: Outcome) -> bool:
+def _fixtures_failed(suite: Suite, outcome: Outcome) -> bool:
+    if not suite.reports:
+        return any(suite.expected_fixtures().values())
     fixtures = outcome.report["fixtures"] if outcome.report else []
     return any(finding["failed"] for fixture in fixtures for finding in fixture["findings"])
 

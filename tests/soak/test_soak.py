@@ -11,7 +11,7 @@ import pytest
 from tests.soak.comparing import compare
 from tests.soak.running import Outcome, Side, run_suite
 from tests.soak.shrinking import shrink
-from tests.soak.suites import SMALL, Piece, Suite, draw_suite
+from tests.soak.suites import JSON_REPORT, SMALL, Piece, Suite, draw_suite
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -20,9 +20,8 @@ if TYPE_CHECKING:
 FILE = "test_soak_0.py"
 
 
-def suite_of(*pieces: Piece) -> Suite:
-    options = ("--basetemp=basetemp",)
-    return Suite("by hand", pieces, options, None, ("--gpu-leak-report=gpuleak.json",), (), (), False, frozenset())
+def suite_of(*pieces: Piece, plugin_options: tuple[str, ...] = (JSON_REPORT,)) -> Suite:
+    return Suite("by hand", pieces, ("--basetemp=basetemp",), None, plugin_options, (), (), False, frozenset())
 
 
 def piece(name: str, body: str, left: str) -> Piece:
@@ -71,6 +70,23 @@ def sides(folder: Path) -> tuple[Side, Side]:
 
 def test_equal_runs_and_right_verdicts_are_no_difference(tmp_path: Path) -> None:
     assert compare(suite_of(*PIECES), *sides(tmp_path)) == []
+
+
+@pytest.mark.parametrize(
+    ("leaked", "differences"),
+    [({"test_leaks"}, []), (set(), ["missed"]), ({"test_clean", "test_leaks"}, ["false alarm"])],
+    ids=["right", "missed", "false alarm"],
+)
+def test_without_a_report_what_fails_tells_the_verdicts(
+    tmp_path: Path, leaked: set[str], differences: list[str]
+) -> None:
+    without, with_it = sides(tmp_path)
+    outcome = with_it.outcomes[0]
+    outcome.report, outcome.records[:6] = None, [
+        one for name in ("test_clean", "test_leaks") for one in reports(name, leaked=name in leaked)
+    ]  # fmt: skip
+    found = compare(suite_of(*PIECES, plugin_options=()), without, with_it)
+    assert [one.kind for one in found if one.kind != "exit status"] == differences
 
 
 def test_a_folder_that_pytest_shortened_is_no_difference(tmp_path: Path) -> None:

@@ -37,12 +37,12 @@ _Found = TypeVar("_Found")
 
 
 class OutOfMemorySection:
-    """Tell in a failing test's report who holds the memory. `explain_waiting` searches for holders not known yet."""
+    """Tell in a failing test's report who holds the memory. `explain_late` searches for holders not known yet."""
 
-    def __init__(self, tracker: RunTracker, knowledge: SessionKnowledge, explain_waiting: Callable[[], object]) -> None:
+    def __init__(self, tracker: RunTracker, knowledge: SessionKnowledge, explain_late: Callable[[], object]) -> None:
         self._tracker = tracker
         self._knowledge = knowledge
-        self._explain_waiting = explain_waiting
+        self._explain_late = explain_late
         self._warned = False
 
     def add(self, item: pytest.Item, error: BaseException, report: pytest.TestReport) -> None:
@@ -50,7 +50,7 @@ class OutOfMemorySection:
         try:
             shortage = find_shortage(error)
             if shortage is not None:
-                self._explain_waiting()
+                self._explain_late()
                 lines = explain_out_of_memory(_read_facts(self._tracker, self._knowledge, shortage))
                 report.sections.append((HOST_SECTION if shortage.device == HOST else SECTION, "\n".join(lines)))
         except Exception as failure:  # noqa: BLE001 - there may be no memory left to say it with
