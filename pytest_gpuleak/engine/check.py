@@ -141,8 +141,7 @@ class SuspectCheck:
                         why = self._confirm()
                 if stage.fault:
                     why = f"the check failed while the test ran again: {stage.fault}"
-                    for evidence in (*self._of_runs, self._counters, self._untracked):
-                        evidence.forget_reruns()
+                    self._forget_reruns()
                 if stays and not investigation.looks.confirmed:
                     with self._timed("search"):
                         self._looks.at_unconfirmed()
@@ -347,7 +346,11 @@ class SuspectCheck:
                 growth = self._programs.explained(growth, self._policy.array_bytes, tracker.counters.end)
                 self._take_in(tracker.left_arrays(), growth)
             with self._timed("search"):
-                self._looks.after_rerun(origins, self._settle_late, may_wait=self._may_wait())
+                may_wait, doubted = self._may_wait(), self._worth.doubted
+                decided = looks.after_rerun(origins, self._settle_late, may_wait=may_wait, may_collect=not doubted)
+            if not decided:
+                self._forget_reruns()
+                return doubted
             again = (left > 0 or more > 0) and self._untracked.begin_record()
             grows = again or self._processes.grows or self._files.grows
             if not (grows or any(found.bytes_per_run for found in self._judge()) or self._programs.grows):
@@ -356,6 +359,10 @@ class SuspectCheck:
                 left, more = 1, more - 1
             looks.waives_lines = False
         return ""
+
+    def _forget_reruns(self) -> None:
+        for evidence in (*self._of_runs, self._counters, self._untracked):
+            evidence.forget_reruns()
 
     @contextlib.contextmanager
     def _traced(self, logs: list[OriginLog]) -> Iterator[None]:

@@ -56,23 +56,28 @@ class Looks:
         else:
             self.search()
 
-    def after_rerun(self, origins: OriginLog, settle: Callable[[], object], *, may_wait: bool) -> None:
-        """Look at what is alive after a re-run, whose creating lines are `origins`.
+    def after_rerun(
+        self, origins: OriginLog, settle: Callable[[], object], *, may_wait: bool, may_collect: bool = True
+    ) -> bool:
+        """Look at what is alive after a re-run, whose creating lines are `origins`; tell whether that decides.
 
-        `settle` takes the steps that were put off; with `may_wait`, a search for many suspects is to come.
+        `settle` takes the steps that were put off; with `may_wait`, a search for many suspects is to come. Unless it
+        `may_collect`, a look does not decide on what seems to grow if no known root leads to it: it may be garbage.
         """
         arrays = self._arrays
         if self.brief:
+            if not may_collect and self._may_grow_unknown(origins):
+                return False
             if self._is_a_note_at_a_glance(origins) and not arrays.may_replace_garbage:
-                return
+                return True
             self._recognise_late()
             settle()
             if self._is_a_note_at_a_glance(origins):
-                return  # what the re-run replaced was waiting in a cycle
+                return True  # what the re-run replaced was waiting in a cycle
             self.brief = False
             self.owes_search = self.comes_again and any(found.bytes_per_run for found in self._judge_all())
             if self.owes_search:
-                return
+                return True
             arrays.looks.forget_last()
         may_wait = may_wait and not arrays.looks.recognised and not self._teaches()
         if not (may_wait and is_sure(arrays, self._judge_arrays, origins)):
@@ -82,6 +87,7 @@ class Looks:
                 arrays.looks.forget_last()
                 self.search(origins)
         self.owes_search = False
+        return True
 
     def search(self, origins: OriginLog | None = None) -> None:
         """Search for the holders of what is alive."""
@@ -98,6 +104,12 @@ class Looks:
             self.owes_search = False
             self._arrays.looks.forget_last()
             self.search()
+
+    def _may_grow_unknown(self, origins: OriginLog) -> bool:
+        self._glance(origins)
+        grows = self._fails
+        self._arrays.looks.forget_last()
+        return grows and not self._arrays.recognise_late()
 
     def _recognise_late(self) -> None:
         arrays, late_looks = self._arrays, self._knowledge.late_looks

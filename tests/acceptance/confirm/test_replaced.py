@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from pytest_gpuleak.engine import replaced_record
+from pytest_gpuleak.engine import replaced_record, rerun_worth
 from tests.acceptance.confirm.test_harness import COUNTED, runs
 
 if TYPE_CHECKING:
@@ -17,9 +17,10 @@ pytestmark = pytest.mark.interpreter
 
 @pytest.fixture(autouse=True)
 def time_is_spent(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As if the session had spent its time for such re-runs."""
+    """As if the session had spent its time for such re-runs, which take long."""
     monkeypatch.setattr(replaced_record, "FREE_S", 0.0)
     monkeypatch.setattr(replaced_record, "SHARE", 0.0)
+    monkeypatch.setattr(rerun_worth, "QUICK_RERUN_S", -1.0)
 
 
 SUITE = f"""{COUNTED}
@@ -93,3 +94,35 @@ def test_other_shapes_that_wait_in_cycles_are_not_run_again(run: Runner, pyteste
     found.result.stdout.fnmatch_lines(["gpu-leak: 1 leaked, 16 noted*"])
     found.result.stdout.fnmatch_lines(["LEAKED test_it.py::test_grows_by_more"])
     assert runs(pytester) == {"first": 16, "next": 8, "grows": 2}
+
+
+def test_a_leak_alike_that_hangs_on_a_known_root_is_told_by_a_quick_re_run(
+    run: Runner, pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without a collection, which tells garbage of old objects from a leak: no root leads to garbage."""
+    monkeypatch.setattr(rerun_worth, "QUICK_RERUN_S", 60.0)
+    source = f"""{COUNTED}
+    import pytest, types
+
+    OLD, HISTORY = [types.SimpleNamespace() for _ in range(40)], []
+
+    def leave_garbage():
+        old = OLD.pop()
+        old.itself, old.buffer = old, Buffer()
+
+    @pytest.mark.parametrize("number", range(8))
+    def test_garbage(number):
+        note("garbage")
+        leave_garbage()
+
+    def test_leaks():
+        note("leaks")
+        HISTORY.append(Buffer())
+
+    def test_more_garbage():
+        leave_garbage()
+    """
+    found = run(source, report=False)
+    found.result.stdout.fnmatch_lines(["gpu-leak: 1 leaked*"])
+    found.result.stdout.fnmatch_lines(["LEAKED test_it.py::test_leaks*held by test_it.HISTORY*"])
+    assert runs(pytester) == {"garbage": 16, "leaks": 2}
