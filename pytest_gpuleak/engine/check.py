@@ -164,9 +164,11 @@ class SuspectCheck:
             if self._waiting is not None and investigation.looks.waits:
                 known = Judged(self._subject.nodeid, self._policy, why, judged, found, self._judge_arrays())
                 self._waiting.take(known, investigation, self._supplement())
-            if not (processes or investigation.left_arrays or any(one.kind != "recompiled" for one in found)):
-                self._untracked.charge()
-                self._worth.note_vain(self.seconds["reruns"])
+            kinds = {one.kind for one in found} - {"recompiled"}
+            if not (processes or investigation.left_arrays or kinds - {"cycle"}):
+                self._worth.note_vain(self.seconds["reruns"])  # cycles are known from the first run
+                if not kinds:
+                    self._untracked.charge()
             return found if self._known is None else (*found, *self._known.findings)
 
     @property

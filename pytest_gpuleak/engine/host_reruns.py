@@ -17,10 +17,10 @@ RERUN_SHARE: Final = 0.04
 QUICK_RERUN_S: Final = 0.05
 """Seconds of a re-run that is quick: for growth that would fail as a leftover it is made in any case."""
 
-QUICK_SUM_S: Final = 0.5
-"""Seconds after which quick re-runs for less growth are rare, or `QUICK_SHARE` of the session."""
+SMALL_SUM_S: Final = 0.5
+"""Seconds after which re-runs that are not slow, for less growth, are rare, or `SMALL_SHARE` of the session."""
 
-QUICK_SHARE: Final = 0.03
+SMALL_SHARE: Final = 0.03
 
 SLOW_RERUN_S: Final = 0.25
 """Seconds of a re-run, or `SLOW_SHARE` of the session, from which it waits for a second test that grows alike."""
@@ -57,7 +57,7 @@ class HostReruns:
         """Seconds that such re-runs have taken so far and found nothing."""
         self._largest_vain = 0
         self._waiting: list[int] = []
-        self._quick = Backoff(TRY_EVERY, TRY_EVERY)
+        self._small = Backoff(TRY_EVERY, TRY_EVERY)
         self._doubts = Backoff(TRY_EVERY, MOST_TRY_EVERY)
 
     def note_vain(self, seconds: float, grown: int) -> None:
@@ -98,9 +98,10 @@ class HostReruns:
         """
         if expected_s is None:
             return ""
-        if expected_s <= QUICK_RERUN_S:
-            return self._why_not_quick(elapsed_s, grown) if small else ""
         slow = expected_s > max(SLOW_RERUN_S, SLOW_SHARE * elapsed_s)
+        why = self._why_not_small(elapsed_s, grown) if small and not slow else ""
+        if why or expected_s <= QUICK_RERUN_S:
+            return why
         if slow and may_wait() and not self._grows_like_another(grown):
             return (
                 f"a re-run would take {expected_s:.1f} s, and growth of the host's memory without a new array is nearly "
@@ -121,13 +122,13 @@ class HostReruns:
         self._waiting.append(grown)
         return False
 
-    def _why_not_quick(self, elapsed_s: float, grown: int) -> str:
-        if self._is_within(QUICK_SUM_S, QUICK_SHARE, elapsed_s):
-            self._quick.begin_anew()
+    def _why_not_small(self, elapsed_s: float, grown: int) -> str:
+        if self._is_within(SMALL_SUM_S, SMALL_SHARE, elapsed_s):
+            self._small.begin_anew()
             return ""
-        if self._quick.is_due() or self._stands_out(grown):
+        if self._small.is_due() or self._stands_out(grown):
             return ""
-        return f"quick re-runs for growth of the host's memory alone have taken {self.vain_s:.1f} s and found nothing"
+        return f"re-runs for growth of the host's memory alone have taken {self.vain_s:.1f} s and found nothing"
 
     def _is_within(self, sum_s: float, share: float, elapsed_s: float) -> bool:
         return self.vain_s <= max(sum_s, share * elapsed_s)

@@ -8,9 +8,9 @@ from pytest_gpuleak.engine.host_reruns import (
     DOUBTFUL_SUM_S,
     MOST_TRY_EVERY,
     QUICK_RERUN_S,
-    QUICK_SUM_S,
     RERUN_S,
     SLOW_RERUN_S,
+    SMALL_SUM_S,
     TRY_EVERY,
     HostReruns,
 )
@@ -47,17 +47,23 @@ def test_the_sum_of_vain_re_runs_is_a_small_part_of_the_session(
     ("elapsed_s", "vain_s", "small", "made"),
     [
         (10.0, 0.0, True, True),
-        (10.0, QUICK_SUM_S, True, True),
-        (10.0, QUICK_SUM_S + 0.1, True, False),
-        (10.0, QUICK_SUM_S + 0.1, False, True),
+        (10.0, SMALL_SUM_S, True, True),
+        (10.0, SMALL_SUM_S + 0.1, True, False),
+        (10.0, SMALL_SUM_S + 0.1, False, True),
         (100.0, 2.9, True, True),
         (100.0, 3.1, True, False),
     ],
 )
-def test_quick_re_runs_for_a_little_growth_have_a_limit_of_their_own(
-    elapsed_s: float, vain_s: float, *, small: bool, made: bool
+@pytest.mark.parametrize("expected_s", [QUICK_RERUN_S, SLOW_RERUN_S])
+def test_re_runs_for_a_little_growth_that_are_not_slow_have_a_limit_of_their_own(
+    expected_s: float, elapsed_s: float, vain_s: float, *, small: bool, made: bool
 ) -> None:
-    assert (reruns_after(vain_s).why_not(QUICK_RERUN_S, elapsed_s, MIB, small=small) == "") is made
+    assert (reruns_after(vain_s).why_not(expected_s, elapsed_s, MIB, small=small) == "") is made
+
+
+def test_one_that_is_not_quick_is_not_tried_beyond_the_limit_of_all() -> None:
+    reruns = reruns_after(5.0)
+    assert all(reruns.why_not(SLOW_RERUN_S, 10.0, MIB, small=True) for _ in range(2 * TRY_EVERY))
 
 
 def test_of_those_beyond_the_limit_one_of_so_many_is_made() -> None:

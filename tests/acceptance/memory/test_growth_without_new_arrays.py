@@ -170,3 +170,35 @@ def test_a_slow_test_whose_new_arrays_are_too_small_for_its_growth_waits(
     )
     found.result.assert_outcomes(passed=2)
     assert walked == [True]  # what it has not found is not looked for again
+
+
+@pytest.mark.parametrize("leaves", ["", "cycle()"], ids=["", "and cycles"])
+def test_re_runs_for_a_little_growth_are_in_vain_beside_cycles_too(
+    run: Runner, monkeypatch: pytest.MonkeyPatch, leaves: str
+) -> None:
+    """The young collection of the first run has told of the cycles: the re-runs were for the host's memory alone."""
+    monkeypatch.setattr(host_reruns, "SMALL_SUM_S", 0.0)
+    monkeypatch.setattr(host_reruns, "SMALL_SHARE", 0.0)
+    found = run(
+        f"""
+        import numpy as np, pytest
+        from tests.support.standin import Buffer
+
+        RUNS, KEPT = [], []
+
+        def cycle():
+            node = [Buffer(64)]
+            node.append(node)
+
+        @pytest.mark.parametrize("number", range(6))
+        def test_first_use(number):
+            RUNS.append(number)
+            if number not in RUNS[:-1]:
+                KEPT.append(("x" * (300 * 2**10), [np.ones(1) for _ in range(20)]))
+            {leaves}
+
+        def test_number_of_runs():
+            assert len(RUNS) == 6 + 1, RUNS
+        """
+    )
+    found.result.assert_outcomes(passed=7)
