@@ -17,7 +17,8 @@ if TYPE_CHECKING:
 _OWN_FILES = re.compile(r"^gpuleak\.|(^|/)__pycache__(/|$)|^\.hypothesis|\.pyc$")
 _ADDRESS = re.compile(
     r"0x[0-9a-f]+|\.\.\.[0-9a-f]*>|<pluggy\._tracing[^>]*>|(?<=(?:stopped|started) )(?:daemon )?\d+(?=\)>)"
-)  # the second: the end of one, in a text that pytest has cut; the last: a thread's number
+    r"|(?<=\()\d{9,}(?=\) ~~)"
+)  # the second: the end of one, in a text that pytest has cut; the last two: a thread's number, there by pytest-timeout
 _SECONDS = re.compile(r"\d+(\.\d+)?s\b( \(\d:\d\d:\d\d\))?")
 _CLOCK = re.compile(r"\d\d:\d\d:\d\d")
 _RULE = re.compile(r"([=\-_])\1{2,}")

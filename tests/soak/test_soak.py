@@ -96,6 +96,14 @@ def test_a_folder_that_pytest_shortened_is_no_difference(tmp_path: Path) -> None
     assert compare(suite_of(*PIECES), *both) == []
 
 
+def test_the_number_of_a_thread_in_a_dump_is_no_difference(tmp_path: Path) -> None:
+    both = sides(tmp_path)
+    for side, number in zip(both, (140389273880256, 140555192305344), strict=True):
+        dump = f"~~~~ Stack of ThreadPoolExecutor-0_0 ({number}) ~~~~"
+        side.outcomes[0].records[7]["sections"] = [["Captured stdout call", dump]]
+    assert compare(suite_of(*PIECES), *both) == []
+
+
 def _change(index: int, **values: Any) -> Callable[[Side], object]:
     return lambda side: side.outcomes[0].records[index].update(values)
 
