@@ -230,12 +230,12 @@ class SuspectCheck:
             tracker.ownership.disown(set(investigation.left.by_id))
         return stays or grown
 
-    def _settle_steps(self) -> Iterator[SettleStep]:
-        tracker = self._tracker
-        return settle_steps_of(self._safeguards, tracker.frameworks, self._subject.settle_steps, tracker.threads)
+    def _settle_steps(self, *, collected: bool = False) -> Iterator[SettleStep]:
+        tracker, own = self._tracker, self._subject.settle_steps
+        return settle_steps_of(self._safeguards, tracker.frameworks, own, tracker.threads, collected=collected)
 
     def _settle_late(self) -> bool:
-        return self._arrays.settle(self._settle_steps(), self._tracker.threads)
+        return self._arrays.settle(self._settle_steps(collected=self._arrays.looks.collected), self._tracker.threads)
 
     def _note_borrowed(self, arrays: Sequence[object]) -> None:
         if self._untracked.floor is not None:

@@ -34,7 +34,6 @@ class LateFindings:
     def taker(self) -> WaitingFindings | None:
         """Who takes findings that are explained later; None where the verdict depends on the holder."""
         if self._waiting is None and not self._at_once:
-            self._own_modules.keep()
             from pytest_gpuleak.engine.waiting import WaitingFindings
 
             self._waiting = WaitingFindings(self._tracker, self._knowledge)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING
 
+from tests.soak.suites import JSON_REPORT
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
@@ -47,7 +49,7 @@ def _candidates(suite: Suite) -> Iterator[Suite]:
         given: tuple[str, ...] = getattr(suite, name)
         for index, option in enumerate(given):
             # The report and the folder for `tmp_path` are what is compared.
-            if option.startswith(("--gpu-leak-report=gpuleak.json", "--basetemp", "markers")):
+            if option.startswith((JSON_REPORT, "--basetemp", "markers")):
                 continue
             paired = option in ("-p", "-W") and index + 1 < len(given)
             if index and given[index - 1] in ("-p", "-W"):

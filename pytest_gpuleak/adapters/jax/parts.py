@@ -70,10 +70,10 @@ def _living_arrays(native: type, wanted: AbstractSet[int]) -> list[Any]:
 
 
 def _held(candidates: list[Any], own: set[int]) -> set[int]:
+    if not candidates:
+        return set()
     own.add(id(candidates))
     held: set[int] = set()
-    if not candidates:
-        return held
     with whole_heap():
         containers = get_referrers(*candidates)
     for container in containers:

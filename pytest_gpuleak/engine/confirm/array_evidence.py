@@ -14,7 +14,7 @@ from pytest_gpuleak.engine.confirm.recognition import Recognition
 from pytest_gpuleak.engine.confirm.retained_graphs import RetainedGraphs
 from pytest_gpuleak.engine.confirm.runner_holds import find_kept_by_runner
 from pytest_gpuleak.engine.confirm.survivors import Leftover, Survivors
-from pytest_gpuleak.engine.settle.steps import Settling, steps_that_can_release, without_first_collection
+from pytest_gpuleak.engine.settle.steps import Settling, steps_that_can_release
 from pytest_gpuleak.engine.stages import READ, RECOGNISE
 from pytest_gpuleak.heap.weak_references import has_weak_references
 from pytest_gpuleak.model.evidence import Evidence, Keeper
@@ -208,8 +208,6 @@ class ArrayEvidence:
         recognition = self._recognition
         if recognition.covers(self.left.by_id) or recognition.needs_no_collection(self.left.living()):
             settle_steps = steps_that_can_release(settle_steps, threads)
-        elif self.looks.collected:
-            settle_steps = without_first_collection(settle_steps)
         settled = settle_late(self._noted(settle_steps), self.left.by_id, self.left.living)
         if settled.collected:
             recognition.try_again()

@@ -156,11 +156,20 @@ def device_steps(safeguards: Safeguards, frameworks: Frameworks) -> list[SettleS
 
 
 def settle_steps_of(
-    safeguards: Safeguards, frameworks: Frameworks, own: Callable[[], Iterable[SettleStep]], known: frozenset[int]
+    safeguards: Safeguards,
+    frameworks: Frameworks,
+    own: Callable[[], Iterable[SettleStep]],
+    known: frozenset[int],
+    *,
+    collected: bool = False,
 ) -> Iterator[SettleStep]:
-    """Yield the steps for a suspect, each when those before did not suffice; `own` gives the user's."""
+    """Yield the steps for a suspect, each when those before did not suffice; `own` gives the user's.
+
+    `collected` tells that the whole heap was collected since the run.
+    """
     turns = turns_of_others()
-    yield full_collection(safeguards)
+    if not collected:
+        yield full_collection(safeguards)
     yield from device_steps(safeguards, frameworks)
     yield from own()
     yield Waits(known)
@@ -173,16 +182,6 @@ def steps_that_can_release(settle_steps: Iterable[SettleStep], known: frozenset[
     """Return the steps that may free what a root holds: calls, and waits while a thread of the test's own runs."""
     own_threads = bool(running_threads() - known)
     return [step for step in settle_steps if isinstance(step, Call) or (own_threads and isinstance(step, Waits))]
-
-
-def without_first_collection(settle_steps: Iterable[SettleStep]) -> Iterator[SettleStep]:
-    """Yield all steps but the first that collects: nothing has run since the heap was collected."""
-    left_out = False
-    for step in settle_steps:
-        if left_out or not step.collects:
-            yield step
-        else:
-            left_out = True
 
 
 def rounds(step: SettleStep, alive: Callable[[], int]) -> Iterator[None]:

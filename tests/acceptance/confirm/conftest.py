@@ -3,8 +3,27 @@
 from __future__ import annotations
 
 import importlib
+from typing import TYPE_CHECKING
 
 import pytest
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+@pytest.fixture
+def install(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> Callable[[dict[str, str]], None]:
+    """Installs the package `library` of these modules, whose globals are not followed as the user's own are."""
+
+    def install_modules(sources: dict[str, str]) -> None:
+        folder = pytester.path / "lib" / "site-packages" / "library"
+        folder.mkdir(parents=True)
+        for name, source in sources.items():
+            (folder / f"{name}.py").write_text(source)
+        monkeypatch.syspath_prepend(str(folder.parent))
+        monkeypatch.setenv("PYTHONPATH", str(folder.parent), prepend=":")
+
+    return install_modules
 
 
 @pytest.fixture

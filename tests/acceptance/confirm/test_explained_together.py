@@ -32,16 +32,13 @@ LEAKS = """
 
 
 @pytest.fixture
-def library(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An installed library with twelve modules, whose globals are not followed as the user's own are."""
-    folder = pytester.path / "lib" / "site-packages" / "library"
-    folder.mkdir(parents=True)
-    names = ", ".join(f"store{number}" for number in range(12))
-    (folder / "__init__.py").write_text(f"from library import {names}\n\nstores = ({names})\n")
-    for number in range(12):
-        (folder / f"store{number}.py").write_text("kept = []\n")
-    monkeypatch.syspath_prepend(str(folder.parent))
-    monkeypatch.setenv("PYTHONPATH", str(folder.parent), prepend=":")
+def library(install: Callable[[dict[str, str]], None]) -> None:
+    """An installed library with twelve modules."""
+    stores = [f"store{number}" for number in range(12)]
+    names = ", ".join(stores)
+    install(
+        {"__init__": f"from library import {names}\n\nstores = ({names})\n", **dict.fromkeys(stores, "kept = []\n")}
+    )
 
 
 @pytest.fixture

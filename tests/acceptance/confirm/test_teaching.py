@@ -10,6 +10,8 @@ import pytest
 from pytest_gpuleak.engine.detect.young_arrays import make_young
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from tests.conftest import Runner
 
 pytestmark = [
@@ -27,13 +29,9 @@ HEAD = """
 
 
 @pytest.fixture(autouse=True)
-def library(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An installed library, whose globals are not followed as the user's own are."""
-    folder = pytester.path / "lib" / "site-packages" / "library"
-    folder.mkdir(parents=True)
-    (folder / "__init__.py").write_text("")
-    (folder / "store.py").write_text("kept, old = [], [dict() for _ in range(40)]\n")
-    monkeypatch.syspath_prepend(str(folder.parent))
+def library(install: Callable[[dict[str, str]], None]) -> None:
+    """An installed library."""
+    install({"__init__": "", "store": "kept, old = [], [dict() for _ in range(40)]\n"})
 
 
 @pytest.fixture(autouse=True)
