@@ -198,7 +198,8 @@ class SuspectCheck:
         elif not collected:
             readings = read_arrays(arrays, tracker.guarded_arrays)
             self._rings = read_rings(arrays, readings, self._knowledge, self._subject.nodeid, self._policy)
-        steps = self._first_steps() if self._first else () if self._looks.brief else self._settle_steps()
+        swept = self._programs.collected
+        steps = self._first_steps() if self._first else () if self._looks.brief else self._settle_steps(collected=swept)
         stays = investigation.add_run(
             arrays,
             steps,
@@ -208,6 +209,7 @@ class SuspectCheck:
             decide=(lambda living: self._ask_harness(living, growth)) if self._first else None,
             recognise=lambda: not self._is_brief(),
         )
+        investigation.looks.collected |= swept
         if self._first:
             if self._collected:
                 self._knowledge.garbage.note(freed=not stays)
@@ -353,6 +355,7 @@ class SuspectCheck:
             if not decided:
                 self._forget_reruns()
                 return doubted
+            counters.choose_record(beside_leak=any(one.failed and one.bytes_per_run for one in self._judge_arrays()))
             again = (left > 0 or more > 0) and self._untracked.begin_record()
             grows = again or self._processes.grows or self._files.grows
             if not (grows or any(found.bytes_per_run for found in self._judge()) or self._programs.grows):

@@ -118,7 +118,7 @@ class Looks:
 
     def _teaches(self) -> bool:
         """Tell whether to search now, for others' sake: of known culprits' arrays, the heap need not be collected."""
-        if self._waiting is None or not (self._arrays.looks.collected and self._waiting.teaching.is_due()):
+        if self._waiting is None or not (self._arrays.looks.collected and self._waiting.teaches_next()):
             return False
         self._knowledge.late_looks.note(useful=True)
         return True

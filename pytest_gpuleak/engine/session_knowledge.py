@@ -59,6 +59,8 @@ class SessionKnowledge:
         """Seconds of CPU time spent so far on suspects for which neither arrays nor processes were found."""
         self.vain_records_s = 0.0
         """Seconds of CPU time spent so far on records of runs that found nothing, as was likely."""
+        self.leak_records_s = 0.0
+        """Seconds of CPU time spent so far on recording the host's memory for tests that arrays fail already."""
         self.residue_s = 0.0
         """Seconds of CPU time that the last search took for what a single run has added to the heap."""
         self.lenders_s = 0.0

@@ -57,6 +57,9 @@ EACH_S: Final = 0.1
 """Seconds that each test adds to `BUDGET_S`: most of one heap's search is shared, and the naming is not."""
 
 
+TEACHING_SHARE: Final = 0.05
+"""Share of the session's time, beyond `SEARCHED_S`, after which no suspect is searched for to teach its holder."""
+
 LOSING_SHARE: Final = 0.1
 """Share of the session's time that searches for one suspect may take where what waited was freed meanwhile."""
 
@@ -122,8 +125,7 @@ class WaitingFindings:
         self._waiting: list[WaitingFinding] = []
         self._arrays = 0
         self._loses = False
-        self.teaching = Backoff(FIRST_TAUGHT, MOST_TAUGHT)
-        """Which of the suspects whose holders are no known culprits are searched for by themselves all the same."""
+        self._teaching = Backoff(FIRST_TAUGHT, MOST_TAUGHT)
         self.searches = 0
         """Searches so far that were made for one suspect."""
         self.searched_s = 0.0
@@ -141,6 +143,11 @@ class WaitingFindings:
             and not (policy.growing_tensors or policy.growing_bytes)
             and not (subject.counts_running_frames or self._tracker.threaded)
         )
+
+    def teaches_next(self) -> bool:
+        """Tell whether a suspect whose holders are no known culprits is searched for by itself, for later ones' sake."""
+        affordable = self.searched_s <= SEARCHED_S + TEACHING_SHARE * self._knowledge.elapsed_s
+        return affordable and self._teaching.is_due()
 
     @property
     def is_empty(self) -> bool:

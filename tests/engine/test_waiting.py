@@ -69,3 +69,13 @@ def test_what_a_search_leaves_open_is_given_up() -> None:
     (explained,) = waiting.explain()
     assert arrays.given_up.startswith("the search failed")
     assert (explained.verdict, explained.findings) == ("clean", ())
+
+
+def test_what_teaches_is_limited_by_its_seconds() -> None:
+    waiting: Any = waiting_for()
+    waiting._knowledge.elapsed_s = 10.0
+    assert [waiting.teaches_next() for _ in range(12)] == [n in (3, 11) for n in range(12)]
+    waiting.searched_s = 1.6
+    assert not any(waiting.teaches_next() for _ in range(64))
+    waiting._knowledge.elapsed_s = 20.0
+    assert any(waiting.teaches_next() for _ in range(16))

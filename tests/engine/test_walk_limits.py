@@ -92,3 +92,21 @@ def test_a_little_growth_is_checked_by_how_likely_arrays_are(
     tracker: Any = types.SimpleNamespace(may_have_added_arrays=adds_arrays)
     growth = Growth({(HOST, "heap"): grown})
     assert is_worth_a_check(growth, Policy(), tracker, knowledge) is checked
+
+
+@pytest.mark.parametrize(
+    ("cpu_s", "spent_s", "expected_s", "recorded"),
+    [
+        (10.0, 0.0, 0.1, True),
+        (10.0, 0.0, 4.0, False),
+        (10.0, 2.3, 0.1, False),
+        (100.0, 2.3, 0.1, True),
+        (10.0, 0.0, None, True),
+    ],
+)
+def test_few_seconds_go_on_the_hosts_memory_of_tests_that_fail_already(
+    monkeypatch: pytest.MonkeyPatch, cpu_s: float, spent_s: float, expected_s: float | None, *, recorded: bool
+) -> None:
+    knowledge = session(monkeypatch, cpu_s)
+    knowledge.leak_records_s = spent_s
+    assert walk_limits.may_record_beside_leak(knowledge, expected_s) is recorded

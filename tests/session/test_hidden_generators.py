@@ -86,3 +86,20 @@ def test_what_has_no_known_lock_calls_for_walks() -> None:
     hidden = HiddenGenerators()
     assert not hidden.note([object()])
     assert not hidden.note_walk([object()])
+
+
+def test_a_generator_in_a_frame_of_a_failed_test_calls_for_no_more_walks() -> None:
+    def draw() -> None:
+        generator = np.random.RandomState(0)
+        raise ValueError(generator.rand())
+
+    with pytest.raises(ValueError) as failed:  # noqa: PT011 - any number
+        draw()
+    place = failed.tb.tb_next
+    assert place is not None
+    hidden = HiddenGenerators()
+    for _ in range(2):
+        found = [place.tb_frame.f_locals["generator"]]
+        assert hidden.note_walk(found)
+        found.clear()
+    assert hidden.alive(()) == []

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+from time import process_time
 from typing import TYPE_CHECKING
 
 from pytest_gpuleak.adapters.bulk import read_arrays
 from pytest_gpuleak.engine.confirm.left_arrays import FIRST_RERUN
-from pytest_gpuleak.engine.confirm.walk_limits import comes_before_rerun
+from pytest_gpuleak.engine.confirm.walk_limits import comes_before_rerun, may_record_beside_leak
 from pytest_gpuleak.engine.judge.counters import ARRAY_OBJECTS, BLOCK, CounterRun, HostLimits, judge_counters, suspects
 from pytest_gpuleak.engine.settle.steps import (
     Collection,
@@ -51,6 +52,7 @@ class CounterEvidence:
         self._recording = False
         self._grew_again = self._host_grew_again = False
         self._first_was_brief = False
+        self._beside_leak = self._leaves_host = False
         self.watched_growth: int | None = None
         """Unexplained growth of the host (bytes) above which a run is settled, for evidence that takes it; or None."""
         self.unexplained_host = 0
@@ -83,7 +85,9 @@ class CounterEvidence:
         """Record what the re-run within this context adds to the counters, if they grew before."""
         counters = self._tracker.counters
         self._histories = self._tracker.frameworks.allocation_histories() if self._suspected - {HOST} else []
-        if self._host_grew_again:
+        began = process_time()
+        records = self._host_grew_again and not self._leaves_host
+        if records:
             self._recording = True
             with self._tracker.detector.whole_heap():
                 counters.begin_record()
@@ -95,6 +99,17 @@ class CounterEvidence:
         finally:
             self._end_record()
             self._take_blocks()
+            if records and self._beside_leak:
+                self._knowledge.leak_records_s += process_time() - began
+
+    def choose_record(self, *, beside_leak: bool) -> None:
+        """Choose whether one more run is recorded for the host's memory; `beside_leak`, arrays fail the test already.
+
+        Then the record only adds to what is known, at a re-run and two walks over the heap: once few seconds have gone
+        on such records, what the host's memory adds is a note until that leak is mended.
+        """
+        self._beside_leak = beside_leak
+        self._leaves_host = beside_leak and not may_record_beside_leak(self._knowledge, self._subject.expected_s)
 
     def _take_blocks(self) -> None:
         histories, self._histories = self._histories, []
@@ -129,6 +144,8 @@ class CounterEvidence:
         Or growth after a brief look: only from then on is each run settled before the next one begins.
         """
         unsettled = self._first_was_brief and self._grew_again and len(self._runs) == FIRST_RERUN
+        if self._leaves_host and self.host_alone:
+            return False
         return unsettled or (self._host_grew_again and not any(run.host for run in self._runs))
 
     @property
@@ -143,7 +160,8 @@ class CounterEvidence:
 
     def judge(self, evidence: Evidence, known_host: int = 0) -> tuple[Finding, ...]:
         """Return the findings on what no array explains; `known_host` bytes of the host's growth a run are explained."""
-        return judge_counters(self._runs, evidence, self._policy, self._limits, known_host) if self._runs else ()
+        found = judge_counters(self._runs, evidence, self._policy, self._limits, known_host) if self._runs else ()
+        return tuple(map(_as_note, found)) if self._leaves_host else found
 
     def _unexplained(self, investigation: ArrayEvidence, growth: Growth) -> set[str]:
         return suspects(growth, self._known(investigation), self._policy, self._limits)
@@ -260,6 +278,13 @@ class CounterEvidence:
         ):
             room["cpu"] = unexplained
         return {device: size for device, size in room.items() if size > 0}
+
+
+def _as_note(found: Finding) -> Finding:
+    if found.kind != "host":
+        return found
+    why = "not looked into by one more re-run, since the test fails already and such re-runs have taken long"
+    return dataclasses.replace(found, failed=False, evidence=(*found.evidence, why))
 
 
 def share_of(arrays: list[object], size: int, slack: int, frameworks: Sequence[ArrayFramework]) -> list[object]:

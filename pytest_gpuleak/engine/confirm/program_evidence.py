@@ -43,6 +43,8 @@ class ProgramEvidence:
         self._unsure = False
         self.first_run_bytes = 0
         """Host bytes of the programs that the first run has compiled and that are still there."""
+        self.collected = False
+        """Whether the whole heap was collected since the last re-run."""
         self.wanted = False
         """Whether the first run may have compiled, and a re-run for that alone is worth its time."""
 
@@ -103,7 +105,7 @@ class ProgramEvidence:
         if added:
             collect_young()
             added = self._new()
-        self._unsure = bool(added)
+        self._unsure, self.collected = bool(added), False
         self._added.append(added)
         self._knowledge.programs = len(self._names())
 
@@ -113,6 +115,7 @@ class ProgramEvidence:
             self._unsure = False
             with self._tracker.detector.whole_heap():
                 collect(2)
+            self.collected = True
             self._added[-1] = self._new()
             self._knowledge.programs = len(self._names())
 

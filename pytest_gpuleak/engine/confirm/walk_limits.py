@@ -34,6 +34,11 @@ FREE_DOUBTFUL_S: Final = 0.1
 SWAPPED_BYTES: Final = 16 * 1024 * 1024
 """Growth in bytes for which such arrays are looked for all the same: a table that takes the place of an empty one."""
 
+FREE_BESIDE_LEAK_S: Final = 2.0
+"""Seconds of CPU time that a session may spend on recording the host's memory for tests that arrays fail already.
+
+With `SHARE`. A leak of Keras's `JaxLayer` took a second re-run of 4 s and two walks of 2 s over its heap.
+"""
 
 FREE_BEFORE_RERUN_S: Final = 0.1
 """Seconds beyond which the re-run comes before what walks the whole heap, or `SHARE_ONCE` of the session's."""
@@ -63,6 +68,11 @@ def may_record(knowledge: SessionKnowledge, *, beside_arrays: bool, adds_arrays:
     if not adds_arrays:
         return knowledge.is_within(knowledge.vain_records_s, FREE_DOUBTFUL_S, SHARE_ONCE)
     return not beside_arrays or knowledge.is_within(knowledge.vain_records_s, FREE_ONCE_S, SHARE)
+
+
+def may_record_beside_leak(knowledge: SessionKnowledge, expected_s: float | None) -> bool:
+    """Tell whether what a test of `expected_s` seconds adds to the host is recorded where its arrays alone fail it."""
+    return knowledge.is_within(knowledge.leak_records_s + (expected_s or 0.0), FREE_BESIDE_LEAK_S, SHARE)
 
 
 def may_search_once(knowledge: SessionKnowledge, grown: int, *, sure: bool, adds_arrays: bool) -> bool:

@@ -7,20 +7,22 @@ from itertools import chain
 from types import FrameType, ModuleType
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from pytest_gpuleak.engine.settle.attempts import Backoff
 from pytest_gpuleak.heap.collector import get_referrers
 from pytest_gpuleak.heap.library_types import extension_class
 from pytest_gpuleak.heap.referrers import get_referents, untouchable_modules
 from pytest_gpuleak.heap.safe_access import is_a, slot
 from pytest_gpuleak.heap.weak_references import has_weak_references
+from pytest_gpuleak.session.rerun.unseen.ended_frames import EndedFrames
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Collection, Iterable, Sequence
 
 _LEVELS: Final = 4
 """Levels above a generator that are searched: an item of a list, in a dict, of a module."""
 
-_MOST_SEARCHES: Final = 3
-"""Searches of a session, a walk over the heap for each level: where places do not last, the heap is walked instead."""
+_MOST_WALKS: Final = 32
+"""Walks for each search at most, itself a walk for each level: where places do not last, it is not made each time."""
 
 _MOST_VALUES: Final = 20_000
 """Values at one depth below an object above which nothing is looked for there."""
@@ -33,13 +35,15 @@ class HiddenGenerators:
     """The generators without weak references. No reference is kept to one: their locks tell whether they are alive.
 
     They are looked for in the objects where earlier ones were found, an attribute that is given a new one among them.
+    Those of failed tests' frames are not looked for: pytest keeps the frames, but no test draws from them.
     """
 
     def __init__(self) -> None:
         self._locks: dict[int, weakref.ref[Any]] = {}
+        self._out_of_reach: dict[int, weakref.ref[Any]] = {}
         self._spots: list[Spot] = []
         self._walks = 0
-        self._searches = 0
+        self._searches = Backoff(1, _MOST_WALKS)
 
     def note(self, found: Iterable[Any]) -> bool:
         """Note generators; return whether the lock of each is known."""
@@ -47,19 +51,31 @@ class HiddenGenerators:
             lock = _lock_of(one)
             if lock is None:
                 return False
-            self._locks[id(one)] = weakref.ref(lock)
+            known = self._out_of_reach.get(id(one))
+            if known is None or known() is not lock:
+                self._locks[id(one)] = weakref.ref(lock)
         return True
 
-    def note_walk(self, found: Sequence[Any]) -> bool:
-        """Note what a walk over the heap, which must be visible, has found; return whether each lock is known."""
+    def note_walk(self, found: Sequence[Any], ignore: Collection[int] = ()) -> bool:
+        """Note what a walk over the heap, which must be visible, has found; return whether each lock is known.
+
+        `ignore` has the ids of the caller's containers.
+        """
         self._locks.clear()
         if not self.note(found):
             return False
         self._walks += 1
-        if self._walks > 1 and self._searches < _MOST_SEARCHES and self.alive(()) is None:
-            self._searches += 1
-            self._spots += _find_spots(found)
+        if self._walks > 1 and self.alive(()) is None and self._searches.is_due():
+            self._leave_out_of_ended_frames(found, ignore)
+            if self.alive(()) is None:
+                self._spots += _find_spots(found, ignore)
         return True
+
+    def _leave_out_of_ended_frames(self, found: Sequence[Any], ignore: Collection[int]) -> None:
+        ended = EndedFrames((id(found), *ignore))
+        for one in found:
+            if id(one) in self._locks and ended.alone_hold(one):
+                self._out_of_reach[id(one)] = self._locks.pop(id(one))
 
     def alive(self, young: Sequence[Any]) -> list[Any] | None:
         """Return those alive, of which `young` are at hand; None where only a walk over the heap can tell."""
@@ -100,11 +116,11 @@ def _lock_of(generator: Any) -> Any:
     return lock if lock is not None and has_weak_references(lock) else None
 
 
-def _find_spots(generators: Sequence[Any]) -> list[Spot]:
+def _find_spots(generators: Sequence[Any], ignore: Collection[int]) -> list[Spot]:
     found: dict[int, Spot] = {}  # by the generator
     below: dict[int, set[int]] = {id(one): {id(one)} for one in generators}
     targets = list(generators)
-    own = {id(generators), id(targets), *untouchable_modules()}
+    own = {id(generators), id(targets), *ignore, *untouchable_modules()}
     for level in range(_LEVELS):
         above: dict[int, set[int]] = {}
         parents = get_referrers(*targets)

@@ -69,7 +69,7 @@ class _Followed:
         self.end()
         with whole_heap():
             found = instances_of(kinds)
-            all_known = self._hidden.note_walk(_hidden_among(found))
+            all_known = self._hidden.note_walk(_hidden_among(found), (id(found),))
         view = current_view()
         if all_known and view is not None and view.sees_only_young:
             self._view = weakref.ref(view)
