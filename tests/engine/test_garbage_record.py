@@ -33,5 +33,6 @@ def test_after_collections_in_vain_few_are_tried() -> None:
 def test_no_collection_is_tried_where_the_next_setup_may_free_all() -> None:
     record = GarbageRecord()
     record.note_freed_by_setup()
-    assert not record.comes_first(1.0)
-    assert record.comes_first(1.0)
+    assert [record.comes_first(1.0) for _ in range(2)] == [False, True]
+    record.note_freed_by_setup()
+    assert [record.comes_first(0.2) for _ in range(5)] == [False] * 4 + [True]

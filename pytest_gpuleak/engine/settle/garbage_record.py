@@ -12,6 +12,12 @@ QUICK_RERUN_S: Final = 0.1
 _VAIN: Final = 2
 """Collections in vain after which the re-run comes first."""
 
+_OF_SETUP: Final = 4
+"""Suspects that are run again first after one whose re-run's setup freed all: their fixtures may do the same."""
+
+SLOW_RERUN_S: Final = 0.3
+"""Seconds of a re-run above which only the first of these is: it costs more than a collection, should it be in vain."""
+
 
 class GarbageRecord:
     """Remembers whether what the last suspects left was garbage.
@@ -22,18 +28,19 @@ class GarbageRecord:
 
     def __init__(self) -> None:
         self._attempts = Attempts(_VAIN)
-        self._freed_by_setup = False
+        self._left_to_setup = 0
 
     def comes_first(self, rerun_s: float) -> bool:
         """Tell whether to collect before a re-run that takes `rerun_s` seconds; each call is one suspect."""
-        setup_decides, self._freed_by_setup = self._freed_by_setup, False
+        left, self._left_to_setup = self._left_to_setup, max(self._left_to_setup - 1, 0)
+        setup_decides = left == _OF_SETUP or (left > 0 and rerun_s <= SLOW_RERUN_S)
         if rerun_s <= QUICK_RERUN_S or setup_decides:
             return False
         return self._attempts.is_due()
 
     def note_freed_by_setup(self) -> None:
-        """Note that a re-run's setup freed all that a suspect left: so may the next one's, before its call."""
-        self._freed_by_setup = True
+        """Note that a re-run's setup freed all that a suspect left: so may the next ones', before their call."""
+        self._left_to_setup = _OF_SETUP
 
     def note(self, *, freed: bool) -> None:
         """Note whether a collection has freed all that a suspect left."""
