@@ -24,6 +24,9 @@ _LEVELS: Final = 4
 _MOST_WALKS: Final = 32
 """Walks for each search at most, itself a walk for each level: where places do not last, it is not made each time."""
 
+_MOST_IN_FRAMES: Final = 8
+"""Generators without a place that are looked for in frames that have ended, at two walks over the heap for each."""
+
 _MOST_VALUES: Final = 20_000
 """Values at one depth below an object above which nothing is looked for there."""
 
@@ -66,27 +69,33 @@ class HiddenGenerators:
             return False
         self._walks += 1
         if self._walks > 1 and self.alive(()) is None and self._searches.is_due():
+            self._spots += _find_spots(found, ignore)
             self._leave_out_of_ended_frames(found, ignore)
-            if self.alive(()) is None:
-                self._spots += _find_spots(found, ignore)
         return True
-
-    def _leave_out_of_ended_frames(self, found: Sequence[Any], ignore: Collection[int]) -> None:
-        ended = EndedFrames((id(found), *ignore))
-        for one in found:
-            if id(one) in self._locks and ended.alone_hold(one):
-                self._out_of_reach[id(one)] = self._locks.pop(id(one))
 
     def alive(self, young: Sequence[Any]) -> list[Any] | None:
         """Return those alive, of which `young` are at hand; None where only a walk over the heap can tell."""
         self._locks = {identity: known for identity, known in self._locks.items() if known() is not None}
+        found = self._located(young)
+        if len(found) < len(self._locks) or any(_lock_of(one) is not self._locks[id(one)]() for one in found.values()):
+            return None
+        return list(found.values())
+
+    def _located(self, young: Sequence[Any]) -> dict[int, Any]:
         found = {id(one): one for one in young if id(one) in self._locks}
         for spot in self._spots:
             if len(found) < len(self._locks):
                 found.update((id(one), one) for one in spot.look() if id(one) in self._locks)
-        if len(found) < len(self._locks) or any(_lock_of(one) is not self._locks[id(one)]() for one in found.values()):
-            return None
-        return list(found.values())
+        return found
+
+    def _leave_out_of_ended_frames(self, found: Sequence[Any], ignore: Collection[int]) -> None:
+        missing = self._locks.keys() - self._located(()).keys()
+        if len(missing) > _MOST_IN_FRAMES:
+            return
+        ended = EndedFrames((id(found), *ignore))
+        for one in found:
+            if id(one) in missing and ended.alone_hold(one):
+                self._out_of_reach[id(one)] = self._locks.pop(id(one))
 
 
 class Spot(NamedTuple):
