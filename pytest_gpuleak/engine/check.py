@@ -355,7 +355,8 @@ class SuspectCheck:
             if not decided:
                 self._forget_reruns()
                 return doubted
-            counters.choose_record(beside_leak=any(one.failed and one.bytes_per_run for one in self._judge_arrays()))
+            beside_leak = any(one.failed and one.kind == "growing" for one in self._judge())
+            counters.choose_record(beside_leak=beside_leak)
             again = (left > 0 or more > 0) and self._untracked.begin_record()
             grows = again or self._processes.grows or self._files.grows
             if not (grows or any(found.bytes_per_run for found in self._judge()) or self._programs.grows):
