@@ -208,8 +208,8 @@ class SuspectCheck:
             threaded=tracker.threaded,
             decide=(lambda living: self._ask_harness(living, growth)) if self._first else None,
             recognise=lambda: not self._is_brief(),
+            collected=swept,
         )
-        investigation.looks.collected |= swept
         if self._first:
             if self._collected:
                 self._knowledge.garbage.note(freed=not stays)
@@ -355,11 +355,11 @@ class SuspectCheck:
             if not decided:
                 self._forget_reruns()
                 return doubted
-            beside_leak = any(one.failed and one.kind == "growing" for one in self._judge())
-            counters.choose_record(beside_leak=beside_leak)
+            judged = self._judge()
+            counters.choose_record(beside_leak=any(one.failed and one.kind == "growing" for one in judged))
             again = (left > 0 or more > 0) and self._untracked.begin_record()
             grows = again or self._processes.grows or self._files.grows
-            if not (grows or any(found.bytes_per_run for found in self._judge()) or self._programs.grows):
+            if not (grows or any(found.bytes_per_run for found in judged) or self._programs.grows):
                 break
             if left == 0 and more and (again or counters.wants_record or looks.comes_again):
                 left, more = 1, more - 1

@@ -90,6 +90,7 @@ class ArrayEvidence:
         threaded: bool = False,
         decide: Callable[[Sequence[object]], frozenset[int]] | None = None,
         recognise: Callable[[], bool] = lambda: True,
+        collected: bool = False,
     ) -> bool:
         """Settle what a run left, note what stays, and tell whether anything does.
 
@@ -101,8 +102,9 @@ class ArrayEvidence:
             threaded: whether another thread ran when the arrays were searched for.
             decide: returns the ids of what is no suspect, of what stays after the cheap steps.
             recognise: tells whether holders are of use.
+            collected: whether the whole heap was collected since the run.
         """
-        self.looks.collected = False
+        self.looks.collected = collected
         readings = read_united(arrays, self._frameworks)
         shared = SharedStorages(arrays, self._natives.storages)
         arrays[:] = [array for array in arrays if id(array) in readings]
