@@ -7,25 +7,19 @@ from time import perf_counter
 from typing import TYPE_CHECKING
 
 from pytest_gpuleak.adapters.bulk import read_arrays
-from pytest_gpuleak.engine.confirm.array_evidence import ArrayEvidence
-from pytest_gpuleak.engine.confirm.counter_evidence import CounterEvidence
-from pytest_gpuleak.engine.confirm.lenders import Lenders
-from pytest_gpuleak.engine.confirm.open_files import OpenFiles
-from pytest_gpuleak.engine.confirm.process_evidence import ProcessEvidence
-from pytest_gpuleak.engine.confirm.program_evidence import ProgramEvidence
 from pytest_gpuleak.engine.confirm.tracing import traced
-from pytest_gpuleak.engine.confirm.untracked_evidence import UntrackedEvidence
-from pytest_gpuleak.engine.describe import Supplement, described
+from pytest_gpuleak.engine.describe import described
 from pytest_gpuleak.engine.garbage_check import read_rings
 from pytest_gpuleak.engine.judge.arrays import judge
 from pytest_gpuleak.engine.looks import Looks
 from pytest_gpuleak.engine.rerun_worth import RerunWorth
-from pytest_gpuleak.engine.settle.steps import CHEAP_STEPS, full_collection, settle_steps_of
-from pytest_gpuleak.engine.stages import ACCOUNT, CONFIRM, COUNTERS, EXPLAIN, PROCESSES, READ, RECOGNISE, VERDICT
+from pytest_gpuleak.engine.settle.steps import CHEAP_STEPS, Collection, full_collection, settle_steps_of
+from pytest_gpuleak.engine.stages import ACCOUNT, CONFIRM, COUNTERS, EXPLAIN, PROCESSES, READ, RECOGNISE
+from pytest_gpuleak.engine.suspect_evidence import SuspectEvidence
 from pytest_gpuleak.engine.waiting import Judged
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from pytest_gpuleak.adapters.processes.facts import LeftProcess
     from pytest_gpuleak.adapters.protocol import OriginLog, SettleStep
@@ -38,8 +32,7 @@ if TYPE_CHECKING:
     from pytest_gpuleak.engine.stages import Guard, Stage
     from pytest_gpuleak.engine.subject import RerunResult, Subject
     from pytest_gpuleak.engine.waiting import WaitingFindings
-    from pytest_gpuleak.model.evidence import Evidence
-    from pytest_gpuleak.model.findings import Finding, Holder
+    from pytest_gpuleak.model.findings import Finding
     from pytest_gpuleak.model.policy import Policy
     from pytest_gpuleak.model.readings import Growth
 
@@ -77,36 +70,20 @@ class SuspectCheck:
         self._subject = subject
         self._policy = policy
         self._check_fixtures = check_fixtures
-        self._judged: tuple[Evidence, tuple[Finding, ...]] | None = None
         self._first = True
         self._collected = False
+        self._collects_after_setup = False
         self._harness = harness
         self._keepers_of = keepers_of
         self._waiting = waiting
         self._known: HarnessVerdict | None = None
         self._garbage = garbage
-        self._freed = () if garbage is None else garbage.freed
-        self._rings: Mapping[int, Holder] = {} if garbage is None else garbage.rings
         self.seconds = {"reruns": 0.0, "search": 0.0}
         """What the check has taken so far, beside settling and judging."""
-        safeguards, nodeid = knowledge.safeguards, subject.nodeid
-        self._arrays = ArrayEvidence(
-            tracker.detector,
-            tracker.guarded_arrays,
-            tracker.frameworks,
-            lambda: knowledge.culprits,
-            lambda stage: safeguards.guard(stage, nodeid),  # what waits must not refer to the test
-            knowledge.is_user_file,
-            self._freed,
-        )
-        self._counters = CounterEvidence(tracker, knowledge, subject, policy)
-        self._programs = ProgramEvidence(tracker, knowledge, subject)
-        self._untracked = UntrackedEvidence(tracker, knowledge, subject, policy, self._guard)
+        self._evidence = evidence = SuspectEvidence(tracker, knowledge, subject, policy, garbage)
+        self._arrays, self._counters, self._untracked = evidence.arrays, evidence.counters, evidence.untracked
         self._worth = RerunWorth(knowledge, subject, policy, self._arrays, self._counters, self._untracked)
-        self._lenders = Lenders(tracker, knowledge, self._guard)
-        self._files = OpenFiles(tracker, policy)
-        self._looks = Looks(self._arrays, knowledge, nodeid, waiting, self._judge, self._judge_arrays)
-        self._counters.watched_growth = self._untracked.floor
+        self._looks = Looks(self._arrays, knowledge, subject.nodeid, waiting, evidence.judge, evidence.judge_arrays)
 
     def check(
         self, arrays: list[object], growth: Growth, processes: list[LeftProcess], seen: Callable[[], object] = int
@@ -115,12 +92,12 @@ class SuspectCheck:
 
         `arrays` are strong references to what the first run left, emptied here before user code; then `seen` is called.
         """
-        tracker, investigation = self._tracker, self._arrays
-        if not (arrays or processes or self._freed or self._files.wanted) and self._programs.explain(growth):
+        evidence, investigation = self._evidence, self._arrays
+        freed = self._garbage is not None and self._garbage.freed
+        if not (arrays or processes or freed or evidence.files.wanted) and evidence.programs.explain(growth):
             seen()
             return ()
-        self._processes = ProcessEvidence(tracker, self._policy, processes, self._knowledge.is_user_file)
-        self._of_runs = investigation, self._processes, self._programs, self._files
+        evidence.watch_processes(processes)
         stays = False
         why = ""
         with self._guard(READ):
@@ -128,42 +105,41 @@ class SuspectCheck:
         arrays.clear()  # an error may have kept the references
         seen()
         with self._guard(COUNTERS):
-            self._programs.end_first_run()
-        suspected = stays or bool(processes) or self._files.wanted
+            evidence.programs.end_first_run()
+        suspected = stays or bool(processes) or evidence.files.wanted
         with contextlib.ExitStack() as afterwards:
-            if suspected or self._programs.wanted:
+            if suspected or evidence.programs.wanted:
                 with self._guard(CONFIRM) as stage:
                     why = self._why_not_again() or self._worth.why_not(
-                        small_alone=self._is_small_alone(), processes=self._processes.watched
+                        small_alone=self._is_small_alone(), processes=evidence.processes.watched
                     )
                     if not why:
                         afterwards.enter_context(self._subject.confirming())
                         why = self._confirm()
                 if stage.fault:
                     why = f"the check failed while the test ran again: {stage.fault}"
-                    self._forget_reruns()
+                    evidence.forget_reruns()
                 if stays and not investigation.looks.confirmed:
                     with self._timed("search"):
                         self._looks.at_unconfirmed()
             if stays:
                 with self._timed("search"):
-                    self._untracked.finish(self._programs.first_run_bytes, confirmed=not why)
-                    if self._knowledge.notes_are_read or any(found.failed for found in self._judge()):
-                        self._lenders.find(investigation.evidence())
-                    self._judged = None
+                    self._untracked.finish(evidence.programs.first_run_bytes, confirmed=not why)
+                    if self._knowledge.notes_are_read or any(found.failed for found in evidence.judge()):
+                        evidence.find_lenders()
             with self._guard(ACCOUNT):
                 for left in investigation.leftovers():
                     self._knowledge.left_behind.note(self._subject.nodeid, *left)
             with self._guard(PROCESSES):
-                self._processes.explain(self._guard)
-            judged = self._judge(why)
+                evidence.processes.explain(self._guard)
+            judged = evidence.judge(why)
             self._worth.note(judged, self.seconds["reruns"] if investigation.looks.confirmed else 0.0)
             if investigation.looks.confirmed:
                 self._knowledge.lines.note(of_use=any(one.failed for one in judged))
             found = tuple(self._describe(found, why) for found in judged)
             if self._waiting is not None and investigation.looks.waits:
-                known = Judged(self._subject.nodeid, self._policy, why, judged, found, self._judge_arrays())
-                self._waiting.take(known, investigation, self._supplement())
+                known = Judged(self._subject.nodeid, self._policy, why, judged, found, evidence.judge_arrays())
+                self._waiting.take(known, investigation, evidence.supplement())
             kinds = {one.kind for one in found} - {"recompiled"}
             if not (processes or investigation.left_arrays or kinds - {"cycle"}):
                 self._worth.note_vain(self.seconds["reruns"])  # cycles are known from the first run
@@ -194,11 +170,11 @@ class SuspectCheck:
         tracker, investigation = self._tracker, self._arrays
         collected = self._first and self._garbage is not None
         if not self._first:
-            self._note_borrowed(arrays)
+            self._evidence.note_borrowed(arrays)
         elif not collected:
             readings = read_arrays(arrays, tracker.guarded_arrays)
-            self._rings = read_rings(arrays, readings, self._knowledge, self._subject.nodeid, self._policy)
-        swept = self._programs.collected
+            self._evidence.rings = read_rings(arrays, readings, self._knowledge, self._subject.nodeid, self._policy)
+        swept = self._evidence.programs.collected
         steps = self._first_steps() if self._first else () if self._looks.brief else self._settle_steps(collected=swept)
         stays = investigation.add_run(
             arrays,
@@ -239,22 +215,22 @@ class SuspectCheck:
     def _settle_late(self) -> bool:
         return self._arrays.settle(self._settle_steps(collected=self._arrays.looks.collected), self._tracker.threads)
 
-    def _note_borrowed(self, arrays: Sequence[object]) -> None:
-        if self._untracked.floor is not None:
-            self._lenders.note_borrowed(arrays)
-
     def _ask_harness(self, living: Sequence[object], growth: Growth) -> frozenset[int]:
-        self._note_borrowed(living)
+        self._evidence.note_borrowed(living)
         if self._harness is not None and not self._tracker.threaded:
             self._known = self._harness(living, growth)
         return frozenset() if self._known is None else self._known.decided
 
     def _first_steps(self) -> Iterator[SettleStep]:
         """Decide, once something is known to stay, which of the steps are taken."""
-        rerun_s = self._subject.expected_s or 0.0
-        if not self._is_brief() or rerun_s > BRIEF_RERUN_S:
+        rerun_s, garbage = self._subject.expected_s or 0.0, self._knowledge.garbage
+        brief = self._is_brief()
+        self._collects_after_setup = brief and garbage.waits_for_setup(rerun_s)
+        if self._collects_after_setup:
+            return
+        if not brief or rerun_s > BRIEF_RERUN_S:
             yield from self._settle_steps()
-        elif self._knowledge.garbage.comes_first(rerun_s):
+        elif garbage.comes_first(rerun_s):
             self._collected = True
             yield full_collection(self._safeguards)
 
@@ -271,66 +247,31 @@ class SuspectCheck:
             and policy.cycles != "fail"
             and subject.expected_s is not None
             and not self._tracker.threaded
-            and not self._processes.watched
+            and not self._evidence.processes.watched
             and not subject.settle_steps()
             and not self._why_not_again()
         )
 
-    def _judge(self, why: str = "") -> tuple[Finding, ...]:
-        investigation = self._arrays
-        found: tuple[Finding, ...] | None = None
-        with self._guard(VERDICT):
-            found = self._judge_arrays()
-        if found is None:
-            # Without a comparison of the runs, the first run alone is judged.
-            investigation.forget_reruns()
-            with self._guard(READ):
-                found = self._judge_arrays()
-        with self._guard(COUNTERS):
-            of_arrays = self._untracked.judge()
-            counted = self._counters.judge(self._evidence(), self._untracked.bytes_per_run)
-            found = (*(found or ()), *of_arrays, *self._files.judge(), *counted)
-        with self._guard(PROCESSES):
-            found = (*self._processes.judge(why), *(found or ()))
-        # What keeps more arrays or tracers with each run keeps their programs too.
-        if not any(one.bytes_per_run or one.kind == "tracer" for one in found or ()):
-            found = (*(found or ()), *self._programs.judge())
-        return found or ()
-
-    def _judge_arrays(self) -> tuple[Finding, ...]:
-        """Judge the arrays, and reuse the result while the evidence is the same (docs/developing/performance.md)."""
-        evidence = self._arrays.evidence()
-        if self._judged is None or self._judged[0] is not evidence:
-            self._judged = evidence, judge(self._evidence(), self._policy)
-        return self._judged[1]
-
-    def _evidence(self) -> Evidence:
-        return self._supplement().added_to(self._arrays.evidence())
-
     def _may_wait(self) -> bool:
         return self._waiting is not None and self._waiting.may_take(self._policy, self._subject)
-
-    def _supplement(self) -> Supplement:
-        return Supplement(self._rings, self._lenders.holders, self._subject.counts_running_frames)
 
     def _why_not_again(self) -> str:
         return "no re-run was asked for" if self._policy.confirm == 0 else self._subject.why_not_again()
 
     def _confirm(self) -> str:
         """Run again until the subject does not grow, or as often as asked; return why that ended early, if it did."""
-        tracker, counters = self._tracker, self._counters
+        evidence, counters = self._evidence, self._counters
         left, more = self._policy.confirm, MOST_ADDED_RERUNS
         looks, knowledge = self._looks, self._knowledge
         lines_first = knowledge.notes_are_read or knowledge.lines.come_first(self._subject.expected_s or 0.0)
         looks.waives_lines = looks.brief and not lines_first
         while left > 0:
             left -= 1
-            for evidence in self._of_runs:
-                evidence.expect_run()
+            evidence.expect_run()
             with counters.recording(), self._untracked.recording():
                 # Lines are noted for arrays: where a counter alone has grown, tracing only costs time.
                 self._traces_arrays = self._arrays.left_arrays and not looks.waives_lines
-                tracing_on = self._traces_arrays or self._processes.watched or self._untracked.traces
+                tracing_on = self._traces_arrays or evidence.processes.watched or self._untracked.traces
                 result, origins = self._run_again(tracing_on=tracing_on)
                 if tracing_on and not (result.passed or result.timed_out):
                     # The test may fail because of the tracing (torch.compile's fullgraph, a mode of its own).
@@ -342,56 +283,65 @@ class SuspectCheck:
                         looks.catch_up()
                     return result.why
                 self._untracked.note_lines()
-                growth = tracker.counters.end()
-                self._processes.add_run()
-                self._programs.add_run()
-                with self._guard(EXPLAIN):
-                    self._files.add_run()
-                growth = self._programs.explained(growth, self._policy.array_bytes, tracker.counters.end)
-                self._take_in(tracker.left_arrays(), growth)
+                self._add_rerun()
             with self._timed("search"):
                 may_wait, doubted = self._may_wait(), self._worth.doubted
                 decided = looks.after_rerun(origins, self._settle_late, may_wait=may_wait, may_collect=not doubted)
             if not decided:
-                self._forget_reruns()
+                evidence.forget_reruns()
                 return doubted
-            judged = self._judge()
+            judged = evidence.judge()
             counters.choose_record(beside_leak=any(one.failed and one.kind == "growing" for one in judged))
             again = (left > 0 or more > 0) and self._untracked.begin_record()
-            grows = again or self._processes.grows or self._files.grows
-            if not (grows or any(found.bytes_per_run for found in judged) or self._programs.grows):
+            if not (again or evidence.grows(judged)):
                 break
             if left == 0 and more and (again or counters.wants_record or looks.comes_again):
                 left, more = 1, more - 1
             looks.waives_lines = False
         return ""
 
-    def _forget_reruns(self) -> None:
-        for evidence in (*self._of_runs, self._counters, self._untracked):
-            evidence.forget_reruns()
+    def _add_rerun(self) -> None:
+        tracker, evidence = self._tracker, self._evidence
+        growth = tracker.counters.end()
+        evidence.processes.add_run()
+        evidence.programs.add_run()
+        with self._guard(EXPLAIN):
+            evidence.files.add_run()
+        growth = evidence.programs.explained(growth, self._policy.array_bytes, tracker.counters.end)
+        self._take_in(tracker.left_arrays(), growth)
 
     @contextlib.contextmanager
     def _traced(self, logs: list[OriginLog]) -> Iterator[None]:
         frameworks = self._tracker.guarded_arrays if self._traces_arrays else []
-        with self._processes.noting_starts(), traced(frameworks, self._knowledge.is_user_file, logs):
+        with self._evidence.processes.noting_starts(), traced(frameworks, self._knowledge.is_user_file, logs):
             yield
 
     def _findings_by_size(self, why: str) -> tuple[Finding, ...]:
         return tuple(self._describe(found, why) for found in judge(self._arrays.evidence(), self._policy))
 
     def _is_freed_by_setup(self) -> bool:
-        """Tell whether the re-run's setup has freed all that a small suspect left: then nothing adds up (clear_session())."""
+        """Tell whether the re-run's setup has freed all that a small suspect left: then nothing adds up (clear_session()).
+
+        A collection that waited for the setup is made now.
+        """
         with self._guard(CONFIRM):
-            return self._is_small_alone() and self._arrays.left.are_all_gone()
+            if not self._is_small_alone():
+                return False
+            if self._arrays.left.are_all_gone():
+                self._knowledge.garbage.note_freed_by_setup()
+                return True
+            if self._collects_after_setup:
+                self._collects_after_setup = False
+                # The re-run's own limit of time bounds it. A further one would take over its timer.
+                freed = not self._arrays.settle([Collection(2)], self._tracker.threads)
+                self._knowledge.garbage.note(freed=freed)
+                return freed
         return False
 
     def _is_small_alone(self) -> bool:
         """Tell whether arrays that fail by growth alone are all that was left, and no note on them is read."""
-        alone = not (
-            self._processes.watched or self._programs.wanted or self._files.wanted or self._untracked.suspected
-        )
         unread = self._looks.brief and not self._knowledge.notes_are_read
-        return unread and alone and self._counters.explained and self._arrays.left_arrays
+        return unread and self._evidence.is_small_alone()
 
     def _run_again(self, *, tracing_on: bool) -> tuple[RerunResult, OriginLog]:
         logs: list[OriginLog] = []
@@ -400,8 +350,6 @@ class SuspectCheck:
             # What the re-run replaces may be part of a cycle: in the same epoch, no collection of the whole heap is needed.
             self._tracker.begin_run(same_epoch=self._looks.brief)
             result = self._subject.run_again(tracing, self._findings_by_size, self._is_freed_by_setup)
-        if result.decided:
-            self._knowledge.garbage.note_freed_by_setup()
         origins = {key: origin for log in logs for key, origin in log.items()}
         self._subject.release()
         self._check_fixtures(self._tracker.take_released())

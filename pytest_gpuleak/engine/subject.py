@@ -17,12 +17,11 @@ if TYPE_CHECKING:
 
 
 class RerunResult(NamedTuple):
-    """How a re-run went: `why` tells in a few words what happened instead of passing, `decided` that the setup did."""
+    """How a re-run went: `why` tells in a few words what happened instead of passing."""
 
     passed: bool
     why: str = ""
     timed_out: bool = False
-    decided: bool = False
 
 
 class Subject(Protocol):

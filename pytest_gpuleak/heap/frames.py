@@ -5,6 +5,7 @@ Up to 3.12 that leaves a dict of them in the frame, emptied unless user code hol
 
 from __future__ import annotations
 
+import gc
 import inspect
 import re
 import sys
@@ -13,15 +14,17 @@ from _thread import get_ident
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from pytest_gpuleak.heap.collector import get_referrers
+from pytest_gpuleak.heap.collector import get_referrers, whole_heap
 from pytest_gpuleak.heap.reference_counts import getrefcount
 from pytest_gpuleak.heap.safe_access import cut_name, instance_dict, is_a, is_within, loaded, loaded_class, plain_text
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Collection, Iterable
 
 PACKAGE: Final = "pytest_gpuleak"
 """Prefix of module names whose frames, globals and types never count as holders: this package."""
+
+_GENERATOR_FLAGS: Final = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
 
 _COMPREHENSIONS: Final = ("<listcomp>", "<setcomp>", "<dictcomp>")
 
@@ -130,3 +133,24 @@ def _is_view(namespace: object) -> bool:
     # No variable: a view refers to its frame, and the frame would refer to the view.
     view: type = type(inspect.currentframe().f_locals)  # type: ignore[union-attr]  # CPython has frames
     return type(namespace) is view and view is not dict
+
+
+def suspended_frames(frames: Iterable[types.FrameType]) -> set[int]:
+    """Return the ids of the frames whose generator or coroutine has not come to its end: each may still go on."""
+    frames = [frame for frame in frames if frame.f_code.co_flags & _GENERATOR_FLAGS]
+    if sys.version_info >= (3, 11):
+        # The collector sees into a frame only once it owns its contents (Objects/frameobject.c, frame_traverse).
+        return {id(frame) for frame in frames if not any(part is frame.f_code for part in gc.get_referents(frame))}
+    if not frames:
+        return set()
+    # Python 3.10: only an unfinished generator refers to its frame.
+    with whole_heap():
+        holders = get_referrers(*frames)
+    kinds = (types.GeneratorType, types.CoroutineType, types.AsyncGeneratorType)
+    return {
+        id(frame)
+        for holder in holders
+        if type(holder) in kinds
+        for frame in frames
+        if any(part is frame for part in gc.get_referents(holder))
+    }

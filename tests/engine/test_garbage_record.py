@@ -30,9 +30,10 @@ def test_after_collections_in_vain_few_are_tried() -> None:
     assert [record.comes_first(1.0) for _ in range(16)] == [False] * 15 + [True]
 
 
-def test_no_collection_is_tried_where_the_next_setup_may_free_all() -> None:
+def test_the_next_collections_wait_for_the_setup_where_one_has_freed_all() -> None:
     record = GarbageRecord()
+    assert not record.waits_for_setup(1.0)
     record.note_freed_by_setup()
-    assert [record.comes_first(1.0) for _ in range(2)] == [False, True]
+    assert [record.waits_for_setup(1.0) for _ in range(5)] == [True] * 4 + [False]
     record.note_freed_by_setup()
-    assert [record.comes_first(0.2) for _ in range(5)] == [False] * 4 + [True]
+    assert not record.waits_for_setup(QUICK_RERUN_S)

@@ -13,10 +13,7 @@ _VAIN: Final = 2
 """Collections in vain after which the re-run comes first."""
 
 _OF_SETUP: Final = 4
-"""Suspects that are run again first after one whose re-run's setup freed all: their fixtures may do the same."""
-
-SLOW_RERUN_S: Final = 0.3
-"""Seconds of a re-run above which only the first of these is: it costs more than a collection, should it be in vain."""
+"""Suspects whose collection waits for their re-run's setup, after one whose setup freed all: theirs may do the same."""
 
 
 class GarbageRecord:
@@ -30,13 +27,14 @@ class GarbageRecord:
         self._attempts = Attempts(_VAIN)
         self._left_to_setup = 0
 
+    def waits_for_setup(self, rerun_s: float) -> bool:
+        """Tell whether a collection waits until a re-run of `rerun_s` seconds is set up; each call is one suspect."""
+        left, self._left_to_setup = self._left_to_setup, max(self._left_to_setup - 1, 0)
+        return left > 0 and rerun_s > QUICK_RERUN_S
+
     def comes_first(self, rerun_s: float) -> bool:
         """Tell whether to collect before a re-run that takes `rerun_s` seconds; each call is one suspect."""
-        left, self._left_to_setup = self._left_to_setup, max(self._left_to_setup - 1, 0)
-        setup_decides = left == _OF_SETUP or (left > 0 and rerun_s <= SLOW_RERUN_S)
-        if rerun_s <= QUICK_RERUN_S or setup_decides:
-            return False
-        return self._attempts.is_due()
+        return rerun_s > QUICK_RERUN_S and self._attempts.is_due()
 
     def note_freed_by_setup(self) -> None:
         """Note that a re-run's setup freed all that a suspect left: so may the next ones', before their call."""

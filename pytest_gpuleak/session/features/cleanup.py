@@ -6,14 +6,14 @@ import gc
 import inspect
 import sys
 import traceback
-import types
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from pytest_gpuleak.heap.classes import is_kind_of
-from pytest_gpuleak.heap.collector import collect, get_referrers, whole_heap
+from pytest_gpuleak.heap.collector import collect
+from pytest_gpuleak.heap.frames import suspended_frames
 from pytest_gpuleak.heap.reference_counts import getrefcount
 from pytest_gpuleak.model.readings import HOST
 from pytest_gpuleak.session.fixtures import is_wider
@@ -22,11 +22,10 @@ from pytest_gpuleak.session.pytest_internals import DeferredFinalizerErrors, log
 from pytest_gpuleak.session.tracebacks import error_chain, traceback_of
 
 if TYPE_CHECKING:
+    import types
     from collections.abc import Callable, Generator, Iterable, Mapping
 
     from pytest_gpuleak.adapters.frameworks import Frameworks
-
-_GENERATOR_FLAGS: Final = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
 
 
 class CleaningHooks:
@@ -120,7 +119,7 @@ def clear_frames(
     """
     spared = set(map(id, _frames([(error, None) for error in kept])))
     frames = [frame for frame in _frames(errors) if id(frame) not in spared]
-    suspended = _suspended([frame for frame in frames if frame.f_code.co_flags & _GENERATOR_FLAGS])
+    suspended = suspended_frames(frames)
     cleared = 0
     for frame in frames:
         if id(frame) not in suspended:
@@ -158,25 +157,6 @@ def _frames(errors: Iterable[tuple[BaseException, types.TracebackType | None]]) 
         for top in (own, *map(traceback_of, error_chain(error))):
             frames.update((id(frame), frame) for frame, _ in traceback.walk_tb(top))
     return list(frames.values())
-
-
-def _suspended(frames: list[types.FrameType]) -> set[int]:
-    if sys.version_info >= (3, 11):
-        # The collector sees into a frame only once it owns its contents (CPython's frame_traverse).
-        return {id(frame) for frame in frames if not any(part is frame.f_code for part in gc.get_referents(frame))}
-    if not frames:
-        return set()
-    # Python 3.10: only an unfinished generator refers to its frame.
-    with whole_heap():
-        holders = get_referrers(*frames)
-    kinds = (types.GeneratorType, types.CoroutineType, types.AsyncGeneratorType)
-    return {
-        id(frame)
-        for holder in holders
-        if type(holder) in kinds
-        for frame in frames
-        if any(part is frame for part in gc.get_referents(holder))
-    }
 
 
 def _errors_of_collectors(item: pytest.Item) -> list[BaseException]:

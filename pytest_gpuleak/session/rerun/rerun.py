@@ -96,7 +96,7 @@ def run_again(
         return RerunResult(passed=False, why=str(error))
     if outcome.timed_out:
         outcome.why = f"the re-run took longer than {limit_s:.3g} s and was stopped"
-    return RerunResult(not outcome.why, outcome.why, outcome.timed_out, outcome.is_decided)
+    return RerunResult(not outcome.why, outcome.why, outcome.timed_out)
 
 
 def _run_phases(outcome: _Phases, hang: Hang, limit_s: float, tell: Callable[[float], object] | None) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from typing import TYPE_CHECKING
 
 import pytest
@@ -86,3 +87,61 @@ def test_a_teardown_that_misses_the_call_says_nothing(run: Runner, pytester: pyt
     )
     found.result.assert_outcomes(passed=2)
     found.result.stdout.fnmatch_lines(["gpu-leak: 0 leaked, 1 noted, 1 clean*"])
+
+
+SLOW_SUITE = f"""{COUNTED}
+    import time
+
+    import pytest
+
+    STORE, HISTORY = {{}}, []
+
+    @pytest.fixture(autouse=True)
+    def empty_store():
+        STORE.clear()
+
+    def test_quick():
+        STORE["loss"] = Buffer()
+
+    def test_slow():
+        note("slow")
+        time.sleep(0.2)
+        STORE["loss"] = Buffer()
+
+    def test_slow_ring():
+        note("ring")
+        time.sleep(0.2)
+        ring = Buffer()
+        ring.me = ring
+        STORE["ring"] = ring
+
+    def test_slow_and_grows():
+        note("grows")
+        time.sleep(0.2)
+        HISTORY.append(Buffer())
+"""
+
+
+def test_a_collection_waits_for_the_setup_where_the_last_setup_has_freed_all(
+    run: Runner, pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    collected: list[int] = []
+    steps = importlib.import_module("pytest_gpuleak.engine.settle.steps")
+    original = steps.collect
+
+    def noted(generation: int) -> int:
+        collected.append(generation)
+        freed: int = original(generation)
+        return freed
+
+    monkeypatch.setattr(steps, "collect", noted)
+    found = run(SLOW_SUITE, "--deselect=test_it.py::test_slow_and_grows", report=False)
+    found.result.stdout.fnmatch_lines(["gpu-leak: 0 leaked, 3 noted*"])
+    assert runs(pytester) == {"slow": 1, "ring": 1}
+    assert len(collected) == 1  # for the ring
+
+
+def test_what_neither_setup_nor_collection_frees_is_run_again(run: Runner, pytester: pytest.Pytester) -> None:
+    found = run(SLOW_SUITE, report=False)
+    found.result.stdout.fnmatch_lines(["gpu-leak: 1 leaked, 3 noted*", "LEAKED test_it.py::test_slow_and_grows*"])
+    assert runs(pytester) == {"slow": 1, "ring": 1, "grows": 3}  # once more for its creating line

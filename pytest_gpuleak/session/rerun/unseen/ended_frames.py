@@ -2,20 +2,14 @@
 
 from __future__ import annotations
 
-import sys
-from types import AsyncGeneratorType, CoroutineType, FrameType, GeneratorType
-from typing import TYPE_CHECKING, Any, Final
+from types import FrameType
+from typing import TYPE_CHECKING, Any
 
 from pytest_gpuleak.heap.collector import get_referrers
-from pytest_gpuleak.heap.frames import belongs_to_plugin, local_variables, running_frames
+from pytest_gpuleak.heap.frames import belongs_to_plugin, local_variables, running_frames, suspended_frames
 
 if TYPE_CHECKING:
     from collections.abc import Collection
-
-_MAY_GO_ON: Final = (GeneratorType, CoroutineType, AsyncGeneratorType)
-
-_HIDES_THE_REST: Final = sys.implementation.name == "cpython" and sys.version_info >= (3, 11)
-"""Whether the collector finds the variables of ended frames alone (Objects/frameobject.c, frame_traverse)."""
 
 
 class EndedFrames:
@@ -48,9 +42,7 @@ class EndedFrames:
         return found
 
     def _has_ended(self, holder: object) -> bool:
-        if type(holder) is not FrameType or id(holder) in self._running:
-            return False
-        return _HIDES_THE_REST or not any(type(one) in _MAY_GO_ON for one in get_referrers(holder))
+        return type(holder) is FrameType and id(holder) not in self._running and not suspended_frames([holder])
 
     def _holders(self, value: object, ignored: int = 0) -> list[Any]:
         found = []
