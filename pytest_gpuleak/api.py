@@ -215,7 +215,7 @@ def _tracker() -> Iterator[tuple[RunTracker, SessionKnowledge]]:
     tracker.start(Policy())
     try:
         knowledge = SessionKnowledge(os.getcwd(), safeguards, in_tests=False)  # noqa: PTH109 - as text
-        knowledge.programs = len(tracker.frameworks.program_names())
+        knowledge.programs = tracker.frameworks.programs_alive()
         yield tracker, knowledge
     finally:
         tracker.stop()

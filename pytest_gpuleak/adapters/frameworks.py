@@ -94,6 +94,10 @@ class Frameworks:
         """Return the names of the compiled programs that all frameworks keep."""
         return [name for framework in self.members for name in framework.program_names()]
 
+    def programs_alive(self) -> int:
+        """Return how many compiled programs all frameworks keep."""
+        return sum(len(framework.program_names()) for framework in self.members)
+
     def program_count(self) -> int:
         """Return how many programs the frameworks keep that can count them quickly."""
         count = 0

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from pytest_gpuleak.adapters.bulk import read_arrays
 from pytest_gpuleak.engine.confirm.tracing import traced
 from pytest_gpuleak.engine.describe import described
-from pytest_gpuleak.engine.garbage_check import read_rings
+from pytest_gpuleak.engine.garbage_check import judge_garbage, read_rings
 from pytest_gpuleak.engine.judge.arrays import judge
 from pytest_gpuleak.engine.looks import Looks
 from pytest_gpuleak.engine.rerun_worth import RerunWorth
@@ -93,10 +93,10 @@ class SuspectCheck:
         `arrays` are strong references to what the first run left, emptied here before user code; then `seen` is called.
         """
         evidence, investigation = self._evidence, self._arrays
-        freed = self._garbage is not None and self._garbage.freed
-        if not (arrays or processes or freed or evidence.files.wanted) and evidence.programs.explain(growth):
+        if not (arrays or processes or evidence.files.wanted) and evidence.programs.explain(growth):
             seen()
-            return ()
+            garbage, knowledge = self._garbage, self._knowledge
+            return () if garbage is None else judge_garbage(garbage, knowledge, self._subject.nodeid, self._policy)
         evidence.watch_processes(processes)
         stays = False
         why = ""
@@ -143,7 +143,7 @@ class SuspectCheck:
             kinds = {one.kind for one in found} - {"recompiled"}
             if not (processes or investigation.left_arrays or kinds - {"cycle"}):
                 self._worth.note_vain(self.seconds["reruns"])  # cycles are known from the first run
-                if not kinds:
+                if not kinds or self._garbage is not None:  # then cycles were known before the check
                     self._untracked.charge()
             return found if self._known is None else (*found, *self._known.findings)
 

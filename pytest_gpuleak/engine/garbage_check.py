@@ -98,8 +98,13 @@ class GarbageCheck:
 
     def findings(self, garbage: Garbage, nodeid: str, policy: Policy) -> tuple[Finding, ...]:
         """Return the findings on a test that has left nothing else."""
-        found = judge_cycles(garbage.freed, policy, garbage.rings)
-        return tuple(described(one, "", self._knowledge, nodeid) for one in found)
+        return judge_garbage(garbage, self._knowledge, nodeid, policy)
+
+
+def judge_garbage(garbage: Garbage, knowledge: SessionKnowledge, nodeid: str, policy: Policy) -> tuple[Finding, ...]:
+    """Return the findings on what a young collection has freed, where a test has left nothing else."""
+    found = judge_cycles(garbage.freed, policy, garbage.rings)
+    return tuple(described(one, "", knowledge, nodeid) for one in found)
 
 
 def read_rings(

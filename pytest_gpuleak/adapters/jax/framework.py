@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from contextlib import suppress
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -14,7 +15,7 @@ from pytest_gpuleak.adapters.protocol import Framework
 from pytest_gpuleak.heap.own_collections import RELAXERS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
 
     from pytest_gpuleak.adapters.probe_protocol import DeviceProbe
     from pytest_gpuleak.adapters.protocol import Restore, SettleStep
@@ -93,11 +94,11 @@ class JaxFramework(Framework):
 
     def program_names(self) -> Sequence[str]:
         """Return the names of the compiled programs that are alive: ``jit_step``."""
-        names: list[str] = []
+        programs: list[object] = []
         for client in loaded_backends():
             with suppress(Exception):  # a plugin that does not list its programs
-                names.extend(map(_program_name, client.live_executables()))
-        return names
+                programs.extend(client.live_executables())
+        return _Names(programs)
 
     def keep_states(self) -> Sequence[Restore]:
         """Note the values of ``jax.config``; return a function that restores those that have changed.
@@ -123,6 +124,19 @@ class JaxFramework(Framework):
         """Return whether ``jax.distributed`` is initialised for several processes."""
         processes = member("jax._src.distributed", "global_state", "num_processes")
         return type(processes) is int and processes > 1
+
+
+class _Names(Sequence[str]):
+    """The names of programs, each read once it is asked for: 2 us each, of thousands that are often only counted."""
+
+    def __init__(self, programs: list[object]) -> None:
+        self._programs = programs
+
+    def __len__(self) -> int:
+        return len(self._programs)
+
+    def __getitem__(self, place: Any) -> Any:
+        return _program_name(self._programs[place])
 
 
 def _program_name(program: object) -> str:

@@ -53,7 +53,7 @@ class ProgramEvidence:
         if self._can_afford():
             return False
         try:
-            count = len(self._names())
+            count = self._tracker.frameworks.programs_alive()
         except Exception:  # noqa: BLE001 - the check that follows tells of it
             return False
         compiled = max(count - self._knowledge.programs, 0) * PROGRAM_BYTES
@@ -66,7 +66,7 @@ class ProgramEvidence:
 
     def end_first_run(self) -> None:
         """Compare the number of programs with the last one known."""
-        count = len(self._names())
+        count = self._tracker.frameworks.programs_alive()
         self.first_run_bytes = max(count - self._knowledge.programs, 0) * PROGRAM_BYTES
         self._knowledge.programs = count
         self.wanted = bool(self.first_run_bytes) and self._subject.expected_s is not None and self._can_afford()
@@ -107,7 +107,7 @@ class ProgramEvidence:
             added = self._new()
         self._unsure, self.collected = bool(added), False
         self._added.append(added)
-        self._knowledge.programs = len(self._names())
+        self._knowledge.programs = self._tracker.frameworks.programs_alive()
 
     def _make_sure(self) -> None:
         """Collect the whole heap, once somebody asks for what the last re-run has added: a tenth of a second."""
@@ -117,7 +117,7 @@ class ProgramEvidence:
                 collect(2)
             self.collected = True
             self._added[-1] = self._new()
-            self._knowledge.programs = len(self._names())
+            self._knowledge.programs = self._tracker.frameworks.programs_alive()
 
     def forget_reruns(self) -> None:
         """Forget all re-runs, because a re-run could not be recorded to its end."""

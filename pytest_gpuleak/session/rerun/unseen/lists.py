@@ -7,7 +7,7 @@ import sys
 import weakref
 from typing import TYPE_CHECKING, Any
 
-from pytest_gpuleak.heap.collector import instances_of, whole_heap
+from pytest_gpuleak.heap.collector import instances_of_classes, whole_heap
 from pytest_gpuleak.session.rerun.unseen.restoring import Restore, all_of, if_loaded, keep_each
 
 if TYPE_CHECKING:
@@ -86,11 +86,11 @@ def _mock_of(kind: type) -> Any:
 
 def _find_mocks(classes: dict[int, type]) -> None:
     """Search for the mocks of these classes, by id: among young objects first, since the heap takes tens of milliseconds."""
-    found = instances_of(classes.keys())
+    found = instances_of_classes(classes.values())
     if len(found) < len(classes):
         found.clear()
         with whole_heap():
-            found = instances_of(classes.keys())
+            found = instances_of_classes(classes.values())
     for identity in [identity for identity, (known, _) in _MOCKS.items() if known() is None]:
         del _MOCKS[identity]
     _MOCKS.update({identity: (weakref.ref(kind), None) for identity, kind in classes.items()})
