@@ -73,6 +73,8 @@ class SuspectCheck:
         self._first = True
         self._collected = False
         self._collects_after_setup = False
+        self.ended_at_once = False
+        """Whether compiled programs explain all that was left, so that nothing was looked for."""
         self._harness = harness
         self._keepers_of = keepers_of
         self._waiting = waiting
@@ -95,6 +97,7 @@ class SuspectCheck:
         evidence, investigation = self._evidence, self._arrays
         if not (arrays or processes or evidence.files.wanted) and evidence.programs.explain(growth):
             seen()
+            self.ended_at_once = True
             garbage, knowledge = self._garbage, self._knowledge
             return () if garbage is None else judge_garbage(garbage, knowledge, self._subject.nodeid, self._policy)
         evidence.watch_processes(processes)

@@ -228,6 +228,7 @@ class LeakCheck:
             return blind
         findings: tuple[Finding, ...] = ()
         known = garbage = None
+        read_again = False
         if arrays and self._harness.comes_first and not tracker.threaded:
             known = self._harness.decide(item, arrays, growth, partly=False)
             self._harness.comes_first = known is not None
@@ -237,7 +238,8 @@ class LeakCheck:
         elif arrays:
             stop_timer(item)
             garbage = self._collect_garbage(arrays, attempt)
-            if garbage is not None and not arrays and may_have_grown(growth, policy):
+            read_again = garbage is not None and not arrays and may_have_grown(growth, policy)
+            if read_again:
                 growth = growth.lowest(tracker.counters.end())
         suspected = bool(arrays or processes)
         if may_have_grown(growth, policy):
@@ -249,13 +251,16 @@ class LeakCheck:
         if suspected := tracker.compiled() | tracker.opens_files() | suspected:
             stop_timer(item)
             rebuilt_s = sum(setup.setup_s for setup in released)
-            checked = self._check_suspect(item, nextitem, rebuilt_s, arrays, growth, processes, seen, garbage)
+            checked, ended_at_once = self._check_suspect(
+                item, nextitem, rebuilt_s, arrays, growth, processes, seen, garbage
+            )
             findings = (*checked, *findings)
+            suspected = not ended_at_once  # the check of a suspect loads modules, and keeps what it has learned
         elif garbage is not None and self._garbage_check is not None:
             findings = self._garbage_check.findings(garbage, nodeid, policy)
-        if released or known or (garbage is not None and not suspected):
+        if released or known or (garbage is not None and not (suspected or read_again)):
             tracker.counters.carry_over_host(0 if garbage is None else garbage.bytes)
-        elif not suspected:  # the check of a suspect loads modules, and keeps what it has learned
+        elif not suspected:
             tracker.counters.carry_over()
         return self._conclude(findings, nodeid, policy) if findings else ("clean", ())
 
@@ -281,7 +286,7 @@ class LeakCheck:
         processes: list[LeftProcess],
         seen: Callable[[], object],
         garbage: Garbage | None,
-    ) -> tuple[Finding, ...]:
+    ) -> tuple[tuple[Finding, ...], bool]:
         attempt = self.attempts.attempt
         assert attempt is not None
         self._own_modules.keep()
@@ -310,7 +315,7 @@ class LeakCheck:
         self._harness.learn(item.nodeid, findings)
         self._own_modules.keep()
         self.late.explain_due()
-        return findings
+        return findings, check.ended_at_once
 
     def _conclude(
         self, findings: tuple[Finding, ...], nodeid: str, policy: Policy
