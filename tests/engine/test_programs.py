@@ -27,7 +27,7 @@ class Evidence:
         self.knowledge = SessionKnowledge("/project", Unguarded())
         self.knowledge.programs = 1
         self.knowledge.unexplained_growth_s = spent_s
-        frameworks = types.SimpleNamespace(program_names=lambda: self.names)
+        frameworks = types.SimpleNamespace(program_names=lambda: self.names, programs_alive=lambda: len(self.names))
         detector = types.SimpleNamespace(whole_heap=self._whole_heap)
         tracker: Any = types.SimpleNamespace(frameworks=frameworks, detector=detector)
         self.garbage: list[str] = []

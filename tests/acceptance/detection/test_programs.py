@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import textwrap
 from typing import TYPE_CHECKING
 
@@ -157,3 +158,74 @@ def test_arrays_that_each_program_keeps_are_no_part_of_its_code(run: Runner, pyt
     (finding,) = found.tests["test_programs_over_arrays"]["findings"]
     assert (finding["kind"], finding["bytes_per_run"]) == ("growing", 2**20)
     assert finding["holder"]["root"] == "test_it.KEPT"
+
+
+@pytest.fixture
+def without_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The session has spent its time for suspects of which compiling is known alone."""
+    evidence = importlib.import_module("pytest_gpuleak.engine.confirm.program_evidence")
+    monkeypatch.setattr(evidence, "FREE_S", -1.0)
+    monkeypatch.setattr(evidence, "SHARE", 0.0)
+
+
+CYCLES = """
+    import compiler, pytest
+    from tests.support.standin import Buffer as Plain
+
+    class Buffer(Plain):
+        def keep_itself(self):
+            self.itself = self
+
+    KEPT, RUNS = [], []
+"""
+
+
+@pytest.mark.usefixtures("without_time")
+@pytest.mark.parametrize(("left", "kinds"), [("pass", set()), ("Buffer(100).keep_itself()", {"cycle"})])
+def test_once_the_time_is_spent_what_programs_explain_is_not_run_again(
+    run: Runner, pytester: pytest.Pytester, left: str, kinds: set[str]
+) -> None:
+    """Keras's operators compile for nearly every test, and leave cycles: each was run again, 10 to 60 ms a test."""
+    pytester.makepyfile(compiler=textwrap.dedent(COMPILER))
+    pytester.makeconftest(textwrap.dedent(FRAMEWORK))
+    found = run(
+        f"""{CYCLES}
+    def test_compiles():
+        RUNS.append("compiles")
+        KEPT.append(compiler.Program("step", 3 * 2**19))
+        {left}
+
+    def test_was_not_run_again():
+        assert RUNS == ["compiles"]
+    """
+    )
+    found.result.assert_outcomes(passed=2)
+    assert {finding["kind"] for finding in found.tests["test_compiles"]["findings"]} == kinds
+
+
+@pytest.mark.usefixtures("without_time")
+def test_the_heap_is_read_once_for_a_test_that_leaves_programs_and_cycles(
+    run: Runner, pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Beside JAX and TensorFlow a reading takes a millisecond: the one after the collection begins the next test."""
+    probe = importlib.import_module("pytest_gpuleak.adapters.host.heap_probe").HeapProbe
+    original, readings = probe.read, []
+
+    def read(self: object) -> int:
+        readings.append(self)
+        size: int = original(self)
+        return size
+
+    monkeypatch.setattr(probe, "read", read)
+    pytester.makepyfile(compiler=textwrap.dedent(COMPILER))
+    pytester.makeconftest(textwrap.dedent(FRAMEWORK))
+    found = run(
+        f"""{CYCLES}
+    @pytest.mark.parametrize("number", range(20))
+    def test_it(number):
+        KEPT.append(compiler.Program("step", 3 * 2**19))
+        Buffer(100).keep_itself()
+    """
+    )
+    found.result.assert_outcomes(passed=20)
+    assert 20 <= len(readings) < 30
