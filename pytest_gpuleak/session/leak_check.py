@@ -5,6 +5,7 @@ from __future__ import annotations
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
+from pytest_gpuleak.engine.program_growth import programs_explain
 from pytest_gpuleak.engine.suspicion import is_worth_a_check, may_have_grown
 from pytest_gpuleak.model.outcomes import CHECKED
 from pytest_gpuleak.session.config.markers import policy_of
@@ -228,7 +229,7 @@ class LeakCheck:
             return blind
         findings: tuple[Finding, ...] = ()
         known = garbage = None
-        read_again = False
+        compiled = False
         if arrays and self._harness.comes_first and not tracker.threaded:
             known = self._harness.decide(item, arrays, growth, partly=False)
             self._harness.comes_first = known is not None
@@ -238,9 +239,10 @@ class LeakCheck:
         elif arrays:
             stop_timer(item)
             garbage = self._collect_garbage(arrays, attempt)
-            read_again = garbage is not None and not arrays and may_have_grown(growth, policy)
-            if read_again:
-                growth = growth.lowest(tracker.counters.end())
+            if garbage is not None and not arrays and may_have_grown(growth, policy):
+                compiled = self._programs_explain(growth)
+                if not compiled:
+                    growth = growth.lowest(tracker.counters.end())
         suspected = bool(arrays or processes)
         if may_have_grown(growth, policy):
             self._own_modules.keep()
@@ -258,11 +260,18 @@ class LeakCheck:
             suspected = not ended_at_once  # the check of a suspect loads modules, and keeps what it has learned
         elif garbage is not None and self._garbage_check is not None:
             findings = self._garbage_check.findings(garbage, nodeid, policy)
-        if released or known or (garbage is not None and not (suspected or read_again)):
-            tracker.counters.carry_over_host(0 if garbage is None else garbage.bytes)
+        if released or known or (garbage is not None and not suspected):
+            tracker.counters.carry_over_host(0 if garbage is None else garbage.bytes, lasting=compiled)
         elif not suspected:
             tracker.counters.carry_over()
         return self._conclude(findings, nodeid, policy) if findings else ("clean", ())
+
+    def _programs_explain(self, growth: Growth) -> bool:
+        try:
+            count = self.tracker.frameworks.programs_alive()
+        except Exception:  # noqa: BLE001 - programs are no memory: the test is judged without them
+            return False
+        return programs_explain(growth, count - self.knowledge.programs)
 
     def _collect_garbage(self, arrays: list[object], attempt: Attempt) -> Garbage | None:
         """Leave in `arrays` those that a young collection does not free, and return the others, if that can be told."""

@@ -381,6 +381,18 @@ def test_what_a_test_has_left_may_go_later_and_hides_nothing_of_the_next_one(lef
     assert watch.end().bytes == {(HOST, "heap"): 100}
 
 
+def test_what_lasts_is_carried_over_whatever_its_size() -> None:
+    heap = Heap()
+    watch = CounterWatch((), [heap])
+    watch.begin()
+    heap.size = MAX_UNSEEN_HOST_GROWTH
+    watch.end()
+    watch.carry_over_host(lasting=True)
+    heap.size += 100
+    watch.begin()
+    assert watch.end().bytes == {(HOST, "heap"): 100}
+
+
 def test_what_was_freed_since_the_reading_hides_nothing_of_the_next_test() -> None:
     heap = Heap()
     watch = CounterWatch((), [heap])

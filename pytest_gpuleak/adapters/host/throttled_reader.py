@@ -37,6 +37,14 @@ MOVED_S = 0.05
 """The same, beyond all others, because the top of the main thread's heap has moved."""
 STEP_PAGES = 64
 """Change of the address space that causes no new reading, in pages: 256 KiB with pages of 4 KiB."""
+GROWN_S = 0.25
+"""Seconds that expensive readings may take in a row because the address space has changed.
+
+They return as `WATCHFUL_SHARE` of the time. Beside JAX and TensorFlow, where a reading takes 1 to 2 ms and nearly every
+test of some suites compiles, readings took 4 % of the run.
+"""
+MANY_PAGES = 16 * STEP_PAGES
+"""Change of the address space after which the counter is always read, in pages: 4 MiB with pages of 4 KiB."""
 
 _ERRORS = (OSError, ValueError, IndexError, AttributeError)
 
@@ -92,8 +100,8 @@ class ThrottledReader:
         self._at = 0.0
         self._cost = 0.0
         self._previous = 0.0
-        self._for_unchanged, self._for_new_arrays, self._for_moves = (
-            Allowance(most_s, clock()) for most_s in (UNCHANGED_S, WATCHFUL_S, MOVED_S)
+        self._for_unchanged, self._for_new_arrays, self._for_moves, self._for_space = (
+            Allowance(most_s, clock()) for most_s in (UNCHANGED_S, WATCHFUL_S, MOVED_S, GROWN_S)
         )
         self.fresh = True
         """Whether the last value is the counter's at that time, but for what is negligible."""
@@ -144,10 +152,16 @@ class ThrottledReader:
         share = TIME_SHARE_IDLE if idle else SHARE
         if self._clock() - self._at >= self._cost / share:
             return self.read()
-        if abs(self._pages() - self._space) > STEP_PAGES or (watchful and self._top_has_moved()):
+        changed = abs(self._pages() - self._space)
+        if self._is_worth_a_reading(changed) or (watchful and self._top_has_moved()):
             return self.read()
-        self.fresh = bool(idle)
+        self.fresh = bool(idle) and changed <= STEP_PAGES
         return self._last
+
+    def _is_worth_a_reading(self, changed: int) -> bool:
+        if changed > MANY_PAGES:
+            return True
+        return changed > STEP_PAGES and self._for_space.spend(self._cost, self._clock())
 
     def _top_has_moved(self) -> bool:
         has_moved = self._arena is not None and self._arena.top_has_moved()

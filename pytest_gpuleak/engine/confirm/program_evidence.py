@@ -6,6 +6,7 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 from pytest_gpuleak.engine.judge.programs import judge_programs
+from pytest_gpuleak.engine.program_growth import PROGRAM_BYTES, programs_explain
 from pytest_gpuleak.heap.collector import collect, collect_young
 from pytest_gpuleak.model.readings import HOST
 
@@ -26,9 +27,6 @@ FREE_UNREAD_S = 0.25
 
 SHARE = 0.01
 """The same as a share of the session's CPU time: nearly every test of some suites compiles."""
-
-PROGRAM_BYTES = 2 * 1024 * 1024
-"""Host bytes of a compiled program: 1.4 to 2 MiB of jaxlib 0.10 on the CPU, for small programs and large ones."""
 
 
 class ProgramEvidence:
@@ -56,10 +54,7 @@ class ProgramEvidence:
             count = self._tracker.frameworks.programs_alive()
         except Exception:  # noqa: BLE001 - the check that follows tells of it
             return False
-        compiled = max(count - self._knowledge.programs, 0) * PROGRAM_BYTES
-        if not compiled or any(
-            size > (growth.imported + compiled if device == HOST else 0) for (device, _), size in growth.bytes.items()
-        ):
+        if not programs_explain(growth, count - self._knowledge.programs):
             return False
         self._knowledge.programs = count
         return True

@@ -133,13 +133,15 @@ class CounterWatch:
         """
         self._standing = self._after
 
-    def carry_over_host(self, freed: int = 0) -> None:
+    def carry_over_host(self, freed: int = 0, *, lasting: bool = False) -> None:
         """Reuse the last host reading as the next test's "before", unless this test changed it by more than 256 KiB.
 
-        Memory that it frees late would mask the next test's growth: so do `freed` bytes, if freed since that reading.
+        Memory that it frees late would mask the next test's growth, unless what it has added is `lasting`: so do
+        `freed` bytes, if freed since that reading.
         """
         host = {key: size for key, size in self._after.items() if key[0] == HOST}
-        if all(abs(size - self._before.get(key, 0)) + freed < MAX_UNSEEN_HOST_GROWTH for key, size in host.items()):
+        changes = (0 if lasting else abs(size - self._before.get(key, 0)) for key, size in host.items())
+        if all(change + freed < MAX_UNSEEN_HOST_GROWTH for change in changes):
             self._standing_host = host
 
     def setup_begins(self, fixture: FixtureKey, place: FixturePlace, policy: Policy) -> None:  # noqa: ARG002

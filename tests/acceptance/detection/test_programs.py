@@ -204,10 +204,10 @@ def test_once_the_time_is_spent_what_programs_explain_is_not_run_again(
 
 
 @pytest.mark.usefixtures("without_time")
-def test_the_heap_is_read_once_for_a_test_that_leaves_programs_and_cycles(
+def test_the_heap_is_read_only_briefly_for_tests_that_leave_programs_and_cycles(
     run: Runner, pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Beside JAX and TensorFlow a reading takes a millisecond: the one after the collection begins the next test."""
+    """Beside JAX and TensorFlow a reading takes a millisecond: neither the collection nor the next test needs another."""
     probe = importlib.import_module("pytest_gpuleak.adapters.host.heap_probe").HeapProbe
     original, readings = probe.read, []
 
@@ -228,4 +228,4 @@ def test_the_heap_is_read_once_for_a_test_that_leaves_programs_and_cycles(
     """
     )
     found.result.assert_outcomes(passed=20)
-    assert 20 <= len(readings) < 30
+    assert len(readings) < 5
