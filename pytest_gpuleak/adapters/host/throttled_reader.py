@@ -30,6 +30,8 @@ They return as `WATCHFUL_SHARE` of the time: where tests take longer than a read
 """
 UNCHANGED_S = 0.0005
 """The same where no array was added: only arrays that replaced smaller ones can explain growth then."""
+UNCHANGED_SHARE = 0.0025
+"""The share of the time as which that returns."""
 WATCHFUL_SHARE = 0.01
 WATCHFUL_NEGLIGIBLE = 128 * 1024
 """`NEGLIGIBLE` in such a process."""
@@ -40,9 +42,11 @@ STEP_PAGES = 64
 GROWN_S = 0.25
 """Seconds that expensive readings may take in a row because the address space has changed.
 
-They return as `WATCHFUL_SHARE` of the time. Beside JAX and TensorFlow, where a reading takes 1 to 2 ms and nearly every
-test of some suites compiles, readings took 4 % of the run.
+Beside JAX and TensorFlow, where a reading takes 1 to 2 ms and nearly every test of some suites compiles, readings took
+4 % of the run.
 """
+GROWN_SHARE = 0.005
+"""The share of the time as which that returns."""
 MANY_PAGES = 16 * STEP_PAGES
 """Change of the address space after which the counter is always read, in pages: 4 MiB with pages of 4 KiB."""
 
@@ -50,15 +54,16 @@ _ERRORS = (OSError, ValueError, IndexError, AttributeError)
 
 
 class Allowance:
-    """Seconds that may be spent: `most_s` in a row, which return as `WATCHFUL_SHARE` of the time."""
+    """Seconds that may be spent: `most_s` in a row, which return as a `share` of the time."""
 
-    def __init__(self, most_s: float, now: float) -> None:
+    def __init__(self, most_s: float, share: float, now: float) -> None:
         self._most_s = self._left_s = most_s
+        self._share = share
         self._at = now
 
     def spend(self, cost_s: float, now: float) -> bool:
         """Spend `cost_s` and return True, unless all is spent."""
-        self._left_s = min(self._most_s, self._left_s + WATCHFUL_SHARE * (now - self._at))
+        self._left_s = min(self._most_s, self._left_s + self._share * (now - self._at))
         self._at = now
         if self._left_s <= 0:
             return False
@@ -100,9 +105,11 @@ class ThrottledReader:
         self._at = 0.0
         self._cost = 0.0
         self._previous = 0.0
-        self._for_unchanged, self._for_new_arrays, self._for_moves, self._for_space = (
-            Allowance(most_s, clock()) for most_s in (UNCHANGED_S, WATCHFUL_S, MOVED_S, GROWN_S)
-        )
+        now = clock()
+        self._for_unchanged = Allowance(UNCHANGED_S, UNCHANGED_SHARE, now)
+        self._for_new_arrays = Allowance(WATCHFUL_S, WATCHFUL_SHARE, now)
+        self._for_moves = Allowance(MOVED_S, WATCHFUL_SHARE, now)
+        self._for_space = Allowance(GROWN_S, GROWN_SHARE, now)
         self.fresh = True
         """Whether the last value is the counter's at that time, but for what is negligible."""
 

@@ -16,14 +16,11 @@ DOUBTED_RERUN_S: Final = 0.2
 FREE_S: Final = 1.5
 """Seconds of CPU time that a session may spend on growth that no array explains."""
 
-SHARE: Final = 0.02
+SHARE: Final = 0.01
 """The same as a share of the session's CPU time: most growth of the heap is a cache or a first use."""
 
 FREE_ONCE_S: Final = 0.5
 """Seconds for growth that no second run has repeated, of which most is a first use."""
-
-SHARE_ONCE: Final = 0.01
-"""The same as a share."""
 
 WALK_S: Final = 0.4
 """Seconds that a walk is taken to need: 0.2 with torch, 0.4 with TensorFlow."""
@@ -37,16 +34,19 @@ SWAPPED_BYTES: Final = 16 * 1024 * 1024
 FREE_BESIDE_LEAK_S: Final = 2.0
 """Seconds of CPU time that a session may spend on recording the host's memory for tests that arrays fail already.
 
-With `SHARE`. A leak of Keras's `JaxLayer` took a second re-run of 4 s and two walks of 2 s over its heap.
+With `SHARE_BESIDE_LEAK`. A leak of Keras's `JaxLayer` took a second re-run of 4 s and two walks of 2 s over its heap.
 """
 
+SHARE_BESIDE_LEAK: Final = 0.02
+"""The same as a share of the session's."""
+
 FREE_BEFORE_RERUN_S: Final = 0.1
-"""Seconds beyond which the re-run comes before what walks the whole heap, or `SHARE_ONCE` of the session's."""
+"""Seconds beyond which the re-run comes before what walks the whole heap, or `SHARE` of the session's."""
 
 
 def comes_before_rerun(knowledge: SessionKnowledge) -> bool:
     """Tell whether what walks the whole heap comes before the re-run of a suspect that only the host's memory tells of."""
-    return knowledge.can_afford(FREE_BEFORE_RERUN_S, SHARE_ONCE)
+    return knowledge.can_afford(FREE_BEFORE_RERUN_S, SHARE)
 
 
 def may_watch(knowledge: SessionKnowledge) -> bool:
@@ -66,13 +66,13 @@ def may_record(knowledge: SessionKnowledge, *, beside_arrays: bool, adds_arrays:
     `beside_arrays` tells that other arrays were left, and `adds_arrays` that each run left more arrays than there were.
     """
     if not adds_arrays:
-        return knowledge.is_within(knowledge.vain_records_s, FREE_DOUBTFUL_S, SHARE_ONCE)
+        return knowledge.is_within(knowledge.vain_records_s, FREE_DOUBTFUL_S, SHARE)
     return not beside_arrays or knowledge.is_within(knowledge.vain_records_s, FREE_ONCE_S, SHARE)
 
 
 def may_record_beside_leak(knowledge: SessionKnowledge, expected_s: float | None) -> bool:
     """Tell whether what a test of `expected_s` seconds adds to the host is recorded where its arrays alone fail it."""
-    return knowledge.is_within(knowledge.leak_records_s + (expected_s or 0.0), FREE_BESIDE_LEAK_S, SHARE)
+    return knowledge.is_within(knowledge.leak_records_s + (expected_s or 0.0), FREE_BESIDE_LEAK_S, SHARE_BESIDE_LEAK)
 
 
 def may_search_once(knowledge: SessionKnowledge, grown: int, *, sure: bool, adds_arrays: bool) -> bool:
@@ -80,5 +80,5 @@ def may_search_once(knowledge: SessionKnowledge, grown: int, *, sure: bool, adds
     if sure:
         return knowledge.can_afford(FREE_S, SHARE, knowledge.residue_s)
     if adds_arrays or grown >= SWAPPED_BYTES:
-        return knowledge.can_afford(FREE_ONCE_S, SHARE_ONCE, knowledge.residue_s)
-    return knowledge.can_afford(0.0, SHARE_ONCE, max(knowledge.residue_s, WALK_S))
+        return knowledge.can_afford(FREE_ONCE_S, SHARE, knowledge.residue_s)
+    return knowledge.can_afford(0.0, SHARE, max(knowledge.residue_s, WALK_S))

@@ -719,7 +719,7 @@ def test_a_vain_walk_for_what_one_run_left_is_charged(run: Runner, monkeypatch: 
 
     monkeypatch.setattr(untracked_evidence.UntrackedEvidence, "_find_residue", noted)
     monkeypatch.setattr(walk_limits, "FREE_ONCE_S", 0.0)
-    monkeypatch.setattr(walk_limits, "SHARE_ONCE", 0.0)
+    monkeypatch.setattr(walk_limits, "SHARE", 0.0)
     monkeypatch.setattr(SessionKnowledge, "cpu_s", 1.0)
     found = run(
         """
