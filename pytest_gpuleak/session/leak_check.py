@@ -261,7 +261,8 @@ class LeakCheck:
         elif garbage is not None and self._garbage_check is not None:
             findings = self._garbage_check.findings(garbage, nodeid, policy)
         if released or known or (garbage is not None and not suspected):
-            tracker.counters.carry_over_host(0 if garbage is None else garbage.bytes, lasting=compiled)
+            lasting = compiled and not suspected
+            tracker.counters.carry_over_host(0 if garbage is None else garbage.bytes, lasting=lasting)
         elif not suspected:
             tracker.counters.carry_over()
         return self._conclude(findings, nodeid, policy) if findings else ("clean", ())
