@@ -47,10 +47,6 @@ Beside JAX and TensorFlow, where a reading takes 1 to 2 ms and nearly every test
 """
 GROWN_SHARE = 0.005
 """The share of the time as which that returns."""
-EVICTING_S = 0.0005
-"""Seconds of a reading from which it counts `EVICTING` times: it walks chunks all over the heap, and leaves cold caches."""
-EVICTING = 3
-"""Measured with Keras's operators: without readings of 1.2 ms the tests took 5 to 10 % less, of which readings were 3 %."""
 MANY_PAGES = 16 * STEP_PAGES
 """Change of the address space after which the counter is always read, in pages: 4 MiB with pages of 4 KiB."""
 
@@ -153,10 +149,10 @@ class ThrottledReader:
             if not is_due and self._arena is not None and self._arena.is_still(self._ask_pages):
                 self.fresh = True
                 return self._last
-            if self._for_unchanged.spend(self._weight, now):
+            if self._for_unchanged.spend(self._cost, now):
                 return self.read()
             may_have_added = have_added_arrays(self._arrays, self._count_arrays()) is not False
-            if may_have_added and self._for_new_arrays.spend(self._weight, now):
+            if may_have_added and self._for_new_arrays.spend(self._cost, now):
                 return self.read()
         negligible = WATCHFUL_NEGLIGIBLE if watchful else NEGLIGIBLE
         idle = self._space and self._room() < negligible
@@ -172,15 +168,11 @@ class ThrottledReader:
     def _is_worth_a_reading(self, changed: int) -> bool:
         if changed > MANY_PAGES:
             return True
-        return changed > STEP_PAGES and self._for_space.spend(self._weight, self._clock())
-
-    @property
-    def _weight(self) -> float:
-        return self._cost * (EVICTING if self._cost >= EVICTING_S else 1)
+        return changed > STEP_PAGES and self._for_space.spend(self._cost, self._clock())
 
     def _top_has_moved(self) -> bool:
         has_moved = self._arena is not None and self._arena.top_has_moved()
-        return has_moved and self._for_moves.spend(self._weight, self._clock())
+        return has_moved and self._for_moves.spend(self._cost, self._clock())
 
 
 class AddressSpace:
