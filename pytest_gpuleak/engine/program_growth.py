@@ -7,10 +7,19 @@ from typing import TYPE_CHECKING, Final
 from pytest_gpuleak.model.readings import HOST
 
 if TYPE_CHECKING:
+    from pytest_gpuleak.adapters.frameworks import Frameworks
     from pytest_gpuleak.model.readings import Growth
 
 PROGRAM_BYTES: Final = 2 * 1024 * 1024
 """Host bytes of a compiled program: 1.4 to 2 MiB of jaxlib 0.10 on the CPU, for small programs and large ones."""
+
+
+def count_compiled(frameworks: Frameworks, known: int) -> int:
+    """Return how many more programs than the `known` ones the frameworks keep; 0 where they cannot be counted."""
+    try:
+        return max(frameworks.programs_alive() - known, 0)
+    except Exception:  # noqa: BLE001 - programs are no memory: the test is judged without them
+        return 0
 
 
 def programs_explain(growth: Growth, compiled: int) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
-from pytest_gpuleak.engine.program_growth import programs_explain
+from pytest_gpuleak.engine.program_growth import count_compiled, programs_explain
 from pytest_gpuleak.engine.suspicion import is_worth_a_check, may_have_grown
 from pytest_gpuleak.model.outcomes import CHECKED
 from pytest_gpuleak.session.config.markers import policy_of
@@ -240,7 +240,7 @@ class LeakCheck:
             stop_timer(item)
             garbage = self._collect_garbage(arrays, attempt)
             if garbage is not None and not arrays and may_have_grown(growth, policy):
-                compiled = self._programs_explain(growth)
+                compiled = programs_explain(growth, count_compiled(tracker.frameworks, self.knowledge.programs))
                 if not compiled:
                     growth = growth.lowest(tracker.counters.end())
         suspected = bool(arrays or processes)
@@ -266,13 +266,6 @@ class LeakCheck:
         elif not suspected:
             tracker.counters.carry_over()
         return self._conclude(findings, nodeid, policy) if findings else ("clean", ())
-
-    def _programs_explain(self, growth: Growth) -> bool:
-        try:
-            count = self.tracker.frameworks.programs_alive()
-        except Exception:  # noqa: BLE001 - programs are no memory: the test is judged without them
-            return False
-        return programs_explain(growth, count - self.knowledge.programs)
 
     def _collect_garbage(self, arrays: list[object], attempt: Attempt) -> Garbage | None:
         """Leave in `arrays` those that a young collection does not free, and return the others, if that can be told."""

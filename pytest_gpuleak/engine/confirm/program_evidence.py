@@ -6,7 +6,7 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 from pytest_gpuleak.engine.judge.programs import judge_programs
-from pytest_gpuleak.engine.program_growth import PROGRAM_BYTES, programs_explain
+from pytest_gpuleak.engine.program_growth import PROGRAM_BYTES, count_compiled, programs_explain
 from pytest_gpuleak.heap.collector import collect, collect_young
 from pytest_gpuleak.model.readings import HOST
 
@@ -50,14 +50,11 @@ class ProgramEvidence:
         """Tell whether programs explain a run's growth, and the session has no time left to look further."""
         if self._can_afford():
             return False
-        try:
-            count = self._tracker.frameworks.programs_alive()
-        except Exception:  # noqa: BLE001 - the check that follows tells of it
-            return False
-        if not programs_explain(growth, count - self._knowledge.programs):
-            return False
-        self._knowledge.programs = count
-        return True
+        compiled = count_compiled(self._tracker.frameworks, self._knowledge.programs)
+        explained = programs_explain(growth, compiled)
+        if explained:
+            self._knowledge.programs += compiled
+        return explained
 
     def end_first_run(self) -> None:
         """Compare the number of programs with the last one known."""
