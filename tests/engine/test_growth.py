@@ -144,6 +144,19 @@ def test_the_holder_of_what_stays_is_named_over_several_runs() -> None:
     assert kinds(evidence(members, {0}, {0, 1}, {0, 1, 2})) == {"LOG": "growing"}
 
 
+@pytest.mark.parametrize("known", [True, False])
+def test_a_list_grows_beside_a_model_that_keeps_more_and_replaces_one(known: bool) -> None:
+    # 0: a hidden state, which the re-run has replaced. 1 and 2: a gradient and an optimizer's, which stay. 3: in the list.
+    left = ["model.state", "model.grad", "model.momentum", "KEPT[*]", "model.state", "KEPT[*]"]
+    members = [
+        survivor(0 if index < 4 else 1, "KEPT" if "KEPT" in place else "model")._replace(pattern=place)
+        for index, place in enumerate(left)
+    ]
+    if not known:  # it was freed before the search for holders
+        members[0] = survivor(0, None)
+    assert kinds(evidence(members, {0, 1, 2, 3}, {1, 2, 3, 4, 5})) == {"KEPT": "growing", "model": "retained"}
+
+
 def test_a_cache_beside_a_list_that_grows_unevenly_is_not_named() -> None:
     members = [survivor(0, "LIST"), survivor(0, "CACHE"), survivor(1, "LIST"), survivor(1, "LIST")]
     assert kinds(evidence(members, {0, 1}, {0, 1, 2, 3})) == {"LIST": "growing", "CACHE": "retained"}

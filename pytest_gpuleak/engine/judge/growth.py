@@ -121,10 +121,16 @@ def match_replacements(
     """Match new survivors to the dead survivors that they replace, which adds nothing: indices of the new by the dead.
 
     In four passes: same root and form, same form, same root, same device (a cache's place may take data of another
-    size). Of several the root with the fewest that stayed: an overwritten slot keeps none, an appended list all.
+    size). Of several the place and then the root with the fewest that stayed: an overwritten slot keeps none, an appended
+    list all. An optimizer that keeps more than a list does not make the model's overwritten attribute grow.
     """
-    staying_per_root = Counter(survivors[index].root for index in staying)
-    order = sorted(new, key=lambda index: (staying_per_root[survivors[index].root], index))
+    stay = [survivors[index] for index in staying]
+    per_place, per_root = Counter(map(_place, stay)), Counter(map(_root, stay))
+
+    def fewest_first(index: int) -> tuple[int, int, int]:
+        return per_place[_place(survivors[index])], per_root[survivors[index].root], index
+
+    order = sorted(new, key=fewest_first)
     matched: dict[int, int] = {}
     taken: set[int] = set()
     for key in (_root_and_form, _form, _root, _device):
@@ -186,9 +192,12 @@ def name_by_what_stays(added: Sequence[Survivor], staying: Sequence[Survivor]) -
     return named
 
 
+def _place(survivor: Survivor) -> Any:
+    return _stem(survivor.root), _DIGITS.sub("#", survivor.pattern)
+
+
 def _places(survivor: Survivor) -> tuple[Any, Any]:
-    stem = _stem(survivor.root)
-    return (stem, _DIGITS.sub("#", survivor.pattern)), (stem, _form(survivor))
+    return _place(survivor), (_stem(survivor.root), _form(survivor))
 
 
 def _device(survivor: Survivor) -> Any:
