@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from pytest_gpuleak.adapters.protocol import Framework
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 
     from pytest_gpuleak.adapters.probe_protocol import DeviceProbe
     from pytest_gpuleak.adapters.protocol import AllocationHistory, ArrayFramework, ReferenceFinder, Restore, SettleStep
@@ -139,6 +139,10 @@ class Frameworks:
     def keep_states(self) -> list[Restore]:
         """Note the states of all frameworks; return the functions that restore them."""
         return [restore for framework in self.members for restore in framework.keep_states()]
+
+    def keep_values(self, roots: Callable[[], Mapping[str, object]]) -> list[Restore]:
+        """Note the content of models that tests share, of all frameworks; return the functions that restore it."""
+        return [restore for framework in self.members for restore in framework.keep_values(roots)]
 
     @contextlib.contextmanager
     def in_place(self) -> Iterator[None]:

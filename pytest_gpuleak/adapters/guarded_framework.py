@@ -166,14 +166,21 @@ class GuardedFramework(_Guarded, Framework):
 
     def keep_states(self) -> list[Restore]:
         """Note the framework's states; return the guarded functions that restore them."""
-        return self._ask("keep_states", lambda restores: list(map(self._guarded, restores)), [])
+        return self._ask("keep_states", self._guarded_restores("keep_states"), [])
 
-    def _guarded(self, restore: Restore) -> Restore:
-        def put_back() -> None:
-            with self._guard("keep_states"):
-                restore()
+    def keep_values(self, roots: Callable[[], Mapping[str, object]]) -> list[Restore]:
+        """Note the content of models that tests share; return the guarded functions that restore it."""
+        return self._ask("keep_values", self._guarded_restores("keep_values"), [], roots)
 
-        return put_back
+    def _guarded_restores(self, member: str) -> Callable[[Sequence[Restore]], list[Restore]]:
+        def guarded(restore: Restore) -> Restore:
+            def put_back() -> None:
+                with self._guard(member):
+                    restore()
+
+            return put_back
+
+        return lambda restores: list(map(guarded, restores))
 
     @contextlib.contextmanager
     def in_place(self) -> Iterator[None]:

@@ -310,6 +310,15 @@ class Framework(Protocol):
         """Note random generators and process settings; return functions that each restore one of them."""
         return ()
 
+    def keep_values(self, roots: Callable[[], Mapping[str, object]]) -> Sequence[Restore]:
+        """Note the content of models that several tests share; return functions that restore it.
+
+        `roots` returns by name what the tests share, such as values of fixtures, and is asked again when that is
+        restored. The functions must keep no array alive.
+        """
+        del roots
+        return ()
+
     def in_place(self) -> AbstractContextManager[object]:
         """Restore, within the context, the imported framework in `sys.modules`, whatever the tests did to it."""
         return nullcontext()

@@ -37,6 +37,13 @@ def release_values(item: pytest.Item, handlers: Sequence[Any]) -> None:
             handler.reset()
 
 
+def fixtures_of(item: pytest.Item) -> list[Any]:
+    """Return the definitions of the fixtures that a test uses, those included that it has requested while it ran."""
+    info = getattr(item, "_fixtureinfo", None)
+    known = [fixture for fixtures in getattr(info, "name2fixturedefs", {}).values() for fixture in fixtures]
+    return [*known, *getattr(getattr(item, "_request", None), "_fixture_defs", {}).values()]
+
+
 def older_instance(item: pytest.Item) -> weakref.ref[object] | None:
     """Return a weak reference to the `unittest.TestCase` instance that pytest made when it collected the test (8.2)."""
     instance = vars(item).get("_instance")

@@ -11,7 +11,7 @@ from pytest_gpuleak.adapters.torch.arrays import TorchArrays, TorchStorages
 from pytest_gpuleak.adapters.torch.ranks import is_rank_of_several
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping, Sequence
+    from collections.abc import Callable, Collection, Mapping, Sequence
     from contextlib import AbstractContextManager
 
     from pytest_gpuleak.adapters.protocol import AllocationHistory, ReferenceFinder, Restore, SettleStep
@@ -141,6 +141,12 @@ class TorchFramework(Framework):
         from pytest_gpuleak.adapters.torch.states import keep_states
 
         return keep_states()
+
+    def keep_values(self, roots: Callable[[], Mapping[str, object]]) -> Sequence[Restore]:
+        """Note the content of shared modules, optimizers and tensors; return functions that restore it."""
+        from pytest_gpuleak.adapters.torch.shared_models import keep_values
+
+        return keep_values(roots)
 
     def in_place(self) -> AbstractContextManager[None]:
         """Restore torch in `sys.modules` within the context."""

@@ -14,7 +14,7 @@ import pytest
 from _pytest.outcomes import Failed, OutcomeException
 
 from pytest_gpuleak.engine.subject import RerunResult
-from pytest_gpuleak.session.pytest_internals import stop_timer
+from pytest_gpuleak.session.pytest_internals import fixtures_of, stop_timer
 from pytest_gpuleak.session.rerun.notice import notice
 from pytest_gpuleak.session.rerun.unseen.plugins import NotHiddenError
 from pytest_gpuleak.session.rerun.unseen.unseen import unseen
@@ -151,7 +151,7 @@ class _Phases:
 
     def mend(self) -> None:
         """Restore pytest's state between two tests, after an exception that its own code does not expect."""
-        for fixture in self._fixtures():
+        for fixture in fixtures_of(self.item):
             while fixture.cached_result is None and fixture._finalizers:  # see `RerunTimeout`; so does SystemExit
                 finalizer = fixture._finalizers.pop()
                 with contextlib.suppress(Exception, OutcomeException):
@@ -167,12 +167,6 @@ class _Phases:
         if capture is not None:
             capture.deactivate_fixture()
             capture.suspend_global_capture(in_=False)
-
-    def _fixtures(self) -> list[Any]:
-        info = getattr(self.item, "_fixtureinfo", None)
-        known = [fixture for fixtures in getattr(info, "name2fixturedefs", {}).values() for fixture in fixtures]
-        # Fixtures that the test has requested while it ran.
-        return [*known, *getattr(getattr(self.item, "_request", None), "_fixture_defs", {}).values()]
 
     def _phase(self, when: Any, **arguments: Any) -> bool:
         item = self.item

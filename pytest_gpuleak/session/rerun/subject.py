@@ -14,6 +14,8 @@ from pytest_gpuleak.session.rerun.hanging import Hang
 from pytest_gpuleak.session.rerun.rerun import limit_of, run_again
 from pytest_gpuleak.session.rerun.unseen.lists import keep_lists
 from pytest_gpuleak.session.rerun.unseen.plugins import why_not_again
+from pytest_gpuleak.session.rerun.unseen.restoring import keep_each
+from pytest_gpuleak.session.rerun.unseen.shared_values import keep_shared_values
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -77,7 +79,7 @@ class ItemSubject:
     @contextlib.contextmanager
     def confirming(self) -> Iterator[None]:
         """See `Subject`."""
-        restore = keep_lists()
+        restore = keep_each((keep_lists, lambda: keep_shared_values(self.item)))
         try:
             yield
         finally:

@@ -1,0 +1,200 @@
+"""Put back what re-runs change in models, optimizers and tensors that several tests share.
+
+A second training step, or a second call of a layer with a hidden state, would change what the next test computes.
+Between noting and restoring, bytes and names are held and no tensor: what a re-run replaces must be able to die.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import types
+from collections import OrderedDict, defaultdict
+from mmap import mmap
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from pytest_gpuleak.adapters.torch.lookup import loaded_torch, torch_class
+from pytest_gpuleak.heap.classes import is_kind_of
+from pytest_gpuleak.heap.safe_access import in_package, instance_dict
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+
+    from pytest_gpuleak.adapters.protocol import Restore
+
+Path = tuple[object, ...]
+"""Names and positions that lead from a root to a value."""
+
+MOST_BYTES: Final = 64 * 1024**2
+"""Bytes of tensors that are noted, in the order in which they are met: a copy of larger models takes too long."""
+
+MOST_VISITED: Final = 20_000
+"""Values that are looked at. A container with more than what is left of them is passed over."""
+
+DEPTH: Final = 3
+"""Containers and objects, one in another, that are looked into outside of models."""
+
+_PLAIN = (bool, int, float, str, type(None))
+_CONTAINERS = (list, tuple, dict, OrderedDict, defaultdict)
+_CODE = (type, types.ModuleType, types.FunctionType, types.MethodType, types.BuiltinFunctionType)
+_PACKAGES = ("_pytest", "pytest", "unittest")
+"""Packages whose objects are not looked into: a request leads to every test of the session."""
+_ALIGNMENT: Final = 16
+"""Offsets are multiples of this, the size of the widest element (complex128)."""
+
+
+class _Saved(NamedTuple):
+    dtype: Any
+    shape: Any
+    elements: int
+    offset: int
+
+
+class _Found(NamedTuple):
+    tensors: dict[Path, Any]
+    plain: dict[Path, tuple[Any, object]]
+    """The dict or list that has the value at the path's last name or position, and the value."""
+
+
+def keep_values(roots: Callable[[], Mapping[str, object]]) -> list[Restore]:
+    """Note the content of what `roots` returns by name; it is asked again when that is restored."""
+    torch = loaded_torch()
+    if torch is None:
+        return []
+    owners = roots()
+    found = _find(owners)
+    if not (found.tensors or found.plain):
+        return []
+    identities = {name: id(owner) for name, owner in owners.items()}
+    buffer, saved = _save(torch, found.tensors)
+    plain = {path: value for path, (_, value) in found.plain.items()}
+    del owners, found  # nothing is kept alive
+
+    def restore() -> None:
+        now = _find({name: owner for name, owner in roots().items() if identities.get(name) == id(owner)})
+        for path, value in plain.items():
+            namespace, current = now.plain.get(path, ({}, value))
+            if current != value or type(current) is not type(value):
+                namespace[path[-1]] = value
+        for path, content in saved.items():
+            if path in now.tensors:
+                with contextlib.suppress(Exception):  # a device that is lost, a layout that cannot be written to
+                    _put_back(torch, now.tensors[path], content, buffer)
+
+    return [restore]
+
+
+def _save(torch: Any, tensors: Mapping[Path, Any]) -> tuple[mmap, dict[Path, _Saved]]:
+    places: dict[Path, _Saved] = {}
+    end = 0
+    for path, tensor in tensors.items():
+        count = tensor.numel()
+        size = count * tensor.element_size()
+        if count and end + size <= MOST_BYTES:
+            places[path] = _Saved(tensor.dtype, tensor.shape, count, end)
+            end += -(-size // _ALIGNMENT) * _ALIGNMENT
+    buffer = mmap(-1, max(end, 1))  # not on the heap, whose growth is a test's
+    saved = {}
+    for path, place in places.items():
+        with contextlib.suppress(Exception), torch.inference_mode():  # a device that is lost, a dtype without a copy
+            _read(torch, place, buffer).copy_(tensors[path])
+            saved[path] = place
+    return buffer, saved
+
+
+def _read(torch: Any, place: _Saved, buffer: mmap) -> Any:
+    return torch.frombuffer(buffer, dtype=place.dtype, count=place.elements, offset=place.offset).view(place.shape)
+
+
+def _put_back(torch: Any, tensor: Any, place: _Saved, buffer: mmap) -> None:
+    if tensor.dtype != place.dtype or tensor.shape != place.shape:
+        return
+    # Inference mode: some tensors can be written to only there.
+    with torch.inference_mode():
+        saved = _read(torch, place, buffer)
+        # By bytes, as NaN differs from itself. What was not changed may be memory that nobody can write to.
+        now = tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8)
+        if not torch.equal(now, saved.reshape(-1).view(torch.uint8)):
+            tensor.data.copy_(saved)  # its version stays: a graph that has saved it can still be used
+
+
+def _find(roots: Mapping[str, object]) -> _Found:
+    found = _Found({}, {})
+    kinds = _Kinds()
+    seen: set[int] = set()
+    visits = MOST_VISITED
+    left = [_Step((name,), value, DEPTH, kept=False) for name, value in roots.items()][::-1]
+    while left:
+        path, value, depth, kept = left.pop()
+        kind = type(value)
+        if kind in kinds.tensors:
+            found.tensors.update(_with_gradient(path, value))
+            continue
+        entries = None if id(value) in seen else kinds.entries(value, depth)
+        if entries is None or len(entries) > visits:
+            continue
+        seen.add(id(value))
+        visits -= len(entries)
+        is_model = kinds.is_model(kind)
+        kept |= kinds.is_torchs_own(kind)
+        namespace = entries if type(entries) in (dict, list) and (is_model or kept) else None
+        for name, member in _named(entries):
+            below = (*path, name)
+            if type(member) not in _PLAIN:
+                left.append(_Step(below, member, DEPTH if is_model else depth - 1, kept))
+            elif namespace is not None:
+                found.plain[below] = namespace, member
+    return found
+
+
+class _Step(NamedTuple):
+    path: Path
+    value: object
+    depth: int
+    """Containers and objects that may still be looked into below."""
+    kept: bool
+    """Whether it is part of an optimizer or a scheduler, whose plain values all belong to its state."""
+
+
+class _Kinds:
+    """Tells models, optimizers and schedulers from other objects, by their classes."""
+
+    def __init__(self) -> None:
+        tensors = (torch_class("torch", "Tensor"), torch_class("torch.nn", "Parameter"))
+        self.tensors = [kind for kind in tensors if kind is not None]  # subclasses answer by user code
+        self._module = torch_class("torch.nn", "Module")
+        own = (torch_class("torch.optim", "Optimizer"), torch_class("torch.optim.lr_scheduler", "LRScheduler"))
+        self._own = [kind for kind in own if kind is not None]
+
+    def is_torchs_own(self, kind: type) -> bool:
+        return any(is_kind_of(kind, one) for one in self._own)
+
+    def is_model(self, kind: type) -> bool:
+        return (self._module is not None and is_kind_of(kind, self._module)) or self.is_torchs_own(kind)
+
+    def entries(self, value: object, depth: int) -> Any:
+        """Return what is below: a list, a tuple or a dict; None where nothing is looked into."""
+        kind = type(value)
+        if self.is_model(kind):
+            return instance_dict(value)
+        if depth <= 0 or kind in _PLAIN:
+            return None
+        if kind in _CONTAINERS:
+            return value
+        if any(is_kind_of(kind, one) for one in _CODE) or any(in_package(kind, name) for name in _PACKAGES):
+            return None
+        return instance_dict(value)
+
+
+def _named(entries: Any) -> Iterator[tuple[object, object]]:
+    """Name each entry; by its position where its key is an object, such as the parameter in an optimizer's state."""
+    if type(entries) in (list, tuple):
+        yield from enumerate(entries)
+    else:
+        for position, (key, value) in enumerate(dict.items(entries)):
+            yield (key if type(key) in (str, int) else ("key", position)), value
+
+
+def _with_gradient(path: Path, tensor: Any) -> Iterator[tuple[Path, Any]]:
+    yield path, tensor
+    if tensor.is_leaf and tensor.requires_grad and tensor.grad is not None:
+        yield (*path, "grad"), tensor.grad
