@@ -33,6 +33,12 @@ MOST_VISITED: Final = 20_000
 DEPTH: Final = 3
 """Containers and objects, one in another, that are looked into outside of models."""
 
+FEW: Final = 16
+"""Members of a container that is looked into outside of models: a list to which each test adds a tensor is passed over."""
+
+MOST_LOOSE: Final = 8
+"""Tensors outside of models that are noted."""
+
 _PLAIN = (bool, int, float, str, type(None))
 _CONTAINERS = (list, tuple, dict, OrderedDict, defaultdict)
 _CODE = (type, types.ModuleType, types.FunctionType, types.MethodType, types.BuiltinFunctionType)
@@ -121,26 +127,29 @@ def _find(roots: Mapping[str, object]) -> _Found:
     found = _Found({}, {})
     kinds = _Kinds()
     seen: set[int] = set()
-    visits = MOST_VISITED
-    left = [_Step((name,), value, DEPTH, kept=False) for name, value in roots.items()][::-1]
+    visits, loose = MOST_VISITED, MOST_LOOSE
+    left = [_Step((name,), value, DEPTH, within=False, kept=False) for name, value in roots.items()][::-1]
     while left:
-        path, value, depth, kept = left.pop()
+        path, value, depth, within, kept = left.pop()
         kind = type(value)
         if kind in kinds.tensors:
-            found.tensors.update(_with_gradient(path, value))
+            loose -= not within
+            if within or loose >= 0:
+                found.tensors.update(_with_gradient(path, value))
             continue
         entries = None if id(value) in seen else kinds.entries(value, depth)
-        if entries is None or len(entries) > visits:
+        if entries is None or len(entries) > (FEW if entries is value and not within else visits):
             continue
         seen.add(id(value))
         visits -= len(entries)
         is_model = kinds.is_model(kind)
+        within |= is_model
         kept |= kinds.is_torchs_own(kind)
         namespace = entries if type(entries) in (dict, list) and (is_model or kept) else None
         for name, member in _named(entries):
             below = (*path, name)
             if type(member) not in _PLAIN:
-                left.append(_Step(below, member, DEPTH if is_model else depth - 1, kept))
+                left.append(_Step(below, member, DEPTH if is_model else depth - 1, within, kept))
             elif namespace is not None:
                 found.plain[below] = namespace, member
     return found
@@ -151,6 +160,8 @@ class _Step(NamedTuple):
     value: object
     depth: int
     """Containers and objects that may still be looked into below."""
+    within: bool
+    """Whether it is part of a model, an optimizer or a scheduler."""
     kept: bool
     """Whether it is part of an optimizer or a scheduler, whose plain values all belong to its state."""
 

@@ -169,15 +169,27 @@ def test_rings_are_followed_once() -> None:
 
 
 def test_limits(monkeypatch: pytest.MonkeyPatch) -> None:
-    small, large = torch.ones(2), torch.ones(100)
     monkeypatch.setattr(shared_models, "MOST_BYTES", 100)
-    monkeypatch.setattr(shared_models, "MOST_VISITED", 10)
-    crowd = [torch.ones(1) for _ in range(11)]
-    restore = all_of(keep_values(lambda: {"crowd": crowd, "large": large, "small": small}))
-    for tensor in (small, large, *crowd):
+    monkeypatch.setattr(shared_models, "MOST_VISITED", 50)
+    small, large, wide = torch.ones(2), torch.ones(100), torch.nn.Module()
+    wide.parts = [torch.ones(1) for _ in range(60)]
+    restore = all_of(keep_values(lambda: {"wide": wide, "large": large, "small": small}))
+    for tensor in (small, large, *wide.parts):
         tensor.zero_()
     restore()
-    assert (small.sum(), large.sum(), sum(crowd)) == (2, 0, 0)
+    assert (small.sum(), large.sum(), sum(wide.parts)) == (2, 0, 0)
+
+
+def test_what_tests_leak_is_not_noted_with_each() -> None:
+    """Each leak into a list, or into globals, would take longer to check than the one before."""
+    crowd = [torch.ones(1) for _ in range(shared_models.FEW + 1)]
+    owners: dict[str, object] = {f"global{number}": torch.ones(1) for number in range(shared_models.MOST_LOOSE + 5)}
+    restore = all_of(keep_values(lambda: {"crowd": crowd, **owners}))
+    for tensor in (*crowd, *owners.values()):
+        tensor.zero_()
+    restore()
+    assert not any(crowd)
+    assert sum(map(bool, owners.values())) == shared_models.MOST_LOOSE
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import types
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from pytest_gpuleak.heap.classes import class_lines
 from pytest_gpuleak.heap.safe_access import module_dict
@@ -15,6 +15,9 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     import pytest
+
+MOST_GLOBALS: Final = 200
+"""Values of a namespace beyond which it is passed over: a module to which each test adds takes longer with each."""
 
 
 def keep_shared_values(item: pytest.Item) -> Restore:
@@ -37,7 +40,9 @@ def shared_values(item: pytest.Item) -> dict[str, object]:
     namespaces.append(module_dict(getattr(item, "module", None)) or {})
     for index, namespace in enumerate(namespaces):
         # Most entries are functions and classes.
-        found |= {f"{index} {name}": value for name, value in list(namespace.items()) if type(value) not in _CODE}
+        values = {f"{index} {name}": value for name, value in list(namespace.items()) if type(value) not in _CODE}
+        if len(values) <= MOST_GLOBALS:
+            found |= values
     return found
 
 
