@@ -150,7 +150,7 @@ def _find(roots: Mapping[str, object]) -> _Found:
             below = (*path, name)
             if type(member) not in _PLAIN:
                 left.append(_Step(below, member, DEPTH if is_model else depth - 1, within, kept))
-            elif namespace is not None:
+            elif namespace is not None and type(name) is not tuple:  # a tuple stands for a key that is an object
                 found.plain[below] = namespace, member
     return found
 

@@ -156,6 +156,15 @@ def test_another_owner_of_the_same_name_is_left_as_it_is() -> None:
     assert torch.equal(second.weight, before)
 
 
+def test_numbers_under_keys_that_are_objects_are_left_as_they_are() -> None:
+    optimizer = torch.optim.SGD([torch.ones(1, requires_grad=True)], lr=1.0)
+    optimizer.steps = {optimizer: 1, "all": 1}
+    restore = all_of(keep_values(lambda: {"optimizer": optimizer}))
+    optimizer.steps.update({optimizer: 2, "all": 2})
+    restore()
+    assert optimizer.steps == {optimizer: 2, "all": 1}
+
+
 def test_rings_are_followed_once() -> None:
     model = torch.nn.Linear(2, 2)
     ring: list[object] = [model]
