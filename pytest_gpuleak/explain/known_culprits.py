@@ -51,7 +51,7 @@ SEARCH_SHARE: Final = 2
 VAIN_SHARE: Final = 4
 """By this that share is multiplied with each recognition that took longer than `BUDGET_S` in vain, until one succeeds.
 
-Leaks into TensorFlow's gradient registry, whose graphs hold each other, were looked at for 2 s each, and then searched for.
+Leaks into TensorFlow's gradient registry, whose graphs hold each other, were looked at for 1 to 2 s each, and then searched for.
 """
 
 _OWNED_BY_NATIVE_CODE: Final = 1
