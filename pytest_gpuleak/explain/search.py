@@ -146,6 +146,7 @@ class Search:
     def _run(self) -> None:
         frontier = list(dict.fromkeys(self._order))
         extra: int | None = None
+        settled = False
         while self._open and not self._deadline.passed():
             if not frontier:
                 # All visible paths are known, so no shorter one can be found.
@@ -167,7 +168,9 @@ class Search:
             frontier = found
             if self._changed or (self._due is not None and self._level >= self._due):
                 self._changed = False
-                if self._settle():
+                settled |= self._settle()
+                if settled:
+                    # What leads to settled targets alone is passed over, until an open one reaches it too.
                     frontier = self._graph.unexpanded(self._open)
                 if extra is None and self._all_have_worse():
                     extra = self._level + EXTRA_LEVELS

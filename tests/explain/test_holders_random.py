@@ -245,6 +245,56 @@ def test_path_evaluates_and_is_shortest(graph: tuple[list[str], list[tuple[int, 
     assert gc.isenabled()
 
 
+@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(
+    st.lists(st.tuples(st.integers(0, 9), st.integers(0, 9)), min_size=4, max_size=30),
+    st.lists(st.lists(st.tuples(st.integers(0, 9), st.integers(0, 4)), min_size=1, max_size=2), min_size=2, max_size=5),
+    st.sets(st.integers(0, 9), min_size=1, max_size=3),
+)
+@pytest.mark.usefixtures("small_heap")
+def test_each_of_several_targets_has_its_shortest_path(
+    edges: list[tuple[int, int]], hangs: list[list[tuple[int, int]]], roots: set[int]
+) -> None:
+    """Also where the search has passed over what led to nearer targets alone before it meets it again."""
+    nodes: list[dict[str, Any]] = [{} for _ in range(10)]
+    for first, second in edges:
+        nodes[first][f"k{second}"] = nodes[second]
+    distances: dict[int, int] = {}
+    level, depth = roots, 0
+    while level:
+        distances |= dict.fromkeys(level, depth)
+        level = {second for first, second in edges if first in level} - distances.keys()
+        depth += 1
+    targets, expected = [], []
+    for number, places in enumerate(hangs):
+        reached = [(node, chain) for node, chain in places if node in distances]
+        if reached:
+            targets.append(Node())
+            expected.append(min(distances[node] + 1 + chain for node, chain in reached))
+            for place, (node, chain) in enumerate(reached):
+                held: Any = targets[-1]
+                for _ in range(chain):
+                    held = {"in": held}
+                nodes[node][f"t{number}{place}"] = held
+    held = None
+    module: Any = types.ModuleType("random_app")
+    sys.modules["random_app"] = module
+    try:
+        for root in roots:
+            setattr(module, f"ROOT{root}", nodes[root])
+        found = explain(targets, ignore={id(sys._getframe()), id(nodes)})
+        for one, distance, explanation in zip(targets, expected, found, strict=True):
+            holder = explanation.holder
+            assert holder.kind == "module"
+            assert len(holder.path) == distance
+            assert eval(holder.root + "".join(step.edge for step in holder.path), {"random_app": module}) is one
+    finally:
+        del sys.modules["random_app"]
+        module.__dict__.clear()
+        for each in nodes:
+            each.clear()
+
+
 def test_every_kind_is_evaluated(app: Any) -> None:
     for kind in KINDS:
         target = Node()
