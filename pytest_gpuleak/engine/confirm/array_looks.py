@@ -81,8 +81,9 @@ class ArrayLooks:
             elif self._recognised_where_they_are():
                 self._look_at_recognised(origins or {})
             else:
+                young = self._young()
                 with self._detector.whole_heap(), PausedCollector():
-                    self._look(origins or {})
+                    self._look(origins or {}, young)
         if len(self.alive) == looks:
             self._note_unexplained(self._left.living(), _unknown(f"the search failed: {stage.fault}"), origins or {})
 
@@ -184,8 +185,9 @@ class ArrayLooks:
         counts = ((users.get(identity), ours[left[identity].reading.storage]) for identity in living)
         if len(of_runs) == len(ours) and all(count is not None and count <= own for count, own in counts):
             return living, set()
+        young = self._young()
         with self._detector.whole_heap():
-            targets, shared = find_left(left, self._arrays, self._frameworks)
+            targets, shared = find_left(self._left, young, self._arrays, self._frameworks)
             living &= set(map(id, targets))
             targets.clear()
         return living, shared
@@ -200,11 +202,15 @@ class ArrayLooks:
         self._note_unexplained(living, unknown, origins, shared)
         return shared
 
-    def _look(self, origins: OriginLog) -> None:
+    def _young(self) -> set[int]:
+        """Return the ids of the arrays that were made since the last run began. No such array is of an earlier run."""
+        return set(map(id, self._detector.look()))
+
+    def _look(self, origins: OriginLog, young: set[int]) -> None:
         from pytest_gpuleak.explain.search import BUDGET_S
 
         self.searches += 1
-        targets, shared = find_left(self._left.by_id, self._arrays, self._frameworks)
+        targets, shared = find_left(self._left, young, self._arrays, self._frameworks)
         # The largest arrays are shown, and in a crowd only the first paths are written in full.
         targets.sort(key=lambda target: -self._left.by_id[id(target)].reading.storage_bytes)
         culprits = None if self._culprits is None else self._culprits()

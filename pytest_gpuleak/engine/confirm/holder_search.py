@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
     from pytest_gpuleak.adapters.frameworks import Frameworks
     from pytest_gpuleak.adapters.protocol import ArrayFramework
+    from pytest_gpuleak.engine.confirm.left_arrays import LeftArrays
     from pytest_gpuleak.explain.explanation import Explanation
     from pytest_gpuleak.explain.known_culprits import Culprits
     from pytest_gpuleak.model.evidence import Root
@@ -26,20 +27,18 @@ GRAPHS_BUDGET_S: Final = 1.0
 
 
 def find_left(
-    left: Container[int], frameworks: Sequence[ArrayFramework], natives: Frameworks
+    left: LeftArrays, young: Container[int], frameworks: Sequence[ArrayFramework], natives: Frameworks
 ) -> tuple[list[object], set[int]]:
-    """Return the visible arrays whose ids are in `left`, and the storages that other arrays use too."""
+    """Return the visible arrays that were left, and the storages that other arrays use too.
+
+    `young` are the ids of the arrays that were made since the last run began.
+    """
     arrays = select_arrays(get_objects(), array_types(frameworks))
-    targets: list[object] = []
-    others: list[object] = []
-    array: object = None
-    storages = array_types(natives.storages)
-    for array in arrays:
-        if id(array) in left:
-            targets.append(array)
-        elif not is_storage(array, storages):  # a storage object owns nothing but itself
-            others.append(array)
-    del arrays, array
+    targets = left.choose_left(arrays, young)
+    ours, storages = set(map(id, targets)), array_types(natives.storages)
+    # A storage object owns nothing but itself.
+    others = [array for array in arrays if id(array) not in ours and not is_storage(array, storages)]
+    del arrays
     # Reading an autograd graph creates Python objects for its tensors: these are no other users.
     alone = {one for finder in natives.reference_finders() for one in finder.held_alone(others)}
     return targets, storages_of((one for one in others if id(one) not in alone), frameworks)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from pytest_gpuleak.adapters.arrays import framework_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 
     from pytest_gpuleak.adapters.protocol import ArrayFramework, StorageHandle
     from pytest_gpuleak.engine.confirm.survivors import Leftover
@@ -30,17 +30,21 @@ class LeftArrays:
         self._frameworks = frameworks
         self._handles: dict[int, StorageHandle] = {}
         self._standing: set[int] = set()  # ids of the arrays that were alive when the last run began
+        self._met: set[int] = set()  # ids of the arrays that the last search of the heap met
+        self._dead: set[int] = set()  # ids of arrays that had died when the last run began
         self._added: tuple[dict[str, int], int] | None = None
 
     def take_in(self, left: Mapping[int, Leftover], handles: Mapping[int, StorageHandle]) -> None:
         """Add what a run has left."""
         self._added = None
         self.by_id.update(left)
+        self._dead -= left.keys()
         self._handles.update({identity: handles[identity] for identity in left})
 
     def expect_run(self) -> None:
         """Note which arrays are alive before a re-run begins."""
         self._standing = self.living()
+        self._dead = self.by_id.keys() - self._standing - self._met
         self._added = None
 
     def changed(self) -> None:
@@ -89,6 +93,22 @@ class LeftArrays:
         if handle is None or not handle.alive():
             return False
         return framework_of(array, self._frameworks).storage(array) == handle.storage
+
+    def choose_left(self, arrays: Iterable[object], young: Container[int]) -> list[object]:
+        """Return those of all living arrays that were left; `young` are the ids of those made since the last run began.
+
+        An old array may have changed its memory (``torch.utils.swap_tensors``). A young one that is not known by its
+        memory has the address of a dead one: a settle hook made it, or reading a graph gave a saved tensor its object.
+        """
+        found = [
+            array
+            for array in arrays
+            if (identity := id(array)) in self.by_id
+            and identity not in self._dead
+            and (identity not in young or self.is_left(array))
+        ]
+        self._met = set(map(id, found))
+        return found
 
     def added(self) -> tuple[dict[str, int], int]:
         """Return the bytes by device, and the number, of storages that the last run left, less what it released."""

@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from pytest_gpuleak.engine import waiting
 from pytest_gpuleak.engine.confirm.array_looks import ArrayLooks
+from pytest_gpuleak.explain import known_culprits
 from pytest_gpuleak.explain.known_culprits import Culprits
 from pytest_gpuleak.explain.paths import pattern_of
 
@@ -66,8 +68,10 @@ def _holder(holder: Json) -> tuple[str, str, str]:
 
 
 @pytest.fixture
-def start(run: Runner) -> Runner:
-    """As `run`, without a plugin that takes seconds to say nothing."""
+def start(run: Runner, monkeypatch: pytest.MonkeyPatch) -> Runner:
+    """As `run`, without a plugin that takes seconds to say nothing, and on a machine that is quick enough to teach."""
+    monkeypatch.setattr(waiting, "SEARCHED_S", 60.0)
+    monkeypatch.setattr(known_culprits, "BUDGET_S", 60.0)
 
     def start_quickly(source: str, *arguments: str, **options: Any) -> Run:
         return run(source, "-p", "no:hypothesispytest", *arguments, **options)
