@@ -95,17 +95,22 @@ def write_suite(seed: int, count: int, *, torch: bool) -> str:
     return "\n".join(lines)
 
 
-def judge(folder: Path, *options: str) -> dict[str, str]:
-    """Run the suite, and return `leaked` or `clean` by the name of the test."""
+def run_pytest(folder: Path, *options: str) -> subprocess.CompletedProcess[str]:
+    """Run the suite in a folder with the plugin."""
     pytest = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:randomly", "-W", "ignore"]
-    done = subprocess.run(
-        [*pytest, "--gpu-leak", "--junitxml=j.xml", *options],
+    return subprocess.run(
+        [*pytest, "--gpu-leak", *options],
         cwd=folder,
         env={**os.environ, "PYTHONPATH": str(ROOT)},
         capture_output=True,
         text=True,
         check=False,
     )
+
+
+def judge(folder: Path, *options: str) -> dict[str, str]:
+    """Run the suite, and return `leaked` or `clean` by the name of the test."""
+    done = run_pytest(folder, "--junitxml=j.xml", *options)
     if not (folder / "j.xml").is_file():
         raise SystemExit(done.stdout + done.stderr)
     verdicts: dict[str, str] = {}

@@ -192,3 +192,32 @@ def test_ten_times_as_many_arrays_cost_ten_times_as_much() -> None:
     # Pairs compared would cost a hundred times as much: 10,000 tensors took minutes.
     for replaced in (False, True):
         assert _calls(5_000, replaced=replaced) < 12 * _calls(500, replaced=replaced)
+
+
+def test_two_lists_whose_names_differ_by_a_number_both_grow() -> None:
+    members = [survivor(run, name, size) for run in (0, 1) for name, size in (("LOSSES1", 100), ("LOSSES2", 300))]
+    found = compare_runs(evidence(members, {0, 1}, {0, 1, 2, 3}))
+    assert {group.members[0].root[2]: (group.kind, group.bytes_per_run) for group in found} == {
+        "LOSSES1": ("growing", 100),
+        "LOSSES2": ("growing", 300),
+    }
+
+
+def test_objects_that_each_run_numbers_are_one_root() -> None:
+    members = [survivor(run, f"thread 'Thread-{run + 1}'") for run in (0, 1)]
+    assert kinds(evidence(members, {0}, {0, 1})) == {"thread 'Thread-1'": "growing"}
+
+
+def test_a_list_grows_beside_one_under_the_root_that_refers_to_the_latest() -> None:
+    # 0: in a list of the service's, as 3. 1: in the log, as 2, to which the service refers as the latest.
+    members = [
+        survivor(0, "service")._replace(pattern="service.items[*]"),
+        survivor(0, "LOG"),
+        survivor(1, "service")._replace(pattern="service.current"),
+        survivor(1, "service")._replace(pattern="service.items[*]"),
+    ]
+    found = compare_runs(evidence(members, {0, 1}, {0, 1, 2, 3}))
+    assert {group.members[0].root[2]: (group.kind, group.bytes_per_run) for group in found} == {
+        "service": ("growing", 100),
+        "LOG": ("growing", 100),
+    }

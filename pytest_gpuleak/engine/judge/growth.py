@@ -54,8 +54,9 @@ def group_by_root(kind: FindingKind, members: Iterable[Survivor]) -> list[Group]
 def compare_runs(evidence: Evidence) -> list[Group]:
     """Find roots that grow: under them, every re-run left something that did not replace something dead."""
     survivors = evidence.survivors
+    first = sorted(evidence.alive[0])
     replaced_by: dict[int, int] = {}
-    additions: list[dict[Root, list[Survivor]]] = []  # one dict per re-run
+    added: list[list[Survivor]] = []  # one list per re-run
     for run in range(1, len(evidence.alive)):
         before, after = evidence.alive[run - 1], evidence.alive[run]
         new = [index for index in sorted(after) if survivors[index].run == run]
@@ -67,15 +68,13 @@ def compare_runs(evidence: Evidence) -> list[Group]:
             replaced |= _replacements_of_kept(sorted(kept - replaced_by.keys()), left, survivors, staying)
         replaced_by.update(replaced)
         taken = set(replaced.values())
-        added = [survivors[index] for index in new if index not in taken]
-        by_root: dict[Root, list[Survivor]] = defaultdict(list)
-        for survivor in name_by_what_stays(added, [survivors[index] for index in staying]):
-            by_root[_stem(survivor.root)].append(survivor)
-        additions.append(by_root)
+        unmatched = [survivors[index] for index in new if index not in taken]
+        added.append(name_by_what_stays(unmatched, [survivors[index] for index in staying]))
+    name = _naming([survivors[index] for index in first], *added)
+    additions = [_by_root(survivors_of_run, name) for survivors_of_run in added]
     growing_roots = set(additions[0]).intersection(*additions[1:])
 
-    first = sorted(evidence.alive[0])
-    grows_there = _growing_places(additions[0], growing_roots, [survivors[index] for index in first])
+    grows_there = _growing_places(additions[0], growing_roots, [survivors[index] for index in first], name)
     grown: dict[Root, list[Survivor]] = {root: [] for root in growing_roots}
     unchanged: list[Survivor] = []
     released: list[Survivor] = []
@@ -89,9 +88,9 @@ def compare_runs(evidence: Evidence) -> list[Group]:
             survivor = survivors[last]._replace(
                 run=0, reading=survivor.reading, owned=survivor.owned or survivors[last].owned
             )
-        stem = _stem(survivor.root)
-        if stem in grown and grows_there(survivor):
-            grown[stem].append(survivor)
+        root = name(survivor.root)
+        if root in grown and grows_there(survivor):
+            grown[root].append(survivor)
         elif last == index and evidence.kept.get(index) == "frames":
             continue
         elif last == index and index not in evidence.alive[-1]:
@@ -106,6 +105,26 @@ def compare_runs(evidence: Evidence) -> list[Group]:
         lines = (survivor for by_root in additions for survivor in by_root[root])
         groups.append(Group("growing", tuple(_with_lines(shown, lines)), per_run, tuple(additions[0][root])))
     return [*groups, *group_by_root("retained", unchanged), *group_by_root("unconfirmed", released)]
+
+
+def _naming(*runs: Sequence[Survivor]) -> Callable[[Root], Root]:
+    """Return what names a root the same in each run: without digits only where not each run has it.
+
+    Two lists may differ by a number in their names alone, and both may grow.
+    """
+    met = Counter(root for run in runs for root in {survivor.root for survivor in run})
+
+    def name(root: Root) -> Root:
+        return root if met[root] == len(runs) else _stem(root)
+
+    return name
+
+
+def _by_root(survivors: Iterable[Survivor], name: Callable[[Root], Root]) -> dict[Root, list[Survivor]]:
+    groups: dict[Root, list[Survivor]] = defaultdict(list)
+    for survivor in survivors:
+        groups[name(survivor.root)].append(survivor)
+    return groups
 
 
 @functools.lru_cache(maxsize=1024)  # a test's survivors have few distinct roots
@@ -163,10 +182,13 @@ def _replacements_of_kept(
 def name_by_what_stays(added: Sequence[Survivor], staying: Sequence[Survivor]) -> list[Survivor]:
     """Give what a re-run `added` the holder of a similar survivor of an earlier run that is still alive (`staying`).
 
-    A fixture that refers to its latest user only (`datamodule.trainer`) is nearest, but does not keep earlier arrays.
+    A fixture that refers to its latest user only (`datamodule.trainer`) is nearest, but does not keep earlier arrays:
+    nothing similar stays under it, or less than was added, and elsewhere than where it has the latest.
     """
     free: dict[Any, deque[Survivor]] = defaultdict(deque)
-    under_root = Counter(map(_root_and_form, staying))
+    under_root, adding = Counter(map(_root_and_form, staying)), Counter(map(_root_and_form, added))
+    more_than_stays = any(count > under_root[key] > 0 for key, count in adding.items())
+    full = set(map(_place_and_form, staying)) if more_than_stays else set()
     same = under_root.copy()
     for survivor in staying:
         if survivor.holder is not None and survivor.holder.kind != "unknown":
@@ -180,11 +202,14 @@ def name_by_what_stays(added: Sequence[Survivor], staying: Sequence[Survivor]) -
     named = []
     for survivor in added:
         candidates = free.get(_form(survivor))
-        if under_root[_root_and_form(survivor)] == 0 and candidates:
+        key = _root_and_form(survivor)
+        stays, more = under_root[key], adding[key] > under_root[key]
+        if candidates and (not stays or (more and _place_and_form(survivor) not in full)):
             while candidates and spoken_for[_root_and_form(candidates[0])] > 0:
                 spoken_for[_root_and_form(candidates.popleft())] -= 1
             if candidates:
                 like = candidates.popleft()
+                adding[key] -= 1
                 survivor = survivor._replace(  # noqa: PLW2901 - the same survivor, with its holder
                     holder=like.holder, pattern=like.pattern, others=like.others
                 )
@@ -194,6 +219,10 @@ def name_by_what_stays(added: Sequence[Survivor], staying: Sequence[Survivor]) -
 
 def _place(survivor: Survivor) -> Any:
     return _stem(survivor.root), _DIGITS.sub("#", survivor.pattern)
+
+
+def _place_and_form(survivor: Survivor) -> Any:
+    return _place(survivor), _form(survivor)
 
 
 def _places(survivor: Survivor) -> tuple[Any, Any]:
@@ -218,7 +247,10 @@ def _root_and_form(survivor: Survivor) -> Any:
 
 
 def _growing_places(
-    additions: dict[Root, list[Survivor]], growing: Iterable[Root], first: Iterable[Survivor]
+    additions: dict[Root, list[Survivor]],
+    growing: Iterable[Root],
+    first: Iterable[Survivor],
+    name: Callable[[Root], Root],
 ) -> Callable[[Survivor], bool]:
     """Return what tells whether a first survivor grows. A growing root may also hold a slot that is filled once."""
     filled = {survivor.pattern for survivor in first}
@@ -228,7 +260,7 @@ def _growing_places(
     def grows(survivor: Survivor) -> bool:
         if survivor.holder is not None and survivor.holder.kind in ("native", "unknown"):
             return True  # no place: which of several paths is shown differs from run to run
-        root = _stem(survivor.root)
+        root = name(survivor.root)
         return root not in exact or survivor.pattern in places[root]
 
     return grows
