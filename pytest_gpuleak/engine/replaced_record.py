@@ -39,6 +39,9 @@ COLLECTIONS_IN_VAIN: Final = 2
 LARGER: Final = 2
 """How many times the bytes of those suspects make one worth a re-run all the same."""
 
+LEAST_TOLERATED: Final = 2
+"""Suspects whose arrays may wait once a collection has freed all that waited: twice as many with each further one."""
+
 MOST_WAITING: Final = 64
 """Suspects whose arrays may still wait for a collection."""
 
@@ -55,7 +58,8 @@ class ReplacedRecord:
 
     Parametrized tests may each leave arrays of other sizes, and what they replace may wait in a cycle for the next
     collection of the whole heap: Keras keeps the first batch of the model that was fitted last. There what the suspects
-    left must have gone in the order of the tests. A collection tells of all that wait, for less than two re-runs.
+    left must have gone in the order of the tests. A collection tells of all that wait, for less than two re-runs. Where
+    more wait than did before, one after the other may have leaked: the next one is run again.
     """
 
     def __init__(self) -> None:
@@ -65,6 +69,7 @@ class ReplacedRecord:
         self._waiting: list[Sequence[StorageHandle]] = []
         self._confirmed: Counter[Left] = Counter()
         self._in_a_row = 0
+        self._tolerated = 0  # suspects whose arrays may wait, as those of a row did before they went
         self._largest = 0
         self._reruns = 0
         self._tries = Backoff(TRY_EVERY, MOST_TRY_EVERY)
@@ -99,8 +104,11 @@ class ReplacedRecord:
             collect()
             before, gone = gone, self._gone()
             self._collections.note(useful=gone != before)
+            if gone != before and all(gone):  # each such proof makes the next collection rarer
+                self._tolerated = min(max(LEAST_TOLERATED, 2 * self._tolerated), MOST_WAITING)
         self._follow(gone)
-        if not (self._are_alike(enough) or self._are_row(self._in_a_row)) or self._tries.is_due():
+        in_a_row = self._are_row(self._in_a_row) and len(self._waiting) <= self._tolerated
+        if not (self._are_alike(enough) or in_a_row) or self._tries.is_due():
             return ""
         return "the tests before it left arrays alike, which have gone, and did not grow when they were run again"
 
@@ -141,7 +149,7 @@ class ReplacedRecord:
         if self._vain_s < COLLECTED_RERUN_S * self._reruns:
             return False
         if self._in_a_row >= IN_A_ROW:
-            return not _are_in_order(gone) or len(gone) >= MOST_WAITING
+            return not _are_in_order(gone) or len(gone) - _count_to_last(gone) > self._tolerated
         return self._are_row(self._in_a_row + len(gone))
 
     def _follow(self, gone: list[bool]) -> None:
@@ -149,6 +157,10 @@ class ReplacedRecord:
         to_last = _count_to_last(gone)
         if _are_in_order(gone):
             self._in_a_row += to_last
+            if to_last:
+                self._tolerated = max(
+                    self._tolerated, len(gone) - 1
+                )  # so many waited when the last one was asked about
         else:
             self._begin_row()
         del self._waiting[:to_last]
@@ -157,7 +169,7 @@ class ReplacedRecord:
             del self._waiting[:-1]
 
     def _begin_row(self) -> None:
-        self._in_a_row = self._largest = 0
+        self._in_a_row = self._largest = self._tolerated = 0
 
 
 def _count_to_last(gone: list[bool]) -> int:

@@ -171,6 +171,30 @@ def test_a_collection_saves_a_row_where_a_later_one_has_gone_first() -> None:
     assert collected(record, handles, 11) is False
 
 
+def test_what_stays_where_all_before_had_gone_is_run_again() -> None:
+    record = confirmed(8, times=IN_A_ROW)
+    assert not asked(record, 9)
+    last: Any = [Handle(alive=True)]
+    record.note(last, 0.0, grew=False)
+    assert asked(record, 9)
+
+
+def test_no_more_may_wait_than_have_waited_before() -> None:
+    record = ReplacedRecord()
+    handles = row(record, IN_A_ROW + 3)
+    waited = [Handle(alive=True) for _ in range(3)]
+    collect(handles)
+    for one in waited:  # after a row of which nine waited at once
+        assert not asked(record, 11)
+        record.note([one], 0.0, grew=False)
+    for _ in range(IN_A_ROW + 2 - len(waited)):
+        assert not asked(record, 11)
+        record.note([Handle(alive=True)], 0.0, grew=False)
+    assert not asked(record, 11)
+    record.note([Handle(alive=True)], 0.0, grew=False)
+    assert asked(record, 11)
+
+
 def test_what_a_collection_does_not_free_breaks_the_row() -> None:
     record = ReplacedRecord()
     handles = row(record, IN_A_ROW)

@@ -17,7 +17,7 @@ pytestmark = pytest.mark.interpreter
 HEAD = """
     import gc, types, pytest
     HISTORY, CACHE = [], {}
-    OLD = [types.SimpleNamespace() for _ in range(40)]
+    OLD = [types.SimpleNamespace() for _ in range(100)]
 
     def leave_garbage(size):
         old = OLD.pop()
@@ -148,3 +148,26 @@ def test_where_no_further_re_run_can_tell_nothing_leaks(run: Runner) -> None:
         report=False,
     )
     found.result.stdout.fnmatch_lines(["gpu-leak: 0 leaked, 1 noted, 1 clean*"])
+
+
+def test_leaks_beside_garbage_alike_are_found_without_epochs(run: Runner) -> None:
+    found = run(
+        f"""{HEAD}
+    @pytest.mark.parametrize("number", range(15))
+    def test_garbage(number):
+        leave_garbage(300)
+
+    @pytest.mark.parametrize("number", range(15))
+    def test_replaces(number):
+        CACHE["x"] = Buffer(300)
+
+    @pytest.mark.parametrize("number", range(15))
+    def test_leaks(number):
+        HISTORY.append(Buffer(300))
+        leave_garbage(300)
+        Model(300)
+    """,
+        "--gpu-leak-scan=scan",
+        report=False,
+    )
+    found.result.stdout.fnmatch_lines(["gpu-leak: 15 leaked, *"])
