@@ -158,9 +158,8 @@ class ReplacedRecord:
         if _are_in_order(gone):
             self._in_a_row += to_last
             if to_last:
-                self._tolerated = max(
-                    self._tolerated, len(gone) - 1
-                )  # so many waited when the last one was asked about
+                # So many waited when the last suspect was asked about.
+                self._tolerated = max(self._tolerated, len(gone) - 1)
         else:
             self._begin_row()
         del self._waiting[:to_last]

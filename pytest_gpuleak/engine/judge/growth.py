@@ -45,10 +45,7 @@ class Group:
 
 def group_by_root(kind: FindingKind, members: Iterable[Survivor]) -> list[Group]:
     """Return one group for each root."""
-    groups: dict[Root, list[Survivor]] = defaultdict(list)
-    for member in members:
-        groups[member.root].append(member)
-    return [Group(kind, tuple(group)) for group in groups.values()]
+    return [Group(kind, tuple(group)) for group in _by_root(members, lambda root: root).values()]
 
 
 def compare_runs(evidence: Evidence) -> list[Group]:
