@@ -12,19 +12,16 @@ The exit status is 0 where every holder is right.
 
 from __future__ import annotations
 
-import argparse
 import json
 import random
 import sys
 import tempfile
-import textwrap
 from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from benchmarks.random_leaks import SIZES, run_pytest
-from tests.conftest import STAND_IN
+from benchmarks.random_leaks import SIZES, place_suite, read_options, run_pytest
 
 GROWS = {
     "list": ("{name} = []", "{name}.append({user})"),
@@ -124,21 +121,13 @@ def named(report: Any) -> dict[str, set[str]]:
 
 def main() -> None:
     """Judge suites of several seeds, and print what is wrong."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seeds", type=int, default=5, help="suites (%(default)s)")
-    parser.add_argument("--first", type=int, default=0, help="the first seed (%(default)s)")
-    parser.add_argument("--tests", type=int, default=40, help="tests of each (%(default)s)")
-    parser.add_argument("--torch", action="store_true", help="make tensors")
-    options = parser.parse_args()
+    options = read_options(__doc__, 40)
     judged = wrong = 0
     for seed in range(options.first, options.first + options.seeds):
         with tempfile.TemporaryDirectory() as name:
             folder = Path(name)
             suite, grown = write_suite(seed, options.tests, torch=options.torch)
-            (folder / "pytest.ini").write_text("[pytest]\n")
-            (folder / "test_it.py").write_text(suite)
-            if not options.torch:
-                (folder / "conftest.py").write_text(textwrap.dedent(STAND_IN))
+            place_suite(folder, suite, torch=options.torch)
             done = run_pytest(folder, "--gpu-leak-report=report.json")
             if not (folder / "report.json").is_file():
                 raise SystemExit(done.stdout + done.stderr)

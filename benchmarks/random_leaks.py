@@ -95,6 +95,24 @@ def write_suite(seed: int, count: int, *, torch: bool) -> str:
     return "\n".join(lines)
 
 
+def read_options(description: str | None, tests: int) -> argparse.Namespace:
+    """Return the options of a run over random suites of so many `tests` each."""
+    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seeds", type=int, default=5, help="suites (%(default)s)")
+    parser.add_argument("--first", type=int, default=0, help="the first seed (%(default)s)")
+    parser.add_argument("--tests", type=int, default=tests, help="tests of each (%(default)s)")
+    parser.add_argument("--torch", action="store_true", help="make tensors")
+    return parser.parse_args()
+
+
+def place_suite(folder: Path, suite: str, *, torch: bool) -> None:
+    """Write the suite into a folder."""
+    (folder / "pytest.ini").write_text("[pytest]\n")
+    (folder / "test_it.py").write_text(suite)
+    if not torch:
+        (folder / "conftest.py").write_text(textwrap.dedent(STAND_IN))
+
+
 def run_pytest(folder: Path, *options: str) -> subprocess.CompletedProcess[str]:
     """Run the suite in a folder with the plugin."""
     pytest = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:randomly", "-W", "ignore"]
@@ -123,20 +141,12 @@ def judge(folder: Path, *options: str) -> dict[str, str]:
 
 def main() -> None:
     """Judge suites of several seeds, and print what is wrong."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seeds", type=int, default=5, help="suites (%(default)s)")
-    parser.add_argument("--first", type=int, default=0, help="the first seed (%(default)s)")
-    parser.add_argument("--tests", type=int, default=60, help="tests of each (%(default)s)")
-    parser.add_argument("--torch", action="store_true", help="make tensors")
-    options = parser.parse_args()
+    options = read_options(__doc__, 60)
     judged = wrong = 0
     for seed in range(options.first, options.first + options.seeds):
         with tempfile.TemporaryDirectory() as name:
             folder = Path(name)
-            (folder / "pytest.ini").write_text("[pytest]\n")
-            (folder / "test_it.py").write_text(write_suite(seed, options.tests, torch=options.torch))
-            if not options.torch:
-                (folder / "conftest.py").write_text(textwrap.dedent(STAND_IN))
+            place_suite(folder, write_suite(seed, options.tests, torch=options.torch), torch=options.torch)
             for notes in ([], ["-v"]):
                 for test, verdict in judge(folder, *notes).items():
                     judged += 1

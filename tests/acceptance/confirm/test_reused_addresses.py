@@ -13,7 +13,6 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.interpreter
 
 HOOK = """
-    import sys
     from tests.support.standin import Buffer
 
     MADE = []

@@ -26,22 +26,22 @@ SERVICE = """
         return Service()
 """
 
-
-def test_a_fixture_that_refers_to_its_latest_user_is_not_blamed(run: Runner) -> None:
-    found = run(
-        SERVICE
-        + """
+KEEPS_ALL = f"""{SERVICE}
     KEPT = []
 
     def test_fit(service):
         engine = Engine()
         service.current = engine
-        KEPT.append({"a": {"b": {"c": engine}}})
+        KEPT.append({{"a": {{"b": {{"c": engine}}}}}})
 
     def test_service_is_there(service):
         assert service is not None
-    """
-    )
+"""
+"""A list keeps each engine, farther away than the fixture has the latest."""
+
+
+def test_a_fixture_that_refers_to_its_latest_user_is_not_blamed(run: Runner) -> None:
+    found = run(KEEPS_ALL)
     finding = found.finding("test_fit")
     assert (finding["kind"], finding["holder"]["text"]) == (
         "growing",
@@ -53,20 +53,7 @@ def test_a_fixture_that_refers_to_its_latest_user_is_not_blamed(run: Runner) -> 
 def test_a_list_that_is_farther_away_than_the_latest_user_is_named_with_torch(run: Runner) -> None:
     # What the re-run may change in shared models was noted: each object on the way has a dict then, one more reference.
     pytest.importorskip("torch", reason="torch is not installed")
-    found = run(
-        SERVICE.replace("import pytest", "import pytest, torch").replace("Buffer(64)", "torch.zeros(64)")
-        + """
-    KEPT = []
-
-    def test_fit(service):
-        engine = Engine()
-        service.current = engine
-        KEPT.append({"a": {"b": {"c": engine}}})
-
-    def test_service_is_there(service):
-        assert service is not None
-    """
-    )
+    found = run(KEEPS_ALL.replace("import pytest", "import pytest, torch").replace("Buffer(64)", "torch.zeros(64)"))
     finding = found.finding("test_fit")
     assert (finding["kind"], finding["holder"]["root"]) == ("growing", "test_it.KEPT")
 
