@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, overload
 
 from pytest_gpuleak.adapters.host.modes import host_probes
 from pytest_gpuleak.adapters.registry import own_frameworks
-from pytest_gpuleak.engine.check import SuspectCheck
+from pytest_gpuleak.engine.suspect import FirstRun, SuspectCheck
 from pytest_gpuleak.engine.detect.counters import CounterWatch
 from pytest_gpuleak.engine.run_tracker import RunTracker
 from pytest_gpuleak.engine.session_knowledge import SessionKnowledge
@@ -184,7 +184,7 @@ def _check(tracker: RunTracker, check: SuspectCheck, policy: Policy) -> tuple[Fi
         arrays = tracker.left_arrays()
         if not (arrays or may_have_grown(growth, policy)):
             return ()
-        return check.check(arrays, growth, [], paused.close)
+        return check.check(FirstRun(arrays, growth, seen=paused.close))
 
 
 def render(findings: Sequence[Finding]) -> str:

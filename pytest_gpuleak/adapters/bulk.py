@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from pytest_gpuleak.adapters.arrays import array_types, framework_of, select_arrays
 from pytest_gpuleak.heap.collector import get_objects, whole_heap
@@ -18,6 +18,13 @@ if TYPE_CHECKING:
 
 MOST_COMPARED = 1_000
 """Arrays of a test whose addresses are compared: of more, most are one framework's own."""
+
+
+class Held(NamedTuple):
+    """An array's memory, held weakly: the handle, and the array's metadata."""
+
+    handle: StorageHandle
+    reading: ArrayReading
 
 
 def read_arrays(arrays: Iterable[object], frameworks: Sequence[ArrayFramework]) -> dict[int, ArrayReading]:

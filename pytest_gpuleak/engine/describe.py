@@ -72,4 +72,7 @@ def _without_running_frames(evidence: Evidence) -> Evidence:
         for index, survivor in enumerate(evidence.survivors)
         if survivor.holder is not None and survivor.holder.kind == "frame" and index not in evidence.kept
     }
-    return dataclasses.replace(evidence, alive=tuple(alive - gone for alive in evidence.alive)) if gone else evidence
+    if not gone:
+        return evidence
+    collected = {run: indices - gone for run, indices in evidence.collected.items()}
+    return dataclasses.replace(evidence, alive=tuple(alive - gone for alive in evidence.alive), collected=collected)

@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING, Any
 from pytest_gpuleak.adapters.arrays import framework_of
 from pytest_gpuleak.adapters.bulk import storages_of
 from pytest_gpuleak.adapters.storages import find_storages
-from pytest_gpuleak.engine.confirm.array_evidence import ArrayEvidence
 from pytest_gpuleak.engine.describe import FIXTURE_ONCE, described
+from pytest_gpuleak.engine.holders import Holders
 from pytest_gpuleak.engine.judge.arrays import conclude, judge
 from pytest_gpuleak.engine.judge.processes import KEPT_BY, judge_processes
 from pytest_gpuleak.engine.left_behind import owner_of
+from pytest_gpuleak.engine.runs import Runs
 from pytest_gpuleak.engine.settle.steps import settle_steps_of
 from pytest_gpuleak.engine.stages import ACCOUNT, EXPLAIN, FIXTURES
 from pytest_gpuleak.model.evidence import Evidence, Survivor
@@ -73,7 +74,7 @@ class FixtureCheck:
     def _check_arrays(self, setup: OwnedSetup) -> None:
         tracker, place = self._tracker, setup.place
         nodeid = _nodeid_of(place)
-        kept = {handle.storage: handle for handle in setup.handles if handle.alive()}
+        kept = {held.handle.storage: held for held in setup.held if held.handle.alive()}
         arrays = [
             array
             for array in tracker.detector.find(setup.identities)
@@ -82,30 +83,28 @@ class FixtureCheck:
         outlived = kept.keys() - storages_of(arrays, tracker.frameworks.arrays)
         if outlived:
             arrays += find_storages(outlived, tracker.frameworks.storages)
-        investigation = ArrayEvidence(
-            tracker.detector,
-            tracker.guarded_arrays,
-            tracker.frameworks,
-            guard=lambda stage: self._guard(stage, place),
-            is_user_file=self._knowledge.is_user_file,
-        )
+
+        def guard(stage: Stage) -> Guard:
+            return self._guard(stage, place)
+
+        runs = Runs(tracker, guard)
+        runs.end_run(arrays, (), is_user_file=self._knowledge.is_user_file)
         steps = settle_steps_of(
             self._knowledge.safeguards, tracker.frameworks, lambda: self._settle_steps(nodeid), tracker.threads
         )
-        if investigation.add_run(arrays, steps, tracker.threads):
-            investigation.looks.look()
-        evidence = investigation.evidence()
+        runs.settle(steps)
+        holders = Holders(tracker, self._knowledge, runs, guard)
+        if runs.living():
+            holders.search()
+        evidence = runs.evidence(graphs=holders.graphs)
         alive = [evidence.survivors[index] for index in sorted(evidence.alive[0])]
         survivors = [survivor for survivor in alive if not _is_held_by_traceback(survivor)]
         with self._guard(ACCOUNT, place):
             for survivor in survivors:
-                reading, holder = survivor.reading, survivor.holder
-                text = "" if holder is None else holder.text
-                self._knowledge.left_behind.note(
-                    owner_of(place), reading.device, reading.storage_bytes, kept[reading.storage], text
-                )
+                text = "" if survivor.holder is None else survivor.holder.text
+                self._knowledge.left_behind.note(owner_of(place), kept[survivor.reading.storage], text)
         history = self._histories.setdefault(place, _History())
-        history.add_run(survivors, [kept[survivor.reading.storage] for survivor in survivors])
+        history.add_run(survivors, [kept[survivor.reading.storage].handle for survivor in survivors])
         # An error and the frames of its traceback form a cycle, which may have held these arrays.
         history.cycles = () if setup.failed or setup.outlived_failure else evidence.cycles
         self._judge_arrays(setup, history)

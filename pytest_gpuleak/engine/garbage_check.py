@@ -11,7 +11,6 @@ from pytest_gpuleak.adapters.storages import is_storage
 from pytest_gpuleak.engine.describe import described
 from pytest_gpuleak.engine.detect.young_arrays import make_cycle_young
 from pytest_gpuleak.engine.judge.arrays import judge_cycles
-from pytest_gpuleak.engine.settle.attempts import Attempts
 from pytest_gpuleak.engine.settle.steps import CHEAP_STEPS, Settling
 from pytest_gpuleak.engine.stages import CYCLES, READ
 from pytest_gpuleak.heap.weak_references import has_weak_references
@@ -26,10 +25,6 @@ if TYPE_CHECKING:
     from pytest_gpuleak.model.findings import Finding, Holder
     from pytest_gpuleak.model.policy import Policy
     from pytest_gpuleak.model.readings import ArrayReading
-
-VAIN = 4
-"""Times in a row after which the collection of the newest objects is left out, a fifth of what such a check takes."""
-
 
 @dataclasses.dataclass(frozen=True)
 class Garbage:
@@ -53,7 +48,6 @@ class GarbageCheck:
     def __init__(self, tracker: RunTracker, knowledge: SessionKnowledge) -> None:
         self._tracker = tracker
         self._knowledge = knowledge
-        self._newest = Attempts(VAIN)
 
     def collect(
         self, arrays: list[object], instance: weakref.ref[object] | None, nodeid: str, policy: Policy
@@ -76,19 +70,10 @@ class GarbageCheck:
             rings = read_rings(arrays, readings, self._knowledge, nodeid, policy)
             settled = Settling([array for array in arrays if id(array) in readings], tracker.threads)
             arrays.clear()
-            self._settle(settled)
+            settled.run(CHEAP_STEPS)
             arrays += settled.found()
             return Garbage(tuple(readings[identity] for identity in settled.cycles), rings)
         return None
-
-    def _settle(self, settled: Settling) -> None:
-        """Run the cheap steps, the first only where it is not in vain: what outlives collections of its own test is older."""
-        newest, young = CHEAP_STEPS
-        if self._newest.is_due():
-            before = len(settled.alive)
-            settled.run([newest])
-            self._newest.note(useful=len(settled.alive) < before)
-        settled.run([young])
 
     def _make_young(self, instance: weakref.ref[object], nodeid: str) -> None:
         owner = instance()

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from pytest_gpuleak.adapters.protocol import StorageHandle
+    from pytest_gpuleak.adapters.bulk import Held
     from pytest_gpuleak.engine.detect.fixture_ownership import OwnedSetup
     from pytest_gpuleak.model.outcomes import FixturePlace
     from pytest_gpuleak.model.readings import ArrayReading
@@ -33,12 +33,11 @@ class Left:
 
 
 class _Entry:
-    __slots__ = ("bytes", "handle", "holder", "owner")
+    __slots__ = ("held", "holder", "owner")
 
-    def __init__(self, owner: str, size: int, handle: StorageHandle, holder: str) -> None:
+    def __init__(self, owner: str, held: Held, holder: str) -> None:
         self.owner = owner
-        self.bytes = size
-        self.handle = handle
+        self.held = held
         self.holder = holder
 
 
@@ -52,20 +51,24 @@ class LeftBehind:
     def __len__(self) -> int:
         return len(self._entries)
 
-    def note(self, owner: str, device: str, storage_bytes: int, handle: StorageHandle, holder_text: str = "") -> None:
+    def note(self, owner: str, held: Held, holder_text: str = "") -> None:
         """Note that an owner (a test's nodeid, or a name by `owner_of`) has left a storage behind."""
-        key = (device, handle.storage)
+        key = (held.reading.device, held.handle.storage)
         known = self._entries.get(key)
-        if known is not None and known.handle.alive():
+        if known is not None and known.held.handle.alive():
             known.holder = known.holder or holder_text
             return
-        self._entries[key] = _Entry(owner, storage_bytes, handle, holder_text)
+        self._entries[key] = _Entry(owner, held, holder_text)
         if len(self._entries) >= self._sweep_at:
             self._sweep()
 
     def _sweep(self) -> None:
-        self._entries = {key: entry for key, entry in self._entries.items() if entry.handle.alive()}
+        self._entries = {key: entry for key, entry in self._entries.items() if entry.held.handle.alive()}
         self._sweep_at = max(LEAST_SWEPT, 2 * len(self._entries))
+
+    def held(self) -> list[Held]:
+        """Return what was left, also what is gone since."""
+        return [entry.held for entry in self._entries.values()]
 
     def storages(self) -> set[tuple[str, int]]:
         """Return the storages that are still there, by device and key."""
@@ -75,7 +78,10 @@ class LeftBehind:
     def alive(self) -> list[Left]:
         """Return what is still there, by owner and device, most bytes first."""
         self._sweep()
-        return summed((entry.owner, key[0], entry.bytes, entry.holder) for key, entry in self._entries.items())
+        return summed(
+            (entry.owner, key[0], entry.held.reading.storage_bytes, entry.holder)
+            for key, entry in self._entries.items()
+        )
 
 
 def active_fixtures(setups: Iterable[OwnedSetup], readings: Mapping[int, ArrayReading]) -> list[Left]:
@@ -84,7 +90,7 @@ def active_fixtures(setups: Iterable[OwnedSetup], readings: Mapping[int, ArrayRe
     met: set[int] = set()
     for setup in setups:
         owner = owner_of(setup.place)
-        for handle in setup.handles:
+        for handle, _ in setup.held:
             reading = readings.get(handle.storage)
             if reading is not None and handle.storage not in met and handle.alive():
                 met.add(handle.storage)

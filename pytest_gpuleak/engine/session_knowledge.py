@@ -4,24 +4,19 @@ from __future__ import annotations
 
 from functools import cached_property
 from time import perf_counter, process_time
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from pytest_gpuleak.engine.host_reruns import HostReruns
+    from pytest_gpuleak.engine.late import LateSearch
     from pytest_gpuleak.engine.left_behind import LeftBehind
-    from pytest_gpuleak.engine.lines_record import LinesRecord
-    from pytest_gpuleak.engine.replaced_record import ReplacedRecord
-    from pytest_gpuleak.engine.settle.attempts import Attempts
-    from pytest_gpuleak.engine.settle.garbage_record import GarbageRecord
+    from pytest_gpuleak.engine.older import OlderArrays
+    from pytest_gpuleak.engine.run_tracker import RunTracker
     from pytest_gpuleak.engine.stages import Safeguards
     from pytest_gpuleak.explain.cycles import CycleReader
-    from pytest_gpuleak.explain.known_culprits import Culprits
-
-LATE_LOOKS_IN_VAIN: Final = 2
-"""Looks for known holders among old objects that were in vain in a row, after which they are rare."""
-
+    from pytest_gpuleak.explain.lasting_roots import LastingRoots
 
 class SessionKnowledge:
     """Keep what is known beyond one test. What only a suspect needs is created for the first suspect.
@@ -51,6 +46,9 @@ class SessionKnowledge:
         self.snapshots = snapshots
         self.notes_are_read = notes_are_read
         self.in_tests = in_tests
+        self.late: LateSearch | None = None
+        """Who takes findings whose holders are searched for later, with others; None: each is searched for at once."""
+        self._older: OlderArrays | None = None
         self._began = perf_counter()
         self._began_cpu = process_time()
         self.programs = 0
@@ -91,39 +89,18 @@ class SessionKnowledge:
         return process_time() - self._began_cpu
 
     @cached_property
-    def culprits(self) -> Culprits:
-        """Return the holders of leaked arrays so far in this session."""
-        from pytest_gpuleak.explain.known_culprits import Culprits
+    def roots(self) -> LastingRoots:
+        """Return the roots that outlive the tests, as far as known."""
+        from pytest_gpuleak.explain.lasting_roots import LastingRoots
 
-        return Culprits(self.is_user_file)
+        return LastingRoots(self.is_user_file)
 
     @cached_property
     def cycles(self) -> CycleReader:
-        """Return the reader of reference cycles, which has a few seconds for the whole session."""
+        """Return the reader of reference cycles."""
         from pytest_gpuleak.explain.cycles import CycleReader
 
         return CycleReader(self.is_user_file)
-
-    @cached_property
-    def garbage(self) -> GarbageRecord:
-        """Return the record of whether what suspects leave is garbage."""
-        from pytest_gpuleak.engine.settle.garbage_record import GarbageRecord
-
-        return GarbageRecord()
-
-    @cached_property
-    def late_looks(self) -> Attempts:
-        """Return the count of looks for known holders among old objects: each walks over the heap once."""
-        from pytest_gpuleak.engine.settle.attempts import Attempts
-
-        return Attempts(LATE_LOOKS_IN_VAIN)
-
-    @cached_property
-    def replaced(self) -> ReplacedRecord:
-        """Return the record of what the last small suspects left in each other's place."""
-        from pytest_gpuleak.engine.replaced_record import ReplacedRecord
-
-        return ReplacedRecord()
 
     @cached_property
     def host_reruns(self) -> HostReruns:
@@ -132,12 +109,18 @@ class SessionKnowledge:
 
         return HostReruns()
 
-    @cached_property
-    def lines(self) -> LinesRecord:
-        """Return the record of whether the lines that a re-run notes were of use."""
-        from pytest_gpuleak.engine.lines_record import LinesRecord
+    def older(self, tracker: RunTracker) -> OlderArrays:
+        """Return the arrays that are older than the running test."""
+        if self._older is None:
+            from pytest_gpuleak.engine.older import OlderArrays
 
-        return LinesRecord()
+            self._older = OlderArrays(self.left_behind, tracker.ownership)
+        return self._older
+
+    @property
+    def has_left(self) -> bool:
+        """Whether any suspect has left something."""
+        return "left_behind" in vars(self) and bool(len(self.left_behind))
 
     @cached_property
     def left_behind(self) -> LeftBehind:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 if TYPE_CHECKING:
@@ -10,7 +11,10 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
     from pytest_gpuleak.adapters.protocol import SettleStep
+    from pytest_gpuleak.engine.detect.fixture_ownership import OwnedSetup
+    from pytest_gpuleak.engine.runner import Keepers, RunnerVerdict
     from pytest_gpuleak.model.findings import Finding
+    from pytest_gpuleak.model.readings import Growth
 
     FindingsSoFar = Callable[[str], tuple[Finding, ...]]
     """Returns what is known of the leaks, given why the check ends early."""
@@ -31,12 +35,10 @@ class Subject(Protocol):
         nodeid: pytest's id of the test, or the function's name.
         counts_running_frames: whether what a running frame holds was left behind. A local variable of a function's
             caller was; what a frame of pytest or a plugin holds goes when that frame returns.
-        precedes_others: whether other tests follow in the session.
     """
 
     nodeid: str
     counts_running_frames: bool
-    precedes_others: bool
 
     @property
     def expected_s(self) -> float | None:
@@ -49,7 +51,7 @@ class Subject(Protocol):
         self,
         tracing: AbstractContextManager[object],
         known: FindingsSoFar,
-        decided: Callable[[], bool] = bool,
+        decided: Callable[[], bool] | None = None,
     ) -> RerunResult:
         """Run it once more, with user code inside `tracing`; `known` tells the findings if it ends early.
 
@@ -65,12 +67,14 @@ class Subject(Protocol):
     def settle_steps(self) -> Sequence[SettleStep]:
         """Return the user's own ways to free memory."""
 
+    def fixtures(self) -> Sequence[object]:
+        """Return pytest's definitions of the wider fixtures that it uses."""
+
 
 class FunctionSubject:
     """A function, called without arguments: its errors reach the caller. None for a block of code, which runs once."""
 
     counts_running_frames = True
-    precedes_others = False
     expected_s: float | None = None
 
     def __init__(self, function: Callable[[], object] | None = None) -> None:
@@ -85,7 +89,7 @@ class FunctionSubject:
         self,
         tracing: AbstractContextManager[object],
         known: FindingsSoFar,
-        decided: Callable[[], bool] = bool,
+        decided: Callable[[], bool] | None = None,
     ) -> RerunResult:
         """Call the function again; its errors reach the caller. A function has no setup, after which it could end."""
         del known, decided
@@ -104,3 +108,22 @@ class FunctionSubject:
     def settle_steps(self) -> Sequence[SettleStep]:
         """Return no steps."""
         return ()
+
+    def fixtures(self) -> Sequence[object]:
+        """Return nothing: a function has no fixtures."""
+        return ()
+
+
+@dataclasses.dataclass(frozen=True)
+class Runner:
+    """What runs a subject, and what it tells of its own references. None: it has none.
+
+    Attributes:
+        decide: decides on what it alone holds of the arrays of the first run, given the growth of the counters.
+        keepers_of: tells what in it alone keeps arrays of earlier runs.
+        check_fixtures: judges the wider fixtures that a re-run has torn down.
+    """
+
+    decide: Callable[[Sequence[object], Growth], RunnerVerdict | None] | None = None
+    keepers_of: Keepers | None = None
+    check_fixtures: Callable[[list[OwnedSetup]], None] | None = None

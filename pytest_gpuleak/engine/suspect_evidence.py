@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import TYPE_CHECKING
 
-from pytest_gpuleak.engine.confirm.array_evidence import ArrayEvidence
 from pytest_gpuleak.engine.confirm.counter_evidence import CounterEvidence
 from pytest_gpuleak.engine.confirm.lenders import Lenders
 from pytest_gpuleak.engine.confirm.open_files import OpenFiles
@@ -12,11 +12,13 @@ from pytest_gpuleak.engine.confirm.process_evidence import ProcessEvidence
 from pytest_gpuleak.engine.confirm.program_evidence import ProgramEvidence
 from pytest_gpuleak.engine.confirm.untracked_evidence import UntrackedEvidence
 from pytest_gpuleak.engine.describe import Supplement
+from pytest_gpuleak.engine.holders import Holders
 from pytest_gpuleak.engine.judge.arrays import judge
+from pytest_gpuleak.engine.runs import Runs
 from pytest_gpuleak.engine.stages import COUNTERS, PROCESSES, READ, VERDICT
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from pytest_gpuleak.adapters.processes.facts import LeftProcess
     from pytest_gpuleak.engine.garbage_check import Garbage
@@ -27,6 +29,7 @@ if TYPE_CHECKING:
     from pytest_gpuleak.model.evidence import Evidence
     from pytest_gpuleak.model.findings import Finding, Holder
     from pytest_gpuleak.model.policy import Policy
+    from pytest_gpuleak.model.readings import Growth
 
 
 class SuspectEvidence:
@@ -44,30 +47,28 @@ class SuspectEvidence:
         garbage: Garbage | None,
     ) -> None:
         safeguards, nodeid = knowledge.safeguards, subject.nodeid
+
+        def guard(stage: Stage) -> Guard:
+            return safeguards.guard(stage, nodeid)  # what waits must not refer to the test
+
+        self._guard = guard
         self._tracker = tracker
         self._knowledge = knowledge
-        self._safeguards = safeguards
-        self._subject = subject
         self._policy = policy
-        self._judged: tuple[Evidence, tuple[Finding, ...]] | None = None
+        self._up = frozenset(f"fixture {setup.place.name!r}" for setup in tracker.ownership.active)
         self.rings: Mapping[int, Holder] = {} if garbage is None else garbage.rings
         """Rings of garbage, by the id of their array."""
-        self.arrays = ArrayEvidence(
-            tracker.detector,
-            tracker.guarded_arrays,
-            tracker.frameworks,
-            lambda: knowledge.culprits,
-            lambda stage: safeguards.guard(stage, nodeid),  # what waits must not refer to the test
-            knowledge.is_user_file,
-            () if garbage is None else garbage.freed,
-        )
+        self.runs = Runs(tracker, guard, () if garbage is None else garbage.freed)
+        self.holders = Holders(tracker, knowledge, self.runs, guard)
         self.counters = CounterEvidence(tracker, knowledge, subject, policy)
         self.programs = ProgramEvidence(tracker, knowledge, subject)
-        self.untracked = UntrackedEvidence(tracker, knowledge, subject, policy, self._guard)
+        self.untracked = UntrackedEvidence(tracker, knowledge, subject, policy, guard)
         self.counters.watched_growth = self.untracked.floor
-        self.lenders = Lenders(tracker, knowledge, self._guard)
+        self.lenders = Lenders(tracker, knowledge, guard)
         self.files = OpenFiles(tracker, policy)
         self.processes = ProcessEvidence(tracker, policy, [], knowledge.is_user_file)
+        self._frames_count = subject.counts_running_frames
+        self._let_go: dict[str, int] | None = None
 
     def watch_processes(self, processes: list[LeftProcess]) -> None:
         """Take the processes that the first run has left."""
@@ -75,68 +76,90 @@ class SuspectEvidence:
 
     def expect_run(self) -> None:
         """Prepare for a re-run."""
-        for evidence in (self.arrays, self.processes, self.programs, self.files):
+        for evidence in (self.processes, self.programs, self.files):
             evidence.expect_run()
 
     def forget_reruns(self) -> None:
         """Forget what re-runs have shown: the first run alone is judged."""
-        for evidence in (self.arrays, self.processes, self.programs, self.files, self.counters, self.untracked):
+        for evidence in (self.runs, self.processes, self.programs, self.files, self.counters, self.untracked):
             evidence.forget_reruns()
 
-    def is_small_alone(self) -> bool:
-        """Tell whether arrays that the counters account for are all that was left."""
-        others = self.processes.watched or self.programs.wanted or self.files.wanted or self.untracked.suspected
-        return not others and self.counters.explained and self.arrays.left_arrays
+    def count(self, growth: Growth) -> bool:
+        """Take what a run has added to the counters; return whether anything but arrays that stay is suspected."""
+        self.counters.add_run(self.runs, growth)
+        beside = self.runs.left_arrays
+        grown = self.untracked.add_run(self.counters.unexplained_host, growth, beside_arrays=beside)
+        return grown or not self.counters.explained
 
-    def grows(self, judged: tuple[Finding, ...]) -> bool:
-        """Tell whether a re-run has shown growth of any kind; `judged` are the findings after it."""
-        grows = self.processes.grows or self.files.grows or any(found.bytes_per_run for found in judged)
+    def suspects_beside(self) -> bool:
+        """Tell whether anything but arrays, which the counters account for, is suspected."""
+        others = self.processes.watched or self.programs.wanted or self.files.wanted or self.untracked.suspected
+        return bool(others or not self.counters.explained)
+
+    def grows_beside(self) -> bool:
+        """Tell whether a re-run has shown growth of anything but arrays."""
+        grows = self.processes.grows or self.files.grows
+        grows = grows or any(one.bytes_per_run for one in self._judge_counters(self.of_arrays()))
         return grows or self.programs.grows  # asked last: it may collect the heap
+
+    def begin_record(self) -> bool:
+        """Tell whether one more run is to be recorded for what it adds to the host's memory."""
+        return self.untracked.begin_record() or self.counters.wants_record
+
+    @contextlib.contextmanager
+    def recording(self) -> Iterator[None]:
+        """Record what a re-run within this context adds to the host's memory."""
+        with self.counters.recording(), self.untracked.recording():
+            yield
+
+    def finish(self, *, confirmed: bool) -> None:
+        """Look for what the first run alone has left to the host, once all runs have ended."""
+        if self.runs.count:
+            self.untracked.finish(self.programs.first_run_bytes, confirmed=confirmed)
+
+    def find_lenders(self) -> None:
+        """Search for the objects whose memory the arrays borrow."""
+        self.lenders.find(self.of_arrays())
 
     def note_borrowed(self, arrays: Sequence[object]) -> None:
         """Note the memory that arrays borrow from objects that are no arrays."""
         if self.untracked.floor is not None:
             self.lenders.note_borrowed(arrays)
 
-    def find_lenders(self) -> None:
-        """Search for the objects whose memory the arrays borrow, and judge anew what they hold."""
-        self.lenders.find(self.arrays.evidence())
-        self._judged = None
+    def of_arrays(self) -> Evidence:
+        """Return the evidence on arrays."""
+        if self._let_go is None or self.runs.settled:
+            self._let_go = self._knowledge.older(self._tracker).let_go(self.runs.of_reruns())
+        evidence = self.runs.evidence(graphs=dict(self.holders.graphs), let_go=self._let_go, up=self._up)
+        return Supplement(self.rings, self.lenders.holders, self._frames_count).added_to(evidence)
 
-    def supplement(self) -> Supplement:
-        """Return what is known beside the evidence on arrays."""
-        return Supplement(self.rings, self.lenders.holders, self._subject.counts_running_frames)
+    def judge(self, why: str = "") -> tuple[tuple[Finding, ...], tuple[Finding, ...]]:
+        """Judge all kinds of evidence; `why` tells why there was no re-run, if there was none.
 
-    def judge(self, why: str = "") -> tuple[Finding, ...]:
-        """Judge all kinds of evidence; `why` tells why there was no re-run, if there was none."""
+        Returns the findings on arrays, and the others.
+        """
         found: tuple[Finding, ...] | None = None
         with self._guard(VERDICT):
-            found = self.judge_arrays()
+            found = judge(self.of_arrays(), self._policy)
         if found is None:
             # Without a comparison of the runs, the first run alone is judged.
-            self.arrays.forget_reruns()
+            self.runs.forget_reruns()
             with self._guard(READ):
-                found = self.judge_arrays()
+                found = judge(self.of_arrays(), self._policy)
+        found = found or ()
+        if not self.counters.explained and not self.holders.graphs:
+            self.holders.count_graphs()  # the counters see what graphs retain
+        beside: tuple[Finding, ...] = ()
         with self._guard(COUNTERS):
-            of_arrays = self.untracked.judge()
-            counted = self.counters.judge(self._supplemented(), self.untracked.bytes_per_run)
-            found = (*(found or ()), *of_arrays, *self.files.judge(), *counted)
+            beside = self._judge_counters(self.of_arrays())
         with self._guard(PROCESSES):
-            found = (*self.processes.judge(why), *(found or ()))
+            beside = (*self.processes.judge(why), *beside)
         # What keeps more arrays or tracers with each run keeps their programs too.
-        if not any(one.bytes_per_run or one.kind == "tracer" for one in found or ()):
-            found = (*(found or ()), *self.programs.judge())
-        return found or ()
+        if not any(one.bytes_per_run or one.kind == "tracer" for one in (*found, *beside)):
+            beside = (*beside, *self.programs.judge())
+        return found, beside
 
-    def judge_arrays(self) -> tuple[Finding, ...]:
-        """Judge the arrays, and reuse the result while the evidence is the same (docs/developing/performance.md)."""
-        evidence = self.arrays.evidence()
-        if self._judged is None or self._judged[0] is not evidence:
-            self._judged = evidence, judge(self._supplemented(), self._policy)
-        return self._judged[1]
-
-    def _supplemented(self) -> Evidence:
-        return self.supplement().added_to(self.arrays.evidence())
-
-    def _guard(self, stage: Stage) -> Guard:
-        return self._safeguards.guard(stage, self._subject.nodeid)
+    def _judge_counters(self, evidence: Evidence) -> tuple[Finding, ...]:
+        of_arrays = self.untracked.judge()
+        counted = self.counters.judge(evidence, self.untracked.bytes_per_run)
+        return (*of_arrays, *self.files.judge(), *counted)

@@ -61,6 +61,14 @@ class Evidence:
         rings: the cycles that some of these hang on, by the identity of the array.
         kept: by index, what in the test's runner alone keeps a survivor of an earlier run. What a re-run left in its
             place has replaced it. What frames alone keep goes when they return.
+        collected: by re-run, the survivors of earlier runs that a collection of the whole heap has freed although they had
+            not been proven to be no garbage when the re-run began: garbage, or replaced through a cycle.
+        older_gone: by re-run, arrays older than the test that died in it: a bounded buffer drops one for each that it takes.
+        older_collected: the re-runs in which a collection has freed such arrays, as in `collected`.
+        exact: the re-runs that began from a settled heap: what died in them was replaced or let go, and no garbage.
+        let_go: by device, the bytes of older arrays that the first run let go: what is retained is net of them.
+        up: roots of the wider fixtures that are still set up. What they alone hold is judged at their teardown.
+        traced: the last re-run, if it was made for the lines that create arrays: it decides nothing.
     """
 
     survivors: tuple[Survivor, ...]
@@ -69,3 +77,15 @@ class Evidence:
     graphs: Mapping[Root, Autograd] = dataclasses.field(default_factory=dict)
     rings: Mapping[int, Holder] = dataclasses.field(default_factory=dict)
     kept: Mapping[int, Keeper] = dataclasses.field(default_factory=dict)
+    collected: Mapping[int, frozenset[int]] = dataclasses.field(default_factory=dict)
+    older_gone: Mapping[int, tuple[ArrayReading, ...]] = dataclasses.field(default_factory=dict)
+    older_collected: frozenset[int] = frozenset()
+    exact: frozenset[int] = frozenset()
+    let_go: Mapping[str, int] = dataclasses.field(default_factory=dict)
+    up: frozenset[str] = frozenset()
+    traced: int | None = None
+
+    @property
+    def last(self) -> frozenset[int]:
+        """Return the indices of what was alive after the last run that decides."""
+        return self.alive[-1] if self.traced is None else self.alive[self.traced - 1]

@@ -131,6 +131,25 @@ class Contribution:
     holder: Holder | None = None
 
 
+@dataclasses.dataclass(frozen=True)
+class Judged:
+    """How a finding was judged: what a user quotes in a bug report.
+
+    Attributes:
+        runs: runs whose results decided, the first one included; one made for its lines alone does not count.
+        step: the step of docs/how-it-works.md that decided, as ``7 matched``.
+        freed_by: what freed arrays of the first run: ``reference count``, ``collection``, ``settling``; empty if nothing.
+        why_not_again: why the test was not run again, or why its re-run does not count; empty if one does.
+        cut: what was not finished and so excuses; empty if nothing was cut.
+    """
+
+    runs: int
+    step: str
+    freed_by: tuple[str, ...] = ()
+    why_not_again: str = ""
+    cut: str = ""
+
+
 BaselineState = Literal["known", "grown", "new"]
 
 
@@ -168,6 +187,8 @@ class Finding:
         hint: one sentence on the edit that frees them, about the pattern `code`, or None; `codes` has the code's page.
         baseline: how it compares with the baseline; None without one, or for a mere note.
         why_line_unknown: why no array has a creating line; None where one has, or for a finding about a counter.
+        until_teardown: whether a wider fixture alone holds it, whose teardown judges it.
+        judged: how the verdict came about, for findings on what runs left; None for others.
     """
 
     kind: FindingKind
@@ -190,6 +211,8 @@ class Finding:
     baseline: BaselineStatus | None = None
     why_line_unknown: str | None = None
     code: str = ""
+    until_teardown: bool = False
+    judged: Judged | None = None
 
     def __post_init__(self) -> None:
         # A finding made with `dataclasses.replace` may have another kind, and the code of the one before.
@@ -266,6 +289,7 @@ _PARTS: Final[dict[str, type[Any]]] = {
     "path": PathStep,
     "autograd": Autograd,
     "contributions": Contribution,
+    "judged": Judged,
 }
 """Dataclasses of the fields that hold one or several."""
 

@@ -44,7 +44,11 @@ class Attempt:
     def note_check(self, began: float) -> None:
         """Add the seconds since `began` to those that the check of a suspect takes."""
         checked_s = self.suspect_s.get("check", 0.0) + perf_counter() - began
-        self.suspect_s = {"check": checked_s, "reruns": 0.0, "search": 0.0}
+        self.suspect_s["check"] = checked_s
+
+    def note_suspect(self, part: str, began: float) -> None:
+        """Add the seconds since `began` to a part of a suspect's check: ``reruns`` or ``search``."""
+        self.suspect_s[part] = self.suspect_s.get(part, 0.0) + perf_counter() - began
 
 
 class AttemptLog:

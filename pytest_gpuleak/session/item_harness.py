@@ -9,11 +9,9 @@ if TYPE_CHECKING:
 
     import pytest
 
-    from pytest_gpuleak.engine.confirm.runner_holds import Keepers
-    from pytest_gpuleak.engine.harness_check import HarnessCheck, HarnessVerdict
     from pytest_gpuleak.engine.run_tracker import RunTracker
+    from pytest_gpuleak.engine.runner import Keepers, RunnerCheck, RunnerVerdict
     from pytest_gpuleak.engine.session_knowledge import SessionKnowledge
-    from pytest_gpuleak.model.findings import Finding
     from pytest_gpuleak.model.readings import Growth
     from pytest_gpuleak.session.attempt import AttemptLog
     from pytest_gpuleak.session.own_modules import OwnModules
@@ -29,20 +27,20 @@ class ItemHarness:
         self._knowledge = knowledge
         self._attempts = attempts
         self._own_modules = own_modules
-        self._check: HarnessCheck | None = None
+        self._check: RunnerCheck | None = None
         self.comes_first = False
         """Whether the runner is looked at first, since it alone held what the last suspect left."""
 
     def decide(
         self, item: pytest.Item, arrays: Sequence[object], growth: Growth, *, partly: bool
-    ) -> HarnessVerdict | None:
+    ) -> RunnerVerdict | None:
         """Decide at once on what the runner alone holds; None where that is none of the arrays, or not all if not `partly`."""
         check = self._loaded()
         from pytest_gpuleak.engine.stages import RECOGNISE
 
         with self._attempts.guard(RECOGNISE):
             policy = self._attempts.policy
-            return check.check(arrays, growth, item, _class_of(item), item.nodeid, policy, partly=partly)
+            return check.check(arrays, growth, item, policy, partly=partly)
         return None
 
     def keepers_of(self, item: pytest.Item) -> Keepers | None:
@@ -53,17 +51,12 @@ class ItemHarness:
         test_class = _class_of(item)
         return None if test_class is None else lambda arrays: self._loaded().keepers_of(arrays, item, test_class)
 
-    def learn(self, nodeid: str, findings: Sequence[Finding]) -> None:
-        """Take in the verdict on a test on which nothing was decided here."""
-        if self._check is not None:
-            self._check.learn(nodeid, findings)
-
-    def _loaded(self) -> HarnessCheck:
+    def _loaded(self) -> RunnerCheck:
         if self._check is None:
             self._own_modules.keep()
-            from pytest_gpuleak.engine.harness_check import HarnessCheck
+            from pytest_gpuleak.engine.runner import RunnerCheck
 
-            self._check = HarnessCheck(self._tracker, self._knowledge)
+            self._check = RunnerCheck(self._tracker, self._knowledge)
         return self._check
 
 

@@ -2,22 +2,36 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from time import perf_counter
+from typing import TYPE_CHECKING, NamedTuple
 
 from pytest_gpuleak.session.pytest_internals import paused_timer
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from pytest_gpuleak.engine.late import Explained, LateSearch
     from pytest_gpuleak.engine.run_tracker import RunTracker
     from pytest_gpuleak.engine.session_knowledge import SessionKnowledge
-    from pytest_gpuleak.engine.waiting import Explained, WaitingFindings
+    from pytest_gpuleak.model.findings import Finding
+    from pytest_gpuleak.model.records import Verdict
     from pytest_gpuleak.session.own_modules import OwnModules
 
 INTERRUPTED = "the search at the end of the run was interrupted by Ctrl-C"
 """Why holders are unknown."""
 
 
+class ToldLate(NamedTuple):
+    """A test's findings with holders, and its share of the search's seconds."""
+
+    nodeid: str
+    verdict: Verdict
+    findings: tuple[Finding, ...]
+    search_s: float
+
+
 class LateFindings:
-    """Give `taker` to the checks of suspects, unless holders decide (`at_once`), and search when it is time."""
+    """Take the findings of suspects, unless holders decide (`at_once`), and search when it is time."""
 
     def __init__(
         self, tracker: RunTracker, knowledge: SessionKnowledge, own_modules: OwnModules, *, at_once: bool
@@ -26,36 +40,43 @@ class LateFindings:
         self._knowledge = knowledge
         self._own_modules = own_modules
         self._at_once = at_once
-        self._waiting: WaitingFindings | None = None
-        self.explained: list[Explained] = []
+        self.explained: list[ToldLate] = []
         """Findings whose holders were searched for after their tests were reported."""
 
-    @property
-    def taker(self) -> WaitingFindings | None:
-        """Who takes findings that are explained later; None where the verdict depends on the holder."""
-        if self._waiting is None and not self._at_once:
-            from pytest_gpuleak.engine.waiting import WaitingFindings
+    def prepare(self) -> None:
+        """Let the next suspect's findings wait, where the verdict does not depend on the holder."""
+        if self._knowledge.late is None and not self._at_once:
+            from pytest_gpuleak.engine.late import LateSearch
 
-            self._waiting = WaitingFindings(self._tracker, self._knowledge)
-        return self._waiting
+            self._knowledge.late = LateSearch(self._tracker, self._knowledge)
+
+    @property
+    def _search(self) -> LateSearch | None:
+        return self._knowledge.late
 
     def explain_due(self) -> None:
         """Search if so many wait that they are to be explained now."""
-        if self._waiting is not None and self._waiting.is_due:
+        if self._search is not None and self._search.is_due:
             self.explain()
 
     def explain(self) -> None:
         """Search for the holders of all findings that wait, together."""
-        if self._waiting is not None and not self._waiting.is_empty:
+        if self._search is not None and not self._search.is_empty:
             self._own_modules.keep()
+            began = perf_counter()
             with paused_timer(), self._tracker.counters.kept_apart():
-                self.explained += self._waiting.explain()
+                found = self._search.explain()
+            self._note(found, began)
 
     def finish(self) -> None:
         """Search for the last holders. Raises KeyboardInterrupt once the findings say that the search was interrupted."""
         try:
             self.explain()
         except KeyboardInterrupt:
-            if self._waiting is not None:  # always, here
-                self.explained += self._waiting.give_up(INTERRUPTED)
+            if self._search is not None:  # always, here
+                self._note(self._search.give_up(INTERRUPTED), perf_counter())
             raise
+
+    def _note(self, found: Sequence[Explained], began: float) -> None:
+        share_s = (perf_counter() - began) / max(len(found), 1)
+        self.explained += [ToldLate(*one, share_s) for one in found]

@@ -122,6 +122,8 @@ class LeakCheck:
         self._instance = older_instance(item)
         self.tracker.processes.begin_run()
         self.tracker.begin_run()
+        if self.knowledge.has_left or self.tracker.ownership.active:
+            self.knowledge.older(self.tracker).begin_test()
         attempt.overhead_s = perf_counter() - began
 
     def setup_begins(self, fixture: FixtureKey, place: FixturePlace, policy: Policy) -> None:
@@ -253,11 +255,8 @@ class LeakCheck:
         if suspected := tracker.compiled() | tracker.opens_files() | suspected:
             stop_timer(item)
             rebuilt_s = sum(setup.setup_s for setup in released)
-            checked, ended_at_once = self._check_suspect(
-                item, nextitem, rebuilt_s, arrays, growth, processes, seen, garbage
-            )
+            checked = self._check_suspect(item, nextitem, rebuilt_s, arrays, growth, processes, seen, garbage)
             findings = (*checked, *findings)
-            suspected = not ended_at_once  # the check of a suspect loads modules, and keeps what it has learned
         elif garbage is not None and self._garbage_check is not None:
             findings = self._garbage_check.findings(garbage, nodeid, policy)
         if released or known or (garbage is not None and not suspected):
@@ -289,37 +288,33 @@ class LeakCheck:
         processes: list[LeftProcess],
         seen: Callable[[], object],
         garbage: Garbage | None,
-    ) -> tuple[tuple[Finding, ...], bool]:
+    ) -> tuple[Finding, ...]:
         attempt = self.attempts.attempt
         assert attempt is not None
         self._own_modules.keep()
-        from pytest_gpuleak.engine.check import SuspectCheck
+        from pytest_gpuleak.engine.subject import Runner
+        from pytest_gpuleak.engine.suspect import FirstRun, SuspectCheck
         from pytest_gpuleak.session.rerun.subject import ItemSubject
 
         expected_s = attempt.duration_s + rebuilt_s
         subject = ItemSubject(item, nextitem, expected_s, self.attempts, self._log_handlers, self._settle_steps)
-        check = SuspectCheck(
-            self.tracker,
-            self.knowledge,
-            subject,
-            attempt.policy,
-            self._check_fixtures,
+        self.late.prepare()
+        runner = Runner(
             lambda living, growth: self._harness.decide(item, living, growth, partly=True),
             self._harness.keepers_of(item),
-            self.late.taker,
-            garbage,
+            self._check_fixtures,
         )
+        check = SuspectCheck(self.tracker, self.knowledge, subject, attempt.policy, runner)
         began = perf_counter() - attempt.suspect_s.get("check", 0.0)
         try:
-            findings = check.check(arrays, growth, processes, seen)
+            findings = check.check(FirstRun(arrays, growth, processes, garbage, seen))
         finally:
-            attempt.suspect_s = {"check": perf_counter() - began, **check.seconds}
+            attempt.suspect_s["check"] = perf_counter() - began
         # Where the next test leaves garbage too, the look that comes first is in vain: all must be decided by it.
-        self._harness.comes_first = check.held_by_harness and not (garbage and garbage.freed)
-        self._harness.learn(item.nodeid, findings)
+        self._harness.comes_first = check.held_by_runner and not (garbage and garbage.freed)
         self._own_modules.keep()
         self.late.explain_due()
-        return findings, check.ended_at_once
+        return findings
 
     def _conclude(
         self, findings: tuple[Finding, ...], nodeid: str, policy: Policy

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from time import perf_counter
 from typing import TYPE_CHECKING, TypeVar
 
 if TYPE_CHECKING:
@@ -34,5 +35,8 @@ class RunSafeguards:
         from pytest_gpuleak.session.rerun.notice import notice
 
         text = f"searching for what holds the memory of {nodeid}"
+        began, attempt = perf_counter(), self._attempts.attempt
         with notice(self._attempts.config, text) as shown, telling(None if shown is None else shown.show):
             yield
+        if attempt is not None and attempt.nodeid == nodeid:
+            attempt.note_suspect("search", began)

@@ -11,7 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_gpuleak.engine.judge.arrays import judge
-from pytest_gpuleak.engine.judge.growth import compare_runs, match_replacements
+from pytest_gpuleak.engine.judge.growth import compare_runs
+from pytest_gpuleak.engine.judge.replacements import match_replacements
 from pytest_gpuleak.model.evidence import Evidence, Survivor
 from pytest_gpuleak.model.findings import Holder
 from pytest_gpuleak.model.policy import Policy

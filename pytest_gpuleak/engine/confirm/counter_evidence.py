@@ -8,7 +8,7 @@ from time import process_time
 from typing import TYPE_CHECKING
 
 from pytest_gpuleak.adapters.bulk import read_arrays
-from pytest_gpuleak.engine.confirm.left_arrays import FIRST_RERUN
+FIRST_RERUN = 2
 from pytest_gpuleak.engine.confirm.walk_limits import comes_before_rerun, may_record_beside_leak
 from pytest_gpuleak.engine.judge.counters import ARRAY_OBJECTS, BLOCK, CounterRun, HostLimits, judge_counters, suspects
 from pytest_gpuleak.engine.settle.steps import (
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from pytest_gpuleak.adapters.probe_protocol import HostGrowth
     from pytest_gpuleak.adapters.protocol import AllocationHistory, ArrayFramework
-    from pytest_gpuleak.engine.confirm.array_evidence import ArrayEvidence
+    from pytest_gpuleak.engine.runs import Runs
     from pytest_gpuleak.engine.run_tracker import RunTracker
     from pytest_gpuleak.engine.session_knowledge import SessionKnowledge
     from pytest_gpuleak.engine.subject import Subject
@@ -60,7 +60,7 @@ class CounterEvidence:
         self._histories: list[AllocationHistory] = []
         self._limits = {probe.name: HostLimits(probe.judges, probe.floor) for probe in tracker.counters.host_probes}
 
-    def add_run(self, investigation: ArrayEvidence, growth: Growth) -> bool:
+    def add_run(self, investigation: Runs, growth: Growth) -> bool:
         """Settle a run's counters and note them; return whether arrays, also unread, leave growth unexplained."""
         growth = self._settled(investigation, growth)
         if not self._runs:
@@ -163,14 +163,14 @@ class CounterEvidence:
         found = judge_counters(self._runs, evidence, self._policy, self._limits, known_host) if self._runs else ()
         return tuple(map(_as_note, found)) if self._leaves_host else found
 
-    def _unexplained(self, investigation: ArrayEvidence, growth: Growth) -> set[str]:
+    def _unexplained(self, investigation: Runs, growth: Growth) -> set[str]:
         return suspects(growth, self._known(investigation), self._policy, self._limits)
 
-    def _known(self, investigation: ArrayEvidence) -> dict[str, int]:
-        sizes, arrays = investigation.left.added()
+    def _known(self, investigation: Runs) -> dict[str, int]:
+        sizes, arrays = investigation.added()
         return {**sizes, HOST: sizes.get("cpu", 0) + ARRAY_OBJECTS * arrays}
 
-    def _settled(self, investigation: ArrayEvidence, growth: Growth) -> Growth:
+    def _settled(self, investigation: Runs, growth: Growth) -> Growth:
         """Settle, and return the growth that remains. Never more than at first: later growth is the plugin's own."""
         tracker, counters, safeguards = self._tracker, self._tracker.counters, self._knowledge.safeguards
         # Unread arrays are searched for on the whole heap, so rule out first what a young collection frees.
@@ -188,7 +188,7 @@ class CounterEvidence:
             return growth
         # What the first run left goes now too, which would hide what this one left: one more run decides.
         frees_more = self._first_was_brief and len(self._runs) == 1
-        collections = () if investigation.looks.collected else (full_collection(safeguards),)
+        collections = () if investigation.collected else (full_collection(safeguards),)
         for step in (*collections, *self._subject.settle_steps(), Waits(tracker.threads)):
             if not self._unexplained(investigation, growth):
                 return growth
@@ -204,7 +204,7 @@ class CounterEvidence:
     def _is_brief(self) -> bool:
         return self._first_was_brief and not self._runs
 
-    def _may_be_brief(self, investigation: ArrayEvidence, growth: Growth) -> bool:
+    def _may_be_brief(self, investigation: Runs, growth: Growth) -> bool:
         """Tell whether the re-run comes before what walks the whole heap: it shows at once that a first use is no growth.
 
         The first test to use a kernel of CUDA adds its module to the heap, 10 to 170 MiB, and to the device, as each test
@@ -218,7 +218,7 @@ class CounterEvidence:
         inside = growth._replace(bytes={key: size for key, size in growth.bytes.items() if key[1] != OUTSIDE})
         return self._unexplained(investigation, inside) <= {HOST}
 
-    def _without_library_states(self, investigation: ArrayEvidence, growth: Growth) -> Growth:
+    def _without_library_states(self, investigation: Runs, growth: Growth) -> Growth:
         """Leave out what a library keeps for the whole process: the test that uses it first has leaked nothing."""
         known, met = self._known(investigation), self._knowledge.library_states
         for device in self._unexplained(investigation, growth) - {HOST}:
@@ -228,7 +228,7 @@ class CounterEvidence:
                     growth = growth.without(device, size)
         return growth
 
-    def _may_go(self, investigation: ArrayEvidence, growth: Growth) -> bool:
+    def _may_go(self, investigation: Runs, growth: Growth) -> bool:
         """Tell whether growth is left that matters, so that a collection of what is young is worth a try."""
         watched = self.watched_growth
         return bool(
@@ -237,12 +237,12 @@ class CounterEvidence:
             or (watched is not None and self._unexplained_host(investigation, growth) > watched)
         )
 
-    def _unexplained_host(self, investigation: ArrayEvidence, growth: Growth) -> int:
+    def _unexplained_host(self, investigation: Runs, growth: Growth) -> int:
         # Every host counter includes CPU tensors.
         known = self._known(investigation).get(HOST, 0)
         return growth.host - known - growth.imported - growth.compiled
 
-    def _reveal(self, investigation: ArrayEvidence, growth: Growth) -> None:
+    def _reveal(self, investigation: Runs, growth: Growth) -> None:
         """Give unread arrays, which C++ alone knows, to the investigation where the counters have room for them."""
         room = self._room(investigation, growth)
         if not room:
@@ -250,24 +250,19 @@ class CounterEvidence:
         # One search for all devices: reading creates Python objects, which a second search would count as known.
         frameworks = self._tracker.frameworks
         unread = frameworks.unread_arrays(set(room))
-        met = investigation.met_in_search()
-        for identity, reading in read_arrays(met, frameworks.arrays).items():
-            if reading.device in unread:
-                unread[reading.device] += [array for array in met if id(array) == identity]
-        met.clear()
         for device, arrays in unread.items():
             # A device's counter is exact; the host's counts every object that the test has made, and what modules and
             # programs take of its growth is an estimate.
             slack = room[device] // SLACK_SHARE + growth.imported + growth.compiled if device == "cpu" else 0
             investigation.add_hidden(share_of(arrays, room[device], slack, frameworks.arrays))
 
-    def _room(self, investigation: ArrayEvidence, growth: Growth) -> dict[str, int]:
+    def _room(self, investigation: Runs, growth: Growth) -> dict[str, int]:
         """Return by device the bytes that no array explains and that unread arrays may hold."""
         known = self._known(investigation)
         room = {device: growth.of(device) - known.get(device, 0) for device in growth.devices}
         if any((device, "requested") not in growth.bytes for device in room):
             # The rests of the arrays' own blocks are no room for an array of another test.
-            for reading, sign in investigation.left.moved_storages():
+            for reading, sign in investigation.moved_storages():
                 for device, size in reading.places():
                     if device in room and (device, "requested") not in growth.bytes:
                         room[device] -= sign * (-size % BLOCK)

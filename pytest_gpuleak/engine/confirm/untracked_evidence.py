@@ -16,7 +16,7 @@ from pytest_gpuleak.adapters.registry import may_have_untracked_arrays, untracke
 from pytest_gpuleak.engine.confirm.allocation_lines import MAX_TRACED_RUNS, TRACED_RERUN_S, AllocationLines
 from pytest_gpuleak.engine.confirm.lenders import has_any, starts_of_memory
 from pytest_gpuleak.engine.confirm.residue import Residue
-from pytest_gpuleak.engine.confirm.survivors import Leftover, Survivors
+from pytest_gpuleak.engine.survivors import Leftover, Survivors
 from pytest_gpuleak.engine.confirm.walk_limits import may_record, may_search_once, may_watch, runs_before_record
 from pytest_gpuleak.engine.detect.counters import MODULE_BYTES
 from pytest_gpuleak.engine.judge.untracked import UntrackedRuns, judge_untracked

@@ -5,12 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from pytest_gpuleak.adapters.arrays import framework_of
+from pytest_gpuleak.adapters.bulk import Held
 from pytest_gpuleak.heap.weak_references import weak_reference
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from pytest_gpuleak.adapters.protocol import ArrayFramework, StorageHandle
+    from pytest_gpuleak.adapters.protocol import ArrayFramework
     from pytest_gpuleak.engine.detect.detector import Detector
     from pytest_gpuleak.engine.detect.fixture_events import FixtureKey
     from pytest_gpuleak.model.outcomes import FixturePlace
@@ -24,7 +25,7 @@ class OwnedSetup:
         self.place = place
         self.policy = policy
         self.identities: set[int] = set()
-        self.handles: list[StorageHandle] = []
+        self.held: list[Held] = []
         self.setup_s = 0.0
         self.failed = False
         """Whether the setup has raised: the traceback, which pytest drops at teardown, holds what it has made."""
@@ -33,7 +34,7 @@ class OwnedSetup:
 
     def holds_memory(self) -> bool:
         """Tell whether memory born in it is still there, without walking the heap."""
-        return any(handle.alive() for handle in self.handles)
+        return any(one.handle.alive() for one in self.held)
 
 
 class FixtureOwnership:
@@ -149,5 +150,6 @@ class FixtureOwnership:
         owner.identities.update(map(id, born))
         for array in born:
             framework = framework_of(array, self._frameworks)
-            if framework.read(array) is not None:
-                owner.handles.append(framework.hold(array))
+            reading = framework.read(array)
+            if reading is not None:
+                owner.held.append(Held(framework.hold(array), reading))

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from pytest_gpuleak.engine.judge.growing_reference import growing_reference
 from pytest_gpuleak.engine.judge.growth import Group, compare_runs, group_by_root
+from pytest_gpuleak.engine.judge.replacements import compare
 from pytest_gpuleak.model.findings import MAX_ARRAYS_SHOWN, ArrayInfo, Finding, FindingKind, Holder, Origin
 from pytest_gpuleak.model.fingerprint import fingerprint
 from pytest_gpuleak.model.readings import DISK, TRACE
@@ -43,16 +44,25 @@ def judge(evidence: Evidence, policy: Policy) -> tuple[Finding, ...]:
     else:
         every = group_by_root("unconfirmed", (evidence.survivors[index] for index in sorted(evidence.alive[0])))
     groups = [group for group in every if group.device != TRACE]
-    failing = _failing_devices(groups, policy)
-    minor = _minor(groups, policy)
+    until_teardown = {id(group) for group in groups if _is_judged_later(group, evidence)}
+    now = [group for group in groups if id(group) not in until_teardown]
+    failing = _failing_devices(now, evidence.let_go, policy)
+    minor = _minor(now, policy)
     findings = [
         dataclasses.replace(
-            _finding(group, group.kind, group.device in failing[group.kind] and id(group) not in minor),
+            _finding(
+                group,
+                group.kind,
+                group.device in failing[group.kind] and id(group) not in minor and id(group) not in until_teardown,
+            ),
             autograd=evidence.graphs.get(group.members[0].root),
+            until_teardown=id(group) in until_teardown,
         )
         for group in groups
     ]
-    findings += judge_cycles(evidence.cycles, policy, evidence.rings)
+    garbage = compare(evidence).garbage if evidence.collected else ()
+    cycles = (*evidence.cycles, *(evidence.survivors[index].reading for index in sorted(garbage)))
+    findings += judge_cycles(cycles, policy, evidence.rings)
     tracers = (member for group in every if group.device == TRACE for member in group.members)
     # By root alone: whether they stay or are replaced by the next run's says nothing, since they have no memory.
     findings += [_finding(group, "tracer", failed=False) for group in group_by_root("retained", tracers)]
@@ -86,20 +96,34 @@ def conclude(findings: Sequence[Finding], policy: Policy) -> tuple[Verdict, tupl
 _CYCLE_FINGERPRINT = fingerprint("cycle", None)
 
 
-def _failing_devices(groups: Iterable[Group], policy: Policy) -> dict[FindingKind, set[str]]:
+def _is_judged_later(group: Group, evidence: Evidence) -> bool:
+    """Tell whether a wider fixture that is still set up alone holds what does not grow: its teardown judges it."""
+    return group.kind == "retained" and all(
+        one.holder is not None and one.holder.kind == "fixture" and one.holder.root in evidence.up and not one.others
+        for one in group.members
+    )
+
+
+def _failing_devices(
+    groups: Iterable[Group], let_go: Mapping[str, int], policy: Policy
+) -> dict[FindingKind, set[str]]:
     growing: dict[str, list[Survivor]] = defaultdict(list)
     kept: dict[str, int] = defaultdict(int)
     strict: dict[str, list[Survivor]] = defaultdict(list)
     for group in groups:
         device = group.device
         if group.kind == "growing":
-            growing[device] += group.members
+            growing[device] += group.added or group.members
         elif group.kind == "unconfirmed" and policy.confirm == 0:
             strict[device] += group.members
         else:
             kept[device] += group.size
     # A mapped file's pages are no memory that a later test lacks.
-    over = {device for device, size in kept.items() if size >= policy.retained_bytes and device != DISK}
+    over = {
+        device
+        for device, size in kept.items()
+        if size - let_go.get(device, 0) >= policy.retained_bytes and device != DISK
+    }
     return {
         "growing": _over_growth(growing, policy),
         "retained": over,

@@ -5,11 +5,13 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import os
+from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 from pytest_gpuleak.adapters.processes.kinds import has_other_ranks
 from pytest_gpuleak.session.frameworks import shared_frameworks
-from pytest_gpuleak.session.pytest_internals import release_values
+from pytest_gpuleak.session.fixtures import is_wider
+from pytest_gpuleak.session.pytest_internals import fixtures_of, release_values
 from pytest_gpuleak.session.rerun.hanging import Hang
 from pytest_gpuleak.session.rerun.rerun import limit_of, run_again
 from pytest_gpuleak.session.rerun.unseen.lists import keep_lists
@@ -46,7 +48,6 @@ class ItemSubject:
 
     def __post_init__(self) -> None:
         self.nodeid = self.item.nodeid
-        self.precedes_others = self.nextitem is not None
         self._limit_s = self.attempts.policy.confirm_limit_s
 
     def why_not_again(self) -> str:
@@ -62,7 +63,7 @@ class ItemSubject:
         self,
         tracing: AbstractContextManager[object],
         known: FindingsSoFar,
-        decided: Callable[[], bool] = bool,
+        decided: Callable[[], bool] | None = None,
     ) -> RerunResult:
         """See `Subject`. If it hangs, the session ends with what is known."""
         attempts = self.attempts
@@ -70,11 +71,14 @@ class ItemSubject:
         if attempts.note_rerun is not None:
             attempts.note_rerun(hang.record("the process died while the test was run again"))
         attempts.rerunning = True
+        began = perf_counter()
         try:
             limit_s = limit_of(self.expected_s, self._limit_s)
-            return run_again(self.item, self.nextitem, limit_s, tracing, hang, decided)
+            return run_again(self.item, self.nextitem, limit_s, tracing, hang, bool if decided is None else decided)
         finally:
             attempts.rerunning = False
+            if attempts.attempt is not None:
+                attempts.attempt.note_suspect("reruns", began)
 
     @contextlib.contextmanager
     def confirming(self) -> Iterator[None]:
@@ -92,6 +96,10 @@ class ItemSubject:
     def settle_steps(self) -> Sequence[SettleStep]:
         """See `Subject`."""
         return self.users_steps(self.nodeid)
+
+    def fixtures(self) -> Sequence[object]:
+        """See `Subject`."""
+        return [fixture for fixture in fixtures_of(self.item) if is_wider(fixture)]
 
 
 def is_one_of_several_ranks(config: pytest.Config) -> bool:

@@ -71,7 +71,7 @@ def _read_facts(tracker: RunTracker, knowledge: SessionKnowledge, shortage: Shor
             if identity in born:
                 own.add(reading.storage)
     setups = tracker.ownership.active
-    held = {handle.storage for setup in setups for handle in setup.handles if handle.alive()}
+    held = {handle.storage for setup in setups for handle, _ in setup.held if handle.alive()}
     left, earlier = knowledge.left_behind.storages(), knowledge.left_behind.alive()
     mine: list[ArrayReading] = []
     others: list[ArrayReading] = []

@@ -1,31 +1,33 @@
-"""Decide on what the test's runner alone holds, without a re-run. Loaded with the first suspect."""
+"""Decide on what the test's runner alone holds, by counting references. Loaded with the first suspect."""
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from typing import TYPE_CHECKING, NamedTuple
 
 from pytest_gpuleak.adapters.arrays import framework_of
-from pytest_gpuleak.adapters.bulk import hold_arrays, read_arrays
+from pytest_gpuleak.adapters.bulk import Held, hold_arrays, read_arrays
 from pytest_gpuleak.engine.judge.counters import ARRAY_OBJECTS, BLOCK
-from pytest_gpuleak.engine.parameter_history import ParameterHistory
 from pytest_gpuleak.explain.harness import held_by_harness, holder_of
-from pytest_gpuleak.explain.parameters import parameters_of
 from pytest_gpuleak.model.evidence import Survivor
 from pytest_gpuleak.model.readings import HOST, Growth
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from pytest_gpuleak.adapters.protocol import ArrayFramework
     from pytest_gpuleak.engine.run_tracker import RunTracker
+    from pytest_gpuleak.engine.runs import Left, Runs
     from pytest_gpuleak.engine.session_knowledge import SessionKnowledge
     from pytest_gpuleak.model.evidence import Keeper
     from pytest_gpuleak.model.findings import Finding
     from pytest_gpuleak.model.policy import Policy
 
+    Keepers = Callable[[Sequence[object]], Mapping[int, Keeper] | None]
+    """Tells which arrays the runner alone keeps; None: what holds them is too much to be looked at."""
 
-class HarnessVerdict(NamedTuple):
+
+class RunnerVerdict(NamedTuple):
     """The ids of the arrays that are `decided`, the counters' `growth` without them, and notes on what the item keeps."""
 
     growth: Growth
@@ -33,21 +35,15 @@ class HarnessVerdict(NamedTuple):
     decided: frozenset[int]
 
 
-class HarnessCheck:
-    """Decide on arrays that only running frames, pytest's item with the test's instance, or the parameters hold.
+class RunnerCheck:
+    """Decide on arrays that only running frames, or pytest's item with the test's instance, hold.
 
     What frames hold goes when they return. What the item holds does not grow: a note, unless it is as large as fails.
-    So is what lies below a parameter, once re-runs of the function's other tests did not grow.
     """
 
     def __init__(self, tracker: RunTracker, knowledge: SessionKnowledge) -> None:
         self._tracker = tracker
         self._knowledge = knowledge
-        self._history = ParameterHistory()
-
-    def learn(self, nodeid: str, findings: Sequence[Finding]) -> None:
-        """Take in the verdict on a test for which `check` returned None."""
-        self._history.learn(nodeid, findings)
 
     def keepers_of(
         self, arrays: Sequence[object], item: object, test_class: type | None
@@ -63,48 +59,72 @@ class HarnessCheck:
         return {} if held.by == "parameters" else dict.fromkeys(held.arrays, held.by)
 
     def check(
-        self,
-        arrays: Sequence[object],
-        growth: Growth,
-        item: object,
-        test_class: type | None,
-        nodeid: str,
-        policy: Policy,
-        *,
-        partly: bool,
-    ) -> HarnessVerdict | None:
-        """Return what is known of `arrays`, strong references to what the run has left.
+        self, arrays: Sequence[object], growth: Growth, item: object, policy: Policy, *, partly: bool
+    ) -> RunnerVerdict | None:
+        """Return what is known of `arrays`, strong references to what the run of pytest's `item` has left.
 
         None if all are suspects; unless `partly`, also if any is.
         """
-        tracker, knowledge = self._tracker, self._knowledge
+        tracker, knowledge, test_class = self._tracker, self._knowledge, getattr(item, "cls", None)
         if not tracker.detector.sees_only_young:
             return None
         frameworks = tracker.frameworks.reference_finders()
         held = held_by_harness(arrays, item, test_class, frameworks)
-        if held is None or not (held.arrays if partly else held.arrays.issuperset(map(id, arrays))):
+        if held is None or held.by == "parameters":
             return None
-        held_by = held.by
+        if not (held.arrays if partly else held.arrays.issuperset(map(id, arrays))):
+            return None
         arrays = [array for array in arrays if id(array) in held.arrays]
         survivors = _survivors(arrays, tracker.guarded_arrays)
         findings: tuple[Finding, ...] = ()
-        if held_by != "frames":
+        if held.by == "item":
             if policy.confirm == 0 or _may_fail(survivors, policy):
                 return None
-            parameters = list(parameters_of(item).values()) if held_by == "parameters" else []
-            if parameters and not self._history.is_constant(nodeid, parameters):
-                return None
-            holder = holder_of(arrays, item, test_class, held_by, frameworks if knowledge.notes_are_read else None)
+            holder = holder_of(arrays, item, test_class, held.by, frameworks if knowledge.notes_are_read else None)
+            nodeid = getattr(item, "nodeid", "")
             findings = _notes([one._replace(holder=holder) for one in survivors], policy, knowledge, nodeid)
             handles = hold_arrays(arrays, tracker.guarded_arrays)
-            if parameters:
-                self._history.note(parameters, handles.values())
             sizes = {survivor.reading.storage: survivor for survivor in survivors}
             for handle in handles.values():
                 left = sizes.get(handle.storage)
                 if left is not None:
-                    knowledge.left_behind.note(nodeid, left.reading.device, left.size, handle, holder.text)
-        return HarnessVerdict(_without(growth, survivors), findings, held.arrays)
+                    reading = left.reading if left.owned else left.reading._replace(storage_bytes=0)
+                    knowledge.left_behind.note(nodeid, Held(handle, reading), holder.text)
+        return RunnerVerdict(_without(growth, survivors), findings, held.arrays)
+
+
+MOST_ALONE = 32
+"""Arrays that are asked for one by one, where what holds one of them was too much to be looked at. Bounds."""
+
+
+def find_kept_by_runner(runs: Runs, tracker: RunTracker, keepers_of: Keepers) -> dict[int, Keeper]:
+    """Return what earlier runs left and the test's runner alone keeps, by the survivors' indices.
+
+    pytest keeps the instance on which a test ran first, and so does a frame of pytest-flaky's, while a re-run has one of
+    its own. What the first instance refers to lives on, beside the re-run's array in the same place, which replaced it.
+    """
+    older = [left for left in runs.living() if left.run < runs.count - 1]
+    if not older or not runs.living(of_last=True):
+        return {}
+    # What the runner was known to hold alone may refer to the others by native code.
+    arrays = runs.objects(older)
+    arrays += tracker.detector.find(set(runs.decided)) if runs.decided else []
+    together = keepers_of(arrays) if arrays else {}
+    keepers = dict(together or {})
+    if together is None and 1 < len(arrays) <= MOST_ALONE:
+        while arrays:
+            alone = [arrays.pop()]
+            keepers.update(keepers_of(alone) or {})
+            alone.clear()
+    arrays.clear()
+    sharing: dict[int, list[Left]] = defaultdict(list)
+    for left in older:
+        sharing[left.index].append(left)
+    return {
+        index: keepers[same[0].held.reading.identity]
+        for index, same in sharing.items()
+        if keepers.keys() >= {left.held.reading.identity for left in same}
+    }
 
 
 def _survivors(arrays: Sequence[object], frameworks: Sequence[ArrayFramework]) -> list[Survivor]:

@@ -1,0 +1,208 @@
+"""Name who holds what one suspect's runs left: by a walk down from lasting roots, or by a search of the heap."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from typing import TYPE_CHECKING
+
+from pytest_gpuleak.adapters.arrays import array_types, select_arrays
+from pytest_gpuleak.adapters.bulk import read_arrays, storages_of
+from pytest_gpuleak.adapters.storages import is_storage
+from pytest_gpuleak.engine.stages import EXPLAIN, GRAPHS, RECOGNISE
+from pytest_gpuleak.engine.survivors import Leftover
+from pytest_gpuleak.heap.collector import get_objects
+from pytest_gpuleak.heap.referrers import Deadline, PausedCollector
+from pytest_gpuleak.model.evidence import Root, root_of
+from pytest_gpuleak.model.findings import FREED, NO_OBJECT, WAITING, Holder
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+
+    from pytest_gpuleak.adapters.protocol import OriginLog
+    from pytest_gpuleak.engine.run_tracker import RunTracker
+    from pytest_gpuleak.engine.runs import Left, Runs
+    from pytest_gpuleak.engine.session_knowledge import SessionKnowledge
+    from pytest_gpuleak.engine.stages import Guard, Stage
+    from pytest_gpuleak.explain.explanation import Explanation
+    from pytest_gpuleak.explain.lasting_roots import LastingRoots
+    from pytest_gpuleak.model.findings import Autograd
+
+NOT_SEARCHED = Holder(
+    "unknown", "", "unknown: not searched for, since no report is written and notes are not shown (-v)"
+)
+"""The holder of a note that no report shows."""
+
+
+class Holders:
+    """The holders of what the `runs` of one suspect left. Keeps plain data, no array."""
+
+    def __init__(
+        self, tracker: RunTracker, knowledge: SessionKnowledge, runs: Runs, guard: Callable[[Stage], Guard]
+    ) -> None:
+        self._tracker = tracker
+        self._knowledge = knowledge
+        self._runs = runs
+        self._guard = guard
+        self._origins: tuple[int, OriginLog] = -1, {}
+        self._known: dict[int, Explanation] = {}  # by the survivor's index, at the time of the verdict
+        self.graphs: dict[Root, Autograd] = {}
+        """What the autograd graphs behind each root retain."""
+        self.waits = False
+        """Whether the holders are still to be searched for, with those of other suspects."""
+        self.searched = False
+        """Whether the heap was searched for them."""
+
+    def note_lines(self, run: int, origins: OriginLog) -> None:
+        """Note the lines that made storages in a run, by the storages' keys."""
+        self._origins = run, origins
+
+    def reach(self, wanted: Sequence[Left], fixtures: Sequence[object]) -> bool:
+        """Tell whether lasting roots lead to all of the `wanted`, so that none is garbage, and note their names.
+
+        `fixtures` are pytest's definitions of wider fixtures. False where the walk has not shown it.
+        """
+        if not wanted or not self._tracker.detector.sees_only_young:
+            return False
+        with self._guard(RECOGNISE):
+            arrays = self._runs.objects(wanted)
+            complete = len(arrays) == len({left.held.reading.identity for left in wanted})
+            found = (
+                self._knowledge.roots.reach(arrays, self._tracker.frameworks.reference_finders(), fixtures)
+                if complete
+                else None
+            )
+            if found is not None:
+                by_id = {left.held.reading.identity: left for left in wanted}
+                for array, explanation in zip(arrays, found, strict=True):
+                    self._known[by_id[id(array)].index] = explanation
+            arrays.clear()
+            return found is not None
+        return False
+
+    def count_graphs(self) -> None:
+        """Count what the autograd graphs behind the first run's arrays retain: counters see it too."""
+        with self._guard(GRAPHS), PausedCollector():
+            wanted = [left for left in self._runs.living() if left.run == 0]
+            arrays = self._runs.objects(wanted)
+            if len(arrays) < len(wanted):
+                arrays = self._tracker.detector.find({left.held.reading.identity for left in wanted})
+                arrays[:] = [array for array in arrays if self._runs.of(array) is not None]
+            members: dict[Root, list[object]] = defaultdict(list)
+            readings = read_arrays(arrays, self._tracker.guarded_arrays)
+            for array in arrays:
+                if id(array) in readings:
+                    members[root_of(readings[id(array)].device, None)].append(array)
+            arrays.clear()
+            self._count(members)
+
+    def search(self) -> None:
+        """Search the heap for the holders of all that is alive, now."""
+        self.searched = True
+        with self._guard(EXPLAIN) as stage, self._tracker.detector.whole_heap(), PausedCollector():
+            found = select_arrays(get_objects(), array_types(self._tracker.guarded_arrays))
+            targets = [array for array in found if self._runs.of(array) is not None]
+            shared = shared_storages(found, targets, self._tracker)
+            found.clear()
+            self.take(targets, explain_together(targets, self._tracker, self._knowledge.roots, {}), shared)
+            targets.clear()
+            return
+        self.give_up(f"the search failed: {stage.fault}")
+
+    def wait(self, *, named: bool) -> None:
+        """Leave the search to a later one for many suspects, unless names are of no use to a reader."""
+        self.waits = named
+        self._note_known(WAITING if named else NOT_SEARCHED)
+
+    def take(self, arrays: Sequence[object], found: Sequence[Explanation], shared: set[int]) -> None:
+        """Take what a search has `found` on the living `arrays`; `shared` are the storages that others use too."""
+        runs = self._runs
+        self.waits = False
+        survivors, (run, origins) = runs.survivors, self._origins
+        self._graph(arrays, found)
+        explained = []
+        for array, explanation in zip(arrays, found, strict=True):
+            left = runs.of(array)
+            if left is not None:
+                explained.append((Leftover(left.run, left.held.reading), explanation))
+        named = survivors.note(explained, shared, origins, run)
+        rest = [left for left in runs.every() if left.index not in named]
+        self._note_known(FREED, [left for left in rest if left.cause is not None])
+        survivors.note_unexplained(_leftovers(left for left in rest if left.cause is None), NO_OBJECT, origins, run)
+
+    def note_reached(self) -> None:
+        """Name what the last run left and a walk has reached, beside what was named before."""
+        last = [left for left in self._runs.living(of_last=True) if left.index in self._known]
+        if last:
+            self._note_known(NOT_SEARCHED, last)
+
+    def give_up(self, why: str) -> None:
+        """Say `why` a search has found nothing."""
+        self.waits = False
+        self._note_known(Holder("unknown", "", f"unknown: {why}"))
+
+    def _note_known(self, unknown: Holder, among: Iterable[Left] | None = None) -> None:
+        runs, (run, origins) = self._runs, self._origins
+        lefts = list(runs.every() if among is None else among)
+        known = [left for left in lefts if left.index in self._known]
+        explained = [(Leftover(left.run, left.held.reading), self._known[left.index]) for left in known]
+        runs.survivors.note(explained, set(), origins, run)
+        rest = (left for left in lefts if left.index not in self._known)
+        runs.survivors.note_unexplained(_leftovers(rest), unknown, origins, run)
+
+    def _graph(self, arrays: Sequence[object], found: Sequence[Explanation]) -> None:
+        with self._guard(GRAPHS):
+            members: dict[Root, list[object]] = defaultdict(list)
+            for array, explanation in zip(arrays, found, strict=True):
+                left = self._runs.of(array)
+                if left is not None and left.run == 0:
+                    members[root_of(left.held.reading.device, explanation.holder)].append(array)
+            self._count(members)
+
+    def _count(self, members: Mapping[Root, Sequence[object]]) -> None:
+        from pytest_gpuleak.engine.limits import GRAPHS_S
+
+        deadline = Deadline(GRAPHS_S)
+        counted: dict[Root, Autograd] = {}
+        for root, arrays in members.items():
+            retained = self._tracker.frameworks.graph_size(arrays, deadline.left())
+            if retained is not None:
+                counted[root] = retained
+        self.graphs = counted
+
+
+def shared_storages(found: Sequence[object], targets: Sequence[object], tracker: RunTracker) -> set[int]:
+    """Return the storages that other visible arrays than the `targets` use, of all arrays `found`."""
+    ours, storages = set(map(id, targets)), array_types(tracker.frameworks.storages)
+    # A storage object owns nothing but itself.
+    others = [array for array in found if id(array) not in ours and not is_storage(array, storages)]
+    # Reading an autograd graph creates Python objects for its tensors: these are no other users.
+    alone: Container[int] = {
+        one for finder in tracker.frameworks.reference_finders() for one in finder.held_alone(others)
+    }
+    return storages_of((one for one in others if id(one) not in alone), tracker.guarded_arrays)
+
+
+def explain_together(
+    targets: list[object], tracker: RunTracker, roots: LastingRoots, groups: Mapping[int, int]
+) -> list[Explanation]:
+    """Return who holds each of the `targets`, by one search of the visible whole heap, and remember the roots.
+
+    `groups` gives by a target's id the number of its test.
+    """
+    from pytest_gpuleak.explain.crowds import explain_crowd
+    from pytest_gpuleak.explain.search import BUDGET_S
+
+    if not targets:
+        return []
+    return explain_crowd(
+        targets,
+        ignore={id(targets)},
+        remember=roots.remember,
+        budget_s=BUDGET_S,
+        frameworks=tracker.frameworks.reference_finders(),
+        groups=groups,
+    )
+
+
+def _leftovers(lefts: Iterable[Left]) -> Iterable[Leftover]:
+    return [Leftover(left.run, left.held.reading) for left in lefts]

@@ -1,0 +1,167 @@
+"""Search for the holders of many findings at once, which takes as long for a hundred arrays as for one.
+
+Verdicts are reached by weak handles, and the findings wait here for the names of their holders. Loaded with the first
+suspect.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING, NamedTuple
+
+from pytest_gpuleak.adapters.arrays import array_types, select_arrays
+from pytest_gpuleak.engine.describe import described
+from pytest_gpuleak.engine.holders import explain_together, shared_storages
+from pytest_gpuleak.engine.judge.arrays import conclude, judge
+from pytest_gpuleak.engine.limits import MOST_ARRAYS_WAITING, MOST_WAITING
+from pytest_gpuleak.engine.stages import ACCOUNT, EXPLAIN_LATE
+from pytest_gpuleak.heap.collector import get_objects
+from pytest_gpuleak.heap.referrers import PausedCollector
+from pytest_gpuleak.model.findings import FREED
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from pytest_gpuleak.engine.holders import Holders
+    from pytest_gpuleak.engine.run_tracker import RunTracker
+    from pytest_gpuleak.engine.runs import Runs
+    from pytest_gpuleak.engine.session_knowledge import SessionKnowledge
+    from pytest_gpuleak.model.evidence import Evidence
+    from pytest_gpuleak.model.findings import Finding
+    from pytest_gpuleak.model.policy import Policy
+    from pytest_gpuleak.model.records import Verdict
+
+
+class Explained(NamedTuple):
+    """A test's findings with holders, which fail as they did before."""
+
+    nodeid: str
+    verdict: Verdict
+    findings: tuple[Finding, ...]
+
+
+class Verdicts(NamedTuple):
+    """The verdict on a test whose holders are not known yet: `described` findings, of which `of_arrays` are the arrays'.
+
+    `why` tells why no re-run ended; `judged` completes a finding on arrays once more.
+    """
+
+    nodeid: str
+    policy: Policy
+    why: str
+    described: tuple[Finding, ...]
+    of_arrays: frozenset[int]
+
+
+class Waiting(NamedTuple):
+    """A judged test, with what its runs left: weak handles and plain data, no array, and nothing of pytest's."""
+
+    verdicts: Verdicts
+    runs: Runs
+    holders: Holders
+    evidence: Callable[[], Evidence]
+
+
+class LateSearch:
+    """The findings of one process that wait for their holders."""
+
+    def __init__(self, tracker: RunTracker, knowledge: SessionKnowledge) -> None:
+        self._tracker = tracker
+        self._knowledge = knowledge
+        self._waiting: list[Waiting] = []
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing waits."""
+        return not self._waiting
+
+    @property
+    def is_due(self) -> bool:
+        """Whether so much waits that it is to be explained now."""
+        arrays = sum(len(one.runs.living()) for one in self._waiting) if len(self._waiting) > 1 else 0
+        return len(self._waiting) >= MOST_WAITING or arrays >= MOST_ARRAYS_WAITING
+
+    def take(self, waiting: Waiting) -> None:
+        """Let the findings on a test's arrays wait."""
+        self._waiting.append(waiting)
+
+    def explain(self) -> list[Explained]:
+        """Search for all holders at once, and return the findings with them, in the order of the tests."""
+        waiting = self._waiting
+        if not waiting:
+            return []
+        what = waiting[0].verdicts.nodeid if len(waiting) == 1 else f"{len(waiting)} tests"
+        safeguards = self._knowledge.safeguards
+        with safeguards.guard(EXPLAIN_LATE, waiting[0].verdicts.nodeid) as stage, safeguards.searching(what):
+            self._search(waiting)
+        return self._told(f"the search failed: {stage.fault}")
+
+    def give_up(self, why: str) -> list[Explained]:
+        """Return the findings without a search for their holders, and say `why`."""
+        return self._told(why)
+
+    def _told(self, why: str) -> list[Explained]:
+        waiting = self._waiting
+        for one in waiting:
+            if one.holders.waits:
+                one.holders.give_up(why)
+        findings = [Explained(one.verdicts.nodeid, *self._judged_safely(one)) for one in waiting]
+        # Not before: what Ctrl-C interrupts here is searched for when the session finishes.
+        self._waiting = []
+        return findings
+
+    def _search(self, waiting: Sequence[Waiting]) -> None:
+        tracker = self._tracker
+        with tracker.detector.whole_heap(), PausedCollector():
+            for one in waiting:
+                one.runs.poll("count")
+            found = select_arrays(get_objects(), array_types(tracker.guarded_arrays))
+            wanted: dict[int, list[int]] = {}
+            for number, one in enumerate(waiting):
+                for left in one.runs.living():
+                    wanted.setdefault(left.held.reading.identity, []).append(number)
+            targets: list[object] = []
+            members: list[list[int]] = [[] for _ in waiting]
+            for array in found:
+                owners = [n for n in wanted.get(id(array), ()) if waiting[n].runs.of(array) is not None]
+                for number in owners:
+                    members[number].append(len(targets))
+                if owners:
+                    targets.append(array)
+            array = None
+            shared = shared_storages(found, targets, tracker)
+            found.clear()
+            groups = {id(targets[place]): number for number, places in enumerate(members) for place in places}
+            explanations = explain_together(targets, tracker, self._knowledge.roots, groups)
+            for one, places in zip(waiting, members, strict=True):
+                one.holders.take([targets[i] for i in places], [explanations[i] for i in places], shared)
+            targets.clear()
+        for one in waiting:
+            with self._knowledge.safeguards.guard(ACCOUNT, one.verdicts.nodeid):
+                for held, text in one.runs.leftovers():
+                    self._knowledge.left_behind.note(one.verdicts.nodeid, held, text)
+
+    def _judged_safely(self, one: Waiting) -> tuple[Verdict, tuple[Finding, ...]]:
+        verdicts = one.verdicts
+        with self._knowledge.safeguards.guard(EXPLAIN_LATE, verdicts.nodeid):
+            return self._judged(one)
+        return conclude(verdicts.described, verdicts.policy)
+
+    def _judged(self, one: Waiting) -> tuple[Verdict, tuple[Finding, ...]]:
+        """Group the arrays' findings again, now by holder; the others stay as they are, around these."""
+        nodeid, policy, why, before, places = one.verdicts
+        first = min(places, default=0)
+        beside = [found for place, found in enumerate(before) if place not in places]
+        of_arrays = [before[place] for place in sorted(places)]
+        findings = judge(one.evidence(), policy)
+        if any(found.failed for found in of_arrays) != any(found.failed for found in findings):
+            # The test has been reported: the names change no verdict.
+            fails = any(found.failed for found in of_arrays)
+            findings = tuple(dataclasses.replace(found, failed=fails and found.kind == "growing") for found in findings)
+        # A note is about what is still there.
+        left = [found for found in findings if found.failed or found.holder != FREED]
+        how = next((found.judged for found in of_arrays), None)
+        told = [
+            dataclasses.replace(described(found, why, self._knowledge, nodeid), judged=how) for found in left
+        ]
+        return conclude((*beside[:first], *told, *beside[first:]), policy)

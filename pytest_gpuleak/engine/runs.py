@@ -1,0 +1,396 @@
+"""Keep what each run of one suspect left, as readings and weak handles, and how each array died. No array is held."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+from collections import Counter, defaultdict
+from typing import TYPE_CHECKING, Any, Literal
+
+from pytest_gpuleak.adapters.arrays import array_types, find_arrays, framework_of
+from pytest_gpuleak.adapters.bulk import (
+    Held,
+    hold_arrays,
+    lines_of_arrays,
+    parts_of_arrays,
+    read_arrays,
+    read_united,
+)
+from pytest_gpuleak.adapters.storages import SharedStorages
+from pytest_gpuleak.engine.settle.steps import CHEAP_STEPS, Settling, rounds
+from pytest_gpuleak.engine.stages import READ
+from pytest_gpuleak.engine.survivors import Leftover, Survivors
+from pytest_gpuleak.heap.collector import get_objects
+from pytest_gpuleak.heap.threads import running_threads
+from pytest_gpuleak.heap.weak_references import has_weak_references
+from pytest_gpuleak.model.evidence import Evidence, Keeper
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+
+    from pytest_gpuleak.adapters.protocol import SettleStep
+    from pytest_gpuleak.engine.run_tracker import RunTracker
+    from pytest_gpuleak.engine.stages import Guard, Stage
+    from pytest_gpuleak.model.readings import ArrayReading
+
+    Cause = Literal["count", "collection", "settled"]
+    """What freed an array: its last reference went, a collection of the whole heap, or a step of the settling."""
+
+
+class Left:
+    """An array that a run (0: the first) left, or that is older (-1). `shared`: an older array may use its storage."""
+
+    __slots__ = ("cause", "held", "index", "run", "shared")
+
+    def __init__(self, run: int, held: Held, index: int, *, shared: bool = False) -> None:
+        self.run = run
+        self.held = held
+        self.index = index
+        self.shared = shared
+        self.cause: Cause | None = None
+
+
+class Runs:
+    """What the runs of one suspect left. `freed` were garbage of the first run; `guard` the context of a stage.
+
+    Attributes:
+        count: the runs that have ended, one made for its lines alone included.
+        collected: whether the whole heap was collected since the last run.
+        settled: whether all settle steps were taken since the last run: what is alive now is no garbage.
+        survivors: the storages left so far, with who holds each.
+    """
+
+    def __init__(
+        self, tracker: RunTracker, guard: Callable[[Stage], Guard], freed: Sequence[ArrayReading] = ()
+    ) -> None:
+        self._tracker = tracker
+        self._guard = guard
+        self._cycles = tuple(freed)
+        self._left: list[Left] = []
+        self._older: list[Left] = []
+        self._alive: list[Left] = []
+        self._before: list[frozenset[int]] = []  # the indices alive when each re-run began
+        self._traced: int | None = None
+        self._exact: set[int] = set()
+        self._collected: dict[int, set[int]] = defaultdict(set)
+        self._older_gone: dict[int, list[ArrayReading]] = defaultdict(list)
+        self._older_collected: set[int] = set()
+        self._kept: dict[int, Keeper] = {}
+        self._decided = frozenset[int]()
+        self._added: tuple[dict[str, int], int] | None = None
+        self.count = 0
+        self.collected = False
+        self.settled = False
+        self.causes: set[Cause] = set()
+        """What has freed arrays of the first run."""
+        self.survivors = Survivors()
+
+    # The runs.
+
+    def end_run(
+        self,
+        arrays: list[object],
+        young: Sequence[SettleStep] = CHEAP_STEPS,
+        decide: Callable[[Sequence[object]], frozenset[int]] | None = None,
+        is_user_file: Callable[[str], bool] | None = None,
+    ) -> None:
+        """Take what a run left: strong references, emptied here. Frees what a young collection frees.
+
+        `young` are the steps for that, `decide` returns the ids of what is no suspect, and `is_user_file` tells a user's
+        source files, for the lines that arrays themselves know.
+        """
+        self.poll("count")
+        tracker, known = self._tracker, self._tracker.guarded_arrays
+        readings = read_united(arrays, known)
+        shared = SharedStorages(arrays, tracker.frameworks.storages)
+        arrays[:] = [array for array in arrays if id(array) in readings]
+        # An array without weak references cannot be found again, so hold it first.
+        handles = hold_arrays([array for array in arrays if not has_weak_references(array)], known)
+        settled = Settling(arrays, tracker.threads, threaded=tracker.threaded)
+        settled.run(young)
+        if decide is not None and settled.alive:
+            living = list(settled.found())
+            if len(living) == len(settled.alive):
+                self._decided = decide(living)
+                settled.leave_out(self._decided)
+            living.clear()
+        if settled.alive:
+            with self._guard(READ):
+                settled.leave_out(parts_of_arrays(settled.found(), known))
+        handles |= hold_arrays(settled.found(), known)
+        settled.alive &= handles.keys()
+        # Again, of what stays: arrays were still being computed, and parts of others were among them.
+        readings |= read_united(list(settled.found()), known)
+        late = list(shared.left())
+        outlived = read_arrays(late, known)
+        handles |= hold_arrays(late, known)
+        late.clear()
+        if self.count == 0:
+            kept = {reading.storage for reading in outlived.values()}
+            self._cycles += tuple(one for i in settled.cycles if (one := readings[i]).storage not in kept)
+        readings |= outlived
+        alive = settled.alive | outlived.keys()
+        users = self._users(settled.found())
+        self.poll("count")  # what a young collection frees was alive when the run before it had ended
+        self._take_in({i: Held(handles[i], readings[i]) for i in alive if i in handles}, users)
+        if settled.alive and is_user_file is not None:
+            for identity, line in lines_of_arrays(settled.found(), known, is_user_file).items():
+                self.survivors.note_line(Leftover(self.count, readings[identity]), line)
+        self.count += 1
+        self.collected = self.settled = False
+
+    def add_hidden(self, arrays: list[object]) -> None:
+        """Note arrays (emptied here) that the last run has left and that had no Python object before."""
+        known = self._tracker.guarded_arrays
+        readings, handles = read_arrays(arrays, known), hold_arrays(arrays, known)
+        arrays.clear()
+        self.count -= 1
+        self._take_in({i: Held(handles[i], readings[i]) for i in readings if i in handles}, {})
+        self.count += 1
+
+    def _take_in(self, found: Mapping[int, Held], users: Mapping[int, int | None]) -> None:
+        ours = Counter(held.handle.storage for held in found.values())
+        for identity, held in found.items():
+            by_object = getattr(held.handle, "array", None) is not None  # it knows whether the array itself lives
+            count = users.get(identity, 1)
+            shared = not by_object and (count is None or count > ours[held.handle.storage])
+            index = self.survivors.index_of(Leftover(self.count, held.reading))
+            left = Left(self.count, held, index, shared=shared)
+            self._left.append(left)
+            self._alive.append(left)
+        self._added = None
+
+    def _users(self, arrays: Iterator[object]) -> dict[int, int | None]:
+        known = self._tracker.guarded_arrays
+        return {id(array): framework_of(array, known).storage_users(array) for array in arrays}
+
+    def begin_run(self, older: Iterable[Held], *, traced: bool = False) -> None:
+        """Prepare for a re-run; `older` arrays are followed with those of the runs. One that is `traced` decides nothing."""
+        self.poll("count")
+        self._before.append(self.alive_now())
+        if traced:
+            self._traced = self.count
+        if self.settled:
+            self._exact.add(self.count)
+        own = {(left.held.reading.device, left.held.handle.storage) for left in self._alive}
+        self._older = [
+            Left(-1, held, -1) for held in older if (held.reading.device, held.handle.storage) not in own
+        ]
+        self._added = None
+        self.collected = self.settled = False
+
+    @contextlib.contextmanager
+    def marking(self) -> Iterator[None]:
+        """Within the context, mark what a collection of the whole heap frees: garbage, or replaced through a cycle."""
+
+        def on_collection(phase: str, info: Mapping[str, int]) -> None:
+            if info["generation"] == 2:
+                self.poll("count" if phase == "start" else "collection")
+
+        gc.callbacks.append(on_collection)
+        try:
+            yield
+        finally:
+            with contextlib.suppress(ValueError):  # the test may have emptied the list
+                gc.callbacks.remove(on_collection)
+
+    def settle(self, steps: Iterable[SettleStep]) -> None:
+        """Take settle steps while anything is alive, those that collect again as long as they free something."""
+        for step in steps:
+            if not self._alive:
+                break
+            # While a thread of the test's own runs, an array that dies may have been its argument: that is no cycle.
+            alone = running_threads() <= self._tracker.threads
+            cause: Cause = "collection" if step.collects and alone else "settled"
+            self.collected |= step.collects
+
+            def alive(cause: Cause = cause) -> int:
+                self.poll(cause)
+                return len(self._alive)
+
+            for _ in rounds(step, alive):
+                pass
+            self.poll(cause)
+        self.settled = True
+
+    def poll(self, cause: Cause) -> None:
+        """Ask the weak handles what has died since the last call: of the `cause`."""
+        for among in (self._alive, self._older):
+            for left in among:
+                if not left.held.handle.alive():
+                    left.cause = cause
+            if any(left.cause is not None for left in among):
+                gone = [left for left in among if left.cause is not None]
+                among[:] = [left for left in among if left.cause is None]
+                for left in gone:
+                    self._note_death(left, cause)
+                self._added = None
+
+    def _note_death(self, left: Left, cause: Cause) -> None:
+        run = self.count if len(self._before) == self.count else self.count - 1  # the run that is under way, or the last
+        if left.run == 0:
+            self.causes.add(cause)
+        exact = run in self._exact
+        if left.run < 0:
+            if cause == "count" or (cause == "collection" and exact):
+                self._older_gone[run].append(left.held.reading)
+            elif cause == "collection":
+                self._older_collected.add(run)
+        elif left.run == run:
+            if run == 0 and cause == "collection":
+                self._cycles += (left.held.reading,)
+        elif cause == "collection" and not exact:
+            self._collected[run].add(left.index)
+        elif cause == "settled":
+            # It was about to go when the run before had ended.
+            self._before[run - 1] = self._before[run - 1] - {left.index}
+
+    def forget_shared_dead(self) -> None:
+        """Look for arrays that use older storages, whose handles cannot tell: the storage lives on without the array."""
+        among: dict[int, list[Left]] = defaultdict(list)
+        for left in self._alive:
+            if left.shared:
+                among[left.held.reading.identity].append(left)
+        if not among:
+            return
+        types, detector = array_types(self._tracker.guarded_arrays), self._tracker.detector
+        living = set(map(id, find_arrays(set(among), get_objects(), types)))
+        if living != among.keys():
+            living |= set(map(id, detector.find(among.keys() - living)))
+        gone: list[Left] = []
+        for identity, same in among.items():
+            gone += same[:-1] if identity in living else same  # a later array may have the id of one that died
+        for left in gone:
+            left.cause = "count"
+        self._alive = [left for left in self._alive if left.cause is None]
+        for left in gone:
+            self._note_death(left, "count")
+        self._added = None
+
+    def forget_reruns(self) -> None:
+        """Forget all re-runs, because a re-run could not be recorded to its end."""
+        self._alive = [left for left in self._alive if left.run == 0]
+        self._left = [left for left in self._left if left.run == 0]
+        self.count = min(self.count, 1)
+        del self._before[:]
+        self._traced = None
+        for kept in (self._collected, self._older_gone, self._older_collected, self._kept, self._exact):
+            kept.clear()
+        self._added = None
+
+    # What is known of them.
+
+    def living(self, *, of_last: bool = False) -> list[Left]:
+        """Return what is alive, or what is alive of the last run."""
+        return [left for left in self._alive if not of_last or left.run == self.count - 1]
+
+    def every(self) -> list[Left]:
+        """Return all that runs have left, also what is gone."""
+        return self._left
+
+    @property
+    def deciding(self) -> int:
+        """The number of runs that decide: one made for its lines alone does not."""
+        return self.count if self._traced is None else min(self.count, self._traced)
+
+    def alive_now(self) -> frozenset[int]:
+        """Return the indices of the survivors that are alive."""
+        return frozenset(left.index for left in self._alive)
+
+    @property
+    def left_arrays(self) -> bool:
+        """Whether any array is known to have been left."""
+        return bool(self._left)
+
+    @property
+    def all_gone(self) -> bool:
+        """Whether arrays were left, none of which is alive, and no collection or settling has freed any of them."""
+        return bool(self._left) and not self._alive and self.causes <= {"count"}
+
+    def objects(self, wanted: Iterable[Left]) -> list[object]:
+        """Return the visible arrays of these, as strong references: drop them before user code runs."""
+        by_id = {left.held.reading.identity: left for left in wanted}
+        found = find_arrays(set(by_id), get_objects(), array_types(self._tracker.guarded_arrays))
+        return [array for array in found if self._is(array, by_id[id(array)])]
+
+    def of(self, array: object) -> Left | None:
+        """Return what is known of a living array, if it was left: a later array may have its id."""
+        for left in self._by_identity().get(id(array), ()):
+            if left.cause is None and self._is(array, left):
+                return left
+        return None
+
+    def _by_identity(self) -> dict[int, list[Left]]:
+        found: dict[int, list[Left]] = defaultdict(list)
+        for left in self._alive:
+            found[left.held.reading.identity].append(left)
+        return found
+
+    def _is(self, array: object, left: Left) -> bool:
+        key = framework_of(array, self._tracker.guarded_arrays).storage(array)
+        # Where a user's framework fails, a key is the array's id: `GuardedArrays.storage`, and its `hold`.
+        return key in (left.held.handle.storage, left.held.reading.storage, id(array))
+
+    def note_kept(self, keepers: Mapping[int, Keeper]) -> None:
+        """Note what the test's runner alone keeps of earlier runs, by the survivors' indices."""
+        self._kept |= keepers
+
+    @property
+    def decided(self) -> frozenset[int]:
+        """The ids of the first run's arrays that are no suspects."""
+        return self._decided
+
+    def added(self) -> tuple[dict[str, int], int]:
+        """Return the bytes by device, and the number, of storages that the last run left, less what it released."""
+        if self._added is None:
+            sizes, moved = Counter[str](), list(self.moved_storages())
+            for reading, sign in moved:
+                for device, size in reading.places():
+                    sizes[device] += sign * size
+            self._added = dict(sizes), sum(sign for _, sign in moved)
+        return self._added
+
+    def moved_storages(self) -> Iterator[tuple[ArrayReading, int]]:
+        """Yield a reading of each storage that the last run left (1) or released (-1)."""
+        last = self.count - 1
+        now = self.alive_now()
+        survivors = self.survivors.all()
+        for index in sorted(now):
+            if survivors[index].run == last:
+                yield survivors[index].reading, 1
+        if last > 0 and len(self._before) >= last:
+            for index in sorted(self._before[last - 1] - now):
+                yield survivors[index].reading, -1
+
+    def leftovers(self) -> list[tuple[Held, str]]:
+        """Return what is still alive, each storage once, and the text of its holder where it is known."""
+        found: dict[int, tuple[Held, str]] = {}
+        survivors = self.survivors.all()
+        for left in self._alive:
+            holder = survivors[left.index].holder
+            known = holder is not None and holder.kind != "unknown"
+            found[left.held.reading.storage] = left.held, holder.text if known and holder is not None else ""
+        return list(found.values())
+
+    def evidence(self, **beside: Any) -> Evidence:
+        """Return the evidence for `engine.judge.arrays.judge`, with fields that are known `beside`."""
+        survivors = self.survivors.all()
+        now = self.alive_now()
+        alive = [*self._before, now][: self.count]  # a re-run that did not end shows nothing
+        traced = self._traced if self._traced is not None and self._traced < self.count else None
+        return Evidence(
+            survivors,
+            tuple(alive),
+            self._cycles,
+            kept=dict(self._kept),
+            collected={run: frozenset(gone) - now for run, gone in self._collected.items()},
+            older_gone={run: tuple(gone) for run, gone in self._older_gone.items()},
+            older_collected=frozenset(self._older_collected),
+            exact=frozenset(self._exact),
+            traced=traced,
+            **beside,
+        )
+
+    def of_reruns(self) -> set[int]:
+        """Return the storages of older arrays that died in re-runs: the first run has not let them go."""
+        return {one.storage for gone in self._older_gone.values() for one in gone}

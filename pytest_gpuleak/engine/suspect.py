@@ -1,0 +1,344 @@
+"""Check a suspect in the twelve steps of docs/how-it-works.md. Loaded with the first suspect."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+from typing import TYPE_CHECKING
+
+from pytest_gpuleak.adapters.bulk import read_arrays
+from pytest_gpuleak.engine.describe import described
+from pytest_gpuleak.engine.garbage_check import read_rings
+from pytest_gpuleak.engine.judge.replacements import compare
+from pytest_gpuleak.engine.late import Verdicts, Waiting
+from pytest_gpuleak.engine.runner import find_kept_by_runner
+from pytest_gpuleak.engine.settle.steps import CHEAP_STEPS, settle_steps_of
+from pytest_gpuleak.engine.stages import ACCOUNT, CONFIRM, COUNTERS, EXPLAIN, PROCESSES, READ, RECOGNISE
+from pytest_gpuleak.engine.subject import Runner
+from pytest_gpuleak.engine.suspect_evidence import SuspectEvidence
+from pytest_gpuleak.model.findings import Judged
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from pytest_gpuleak.adapters.processes.facts import LeftProcess
+    from pytest_gpuleak.adapters.protocol import OriginLog
+    from pytest_gpuleak.engine.garbage_check import Garbage
+    from pytest_gpuleak.engine.judge.replacements import Comparison
+    from pytest_gpuleak.engine.run_tracker import RunTracker
+    from pytest_gpuleak.engine.runner import RunnerVerdict
+    from pytest_gpuleak.engine.session_knowledge import SessionKnowledge
+    from pytest_gpuleak.engine.stages import Guard, Stage
+    from pytest_gpuleak.engine.subject import Subject
+    from pytest_gpuleak.model.findings import Finding
+    from pytest_gpuleak.model.policy import Policy
+    from pytest_gpuleak.model.readings import Growth
+
+
+@dataclasses.dataclass
+class FirstRun:
+    """What the first run of a subject has left: strong references to arrays, emptied by the check before user code runs.
+
+    `garbage` is what a young collection has freed since; None: there was none. `seen` is called once the arrays are known.
+    """
+
+    arrays: list[object]
+    growth: Growth
+    processes: list[LeftProcess] = dataclasses.field(default_factory=list)
+    garbage: Garbage | None = None
+    seen: Callable[[], object] | None = None
+
+
+class SuspectCheck:
+    """Check one subject that has left arrays, memory or processes behind."""
+
+    def __init__(
+        self,
+        tracker: RunTracker,
+        knowledge: SessionKnowledge,
+        subject: Subject,
+        policy: Policy,
+        runner: Runner | None = None,
+    ) -> None:
+        self._tracker = tracker
+        self._knowledge = knowledge
+        self._subject = subject
+        self._policy = policy
+        self._runner = Runner() if runner is None else runner
+        self._known: RunnerVerdict | None = None
+        self._step = ""
+        self._why = ""
+        self._freed_by_setup = self._has_lines = False
+
+    def check(self, first: FirstRun) -> tuple[Finding, ...]:
+        """Return the findings. A stage that fails is left out; the following stages work with what is known."""
+        self._evidence = evidence = SuspectEvidence(
+            self._tracker, self._knowledge, self._subject, self._policy, first.garbage
+        )
+        self._runs, self._holders = evidence.runs, evidence.holders
+        evidence.watch_processes(first.processes)
+        suspected = False
+        with self._guard(READ):  # 1, 3
+            suspected = self._end_first_run(first)
+        first.arrays.clear()  # an error may have kept the references
+        if first.seen is not None:
+            first.seen()
+        with self._guard(COUNTERS):
+            evidence.programs.end_first_run()
+        with contextlib.ExitStack() as until_judged:
+            if suspected or first.processes or evidence.files.wanted or evidence.programs.wanted:  # 2
+                self._why = self._why_not_again()  # 4
+                if not self._why:
+                    with self._guard(CONFIRM) as stage:
+                        until_judged.enter_context(self._subject.confirming())
+                        self._why = self._confirm()  # 5 to 10
+                    if stage.fault:
+                        self._why = f"the check failed while the test ran again: {stage.fault}"
+                        evidence.forget_reruns()
+                if self._why:
+                    self._step = "4 not run again" if self._runs.count < 2 else "5 run again in vain"
+                    self._settle()
+            return self._conclude()  # 11, 12
+
+    @property
+    def held_by_runner(self) -> bool:
+        """Whether the test's runner alone held what was left."""
+        return self._known is not None
+
+    def _confirm(self) -> str:
+        """Run again until the subject does not grow, or as often as asked; return why that ended early, if it did."""
+        runs, evidence = self._runs, self._evidence
+        if not self._is_proven_young():
+            self._settle()
+            if not (runs.living() or evidence.suspects_beside()):
+                self._step = "2 settled"
+                return ""
+        wanted = self._policy.confirm
+        while wanted:
+            wanted -= 1
+            why = self._run_again()  # 5
+            if why or self._freed_by_setup:
+                return why
+            comparison = self._compare()  # 6
+            if not any(comparison.added[-1:]) and not comparison.doubtful:
+                self._step = "7 everything new replaces something" if runs.living(of_last=True) else "7 nothing new"
+            elif not comparison.doubtful and self._reaches_last():
+                self._step = "8 lasting roots lead to all that is new"
+            else:
+                self._settle()  # 8
+                comparison = self._compare()
+                self._step = "9 settled"
+                if comparison.doubtful:  # 10: from the settled state nothing that stays is garbage
+                    wanted += 1
+                    continue
+            if not (comparison.grows or evidence.grows_beside()):
+                return ""
+            if runs.count > 2 and comparison.grows:
+                self._step = "10 sure from a settled state"
+        self._run_for_lines(recorded=evidence.begin_record())
+        return ""
+
+    def _is_proven_young(self) -> bool:
+        """Tell whether the young collection has shown that nothing left is garbage of the run's own.
+
+        Without an epoch it cannot, and what threads, hooks or a policy for cycles decide on takes all settle steps.
+        """
+        return (
+            self._tracker.detector.sees_only_young
+            and not self._tracker.threaded
+            and self._policy.cycles != "fail"
+            and not self._subject.settle_steps()
+            and self._knowledge.older(self._tracker).is_complete
+        )
+
+    def _compare(self) -> Comparison:
+        comparison = compare(self._evidence.of_arrays())
+        if comparison.added and comparison.added[-1] or comparison.doubtful:
+            self._runs.forget_shared_dead()
+            self._note_kept()
+            comparison = compare(self._evidence.of_arrays())
+        return comparison
+
+    def _note_kept(self) -> None:
+        if self._runner.keepers_of is not None:
+            with self._guard(RECOGNISE):
+                self._runs.note_kept(find_kept_by_runner(self._runs, self._tracker, self._runner.keepers_of))
+
+    def _reaches_last(self) -> bool:
+        return self._holders.reach(self._runs.living(of_last=True), self._subject.fixtures())
+
+    def _settle(self) -> None:
+        tracker = self._tracker
+        self._runs.settle(
+            settle_steps_of(
+                self._knowledge.safeguards,
+                tracker.frameworks,
+                self._subject.settle_steps,
+                tracker.threads,
+                collected=self._runs.collected,
+            )
+        )
+        self._runs.forget_shared_dead()
+
+    def _run_for_lines(self, *, recorded: bool = False) -> None:
+        """Run once more, traced for the lines that make what fails; `recorded`, for what it adds to the host's memory."""
+        fails = any(one.failed for one in self._evidence.judge()[0]) and self._policy.allowed is None
+        if not recorded and not fails:
+            return
+        self._has_lines = True
+        with self._evidence.recording():
+            logs: list[OriginLog] = []
+            if not self._run_again(logs if fails else None, traced=True):
+                lines = {key: line for log in logs for key, line in log.items()}
+                self._holders.note_lines(self._runs.count - 1, lines)
+
+    def _run_again(self, logs: list[OriginLog] | None = None, *, traced: bool = False) -> str:
+        """Run the subject again, and take what it leaves; return what happened instead of passing."""
+        runs, tracker, evidence = self._runs, self._tracker, self._evidence
+        evidence.expect_run()
+        self._know_older()
+        runs.begin_run(self._knowledge.older(tracker).all(), traced=traced)
+        with runs.marking(), tracker.frameworks.in_place():
+            tracker.begin_run(same_epoch=True)
+            tracing = contextlib.nullcontext() if logs is None else self._traced(logs)
+            result = self._subject.run_again(tracing, self._findings_by_size, self._decided_by_setup)
+        self._subject.release()
+        if self._runner.check_fixtures is not None:
+            self._runner.check_fixtures(tracker.take_released())
+        if not result.passed:
+            return result.why
+        if self._freed_by_setup:
+            return ""
+        growth = tracker.counters.end()
+        evidence.processes.add_run()
+        evidence.programs.add_run()
+        with self._guard(EXPLAIN):
+            evidence.files.add_run()
+        growth = evidence.programs.explained(growth, self._policy.array_bytes, tracker.counters.end)
+        arrays = tracker.left_arrays()
+        with self._guard(READ):
+            evidence.note_borrowed(arrays)
+            runs.end_run(arrays, is_user_file=self._knowledge.is_user_file)
+        arrays.clear()
+        self._count(growth)
+        return ""
+
+    def _know_older(self) -> None:
+        older = self._knowledge.older(self._tracker)
+        if not older.is_complete:
+            own = {left.held.reading.storage for left in self._runs.living()}
+            older.look(self._tracker.detector, self._tracker.guarded_arrays, own)
+
+    def _decided_by_setup(self) -> bool:
+        """Tell whether the re-run's setup has let all arrays go, and they are all that was left: nothing adds up then."""
+        with self._guard(CONFIRM):
+            self._runs.poll("count")
+            self._freed_by_setup = (
+                self._runs.count == 1 and self._runs.all_gone and not self._evidence.suspects_beside()
+            )
+            if self._freed_by_setup:
+                self._step = "5 the setup of the re-run lets all go"
+        return self._freed_by_setup
+
+    @contextlib.contextmanager
+    def _traced(self, logs: list[OriginLog]) -> Iterator[None]:
+        """Let every imported framework note the lines that create storages; one log per framework goes to `logs`."""
+        with contextlib.ExitStack() as stack:
+            stack.enter_context(self._evidence.processes.noting_starts())
+            for framework in self._tracker.guarded_arrays:
+                if framework.array_type() is not None:
+                    logs.append(stack.enter_context(framework.trace_origins(self._knowledge.is_user_file)))
+            yield
+
+    def _end_first_run(self, first: FirstRun) -> bool:
+        evidence, runs = self._evidence, self._runs
+        arrays, growth, garbage = first.arrays, first.growth, first.garbage
+        if garbage is None:
+            readings = read_arrays(arrays, self._tracker.guarded_arrays)
+            evidence.rings = read_rings(arrays, readings, self._knowledge, self._subject.nodeid, self._policy)
+
+        def ask_runner(living: Sequence[object]) -> frozenset[int]:
+            evidence.note_borrowed(living)
+            with self._guard(RECOGNISE):
+                if self._runner.decide is not None and not self._tracker.threaded:
+                    self._known = self._runner.decide(living, growth)
+            return frozenset() if self._known is None else self._known.decided
+
+        is_user_file = self._knowledge.is_user_file
+        runs.end_run(arrays, CHEAP_STEPS if garbage is None else (), ask_runner, is_user_file)
+        return self._count(growth if self._known is None else self._known.growth)
+
+    def _count(self, growth: Growth) -> bool:
+        """Take what a run has added to the counters; return whether anything is suspected."""
+        suspected = bool(self._runs.living())
+        with self._guard(COUNTERS):
+            suspected |= self._evidence.count(growth)
+        if suspected:
+            self._tracker.ownership.disown({left.held.reading.identity for left in self._runs.living()})
+        return suspected
+
+    def _why_not_again(self) -> str:
+        return "no re-run was asked for" if self._policy.confirm == 0 else self._subject.why_not_again()
+
+    def _findings_by_size(self, why: str) -> tuple[Finding, ...]:
+        of_arrays, _ = self._evidence.judge(why)
+        return tuple(described(found, why, self._knowledge, self._subject.nodeid) for found in of_arrays)
+
+    def _conclude(self) -> tuple[Finding, ...]:
+        """Judge, and name the holders: at once where the verdict depends on them, else with those of other suspects."""
+        evidence, why = self._evidence, self._why
+        of_arrays, beside = evidence.judge(why)
+        if self._holder_decides(of_arrays):
+            if not self._runs.settled:
+                self._settle()
+                of_arrays, beside = evidence.judge(why)
+            if self._holder_decides(of_arrays):
+                with self._knowledge.safeguards.searching(self._subject.nodeid):
+                    self._holders.search()
+                of_arrays, beside = evidence.judge(why)
+                if any(found.failed for found in of_arrays) and not (why or self._has_lines or self._freed_by_setup):
+                    self._run_for_lines()
+                    self._reaches_last()
+                    self._holders.note_reached()
+        elif of_arrays and self._runs.living():
+            self._holders.wait(named=self._is_named(of_arrays))
+            of_arrays, beside = evidence.judge(why)
+        evidence.finish(confirmed=not why)
+        if any(found.failed for found in of_arrays):
+            evidence.find_lenders()
+        with self._guard(ACCOUNT):
+            for held, text in self._runs.leftovers():
+                self._knowledge.left_behind.note(self._subject.nodeid, held, text)
+        with self._guard(PROCESSES):
+            evidence.processes.explain(self._guard)
+        of_arrays, beside = evidence.judge(why)
+        how = self._how()
+        told = [
+            dataclasses.replace(described(found, why, self._knowledge, self._subject.nodeid), judged=how)
+            for found in (*of_arrays, *beside)
+        ]
+        if self._holders.waits and self._knowledge.late is not None:
+            places = frozenset(range(len(of_arrays)))
+            verdicts = Verdicts(self._subject.nodeid, self._policy, why, tuple(told), places)
+            self._knowledge.late.take(Waiting(verdicts, self._runs, self._holders, evidence.of_arrays))
+        return tuple(told) if self._known is None else (*told, *self._known.findings)
+
+    def _holder_decides(self, of_arrays: Sequence[Finding]) -> bool:
+        """Tell whether the verdict depends on who holds it: on what does not grow and is large enough to fail."""
+        if not self._runs.living() or self._holders.searched:
+            return False
+        if self._knowledge.late is None:
+            return bool(of_arrays)
+        decides = any(found.failed and found.kind != "growing" for found in of_arrays)
+        return decides and not any(found.failed and found.kind == "growing" for found in of_arrays)
+
+    def _is_named(self, of_arrays: Sequence[Finding]) -> bool:
+        return self._knowledge.notes_are_read or any(found.failed for found in of_arrays)
+
+    def _how(self) -> Judged:
+        names = {"count": "reference count", "collection": "a collection", "settled": "the settling"}
+        freed = tuple(text for cause, text in names.items() if cause in self._runs.causes)
+        return Judged(self._runs.deciding, self._step, freed, self._why, "")
+
+    def _guard(self, stage: Stage) -> Guard:
+        return self._knowledge.safeguards.guard(stage, self._subject.nodeid)

@@ -1,0 +1,213 @@
+"""Walk down from roots that outlive the tests: what they lead to is no garbage, and has a name, without a search.
+
+The roots are the user's own globals, the wider fixtures that are set up, and what earlier searches have found. Which of
+them are known changes no verdict: what is not reached is collected for and searched for.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import types
+import weakref
+from collections import deque
+from typing import TYPE_CHECKING, Any, Final
+
+from pytest_gpuleak.explain.roots.module_names import module_names
+from pytest_gpuleak.explain.roots.root import LASTING
+from pytest_gpuleak.heap import safe_access
+from pytest_gpuleak.heap.referrers import (
+    Deadline,
+    PausedCollector,
+    get_objects,
+    get_referents,
+    is_tracked,
+    reaches_everything,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterator, Sequence
+
+    from pytest_gpuleak.adapters.protocol import ReferenceFinder
+    from pytest_gpuleak.explain.explanation import Explanation
+    from pytest_gpuleak.explain.roots.module_names import ModuleNames
+    from pytest_gpuleak.explain.roots.roots import Root
+
+MAX_KNOWN: Final = 64
+"""Roots that are remembered. Of more, those met longest ago are forgotten."""
+
+MAX_WALKED: Final = 20_000
+"""References that are followed down from the roots, nearest first: milliseconds, where a search takes a quarter of a second."""
+
+MAX_DEPTH: Final = 8
+"""References from a global to what it holds."""
+
+_HARNESS: Final = ("_pytest", "pluggy")
+"""Packages whose objects lead to all tests, and are not followed."""
+
+
+@dataclasses.dataclass
+class _Known:
+    """A root met before, and the longest distance to an array. It refers to no user object."""
+
+    root: Root
+    depth: int
+    reference: weakref.ref[Any] | None
+
+    def holders(self) -> Iterator[tuple[Any, Any]]:
+        """Return the root's object and, where there is one, the container of its name (a module's dict)."""
+        if self.reference is not None:
+            yield None, self.reference()
+        elif self.root.kind == "module":
+            namespace = safe_access.module_dict(safe_access.loaded_module(self.root.module or ""))
+            if namespace is not None and self.root.name in namespace:
+                yield namespace, namespace[self.root.name]
+        else:
+            yield None, safe_access.resolve(self.root.module, self.root.name)
+
+
+class LastingRoots:
+    """Knows roots by names, depths and weak references. `is_user_file` tells which modules are the user's own."""
+
+    def __init__(self, is_user_file: Callable[[str], bool]) -> None:
+        self._known: dict[str, _Known] = {}
+        self._is_user_file = is_user_file
+        self._loaded: ModuleNames | None = None
+        self._names: list[str] = []
+
+    def remember(self, root: Root, value: object, length: int) -> None:
+        """Remember a root found by a search of the whole heap; its longest path to an array has `length` objects."""
+        if root.rank not in LASTING:
+            return
+        known = self._known.pop(root.text, None)
+        if known is None:
+            reference = None
+            if root.kind not in ("module", "class", "cache"):
+                try:
+                    reference = weakref.ref(value)
+                except TypeError:
+                    return
+            known = _Known(root, 0, reference)
+        known.depth = max(known.depth, length)
+        self._known[root.text] = known  # moved to the end, as met last
+        if len(self._known) > MAX_KNOWN:
+            del self._known[next(iter(self._known))]
+
+    def reach(
+        self, targets: list[object], frameworks: Sequence[ReferenceFinder], fixtures: Sequence[object] = ()
+    ) -> list[Explanation] | None:
+        """Explain the targets if the roots lead to all of them; None where the walk has not shown that.
+
+        Call it while the collector shows young objects alone. `targets` are young, `fixtures` pytest's definitions of the
+        wider fixtures that may be set up.
+        """
+        from pytest_gpuleak.explain.search import BUDGET_S, Search
+
+        with PausedCollector():
+            visible = get_objects()
+            young = set(map(id, visible))
+            visible.clear()
+            above = _Walk(young)
+            for known in self._known.values():
+                for namespace, value in known.holders():
+                    if namespace is not None:
+                        above.add(value, namespace)
+                    above.follow(value, known.depth)
+            for definition in fixtures:
+                above.follow_fixture(definition)
+            for module, namespace in self._namespaces():
+                above.follow_globals(module, namespace)
+            above.run()
+            search = Search(
+                targets, {id(targets), id(fixtures)}, Deadline(BUDGET_S), above.found, frameworks=frameworks
+            )
+            search.run()
+            reached = search.found(LASTING) == len(set(map(id, targets)))
+            return search.explanations() if reached else None
+
+    def _namespaces(self) -> Iterator[tuple[str, dict[str, Any]]]:
+        """Yield the user's modules, by name."""
+        loaded = module_names()
+        if loaded is not self._loaded:
+            self._loaded = loaded
+            files = {
+                name: safe_access.plain_text(safe_access.loaded(name, "__file__")) for name in loaded.names.values()
+            }
+            self._names = [name for name, file in files.items() if file is not None and self._is_user_file(file)]
+        for name in self._names:
+            namespace = safe_access.module_dict(safe_access.loaded_module(name))
+            if namespace is not None:
+                yield name, namespace
+
+
+class _Walk:
+    """Walks down, breadth first; `found` has the referrers that are not `young`, by the id of what they refer to."""
+
+    def __init__(self, young: Collection[int]) -> None:
+        self.found: dict[int, list[Any]] = {}
+        self._young = young
+        self._pending: deque[tuple[Any, int]] = deque()
+        self._harness: dict[int, bool] = {}
+
+    def add(self, value: object, holder: object) -> None:
+        """Note that `holder` refers to a value."""
+        self.found.setdefault(id(value), []).append(holder)
+
+    def follow(self, value: object, depth: int) -> None:
+        """Walk down from a value, `depth` references deep."""
+        if value is not None and is_tracked(value):
+            self._pending.append((value, depth))
+
+    def follow_globals(self, module: str, namespace: dict[str, Any]) -> None:
+        """Walk down from a module's globals."""
+        for name, value in list(dict.items(namespace)):
+            if is_tracked(value):
+                self.add(value, namespace)
+                # By its loader and its specification a module leads to pytest's configuration.
+                if not (type(name) is str and name.startswith("__")) and _may_hold(value, module):
+                    self.follow(value, MAX_DEPTH)
+
+    def follow_fixture(self, definition: object) -> None:
+        """Walk down from the value of pytest's `FixtureDef`, and no other way: it leads to all of pytest."""
+        result = (safe_access.instance_dict(definition) or {}).get("cached_result")
+        if type(result) is not tuple or not result:
+            return
+        attributes = safe_access.instance_dict(definition)
+        for holder in (definition, attributes):
+            for child in get_referents(holder):
+                if child is result or child is attributes:
+                    self.add(child, holder)
+        self.add(result[0], result)
+        self.follow(result[0], MAX_DEPTH)
+
+    def run(self) -> None:
+        """Walk, as far as `MAX_WALKED` references."""
+        met: set[int] = set()
+        room = MAX_WALKED
+        while self._pending and room > 0:
+            parent, depth = self._pending.popleft()
+            if id(parent) in met:
+                continue
+            met.add(id(parent))
+            for child in filter(is_tracked, get_referents(parent)):
+                room -= 1
+                if room < 0:
+                    break  # one list may hold millions
+                self.add(child, parent)
+                if depth > 1 and id(child) not in self._young and not self._leads_away(child):
+                    self._pending.append((child, depth - 1))
+
+    def _leads_away(self, value: object) -> bool:
+        kind = type(value)
+        if id(kind) not in self._harness:
+            self._harness[id(kind)] = any(safe_access.in_package(kind, package) for package in _HARNESS)
+        return self._harness[id(kind)] or reaches_everything(value)
+
+
+def _may_hold(value: object, module: str) -> bool:
+    """Tell whether a global is worth following: containers, instances, and the module's own classes."""
+    kind = type(value)
+    if kind is types.FunctionType or kind is types.BuiltinFunctionType:
+        return False
+    if safe_access.is_subclass(kind, type):
+        return safe_access.class_module(value) == module  # type: ignore[arg-type]  # it is a class
+    return not reaches_everything(value)
