@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from pytest_gpuleak.adapters.arrays import array_types, select_arrays
 from pytest_gpuleak.adapters.bulk import read_arrays, storages_of
 from pytest_gpuleak.adapters.storages import is_storage
+from pytest_gpuleak.engine.limits import MOST_REACHED
 from pytest_gpuleak.engine.stages import EXPLAIN, GRAPHS, RECOGNISE
 from pytest_gpuleak.engine.survivors import Leftover
 from pytest_gpuleak.heap.collector import get_objects
@@ -59,25 +60,32 @@ class Holders:
     def reach(self, wanted: Sequence[Left], fixtures: Sequence[object]) -> bool:
         """Tell whether lasting roots lead to all of the `wanted`, so that none is garbage, and note their names.
 
-        `fixtures` are pytest's definitions of wider fixtures. False where the walk has not shown it.
+        `fixtures` are pytest's definitions of wider fixtures. A walk down from the likely roots takes milliseconds, a search
+        up through the heap more. False where neither has shown it.
         """
-        if not wanted or not self._tracker.detector.sees_only_young:
+        if not wanted or len(wanted) > MOST_REACHED:
             return False
         with self._guard(RECOGNISE):
-            arrays = self._runs.objects(wanted)
-            complete = len(arrays) == len({left.held.reading.identity for left in wanted})
-            found = (
-                self._knowledge.roots.reach(arrays, self._tracker.frameworks.reference_finders(), fixtures)
-                if complete
-                else None
-            )
+            by_id = {left.held.reading.identity: left for left in wanted}
+            young = self._tracker.detector.sees_only_young
+            arrays = self._runs.objects(wanted) if young else self._find(by_id)
+            found = None
+            if len(arrays) == len(by_id):
+                roots, finders = self._knowledge.roots, self._tracker.frameworks.reference_finders()
+                found = roots.reach(arrays, finders, fixtures) if young else None
+                if found is None:
+                    with self._tracker.detector.whole_heap():
+                        found = roots.reach_up(arrays, finders)
             if found is not None:
-                by_id = {left.held.reading.identity: left for left in wanted}
                 for array, explanation in zip(arrays, found, strict=True):
                     self._known[by_id[id(array)].index] = explanation
             arrays.clear()
             return found is not None
         return False
+
+    def _find(self, by_id: Mapping[int, Left]) -> list[object]:
+        found = self._tracker.detector.find(set(by_id))
+        return [array for array in found if self._runs.is_left(array, by_id[id(array)])]
 
     def count_graphs(self) -> None:
         """Count what the autograd graphs behind the first run's arrays retain: counters see it too."""
@@ -85,8 +93,7 @@ class Holders:
             wanted = [left for left in self._runs.living() if left.run == 0]
             arrays = self._runs.objects(wanted)
             if len(arrays) < len(wanted):
-                arrays = self._tracker.detector.find({left.held.reading.identity for left in wanted})
-                arrays[:] = [array for array in arrays if self._runs.of(array) is not None]
+                arrays = self._find({left.held.reading.identity: left for left in wanted})
             members: dict[Root, list[object]] = defaultdict(list)
             readings = read_arrays(arrays, self._tracker.guarded_arrays)
             for array in arrays:

@@ -22,3 +22,6 @@ MOST_ARRAYS_WAITING: Final = 20_000
 
 GRAPHS_S: Final = 1.0
 """Seconds for counting what the autograd graphs of one suspect's arrays retain."""
+
+MOST_REACHED: Final = 1_000
+"""Arrays for which lasting roots are looked for one by one. Bounds: of more, the heap is collected to tell garbage."""

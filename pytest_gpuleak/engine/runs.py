@@ -311,12 +311,12 @@ class Runs:
         """Return the visible arrays of these, as strong references: drop them before user code runs."""
         by_id = {left.held.reading.identity: left for left in wanted}
         found = find_arrays(set(by_id), get_objects(), array_types(self._tracker.guarded_arrays))
-        return [array for array in found if self._is(array, by_id[id(array)])]
+        return [array for array in found if self.is_left(array, by_id[id(array)])]
 
     def of(self, array: object) -> Left | None:
         """Return what is known of a living array, if it was left: a later array may have its id."""
         for left in self._by_identity().get(id(array), ()):
-            if left.cause is None and self._is(array, left):
+            if left.cause is None and self.is_left(array, left):
                 return left
         return None
 
@@ -326,7 +326,8 @@ class Runs:
             found[left.held.reading.identity].append(left)
         return found
 
-    def _is(self, array: object, left: Left) -> bool:
+    def is_left(self, array: object, left: Left) -> bool:
+        """Tell whether a living array is this one: a later array may have its id."""
         key = framework_of(array, self._tracker.guarded_arrays).storage(array)
         # Where a user's framework fails, a key is the array's id: `GuardedArrays.storage`, and its `hold`.
         return key in (left.held.handle.storage, left.held.reading.storage, id(array))

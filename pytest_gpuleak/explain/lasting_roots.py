@@ -124,6 +124,17 @@ class LastingRoots:
             reached = search.found(LASTING) == len(set(map(id, targets)))
             return search.explanations() if reached else None
 
+    def reach_up(self, targets: list[object], frameworks: Sequence[ReferenceFinder]) -> list[Explanation] | None:
+        """Like `reach`, by a search up through the visible whole heap, and remember the roots."""
+        from pytest_gpuleak.explain.search import BUDGET_S, Search
+
+        with PausedCollector():
+            search = Search(targets, {id(targets)}, Deadline(BUDGET_S), native=False, frameworks=frameworks)
+            search.run()
+            if search.found(LASTING) < len(set(map(id, targets))):
+                return None
+            return search.explanations(self.remember)
+
     def _namespaces(self) -> Iterator[tuple[str, dict[str, Any]]]:
         """Yield the user's modules, by name."""
         loaded = module_names()

@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-from collections import Counter
 from typing import TYPE_CHECKING
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from pytest_gpuleak.engine.judge.arrays import judge
 from pytest_gpuleak.engine.judge.growth import compare_runs
-from pytest_gpuleak.engine.judge.replacements import match_replacements
 from pytest_gpuleak.model.evidence import Evidence, Survivor
 from pytest_gpuleak.model.findings import Holder
 from pytest_gpuleak.model.policy import Policy
@@ -41,53 +37,6 @@ def evidence(survivors: list[Survivor], *alive: set[int]) -> Evidence:
 
 def kinds(found: Evidence) -> dict[str, str]:
     return {group.members[0].root[2]: group.kind for group in compare_runs(found)}
-
-
-def compared_pair_by_pair(
-    dead: list[int], new: list[int], survivors: list[Survivor], staying: set[int]
-) -> dict[int, int]:
-    """What `match_replacements` says, by comparing each survivor with each other."""
-
-    def similarity(one: Survivor, other: Survivor) -> int:
-        if one.reading.device != other.reading.device:
-            return 0
-        form = (one.reading.shape, one.reading.dtype) == (other.reading.shape, other.reading.dtype)
-        return 1 + 2 * form + (one.holder is not None and one.root == other.root)
-
-    crowd = Counter(survivors[index].root for index in staying)
-    matched: dict[int, int] = {}
-    free = set(new)
-    for least in (4, 3, 2, 1):
-        for index in dead:
-            candidates = [other for other in free if similarity(survivors[index], survivors[other]) >= least]
-            if index not in matched and candidates:
-                matched[index] = min(candidates, key=lambda other: (crowd[survivors[other].root], other))
-                free.remove(matched[index])
-    return matched
-
-
-@pytest.mark.slow
-@given(st.data())
-def test_matching_is_what_a_comparison_of_all_pairs_says(data: st.DataObject) -> None:
-    drawn = data.draw(
-        st.lists(
-            st.tuples(
-                st.sampled_from(["a", "b", None]),
-                st.sampled_from([1, 2]),
-                st.sampled_from(["cpu", "cuda:0"]),
-                st.sampled_from(["dead", "new", "staying"]),
-            ),
-            max_size=14,
-        )
-    )
-    survivors = [survivor(state == "new", root, size, device=device) for root, size, device, state in drawn]
-    by_state = {
-        wanted: [index for index, (*_, state) in enumerate(drawn) if state == wanted]
-        for wanted in ("dead", "new", "staying")
-    }
-    dead, new, staying = by_state["dead"], by_state["new"], set(by_state["staying"])
-    expected = compared_pair_by_pair(dead, new, survivors, staying)
-    assert match_replacements(dead, new, survivors, staying) == expected
 
 
 @pytest.mark.parametrize("keeper", ["item", "frames"])

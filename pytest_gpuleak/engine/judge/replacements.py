@@ -6,7 +6,6 @@ Dicts keyed by what must be equal find similar arrays, of which a test may leave
 from __future__ import annotations
 
 import re
-from bisect import bisect_left
 from collections import Counter, defaultdict, deque
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
@@ -14,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from pytest_gpuleak.model.evidence import Survivor
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from pytest_gpuleak.model.evidence import Evidence, Root
 
@@ -28,8 +27,8 @@ class Comparison(NamedTuple):
         added: by re-run that decides, the indices of the survivors that replaced nothing. All of them, none empty: it grows.
         replaced_by: the index of the new survivor by that of the one that it replaced.
         garbage: indices of first survivors that a collection freed and that nothing replaced.
-        doubtful: whether the last re-run added something that may have replaced what a collection has freed, or a smaller
-            array: a re-run from a settled heap tells.
+        doubtful: whether the last re-run added something that may have replaced what a collection has freed, or an array of
+            another size: a re-run from a settled heap tells.
     """
 
     added: tuple[tuple[int, ...], ...]
@@ -49,68 +48,57 @@ def compare(evidence: Evidence) -> Comparison:
     A re-run that leaves a doubt does not decide, and the next one begins from a settled heap and does. The holders in the
     evidence may choose which of several similar survivors is matched, never how many are.
     """
-    survivors = evidence.survivors
     replaced_by: dict[int, int] = {}
     added: list[tuple[int, ...]] = []
     doubtful = False
     for run in range(1, len(evidence.alive)):
-        before, after = evidence.alive[run - 1], evidence.alive[run]
-        collected = evidence.collected.get(run, frozenset()) & before
-        new = [index for index in sorted(after) if survivors[index].run == run]
-        kept = before & evidence.kept.keys()
-        staying = sorted((before & after) - kept)
-        matched, left = _match(evidence, run, sorted(before - after - collected), new, staying)
-        if kept:
-            replaced = _replacements_of_kept(sorted(kept - replaced_by.keys()), left, survivors, staying)
-            matched |= replaced
-            left = sorted(set(left).difference(replaced.values()))
-        by_chance = match_replacements(sorted(collected), left, survivors, staying)
-        replaced_by.update(matched)
-        replaced_by.update(by_chance)
+        left, doubt = _compare_run(evidence, run, replaced_by)
         if run == evidence.traced:
             continue
-        smaller = _smaller_gone(before - after - collected - matched.keys(), left, survivors)
-        doubtful = (
-            bool(left)
-            and run not in evidence.exact
-            and (bool(collected) or run in evidence.older_collected or smaller)
-        )
+        doubtful = doubt
         if not doubtful:
             added.append(tuple(left))
-    freed = frozenset[int]().union(*evidence.collected.values()) if evidence.collected else frozenset()
-    first = evidence.alive[0] if evidence.alive else frozenset()
+    freed = frozenset[int]().union(*evidence.collected.values()) if evidence.collected else frozenset[int]()
+    first = evidence.alive[0] if evidence.alive else frozenset[int]()
     return Comparison(tuple(added), replaced_by, freed & first - replaced_by.keys(), doubtful)
 
 
-def _match(
-    evidence: Evidence, run: int, dead: Sequence[int], new: Sequence[int], staying: Sequence[int]
-) -> tuple[dict[int, int], list[int]]:
-    """Return the replacements of the `dead`, and which of the `new` survivors replace neither these nor older arrays."""
-    matched = match_replacements(dead, new, evidence.survivors, staying)
+def _compare_run(evidence: Evidence, run: int, replaced_by: dict[int, int]) -> tuple[list[int], bool]:
+    """Return what a re-run added, and whether that is in doubt; add to `replaced_by` what it replaced."""
+    survivors, older = evidence.survivors, evidence.older_gone.get(run, ())
+    before, after = evidence.alive[run - 1], evidence.alive[run]
+    collected = evidence.collected.get(run, frozenset()) & before
+    pool = (*survivors, *(Survivor(-1, reading) for reading in older))
+    new = [index for index in sorted(after) if survivors[index].run == run]
+    kept = before & evidence.kept.keys()
+    staying = sorted((before & after) - kept)
+    dead = [*sorted(before - after - collected), *range(len(survivors), len(pool))]
+    matched = match_replacements(dead, new, pool, staying)
+    if kept:
+        left = _left_of(new, matched)
+        matched |= _replacements_of_kept(sorted(kept - replaced_by.keys()), left, survivors, staying)
+    left = _left_of(new, matched)
+    other_size = match_any([one for one in dead if one not in matched], left, pool)
+    maybe = match_replacements(sorted(collected), left, survivors, staying)
+    replaced_by.update({one: by for one, by in (other_size | maybe | matched).items() if one < len(survivors)})
+    if run in evidence.exact:
+        return _left_of(left, other_size), False
+    return left, bool(left) and bool(collected or other_size or run in evidence.older_collected)
+
+
+def _left_of(new: Iterable[int], matched: dict[int, int]) -> list[int]:
     taken = set(matched.values())
-    left = [index for index in new if index not in taken]
-    older = evidence.older_gone.get(run, ())
-    if left and older:
-        pool = (*evidence.survivors, *(Survivor(-1, reading) for reading in older))
-        indices = range(len(evidence.survivors), len(pool))
-        taken = set(match_replacements(indices, left, pool, staying, any_size=True).values())
-        left = [index for index in left if index not in taken]
-    return matched, left
+    return [index for index in new if index not in taken]
 
 
 def match_replacements(
-    dead: Sequence[int],
-    new: Sequence[int],
-    survivors: Sequence[Survivor],
-    staying: Iterable[int],
-    *,
-    any_size: bool = False,
+    dead: Sequence[int], new: Sequence[int], survivors: Sequence[Survivor], staying: Iterable[int]
 ) -> dict[int, int]:
     """Match new survivors to the dead ones that they replace: indices of the new by the dead.
 
-    In passes: same root and form, same form, same size, and at last a dead one on the same device that was larger, or of
-    `any_size`. Of several new ones the place and then the root with the fewest that stayed come first: an overwritten slot
-    keeps none, an appended list all. How many are matched does not depend on roots.
+    In passes: same root and form, same form, same size on the same device. Of several new ones the place and then the root
+    with the fewest that stayed come first: an overwritten slot keeps none, an appended list all. How many are matched does
+    not depend on roots.
     """
     if not dead or not new:
         return {}
@@ -122,43 +110,35 @@ def match_replacements(
 
     order = sorted(new, key=fewest_first)
     matched: dict[int, int] = {}
-    taken: set[int] = set()
-    for key in (root_and_form, form_of, _size, *((_device,) if any_size else ())):
-        waiting: dict[Any, deque[int]] = defaultdict(deque)
-        for index in order:
-            if index not in taken:
-                waiting[key(survivors[index])].append(index)
-        for index in dead:
-            if index in matched or (key is root_and_form and survivors[index].holder is None):
-                continue
-            candidates = waiting.get(key(survivors[index]))
-            if candidates:
-                matched[index] = candidates.popleft()
-                taken.add(matched[index])
-    _match_larger([i for i in dead if i not in matched], [i for i in order if i not in taken], survivors, matched)
+    for key in (root_and_form, form_of, _size):
+        named = [one for one in dead if key is not root_and_form or survivors[one].holder is not None]
+        _match_by(key, named, order, survivors, matched)
     return matched
 
 
-def _match_larger(
-    dead: Sequence[int], new: Sequence[int], survivors: Sequence[Survivor], matched: dict[int, int]
+def match_any(dead: Sequence[int], new: Sequence[int], survivors: Sequence[Survivor]) -> dict[int, int]:
+    """Match new survivors to dead ones on the same device, whatever their sizes: a slot may take data of another size."""
+    matched: dict[int, int] = {}
+    _match_by(_device, dead, new, survivors, matched)
+    return matched
+
+
+def _match_by(
+    key: Callable[[Survivor], Any],
+    dead: Sequence[int],
+    new: Sequence[int],
+    survivors: Sequence[Survivor],
+    matched: dict[int, int],
 ) -> None:
-    """Match the largest new survivors first, each with the smallest dead one on its device that is no smaller."""
-    by_device: dict[str, list[tuple[int, int]]] = defaultdict(list)
+    taken = set(matched.values())
+    waiting: dict[Any, deque[int]] = defaultdict(deque)
+    for index in new:
+        if index not in taken:
+            waiting[key(survivors[index])].append(index)
     for index in dead:
-        by_device[survivors[index].reading.device].append((survivors[index].reading.storage_bytes, index))
-    for sizes in by_device.values():
-        sizes.sort()
-    for index in sorted(new, key=lambda one: -survivors[one].reading.storage_bytes):
-        sizes = by_device.get(survivors[index].reading.device, [])
-        at = bisect_left(sizes, (survivors[index].reading.storage_bytes, -1))
-        if at < len(sizes):
-            matched[sizes.pop(at)[1]] = index
-
-
-def _smaller_gone(dead: Iterable[int], left: Sequence[int], survivors: Sequence[Survivor]) -> bool:
-    """Tell whether something smaller died on a device where something was added: it may have been replaced."""
-    devices = {survivors[index].reading.device for index in left}
-    return any(survivors[index].reading.device in devices for index in dead)
+        candidates = None if index in matched else waiting.get(key(survivors[index]))
+        if candidates:
+            matched[index] = candidates.popleft()
 
 
 def _replacements_of_kept(
@@ -170,7 +150,8 @@ def _replacements_of_kept(
     """
     full = {place for index in staying for place in _places(survivors[index])}
     left = [index for index in new if full.isdisjoint(_places(survivors[index]))]
-    return match_replacements(kept, left, survivors, staying)
+    matched = match_replacements(kept, left, survivors, staying)
+    return matched | match_any([one for one in kept if one not in matched], _left_of(left, matched), survivors)
 
 
 @lru_cache(maxsize=1024)  # a test's survivors have few distinct roots

@@ -1,4 +1,4 @@
-"""Once a few suspects were searched for, the findings of the next wait, and one search names the holders of all."""
+"""Findings wait for the names of their holders, and one search names all."""
 
 from __future__ import annotations
 
@@ -41,70 +41,19 @@ def library(install: Callable[[dict[str, str]], None]) -> None:
     )
 
 
-@pytest.fixture
-def at_once(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
-    """Sets how many suspects are searched for by themselves; of the next, none teaches (`test_teaching.py`)."""
-
-    def set_to(number: int) -> None:
-        waiting = importlib.import_module("pytest_gpuleak.engine.waiting")
-        monkeypatch.setattr(waiting, "SEARCHES_AT_ONCE", number)
-        monkeypatch.setattr(waiting, "SEARCHED_S", float("inf"))
-        monkeypatch.setattr(waiting, "FIRST_TAUGHT", 1_000_000)
-
-    return set_to
-
-
-@pytest.fixture
-def all_wait(at_once: Callable[[int], None]) -> None:
-    """No suspect is searched for by itself."""
-    at_once(0)
-
-
 def holders(run: Run) -> list[str]:
     return [finding["holder"]["text"] for test in run.report["tests"] for finding in test["findings"]]
 
 
 @pytest.mark.usefixtures("library")
-@pytest.mark.parametrize("first", [2, 0])
-def test_one_search_names_all_holders(
-    run: Runner, searches: list[int], at_once: Callable[[int], None], first: int
-) -> None:
-    at_once(first)
+def test_one_search_names_all_holders(run: Runner, searches: list[int]) -> None:
     found = run(LEAKS)
     assert set(found.verdicts.values()) == {"leaked"}
     assert holders(found) == [f"library.store{number}.kept[0]" for number in range(12)]
-    assert searches == [2] * first + [2 * (12 - first)]
+    assert len(searches) == 1
 
 
 @pytest.mark.usefixtures("library")
-def test_the_next_wait_once_searches_have_taken_long(
-    run: Runner, searches: list[int], at_once: Callable[[int], None], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    at_once(100)
-    monkeypatch.setattr(importlib.import_module("pytest_gpuleak.engine.waiting"), "SEARCHED_S", 1e-9)
-    found = run(LEAKS)
-    assert holders(found) == [f"library.store{number}.kept[0]" for number in range(12)]
-    assert searches == [2, 2 * 11]
-
-
-@pytest.mark.usefixtures("library")
-def test_the_findings_are_those_of_a_search_each(run: Runner, at_once: Callable[[int], None]) -> None:
-    at_once(100)
-    apart = run(LEAKS).report["tests"]
-    at_once(0)
-    together = run("").report["tests"]
-
-    def told(test: dict[str, Any]) -> object:
-        return (
-            test["nodeid"],
-            test["verdict"],
-            [{**finding, "tensors": len(finding["tensors"])} for finding in test["findings"]],
-        )
-
-    assert list(map(told, together)) == list(map(told, apart))
-
-
-@pytest.mark.usefixtures("library", "all_wait")
 def test_notes_wait_where_a_report_is_written(run: Runner, searches: list[int]) -> None:
     found = run("""
         import pytest
@@ -119,7 +68,7 @@ def test_notes_wait_where_a_report_is_written(run: Runner, searches: list[int]) 
     assert len(searches) == 1
 
 
-@pytest.mark.usefixtures("library", "all_wait")
+@pytest.mark.usefixtures("library")
 def test_what_fails_by_its_size_alone_is_searched_for_at_once(run: Runner, searches: list[int]) -> None:
     """It may be a local variable of a plugin's frame, and no leak: only its holder tells."""
     found = run("""
@@ -133,7 +82,6 @@ def test_what_fails_by_its_size_alone_is_searched_for_at_once(run: Runner, searc
     assert searches == [1]
 
 
-@pytest.mark.usefixtures("all_wait")
 def test_what_a_wider_fixture_owns_is_explained_before_its_teardown(run: Runner, searches: list[int]) -> None:
     found = run("""
         import pytest
@@ -157,7 +105,7 @@ def test_what_a_wider_fixture_owns_is_explained_before_its_teardown(run: Runner,
     assert clean["overhead_s"] < found.tests["test_it[0]"]["suspect_s"]["search"]
 
 
-@pytest.mark.usefixtures("library", "all_wait")
+@pytest.mark.usefixtures("library")
 def test_the_teardown_of_a_class_that_frees_nothing_does_not_end_the_wait(run: Runner, searches: list[int]) -> None:
     found = run("""
         import pytest, unittest
@@ -187,7 +135,6 @@ def test_the_teardown_of_a_class_that_frees_nothing_does_not_end_the_wait(run: R
 OF_CLASS = "@pytest.fixture(scope='class', autouse=True)"
 
 
-@pytest.mark.usefixtures("all_wait")
 @pytest.mark.parametrize(
     "teardown",
     [
@@ -213,7 +160,7 @@ class TestIt(unittest.TestCase):
     assert holders(found) == ["test_it.TestIt.kept[0]"]
 
 
-@pytest.mark.usefixtures("library", "all_wait")
+@pytest.mark.usefixtures("library")
 def test_what_was_freed_before_the_search_says_so(run: Runner) -> None:
     found = run("""
         from library import store0
@@ -228,7 +175,7 @@ def test_what_was_freed_before_the_search_says_so(run: Runner) -> None:
     assert found.holder("test_it") == "unknown: the memory was freed before the search, at the end of the run"
 
 
-@pytest.mark.usefixtures("library", "all_wait")
+@pytest.mark.usefixtures("library")
 @pytest.mark.parametrize(
     ("end", "options"),
     [
@@ -257,12 +204,12 @@ def test_a_run_that_ends_early_names_its_holders(run: Runner, end: str, options:
     assert found.holder("test_it") == "library.store0.kept[0]"
 
 
-@pytest.mark.usefixtures("library", "all_wait")
+@pytest.mark.usefixtures("library")
 def test_a_search_that_is_interrupted_at_the_end_says_so(run: Runner, monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupted(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("pytest_gpuleak.engine.waiting.WaitingFindings._search", interrupted)
+    monkeypatch.setattr("pytest_gpuleak.engine.late.LateSearch._search", interrupted)
     found = run("""
         from library import store0
 
@@ -275,12 +222,8 @@ def test_a_search_that_is_interrupted_at_the_end_says_so(run: Runner, monkeypatc
     found.result.stdout.fnmatch_lines(["*1 leaked*"])
 
 
-@pytest.mark.usefixtures("library", "all_wait")
-def test_once_a_leak_was_freed_before_the_search_the_next_do_not_wait(
-    run: Runner, searches: list[int], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    waiting = importlib.import_module("pytest_gpuleak.engine.waiting")
-    monkeypatch.setattr(waiting, "LOSING_SHARE", float("inf"))
+@pytest.mark.usefixtures("library")
+def test_what_a_global_held_has_its_name_though_it_was_freed_before_the_search(run: Runner) -> None:
     found = run("""
         import pytest
         from library import stores
@@ -293,24 +236,22 @@ def test_once_a_leak_was_freed_before_the_search_the_next_do_not_wait(
                 stores[number].kept.append(Buffer())
     """)
     assert found.verdicts == {f"test_it[{n}]": "clean" if n == 2 else "leaked" for n in range(6)}
-    assert holders(found)[0].startswith("unknown: the memory was freed before the search")
-    assert holders(found)[1:] == [f"library.store{number}.kept[0]" for number in (1, 3, 4, 5)]
-    assert searches == [4, 2, 2]
+    assert holders(found) == [f"library.store{number}.kept[0]" for number in (0, 1, 3, 4, 5)]
 
 
-@pytest.mark.usefixtures("library", "all_wait")
+@pytest.mark.usefixtures("library")
 def test_a_search_that_fails_costs_the_holders_alone(run: Runner, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*_: object) -> None:
         raise RuntimeError("a fault of ours")
 
-    monkeypatch.setattr(importlib.import_module("pytest_gpuleak.engine.waiting"), "search_holders", fail)
+    monkeypatch.setattr(importlib.import_module("pytest_gpuleak.engine.late"), "explain_together", fail)
     found = run(LEAKS)
     assert set(found.verdicts.values()) == {"leaked"}
     assert "a fault of ours" in holders(found)[0]
     found.result.stdout.fnmatch_lines(["*the search for the holders of findings that waited failed*a fault of ours*"])
 
 
-@pytest.mark.usefixtures("library", "all_wait")
+@pytest.mark.usefixtures("library")
 def test_the_text_for_junit_says_where_to_look(run: Runner, pytester: pytest.Pytester) -> None:
     found = run(LEAKS, "--junitxml=junit.xml")
     texts = [error.text or "" for error in ElementTree.parse(pytester.path / "junit.xml").iter("error")]
@@ -361,7 +302,7 @@ def test_a_clock_that_does_not_run_is_not_started() -> None:
     assert not hasattr(signal, "getitimer") or signal.getitimer(signal.ITIMER_REAL) == (0.0, 0.0)
 
 
-@pytest.mark.usefixtures("library", "all_wait")
+@pytest.mark.usefixtures("library")
 def test_who_holds_the_memory_is_searched_for_where_it_runs_out(run: Runner) -> None:
     found = run("""
         from library import store0
@@ -376,14 +317,14 @@ def test_who_holds_the_memory_is_searched_for_where_it_runs_out(run: Runner) -> 
     assert "library.store0.kept" in section.partition("GPU LEAKS")[0]
 
 
-@pytest.mark.usefixtures("library", "all_wait")
+@pytest.mark.usefixtures("library")
 def test_a_verdict_that_cannot_be_reached_again_stands(run: Runner, monkeypatch: pytest.MonkeyPatch) -> None:
-    waiting = importlib.import_module("pytest_gpuleak.engine.waiting")
+    late = importlib.import_module("pytest_gpuleak.engine.late")
 
     def fail(*_: object) -> None:
         raise RuntimeError("a fault of ours")
 
-    monkeypatch.setattr(waiting.WaitingFindings, "_judged", fail)
+    monkeypatch.setattr(late.LateSearch, "_judged", fail)
     found = run(LEAKS)
     assert set(found.verdicts.values()) == {"leaked"}
     assert all(text.startswith("unknown") for text in holders(found))

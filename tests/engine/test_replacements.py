@@ -1,0 +1,128 @@
+"""What a re-run left replaces what died in it: how many it replaces depends on forms and sizes, never on names."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import Counter
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pytest_gpuleak.engine.judge.replacements import compare, match_any, match_replacements
+from pytest_gpuleak.model.evidence import Evidence, Survivor
+from pytest_gpuleak.model.findings import Holder
+from pytest_gpuleak.model.readings import ArrayReading
+
+
+def reading(size: int, device: str = "cpu") -> ArrayReading:
+    return ArrayReading(0, (size,), "uint8", device, size, 0, size)
+
+
+def survivor(run: int, root: str | None, size: int = 100, device: str = "cpu") -> Survivor:
+    if root is None:
+        return Survivor(run, reading(size, device))
+    return Survivor(run, reading(size, device), holder=Holder("module", root, root + "[0]"), pattern=root + "[*]")
+
+
+def evidence(survivors: list[Survivor], *alive: set[int]) -> Evidence:
+    return Evidence(tuple(survivors), tuple(map(frozenset, alive)))
+
+
+DRAWN = st.lists(
+    st.tuples(
+        st.sampled_from(["a", "b", None]),
+        st.sampled_from([1, 2]),
+        st.sampled_from(["cpu", "cuda:0"]),
+        st.sampled_from(["dead", "new", "staying"]),
+    ),
+    max_size=14,
+)
+
+
+@pytest.mark.slow
+@given(DRAWN)
+def test_names_choose_which_are_matched_and_not_how_many(drawn: list[tuple[str | None, int, str, str]]) -> None:
+    named = [survivor(state == "new", root, size, device) for root, size, device, state in drawn]
+    nameless = [survivor(state == "new", None, size, device) for _, size, device, state in drawn]
+    dead, new, staying = (
+        [index for index, one in enumerate(drawn) if one[3] == wanted] for wanted in ("dead", "new", "staying")
+    )
+    matched = [match_replacements(dead, new, survivors, staying) for survivors in (named, nameless)]
+    sizes = [Counter((named[by].reading.device, named[by].size) for by in one.values()) for one in matched]
+    assert sizes[0] == sizes[1]
+    least = Counter(drawn[index][1:3] for index in dead) & Counter(drawn[index][1:3] for index in new)
+    assert len(matched[0]) == len(set(matched[0].values())) == least.total()
+
+
+@pytest.mark.slow
+@given(DRAWN)
+def test_a_comparison_is_the_same_whatever_the_holders(
+    drawn: list[tuple[str | None, int, str, str]],
+) -> None:
+    named = [survivor(int(state == "new"), root, size, device) for root, size, device, state in drawn]
+    before = {index for index, one in enumerate(drawn) if one[3] != "new"}
+    after = {index for index, one in enumerate(drawn) if one[3] != "dead"}
+    comparisons = [
+        compare(evidence(survivors, before, after))
+        for survivors in (named, [one._replace(holder=None, pattern="") for one in named])
+    ]
+    assert [(one.grows, one.doubtful, list(map(len, one.added))) for one in comparisons[:1]] == [
+        (one.grows, one.doubtful, list(map(len, one.added))) for one in comparisons[1:]
+    ]
+
+
+def test_what_nothing_replaces_grows() -> None:
+    found = compare(evidence([survivor(0, None), survivor(1, None)], {0}, {0, 1}))
+    assert found.grows
+    assert found.added == ((1,),)
+
+
+def test_what_is_replaced_one_for_one_does_not_grow() -> None:
+    found = compare(evidence([survivor(0, None), survivor(1, None)], {0}, {1}))
+    assert (found.grows, found.doubtful, found.replaced_by) == (False, False, {0: 1})
+
+
+def test_what_a_collection_freed_leaves_a_doubt_that_a_run_from_a_settled_heap_clears() -> None:
+    collected = dataclasses.replace(
+        evidence([survivor(0, None), survivor(1, None)], {0}, {1}), collected={1: frozenset({0})}
+    )
+    assert compare(collected).doubtful
+    survivors = [survivor(0, None), survivor(1, None), survivor(2, None)]
+    replaced = dataclasses.replace(
+        evidence(survivors, {0}, {1}, {2}), collected={1: frozenset({0})}, exact=frozenset({2})
+    )
+    assert not compare(replaced).grows
+    grown = dataclasses.replace(
+        evidence(survivors, {0}, {1}, {1, 2}), collected={1: frozenset({0})}, exact=frozenset({2})
+    )
+    assert compare(grown).grows
+
+
+@pytest.mark.parametrize("size", [50, 200])
+def test_another_size_leaves_a_doubt_and_replaces_where_it_does_so_again(size: int) -> None:
+    survivors = [survivor(0, None, 100), survivor(1, None, size), survivor(2, None, 100 + size)]
+    assert compare(evidence(survivors[:2], {0}, {1})).doubtful
+    again = dataclasses.replace(evidence(survivors, {0}, {1}, {2}), exact=frozenset({2}))
+    assert not compare(again).grows
+    grown = dataclasses.replace(evidence(survivors, {0}, {1}, {1, 2}), exact=frozenset({2}))
+    assert compare(grown).grows
+
+
+def test_an_older_array_that_went_was_replaced() -> None:
+    found = evidence([survivor(0, None), survivor(1, None)], {0}, {0, 1})
+    assert not compare(dataclasses.replace(found, older_gone={1: (reading(100),)})).grows
+    assert compare(dataclasses.replace(found, older_gone={1: (reading(100, "cuda:0"),)})).grows
+
+
+def test_a_run_made_for_its_lines_decides_nothing() -> None:
+    survivors = [survivor(0, None), survivor(1, None), survivor(2, None)]
+    found = compare(dataclasses.replace(evidence(survivors, {0}, {1}, {1, 2}), traced=2))
+    assert not found.grows
+    found = compare(dataclasses.replace(evidence(survivors, {0}, {0, 1}, {0, 1}), traced=2))
+    assert found.grows
+
+
+def test_any_size_is_matched_on_its_own_device_alone() -> None:
+    survivors = [survivor(0, None, 100), survivor(1, None, 7), survivor(1, None, 7, "cuda:0")]
+    assert match_any([0], [1, 2], survivors) == {0: 1}
