@@ -9,7 +9,7 @@ from functools import partial
 from random import Random
 from typing import TYPE_CHECKING, Any
 
-from pytest_gpuleak.heap.collector import current_view, instances_of, whole_heap
+from pytest_gpuleak.heap.collector import current_view, get_objects, instances_of, whole_heap
 from pytest_gpuleak.heap.library_types import extension_class
 from pytest_gpuleak.heap.safe_access import in_package, slot
 from pytest_gpuleak.heap.weak_references import has_weak_references
@@ -70,6 +70,7 @@ class _Followed:
         if view is None or not view.sees_only_young:
             with whole_heap():
                 return instances_of(kinds)
+        self._let_go()
         followed = self._view is not None and self._view() is view and self._kinds == kinds
         if followed:
             found = instances_of(kinds)
@@ -85,15 +86,14 @@ class _Followed:
 
     def _note_young(self) -> None:
         try:
-            if self._view is not None:
+            # Before each test from the first re-run on, and hardly any makes a generator that outlives it.
+            if self._view is not None and not self._kinds.isdisjoint(map(id, map(type, get_objects()))):
                 self._note(instances_of(self._kinds))
+            self._let_go()
         except Exception:  # noqa: BLE001 - a callback of the collector: the next re-run walks the heap
             self._view = None
 
     def _note(self, found: Sequence[Any]) -> None:
-        alone = _reference_counts({0: object()})[0]
-        counts = zip(self._held, _reference_counts(self._held), strict=True)
-        self._held = {identity: self._held[identity] for identity, count in list(counts) if count > alone}
         for one in found:
             if has_weak_references(one):
                 self._known[id(one)] = weakref.ref(one)
@@ -101,6 +101,11 @@ class _Followed:
                 self._held[id(one)] = one
             else:
                 self._view = None  # holding it would hold the user's objects: the next re-run walks the heap
+
+    def _let_go(self) -> None:
+        alone = _reference_counts({0: object()})[0]
+        counts = _reference_counts(self._held)
+        self._held = {key: self._held[key] for key, count in zip(self._held, counts, strict=True) if count > alone}
 
 
 def _reference_counts(held: dict[int, Any]) -> list[int]:
