@@ -95,14 +95,9 @@ class Hang:
                 findings = self.findings(why)
         if not findings:
             return record
-        policy = self.attempts.policy
-        verdict, findings = conclude(findings, policy)
-        return record._replace(
-            verdict=verdict,
-            why_unchecked=None,
-            findings=findings,
-            allowed=policy.allowed if verdict == "allowed" else None,
-        )
+        verdict, findings = conclude(findings, self.attempts.policy)
+        allowed = self.attempts.policy.allowed if verdict == "allowed" else None
+        return record._replace(verdict=verdict, why_unchecked=None, findings=findings, allowed=allowed)
 
     def _report(self, why: str) -> pytest.TestReport:
         record = self.record(why)

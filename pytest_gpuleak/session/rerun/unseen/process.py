@@ -17,6 +17,7 @@ from pytest_gpuleak.session.rerun.unseen.restoring import (
     all_of,
     keep_each,
     keep_list,
+    keep_mapping,
     keep_names,
     keep_value,
     nothing,
@@ -72,12 +73,7 @@ def _read_umask() -> int:
 def keep_environment() -> Restore:
     """Note the working directory and the environment's variables."""
     folder = keep_value(_working_directory, lambda saved: None if saved is None else os.chdir(saved))
-    return all_of([folder, keep_value(lambda: dict(os.environ), _set_environment)])
-
-
-def _set_environment(environment: dict[str, str]) -> None:
-    os.environ.clear()
-    os.environ.update(environment)
+    return all_of([folder, keep_mapping(os.environ)])
 
 
 def _working_directory() -> str | None:
