@@ -95,12 +95,6 @@ def note_permanent(packages: Iterable[str]) -> None:
     _PERMANENT.update(packages)
 
 
-def outlive_tests(kinds: list[type]) -> bool:
-    """Tell whether all types are known to live as long as the process."""
-    others = {id(kind): kind for kind in kinds if id(kind) not in _PLAIN}
-    return all(map(_outlives_tests, others.values()))
-
-
 def _outlives_tests(kind: type) -> bool:
     """Return whether a type is never freed and its id never reused: a static C type, or a class of a shared library."""
     if not _read_flags(kind) & _HEAP_TYPE:

@@ -53,11 +53,8 @@ if TYPE_CHECKING:
 
 
 __all__ = ["GcView", "PausedCollector", "collect", "collect_recent", "collect_unseen", "collect_young", "current_view", "delivered_again", "epochs_supported", "freeze", "get_freeze_count", "get_objects",
-           "get_referrers", "installed", "instances_of", "instances_of_classes", "unfreeze", "whole_heap", "why_no_epochs"]  # fmt: skip
+           "get_referrers", "installed", "instances_of", "unfreeze", "whole_heap", "why_no_epochs"]  # fmt: skip
 
-
-FEW_CLASSES = 64
-"""Classes up to which their instances are found by their references to them."""
 
 _installed: list[GcView] = []
 
@@ -123,18 +120,6 @@ def instances_of(kinds: Collection[int]) -> list[Any]:
     objects = get_objects()
     # Faster than a comprehension (docs/developing/performance.md).
     return list(compress(objects, map(kinds.__contains__, map(id, map(type, objects)))))
-
-
-def instances_of_classes(classes: Collection[type]) -> list[Any]:
-    """Return the visible instances of classes that Python code defines.
-
-    Of few classes it is three times as fast as `instances_of`: each instance refers to its class (Objects/typeobject.c,
-    subtype_traverse).
-    """
-    kinds = frozenset(map(id, classes))
-    if len(kinds) > FEW_CLASSES or sys.implementation.name != "cpython":
-        return instances_of(kinds)
-    return [one for one in get_referrers(*classes) if id(type(one)) in kinds]
 
 
 def collect_young() -> int:

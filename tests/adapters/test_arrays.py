@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from pytest_gpuleak.adapters.arrays import _AT_ONCE, are_plain, note_permanent, outlive_tests, select_arrays
+from pytest_gpuleak.adapters.arrays import _AT_ONCE, _outlives_tests, are_plain, note_permanent, select_arrays
 from pytest_gpuleak.adapters.torch.arrays import TorchArrays
 from tests.conftest import forget_torch
 
@@ -62,10 +62,10 @@ def test_only_types_of_the_library_outlive_the_tests() -> None:
     class Made:
         pass
 
-    assert outlive_tests([dict, list, random.Random, type(pytest.Session)])
-    assert outlive_tests([])
-    assert not outlive_tests([dict, Made])
-    assert not outlive_tests([type("Random", (), {"__module__": "random"})])
+    kinds: list[type] = [dict, list, random.Random, type(pytest.Session)]
+    assert all(map(_outlives_tests, kinds))
+    assert not _outlives_tests(Made)
+    assert not _outlives_tests(type("Random", (), {"__module__": "random"}))
 
 
 def test_types_of_installed_plugins_outlive_the_tests(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -77,11 +77,11 @@ def test_types_of_installed_plugins_outlive_the_tests(monkeypatch: pytest.Monkey
     monkeypatch.setitem(sys.modules, module.__name__, module)
     packages = set[str]()
     monkeypatch.setattr("pytest_gpuleak.adapters.arrays._PERMANENT", packages)
-    assert not outlive_tests([Settings])
+    assert not _outlives_tests(Settings)
     note_permanent(["odd_plugin"])
-    assert outlive_tests([Settings])
+    assert _outlives_tests(Settings)
     del module.Settings
-    assert not outlive_tests([Settings])
+    assert not _outlives_tests(Settings)
 
 
 def test_few_objects_of_known_types_are_plain() -> None:

@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
-import contextlib
+import gc
 import importlib
 import itertools
 import sys
 import threading
+import weakref
 from typing import TYPE_CHECKING, Any
-from unittest.mock import Mock, call
+from unittest.mock import CallableMixin, MagicMock, Mock, NonCallableMock, call
 
 import pytest
 
 from pytest_gpuleak.adapters.registry import own_frameworks
-from pytest_gpuleak.heap.last_types import FEW
-from pytest_gpuleak.session.rerun.unseen import lists, name_counters, process, pytest_state, random_state
-from pytest_gpuleak.session.rerun.unseen.output import count_failed_subtests, keep_failed_subtests
+from pytest_gpuleak.session.rerun.unseen import lists, name_counters, process
 from pytest_gpuleak.session.rerun.unseen.plugins import HIDDEN, REFUSED
+from pytest_gpuleak.session.rerun.unseen.pytest_state import (
+    count_failed_subtests,
+    keep_failed_subtests,
+    keep_temporary_folders,
+)
 from pytest_gpuleak.session.rerun.unseen.restoring import all_of, keep_list, keep_mapping, keep_names
+from pytest_gpuleak.session.rerun.unseen.unseen import OF_PROCESS, OF_PYTEST
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -25,7 +30,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.interpreter
 
 
-@pytest.mark.parametrize("keep", [*process.KEEPERS, *lists.KEEPERS], ids=lambda keep: keep.__name__)
+@pytest.mark.parametrize("keep", [*OF_PROCESS, *lists.KEEPERS], ids=lambda keep: keep.__name__)
 def test_state_of_the_process(keep: Callable[[], Callable[[], None]]) -> None:
     trace = sys.gettrace()
     keep()()
@@ -62,25 +67,6 @@ def test_a_counter_that_a_test_has_replaced_stays(monkeypatch: pytest.MonkeyPatc
         threading.Thread()
         restore()
         assert vars(threading)["_counter"] is own
-    restore = name_counters.keep_name_counters()
-    monkeypatch.setattr(threading, "_counter", own)
-    restore()
-    assert vars(threading)["_counter"] is own
-
-
-def test_the_types_of_many_young_objects_are_not_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[int] = []
-
-    def outlive_tests(kinds: list[type]) -> bool:
-        asked.append(len(kinds))
-        return True
-
-    monkeypatch.setattr(random_state, "outlive_tests", outlive_tests)
-    for count in (FEW - 1, FEW):
-        young: list[list[int]] = [[] for _ in range(count)]
-        monkeypatch.setattr(random_state, "get_objects", young.copy)
-        random_state._Followed()._note_young()
-    assert asked == [FEW - 1]
 
 
 @pytest.mark.torch
@@ -98,7 +84,9 @@ def test_state_of_torch() -> None:
     assert (torch.get_default_dtype(), torch.is_grad_enabled(), torch.get_num_threads()) == before[1:]
 
 
-@pytest.mark.parametrize("keep", [pytest_state.keep_item, pytest_state.keep_session], ids=lambda keep: keep.__name__)
+@pytest.mark.parametrize(
+    "keep", [one for one in OF_PYTEST if one is not keep_temporary_folders], ids=lambda keep: keep.__name__
+)  # which asks the plugin's own hooks
 def test_state_of_pytest(keep: Callable[[pytest.Item], Callable[[], None]], request: pytest.FixtureRequest) -> None:
     keep(request.node)()
 
@@ -147,34 +135,42 @@ def test_what_is_put_back() -> None:
     assert (values, namespace) == ([1, 2], {"x": 1})
 
 
-class _Named(Mock):
-    """A class of mocks that is no mock's own."""
-
-
-def test_mocks_are_searched_for_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The heap was walked at each re-run of a suite in which some library keeps a mock: 37 ms."""
-    walks = []
-
-    def whole_heap() -> contextlib.AbstractContextManager[None]:
-        walks.append(True)
-        return contextlib.nullcontext()
-
-    monkeypatch.setattr(lists, "whole_heap", whole_heap)
-    first = _Named()
-    first(1)
-    lists._keep_mocks()()
-    walks.clear()
+def test_calls_of_mocks_are_cut_back() -> None:
+    parent, other = Mock(), MagicMock()
+    parent("before")
+    parent.child("before")
+    other[0]
     restore = lists._keep_mocks()
-    assert not walks
-    second = Mock()
-    second("before")
-    first(2)
-    restore_both = lists._keep_mocks()
-    first(3)
-    second("after")
-    restore_both()
-    assert (first.call_count, second.call_args_list) == (2, [call("before")])
+    parent("again")
+    parent.child("again")
+    other[1]
     restore()
-    assert (first.call_args_list, second.call_count) == ([call(1)], 1)
-    del first
-    assert lists._keep_mocks()() is None
+    assert (parent.call_args_list, parent.call_args) == ([call("before")], call("before"))
+    assert parent.mock_calls == [call("before"), call.child("before")]
+    assert (parent.method_calls, parent.child.call_count) == ([call.child("before")], 1)
+    assert (other.mock_calls, other.__getitem__.call_count) == ([call.__getitem__(0)], 1)
+
+
+def test_calls_of_mocks_that_are_new_or_reset_stay() -> None:
+    """As a first run would have left them."""
+    before = Mock()
+    restore = lists._keep_mocks()
+    new = Mock()
+    new(1)
+    before.reset_mock()
+    before(2)
+    restore()
+    assert (new.call_count, before.call_args_list) == (1, [call(2)])
+
+
+def test_mocks_work_as_before_and_are_not_kept_alive() -> None:
+    methods = [vars(CallableMixin)["_increment_mock_call"], vars(NonCallableMock)["reset_mock"]]
+    mock = Mock()
+    reference = weakref.ref(mock)
+    restore = lists._keep_mocks()
+    mock(1)
+    del mock
+    gc.collect()
+    assert reference() is None
+    restore()
+    assert [vars(CallableMixin)["_increment_mock_call"], vars(NonCallableMock)["reset_mock"]] == methods

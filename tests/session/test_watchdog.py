@@ -40,12 +40,24 @@ class Stopped(BaseException):
     """Raised in what is watched."""
 
 
-def hangs(_frame: object, _stderr: int) -> None:
-    raise AssertionError("the tests' process would end")
+class Work:
+    """What is watched, and must not be told to hang."""
+
+    text = "a test hangs"
+
+    def takes(self, seconds: float) -> None:
+        """Tell nothing."""
+
+    def hangs(self, frame: object, stderr: int) -> None:
+        """Fail, since the tests' process would end."""
+        raise AssertionError(frame, stderr)
+
+    def over(self) -> None:
+        """Set no timer."""
 
 
 def watched(call: Callable[[], object], limit_s: float = 60.0) -> bool:
-    return watch(call, limit_s, Stopped, hangs, "a test hangs")
+    return watch(call, limit_s, Stopped, Work())
 
 
 def test_what_ends_in_time_is_not_stopped() -> None:

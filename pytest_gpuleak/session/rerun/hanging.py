@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from pytest_gpuleak.model.findings import Finding
     from pytest_gpuleak.model.outcomes import TestRecord
     from pytest_gpuleak.session.attempt import AttemptLog
+    from pytest_gpuleak.session.rerun.notice import Notice
 
 _Answer = TypeVar("_Answer")
 
@@ -34,37 +35,56 @@ NAME_LIMIT = 200
 
 @dataclasses.dataclass(eq=False, repr=False)
 class Hang:
-    """Report a part of the check that hangs (`what`), after a call of `before`; `findings` returns the known leaks."""
+    """A part of the check that may hang (`what`), of a test or of the running one; `findings` returns the known leaks.
+
+    `notice` tells on the terminal that it takes long. `lift` is called before the reports are written, if it hangs.
+    """
 
     attempts: AttemptLog
     what: str
     advice: str
     item: pytest.Item | None = None
     findings: Callable[[str], tuple[Finding, ...]] | None = None
-    before: Callable[[], object] = int
 
-    def watch(
-        self,
-        call: Callable[[], object],
-        limit_s: float,
-        error: type[BaseException],
-        tell: Callable[[float], object] | None = None,
-    ) -> bool:
-        """Call a function for a limited time, as `watchdog.watch`."""
-        text = f"gpu-leak: {self._name()} hangs in {self.what}: {self.advice}"
-        return watch(call, limit_s, error, self.tell, text, lambda: _rearm_faulthandler(self.attempts.config), tell)
+    notice: Notice | None = dataclasses.field(default=None, init=False)
+    lift: Callable[[], None] | None = dataclasses.field(default=None, init=False)
 
-    def tell(self, frame: FrameType | None, stderr: int) -> None:
-        """Report what hangs and write the reports: see `watchdog.watch`, which then ends the process."""
+    def __post_init__(self) -> None:
+        nodeid = self.attempts.nodeid if self.item is None else self.item.nodeid
+        self._name = clean_text(nodeid or "the session", NAME_LIMIT)
+        self.text = f"gpu-leak: {self._name} hangs in {self.what}: {self.advice}"
+
+    def takes(self, seconds: float) -> None:
+        """See `Watched`."""
+        if self.notice is not None:
+            self.notice.show(seconds)
+
+    def hangs(self, frame: FrameType | None, stderr: int) -> None:
+        """Report what hangs and write the reports: see `Watched`."""
         root = self.attempts.root
         place = describe_place(frame, lambda path: is_user_file(path, root), lambda path: shorten(path, root))
-        why = f"{self.what} hung at {place}"
         line = (
-            f"gpu-leak: {self._name()} hangs in {self.what} at {place} and cannot be stopped; "
+            f"gpu-leak: {self._name} hangs in {self.what} at {place} and cannot be stopped; "
             f"the session ends here with exit status 1. To avoid it: {self.advice}"
         )
         os.write(stderr, f"\n{line}\n".encode("ascii", "backslashreplace"))
-        _end_session(self.attempts, self._report(why), line, self.before)
+        _end_session(self.attempts, self._report(f"{self.what} hung at {place}"), line, self.lift)
+
+    def over(self) -> None:
+        """Set pytest's own timer (``faulthandler_timeout``) again: see `Watched`."""
+        config = self.attempts.config
+        if not config.pluginmanager.hasplugin("faulthandler"):
+            return
+        from _pytest import faulthandler as plugin
+
+        with contextlib.suppress(Exception):  # private names: without them the timer stays off until the next test
+            timeout = plugin.get_timeout_config_value(config)
+            if timeout > 0:
+                import faulthandler
+
+                leave: Any = getattr(plugin, "get_exit_on_timeout_config_value", lambda _config: False)
+                stderr = config.stash[plugin.fault_handler_stderr_fd_key]
+                faulthandler.dump_traceback_later(timeout, file=stderr, exit=leave(config))
 
     def record(self, why: str) -> TestRecord:
         """Return the test's record, should the process end now."""
@@ -75,14 +95,9 @@ class Hang:
                 findings = self.findings(why)
         if not findings:
             return record
-        policy = self.attempts.policy
-        verdict, findings = conclude(findings, policy)
-        return record._replace(
-            verdict=verdict,
-            why_unchecked=None,
-            findings=findings,
-            allowed=policy.allowed if verdict == "allowed" else None,
-        )
+        verdict, findings = conclude(findings, self.attempts.policy)
+        allowed = self.attempts.policy.allowed if verdict == "allowed" else None
+        return record._replace(verdict=verdict, why_unchecked=None, findings=findings, allowed=allowed)
 
     def _report(self, why: str) -> pytest.TestReport:
         record = self.record(why)
@@ -93,17 +108,13 @@ class Hang:
         setattr(report, HUNG_ATTRIBUTE, True)
         return report
 
-    def _name(self) -> str:
-        nodeid = self.attempts.nodeid if self.item is None else self.item.nodeid
-        return clean_text(nodeid or "the session", NAME_LIMIT)
-
 
 def run_bounded(attempts: AttemptLog, call: Callable[[], _Answer], what: str, advice: str) -> _Answer:
     """Call a part of the check that may wait, as `engine.stages.Safeguards.bounded` says. Raises CheckTimeoutError."""
     results: list[_Answer] = []
     hang = Hang(attempts, what, advice)
     try:
-        stopped = hang.watch(lambda: results.append(call()), stages.CHECK_LIMIT_S, CheckTimeoutError)
+        stopped = watch(lambda: results.append(call()), stages.CHECK_LIMIT_S, CheckTimeoutError, hang)
     except CannotWatchError:
         return call()
     if not results:
@@ -113,28 +124,12 @@ def run_bounded(attempts: AttemptLog, call: Callable[[], _Answer], what: str, ad
     return results.pop()
 
 
-def _rearm_faulthandler(config: pytest.Config) -> None:
-    """Set pytest's own timer (``faulthandler_timeout``) again: a process has only one, and the watchdog took it."""
-    if not config.pluginmanager.hasplugin("faulthandler"):
-        return
-    from _pytest import faulthandler as plugin
-
-    with contextlib.suppress(Exception):  # private names: without them the timer stays off until the next test
-        timeout = plugin.get_timeout_config_value(config)
-        if timeout > 0:
-            import faulthandler
-
-            leave: Any = getattr(plugin, "get_exit_on_timeout_config_value", lambda _config: False)
-            stderr = config.stash[plugin.fault_handler_stderr_fd_key]
-            faulthandler.dump_traceback_later(timeout, file=stderr, exit=leave(config))
-
-
-def _end_session(attempts: AttemptLog, report: pytest.TestReport, line: str, before: Callable[[], object]) -> None:
+def _end_session(attempts: AttemptLog, report: pytest.TestReport, line: str, lift: Callable[[], None] | None) -> None:
     config = attempts.config
     if os.getpid() != attempts.process:
         return  # a fork, whose parent writes the reports
     capture: Any = config.pluginmanager.get_plugin("capturemanager")
-    steps: list[Callable[[], object]] = [before]
+    steps: list[Callable[[], object]] = [] if lift is None else [lift]
     if capture is not None:
         steps.append(lambda: capture.suspend(in_=True))
     # From a worker, xdist's controller takes the report, notes that it died, and starts another for the rest.

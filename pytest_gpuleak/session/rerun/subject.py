@@ -13,7 +13,7 @@ from pytest_gpuleak.session.frameworks import shared_frameworks
 from pytest_gpuleak.session.fixtures import is_wider
 from pytest_gpuleak.session.pytest_internals import fixtures_of, release_values
 from pytest_gpuleak.session.rerun.hanging import Hang
-from pytest_gpuleak.session.rerun.rerun import limit_of, run_again
+from pytest_gpuleak.session.rerun.rerun import Rerun, limit_of, run_again
 from pytest_gpuleak.session.rerun.unseen.lists import keep_lists
 from pytest_gpuleak.session.rerun.unseen.plugins import why_not_again
 from pytest_gpuleak.session.rerun.unseen.restoring import keep_each
@@ -51,9 +51,9 @@ class ItemSubject:
         self._limit_s = self.attempts.policy.confirm_limit_s
 
     def why_not_again(self) -> str:
-        """See `Subject`."""
+        """Tell whether it took too long, is one of several ranks, or cannot be run in this process: see `Subject`."""
         if self.expected_s > self._limit_s:
-            return f"a re-run would take {self.expected_s:.0f} s, over the limit of {self._limit_s:g} s"
+            return f"its first run took {self.expected_s:.0f} s, over the limit of {self._limit_s:g} s"
         attempt = self.attempts.attempt
         if (attempt is not None and attempt.is_rank) or is_one_of_several_ranks(self.item.config):
             return "it is one rank of several, which would wait for each other"
@@ -68,13 +68,13 @@ class ItemSubject:
         """See `Subject`. If it hangs, the session ends with what is known."""
         attempts = self.attempts
         hang = Hang(attempts, "its re-run", RERUN_ADVICE, self.item, known)
+        rerun = Rerun(self.item, self.nextitem, tracing, decided)
         if attempts.note_rerun is not None:
             attempts.note_rerun(hang.record("the process died while the test was run again"))
         attempts.rerunning = True
         began = perf_counter()
         try:
-            limit_s = limit_of(self.expected_s, self._limit_s)
-            return run_again(self.item, self.nextitem, limit_s, tracing, hang, bool if decided is None else decided)
+            return run_again(rerun, limit_of(self.expected_s, self._limit_s), hang)
         finally:
             attempts.rerunning = False
             if attempts.attempt is not None:

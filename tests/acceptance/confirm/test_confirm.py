@@ -392,8 +392,8 @@ def test_under_a_timeout_plugin(run: Runner, pytester: pytest.Pytester, method: 
 def test_where_no_interrupt_can_come_one_that_is_raised_is_the_tests() -> None:
     before = signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
-        with _interrupts() as interrupt:
-            assert not interrupt.came
+        with _interrupts() as came:
+            assert not came
         assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
     finally:
         signal.signal(signal.SIGINT, before)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from pytest_gpuleak.session.rerun.rerun import BASE_LIMIT_S, limit_of
+from pytest_gpuleak.session.rerun.rerun import limit_of
 
 if TYPE_CHECKING:
     from tests.conftest import Json, Run, Runner
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.interpreter
 LIMITS = """
     import pytest_gpuleak.engine.stages, pytest_gpuleak.session.rerun.rerun, pytest_gpuleak.session.rerun.watchdog
 
-    pytest_gpuleak.session.rerun.rerun.BASE_LIMIT_S = pytest_gpuleak.engine.stages.CHECK_LIMIT_S = 0.6
+    pytest_gpuleak.session.rerun.rerun.LEAST_LIMIT_S = pytest_gpuleak.engine.stages.CHECK_LIMIT_S = 0.6
     pytest_gpuleak.session.rerun.watchdog.GRACE_S = 1.0
     pytest_gpuleak.session.rerun.watchdog.LOCK_GRACE_S = 0.5
 """
@@ -104,23 +104,13 @@ def record_of_ended(found: Run, why: str = "its re-run hung at test_it.py:") -> 
     return record
 
 
-def test_the_limit_fits_the_test(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(os, "getloadavg", lambda: (0.0, 0.0, 0.0), raising=False)
-    assert limit_of(0.001, 60) < BASE_LIMIT_S + 0.1
-    assert limit_of(1, 60) > 20
-    assert limit_of(100, 60) == 60
-    assert limit_of(0.001, 0.5) == 0.5
-
-
-def test_a_busy_machine_has_more_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    cores = os.cpu_count() or 1
-    idle = limit_of(0.1, 60)
-    for load, factor in ((0.5, 1), (2, 2), (100, 4)):
-        monkeypatch.setattr(os, "getloadavg", lambda load=load: (load * cores, 0.0, 0.0), raising=False)
-        assert limit_of(0.1, 60) == pytest.approx(factor * (BASE_LIMIT_S + 2.0))
-    monkeypatch.delattr(os, "getloadavg")
-    assert limit_of(0.1, 60) <= idle
-    assert limit_of(0.1, 0.5) == 0.5
+def test_the_limit_is_told_by_the_policy_and_the_first_run_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    for load in (0.0, 100.0):
+        monkeypatch.setattr(os, "getloadavg", lambda load=load: (load,) * 3, raising=False)
+        assert limit_of(0.001, 60) == 10
+        assert limit_of(0.2, 60) == pytest.approx(20)
+        assert limit_of(30, 60) == 60
+        assert limit_of(0.001, 0.5) == 0.5
 
 
 @needs_signals

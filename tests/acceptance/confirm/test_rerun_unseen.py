@@ -94,6 +94,108 @@ def test_the_next_test_finds_the_process_as_the_first_run_left_it(run: Runner, p
     assert len(lines(without, "STATE")) == 2
 
 
+DRAWING = """
+    import random
+    import numpy, pytest
+
+    KEPT, STACK = [], []
+    OWN, GENERATOR, LEGACY = random.Random(1), numpy.random.default_rng(2), numpy.random.RandomState(3)
+
+    class Model:
+        def __init__(self, seed):
+            self.layers = [{"noise": numpy.random.default_rng(seed)}]
+
+    MODEL = Model(4)
+
+    @pytest.fixture(scope="session")
+    def generator():
+        return numpy.random.Generator(numpy.random.MT19937(5))
+
+    @pytest.fixture(scope="session", autouse=True)
+    def closure():
+        own = numpy.random.default_rng(6)
+        STACK.append(lambda: own.random())
+
+    class Source(numpy.random.PCG64):
+        pass
+
+    def draw(generator):
+        torch = sys.modules.get("torch")
+        return [
+            random.random(), OWN.random(), OWN.gauss(0, 1), GENERATOR.random(), LEGACY.normal(), numpy.random.normal(),
+            MODEL.layers[0]["noise"].random(), generator.random(), *(one() for one in STACK),
+            None if torch is None else torch.rand(1).item(),
+        ]
+
+    import sys
+    OTHERS
+
+    random.seed(7)
+    numpy.random.seed(8)
+
+    def test_it(generator):
+        draw(generator)
+        KEPT.append(Buffer(100))
+
+    def test_replaces_them(generator):
+        global LEGACY
+        if "torch" in sys.modules:
+            sys.modules["torch"].manual_seed(9)
+        LEGACY = numpy.random.RandomState(10)
+        MODEL.layers = [{"noise": numpy.random.default_rng(11)}]
+        draw(generator)
+        KEPT.append(Buffer(100))
+
+    @pytest.mark.parametrize("number", range(3))
+    def test_draws(generator, number):
+        print("DRAWN", draw(generator))
+        KEPT.append(Buffer(100))
+"""
+
+
+@pytest.mark.parametrize("others", ["", "import torch", "STACK.append(numpy.random.Generator(Source(12)).random)"])
+def test_all_generators_draw_as_without_the_plugin(run: Runner, others: str) -> None:
+    """Wherever they are held. The last generator draws from a source of the user's, which must not be kept alive."""
+    pytest.importorskip("numpy")
+    if "torch" in others:
+        pytest.importorskip("torch")
+    without, with_plugin = both(run, DRAWING.replace("OTHERS", others), "-s")
+    assert set(with_plugin.verdicts.values()) == {"leaked"}
+    assert {finding["kind"] for test in with_plugin.tests.values() for finding in test["findings"]} == {"growing"}
+    drawn = [re.findall(r"DRAWN \[.*\]", found.result.stdout.str()) for found in (without, with_plugin)]
+    assert drawn[0] == drawn[1]
+    assert len(drawn[0]) == 3
+
+
+def test_no_generator_is_kept_alive(run: Runner) -> None:
+    pytest.importorskip("numpy")
+    found = run(
+        """
+        import gc, numpy
+        KEPT, GENERATORS = [], [numpy.random.default_rng(0)]
+
+        def count():
+            return sum(type(one) is numpy.random.Generator for one in gc.get_objects())
+
+        def test_leaks():
+            GENERATORS.append(numpy.random.default_rng(1))
+            KEPT.append((Buffer(100), count()))
+
+        def test_leaks_more():
+            KEPT.append((Buffer(100), count()))
+
+        def test_lets_go():
+            GENERATORS.clear()
+
+        def test_next():
+            assert count() == 0
+        """,
+        apart=True,
+    )
+    found.result.assert_outcomes(passed=4)
+    assert found.verdicts["test_leaks_more"] == "leaked"
+
+
 PROFILED = """
     import cProfile, pstats
     import pytest

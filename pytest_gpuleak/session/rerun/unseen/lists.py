@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import functools
 import gc
 import sys
 import weakref
 from typing import TYPE_CHECKING, Any
 
-from pytest_gpuleak.heap.collector import instances_of_classes, whole_heap
-from pytest_gpuleak.session.rerun.unseen.restoring import Restore, all_of, if_loaded, keep_each
+from pytest_gpuleak.session.rerun.unseen.libraries import loggers_of
+from pytest_gpuleak.session.rerun.unseen.restoring import Restore, all_of, if_loaded, keep_each, nothing, replace
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
 MOCK_LISTS = ("_mock_call_args_list", "_mock_mock_calls", "method_calls", "_mock_await_args_list")
 MOCK_COUNTS = ("_mock_called", "_mock_call_count", "_mock_await_count")
@@ -24,8 +25,8 @@ def keep_lists() -> Restore:
     return keep_each(KEEPERS)
 
 
-def _keep_members(values: list[Any]) -> Restore:
-    """Note a list's members weakly, or by id if they have no weak references; new members are removed later."""
+def _members(values: Iterable[Any]) -> Callable[[object], bool]:
+    """Return a function that tells members of `values`, noted weakly, or by id if they have no weak references."""
     known: dict[int, weakref.ref[Any] | None] = {}
     for value in values:
         try:
@@ -34,10 +35,16 @@ def _keep_members(values: list[Any]) -> Restore:
             known[id(value)] = None
 
     def was_there(value: object) -> bool:
-        if id(value) not in known:
-            return False
-        reference = known[id(value)]
-        return reference is None or reference() is value  # another object may have reused the id
+        reference = known.get(id(value))
+        # Another object may have reused the id.
+        return id(value) in known if reference is None else reference() is value
+
+    return was_there
+
+
+def _keep_members(values: list[Any]) -> Restore:
+    """Note a list's members; new members are removed later."""
+    was_there = _members(values)
 
     def restore() -> None:
         if not all(map(was_there, values)):
@@ -48,8 +55,7 @@ def _keep_members(values: list[Any]) -> Restore:
 
 @if_loaded("logging")
 def _keep_log_handlers(logging: Any) -> Restore:
-    root = logging.root
-    loggers = [root, *(one for one in root.manager.loggerDict.values() if logging.Logger in type(one).__mro__)]
+    loggers = loggers_of(logging)
     return all_of(_keep_members(values) for logger in loggers for values in (logger.handlers, logger.filters))
 
 
@@ -60,42 +66,38 @@ def _keep_hooks() -> Restore:
 
 @if_loaded("unittest.mock")
 def _keep_mocks(mock: Any) -> Restore:
-    own = {id(value) for value in vars(mock).values()}
-    classes = [kind for kind in _below(mock.NonCallableMock) if id(kind) not in own]
-    unknown = {id(kind): kind for kind in classes if _mock_of(kind) is _UNKNOWN}
-    if unknown:
-        _find_mocks(unknown)
-    mocks = [one for kind in classes if (one := _mock_of(kind)) is not _UNKNOWN and one is not None]
-    restores = [_keep_calls(one) for one in mocks]
-    mocks.clear()
-    return all_of(restores)
+    """Note the calls of each mock there is before it is called again; one that is reset keeps what follows."""
+    was_there = _members(_below(mock.NonCallableMock))  # each mock has a class of its own
+    kept: dict[int, Restore] = {}
+
+    def note_calls(called: Any) -> None:
+        while called is not None:  # a call is noted by those above the mock too
+            names = object.__getattribute__(called, "__dict__")
+            if id(called) not in kept and was_there(type(called)):
+                kept[id(called)] = _keep_calls(weakref.ref(called), names)
+            called = names.get("_mock_new_parent")
+
+    methods = [
+        _precede(mock.CallableMixin, "_increment_mock_call", note_calls),
+        _precede(mock.NonCallableMock, "reset_mock", lambda reset: kept.setdefault(id(reset), nothing)),
+    ]
+
+    def restore() -> None:
+        all_of([*kept.values(), *methods])()
+
+    return restore
 
 
-_UNKNOWN: Any = object()
-_MOCKS: dict[int, tuple[weakref.ref[type], weakref.ref[Any] | None]] = {}
-"""By the id of a mock's class, references to it and to the mock. Each mock has a class of its own (Lib/unittest/mock.py)."""
+def _precede(owner: type, name: str, note: Callable[[Any], object]) -> Restore:
+    """Have a method of a class call `note` with the object first."""
+    method = vars(owner)[name]
 
+    @functools.wraps(method)
+    def noting(one: Any, /, *arguments: Any, **named: Any) -> Any:
+        note(one)
+        return method(one, *arguments, **named)
 
-def _mock_of(kind: type) -> Any:
-    """Return the mock of this class; None if it is gone, or the class has none; `_UNKNOWN` if it was never searched for."""
-    known, one = _MOCKS.get(id(kind), (None, None))
-    if known is None or known() is not kind:
-        return _UNKNOWN
-    return None if one is None else one()
-
-
-def _find_mocks(classes: dict[int, type]) -> None:
-    """Search for the mocks of these classes, by id: among young objects first, since the heap takes tens of milliseconds."""
-    found = instances_of_classes(classes.values())
-    if len(found) < len(classes):
-        found.clear()
-        with whole_heap():
-            found = instances_of_classes(classes.values())
-    for identity in [identity for identity, (known, _) in _MOCKS.items() if known() is None]:
-        del _MOCKS[identity]
-    _MOCKS.update({identity: (weakref.ref(kind), None) for identity, kind in classes.items()})
-    _MOCKS.update({id(type(one)): (weakref.ref(type(one)), weakref.ref(one)) for one in found})
-    found.clear()
+    return replace(owner, name, noting)
 
 
 def _below(kind: type) -> list[type]:
@@ -105,28 +107,23 @@ def _below(kind: type) -> list[type]:
     return found
 
 
-def _keep_calls(mock: Any) -> Restore:
-    reference = weakref.ref(mock)
-    names: dict[str, Any] = object.__getattribute__(mock, "__dict__")
+def _keep_calls(mock: weakref.ref[Any], names: dict[str, Any]) -> Restore:
     lengths = {name: (id(names[name]), len(names[name])) for name in MOCK_LISTS if name in names}
     counts = {name: names[name] for name in MOCK_COUNTS if type(names.get(name)) in (bool, int)}
+    return functools.partial(_cut_calls, mock, lengths, counts)
 
-    def restore() -> None:
-        alive = reference()
-        if alive is None:
-            return
-        now: dict[str, Any] = object.__getattribute__(alive, "__dict__")
-        if any(id(now.get(name)) != identity for name, (identity, _) in lengths.items()):
-            return  # it was reset
-        for name, (_, length) in lengths.items():
-            del now[name][length:]
-        now.update(counts)
-        for name, source in MOCK_LAST.items():
-            if name in now and source in now:
-                now[name] = now[source][-1] if now[source] else None
 
-    del mock, names
-    return restore
+def _cut_calls(mock: weakref.ref[Any], lengths: dict[str, tuple[int, int]], counts: dict[str, Any]) -> None:
+    alive = mock()
+    now: dict[str, Any] = {} if alive is None else object.__getattribute__(alive, "__dict__")
+    if any(id(now.get(name)) != identity for name, (identity, _) in lengths.items()):
+        return  # it is gone, or was reset
+    for name, (_, length) in lengths.items():
+        del now[name][length:]
+    now.update(counts)
+    for name, source in MOCK_LAST.items():
+        if name in now and source in now:
+            now[name] = now[source][-1] if now[source] else None
 
 
 KEEPERS: tuple[Callable[[], Restore], ...] = (_keep_log_handlers, _keep_hooks, _keep_mocks)

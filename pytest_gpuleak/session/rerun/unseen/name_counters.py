@@ -12,7 +12,7 @@ from itertools import count
 from types import MethodWrapperType
 from typing import Any, Final
 
-from pytest_gpuleak.session.rerun.unseen.restoring import Restore, keep_each, nothing
+from pytest_gpuleak.session.rerun.unseen.restoring import Restore, keep_each, nothing, replace
 
 COUNTERS: Final = (
     ("threading", None, "_counter"),
@@ -25,31 +25,18 @@ _PLAIN: Final = re.compile(r"count\((\d+)\)")
 
 
 def keep_name_counters() -> Restore:
-    """Note the next number of each counter that is loaded."""
-    return keep_each(partial(_keep, *row) for row in COUNTERS)
+    """Have a re-run count by copies of the counters that are loaded."""
+    return keep_each(partial(_copy, *row) for row in COUNTERS)
 
 
-def _keep(module: str, class_name: str | None, name: str) -> Restore:
-    owner: Any = sys.modules.get(module)
-    if owner is not None and class_name is not None:
-        owner = vars(owner).get(class_name)
-    found = None if owner is None else vars(owner).get(name)
-    noted = _next_number(found)
-    if noted is None:
-        return nothing
-
-    def restore() -> None:
-        if vars(owner).get(name) is found and _next_number(found) != noted:
-            counter = count(noted)
-            setattr(owner, name, counter if type(found) is count else counter.__next__)
-
-    return restore
-
-
-def _next_number(counter: Any) -> int | None:
-    """Read a counter without counting; None where it is none, or one that tests have replaced."""
-    if type(counter) is MethodWrapperType and counter.__name__ == "__next__":
-        counter = counter.__self__
-    # Its `repr` alone tells: it can no longer be copied from Python 3.14 on.
+def _copy(module: str, class_name: str | None, name: str) -> Restore:
+    loaded: Any = sys.modules.get(module)
+    owner = loaded if class_name is None else getattr(loaded, class_name)
+    found: Any = getattr(owner, name)
+    counter = found.__self__ if type(found) is MethodWrapperType else found
+    # Its `repr` alone tells the next number: it can no longer be copied from Python 3.14 on.
     plain = _PLAIN.fullmatch(repr(counter)) if type(counter) is count else None
-    return None if plain is None else int(plain.group(1))
+    if plain is None:
+        return nothing  # a test has replaced it
+    copied = count(int(plain.group(1)))
+    return replace(owner, name, copied if found is counter else copied.__next__)

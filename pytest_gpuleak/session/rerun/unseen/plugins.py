@@ -7,7 +7,8 @@ import sys
 import types
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from pytest_gpuleak.session.rerun.unseen.restoring import Restore, all_of, keep_list, keep_mapping, keep_names, nothing
+from pytest_gpuleak.heap.safe_access import is_a
+from pytest_gpuleak.session.rerun.unseen.restoring import Restore, all_of, keep_list, keep_mapping, nothing, replace
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -70,10 +71,9 @@ def _mute(manager: Any, plugin: Any) -> Restore:
         caller._hookimpls = [one for one in implementations if one.plugin is not plugin]
 
     def restore() -> None:
-        for caller, implementations in saved:
-            known = {id(one) for one in implementations}
-            new = [one for one in caller._hookimpls if id(one) not in known]  # registered by the test
-            caller._hookimpls = [*implementations, *new]
+        for caller, known in saved:
+            new = [one for one in caller._hookimpls if all(one is not other for other in known)]
+            caller._hookimpls = [*known, *new]  # those that the test has registered too
 
     return restore
 
@@ -108,11 +108,8 @@ def _cut_benchmarks(item: pytest.Item, _module: Any) -> Restore:
 
 
 def _hide_from_json_report(item: pytest.Item, module: Any) -> Restore:
-    attributes = vars(item)
-    restore = keep_names(attributes, ["_json_report_extra"])
-    if "_json_report_extra" in attributes:  # the first run's are written when its teardown's report is logged
-        attributes["_json_report_extra"] = {}
-    return all_of([restore, _mute_all_of(item, module)])
+    # The first run's are written when its teardown's report is logged.
+    return all_of([replace(item, "_json_report_extra", {}), _mute_all_of(item, module)])
 
 
 def _mute_allure(item: pytest.Item, module: Any) -> Restore:
@@ -130,61 +127,49 @@ def _keep_snapshots(item: pytest.Item, _module: Any) -> Restore:
     session = vars(item.config).get("_syrupy")
     if session is None:
         return nothing
-    state = vars(session)
-    queued = state.get("_queued_snapshot_writes", {})
-    option = item.config.option
-    kept = keep_names(vars(option), ["update_snapshots"])
-    option.update_snapshots = False
-    extensions = state.get("_extensions")
+    queued = vars(session).get("_queued_snapshot_writes", {})
+    extensions = vars(session).get("_extensions")
     mappings = [queued, *queued.values(), *([extensions] if type(extensions) is dict else [])]
-    return all_of([kept, keep_list(session._assertions), *map(keep_mapping, mappings)])
+    kept = [keep_list(session._assertions), *map(keep_mapping, mappings)]
+    return all_of([*kept, replace(item.config.option, "update_snapshots", value=False)])
 
 
 def _hide_from_hypothesis(item: pytest.Item, hypothesis: Any) -> Restore:
-    # A traced re-run takes longer than the first run, and a failing one would leave its example for the next session.
+    """Keep no failing example for the next session; a traced re-run takes longer than the first run."""
     restores = [_silence_observations()]
     test = getattr(item, "obj", None)
     function: Any = test.__func__ if type(test) is types.MethodType else test
-    names = vars(function) if type(function) is types.FunctionType else {}
-    settings = names.get("_hypothesis_internal_use_settings")
-    if settings is not None:
-        restores.append(keep_names(names, ["_hypothesis_internal_use_settings"]))
-        names["_hypothesis_internal_use_settings"] = _for_a_rerun(hypothesis, settings)
-    elif item.parent is not None:  # a state machine's test case has its settings on the class
-        case = getattr(item.parent, "obj", None)
-        settings = vars(case).get("settings") if isinstance(case, type) else None
+    case: Any = getattr(item.parent, "obj", None)  # a state machine's test case has its settings on the class
+    owners: tuple[tuple[Any, type, str], ...] = (
+        (function, types.FunctionType, "_hypothesis_internal_use_settings"),
+        (case, type, "settings"),
+    )
+    for owner, kind, name in owners:
+        settings: Any = vars(owner).get(name) if is_a(owner, kind) else None
         if type(settings) is hypothesis.settings:
-            case_type: Any = case
-            case_type.settings = _for_a_rerun(hypothesis, settings)
-            restores.append(lambda: setattr(case_type, "settings", settings))
+            checks = {*settings.suppress_health_check, hypothesis.HealthCheck.differing_executors}
+            checks.add(hypothesis.HealthCheck.too_slow)
+            changed = hypothesis.settings(settings, database=None, deadline=None, suppress_health_check=[*checks])
+            restores.append(replace(owner, name, changed))
     return all_of(restores)
-
-
-def _for_a_rerun(hypothesis: Any, settings: Any) -> Any:
-    checks = {*settings.suppress_health_check, hypothesis.HealthCheck.differing_executors}
-    checks.add(hypothesis.HealthCheck.too_slow)
-    return hypothesis.settings(settings, database=None, deadline=None, suppress_health_check=[*checks])
 
 
 def _silence_observations() -> Restore:
     module: Any = sys.modules.get("hypothesis.internal.observability")
-    restores: list[Restore] = []
-    for name in ("TESTCASE_CALLBACKS", "_callbacks", "_callbacks_all_threads"):
-        callbacks: Any = vars(module).get(name) if module is not None else None
-        if type(callbacks) in (list, dict):
-            restores.append(keep_mapping(callbacks) if type(callbacks) is dict else keep_list(callbacks))
-            callbacks.clear()
+    names = ("TESTCASE_CALLBACKS", "_callbacks", "_callbacks_all_threads")
+    found: list[Any] = [] if module is None else [vars(module).get(name) for name in names]
+    callbacks = [one for one in found if type(one) in (list, dict)]
+    restores = [keep_mapping(one) if type(one) is dict else keep_list(one) for one in callbacks]
+    for one in callbacks:
+        one.clear()
     return all_of(restores)
 
 
 def _no_breakpoints(_item: pytest.Item, pdb: Any) -> Restore:
-    restore = all_of([keep_names(vars(pdb), ["set_trace"]), keep_names(vars(sys), ["breakpointhook"])])
-
     def go_on(*arguments: object, **options: object) -> None:
         del arguments, options
 
-    pdb.set_trace = sys.breakpointhook = go_on
-    return restore
+    return all_of([replace(pdb, "set_trace", go_on), replace(sys, "breakpointhook", go_on)])
 
 
 def _why_not_debugged(item: pytest.Item) -> str:

@@ -10,12 +10,22 @@ import sys
 import types
 from typing import TYPE_CHECKING, Any
 
-from pytest_gpuleak.session.rerun.unseen.restoring import Restore, all_of, keep_list, keep_mapping, keep_names, nothing
+import pytest
+
+from pytest_gpuleak.heap.safe_access import module_dict, plain_text
+from pytest_gpuleak.session.rerun.unseen.restoring import (
+    Restore,
+    all_of,
+    keep_list,
+    keep_mapping,
+    keep_names,
+    keep_value,
+    nothing,
+    replace,
+)
 
 if TYPE_CHECKING:
     from pathlib import Path
-
-    import pytest
 
 ITEM_NAMES = frozenset({"funcargs", "_request", "_obj", "_instance", "_testcase", "_store"})
 """Attributes of a test that the re-run's own steps create, and that are released after it."""
@@ -40,22 +50,26 @@ def keep_item(item: pytest.Item) -> Restore:
     )
 
 
+def renew_instance(item: pytest.Item) -> Restore:
+    """Have pytest make a new instance of a plain test class: a second run on the first would see its attributes."""
+    attributes = vars(item)
+    if type(attributes.get("_obj")) is not types.MethodType or not isinstance(item.parent, pytest.Class):
+        return nothing
+    names = ("_obj", "_instance")
+    restore = keep_names(attributes, names)
+    for name in names:
+        attributes.pop(name, None)
+    return restore
+
+
 def keep_session(item: pytest.Item) -> Restore:
-    """Note whether the session is to stop, pytest's cache, JUnit's notes and the interpreter's fault handler."""
-    session, config = item.session, item.config
-    return all_of(
-        [
-            # Setting the properties of these names emits a warning.
-            keep_names(vars(session), ["_shouldstop", "_shouldfail", "shouldstop", "shouldfail", "testsfailed"]),
-            _keep_junit(item),
-            _keep_cache(config),
-            _keep_fault_handler(config),
-        ]
-    )
+    """Note whether the session is to stop, and how many tests have failed."""
+    # Setting the properties of these names emits a warning.
+    return keep_names(vars(item.session), ["_shouldstop", "_shouldfail", "shouldstop", "shouldfail", "testsfailed"])
 
 
-def _keep_junit(item: pytest.Item) -> Restore:
-    # Fixtures write attributes of the test and properties of the suite at once.
+def keep_junit(item: pytest.Item) -> Restore:
+    """Note what fixtures have written for JUnit at once: attributes of the test, properties of the suite."""
     module: Any = sys.modules.get("_pytest.junitxml")
     xml = None if module is None else item.config.stash.get(module.xml_key, None)
     if xml is None:
@@ -66,9 +80,9 @@ def _keep_junit(item: pytest.Item) -> Restore:
     return all_of(restores)
 
 
-def _keep_cache(config: pytest.Config) -> Restore:
-    # Read each file before `config.cache.set` writes it.
-    cache: Any = getattr(config, "cache", None)
+def keep_cache(item: pytest.Item) -> Restore:
+    """Read each file of pytest's cache before the re-run writes it."""
+    cache: Any = getattr(item.config, "cache", None)
     if cache is None:
         return nothing
     write, contents = cache.set, {}
@@ -79,10 +93,7 @@ def _keep_cache(config: pytest.Config) -> Restore:
             contents[path] = path.read_bytes() if path.is_file() else None
         write(key, value)
 
-    vars(cache)["set"] = write_for_now
-
     def restore() -> None:
-        vars(cache).pop("set", None)
         for path, content in contents.items():
             with contextlib.suppress(OSError):
                 if content is None:
@@ -90,26 +101,47 @@ def _keep_cache(config: pytest.Config) -> Restore:
                 else:
                     path.write_bytes(content)
 
-    return restore
+    return all_of([restore, replace(cache, "set", write_for_now)])
 
 
-def _keep_fault_handler(config: pytest.Config) -> Restore:
-    # pytest's timer for a slow test, which has ended, covers the whole protocol, and may end the process.
+def keep_fault_handler(item: pytest.Item) -> Restore:
+    """Note whether crashes are reported, and stop pytest's timer for a slow test, which has ended."""
+    config = item.config
     if config.pluginmanager.hasplugin("faulthandler") and float(config.getini("faulthandler_timeout") or 0) > 0:
-        faulthandler.cancel_dump_traceback_later()
-    enabled = faulthandler.is_enabled()
+        faulthandler.cancel_dump_traceback_later()  # it covers the whole protocol, and may end the process
 
-    def restore() -> None:
-        if enabled and not faulthandler.is_enabled():
-            module: Any = sys.modules.get("_pytest.faulthandler")
-            key = getattr(module, "fault_handler_stderr_fd_key", None)
-            copied: Any = None if key is None else config.stash.get(key, None)
-            file: Any = sys.__stderr__ if copied is None else copied
-            faulthandler.enable(file)
-        elif not enabled and faulthandler.is_enabled():
+    def write(enabled: bool) -> None:
+        key = getattr(sys.modules.get("_pytest.faulthandler"), "fault_handler_stderr_fd_key", None)
+        stderr: Any = sys.__stderr__ if key is None else config.stash.get(key, sys.__stderr__)
+        if enabled:
+            faulthandler.enable(stderr)
+        else:
             faulthandler.disable()
 
-    return restore
+    return keep_value(faulthandler.is_enabled, write)
+
+
+def count_failed_subtests(item: pytest.Item) -> int:
+    """Return how many sub-tests of a test have failed, which fail it when its call's report is logged."""
+    failures = _failed_subtests(item)
+    return sum(failures.get(key, 0) for key in _keys_of(item))
+
+
+def keep_failed_subtests(item: pytest.Item) -> Restore:
+    """Note that count. pytest has one for each test so far: only the test's own is looked at."""
+    return keep_names(_failed_subtests(item), _keys_of(item))
+
+
+def _failed_subtests(item: pytest.Item) -> dict[Any, int]:
+    key: Any = getattr(sys.modules.get("_pytest.subtests"), "failed_subtests_key", None)  # pytest 9
+    counts: dict[Any, int] = {} if key is None else item.config.stash.get(key, {})
+    return counts
+
+
+def _keys_of(item: pytest.Item) -> list[Any]:
+    """Return what pytest has used as the key of a test: its nodeid, and from 9.2 on a `NodeId`."""
+    own = getattr(item, "id", None)
+    return [item.nodeid, own] if type(own).__module__.startswith("_pytest.") else [item.nodeid]
 
 
 def keep_temporary_folders(item: pytest.Item) -> Restore:
@@ -118,8 +150,8 @@ def keep_temporary_folders(item: pytest.Item) -> Restore:
     base: Path | None = getattr(factory, "_basetemp", None)
     if factory is None:
         return nothing
-    numbers: dict[str, int] | None = getattr(factory, "_next_number", None)  # pytest 9.1
-    counted = None if numbers is None else dict(numbers)
+    numbers: dict[str, int] = getattr(factory, "_next_number", {})  # pytest 9.1
+    counted = keep_mapping(numbers)
     before = {} if base is None else _entries(base)
     fixtures = _set_up(item)
 
@@ -130,9 +162,7 @@ def keep_temporary_folders(item: pytest.Item) -> Restore:
         for name, target in _entries(made_in).items():
             if before.get(name, name) != target:  # a new folder has no entry, a new link another target
                 _put_back(made_in / name, before.get(name))
-        if numbers is not None and counted is not None:
-            numbers.clear()
-            numbers.update(counted)
+        counted()
 
     return restore
 
@@ -145,15 +175,13 @@ def _entries(folder: Path) -> dict[str, str | None]:
 
 
 def _put_back(path: Path, target: str | None) -> None:
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path, ignore_errors=True)
+        return
     with contextlib.suppress(OSError):
-        if path.is_symlink():
-            path.unlink()
-            if target is not None:
-                path.symlink_to(target)
-        elif path.is_dir():
-            shutil.rmtree(path, ignore_errors=True)
-        else:
-            path.unlink()
+        path.unlink()
+        if target is not None:
+            path.symlink_to(target)
 
 
 def _set_up(item: pytest.Item) -> frozenset[int]:
@@ -180,14 +208,8 @@ def _names_of(test: Any) -> dict[str, Any]:
     """Return the module's names; a text file has none but ``__name__``."""
     parts = test.name.split(".")
     for length in range(len(parts), 0, -1):
-        module = sys.modules.get(".".join(parts[:length]))
-        if type(module) is types.ModuleType and _is_of(module, test.filename):
-            return {"__name__": "__main__", **vars(module)}
+        names = module_dict(sys.modules.get(".".join(parts[:length]))) or {}
+        source = plain_text(names.get("__file__"))
+        if source is not None and test.filename in (source, source.removesuffix("c")):
+            return {"__name__": "__main__", **names}
     return {"__name__": "__main__"}
-
-
-def _is_of(module: types.ModuleType, filename: str | None) -> bool:
-    source = vars(module).get("__file__")
-    if filename is None or type(source) is not str:
-        return False
-    return source == filename or source.removesuffix("c") == filename

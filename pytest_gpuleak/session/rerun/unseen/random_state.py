@@ -9,28 +9,22 @@ from functools import partial
 from random import Random
 from typing import TYPE_CHECKING, Any
 
-from pytest_gpuleak.adapters.arrays import outlive_tests
 from pytest_gpuleak.heap.collector import current_view, get_objects, instances_of, whole_heap
-from pytest_gpuleak.heap.last_types import FEW, LastTypes
 from pytest_gpuleak.heap.library_types import extension_class
+from pytest_gpuleak.heap.safe_access import in_package, slot
 from pytest_gpuleak.heap.weak_references import has_weak_references
-from pytest_gpuleak.session.rerun.unseen.hidden_generators import HiddenGenerators
-from pytest_gpuleak.session.rerun.unseen.restoring import Restore, keep_each, nothing
+from pytest_gpuleak.session.rerun.unseen.restoring import Restore, keep_each
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Sequence
+    from collections.abc import Callable, Sequence
 
     from pytest_gpuleak.heap.collector import GcView
 
-_NUMPY_LEGACY = "numpy.random.mtrand"
-
 
 def keep_random_states() -> Restore:
-    """Note the states of Python's and NumPy's generators on the heap. Frameworks keep their own."""
+    """Note the states of Python's and NumPy's generators, wherever they are held. Frameworks keep their own."""
     kinds = _kinds()
-    found = _FOLLOWED.alive(kinds)
-    if found is None:
-        found = _FOLLOWED.begin(kinds)
+    found = _FOLLOWED.alive(frozenset(kinds))
     return keep_each(partial(kinds[id(type(one))], one) for one in found)  # SystemRandom has no state
 
 
@@ -39,110 +33,91 @@ def _kinds() -> dict[int, Callable[[Any], Restore]]:
     # A test may reload the module, which creates a new class and generator.
     loaded = sys.modules.get("random")
     reloaded = vars(loaded).get("Random") if type(loaded) is types.ModuleType else None
-    kinds: dict[int, Callable[[Any], Restore]] = {id(kind): _keep_python for kind in (Random, reloaded) if kind}
-    numpy = (
-        ("numpy.random._generator", "Generator", _keep_numpy_generator),
-        (_NUMPY_LEGACY, "RandomState", _keep_numpy_legacy),
-    )
-    for module, name, keep in numpy:
-        kind = extension_class(module, name)
-        if kind is not None:
-            kinds[id(kind)] = keep
-    return kinds
-
-
-class _Followed:
-    """The generators alive, by weak references, so that the heap is walked once and not for each re-run.
-
-    Then young objects are looked at before they become old. NumPy's have no weak references: see `HiddenGenerators`.
-    """
-
-    def __init__(self) -> None:
-        self._view: weakref.ref[GcView] | None = None
-        self._kinds: frozenset[int] = frozenset()
-        self._known: dict[int, weakref.ref[Any]] = {}
-        self._hidden = HiddenGenerators()
-        self._without_any = LastTypes()
-
-    def begin(self, kinds: Collection[int]) -> list[Any]:
-        """Return the generators alive, found by a walk over the heap, and follow them from now on."""
-        self.end()
-        with whole_heap():
-            found = instances_of(kinds)
-            all_known = self._hidden.note_walk(_hidden_among(found), (id(found),))
-        view = current_view()
-        if all_known and view is not None and view.sees_only_young:
-            self._view = weakref.ref(view)
-            self._kinds, self._without_any = frozenset(kinds), LastTypes()
-            view.before_aging = self._note_young
-            self._note(found)
-        return found
-
-    def end(self) -> None:
-        view = None if self._view is None else self._view()
-        if view is not None:
-            view.before_aging = nothing
-        self._view = None
-        self._known.clear()
-
-    def alive(self, kinds: Collection[int]) -> list[Any] | None:
-        """Return the generators alive; None where only a walk over the heap can tell."""
-        view = None if self._view is None else self._view()
-        if view is None or view is not current_view() or not view.sees_only_young or self._kinds != frozenset(kinds):
-            return None
-        young = instances_of(self._kinds)
-        self._note(young)
-        hidden = None if self._view is None else self._hidden.alive(_hidden_among(young))
-        if hidden is None:
-            return None
-        found = [one for reference in self._known.values() if (one := reference()) is not None]
-        self._known = {id(one): self._known[id(one)] for one in found}
-        named = _numpy_singleton()
-        return [*found, *hidden, *([] if named is None else [named])]
-
-    def _note_young(self) -> None:
-        try:
-            # Before each test from the first re-run on, and hardly any makes a generator that outlives it.
-            young = get_objects()
-            if self._without_any.match(young):
-                return
-            kinds = list(map(type, young))
-            if not self._kinds.isdisjoint(map(id, kinds)):
-                self._note(instances_of(self._kinds))
-            elif len(kinds) < FEW and outlive_tests(kinds):
-                self._without_any.remember(kinds)
-        except Exception:  # noqa: BLE001 - a callback of the collector: the next re-run walks the heap
-            self.end()
-
-    def _note(self, found: Sequence[Any]) -> None:
-        for one in found:
-            if has_weak_references(one) and (id(one) not in self._known or self._known[id(one)]() is not one):
-                self._known[id(one)] = weakref.ref(one)
-        if not self._hidden.note(_hidden_among(found)):
-            self.end()
-
-
-def _hidden_among(found: Sequence[Any]) -> list[Any]:
-    """Return those without weak references, of which NumPy's own is known by name."""
-    return [one for one in found if not has_weak_references(one) and one is not _numpy_singleton()]
-
-
-_FOLLOWED = _Followed()
-
-
-def _numpy_singleton() -> Any:
-    """Return the generator behind `numpy.random.rand` and the like; None where it is not loaded."""
-    module = sys.modules.get(_NUMPY_LEGACY)
-    return vars(module).get("_rand") if type(module) is types.ModuleType else None
+    generator = extension_class("numpy.random._generator", "Generator")
+    legacy = extension_class("numpy.random.mtrand", "RandomState")
+    rows = ((Random, _keep_python), (reloaded, _keep_python), (generator, _keep_numpy), (legacy, _keep_numpy_legacy))
+    return {id(kind): keep for kind, keep in rows if kind is not None}
 
 
 def _keep_python(generator: Random) -> Restore:
     return partial(generator.setstate, generator.getstate())
 
 
-def _keep_numpy_generator(generator: Any) -> Restore:
+def _keep_numpy(generator: Any) -> Restore:
     return partial(setattr, generator.bit_generator, "state", generator.bit_generator.state)
 
 
 def _keep_numpy_legacy(generator: Any) -> Restore:
     return partial(generator.set_state, generator.get_state(legacy=False))
+
+
+class _Followed:
+    """The generators alive: found by one walk over the heap, and from then on among the young before they become old.
+
+    So a re-run looks at the young objects alone. References are weak; but NumPy's generators have no weak references.
+    Those are held, a few kilobytes each without an object of the user's, until nothing else refers to them.
+    """
+
+    def __init__(self) -> None:
+        self._view: weakref.ref[GcView] | None = None
+        self._kinds: frozenset[int] = frozenset()
+        self._known: dict[int, weakref.ref[Any]] = {}
+        self._held: dict[int, Any] = {}
+
+    def alive(self, kinds: frozenset[int]) -> list[Any]:
+        """Return the generators of the classes with these ids."""
+        view = current_view()
+        if view is None or not view.sees_only_young:
+            with whole_heap():
+                return instances_of(kinds)
+        self._let_go()
+        followed = self._view is not None and self._view() is view and self._kinds == kinds
+        if followed:
+            found = instances_of(kinds)
+        else:
+            with whole_heap():
+                found = instances_of(kinds)
+            self._view, self._kinds, self._known, self._held = weakref.ref(view), kinds, {}, {}
+            view.before_aging = self._note_young
+        self._note(found)
+        found += [one for reference in self._known.values() if (one := reference()) is not None]
+        self._known = {identity: known for identity, known in self._known.items() if known() is not None}
+        return list({id(one): one for one in (*found, *self._held.values())}.values())
+
+    def _note_young(self) -> None:
+        try:
+            # Before each test from the first re-run on, and hardly any makes a generator that outlives it.
+            if self._view is not None and not self._kinds.isdisjoint(map(id, map(type, get_objects()))):
+                self._note(instances_of(self._kinds))
+            self._let_go()
+        except Exception:  # noqa: BLE001 - a callback of the collector: the next re-run walks the heap
+            self._view = None
+
+    def _note(self, found: Sequence[Any]) -> None:
+        for one in found:
+            if has_weak_references(one):
+                self._known[id(one)] = weakref.ref(one)
+            elif _is_numpys_own(one):
+                self._held[id(one)] = one
+            else:
+                self._view = None  # holding it would hold the user's objects: the next re-run walks the heap
+
+    def _let_go(self) -> None:
+        alone = _reference_counts({0: object()})[0]
+        counts = _reference_counts(self._held)
+        self._held = {key: self._held[key] for key, count in zip(self._held, counts, strict=True) if count > alone}
+
+
+def _reference_counts(held: dict[int, Any]) -> list[int]:
+    return list(map(sys.getrefcount, list(held.values())))
+
+
+def _is_numpys_own(generator: Any) -> bool:
+    """Tell whether a generator of NumPy's draws from a source of NumPy's, which was seeded by a class of NumPy's."""
+    source = slot(generator, type(generator), "_bit_generator")
+    base = extension_class("numpy.random.bit_generator", "BitGenerator")
+    seed = None if base is None else slot(source, base, "_seed_seq")
+    return in_package(type(source), "numpy.random") and (seed is None or in_package(type(seed), "numpy.random"))
+
+
+_FOLLOWED = _Followed()

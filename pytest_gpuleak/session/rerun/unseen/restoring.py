@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, MutableMapping
+    from collections.abc import Iterable, MutableMapping
 
 Restore = Callable[[], None]
 """Restores what was noted when it was made."""
@@ -70,15 +70,24 @@ def keep_names(namespace: MutableMapping[str, Any], names: Iterable[str]) -> Res
     return restore
 
 
-@contextlib.contextmanager
-def replaced(namespace: MutableMapping[str, Any], values: Mapping[str, Any]) -> Iterator[None]:
-    """Give names of a namespace other values within the context."""
-    restore = keep_names(namespace, values)
-    namespace.update(values)
-    try:
-        yield
-    finally:
-        restore()
+def keep_value(read: Callable[[], Any], write: Callable[[Any], Any]) -> Restore:
+    """Note what one function reads; another writes it later, where it has changed."""
+    saved = read()
+
+    def restore() -> None:
+        if read() != saved:
+            write(saved)
+
+    return restore
+
+
+def replace(owner: Any, name: str, value: Any) -> Restore:
+    """Give an attribute of a module, a class or an object's own another value, until it is restored."""
+    saved = vars(owner).get(name, _MISSING)
+    setattr(owner, name, value)
+    return (
+        functools.partial(delattr, owner, name) if saved is _MISSING else functools.partial(setattr, owner, name, saved)
+    )
 
 
 def keep_mapping(mapping: MutableMapping[Any, Any], leave: frozenset[str] = frozenset()) -> Restore:

@@ -3,28 +3,60 @@
 from __future__ import annotations
 
 import contextlib
+from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 from pytest_gpuleak.session.frameworks import shared_frameworks
-from pytest_gpuleak.session.rerun.unseen.output import (
-    count_failed_subtests,
-    keep_failed_subtests,
-    muted_output,
-    unreported,
-)
+from pytest_gpuleak.session.rerun.unseen import libraries, output, process, pytest_state
+from pytest_gpuleak.session.rerun.unseen.name_counters import keep_name_counters
 from pytest_gpuleak.session.rerun.unseen.plugins import hide_from_plugins
-from pytest_gpuleak.session.rerun.unseen.process import keep_process
-from pytest_gpuleak.session.rerun.unseen.pytest_state import (
-    keep_item,
-    keep_session,
-    keep_temporary_folders,
-    revive_doctest,
-)
+from pytest_gpuleak.session.rerun.unseen.random_state import keep_random_states
+from pytest_gpuleak.session.rerun.unseen.restoring import all_of, keep_each
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     import pytest
+
+    from pytest_gpuleak.session.rerun.unseen.restoring import Restore
+
+MUTED: tuple[Callable[[pytest.Config], Restore], ...] = (
+    output.mute_terminal,
+    output.mute_capture,
+    output.mute_log,
+)
+"""What of a re-run's output is dropped."""
+
+OF_PYTEST: tuple[Callable[[pytest.Item], Restore], ...] = (
+    pytest_state.keep_failed_subtests,
+    pytest_state.keep_session,
+    pytest_state.keep_junit,
+    pytest_state.keep_cache,
+    pytest_state.keep_fault_handler,
+    pytest_state.keep_item,
+    pytest_state.renew_instance,
+    pytest_state.keep_temporary_folders,
+    pytest_state.revive_doctest,
+)
+"""What pytest and plugins keep on the test, on the session, in the cache and in folders."""
+
+OF_PROCESS: tuple[Callable[[], Restore], ...] = (
+    process.pause_tracing,  # and resumed last: it would trace the others
+    keep_random_states,
+    process.keep_environment,
+    process.keep_sys,
+    keep_name_counters,
+    process.keep_settings,
+    process.keep_signals,
+    process.keep_modules,
+    libraries.keep_logging,
+    libraries.keep_locale,
+    libraries.keep_decimal,
+    libraries.keep_context_variables,
+    libraries.keep_event_loop,
+    libraries.keep_tracemalloc,
+)
+"""What a test may have set in the process. Lists that grow are cut back after the verdict: see `lists`."""
 
 
 class Hidden(NamedTuple):
@@ -36,22 +68,16 @@ class Hidden(NamedTuple):
 
 @contextlib.contextmanager
 def unseen(item: pytest.Item) -> Iterator[Hidden]:
-    """Undo what a re-run does, or keep it from the records. Raises NotHiddenError if a plugin would record it."""
+    """Undo what a re-run does, or keep it from the records. Raises NotHiddenError if a plugin would record it.
+
+    What fails to be noted, in an untested version of pytest or another interpreter, is left as the re-run leaves it.
+    """
     with contextlib.ExitStack() as stack:
         silence = stack.enter_context(contextlib.ExitStack())
-        silence.enter_context(unreported(item))
-        silence.enter_context(muted_output(item.config))
-        failed_before = count_failed_subtests(item)
-        steps: tuple[Callable[[pytest.Item], Callable[[], None]], ...] = (
-            keep_failed_subtests,
-            keep_session,
-            keep_item,
-            keep_temporary_folders,
-            revive_doctest,
-        )
-        for step in steps:
-            with contextlib.suppress(Exception):  # an untested version of pytest: the re-run goes on
-                stack.callback(step(item))
+        silence.callback(output.swallow_reports(item))
+        silence.callback(keep_each(partial(mute, item.config) for mute in MUTED))
+        failed_before = pytest_state.count_failed_subtests(item)
+        stack.callback(keep_each(partial(keep, item) for keep in OF_PYTEST))
         stack.callback(hide_from_plugins(item))
-        stack.callback(keep_process(shared_frameworks(item.config)))
-        yield Hidden(lambda: count_failed_subtests(item) - failed_before, silence.close)
+        stack.callback(keep_each([*OF_PROCESS, lambda: all_of(shared_frameworks(item.config).keep_states())]))
+        yield Hidden(lambda: pytest_state.count_failed_subtests(item) - failed_before, silence.close)
