@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from time import process_time
 from typing import TYPE_CHECKING
 
 from pytest_gpuleak.engine.waiting import is_sure
-from pytest_gpuleak.heap.referrers import cpu_time
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -91,12 +91,12 @@ class Looks:
 
     def search(self, origins: OriginLog | None = None) -> None:
         """Search for the holders of what is alive."""
-        before, began = self._arrays.looks.searches, cpu_time()
+        before, began = self._arrays.looks.searches, process_time()
         with self._knowledge.safeguards.searching(self._nodeid):
             self._arrays.looks.look(origins)
         if self._waiting is not None:
             self._waiting.searches += self._arrays.looks.searches - before
-            self._waiting.searched_s += cpu_time() - began
+            self._waiting.searched_s += process_time() - began
 
     def catch_up(self) -> None:
         """Search for the holders after all, because the re-run that was to be traced did not come to its end."""

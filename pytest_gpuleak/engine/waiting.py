@@ -12,13 +12,14 @@ from time import perf_counter
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from pytest_gpuleak.adapters.arrays import array_types, select_arrays
-from pytest_gpuleak.engine.confirm.holder_search import GRAPHS_BUDGET_S, search_holders
+from pytest_gpuleak.engine.confirm.holder_search import GRAPHS_STEPS, search_holders
 from pytest_gpuleak.engine.describe import described
 from pytest_gpuleak.engine.judge.arrays import conclude, judge
 from pytest_gpuleak.engine.settle.attempts import Backoff
 from pytest_gpuleak.engine.stages import ACCOUNT, EXPLAIN_LATE
+from pytest_gpuleak.heap.budget import Budget
 from pytest_gpuleak.heap.collector import get_objects
-from pytest_gpuleak.heap.referrers import Deadline, PausedCollector
+from pytest_gpuleak.heap.referrers import PausedCollector
 from pytest_gpuleak.model.findings import FREED
 
 if TYPE_CHECKING:
@@ -50,11 +51,11 @@ MOST_WAITING: Final = 200
 MOST_ARRAYS: Final = 20_000
 """Arrays that wait before they are explained together."""
 
-BUDGET_S: Final = 8.0
-"""Seconds of CPU time that a search for all that waits may take."""
+STEPS: Final = 80_000_000
+"""Steps (`heap.budget`) of a search for all that waits."""
 
-EACH_S: Final = 0.1
-"""Seconds that each test adds to `BUDGET_S`: most of one heap's search is shared, and the naming is not."""
+STEPS_EACH: Final = 1_000_000
+"""Steps that each test adds to `STEPS`: most of one heap's search is shared, and the naming is not."""
 
 
 TEACHING_SHARE: Final = 0.05
@@ -211,10 +212,10 @@ class WaitingFindings:
                 if owners:
                     targets.append(array)
             array = None
-            budget_s = BUDGET_S + EACH_S * len(waiting)
+            budget = Budget(STEPS + STEPS_EACH * len(waiting))
             groups = {id(targets[place]): number for number, places in enumerate(members) for place in places}
-            found = search_holders(targets, self._knowledge.culprits, frameworks, budget_s, groups) if targets else []
-            graphs = Deadline(min(GRAPHS_BUDGET_S * len(waiting), BUDGET_S))
+            found = search_holders(targets, self._knowledge.culprits, frameworks, budget, groups) if targets else []
+            graphs = Budget(GRAPHS_STEPS * len(waiting))
             for one, places in zip(waiting, members, strict=True):
                 one.arrays.looks.take_holders([targets[i] for i in places], [found[i] for i in places], graphs)
             targets.clear()

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
-    from pytest_gpuleak.heap.referrers import Deadline
+    from pytest_gpuleak.heap.budget import Budget
 
 
 def components(
-    starts: Iterable[int], children: Callable[[int], Sequence[int]], deadline: Deadline
+    starts: Iterable[int], children: Callable[[int], Sequence[int]], budget: Budget
 ) -> dict[int, int] | None:
-    """Return for all below `starts` the number of its component; None where the time is up.
+    """Return for all below `starts` the number of its component; None where the budget is spent.
 
     Tarjan's algorithm (Depth-first search and linear graph algorithms, 1972), without recursion.
     """
@@ -32,7 +32,7 @@ def components(
         while path:
             node, rest = path[-1]
             for child in rest:
-                if deadline.worked(1):
+                if budget.worked(1):
                     return None
                 if child not in order:
                     path.append(enter(child))

@@ -17,16 +17,10 @@ from pytest_gpuleak.explain.roots.root import LASTING, RANKS
 from pytest_gpuleak.explain.unaccounted import owner_counter
 from pytest_gpuleak.explain.user_globals import UserGlobals
 from pytest_gpuleak.heap import safe_access
+from pytest_gpuleak.heap.budget import Budget
 from pytest_gpuleak.heap.hidden_references import RING_ROOT
 from pytest_gpuleak.heap.reference_counts import LOOKUP_REFERENCES, getrefcount
-from pytest_gpuleak.heap.referrers import (
-    Deadline,
-    PausedCollector,
-    cpu_time,
-    get_objects,
-    get_referents,
-    reaches_everything,
-)
+from pytest_gpuleak.heap.referrers import PausedCollector, get_objects, get_referents, reaches_everything
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Sequence
@@ -43,16 +37,8 @@ MAX_KNOWN: Final = 64
 MAX_WALKED: Final = 20_000
 """References that are followed downwards from the known roots, nearest first."""
 
-BUDGET_S: Final = 0.25
-"""Seconds after which the whole heap is searched instead, unless that took more than `SEARCH_SHARE` times as long."""
-
-SEARCH_SHARE: Final = 2
-
-VAIN_SHARE: Final = 4
-"""By this that share is multiplied with each recognition that took longer than `BUDGET_S` in vain, until one succeeds.
-
-Leaks into TensorFlow's gradient registry, whose graphs hold each other, were looked at for 1 to 2 s each, and then searched for.
-"""
+STEPS: Final = 5_000_000
+"""Steps (`heap.budget`) after which the whole heap is searched instead."""
 
 _OWNED_BY_NATIVE_CODE: Final = 1
 """References of a framework to the Python object of an array or autograd node: torch keeps one while C++ uses it."""
@@ -92,8 +78,6 @@ class Culprits:
     def __init__(self, is_user_file: Callable[[str], bool] | None = None) -> None:
         self._known: dict[str, _Known] = {}
         self._rings = False
-        self._search_s = 0.0
-        self._share = float(SEARCH_SHARE)
         self._globals = None if is_user_file is None else UserGlobals(is_user_file)
 
     @property
@@ -118,13 +102,6 @@ class Culprits:
         self._known[root.text] = known  # moved to the end, as met last
         if len(self._known) > MAX_KNOWN:
             del self._known[next(iter(self._known))]
-
-    def note_search(self, seconds: float) -> None:
-        """Note what the last search of the whole heap took, in seconds of CPU time."""
-        self._search_s = seconds
-
-    def _budget_s(self) -> float:
-        return max(BUDGET_S, self._search_s / self._share)
 
     def remember_ring(self, explanation: Explanation) -> None:
         """Remember that a ring through C++ was met. From then on rings are searched among young objects."""
@@ -151,25 +128,9 @@ class Culprits:
         """
         if not (self._known or self._rings or self._globals):
             return None
-        began = cpu_time()
-        found = self._recognise(targets, ignore, frameworks, older, reached)
-        if found is not None or reached:
-            self._share = float(SEARCH_SHARE)
-        elif cpu_time() - began > BUDGET_S:
-            self._share *= VAIN_SHARE
-        return found
-
-    def _recognise(
-        self,
-        targets: list[object],
-        ignore: Collection[int],
-        frameworks: Sequence[ReferenceFinder] | None,
-        older: Collection[int],
-        reached: set[int] | None,
-    ) -> list[Explanation] | None:
         from pytest_gpuleak.explain.further_holders import find_further_holders
         from pytest_gpuleak.explain.rings import behind_rings
-        from pytest_gpuleak.explain.search import OTHERS_BUDGET_S, Search
+        from pytest_gpuleak.explain.search import OTHERS_STEPS, Search
 
         finders = own_reference_finders() if frameworks is None else frameworks
         with PausedCollector():
@@ -188,7 +149,7 @@ class Culprits:
                 remember = self.remember  # accounted for as by a search of the whole heap
             if not _add_older(targets, older, above):
                 return None
-            search = Search(targets, ignore, Deadline(self._budget_s()), above, frameworks=finders)
+            search = Search(targets, ignore, Budget(STEPS), above, frameworks=finders)
             search.run()
             if search.found(LASTING) < len(set(map(id, targets))):
                 return self._recognise_rings(search)
@@ -198,11 +159,11 @@ class Culprits:
                 return None
 
             def again(some: Sequence[object], cuts: Collection[Cut]) -> Search:
-                return search.again(some, cuts, OTHERS_BUDGET_S)
+                return search.again(some, cuts, Budget(OTHERS_STEPS))
 
             cuts: set[Cut] = set()
             others = find_further_holders(search, targets, again, cuts)
-            return behind_rings(search, targets, search.explanations(remember, others), cuts)
+            return behind_rings(search, targets, search.explanations(remember, others), cuts, Budget(OTHERS_STEPS))
 
     def _recognise_rings(self, search: Search) -> list[Explanation] | None:
         """Return explanations where each is a ring of young objects without other referrers."""

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any
 from pytest_gpuleak.adapters.arrays import array_types, find_arrays
 from pytest_gpuleak.engine.confirm.holder_search import count_users, find_left, search_holders
 from pytest_gpuleak.engine.stages import EXPLAIN, RECOGNISE
+from pytest_gpuleak.heap.budget import Budget
 from pytest_gpuleak.heap.collector import collect, get_objects
-from pytest_gpuleak.heap.referrers import Deadline, PausedCollector
+from pytest_gpuleak.heap.referrers import PausedCollector
 from pytest_gpuleak.model.findings import FREED, NO_OBJECT, WAITING, Holder
 
 if TYPE_CHECKING:
@@ -27,8 +28,8 @@ if TYPE_CHECKING:
     from pytest_gpuleak.explain.explanation import Explanation
     from pytest_gpuleak.explain.known_culprits import Culprits
 
-EXPLAIN_BUDGET_S = 8.0
-"""Seconds that all searches for the holders of one test's arrays may take, re-runs included."""
+EXPLAIN_STEPS = 80_000_000
+"""Steps (`heap.budget`) of all searches for the holders of one test's arrays, re-runs included."""
 
 NOT_SEARCHED = "not searched for, since no report is written and notes are not shown (-v)"
 """Why the holder of a note is unknown."""
@@ -64,7 +65,7 @@ class ArrayLooks:
         self._guard = guard
         self._changed = changed
         self._postponed: tuple[OriginLog, set[int]] | None = None  # lines and shared storages, for a late search
-        self._explain_left_s = EXPLAIN_BUDGET_S
+        self._budget = Budget(EXPLAIN_STEPS)
         self.alive: list[frozenset[int]] = []
         """The indices of the survivors that were alive at each look."""
         self.searches = 0
@@ -126,15 +127,15 @@ class ArrayLooks:
         """Whether a re-run has been examined."""
         return bool(self.alive)
 
-    def take_holders(self, arrays: Sequence[object], found: Sequence[Explanation], deadline: Deadline) -> None:
-        """Take what a later search has `found` on the living `arrays` that were left; `deadline` limits the graphs."""
+    def take_holders(self, arrays: Sequence[object], found: Sequence[Explanation], budget: Budget) -> None:
+        """Take what a later search has `found` on the living `arrays` that were left; `budget` limits the graphs."""
         if self._postponed is None:
             return
         origins, shared = self._postponed
         self._changed()
         self._postponed = None
         newest = self._left.runs - 1
-        self._graphs.note(arrays, found, self._left.readings(), deadline)
+        self._graphs.note(arrays, found, self._left.readings(), budget)
         explained = [(self._left.by_id[id(array)], why) for array, why in zip(arrays, found, strict=True)]
         self._survivors.note(explained, shared, origins, newest)
         living = self._left.living()
@@ -207,18 +208,14 @@ class ArrayLooks:
         return set(map(id, self._detector.look()))
 
     def _look(self, origins: OriginLog, young: set[int]) -> None:
-        from pytest_gpuleak.explain.search import BUDGET_S
+        from pytest_gpuleak.explain.search import SEARCH_STEPS
 
         self.searches += 1
         targets, shared = find_left(self._left, young, self._arrays, self._frameworks)
         # The largest arrays are shown, and in a crowd only the first paths are written in full.
         targets.sort(key=lambda target: -self._left.by_id[id(target)].reading.storage_bytes)
         culprits = None if self._culprits is None else self._culprits()
-        deadline = Deadline(self._explain_left_s)
-        explanations = search_holders(targets, culprits, self._frameworks, min(BUDGET_S, self._explain_left_s))
-        if culprits is not None:
-            culprits.note_search(self._explain_left_s - deadline.left())
-        self._explain_left_s = deadline.left()
+        explanations = search_holders(targets, culprits, self._frameworks, self._budget.part(SEARCH_STEPS))
         found = [(self._left.by_id[id(target)], why) for target, why in zip(targets, explanations, strict=True)]
         self._graphs.note(targets, explanations, self._left.readings())
         targets.clear()

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Final
 from pytest_gpuleak.adapters.arrays import array_types, framework_of, select_arrays
 from pytest_gpuleak.adapters.bulk import storages_of
 from pytest_gpuleak.adapters.storages import is_storage
+from pytest_gpuleak.heap.budget import Budget
 from pytest_gpuleak.heap.collector import get_objects
-from pytest_gpuleak.heap.referrers import Deadline
 
 if TYPE_CHECKING:
     from collections.abc import Container, Iterable, Mapping, Sequence
@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from pytest_gpuleak.model.evidence import Root
     from pytest_gpuleak.model.findings import Autograd
 
-GRAPHS_BUDGET_S: Final = 1.0
-"""Seconds for counting what one test's autograd graphs retain; graphs beyond that are counted in part."""
+GRAPHS_STEPS: Final = 10_000_000
+"""Steps (`heap.budget`) of counting what one test's autograd graphs retain: 100,000 nodes. Larger ones are cut."""
 
 
 def find_left(
@@ -53,7 +53,7 @@ def search_holders(
     targets: Sequence[object],
     culprits: Culprits | None,
     natives: Frameworks,
-    budget_s: float,
+    budget: Budget,
     groups: Mapping[int, int] = MappingProxyType({}),
 ) -> list[Explanation]:
     """Return who holds each of the `targets`, by a search of the visible whole heap, and remember the culprits."""
@@ -63,7 +63,7 @@ def search_holders(
         targets,
         ignore={id(targets)},
         remember=None if culprits is None else culprits.remember,
-        budget_s=budget_s,
+        budget=budget,
         frameworks=natives.reference_finders(),
         groups=groups,
     )
@@ -74,15 +74,13 @@ def search_holders(
 
 
 def count_graphs(
-    members: Mapping[Root, Sequence[object]], natives: Frameworks, deadline: Deadline | None
+    members: Mapping[Root, Sequence[object]], natives: Frameworks, budget: Budget | None
 ) -> dict[Root, Autograd]:
     """Return how much memory the autograd graphs behind the arrays of each root retain."""
-    deadline = Deadline(GRAPHS_BUDGET_S) if deadline is None else deadline
+    budget = Budget(GRAPHS_STEPS) if budget is None else budget
     found: dict[Root, Autograd] = {}
     for root, arrays in members.items():
-        if deadline.passed():
-            break  # each count waits for threads in a backward pass, so many roots would take forever
-        retained = natives.graph_size(arrays, deadline.left())
+        retained = natives.graph_size(arrays, budget)
         if retained is not None:
             found[root] = retained
     return found

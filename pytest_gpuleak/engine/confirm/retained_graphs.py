@@ -9,6 +9,7 @@ from pytest_gpuleak.adapters.bulk import read_arrays
 from pytest_gpuleak.engine.confirm.holder_search import count_graphs
 from pytest_gpuleak.engine.stages import GRAPHS, Stage
 from pytest_gpuleak.model.evidence import Root, root_of
+from pytest_gpuleak.model.findings import NOT_READ
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
     from pytest_gpuleak.adapters.protocol import ArrayFramework
     from pytest_gpuleak.engine.confirm.left_arrays import LeftArrays
     from pytest_gpuleak.explain.explanation import Explanation
-    from pytest_gpuleak.heap.referrers import Deadline
+    from pytest_gpuleak.heap.budget import Budget
     from pytest_gpuleak.model.findings import Autograd
     from pytest_gpuleak.model.readings import ArrayReading
 
@@ -45,11 +46,11 @@ class RetainedGraphs:
         arrays: Sequence[object],
         explanations: Sequence[Explanation],
         readings: Mapping[int, ArrayReading],
-        deadline: Deadline | None = None,
+        budget: Budget | None = None,
     ) -> None:
-        """Note the graphs behind the arrays of the earliest run among `arrays`, until the `deadline`."""
+        """Note the graphs behind the arrays of the earliest run among `arrays`, within the `budget`."""
         with self._guard(GRAPHS):
-            self._count(arrays, explanations, readings, deadline)
+            self._count(arrays, explanations, readings, budget)
 
     def note_recognised(self, arrays: Sequence[object], found: Sequence[Explanation]) -> None:
         """Note the graphs behind arrays whose holders were recognised, unless some are known."""
@@ -62,7 +63,7 @@ class RetainedGraphs:
         arrays: Sequence[object],
         explanations: Sequence[Explanation],
         readings: Mapping[int, ArrayReading],
-        deadline: Deadline | None,
+        budget: Budget | None,
     ) -> None:
         left = self._left
         runs = [left.by_id[id(array)].run if id(array) in left.by_id else left.runs for array in arrays]
@@ -72,4 +73,6 @@ class RetainedGraphs:
             reading = readings.get(id(array))
             if reading is not None and run == first:
                 groups[root_of(reading.device, explanation.holder)].append(array)
-        self.by_root |= count_graphs(groups, self._frameworks, deadline)
+        # Should the count fail, nothing is known of any of them.
+        before, self.by_root = self.by_root, {**self.by_root, **dict.fromkeys(groups, NOT_READ)}
+        self.by_root = before | count_graphs(groups, self._frameworks, budget)
