@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from pytest_gpuleak.explain.further_holders import find_further_holders
 from pytest_gpuleak.explain.rings import behind_rings
-from pytest_gpuleak.explain.search import OTHERS_STEPS, SEARCH_STEPS, Search
+from pytest_gpuleak.explain.search import OTHERS_STEPS, SEARCH_STEPS, Question, Search
 from pytest_gpuleak.heap.budget import Budget
 from pytest_gpuleak.heap.referrers import PausedCollector
 
@@ -46,7 +46,7 @@ def explain(
     """
     with PausedCollector():
         budget = Budget(SEARCH_STEPS) if budget is None else budget
-        search = Search(targets, ignore, budget, cuts=known, frameworks=frameworks)
+        search = Search(Question(targets, budget, ignore, cuts=known, frameworks=frameworks))
         search.run()
 
         def again(some: Sequence[object], cuts: Collection[Cut]) -> Search:

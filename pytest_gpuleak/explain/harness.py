@@ -106,10 +106,12 @@ def holder_of(
 ) -> Holder:
     """Name the test's instance, or a parameter, as the holder of `arrays`; without `frameworks` no path is searched."""
     if frameworks is not None:
-        from pytest_gpuleak.explain.search import Search
+        from pytest_gpuleak.explain.search import Question, Search
 
         with PausedCollector():
-            search = Search(arrays[:1], (), Budget(SEARCH_STEPS), _hidden(item, test_class), frameworks=frameworks)
+            search = Search(
+                Question(arrays[:1], Budget(SEARCH_STEPS), hidden=_hidden(item, test_class), frameworks=frameworks)
+            )
             search.run()
             found = search.explanations()[0].holder
             if found.kind == "fixture":

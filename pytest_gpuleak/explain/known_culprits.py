@@ -130,7 +130,7 @@ class Culprits:
             return None
         from pytest_gpuleak.explain.further_holders import find_further_holders
         from pytest_gpuleak.explain.rings import behind_rings
-        from pytest_gpuleak.explain.search import OTHERS_STEPS, Search
+        from pytest_gpuleak.explain.search import OTHERS_STEPS, Question, Search
 
         finders = own_reference_finders() if frameworks is None else frameworks
         with PausedCollector():
@@ -149,7 +149,7 @@ class Culprits:
                 remember = self.remember  # accounted for as by a search of the whole heap
             if not _add_older(targets, older, above):
                 return None
-            search = Search(targets, ignore, Budget(STEPS), above, frameworks=finders)
+            search = Search(Question(targets, Budget(STEPS), ignore, above, frameworks=finders))
             search.run()
             if search.found(LASTING) < len(set(map(id, targets))):
                 return self._recognise_rings(search)

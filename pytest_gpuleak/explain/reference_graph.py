@@ -6,10 +6,8 @@ from itertools import chain
 from math import inf
 from typing import TYPE_CHECKING
 
-from pytest_gpuleak.explain.components import components
-
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 
     from pytest_gpuleak.explain.roots.roots import Root
     from pytest_gpuleak.heap.budget import Budget
@@ -212,3 +210,45 @@ class Forest:
     def chain(self, node: int, limit: float = inf) -> list[int]:
         """Return the ids from the beginning of the path down to `node`, the last `limit` of them."""
         return _followed(node, self.above, limit)[::-1]
+
+
+def components(
+    starts: Iterable[int], children: Callable[[int], Sequence[int]], budget: Budget
+) -> dict[int, int] | None:
+    """Return for all below `starts` the number of its strongly connected component, within which each leads to each other; None where the budget is spent.
+
+    Tarjan's algorithm (Depth-first search and linear graph algorithms, 1972), without recursion.
+    """
+    order: dict[int, int] = {}
+    lowest: dict[int, int] = {}
+    open_nodes: list[int] = []
+    found: dict[int, int] = {}
+
+    def enter(node: int) -> tuple[int, Iterator[int]]:
+        order[node] = lowest[node] = len(order)
+        open_nodes.append(node)
+        return node, iter(children(node))
+
+    for start in starts:
+        path = [] if start in order else [enter(start)]
+        while path:
+            node, rest = path[-1]
+            for child in rest:
+                if budget.worked(1):
+                    return None
+                if child not in order:
+                    path.append(enter(child))
+                    break
+                if child not in found:
+                    lowest[node] = min(lowest[node], order[child])
+            else:
+                path.pop()
+                if path:
+                    above = path[-1][0]
+                    lowest[above] = min(lowest[above], lowest[node])
+                if lowest[node] == order[node]:
+                    number, member = len(found), -1
+                    while member != node:
+                        member = open_nodes.pop()
+                        found[member] = number
+    return found

@@ -7,7 +7,7 @@ every target. Without one, a target gets the best worse answer: what runs, an ex
 from __future__ import annotations
 
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from pytest_gpuleak.adapters.registry import own_reference_finders
 from pytest_gpuleak.explain.answers import Answers
@@ -63,49 +63,50 @@ WRITING_STEPS: Final = 20_000_000
 """Steps of naming the answers, beside what the search has left: 300,000 references are named by them."""
 
 
+class Question(NamedTuple):
+    """What a search is to find out, and within which limits.
+
+    Attributes:
+        targets: the objects whose holders are searched for; the sequence itself is none.
+        budget: where to stop.
+        ignore: ids of objects that do not count as holders.
+        hidden: by the id of what they refer to, containers that the collector does not show.
+        cuts: references that do not count.
+        native: whether to ask what the collector cannot see.
+        frameworks: tell what their native code holds; None: the plugin's own.
+    """
+
+    targets: Sequence[object]
+    budget: Budget
+    ignore: Collection[int] = ()
+    hidden: Mapping[int, Sequence[object]] = MappingProxyType({})
+    cuts: Collection[Cut] = ()
+    native: bool = True
+    frameworks: Sequence[ReferenceFinder] | None = None
+
+
 class Search:
     """The state of one search.
 
     A target counts as settled when an editable root was found no farther away than the levels that were completed: a
     nearer one could not have been missed. Objects that lead to settled targets alone are not expanded any more.
 
-    Args:
-        ignore: ids of objects that do not count as holders.
-        budget: where to stop.
-        hidden: by the id of what they refer to, containers that the collector does not show.
-        cuts: references that do not count.
-        native: whether to ask what the collector cannot see.
-        roots: those of an earlier search, which take milliseconds to look up; what did not count then does not now.
-        frameworks: tell what their native code holds; None: the plugin's own.
-        known: referrers that an earlier search has met.
+    From an `earlier` search it takes the roots, which take milliseconds to look up, what did not count as a holder, and
+    the referrers that were met.
     """
 
-    def __init__(
-        self,
-        targets: Sequence[object],
-        ignore: Collection[int],
-        budget: Budget,
-        hidden: Mapping[int, Sequence[object]] = MappingProxyType({}),
-        cuts: Collection[Cut] = (),
-        *,
-        native: bool = True,
-        roots: Roots | None = None,
-        frameworks: Sequence[ReferenceFinder] | None = None,
-        known: KnownReferrers | None = None,
-    ) -> None:
-        self._frameworks = own_reference_finders() if frameworks is None else frameworks
-        self._hidden = hidden
-        self._cuts = cuts
-        self._asks_native = native
+    def __init__(self, question: Question, earlier: Search | None = None) -> None:
+        self._question = question
+        self._cuts = question.cuts
+        self._budget = question.budget
         self._graph = Graph()
-        self._budget = budget
-        self._order: list[int] = []
-        for target in targets:
-            self._order.append(id(target))
+        self._order = list(map(id, question.targets))
+        for target in question.targets:
             self._graph.add(target)
-        self._own: set[int] = set() if roots is None else roots.ignored
-        self._own.update((id(targets), id(self._graph.objects), id(hidden), *map(id, hidden.values()), *ignore))
-        self._roots = Roots(self._own) if roots is None else roots
+        self._own: set[int] = set() if earlier is None else earlier.roots.ignored
+        lists = (question, question.targets, question.hidden, *question.hidden.values(), self._graph.objects)
+        self._own.update(map(id, lists), question.ignore)
+        self.roots: Roots = Roots(self._own) if earlier is None else earlier.roots
         self._targets = frozenset(self._order)
         self._open = set(self._order)
         self._level = 0
@@ -113,12 +114,15 @@ class Search:
         self._changed = False
         self._due: int | None = None
         self._all_seen = False
-        self._native = NativeReferences(self._graph, self._roots, targets, budget, self._own, cuts, self._frameworks)
+        frameworks = own_reference_finders() if question.frameworks is None else question.frameworks
+        self._native = NativeReferences(
+            self._graph, self.roots, question.targets, self._budget, self._own, self._cuts, frameworks
+        )
         self._exhausted = False
         self._passes = 0
-        self._plain_passes = PLAIN_LEVELS if known is None else FURTHER_PASSES
-        self._known = KnownReferrers() if known is None else known
-        self._known.add_objects(self._graph.objects)
+        self._plain_passes = PLAIN_LEVELS if earlier is None else FURTHER_PASSES
+        self.known: KnownReferrers = KnownReferrers() if earlier is None else earlier.known
+        self.known.add_objects(self._graph.objects)
         self._recent: RecentObjects | None = None
         self._answers: Answers | None = None
 
@@ -126,10 +130,8 @@ class Search:
         self, targets: Sequence[object], cuts: Collection[Cut], budget: Budget, *, native: bool = False
     ) -> Search:
         """A search for some of the targets of this one that does not count some references, not yet run."""
-        found = Search(
-            targets, (), budget, self._hidden, cuts,
-            native=native, roots=self._roots, frameworks=self._frameworks, known=self._known,
-        )  # fmt: skip
+        question = self._question._replace(targets=targets, budget=budget, ignore=(), cuts=cuts, native=native)
+        found = Search(question, self)
         found._native.leave_out_heap()
         return found
 
@@ -154,7 +156,7 @@ class Search:
                 self._settle()
                 if not self._open:
                     return
-                frontier, new = self._native.ask(self._open) if self._asks_native else ([], False)
+                frontier, new = self._native.ask(self._open) if self._question.native else ([], False)
                 if not new:
                     # The walk over the heap stops where the budget is spent: what it did not meet may hold a target.
                     self._exhausted = not self._budget.spent
@@ -180,9 +182,9 @@ class Search:
     def _expand(self, frontier: Sequence[int]) -> tuple[list[int], bool]:
         graph = self._graph
         wanted = set(frontier)
-        for node, root in self._roots.local_roots(wanted):
+        for node, root in self.roots.local_roots(wanted):
             self._attach(node, root)
-        nearby, complete = self._known.referrers(frontier)
+        nearby, complete = self.known.referrers(frontier)
         recent, explained = self._recent_referrers(wanted - complete)
         nearby += recent
         complete |= explained
@@ -192,8 +194,8 @@ class Search:
         if nearby:
             met = set(map(id, containers))
             containers += [one for one in {id(one): one for one in nearby}.values() if id(one) not in met]
-        for node in wanted.intersection(self._hidden):
-            containers.extend(self._hidden[node])
+        for node in wanted.intersection(self._question.hidden):
+            containers.extend(self._question.hidden[node])
         own = {id(children), id(containers), id(nearby), id(recent)}
         try:
             new = self._take_in(containers, wanted, own)
@@ -203,7 +205,7 @@ class Search:
         graph.expanded.update(wanted)
         in_full = not self._budget.spent
         if in_full:
-            self._known.complete(wanted)
+            self.known.complete(wanted)
         return new, in_full
 
     def _recent_referrers(self, wanted: set[int]) -> tuple[list[object], set[int]]:
@@ -224,34 +226,34 @@ class Search:
                 break
             if id(container) in own or id(container) in self._own:
                 continue
-            if self._roots.is_namespace(container):
-                for node, root in self._roots.global_roots(container, wanted):
-                    self._known.note_namespace(node, container)
+            if self.roots.is_namespace(container):
+                for node, root in self.roots.global_roots(container, wanted):
+                    self.known.note_namespace(node, container)
                     if (id(container), node) not in self._cuts:
                         self._attach(node, root)
                 continue
-            if self._roots.excluded(container):
+            if self.roots.excluded(container):
                 continue
             values = get_referents(container)
             if self._budget.worked(len(values)):
                 break
             held = referents = wanted.intersection(map(id, values))
             del values
-            if referents and (graph.edges > MAX_EDGES or room < 0) and self._roots.is_common(container):
+            if referents and (graph.edges > MAX_EDGES or room < 0) and self.roots.is_common(container):
                 referents = graph.unheld(referents)
                 self._exact = self._exact and len(referents) == len(held)
             room -= 1
             if self._cuts:
                 referents = {child for child in referents if (id(container), child) not in self._cuts}
             if len(referents) < len(held):
-                self._known.miss(held - referents)
+                self.known.miss(held - referents)
             if not referents:
                 continue
             is_new = graph.add(container)
             self._changed = self._changed or not is_new  # a root above a known object is above these now
             for child in referents:
                 graph.connect(id(container), child)
-                self._known.note(child, id(container))
+                self.known.note(child, id(container))
             if is_new or id(container) in self._targets:
                 if self._attach_root(container):
                     graph.leaves.add(id(container))
@@ -260,7 +262,7 @@ class Search:
         return new
 
     def _attach_root(self, container: object) -> bool:
-        root = self._roots.root_of(container)
+        root = self.roots.root_of(container)
         if root is None:
             return False
         self._attach(id(container), root)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_gpuleak.explain.components import components
+from pytest_gpuleak.explain.reference_graph import components
 from pytest_gpuleak.heap.budget import Budget
 
 NODES = st.integers(0, 8)
