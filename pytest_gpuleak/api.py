@@ -19,6 +19,7 @@ from pytest_gpuleak.engine.stages import Unguarded
 from pytest_gpuleak.engine.subject import FunctionSubject
 from pytest_gpuleak.engine.suspicion import may_have_grown
 from pytest_gpuleak.explain.edge_to_edit import edge_to_edit
+from pytest_gpuleak.heap.budget import Budget
 from pytest_gpuleak.heap.collector import PausedCollector, whole_heap
 from pytest_gpuleak.heap.frames import belongs_to_plugin
 from pytest_gpuleak.model.findings import Autograd, Finding, Holder
@@ -221,11 +222,11 @@ def _tracker() -> Iterator[tuple[RunTracker, SessionKnowledge]]:
         tracker.stop()
 
 
-BUDGET_S = 5.0
-"""Seconds that a search may take by default."""
+SEARCH_STEPS = 50_000_000
+"""Steps (`heap.budget`) of a search by default."""
 
-GRAPH_BUDGET_S = 1.0
-"""Seconds that counting what a graph retains may take."""
+GRAPH_STEPS = 10_000_000
+"""Steps of counting what a graph retains."""
 
 
 class Holders(Sequence[Holder]):
@@ -267,7 +268,7 @@ class Holders(Sequence[Holder]):
         return _as_html(render_holders(self._found, self.autograd))
 
 
-def holders(value: object, *, budget_s: float = BUDGET_S) -> Holders:
+def holders(value: object, *, steps: int = SEARCH_STEPS) -> Holders:
     """Tell who keeps `value` alive.
 
     ::
@@ -280,7 +281,7 @@ def holders(value: object, *, budget_s: float = BUDGET_S) -> Holders:
 
     Args:
         value: any live object; numbers, strings and the like are shared too widely for an answer.
-        budget_s: seconds after which the search stops with what it has.
+        steps: objects and references that the search meets at most; it stops with what it has.
 
     Returns:
         At least one holder: of kind ``native`` or ``unknown`` if no root leads to the object.
@@ -291,10 +292,10 @@ def holders(value: object, *, budget_s: float = BUDGET_S) -> Holders:
     namespace = _namespace_of_caller()
     known = set() if namespace is None else {(namespace, id(value))}
     with whole_heap():
-        (found,) = explain(targets, budget_s=budget_s, known=known)
+        (found,) = explain(targets, budget=Budget(steps), known=known)
         if known and not found.holder.path and found.holder.kind in ("native", "unknown"):  # only that variable
-            (found,) = explain(targets, budget_s=budget_s)
-    graph = own_frameworks().graph_size(targets, GRAPH_BUDGET_S)
+            (found,) = explain(targets, budget=Budget(steps))
+    graph = own_frameworks().graph_size(targets, Budget(GRAPH_STEPS))
     return Holders([_marked(holder) for holder in (found.holder, *found.others)], graph)
 
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from pytest_gpuleak.adapters.frameworks import Frameworks
     from pytest_gpuleak.adapters.protocol import ArrayFramework
-    from pytest_gpuleak.heap.referrers import Deadline
+    from pytest_gpuleak.heap.budget import Budget
 
 _MAX_BASES: Final = 16
 
@@ -55,7 +55,7 @@ class LentMemory:
     def __init__(self, frameworks: Frameworks) -> None:
         self._frameworks = frameworks
 
-    def find(self, orphans: Sequence[object], extra: Sequence[object], deadline: Deadline) -> list[Link]:
+    def find(self, orphans: Sequence[object], extra: Sequence[object], budget: Budget) -> list[Link]:
         """Return links to those of `orphans` that are arrays (see `NativeEdgeFinder`)."""
         storages = self._frameworks.storages
         arrays = [one for one in self._frameworks.arrays if one not in storages]  # a storage object keeps no array
@@ -65,7 +65,7 @@ class LentMemory:
         # Arrays of one framework that share memory refer to it, and not to each other.
         others = [one for one in arrays if any(block.framework is not one for block in wanted.ranges)]
         borrowers = _Borrowers(others, wanted)
-        led = lead_through_dicts(orphans, extra, borrowers.may_borrow, borrowers.leads_to_wanted, deadline)
+        led = lead_through_dicts(orphans, extra, borrowers.may_borrow, borrowers.leads_to_wanted, budget)
         return borrowers.links + led
 
 

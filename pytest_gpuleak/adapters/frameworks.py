@@ -12,6 +12,7 @@ if TYPE_CHECKING:
 
     from pytest_gpuleak.adapters.probe_protocol import DeviceProbe
     from pytest_gpuleak.adapters.protocol import AllocationHistory, ArrayFramework, ReferenceFinder, Restore, SettleStep
+    from pytest_gpuleak.heap.budget import Budget
     from pytest_gpuleak.model.findings import Autograd
     from pytest_gpuleak.model.readings import DeviceSpace
 
@@ -113,22 +114,26 @@ class Frameworks:
         """Return the reference finders of all frameworks."""
         return [finder for framework in self.members for finder in framework.reference_finders()]
 
-    def unread_arrays(self, devices: set[str]) -> dict[str, list[object]]:
-        """Return the arrays of all frameworks that only native code knew, by device."""
+    def unread_arrays(self, devices: set[str]) -> tuple[dict[str, list[object]], set[str]]:
+        """Return the arrays that only native code knew, by device, and the devices on which some could not be read."""
         found: dict[str, list[object]] = {device: [] for device in devices}
+        not_read: set[str] = set()
         for framework in self.members:
             for device, arrays in framework.unread_arrays(devices).items():
-                found[device] += arrays
-        return found
+                if arrays is None:
+                    not_read.add(device)
+                else:
+                    found[device] += arrays
+        return found, not_read
 
     def library_states(self, device: str) -> list[int]:
         """Return the bytes of what libraries keep on a device for the whole process, where a framework knows it."""
         asked = (getattr(framework, "library_states", None) for framework in self.members)
         return [size for ask in asked if ask is not None for size in ask(device)]
 
-    def graph_size(self, arrays: Sequence[object], budget_s: float) -> Autograd | None:
+    def graph_size(self, arrays: Sequence[object], budget: Budget) -> Autograd | None:
         """Return the graph size from the first framework that finds a graph behind one of the arrays."""
-        found = (framework.graph_size(arrays, budget_s) for framework in self.members)
+        found = (framework.graph_size(arrays, budget) for framework in self.members)
         return next((size for size in found if size is not None), None)
 
     def allocation_histories(self) -> list[AllocationHistory]:

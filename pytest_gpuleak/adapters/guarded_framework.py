@@ -40,7 +40,7 @@ if TYPE_CHECKING:
         Restore,
         SettleStep,
     )
-    from pytest_gpuleak.heap.referrers import Deadline
+    from pytest_gpuleak.heap.budget import Budget
 
 
 MEMBERS: Final = tuple(name for name in vars(Framework) if not name.startswith("_"))
@@ -142,22 +142,22 @@ class GuardedFramework(_Guarded, Framework):
         """Return the guarded reference finders; none where the framework fails."""
         return self._ask("reference_finders", lambda found: [_GuardedFinder(one, self._guard) for one in found], [])
 
-    def unread_arrays(self, devices: set[str]) -> Mapping[str, list[object]]:
+    def unread_arrays(self, devices: set[str]) -> Mapping[str, list[object] | None]:
         """Return its arrays on these devices that only native code knew; none where the framework fails."""
         with self._guard("unread_arrays"):
             kind = self.arrays.array_type()
             found = of_type(self._asked.unread_arrays(set(devices)), dict)
             if kind is None or not devices.issuperset(found):
                 raise WrongAnswer("returned arrays of devices that it was not asked for")
-            for array in [array for arrays in found.values() for array in of_type(arrays, list)]:
+            for array in [one for arrays in found.values() if arrays is not None for one in of_type(arrays, list)]:
                 if not is_kind_of(type(array), kind):
                     raise WrongAnswer(f"returned {shown(array)}, accepted are its arrays")
-            return {device: list(arrays) for device, arrays in found.items()}
+            return {device: None if arrays is None else list(arrays) for device, arrays in found.items()}
         return {}
 
-    def graph_size(self, arrays: Sequence[object], budget_s: float) -> Autograd | None:
+    def graph_size(self, arrays: Sequence[object], budget: Budget) -> Autograd | None:
         """Return the graph size as plain numbers; None where the framework fails."""
-        return self._ask("graph_size", _checked_graph, None, arrays, budget_s)
+        return self._ask("graph_size", _checked_graph, None, arrays, budget)
 
     def allocation_history(self) -> AllocationHistory | None:
         """Return the guarded recorder; None where the framework fails."""
@@ -309,8 +309,8 @@ class _GuardedFinder(_Guarded):
             return owners
         return lambda _: None
 
-    def take_census(self, deadline: Deadline) -> NativeObjects | None:
-        found = self._ask("take_census", lambda natives: natives, None, deadline)
+    def take_census(self, budget: Budget) -> NativeObjects | None:
+        found = self._ask("take_census", lambda natives: natives, None, budget)
         return None if found is None else _GuardedNatives(found, self._guard)
 
     def held_alone(self, arrays: list[Any]) -> set[int]:
@@ -332,10 +332,10 @@ class _GuardedNatives(_Guarded):
         wanted: Mapping[int, object],
         unheld: Collection[int],
         known: Collection[tuple[int, int]],
-        deadline: Deadline,
+        budget: Budget,
     ) -> list[Link]:
         with self._guard("links"):
-            found = [of_class(link, Link) for link in self._asked.links(wanted, unheld, known, deadline)]
+            found = [of_class(link, Link) for link in self._asked.links(wanted, unheld, known, budget)]
             return [Link(link.parent, link.child, None if link.edge is None else _clean(link.edge)) for link in found]
         return []
 
@@ -363,7 +363,7 @@ def _checked_graph(size: Any) -> Autograd | None:
     if size is None:
         return None
     size = of_class(size, Autograd)
-    return Autograd(size_of(size.nodes), size_of(size.saved_tensors), size_of(size.saved_bytes))
+    return Autograd(size_of(size.nodes), size_of(size.saved_tensors), size_of(size.saved_bytes), cut=size.cut is True)
 
 
 def _device(name: object) -> str:

@@ -10,8 +10,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from pytest_gpuleak.adapters.probe_protocol import DeviceProbe
+    from pytest_gpuleak.heap.budget import Budget
     from pytest_gpuleak.heap.hidden_references import Link
-    from pytest_gpuleak.heap.referrers import Deadline
     from pytest_gpuleak.model.findings import Autograd, Contribution, Origin
     from pytest_gpuleak.model.readings import ArrayReading, DeviceSpace, MemoryRange
 
@@ -121,7 +121,7 @@ class SettleStep(Protocol):
 class NativeObjects(Protocol):
     """The live objects of a framework's native code, for the length of one search.
 
-    `every_link(wanted, deadline)` is optional: like `links`, but all references, also to what one was found for.
+    `every_link(wanted, budget)` is optional: like `links`, but all references, also to what one was found for.
     """
 
     def lists(self) -> Sequence[list[Any]]:
@@ -132,9 +132,9 @@ class NativeObjects(Protocol):
         wanted: Mapping[int, object],
         unheld: Collection[int],
         known: Collection[tuple[int, int]],
-        deadline: Deadline,
+        budget: Budget,
     ) -> list[Link]:
-        """Find the references to `wanted` that lead through native code, as far as found before the deadline.
+        """Find the references to `wanted` that lead through native code, as far as found within the budget.
 
         `unheld` has the ids of objects without a visible referrer, so that no path leads from them to a root; `known`
         the references known already, as ids of parent and child.
@@ -150,7 +150,7 @@ class ReferenceFinder(Protocol):
         They hold one reference to that object together. None: no array of the framework. `UNTOLD`: unknown.
         """
 
-    def take_census(self, deadline: Deadline) -> NativeObjects | None:
+    def take_census(self, budget: Budget) -> NativeObjects | None:
         """List the framework's live objects; None if it is not imported."""
 
     def held_alone(self, arrays: list[Any]) -> set[int]:
@@ -292,14 +292,17 @@ class Framework(Protocol):
         """Return the finders of references in its native code."""
         return ()
 
-    def unread_arrays(self, devices: set[str]) -> Mapping[str, list[object]]:
-        """Create Python objects for the arrays on these devices that only native code knew; return them by device."""
+    def unread_arrays(self, devices: set[str]) -> Mapping[str, list[object] | None]:
+        """Create Python objects for the arrays on these devices that only native code knew; return them by device.
+
+        None stands for arrays that could not all be read: growth of that device is then no leak that fails a test.
+        """
         del devices
         return {}
 
-    def graph_size(self, arrays: Sequence[object], budget_s: float) -> Autograd | None:
-        """Return how much the arrays' graph keeps alive beyond them, counted for `budget_s`; None without a graph."""
-        del arrays, budget_s
+    def graph_size(self, arrays: Sequence[object], budget: Budget) -> Autograd | None:
+        """Return how much the arrays' graph keeps alive beyond them, None without a graph; `cut` if not all was read."""
+        del arrays, budget
         return None
 
     def allocation_history(self) -> AllocationHistory | None:

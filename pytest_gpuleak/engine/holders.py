@@ -8,13 +8,14 @@ from typing import TYPE_CHECKING
 from pytest_gpuleak.adapters.arrays import array_types, select_arrays
 from pytest_gpuleak.adapters.bulk import read_arrays, storages_of
 from pytest_gpuleak.adapters.storages import is_storage
-from pytest_gpuleak.engine.limits import MOST_REACHED
+from pytest_gpuleak.engine.limits import GRAPHS_STEPS, MOST_REACHED, SEARCH_STEPS, STEPS_A_TEST
 from pytest_gpuleak.engine.stages import EXPLAIN, GRAPHS, RECOGNISE
 from pytest_gpuleak.engine.survivors import Leftover
 from pytest_gpuleak.heap.collector import get_objects
-from pytest_gpuleak.heap.referrers import Deadline, PausedCollector
+from pytest_gpuleak.heap.budget import Budget
+from pytest_gpuleak.heap.referrers import PausedCollector
 from pytest_gpuleak.model.evidence import Root, root_of
-from pytest_gpuleak.model.findings import FREED, NO_OBJECT, WAITING, Holder
+from pytest_gpuleak.model.findings import FREED, NO_OBJECT, NOT_READ, WAITING, Holder
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Container, Iterable, Mapping, Sequence
@@ -166,15 +167,11 @@ class Holders:
             self._count(members)
 
     def _count(self, members: Mapping[Root, Sequence[object]]) -> None:
-        from pytest_gpuleak.engine.limits import GRAPHS_S
-
-        deadline = Deadline(GRAPHS_S)
-        counted: dict[Root, Autograd] = {}
-        for root, arrays in members.items():
-            retained = self._tracker.frameworks.graph_size(arrays, deadline.left())
-            if retained is not None:
-                counted[root] = retained
-        self.graphs = counted
+        # Should the count fail, nothing is known of any of them.
+        self.graphs = dict.fromkeys(members, NOT_READ)
+        budget = Budget(GRAPHS_STEPS)
+        counted = {root: self._tracker.frameworks.graph_size(arrays, budget) for root, arrays in members.items()}
+        self.graphs = {root: retained for root, retained in counted.items() if retained is not None}
 
 
 def shared_storages(found: Sequence[object], targets: Sequence[object], tracker: RunTracker) -> set[int]:
@@ -197,7 +194,6 @@ def explain_together(
     `groups` gives by a target's id the number of its test.
     """
     from pytest_gpuleak.explain.crowds import explain_crowd
-    from pytest_gpuleak.explain.search import BUDGET_S
 
     if not targets:
         return []
@@ -205,7 +201,7 @@ def explain_together(
         targets,
         ignore={id(targets)},
         remember=roots.remember,
-        budget_s=BUDGET_S,
+        budget=Budget(SEARCH_STEPS + STEPS_A_TEST * len(set(groups.values()))),
         frameworks=tracker.frameworks.reference_finders(),
         groups=groups,
     )

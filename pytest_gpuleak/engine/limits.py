@@ -20,8 +20,14 @@ MOST_WAITING: Final = 200
 MOST_ARRAYS_WAITING: Final = 20_000
 """Arrays that wait before their holders are searched for together. Orders."""
 
-GRAPHS_S: Final = 1.0
-"""Seconds for counting what the autograd graphs of one suspect's arrays retain."""
+GRAPHS_STEPS: Final = 10_000_000
+"""Steps (`heap.budget`) of counting what one test's autograd graphs retain: 100,000 nodes. Bounds: what is cut excuses."""
+
+SEARCH_STEPS: Final = 80_000_000
+"""Steps (`heap.budget`) of a search for holders: some 20 s. Bounds: what is not met is held by "unknown"."""
+
+STEPS_A_TEST: Final = 1_000_000
+"""Steps that each test adds to `SEARCH_STEPS`: most of one heap's search is shared, and the naming is not. Bounds."""
 
 MOST_REACHED: Final = 1_000
 """Arrays for which lasting roots are looked for one by one. Bounds: of more, the heap is collected to tell garbage."""

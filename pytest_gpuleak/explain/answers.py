@@ -14,12 +14,12 @@ if TYPE_CHECKING:
     from pytest_gpuleak.explain.reference_graph import Forest, Graph
     from pytest_gpuleak.explain.roots.roots import Root
     from pytest_gpuleak.explain.ways import Reached
-    from pytest_gpuleak.heap.referrers import Deadline
+    from pytest_gpuleak.heap.budget import Budget
     from pytest_gpuleak.model.findings import Holder
 
 
 _STEPS_AN_EDGE: Final = 64
-"""Small steps (see `Deadline.worked`) that naming one reference counts as."""
+"""Small steps (see `Budget.worked`) that naming one reference counts as."""
 
 
 class Answer(NamedTuple):
@@ -34,25 +34,25 @@ class Answer(NamedTuple):
 class Answers:
     """The answers for the targets of one search. It refers to no object of the heap."""
 
-    def __init__(self, graph: Graph, targets: Sequence[int], writer: Writer, deadline: Deadline) -> None:
+    def __init__(self, graph: Graph, targets: Sequence[int], writer: Writer, budget: Budget) -> None:
         self._graph = graph
         self.by_target: dict[int, Answer] = {}
         forests: dict[int, Forest] = {}
         missing = set(targets)
         for rank in RANKS:
             if missing and graph.roots.get(rank):
-                forest = graph.nearest_roots((rank,), missing, deadline)
+                forest = graph.nearest_roots((rank,), missing, budget)
                 forests.update(dict.fromkeys(missing.intersection(forest.distance), forest))
                 missing.difference_update(forests)
-        _announce(forests, writer, deadline)
+        _announce(forests, writer, budget)
         followed: dict[int, dict[int, Reached]] = {id(forest): {} for forest in forests.values()}
         for target in dict.fromkeys(targets):
             if target in forests:
                 forest = forests[target]
                 root = forest.root_of(target)
-                # Skipped when the time is up: each path takes a walk of its own length.
-                late = deadline.worked(_STEPS_AN_EDGE)
-                reached = None if late else self._follow(forest, target, writer, followed[id(forest)], deadline)
+                # Skipped when the budget is spent: each path takes a walk of its own length.
+                late = budget.worked(_STEPS_AN_EDGE)
+                reached = None if late else self._follow(forest, target, writer, followed[id(forest)], budget)
                 if reached is None:
                     holder = unfinished(root)
                 else:
@@ -73,19 +73,19 @@ class Answers:
         return found
 
     def _follow(
-        self, forest: Forest, target: int, writer: Writer, followed: dict[int, Reached], deadline: Deadline
+        self, forest: Forest, target: int, writer: Writer, followed: dict[int, Reached], budget: Budget
     ) -> Reached | None:
         objects = self._graph.objects
         branch: list[int] = []
         node: int | None = target
         while node is not None and node not in followed:
-            if deadline.worked(1):
+            if budget.worked(1):
                 return None
             branch.append(node)
             node = forest.above[node]
         reached = None if node is None else followed[node]
         for node in reversed(branch):
-            if deadline.worked(_STEPS_AN_EDGE):
+            if budget.worked(_STEPS_AN_EDGE):
                 return None
             value = objects[node]
             reached = writer.walker.begin(value) if reached is None else writer.walker.go_on(reached, value)
@@ -93,11 +93,11 @@ class Answers:
         return reached
 
 
-def _announce(forests: dict[int, Forest], writer: Writer, deadline: Deadline) -> None:
+def _announce(forests: dict[int, Forest], writer: Writer, budget: Budget) -> None:
     met: dict[int, set[int]] = {id(forest): set() for forest in forests.values()}
     for target, forest in forests.items():
         known, node = met[id(forest)], target
-        while node not in known and not deadline.worked(1):
+        while node not in known and not budget.worked(1):
             known.add(node)
             above = forest.above[node]
             if above is None:

@@ -14,13 +14,7 @@ from pytest_gpuleak.explain import explain as searching
 from pytest_gpuleak.explain.explanation import Explanation
 from pytest_gpuleak.explain.rootless import TIMEOUT_ROOT
 from pytest_gpuleak.explain.roots.roots import EDITABLE
-from pytest_gpuleak.heap.referrers import (
-    Deadline,
-    PausedCollector,
-    get_referents,
-    reaches_everything,
-    untouchable_modules,
-)
+from pytest_gpuleak.heap.referrers import PausedCollector, get_referents, reaches_everything, untouchable_modules
 from pytest_gpuleak.model.findings import Holder
 
 if TYPE_CHECKING:
@@ -29,14 +23,15 @@ if TYPE_CHECKING:
     from pytest_gpuleak.adapters.protocol import ReferenceFinder
     from pytest_gpuleak.explain.roots.roots import Root
     from pytest_gpuleak.explain.search import Remember
+    from pytest_gpuleak.heap.budget import Budget
 
 CROWD: Final = 5_000
 """Number of targets above which a sample is explained."""
 
 SAMPLE: Final = 16
 
-ROUND_S: Final = 1.5
-"""Seconds that the search for one sample may take. The end of a long chain is reached from above."""
+ROUND_STEPS: Final = 15_000_000
+"""Steps of the search for one sample. The end of a long chain is reached from above."""
 
 MAX_ROUNDS: Final = 16
 
@@ -53,22 +48,22 @@ def explain_crowd(
     targets: Sequence[object],
     *,
     ignore: Collection[int] = (),
-    budget_s: float,
+    budget: Budget,
     remember: Remember | None = None,
     frameworks: Sequence[ReferenceFinder] | None = None,
     groups: Mapping[int, int] = MappingProxyType({}),
 ) -> list[Explanation]:
     """Explain each of very many targets, as `explain` does for a few, with the same arguments and result.
 
-    A target that the walk met has a sampled one's explanation: the same root. Others, not met in time, are held by
+    A target that the walk met has a sampled one's explanation: the same root. Others, not met within the budget, are held by
     "unknown", unless all explained ones have the same holder.
     """
     if len(targets) <= CROWD:
         return searching.explain(
-            targets, ignore=ignore, budget_s=budget_s, remember=remember, frameworks=frameworks, groups=groups
+            targets, ignore=ignore, budget=budget, remember=remember, frameworks=frameworks, groups=groups
         )
     with PausedCollector():
-        return _Crowd(targets, ignore, Deadline(budget_s), remember, frameworks).explained()
+        return _Crowd(targets, ignore, budget, remember, frameworks).explained()
 
 
 class _Crowd:
@@ -76,14 +71,14 @@ class _Crowd:
         self,
         targets: Sequence[object],
         ignore: Collection[int],
-        deadline: Deadline,
+        budget: Budget,
         remember: Remember | None,
         frameworks: Sequence[ReferenceFinder] | None,
     ) -> None:
         self._frameworks = frameworks
         self._targets = targets
         self._ignore = ignore
-        self._deadline = deadline
+        self._budget = budget
         self._remember = remember
         self._found: dict[int, Explanation] = {}
         self._wanted: set[int] = set()
@@ -96,7 +91,7 @@ class _Crowd:
         by_id = dict(zip(left, self._targets, strict=True))
         own = {id(by_id), id(self._targets), *self._ignore}
         for _ in range(MAX_ROUNDS):
-            if not left or self._deadline.passed():
+            if not left or self._budget.spent:
                 break
             self._explain([by_id[identity] for identity in _spread(left)], own)
             left = [identity for identity in left if identity not in self._found]
@@ -112,9 +107,9 @@ class _Crowd:
             if self._remember is not None:
                 self._remember(root, value, length)
 
-        budget_s = min(ROUND_S, self._deadline.left())
+        budget = self._budget.part(ROUND_STEPS)
         found = searching.explain(
-            sample, ignore={id(sample), id(tops), *own}, budget_s=budget_s, remember=note, frameworks=self._frameworks
+            sample, ignore={id(sample), id(tops), *own}, budget=budget, remember=note, frameworks=self._frameworks
         )
         # One pattern a root: runs are compared by patterns, and those of unsampled targets are unknown.
         alike = [
@@ -122,7 +117,7 @@ class _Crowd:
         ]
         example = {one.holder.root: one for one in reversed(alike)}
         editable = {root.text for root, _ in tops if root.rank == EDITABLE}
-        # An editable root may lead to targets that were explained by a frame, or not in time.
+        # An editable root may lead to targets that were explained by a frame, or not within the budget.
         for wanted in (True, False):
             for target, explanation in zip(sample, alike, strict=True):
                 if wanted is (explanation.holder.root in editable):
@@ -142,7 +137,7 @@ class _Crowd:
         while pending and wanted and room > 0:
             part = [pending.popleft() for _ in range(min(_AT_ONCE, len(pending)))]
             children = get_referents(*part)
-            if self._deadline.worked(len(children)):
+            if self._budget.worked(len(children)):
                 return
             room -= len(children)
             for child in children:

@@ -9,17 +9,15 @@ from typing import TYPE_CHECKING, Any, Final
 from pytest_gpuleak.explain.paths import Writer, describe
 from pytest_gpuleak.explain.reference_graph import Graph
 from pytest_gpuleak.heap import safe_access
-from pytest_gpuleak.heap.referrers import Deadline, PausedCollector, get_referents, reaches_everything, referrers
+from pytest_gpuleak.heap.budget import Budget
+from pytest_gpuleak.heap.referrers import PausedCollector, get_referents, reaches_everything, referrers
 from pytest_gpuleak.model.findings import CYCLE_ROOT, Holder
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-BUDGET_S: Final = 0.3
-"""Seconds that the search for one test's cycles may take."""
-
-SESSION_BUDGET_S: Final = 5.0
-"""Seconds that all of them may take in a session. Some suites leave cycles in nearly every test."""
+STEPS: Final = 1_000_000
+"""Steps of the search for one test's cycles (`heap.budget`). Some suites leave cycles in nearly every test."""
 
 MAX_ARRAYS: Final = 3
 """Arrays whose cycles are searched for in a test: the largest."""
@@ -39,27 +37,25 @@ _SUSPENDED: Final[dict[type, str]] = {
 
 
 class CycleReader:
-    """Find the cycles of arrays. It keeps no object between calls, only the time that is left."""
+    """Find the cycles of arrays. It keeps no object between calls."""
 
     def __init__(self, is_user_file: Callable[[str], bool]) -> None:
         self._is_user_file = is_user_file
-        self._left_s = SESSION_BUDGET_S
 
     def read(self, arrays: Sequence[object], sizes: Mapping[int, int]) -> dict[int, Holder]:
         """Return, by the ids of the arrays, the cycles that the largest ones hang on. `sizes` are bytes by id."""
-        if self._left_s <= 0:
-            return {}
-        deadline = Deadline(min(BUDGET_S, self._left_s))
+        budget = Budget(STEPS)
         found: dict[int, Holder] = {}
         largest = sorted(range(len(arrays)), key=lambda index: -sizes.get(id(arrays[index]), 0))[:MAX_ARRAYS]
         with PausedCollector():
             for index in largest:
-                ring, way = _nearest_ring(arrays[index], {id(arrays)}, deadline)
+                if budget.spent:
+                    break
+                ring, way = _nearest_ring(arrays[index], {id(arrays)}, budget)
                 if ring:
                     found[id(arrays[index])] = self._written(ring, way)
                     ring.clear()
                     way.clear()
-        self._left_s -= min(BUDGET_S, self._left_s) - deadline.left()
         return found
 
     def _written(self, ring: list[Any], way: list[Any]) -> Holder:
@@ -98,7 +94,7 @@ def _rank(value: object) -> tuple[bool, str]:
     return type(value) in _CONTAINERS, safe_access.public_label(type(value))
 
 
-def _nearest_ring(array: object, ignored: set[int], deadline: Deadline) -> tuple[list[object], list[object]]:
+def _nearest_ring(array: object, ignored: set[int], budget: Budget) -> tuple[list[object], list[object]]:
     """Return the objects of the nearest cycle that leads to an array, and those in between; empty without a cycle."""
     graph = Graph()
     graph.add(array)
@@ -110,7 +106,7 @@ def _nearest_ring(array: object, ignored: set[int], deadline: Deadline) -> tuple
         ignored.add(id(frame))
         frame = frame.f_back
     for _ in range(MAX_LEVELS):
-        level = referrers(frontier, deadline)
+        level = referrers(frontier, budget)
         wanted = set(map(id, frontier))
         further: list[object] = []
         closing: list[tuple[int, int]] = []
@@ -125,12 +121,12 @@ def _nearest_ring(array: object, ignored: set[int], deadline: Deadline) -> tuple
             if graph.add(parent):
                 further.append(parent)
         level.clear()
-        rings = (graph.chain_to_any(parent, (child,), deadline) for parent, child in closing)
+        rings = (graph.chain_to_any(parent, (child,), budget) for parent, child in closing)
         ring = next(filter(None, rings), [])
-        if ring or not further or len(graph.objects) > MAX_OBJECTS or deadline.passed():
+        if ring or not further or len(graph.objects) > MAX_OBJECTS or budget.spent:
             break
         frontier[:] = further
-    ways = [graph.chain_to_any(id(array), (node,), deadline) for node in ring]
+    ways = [graph.chain_to_any(id(array), (node,), budget) for node in ring]
     way = min(filter(None, ways), key=len, default=[])
     found = [graph.objects[node] for node in ring], [graph.objects[node] for node in way[1:-1]]
     graph.objects.clear()

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING
 
 from pytest_gpuleak.explain.further_holders import find_further_holders
 from pytest_gpuleak.explain.rings import behind_rings
-from pytest_gpuleak.explain.search import BUDGET_S, OTHERS_BUDGET_S, Search
-from pytest_gpuleak.heap.referrers import Deadline, PausedCollector
+from pytest_gpuleak.explain.search import OTHERS_STEPS, SEARCH_STEPS, Question, Search
+from pytest_gpuleak.heap.budget import Budget
+from pytest_gpuleak.heap.referrers import PausedCollector
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
@@ -23,7 +24,7 @@ def explain(
     targets: Sequence[object],
     *,
     ignore: Collection[int] = (),
-    budget_s: float = BUDGET_S,
+    budget: Budget | None = None,
     remember: Remember | None = None,
     known: Collection[Cut] = (),
     frameworks: Sequence[ReferenceFinder] | None = None,
@@ -37,21 +38,21 @@ def explain(
     Args:
         targets: live objects; the sequence itself never counts as a holder.
         ignore: ids of the caller's containers and frames that refer to the targets and do not count either.
-        budget_s: seconds after which the search stops; naming the answers takes up to `WRITING_S` more.
+        budget: where the search stops, None: after `SEARCH_STEPS`. Naming the answers takes up to `WRITING_STEPS` more.
         remember: called with each root, its object, and the length of the longest path below it. It must not keep them.
         known: references that do not count.
         frameworks: tell what their native code holds; None: the plugin's own.
         groups: by a target's id the group, such as a test's, of which one target gets further holders for each root.
     """
     with PausedCollector():
-        deadline = Deadline(budget_s)
-        search = Search(targets, ignore, deadline, cuts=known, frameworks=frameworks)
+        budget = Budget(SEARCH_STEPS) if budget is None else budget
+        search = Search(Question(targets, budget, ignore, cuts=known, frameworks=frameworks))
         search.run()
 
         def again(some: Sequence[object], cuts: Collection[Cut]) -> Search:
-            return search.again(some, cuts, min(OTHERS_BUDGET_S, deadline.left()))
+            return search.again(some, cuts, budget.part(OTHERS_STEPS))
 
         cuts = set(known)
         others = find_further_holders(search, targets, again, cuts, groups)
         found = search.explanations(remember, others, groups)
-        return behind_rings(search, targets, found, cuts, min(OTHERS_BUDGET_S, deadline.left()))
+        return behind_rings(search, targets, found, cuts, budget.part(OTHERS_STEPS))

@@ -17,10 +17,11 @@ from pytest_gpuleak.explain.hints.pytest_objects import KEPT_INSTANCE
 from pytest_gpuleak.explain.parameters import containers_below, parameters_of
 from pytest_gpuleak.explain.reference_graph import Graph
 from pytest_gpuleak.explain.unaccounted import owner_counter
+from pytest_gpuleak.heap.budget import Budget
 from pytest_gpuleak.heap.collector import get_objects, get_referrers
 from pytest_gpuleak.heap.frames import belongs_to_plugin, local_variables
 from pytest_gpuleak.heap.reference_counts import LENDS_ARGUMENTS, LOOKUP_REFERENCES, getrefcount
-from pytest_gpuleak.heap.referrers import Deadline, PausedCollector, get_referents
+from pytest_gpuleak.heap.referrers import PausedCollector, get_referents
 from pytest_gpuleak.heap.safe_access import class_qualname, cut_name, instance_dict
 from pytest_gpuleak.model.findings import Holder
 
@@ -46,11 +47,11 @@ MAX_YOUNG: Final = 100_000
 FEW: Final = 32
 """Objects whose referrers the collector is asked for: it compares each reference of a young object with each of them."""
 
-BUDGET_S: Final = 0.05
-"""Seconds that the reading of autograd graphs may take."""
+GRAPH_STEPS: Final = 3_000_000
+"""Steps (`heap.budget`) of reading what native code holds: one walk over the young objects."""
 
-SEARCH_BUDGET_S: Final = 0.25
-"""Seconds that the search for the path may take; it looks at young objects alone."""
+SEARCH_STEPS: Final = 3_000_000
+"""Steps of the search for the path; it looks at young objects alone."""
 
 _PARAMETERS: Final = "the test's parameters"
 
@@ -105,10 +106,12 @@ def holder_of(
 ) -> Holder:
     """Name the test's instance, or a parameter, as the holder of `arrays`; without `frameworks` no path is searched."""
     if frameworks is not None:
-        from pytest_gpuleak.explain.search import Search
+        from pytest_gpuleak.explain.search import Question, Search
 
         with PausedCollector():
-            search = Search(arrays[:1], (), Deadline(SEARCH_BUDGET_S), _hidden(item, test_class), frameworks=frameworks)
+            search = Search(
+                Question(arrays[:1], Budget(SEARCH_STEPS), hidden=_hidden(item, test_class), frameworks=frameworks)
+            )
             search.run()
             found = search.explanations()[0].holder
             if found.kind == "fixture":
@@ -223,13 +226,13 @@ class _Above:
     def _links_to(self, owned: Mapping[int, object], frameworks: Sequence[ReferenceFinder]) -> Counter[int]:
         """Count the references from the native code of these arrays to these arrays (a loss and its parameters)."""
         found: Counter[int] = Counter()
-        deadline = Deadline(BUDGET_S)
+        budget = Budget(GRAPH_STEPS)
         for framework in frameworks:
-            natives = framework.take_census(deadline)
+            natives = framework.take_census(budget)
             if natives is None:
                 continue
             find: Callable[..., Iterable[Link]] | None = getattr(natives, "every_link", None)
-            for link in natives.links(owned, (), (), deadline) if find is None else find(owned, deadline):
+            for link in natives.links(owned, (), (), budget) if find is None else find(owned, budget):
                 if id(link.parent) in self._graph.objects:
                     found[id(link.child)] += 1
                     self._graph.connect(id(link.parent), id(link.child))

@@ -11,7 +11,8 @@ from pytest_gpuleak.adapters.probe_protocol import HostGrowth
 from pytest_gpuleak.explain.edge_to_edit import omitted_edges
 from pytest_gpuleak.explain.edges.lookups import Lookups
 from pytest_gpuleak.heap import safe_access
-from pytest_gpuleak.heap.referrers import Deadline, PausedCollector
+from pytest_gpuleak.heap.budget import Budget
+from pytest_gpuleak.heap.referrers import PausedCollector
 from pytest_gpuleak.heap.walk import HeapWalk, Sizes, is_map, maps_file
 from pytest_gpuleak.model.findings import Contribution, Holder, PathStep
 
@@ -25,11 +26,11 @@ if TYPE_CHECKING:
 MIN_BYTES: Final = 64 * 1024
 """Smallest object, or growth of an object, that is examined, in bytes."""
 
-BUDGET_S: Final = 4.0
-"""Time limit of a walk over the heap, in seconds. 650,000 objects (torch imported) took 0.8 s, over 2 s when busy."""
+WALK_STEPS: Final = 50_000_000
+"""Steps (`heap.budget`) of a walk over the heap: seven million containers and what they hold."""
 
-EXPLAIN_BUDGET_S: Final = 2.0
-"""Time limit of the search for holders, in seconds."""
+EXPLAIN_STEPS: Final = 20_000_000
+"""Steps of the search for holders."""
 
 MAX_EXPLAINED: Final = 200
 """Objects whose holder is searched, largest first, in one search: see `heap.referrers.SCAN_FROM`."""
@@ -44,25 +45,25 @@ MAX_PARTS: Final = 10
 class LargeObjects:
     """Record the large objects of the heap by ids and sizes, and report which are new since; memory maps too if `maps`.
 
-    The caller makes the whole heap visible (`Detector.whole_heap`) around both walks, of `budget_s` seconds at most.
+    The caller makes the whole heap visible (`Detector.whole_heap`) around both walks, of `steps` at most.
     """
 
-    def __init__(self, *, maps: bool = False, budget_s: float = BUDGET_S) -> None:
+    def __init__(self, *, maps: bool = False, steps: int = WALK_STEPS) -> None:
         self._maps = maps
-        self._budget_s = budget_s
+        self._steps = steps
         self._before: dict[int, int] | None = None
 
     def begin(self) -> None:
         """Record the objects that are large now as old."""
         self._before = None
-        walk = HeapWalk(Deadline(self._budget_s))
+        walk = HeapWalk(Budget(self._steps))
         with PausedCollector():
             sizes = {id(value): size for _, found in self._large(walk) for value, size in found}
         # A part of the heap alone would make the rest of it look new.
         self._before = sizes if walk.complete else None
 
     def end(self) -> tuple[Contribution, ...]:
-        """Return large new objects, largest first, at most `MAX_PARTS`; none if `begin` ran out of time."""
+        """Return large new objects, largest first, at most `MAX_PARTS`; none if the walk of `begin` was cut."""
         before, self._before = self._before, None
         if before is None:
             return ()
@@ -77,7 +78,7 @@ class LargeObjects:
 
     def _note_grown(self, before: dict[int, int], trails: list[list[Any]], grown: dict[int, int]) -> None:
         """Fill the lists in a frame of its own, since the search may leave its callers' frames behind."""
-        for batch, found in self._large(HeapWalk(Deadline(self._budget_s))):
+        for batch, found in self._large(HeapWalk(Budget(self._steps))):
             new = [(value, size - before.get(id(value), 0)) for value, size in found if id(value) not in grown]
             new = [(value, more) for value, more in new if more >= MIN_BYTES]
             owners = _owners({id(value) for value, _ in new}, batch)
@@ -142,7 +143,7 @@ def _contributions(trails: list[list[Any]], grown: dict[int, int]) -> tuple[Cont
 
     order = sorted(range(len(trails)), key=lambda index: -grown[id(trails[index][-1])])
     targets = [trails[index][0] for index in order[:MAX_EXPLAINED]]
-    answers = explain(targets, ignore={id(trails), *map(id, trails)}, budget_s=EXPLAIN_BUDGET_S) if targets else []
+    answers = explain(targets, ignore={id(trails), *map(id, trails)}, budget=Budget(EXPLAIN_STEPS)) if targets else []
     lookups = Lookups()
     for index in order[:MAX_EXPLAINED]:
         for parent, child in pairwise(trails[index]):

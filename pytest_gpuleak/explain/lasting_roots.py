@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any, Final
 from pytest_gpuleak.explain.roots.module_names import module_names
 from pytest_gpuleak.explain.roots.root import LASTING
 from pytest_gpuleak.heap import safe_access
+from pytest_gpuleak.heap.budget import Budget
 from pytest_gpuleak.heap.referrers import (
-    Deadline,
     PausedCollector,
     get_objects,
     get_referents,
@@ -37,6 +37,9 @@ MAX_KNOWN: Final = 64
 
 MAX_WALKED: Final = 20_000
 """References that are followed down from the roots, nearest first: milliseconds, where a search takes a quarter of a second."""
+
+STEPS: Final = 5_000_000
+"""Steps (`heap.budget`) of the search among what the walk has met."""
 
 MAX_DEPTH: Final = 8
 """References from a global to what it holds."""
@@ -100,7 +103,7 @@ class LastingRoots:
         Call it while the collector shows young objects alone. `targets` are young, `fixtures` pytest's definitions of the
         wider fixtures that may be set up.
         """
-        from pytest_gpuleak.explain.search import BUDGET_S, Search
+        from pytest_gpuleak.explain.search import Question, Search
 
         with PausedCollector():
             visible = get_objects()
@@ -117,19 +120,19 @@ class LastingRoots:
             for module, namespace in self._namespaces():
                 above.follow_globals(module, namespace)
             above.run()
-            search = Search(
-                targets, {id(targets), id(fixtures)}, Deadline(BUDGET_S), above.found, frameworks=frameworks
-            )
+            ignore = {id(targets), id(fixtures)}
+            search = Search(Question(targets, Budget(STEPS), ignore, above.found, frameworks=frameworks))
             search.run()
             reached = search.found(LASTING) == len(set(map(id, targets)))
             return search.explanations() if reached else None
 
     def reach_up(self, targets: list[object], frameworks: Sequence[ReferenceFinder]) -> list[Explanation] | None:
         """Like `reach`, by a search up through the visible whole heap, and remember the roots."""
-        from pytest_gpuleak.explain.search import BUDGET_S, Search
+        from pytest_gpuleak.explain.search import SEARCH_STEPS, Question, Search
 
         with PausedCollector():
-            search = Search(targets, {id(targets)}, Deadline(BUDGET_S), native=False, frameworks=frameworks)
+            question = Question(targets, Budget(SEARCH_STEPS), {id(targets)}, native=False, frameworks=frameworks)
+            search = Search(question)
             search.run()
             if search.found(LASTING) < len(set(map(id, targets))):
                 return None

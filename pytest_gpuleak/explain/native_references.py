@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from pytest_gpuleak.explain.cuts import Cut
     from pytest_gpuleak.explain.reference_graph import Graph
     from pytest_gpuleak.explain.roots.roots import Roots
+    from pytest_gpuleak.heap.budget import Budget
     from pytest_gpuleak.heap.hidden_references import Link, NativeEdgeFinder
-    from pytest_gpuleak.heap.referrers import Deadline
 
 MAX_ROUNDS: Final = 8
 """Number of times that native code is asked: a path may enter and leave C++ that often."""
@@ -42,7 +42,7 @@ class NativeReferences:
     _graph: Graph
     _roots: Roots
     _targets: Sequence[object]
-    _deadline: Deadline
+    _budget: Budget
     _own: set[int]
     _cuts: Collection[Cut]
     _frameworks: Sequence[ReferenceFinder]
@@ -69,12 +69,12 @@ class NativeReferences:
         if self._rounds == 1:
             self._take_census()
         linked = Counter(child for _, child in self.links)
-        hidden = Hidden(graph, nodes, self._counted, linked, self._deadline, owner_counter(self._frameworks))
+        hidden = Hidden(graph, nodes, self._counted, linked, self._budget, owner_counter(self._frameworks))
         self.unexplained = bool(hidden.by_reference)
         self.hidden = frozenset(hidden.by_native.keys() | hidden.by_reference.keys())
         links: list[Link] = []
         for natives in self._natives:
-            links += natives.links(hidden.by_native, hidden.unheld, self._known, self._deadline)
+            links += natives.links(hidden.by_native, hidden.unheld, self._known, self._budget)
         # A ring keeps what it leads to, whoever else lends or borrows it: the walk over the heap would not free it.
         if not links and self._heap_walks and not self.kept_by_rings().issuperset(starts):
             self._heap_walks -= 1
@@ -97,7 +97,7 @@ class NativeReferences:
         self._counted.update(map(id, objects))
 
     def _take_census(self) -> None:
-        taken = (framework.take_census(self._deadline) for framework in self._frameworks)
+        taken = (framework.take_census(self._budget) for framework in self._frameworks)
         self._natives = [natives for natives in taken if natives is not None]
         for objects in (self._targets, *self.lists()):
             self.leave_out_list(objects)
@@ -121,7 +121,7 @@ class NativeReferences:
         if wanted:
             local_values = self._roots.local_values()
             for finder in finders:
-                links.extend(finder.find(wanted, local_values, self._deadline))
+                links.extend(finder.find(wanted, local_values, self._budget))
         return [link for link in links if (id(link.parent), id(link.child)) not in self._known]
 
     def _take_in(self, links: Sequence[Link]) -> list[int]:
@@ -143,30 +143,30 @@ class NativeReferences:
 
     def kept_by_rings(self) -> set[int]:
         """Return the ids of all that rings through native code keep alive; empty without such a ring."""
-        return self._graph.below(self.short_rings(len(self._graph.objects), self._deadline))
+        return self._graph.below(self.short_rings(len(self._graph.objects), self._budget))
 
-    def short_rings(self, limit: int, deadline: Deadline) -> dict[int, list[int]]:
+    def short_rings(self, limit: int, budget: Budget) -> dict[int, list[int]]:
         """Return for each object on a ring through native code of at most `limit` objects the ids of the shortest."""
         found: dict[int, list[int]] = {}
-        for half in self._rings(deadline):
+        for half in self._rings(budget):
             for node in half if len(half) <= limit else ():
                 if node not in found or len(half) < len(found[node]):
                     found[node] = half
         return found
 
-    def ring(self, target: int, above: set[int], deadline: Deadline) -> list[int]:
+    def ring(self, target: int, above: set[int], budget: Budget) -> list[int]:
         """Return the ids of the shortest ring through native code, and from there to a target; empty without one."""
         graph = self._graph
-        rings = [half for half in self._rings(deadline) if half[0] in above]
+        rings = [half for half in self._rings(budget) if half[0] in above]
         found = [led_from_ring(half, graph.chain_to_any(target, set(half))) for half in rings]
         return min(found, key=self._order, default=[])
 
-    def _rings(self, deadline: Deadline) -> list[list[int]]:
+    def _rings(self, budget: Budget) -> list[list[int]]:
         """Return the ids on rings that a reference in native code closes, from its child to its parent."""
         version, rings = self._known_rings
         if version != self._graph.edges:
             # Of thousands of references in autograd graphs, few lie on a ring.
-            closing = self._graph.on_rings(self.links, deadline)
+            closing = self._graph.on_rings(self.links, budget)
             links = list(self.links) if closing is None else closing
             halves = (self._graph.chain_to_any(parent, (child,)) for parent, child in links[:MAX_RING_LINKS])
             rings = list(filter(None, halves))

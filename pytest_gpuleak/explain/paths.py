@@ -45,8 +45,8 @@ _NUMBERED: Final = re.compile(r"(?<=[A-Za-z_])-\d+")
 _INDEX: Final = re.compile(r"\[-?\d+\]")
 _CALLBACKS: Final = (types.FunctionType, types.MethodType, functools.partial)
 
-UNFINISHED: Final = " … (not explained in full: the time for it ran out)"
-"""End of a holder's text whose root is known, but whose path was not written in time."""
+UNFINISHED: Final = " … (not explained in full: the search met its limit of objects)"
+"""End of a holder's text whose root is known, but whose path was not written: the budget was spent."""
 
 _RUNNERS: Final = ("_pytest", "pluggy", "unittest")
 """Packages whose frames catch a test's error (_pytest/runner.py, CallInfo.from_call; unittest/case.py, _Outcome)."""
@@ -190,7 +190,7 @@ class Writer:
 
 
 def unfinished(root: Root) -> Holder:
-    """Return the holder for a path that was not written in time."""
+    """Return the holder for a path that was not written, because the budget was spent."""
     return Holder(root.kind, root.text, root.text + UNFINISHED, (), root.file, root.line)
 
 

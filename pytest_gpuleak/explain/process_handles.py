@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from pytest_gpuleak.adapters.creation_lines import OriginTable
 from pytest_gpuleak.adapters.process_objects import field_of, pid_of
+from pytest_gpuleak.heap.budget import Budget
 from pytest_gpuleak.heap.classes import class_lines, is_kind_of
 from pytest_gpuleak.heap.collector import get_objects, whole_heap
 
@@ -23,8 +24,8 @@ CLASSES = (("subprocess", "Popen", "_execute_child"), ("multiprocessing.process"
 TABLES = (("subprocess", "_active"), ("multiprocessing.process", "_children"))
 """Module and name of the standard library's own tables of children."""
 
-SEARCH_S = 1.0
-"""Time limit of the search for holders of the handles, in seconds."""
+SEARCH_STEPS = 15_000_000
+"""Steps of the search for holders of the handles (`heap.budget`)."""
 
 
 def holders_of(pids: set[int], but: Collection[str] = ()) -> dict[int, Holder | None]:
@@ -34,7 +35,7 @@ def holders_of(pids: set[int], but: Collection[str] = ()) -> dict[int, Holder | 
     handles: list[object] = []
     with whole_heap():
         of_handles = [pid for pid, handle in _handles(pids) if handles.append(handle) is None]  # type: ignore[func-returns-value]
-        found = explain(handles, ignore={id(handles), *_tables()}, budget_s=SEARCH_S) if handles else []
+        found = explain(handles, ignore={id(handles), *_tables()}, budget=Budget(SEARCH_STEPS)) if handles else []
     holders: dict[int, Holder | None] = dict.fromkeys(pids)
     for pid, explanation in zip(of_handles, found, strict=True):
         answers = (explanation.holder, *explanation.others)

@@ -6,13 +6,11 @@ from itertools import chain
 from math import inf
 from typing import TYPE_CHECKING
 
-from pytest_gpuleak.explain.components import components
-
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 
     from pytest_gpuleak.explain.roots.roots import Root
-    from pytest_gpuleak.heap.referrers import Deadline
+    from pytest_gpuleak.heap.budget import Budget
 
 
 class Graph:
@@ -73,9 +71,9 @@ class Graph:
         """Return the ids of all that can be reached from `starts`, themselves included."""
         return set(_reach(starts, self._children))
 
-    def on_rings(self, references: Collection[tuple[int, int]], deadline: Deadline) -> list[tuple[int, int]] | None:
-        """Return those of the references that lie on a ring; None where the time is up."""
-        found = components((child for _, child in references), self._children.of, deadline)
+    def on_rings(self, references: Collection[tuple[int, int]], budget: Budget) -> list[tuple[int, int]] | None:
+        """Return those of the references that lie on a ring; None where the budget is spent."""
+        found = components((child for _, child in references), self._children.of, budget)
         if found is None:
             return None
         return [(parent, child) for parent, child in references if found.get(parent, -1) == found[child]]
@@ -84,8 +82,8 @@ class Graph:
         """Return the ids of all that refer to one of `nodes`."""
         return set(chain.from_iterable(map(self._parents.of, nodes)))
 
-    def nearest_roots(self, ranks: Sequence[int], wanted: set[int], deadline: Deadline) -> Forest:
-        """Return the shortest paths to `wanted` from roots of these ranks, as far as found before the deadline."""
+    def nearest_roots(self, ranks: Sequence[int], wanted: set[int], budget: Budget) -> Forest:
+        """Return the shortest paths to `wanted` from roots of these ranks, as far as found within the budget."""
         version = self.edges + self._attached
         known_version, known = self._known.get(tuple(ranks), (-1, None))
         if known is not None and version == known_version and (known.complete or wanted <= known.distance.keys()):
@@ -96,12 +94,12 @@ class Graph:
                 if node not in attached or root.hops < attached[node].hops:
                     attached[node] = root
         seeds = sorted((root.hops, root.preference, node) for node, root in attached.items())
-        forest = self._grow(Forest(attached), [(hops, node) for hops, _, node in seeds], wanted, inf, deadline)
+        forest = self._grow(Forest(attached), [(hops, node) for hops, _, node in seeds], wanted, inf, budget)
         self._known[tuple(ranks)] = (version, forest)
         return forest
 
     def _grow(
-        self, forest: Forest, seeds: Sequence[tuple[int, int]], wanted: Iterable[int], limit: float, deadline: Deadline
+        self, forest: Forest, seeds: Sequence[tuple[int, int]], wanted: Iterable[int], limit: float, budget: Budget
     ) -> Forest:
         """Add what the seeds, pairs of distance and id in order, lead to within `limit`, until all `wanted` are met."""
         distance, above, top = forest.distance, forest.above, forest.top
@@ -119,7 +117,7 @@ class Graph:
             for node in level:
                 missing.discard(node)
                 children = self._children.of(node)
-                if deadline.worked(1 + len(children)):
+                if budget.worked(1 + len(children)):
                     return forest
                 for child in children:
                     if child not in distance:
@@ -130,19 +128,19 @@ class Graph:
         forest.complete = bool(missing)
         return forest
 
-    def nearest(self, starts: Iterable[int], limit: int, deadline: Deadline) -> Forest:
+    def nearest(self, starts: Iterable[int], limit: int, budget: Budget) -> Forest:
         """Return the shortest paths from any of `starts`, of at most `limit` references, to all that they lead to."""
-        return self._grow(Forest({}), [(0, node) for node in starts], self.objects, limit, deadline)
+        return self._grow(Forest({}), [(0, node) for node in starts], self.objects, limit, budget)
 
-    def chain_to_any(self, start: int, ends: Collection[int], deadline: Deadline | None = None) -> list[int]:
-        """Return the ids on a shortest path from one of `ends` to the target `start`; empty without one, or if late."""
+    def chain_to_any(self, start: int, ends: Collection[int], budget: Budget | None = None) -> list[int]:
+        """Return the ids on a shortest path from one of `ends` to the target `start`; empty without one, or none within the budget."""
         below: dict[int, int | None] = {start: None}
         order = [start]
         for node in order:  # it grows meanwhile
             if node in ends:
                 return _followed(node, below)
             parents = self._parents.of(node)
-            if deadline is not None and deadline.worked(1 + len(parents)):
+            if budget is not None and budget.worked(1 + len(parents)):
                 break
             for parent in parents:
                 if parent not in below:
@@ -212,3 +210,45 @@ class Forest:
     def chain(self, node: int, limit: float = inf) -> list[int]:
         """Return the ids from the beginning of the path down to `node`, the last `limit` of them."""
         return _followed(node, self.above, limit)[::-1]
+
+
+def components(
+    starts: Iterable[int], children: Callable[[int], Sequence[int]], budget: Budget
+) -> dict[int, int] | None:
+    """Return for all below `starts` the number of its strongly connected component, within which each leads to each other; None where the budget is spent.
+
+    Tarjan's algorithm (Depth-first search and linear graph algorithms, 1972), without recursion.
+    """
+    order: dict[int, int] = {}
+    lowest: dict[int, int] = {}
+    open_nodes: list[int] = []
+    found: dict[int, int] = {}
+
+    def enter(node: int) -> tuple[int, Iterator[int]]:
+        order[node] = lowest[node] = len(order)
+        open_nodes.append(node)
+        return node, iter(children(node))
+
+    for start in starts:
+        path = [] if start in order else [enter(start)]
+        while path:
+            node, rest = path[-1]
+            for child in rest:
+                if budget.worked(1):
+                    return None
+                if child not in order:
+                    path.append(enter(child))
+                    break
+                if child not in found:
+                    lowest[node] = min(lowest[node], order[child])
+            else:
+                path.pop()
+                if path:
+                    above = path[-1][0]
+                    lowest[above] = min(lowest[above], lowest[node])
+                if lowest[node] == order[node]:
+                    number, member = len(found), -1
+                    while member != node:
+                        member = open_nodes.pop()
+                        found[member] = number
+    return found

@@ -12,7 +12,6 @@ from pytest_gpuleak.explain.cuts import cuts_of
 from pytest_gpuleak.explain.further_holders import MAX_OTHERS
 from pytest_gpuleak.explain.paths import pattern_of
 from pytest_gpuleak.explain.roots.root import EDITABLE
-from pytest_gpuleak.heap.referrers import Deadline
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
@@ -20,10 +19,8 @@ if TYPE_CHECKING:
     from pytest_gpuleak.explain.cuts import Cut
     from pytest_gpuleak.explain.explanation import Explanation
     from pytest_gpuleak.explain.search import Search
+    from pytest_gpuleak.heap.budget import Budget
     from pytest_gpuleak.model.findings import Holder
-
-BUDGET_S: Final = 2.0
-"""Seconds that the search for rings may take."""
 
 MAX_TARGETS: Final = 2_000
 """Arrays whose rings are searched; of more, the first ones."""
@@ -34,12 +31,11 @@ def behind_rings(
     targets: Sequence[object],
     found: list[Explanation],
     cuts: Collection[Cut],
-    budget_s: float = BUDGET_S,
+    budget: Budget,
 ) -> list[Explanation]:
     """Return `found`, with the ring as holder of each target that a ring keeps too; `cuts` led to further holders."""
-    if budget_s <= 0 or not search.may_close_rings(targets):
+    if budget.spent or not search.may_close_rings(targets):
         return found
-    deadline = Deadline(budget_s)
     answers = search.answers()
     leaked = set(map(id, targets))
     removed = {cut for cut in cuts if cut[0] not in leaked}
@@ -48,13 +44,13 @@ def behind_rings(
         answer = answers.by_target.get(id(target))
         if answer is not None and answer.root.rank == EDITABLE:
             chain = answers.chain(id(target))
-            if len(rooted) >= MAX_TARGETS or deadline.worked(len(chain)):
+            if len(rooted) >= MAX_TARGETS or budget.worked(len(chain)):
                 break
             rooted.append(target)
             # By which the root holds the first leaked array on the path: all below it is leaked.
             first = next(index for index, value in enumerate(chain) if id(value) in leaked)
             removed.update(cuts_of(answer.root, chain[: first + 1]))
-    further = search.again(rooted, removed, deadline.left(), native=True)
+    further = search.again(rooted, removed, budget, native=True)
     further.run()
     rings = further.rings()
     return [

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from pytest_gpuleak.explain.native_references import NativeReferences
     from pytest_gpuleak.explain.paths import Writer
     from pytest_gpuleak.explain.reference_graph import Graph
-    from pytest_gpuleak.heap.referrers import Deadline
+    from pytest_gpuleak.heap.budget import Budget
     from pytest_gpuleak.model.findings import Holder
 
 MAX_EDGES: Final = 24
@@ -32,7 +32,7 @@ MAX_WORK: Final = 500_000
 
 NATIVE_ROOT: Final = "C++"
 CROWD_ROOT: Final = "unknown (too many containers refer to it)"
-TIMEOUT_ROOT: Final = "unknown (not explained in full: the search ran out of time)"
+TIMEOUT_ROOT: Final = "unknown (not explained in full: the search met its limit of objects)"
 
 
 @dataclasses.dataclass(eq=False, repr=False)
@@ -42,7 +42,7 @@ class Rootless:
     _graph: Graph
     _native: NativeReferences
     _writer: Writer
-    _deadline: Deadline
+    _budget: Budget
     exhausted: bool
     exact: bool
     _work: int = 0
@@ -53,7 +53,7 @@ class Rootless:
             return self._together(targets)
         found: dict[int, Holder] = {}
         for target in targets[:MAX_BY_ITSELF]:
-            if self._work > MAX_WORK or self._deadline.passed():
+            if self._work > MAX_WORK or self._budget.spent:
                 break
             found[target] = self._by_itself(target)
         rest = targets[len(found) :]
@@ -63,24 +63,24 @@ class Rootless:
         graph = self._graph
         above = graph.above((target,))
         self._work += len(above)
-        ring = self._native.ring(target, set(above), self._deadline)
+        ring = self._native.ring(target, set(above), self._budget)
         if 0 < len(ring) <= MAX_RING:
             return self._written(ring, RING_ROOT)
         chain = graph.chain_to_any(target, graph.orphans(above)[:1]) or self._native.nearest_hidden(target)
         return self._written(chain[-MAX_EDGES:], NATIVE_ROOT) if chain else self._not_found(target)
 
     def _together(self, targets: Sequence[int]) -> dict[int, Holder]:
-        graph, native, deadline = self._graph, self._native, self._deadline
+        graph, native, budget = self._graph, self._native, self._budget
         everywhere = len(graph.objects)
-        rings = native.short_rings(MAX_RING, deadline)
-        forests = [(RING_ROOT, graph.nearest(rings, everywhere, deadline))]
+        rings = native.short_rings(MAX_RING, budget)
+        forests = [(RING_ROOT, graph.nearest(rings, everywhere, budget))]
         if self.exhausted and self.exact:  # else a ring alone is sure to keep a target
             orphans = graph.orphans(graph.above(targets))
-            forests += [(NATIVE_ROOT, graph.nearest(some, everywhere, deadline)) for some in (orphans, native.hidden)]
+            forests += [(NATIVE_ROOT, graph.nearest(some, everywhere, budget)) for some in (orphans, native.hidden)]
         found: dict[int, Holder] = {}
         for target in targets:
             root, forest = next((pair for pair in forests if target in pair[1].distance), ("", None))
-            if deadline.worked(64 * MAX_EDGES):
+            if budget.worked(64 * MAX_EDGES):
                 found[target] = self._writer.rootless([graph.objects[target]], "unknown", TIMEOUT_ROOT)
             elif forest is not None:
                 chain = forest.chain(target, MAX_EDGES)

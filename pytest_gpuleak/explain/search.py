@@ -7,7 +7,7 @@ every target. Without one, a target gets the best worse answer: what runs, an ex
 from __future__ import annotations
 
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from pytest_gpuleak.adapters.registry import own_reference_finders
 from pytest_gpuleak.explain.answers import Answers
@@ -18,9 +18,10 @@ from pytest_gpuleak.explain.paths import Writer, pattern_of
 from pytest_gpuleak.explain.reference_graph import Graph
 from pytest_gpuleak.explain.rootless import Rootless
 from pytest_gpuleak.explain.roots.roots import EDITABLE, RANKS, Roots
+from pytest_gpuleak.heap.budget import Budget
 from pytest_gpuleak.heap.hidden_references import RING_ROOT
 from pytest_gpuleak.heap.recent_objects import RecentObjects
-from pytest_gpuleak.heap.referrers import Deadline, get_referents, referrers
+from pytest_gpuleak.heap.referrers import get_referents, referrers
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -33,11 +34,11 @@ if TYPE_CHECKING:
 
     Remember = Callable[[Root, object, int], None]
 
-BUDGET_S: Final = 5.0
-"""Seconds that a search may take unless the caller states another limit."""
+SEARCH_STEPS: Final = 50_000_000
+"""Steps (`heap.budget`) of a search unless the caller states others: a hundred passes over a heap of half a million objects."""
 
-OTHERS_BUDGET_S: Final = 2.0
-"""Seconds that each search for a further holder may take."""
+OTHERS_STEPS: Final = 15_000_000
+"""Steps of each search for a further holder, which knows most referrers from the first one."""
 
 EXTRA_LEVELS: Final = 30
 """Levels that the search goes on for an editable root once every target has a worse one."""
@@ -58,8 +59,30 @@ PLAIN_LEVELS: Final = 3
 FURTHER_PASSES: Final = 8
 """The same for a search after another, which knows most referrers: a list costs as much as so many levels."""
 
-WRITING_S: Final = 3.0
-"""Seconds that naming the answers may take, beside what the search has left of its time."""
+WRITING_STEPS: Final = 20_000_000
+"""Steps of naming the answers, beside what the search has left: 300,000 references are named by them."""
+
+
+class Question(NamedTuple):
+    """What a search is to find out, and within which limits.
+
+    Attributes:
+        targets: the objects whose holders are searched for; the sequence itself is none.
+        budget: where to stop.
+        ignore: ids of objects that do not count as holders.
+        hidden: by the id of what they refer to, containers that the collector does not show.
+        cuts: references that do not count.
+        native: whether to ask what the collector cannot see.
+        frameworks: tell what their native code holds; None: the plugin's own.
+    """
+
+    targets: Sequence[object]
+    budget: Budget
+    ignore: Collection[int] = ()
+    hidden: Mapping[int, Sequence[object]] = MappingProxyType({})
+    cuts: Collection[Cut] = ()
+    native: bool = True
+    frameworks: Sequence[ReferenceFinder] | None = None
 
 
 class Search:
@@ -68,43 +91,22 @@ class Search:
     A target counts as settled when an editable root was found no farther away than the levels that were completed: a
     nearer one could not have been missed. Objects that lead to settled targets alone are not expanded any more.
 
-    Args:
-        ignore: ids of objects that do not count as holders.
-        deadline: when to stop.
-        hidden: by the id of what they refer to, containers that the collector does not show.
-        cuts: references that do not count.
-        native: whether to ask what the collector cannot see.
-        roots: those of an earlier search, which take milliseconds to look up; what did not count then does not now.
-        frameworks: tell what their native code holds; None: the plugin's own.
-        known: referrers that an earlier search has met.
+    From an `earlier` search it takes the roots, which take milliseconds to look up, what did not count as a holder, and
+    the referrers that were met.
     """
 
-    def __init__(
-        self,
-        targets: Sequence[object],
-        ignore: Collection[int],
-        deadline: Deadline,
-        hidden: Mapping[int, Sequence[object]] = MappingProxyType({}),
-        cuts: Collection[Cut] = (),
-        *,
-        native: bool = True,
-        roots: Roots | None = None,
-        frameworks: Sequence[ReferenceFinder] | None = None,
-        known: KnownReferrers | None = None,
-    ) -> None:
-        self._frameworks = own_reference_finders() if frameworks is None else frameworks
-        self._hidden = hidden
-        self._cuts = cuts
-        self._asks_native = native
+    def __init__(self, question: Question, earlier: Search | None = None) -> None:
+        self._question = question
+        self._cuts = question.cuts
+        self._budget = question.budget
         self._graph = Graph()
-        self._deadline = deadline
-        self._order: list[int] = []
-        for target in targets:
-            self._order.append(id(target))
+        self._order = list(map(id, question.targets))
+        for target in question.targets:
             self._graph.add(target)
-        self._own: set[int] = set() if roots is None else roots.ignored
-        self._own.update((id(targets), id(self._graph.objects), id(hidden), *map(id, hidden.values()), *ignore))
-        self._roots = Roots(self._own) if roots is None else roots
+        self._own: set[int] = set() if earlier is None else earlier.roots.ignored
+        lists = (question, question.targets, question.hidden, *question.hidden.values(), self._graph.objects)
+        self._own.update(map(id, lists), question.ignore)
+        self.roots: Roots = Roots(self._own) if earlier is None else earlier.roots
         self._targets = frozenset(self._order)
         self._open = set(self._order)
         self._level = 0
@@ -112,29 +114,29 @@ class Search:
         self._changed = False
         self._due: int | None = None
         self._all_seen = False
-        self._native = NativeReferences(self._graph, self._roots, targets, deadline, self._own, cuts, self._frameworks)
+        frameworks = own_reference_finders() if question.frameworks is None else question.frameworks
+        self._native = NativeReferences(
+            self._graph, self.roots, question.targets, self._budget, self._own, self._cuts, frameworks
+        )
         self._exhausted = False
         self._passes = 0
-        self._plain_passes = PLAIN_LEVELS if known is None else FURTHER_PASSES
-        self._known = KnownReferrers() if known is None else known
-        self._known.add_objects(self._graph.objects)
+        self._plain_passes = PLAIN_LEVELS if earlier is None else FURTHER_PASSES
+        self.known: KnownReferrers = KnownReferrers() if earlier is None else earlier.known
+        self.known.add_objects(self._graph.objects)
         self._recent: RecentObjects | None = None
         self._answers: Answers | None = None
 
     def again(
-        self, targets: Sequence[object], cuts: Collection[Cut], budget_s: float, *, native: bool = False
+        self, targets: Sequence[object], cuts: Collection[Cut], budget: Budget, *, native: bool = False
     ) -> Search:
         """A search for some of the targets of this one that does not count some references, not yet run."""
-        deadline = Deadline(budget_s)
-        found = Search(
-            targets, (), deadline, self._hidden, cuts,
-            native=native, roots=self._roots, frameworks=self._frameworks, known=self._known,
-        )  # fmt: skip
+        question = self._question._replace(targets=targets, budget=budget, ignore=(), cuts=cuts, native=native)
+        found = Search(question, self)
         found._native.leave_out_heap()
         return found
 
     def run(self) -> None:
-        """Search until every target is settled, nothing is left to expand, or the time is up."""
+        """Search until every target is settled, nothing is left to expand, or the budget is spent."""
         try:
             self._run()
         finally:
@@ -147,17 +149,17 @@ class Search:
         frontier = list(dict.fromkeys(self._order))
         extra: int | None = None
         settled = False
-        while self._open and not self._deadline.passed():
+        while self._open and not self._budget.spent:
             if not frontier:
                 # All visible paths are known, so no shorter one can be found.
                 self._all_seen = True
                 self._settle()
                 if not self._open:
                     return
-                frontier, new = self._native.ask(self._open) if self._asks_native else ([], False)
+                frontier, new = self._native.ask(self._open) if self._question.native else ([], False)
                 if not new:
-                    # The walk over the heap stops when the time is up: what it did not meet may hold a target.
-                    self._exhausted = not self._deadline.passed()
+                    # The walk over the heap stops where the budget is spent: what it did not meet may hold a target.
+                    self._exhausted = not self._budget.spent
                     return
                 self._all_seen = False
                 continue
@@ -180,20 +182,20 @@ class Search:
     def _expand(self, frontier: Sequence[int]) -> tuple[list[int], bool]:
         graph = self._graph
         wanted = set(frontier)
-        for node, root in self._roots.local_roots(wanted):
+        for node, root in self.roots.local_roots(wanted):
             self._attach(node, root)
-        nearby, complete = self._known.referrers(frontier)
+        nearby, complete = self.known.referrers(frontier)
         recent, explained = self._recent_referrers(wanted - complete)
         nearby += recent
         complete |= explained
         children = tuple([graph.objects[node] for node in frontier if node not in complete])
-        containers = referrers(children, self._deadline) if children else []
+        containers = referrers(children, self._budget) if children else []
         self._passes += bool(children)
         if nearby:
             met = set(map(id, containers))
             containers += [one for one in {id(one): one for one in nearby}.values() if id(one) not in met]
-        for node in wanted.intersection(self._hidden):
-            containers.extend(self._hidden[node])
+        for node in wanted.intersection(self._question.hidden):
+            containers.extend(self._question.hidden[node])
         own = {id(children), id(containers), id(nearby), id(recent)}
         try:
             new = self._take_in(containers, wanted, own)
@@ -201,17 +203,17 @@ class Search:
             for found in (containers, nearby, recent):
                 found.clear()
         graph.expanded.update(wanted)
-        in_time = not self._deadline.passed()
-        if in_time:
-            self._known.complete(wanted)
-        return new, in_time
+        in_full = not self._budget.spent
+        if in_full:
+            self.known.complete(wanted)
+        return new, in_full
 
     def _recent_referrers(self, wanted: set[int]) -> tuple[list[object], set[int]]:
         """Return referrers among the objects made last, and the ids of the objects of which these are all."""
         if self._passes < self._plain_passes or not wanted:
             return [], set()
         if self._recent is None:
-            self._recent = RecentObjects(self._own, self._deadline)
+            self._recent = RecentObjects(self._own, self._budget)
             self._native.leave_out_list(self._recent.objects)
         return self._recent.referrers(wanted, self._graph.objects)
 
@@ -220,38 +222,38 @@ class Search:
         new: list[int] = []
         room = MAX_WIDTH
         for container in containers:
-            if self._deadline.worked(16):
+            if self._budget.worked(16):
                 break
             if id(container) in own or id(container) in self._own:
                 continue
-            if self._roots.is_namespace(container):
-                for node, root in self._roots.global_roots(container, wanted):
-                    self._known.note_namespace(node, container)
+            if self.roots.is_namespace(container):
+                for node, root in self.roots.global_roots(container, wanted):
+                    self.known.note_namespace(node, container)
                     if (id(container), node) not in self._cuts:
                         self._attach(node, root)
                 continue
-            if self._roots.excluded(container):
+            if self.roots.excluded(container):
                 continue
             values = get_referents(container)
-            if self._deadline.worked(len(values)):
+            if self._budget.worked(len(values)):
                 break
             held = referents = wanted.intersection(map(id, values))
             del values
-            if referents and (graph.edges > MAX_EDGES or room < 0) and self._roots.is_common(container):
+            if referents and (graph.edges > MAX_EDGES or room < 0) and self.roots.is_common(container):
                 referents = graph.unheld(referents)
                 self._exact = self._exact and len(referents) == len(held)
             room -= 1
             if self._cuts:
                 referents = {child for child in referents if (id(container), child) not in self._cuts}
             if len(referents) < len(held):
-                self._known.miss(held - referents)
+                self.known.miss(held - referents)
             if not referents:
                 continue
             is_new = graph.add(container)
             self._changed = self._changed or not is_new  # a root above a known object is above these now
             for child in referents:
                 graph.connect(id(container), child)
-                self._known.note(child, id(container))
+                self.known.note(child, id(container))
             if is_new or id(container) in self._targets:
                 if self._attach_root(container):
                     graph.leaves.add(id(container))
@@ -260,7 +262,7 @@ class Search:
         return new
 
     def _attach_root(self, container: object) -> bool:
-        root = self._roots.root_of(container)
+        root = self.roots.root_of(container)
         if root is None:
             return False
         self._attach(id(container), root)
@@ -275,7 +277,7 @@ class Search:
             return False
         settled: list[int] = []
         self._due = None
-        distances = self._graph.nearest_roots((EDITABLE,), self._open, self._deadline).distance
+        distances = self._graph.nearest_roots((EDITABLE,), self._open, self._budget).distance
         for node in self._open:
             distance = distances.get(node)
             if distance is None:
@@ -290,9 +292,9 @@ class Search:
     def _all_have_worse(self) -> bool:
         if not any(self._graph.roots.get(rank) for rank in RANKS):
             return False
-        if self._open <= self._graph.nearest_roots((EDITABLE,), self._open, self._deadline).distance.keys():
+        if self._open <= self._graph.nearest_roots((EDITABLE,), self._open, self._budget).distance.keys():
             return True
-        return self._open <= self._graph.nearest_roots(RANKS, self._open, self._deadline).distance.keys()
+        return self._open <= self._graph.nearest_roots(RANKS, self._open, self._budget).distance.keys()
 
     @property
     def objects(self) -> Mapping[int, object]:
@@ -336,7 +338,7 @@ class Search:
         if not any(self._graph.roots.get(rank) for rank in ranks):
             return 0
         targets = set(self._order)
-        distances = self._graph.nearest_roots(ranks, targets, self._deadline).distance
+        distances = self._graph.nearest_roots(ranks, targets, self._budget).distance
         return len(targets.intersection(distances))
 
     def explanations(
@@ -366,7 +368,7 @@ class Search:
     def answers(self) -> Answers:
         """Return the answers for the targets that a root leads to. Call it after `run`; they are written once."""
         if self._answers is None:
-            self._answers = Answers(self._graph, self._order, Writer(self._native.known), self._time_to_write())
+            self._answers = Answers(self._graph, self._order, Writer(self._native.known), self._steps_to_write())
         return self._answers
 
     def rings(self) -> dict[int, Holder]:
@@ -375,12 +377,12 @@ class Search:
         found = self._rootless([node for node in dict.fromkeys(self._order) if node in kept])
         return {node: holder for node, holder in found.items() if holder.root == RING_ROOT}
 
-    def _time_to_write(self) -> Deadline:
-        return Deadline(self._deadline.left() + WRITING_S)
+    def _steps_to_write(self) -> Budget:
+        return Budget(max(0, self._budget.left) + WRITING_STEPS, self._budget)
 
     def _rootless(self, targets: Sequence[int]) -> dict[int, Holder]:
         if not targets:
             return {}
-        writer, deadline = Writer(self._native.known), self._time_to_write()
-        rootless = Rootless(self._graph, self._native, writer, deadline, exhausted=self._exhausted, exact=self._exact)
+        writer, budget = Writer(self._native.known), self._steps_to_write()
+        rootless = Rootless(self._graph, self._native, writer, budget, exhausted=self._exhausted, exact=self._exact)
         return rootless.holders(targets)

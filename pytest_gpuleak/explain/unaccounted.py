@@ -15,13 +15,13 @@ if TYPE_CHECKING:
 
     from pytest_gpuleak.adapters.protocol import ReferenceFinder
     from pytest_gpuleak.explain.reference_graph import Graph
-    from pytest_gpuleak.heap.referrers import Deadline
+    from pytest_gpuleak.heap.budget import Budget
 
 
 class Hidden:
     """Objects with hidden referrers, by id, sorted by who may hold them.
 
-    Examined are `nodes`: ids of expanded objects with nothing left to find above them, as many as the deadline admits.
+    Examined are `nodes`: ids of expanded objects with nothing left to find above them, as many as the budget admits.
     `counted` references, by id, are the search's own; `linked` ones come from native code and are known already.
 
     Attributes:
@@ -36,7 +36,7 @@ class Hidden:
         nodes: Sequence[int],
         counted: Mapping[int, int],
         linked: Mapping[int, int],
-        deadline: Deadline,
+        budget: Budget,
         owners: Callable[[object], int | None],
     ) -> None:
         self.by_native: dict[int, object] = {}
@@ -49,7 +49,7 @@ class Hidden:
         for parent in graph.parents_of(nodes):
             if parent not in untouchable and parent in objects:
                 referents = get_referents(objects[parent])
-                if deadline.worked(1 + len(referents)):
+                if budget.worked(1 + len(referents)):
                     return
                 explained.update(filter(wanted.__contains__, map(id, referents)))
                 del referents  # it refers to the objects that are counted below

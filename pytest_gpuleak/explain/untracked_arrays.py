@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pytest_gpuleak.adapters.registry import untracked_arrays
 from pytest_gpuleak.heap.array_wrappers import ArrayWrappers
-from pytest_gpuleak.heap.referrers import Deadline, get_objects, get_referents, is_tracked, untouchable_modules
+from pytest_gpuleak.heap.budget import Budget
+from pytest_gpuleak.heap.referrers import get_objects, get_referents, is_tracked, untouchable_modules
 from pytest_gpuleak.heap.safe_access import is_a, is_subclass
 from pytest_gpuleak.heap.tracing import is_tracing
 from pytest_gpuleak.heap.type_sieve import TypeSieve
@@ -22,11 +23,11 @@ if TYPE_CHECKING:
     from pytest_gpuleak.explain.explanation import Explanation
     from pytest_gpuleak.model.readings import ArrayReading
 
-BUDGET_S: Final = 4.0
-"""Time limit of a walk over the heap, in seconds."""
+WALK_STEPS: Final = 50_000_000
+"""Steps (`heap.budget`) of a walk over the heap: seven million containers and what they hold."""
 
-EXPLAIN_BUDGET_S: Final = 3.0
-"""Time limit of the search for holders, in seconds."""
+EXPLAIN_STEPS: Final = 30_000_000
+"""Steps of the search for holders."""
 
 _CHUNK: Final = 2048
 
@@ -44,7 +45,7 @@ class HeapArrays:
         self._others = others
 
     def sizes(self) -> dict[int, int] | None:
-        """Return the bytes of all memory behind arrays, by its key; None if the time was up before the walk's end."""
+        """Return the bytes of all memory behind arrays, by its key; None where the walk was cut."""
         return self._sizes_of_plain() if is_tracing() else self.find(lambda *_: False)[1]
 
     def find(self, wanted: Callable[[int, int], bool]) -> tuple[list[object], dict[int, int] | None]:
@@ -53,7 +54,7 @@ class HeapArrays:
             return self.plain(wanted), self._sizes_of_plain()
         found: dict[int, object] = {}
         sizes: dict[int, int] = {}
-        walk = HeapWalk(Deadline(BUDGET_S), ignore=(id(found),))
+        walk = HeapWalk(Budget(WALK_STEPS), ignore=(id(found),))
         for arrays in self._batches(walk):
             part = self.reader.sizes(arrays, self._others)
             chosen = [array for array, (key, size) in zip(arrays, part, strict=True) if size and wanted(key, size)]
@@ -152,7 +153,7 @@ def explain_arrays(
     """Return who holds each array, by its id. `ignore` has the ids of the caller's containers."""
     from pytest_gpuleak.explain.crowds import explain_crowd  # 25 ms to load; most walks find nothing to explain
 
-    found = explain_crowd(arrays, ignore={id(arrays), *ignore}, budget_s=EXPLAIN_BUDGET_S, frameworks=frameworks)
+    found = explain_crowd(arrays, ignore={id(arrays), *ignore}, budget=Budget(EXPLAIN_STEPS), frameworks=frameworks)
     return {id(array): explanation for array, explanation in zip(arrays, found, strict=True)}
 
 

@@ -16,7 +16,7 @@ from pytest_gpuleak.heap.type_sieve import TypeSieve, may_refer
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 
-    from pytest_gpuleak.heap.referrers import Deadline
+    from pytest_gpuleak.heap.budget import Budget
 
 
 _CHUNK: Final = 1024
@@ -37,31 +37,31 @@ class Link:
 class NativeEdgeFinder(Protocol):
     """Finds holders that the collector does not show. One file a library."""
 
-    def find(self, orphans: Sequence[object], extra: Sequence[object], deadline: Deadline) -> list[Link]:
+    def find(self, orphans: Sequence[object], extra: Sequence[object], budget: Budget) -> list[Link]:
         """Return links that lead to `orphans`, live objects without visible referrers, up to something visible.
 
         `extra` has locals of running functions, which `gc.get_objects` does not show.
         """
 
 
-def visible_objects(extra: Sequence[object], ignore: Collection[int], deadline: Deadline) -> Iterator[list[object]]:
+def visible_objects(extra: Sequence[object], ignore: Collection[int], budget: Budget) -> Iterator[list[object]]:
     """Yield `extra`, tracked containers and the untracked objects that they refer to, in lists that must not be kept.
 
     `ignore` has the ids of containers that are left out.
     """
     # Listed before the generator is made: through it, Python 3.10 would lead to the frames of the search itself.
-    return _in_batches(get_objects(), extra, ignore, deadline)
+    return _in_batches(get_objects(), extra, ignore, budget)
 
 
 def _in_batches(
-    containers: list[object], extra: Sequence[object], ignore: Collection[int], deadline: Deadline
+    containers: list[object], extra: Sequence[object], ignore: Collection[int], budget: Budget
 ) -> Iterator[list[object]]:
     try:
         yield list(extra)
         for start in range(0, len(containers), _CHUNK):
             chunk = [container for container in containers[start : start + _CHUNK] if id(container) not in ignore]
             references = get_referents(*chunk)
-            if deadline.worked(len(chunk) + len(references)):
+            if budget.worked(len(chunk) + len(references)):
                 return
             chunk.extend(filterfalse(is_tracked, references))
             yield chunk
@@ -81,7 +81,7 @@ class Descent:
     leads_on: Callable[[object], bool]
     hides: Callable[[object], bool]
     sieve: TypeSieve
-    deadline: Deadline
+    budget: Budget
 
     def __post_init__(self) -> None:
         self.links: list[Link] = []
@@ -95,7 +95,7 @@ class Descent:
         while parents:
             contents = list(map(get_referents, parents))
             children = list(chain.from_iterable(contents))
-            if self.deadline.worked(len(parents) + len(children)):
+            if self.budget.worked(len(parents) + len(children)):
                 return
             owners = chain.from_iterable(map(repeat, parents, map(len, contents)))
             inner: list[object] = []
@@ -133,7 +133,7 @@ def lead_through_dicts(
     extra: Sequence[object],
     may_lead: Callable[[type], bool],
     leads_on: Callable[[object], bool],
-    deadline: Deadline,
+    budget: Budget,
 ) -> list[Link]:
     """Ask `leads_on` of each object whose type `may_lead`; return links from untracked dicts and tuples to those."""
 
@@ -144,10 +144,10 @@ def lead_through_dicts(
         return (type(value) is dict or type(value) is tuple) and not is_tracked(value)
 
     sieve = TypeSieve(lambda kind: kind is dict or kind is tuple or may_lead(kind))
-    descent = Descent(may_lead_on, leads_on, may_hide, sieve, deadline)
+    descent = Descent(may_lead_on, leads_on, may_hide, sieve, budget)
     own = {id(orphans), id(extra), *untouchable_modules()}
     inside = get_referents(*(value for value in extra if id(value) not in own))
-    for values in visible_objects([*extra, *inside], own, deadline):
+    for values in visible_objects([*extra, *inside], own, budget):
         picked = sieve.pick(values)
         for value in filter(may_lead_on, picked):
             leads_on(value)
@@ -162,7 +162,7 @@ class UntrackedContainers:
     (``logits.max(1)``), so `gc.get_referrers` does not show it.
     """
 
-    def find(self, orphans: Sequence[object], extra: Sequence[object], deadline: Deadline) -> list[Link]:
+    def find(self, orphans: Sequence[object], extra: Sequence[object], budget: Budget) -> list[Link]:
         """Return links from untracked containers to `orphans` (see `NativeEdgeFinder`)."""
         wanted = set(map(id, orphans))
         own = {id(orphans), id(extra), *untouchable_modules()}
@@ -176,8 +176,8 @@ class UntrackedContainers:
 
         hiding = TypeSieve(_may_hide)
         inner = TypeSieve(lambda kind: _may_hide(kind) or id(kind) in wanted_types)
-        descent = Descent(is_wanted, is_wanted, may_hide, inner, deadline)
-        for values in visible_objects(extra, own, deadline):
+        descent = Descent(is_wanted, is_wanted, may_hide, inner, budget)
+        for values in visible_objects(extra, own, budget):
             descent.enter(hiding.pick(list(filterfalse(is_tracked, values))))
         return descent.links
 

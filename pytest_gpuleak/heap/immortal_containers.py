@@ -29,7 +29,7 @@ def immortal_referrers(
 ) -> list[object]:
     """Return the untracked containers that refer to one of `children`, reached from the loaded modules.
 
-    `untouchable` has the ids of objects not to be looked into; `worked` counts steps, and tells whether time is up.
+    `untouchable` has the ids of objects not to be looked into; `worked` counts steps, and tells whether none is left.
     """
     if not are_untracked():
         return []

@@ -1,4 +1,7 @@
-"""Tell that work takes long from within it: a search reads the clock at each level anyway (`referrers.Deadline`)."""
+"""Tell that work takes long from within it: a search asks every so many steps (`budget.Budget`).
+
+This alone of the heap's modules reads a clock, for what is shown. Nothing depends on it.
+"""
 
 from __future__ import annotations
 
@@ -22,9 +25,13 @@ class _Work:
     began = 0.0
     tell: Callable[[float], object] | None = None
 
-    def note(self, now: float) -> None:
-        self.due = now + TELL_EVERY_S
-        if self.tell is not None:
+    def tell_if_due(self) -> None:
+        """Call `tell` with the seconds so far, if it was not called for a while."""
+        if self.tell is None:
+            return
+        now = perf_counter()
+        if now >= self.due:
+            self.due = now + TELL_EVERY_S
             self.tell(now - self.began)
 
 
@@ -35,7 +42,7 @@ WORK: Final = _Work()
 def telling(tell: Callable[[float], object] | None) -> Iterator[None]:
     """Have `tell`, if any, called with the seconds so far, once a second, when the body takes longer than `LONG_WORK_S`."""
     WORK.tell, WORK.began = tell, perf_counter()
-    WORK.due = inf if tell is None else WORK.began + LONG_WORK_S
+    WORK.due = WORK.began + LONG_WORK_S
     try:
         yield
     finally:

@@ -17,7 +17,7 @@ from pytest_gpuleak.heap.referrers import get_objects, get_referents, untouchabl
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
 
-    from pytest_gpuleak.heap.referrers import Deadline
+    from pytest_gpuleak.heap.budget import Budget
 
 AT_AN_END: Final = 20_000
 """Objects that are listed from either end of the collector's lists: the last run's, and those of the run before.
@@ -32,7 +32,7 @@ WORTH_IT: Final = 4 * AT_AN_END
 class RecentObjects:
     """The objects made last, without the search's own, and which refer to what. It keeps them alive: drop it."""
 
-    def __init__(self, own: Collection[int], deadline: Deadline) -> None:
+    def __init__(self, own: Collection[int], budget: Budget) -> None:
         listed = get_objects()
         recent = [] if len(listed) < WORTH_IT else listed[:AT_AN_END] + listed[-AT_AN_END:]
         listed.clear()  # it may hold itself, and collections are paused
@@ -47,7 +47,7 @@ class RecentObjects:
             if id(container) in left_out:
                 continue
             referents = get_referents(container)
-            if deadline.worked(1 + len(referents)):
+            if budget.worked(1 + len(referents)):
                 return
             for child in map(id, referents):
                 known = parents.get(child)

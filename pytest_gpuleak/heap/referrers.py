@@ -3,24 +3,21 @@
 from __future__ import annotations
 
 import gc
-import time
 from gc import get_referents
-from time import perf_counter
 from types import ModuleType
 from typing import TYPE_CHECKING, Final
 
 from pytest_gpuleak.heap.collector import PausedCollector, get_objects, get_referrers
 from pytest_gpuleak.heap.immortal_containers import are_untracked, immortal_referrers
-from pytest_gpuleak.heap.long_work import WORK
 from pytest_gpuleak.heap.safe_access import class_module, is_subclass, loaded_module, module_dict, subclasses_named
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from pytest_gpuleak.heap.budget import Budget
+
 __all__ = [
-    "Deadline",
     "PausedCollector",
-    "cpu_time",
     "get_objects",
     "get_referents",
     "is_tracked",
@@ -32,46 +29,13 @@ __all__ = [
 SCAN_FROM: Final = 256
 """Number of objects from which one pass in Python beats `gc.get_referrers`. See docs/developing/performance.md."""
 
-_CHECK_EVERY: Final = 16_384
-_UNTOUCHABLE: Final = "_asyncio"
+_OBJECTS_A_STEP: Final = 4
+"""Objects that a pass of `gc.get_referrers`, written in C, walks over in the time of a step."""
 
-WALL_FACTOR: Final = 3
-"""Seconds of wall time that one second of a budget may take."""
+_UNTOUCHABLE: Final = "_asyncio"
 
 is_tracked: Final[Callable[[object], bool]] = getattr(gc, "is_tracked", lambda _: True)
 """Tell whether the collector shows an object. Where the interpreter does not tell, each may be shown."""
-
-cpu_time: Final[Callable[[], float]] = getattr(time, "thread_time", time.process_time)
-"""CPU seconds of this thread; of the process where the system counts no threads' time."""
-
-
-class Deadline:
-    """Time limit of a search: `seconds` of CPU time, `WALL_FACTOR` times as many of wall time on a busy machine."""
-
-    def __init__(self, seconds: float) -> None:
-        self._cpu_end = cpu_time() + seconds
-        self._end = perf_counter() + WALL_FACTOR * seconds
-        self._work = 0
-        self._over = False
-
-    def worked(self, steps: int) -> bool:
-        """Count small steps and tell whether the time is up. The clock is read once in `_CHECK_EVERY` steps."""
-        self._work += steps
-        if self._work >= _CHECK_EVERY:
-            self._work = 0
-            self._over = self._over or self.passed()
-        return self._over
-
-    def passed(self) -> bool:
-        """Tell whether the time is up."""
-        now = perf_counter()
-        if now >= WORK.due:
-            WORK.note(now)
-        return now >= self._end or cpu_time() >= self._cpu_end
-
-    def left(self) -> float:
-        """Return the seconds left, at least 0."""
-        return max(0.0, min(self._cpu_end - cpu_time(), (self._end - perf_counter()) / WALL_FACTOR))
 
 
 def reaches_everything(value: object) -> bool:
@@ -98,15 +62,17 @@ def untouchable_modules() -> frozenset[int]:
     return frozenset((id(loaded), *found))
 
 
-def referrers(children: Sequence[object], deadline: Deadline) -> list[object]:
-    """Return the tracked or immortal containers that refer to one of `children`, as far as found before the deadline.
+def referrers(children: Sequence[object], budget: Budget) -> list[object]:
+    """Return the tracked or immortal containers that refer to one of `children`, as far as found within the budget.
 
     The caller removes the search's own, and clears the list: it may hold itself, and collections are paused.
     """
     if len(children) < SCAN_FROM:
         found = get_referrers(*children)
+        budget.heap = budget.heap or len(get_objects())
+        budget.worked(budget.heap // _OBJECTS_A_STEP)
         if are_untracked():
-            found += immortal_referrers(children, untouchable_modules(), deadline.worked)
+            found += immortal_referrers(children, untouchable_modules(), budget.worked)
         return found
     wanted = set(map(id, children))
     containers = get_objects()
@@ -118,7 +84,7 @@ def referrers(children: Sequence[object], deadline: Deadline) -> list[object]:
         referents = get_referents(container)
         if not wanted.isdisjoint(map(id, referents)):
             found.append(container)
-        if deadline.worked(1 + len(referents)):
+        if budget.worked(1 + len(referents)):
             break
-    found += immortal_referrers(children, untouchable, deadline.worked)
+    found += immortal_referrers(children, untouchable, budget.worked)
     return found

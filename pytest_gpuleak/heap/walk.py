@@ -22,7 +22,7 @@ from pytest_gpuleak.heap.type_sieve import HAVE_GC, TYPE_FLAGS, TypeIds, TypeSie
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Sequence
 
-    from pytest_gpuleak.heap.referrers import Deadline
+    from pytest_gpuleak.heap.budget import Budget
 
 _CHUNK: Final = 2048
 _GC_HEAD: Final = getsizeof([]) - list.__sizeof__([])
@@ -55,12 +55,12 @@ class Batch(NamedTuple):
 class HeapWalk:
     """One walk, for which the whole heap must be visible. It refers to objects: drop it, and its batches, afterwards.
 
-    `ignore` has the ids of the caller's own containers; `complete` tells whether `batches` ended before the deadline.
+    `ignore` has the ids of the caller's own containers; `complete` tells whether `batches` ended within the budget.
     """
 
-    def __init__(self, deadline: Deadline, ignore: Collection[int] = ()) -> None:
+    def __init__(self, budget: Budget, ignore: Collection[int] = ()) -> None:
         self.complete = False
-        self._deadline = deadline
+        self._budget = budget
         self._met: set[int] = set()
         self._ignored = {*ignore, id(self._met), *untouchable_modules()}
         self._array_class = array_class = extension_class("numpy", "ndarray")
@@ -86,15 +86,19 @@ class HeapWalk:
         chunk: list[object] = []
         try:
             for start in range(0, len(containers), _CHUNK):
-                if self._deadline.passed():
-                    return
                 chunk = containers[start : start + _CHUNK]
                 if not self._ignored.isdisjoint(map(id, chunk)):
                     chunk = [value for value in chunk if id(value) not in self._ignored]
                 yield Batch(chunk, self.types.ids_of(chunk))
-                yield from self._untracked(list(filterfalse(is_tracked, get_referents(*chunk))))
+                referents = get_referents(*chunk)
+                spent = self._budget.worked(len(chunk) + len(referents))
+                untracked = [] if spent else list(filterfalse(is_tracked, referents))
+                referents.clear()
                 chunk.clear()
-            self.complete = not self._deadline.passed()
+                if spent:
+                    return
+                yield from self._untracked(untracked)
+            self.complete = not self._budget.spent
         finally:
             # This frame is among them: left in its locals they would be a cycle that keeps the whole heap.
             containers.clear()
@@ -111,7 +115,7 @@ class HeapWalk:
                 owners: list[int] = []
                 lists.extend((nested, inner))
                 for start in range(0, len(nested), _CHUNK):
-                    if self._deadline.worked(self._descend(nested[start : start + _CHUNK], start, inner, owners)):
+                    if self._budget.worked(self._descend(nested[start : start + _CHUNK], start, inner, owners)):
                         return
                 batch = Batch(inner, self.types.ids_of(inner), nested, batch, owners, places)
         finally:

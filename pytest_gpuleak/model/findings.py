@@ -113,11 +113,16 @@ FREED = Holder("unknown", "", "unknown: the memory was freed before the search, 
 
 @dataclasses.dataclass(frozen=True)
 class Autograd:
-    """What an autograd graph retains beyond the leaked arrays."""
+    """What an autograd graph retains beyond the leaked arrays; where the count was `cut`, at least that much."""
 
     nodes: int
     saved_tensors: int
     saved_bytes: int
+    cut: bool = False
+
+
+NOT_READ: Final = Autograd(0, 0, 0, cut=True)
+"""The size of a graph of which nothing could be read."""
 
 
 @dataclasses.dataclass(frozen=True)

@@ -21,9 +21,9 @@ from pytest_gpuleak.engine.judge.counters import (
     suspects,
 )
 from pytest_gpuleak.model.evidence import Evidence, Survivor
-from pytest_gpuleak.model.findings import Autograd, Contribution, Finding, Holder, Origin
+from pytest_gpuleak.model.findings import NOT_READ, Autograd, Contribution, Finding, Holder, Origin
 from pytest_gpuleak.model.policy import Policy
-from pytest_gpuleak.model.readings import HOST, ArrayReading, Growth
+from pytest_gpuleak.model.readings import HOST, OUTSIDE, OUTSIDE_FLOOR, ArrayReading, Growth
 
 pytestmark = pytest.mark.interpreter
 
@@ -182,6 +182,55 @@ def test_what_a_graph_retains_is_its_own_finding_s() -> None:
     evidence = Evidence(survivors("cuda:0", 0, 1, size=4), (frozenset({0}), frozenset({0, 1})))
     evidence = dataclasses.replace(evidence, graphs={("cuda:0", "", ""): Autograd(3, 2, MIB)})
     assert judge(device_runs(MIB + 4, MIB + 4), evidence) == ()
+
+
+LEFT_A_LOSS = Evidence(survivors("cuda:0", 0, 1, size=4), (frozenset({0}), frozenset({0, 1})))
+
+
+@pytest.mark.parametrize("graph", [Autograd(500, 2, MIB, cut=True), NOT_READ])
+@pytest.mark.parametrize("where", ["cuda:0", "cpu"])
+def test_growth_that_a_graph_may_explain_fails_nothing_where_the_graph_was_not_counted(
+    graph: Autograd, where: str
+) -> None:
+    cut = dataclasses.replace(LEFT_A_LOSS, graphs={(where, "", ""): graph})
+    for runs in (device_runs(9 * MIB, 9 * MIB), host_runs(30 * MIB, 30 * MIB), device_runs(9 * MIB, 0)):
+        (found,) = judge(runs, cut)
+        assert not found.failed
+        assert "autograd graph" in found.evidence[-1]
+        assert "could not be counted to its end" in found.evidence[-1]
+
+
+@pytest.mark.parametrize("graphs", [{}, {("cuda:0", "", ""): Autograd(500, 2, MIB)}])
+def test_growth_beyond_a_graph_that_was_counted_fails(graphs: dict[Any, Autograd]) -> None:
+    evidence = dataclasses.replace(LEFT_A_LOSS, graphs=graphs)
+    for runs in (device_runs(9 * MIB, 9 * MIB), host_runs(30 * MIB, 30 * MIB), device_runs(9 * MIB, 0)):
+        (found,) = judge(runs, evidence)
+        assert found.failed
+        assert "fails nothing" not in " ".join(found.evidence)
+
+
+@pytest.mark.parametrize(("not_read", "failed"), [("cuda:0", False), ("cuda:1", True)])
+def test_growth_that_unread_gradients_may_be_fails_nothing_where_they_could_not_be_listed(
+    not_read: str, failed: bool
+) -> None:
+    runs = [dataclasses.replace(run, not_read=frozenset({not_read})) for run in device_runs(9 * MIB, 9 * MIB)]
+    (found,) = judge(runs)
+    assert found.failed is failed
+    assert ("never read in Python could not be listed" in found.evidence[-1]) is not failed
+
+
+@pytest.mark.parametrize(("not_read", "failed"), [("cpu", False), ("cuda:0", True)])
+def test_the_same_of_the_host(not_read: str, failed: bool) -> None:
+    runs = [dataclasses.replace(run, not_read=frozenset({not_read})) for run in host_runs(30 * MIB, 30 * MIB)]
+    (found,) = judge(runs)
+    assert found.failed is failed
+
+
+def test_a_cut_anywhere_excuses_no_growth_outside_torch() -> None:
+    cut = dataclasses.replace(LEFT_A_LOSS, graphs={("cuda:0", "", ""): NOT_READ})
+    runs = [CounterRun(Growth({("cuda:0", OUTSIDE): 2 * OUTSIDE_FLOOR})) for _ in range(2)]
+    (found,) = judge(runs, cut)
+    assert (found.metric, found.failed) == ("outside torch", True)
 
 
 def test_arrays_that_were_not_evaluated_are_named_for_the_inputs_that_they_keep() -> None:

@@ -16,6 +16,7 @@ from pytest_gpuleak.adapters.nvml.readings import framework_uuids
 from pytest_gpuleak.adapters.processes.kinds import helper_pids, is_helper, pool_workers
 from pytest_gpuleak.adapters.protocol import Framework
 from pytest_gpuleak.adapters.torch.framework import TorchFramework
+from pytest_gpuleak.heap.budget import Budget
 from pytest_gpuleak.session.records.run_records import environment
 from tests.support.standin import StandInArrays
 
@@ -115,7 +116,11 @@ def test_a_framework_has_what_it_does_not_override() -> None:
     framework = Toy()
     assert (framework.broken, framework.devices, framework.allocation_history()) == ("", None, None)
     assert [*framework.settle_steps(), *framework.reference_finders(), *framework.keep_states()] == []
-    assert (framework.unread_arrays({"toy:0"}), framework.graph_size([], 1.0), framework.device_space("toy:0")) == (
+    assert (
+        framework.unread_arrays({"toy:0"}),
+        framework.graph_size([], Budget(1)),
+        framework.device_space("toy:0"),
+    ) == (
         {},
         None,
         None,

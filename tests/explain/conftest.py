@@ -1,26 +1,14 @@
-"""Searches that have the time of a loaded machine, and a heap without what the tests have loaded."""
+"""A heap without what the tests have loaded."""
 
 from __future__ import annotations
 
 import gc
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 
-from pytest_gpuleak.explain.explain import explain
-
 if TYPE_CHECKING:
     from collections.abc import Iterator
-
-AMPLE_S = 60.0
-"""Seconds. With the default 5 s a search beside a busy worker's other tests ends as "unknown (ran out of time)"."""
-
-
-@pytest.fixture(autouse=True)
-def ample_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Give a search that states no budget enough time to end; tests of the budget state one."""
-    defaults: Any = explain.__kwdefaults__
-    monkeypatch.setitem(defaults, "budget_s", AMPLE_S)
 
 
 @pytest.fixture

@@ -5,8 +5,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_gpuleak.explain.components import components
-from pytest_gpuleak.heap.referrers import Deadline
+from pytest_gpuleak.explain.reference_graph import components
+from pytest_gpuleak.heap.budget import Budget
 
 NODES = st.integers(0, 8)
 EDGES = st.lists(st.tuples(NODES, NODES), max_size=24)
@@ -24,7 +24,7 @@ def _reached(start: int, edges: list[tuple[int, int]]) -> set[int]:
 @given(EDGES, st.lists(NODES, max_size=3))
 def test_nodes_share_a_component_where_each_leads_to_the_other(edges: list[tuple[int, int]], starts: list[int]) -> None:
     children = {node: [child for parent, child in edges if parent == node] for node in range(9)}
-    found = components(starts, children.__getitem__, Deadline(10))
+    found = components(starts, children.__getitem__, Budget(10**9))
     assert found is not None
     below = {node: _reached(node, edges) for node in range(9)}
     assert set(found) == {node for start in starts for node in below[start]}
@@ -35,10 +35,10 @@ def test_nodes_share_a_component_where_each_leads_to_the_other(edges: list[tuple
 
 def test_a_long_chain_needs_no_recursion() -> None:
     last = 100_000
-    found = components([0], lambda node: [node + 1] if node < last else [0], Deadline(60))
+    found = components([0], lambda node: [node + 1] if node < last else [0], Budget(10**9))
     assert found is not None
     assert len(set(found.values())) == 1
 
 
-def test_without_time_nothing_is_told() -> None:
-    assert components([0], lambda node: [node + 1], Deadline(0)) is None
+def test_without_a_budget_nothing_is_told() -> None:
+    assert components([0], lambda node: [node + 1], Budget(0)) is None

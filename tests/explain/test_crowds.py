@@ -11,6 +11,7 @@ import pytest
 
 from pytest_gpuleak.explain.crowds import CROWD, SAMPLE, explain_crowd
 from pytest_gpuleak.explain.rootless import TIMEOUT_ROOT
+from pytest_gpuleak.heap.budget import Budget
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -38,8 +39,8 @@ def things(count: int) -> list[Thing]:
     return [Thing() for _ in range(count)]
 
 
-def explained(targets: list[Thing], budget_s: float = 60) -> list[Explanation]:
-    return explain_crowd(targets, ignore={id(targets)}, budget_s=budget_s)
+def explained(targets: list[Thing], steps: int = 10**9) -> list[Explanation]:
+    return explain_crowd(targets, ignore={id(targets)}, budget=Budget(steps))
 
 
 def roots(found: Sequence[Explanation]) -> dict[str, int]:
@@ -94,10 +95,10 @@ def test_a_root_that_leads_to_most_of_the_process_is_left_there(app: Any) -> Non
     assert roots(found) == {"leaky_app.HELD": MANY - 1, "leaky_app.OTHER": 1}
 
 
-def test_without_time_it_is_said_that_not_all_is_explained(app: Any) -> None:
+def test_without_a_budget_it_is_said_that_not_all_is_explained(app: Any) -> None:
     targets = things(MANY)
     app.HELD = list(targets)
-    found = explained(targets, budget_s=0)
+    found = explained(targets, steps=0)
     assert roots(found) == {TIMEOUT_ROOT: MANY}
     assert "not explained in full" in found[0].holder.text
 
@@ -107,7 +108,7 @@ def test_roots_are_told_as_those_of_a_few_are(app: Any) -> None:
     app.HELD = list(targets)
     told: list[str] = []
     explain_crowd(
-        targets, ignore={id(targets)}, budget_s=60, remember=lambda root, value, length: told.append(root.text)
+        targets, ignore={id(targets)}, budget=Budget(10**9), remember=lambda root, value, length: told.append(root.text)
     )
     assert set(told) == {"leaky_app.HELD"}
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pytest_gpuleak.explain.annotate import annotate
-from pytest_gpuleak.explain.cycles import SESSION_BUDGET_S, CycleReader
+from pytest_gpuleak.explain.cycles import STEPS, CycleReader
 from pytest_gpuleak.model.findings import Finding
 from tests.support.standin import Buffer
 
@@ -30,7 +30,7 @@ class Node:
 @pytest.fixture(autouse=True)
 def paused(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     # A worker that has run a thousand tests has a large heap.
-    monkeypatch.setattr("pytest_gpuleak.explain.cycles.BUDGET_S", 30.0)
+    monkeypatch.setattr("pytest_gpuleak.explain.cycles.STEPS", 100 * STEPS)
     gc.disable()
     yield
     gc.enable()
@@ -95,15 +95,17 @@ def test_nothing_read_is_kept() -> None:
     gc.collect()
     assert gone() is None
     assert found
-    assert reader._left_s > 0
 
 
-def test_a_session_s_time_is_limited() -> None:
-    reader = CycleReader(lambda _: True)
-    reader._left_s = 0.0
+def test_a_test_s_search_is_limited(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pytest_gpuleak.explain.cycles.STEPS", 0)
     value = ring_of_nodes()
-    assert reader.read([value], {id(value): 8}) == {}
-    assert SESSION_BUDGET_S < 60
+    assert CycleReader(lambda _: True).read([value], {id(value): 8}) == {}
+
+
+def test_earlier_searches_take_nothing_from_a_later_one() -> None:
+    reader, values = CycleReader(lambda _: True), [ring_of_nodes() for _ in range(50)]
+    assert all(reader.read([value], {id(value): 8}) for value in values)
 
 
 def test_the_largest_are_examined() -> None:

@@ -45,15 +45,13 @@ def test_results_in_a_local_of_a_running_function(torch: Any) -> None:
     assert run().endswith("local 'best'.values")
 
 
-def test_a_walk_that_runs_out_of_time_blames_no_native_code(
-    app: Any, torch: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    class Slow:
-        def find(self, orphans: Any, extra: Any, deadline: Any) -> list[Any]:
-            deadline._end = 0.0
+def test_a_walk_that_was_cut_blames_no_native_code(app: Any, torch: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Long:
+        def find(self, orphans: Any, extra: Any, budget: Any) -> list[Any]:
+            budget.worked(budget.left)
             return []
 
     app.BEST = torch.topk(torch.zeros(4), 2)
-    monkeypatch.setattr(native_references, "finders", lambda: [Slow()])
+    monkeypatch.setattr(native_references, "finders", lambda: [Long()])
     (found,) = explain([app.BEST.values])
     assert (found.holder.kind, found.holder.root) == ("unknown", TIMEOUT_ROOT)

@@ -30,9 +30,9 @@ class Passes:
         self.count = 0
         monkeypatch.setattr(search, "referrers", self)
 
-    def __call__(self, children: Sequence[object], deadline: Any) -> list[object]:
+    def __call__(self, children: Sequence[object], budget: Any) -> list[object]:
         self.count += 1
-        return referrers(children, deadline)
+        return referrers(children, budget)
 
 
 def found_for(app: Any) -> list[str]:

@@ -17,7 +17,7 @@ from pytest_gpuleak.explain import large_objects, search
 from pytest_gpuleak.explain.edge_to_edit import MAX_EDGES
 from pytest_gpuleak.explain.explain import explain
 from pytest_gpuleak.explain.large_objects import LargeObjects
-from pytest_gpuleak.heap.referrers import Deadline
+from pytest_gpuleak.heap.budget import Budget
 from pytest_gpuleak.heap.walk import Sizes
 
 if TYPE_CHECKING:
@@ -195,29 +195,29 @@ def test_like_entries_share_a_pattern(app: Any) -> None:
     assert found[2_999].holder.text == "leaky_app.HELD[2999].loss"
 
 
-def test_without_time_to_write_the_root_is_told(app: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(search, "WRITING_S", 0.0)
-    monkeypatch.setattr(search, "Deadline", lambda seconds: Deadline(0.0 if seconds < 60 else seconds))
+def test_without_a_budget_to_write_the_root_is_told(app: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(search.Search, "_steps_to_write", lambda _: Budget(20_000))
     _, found = explained(app, in_list, 3_000)
     assert {explanation.holder.root for explanation in found} == {"leaky_app.HELD"}
     assert found[-1].holder.text.startswith("leaky_app.HELD … (not explained in full")
     assert found[0].holder.text == "leaky_app.HELD[0]"
 
 
-def test_when_the_time_is_up_long_paths_are_not_followed_any_more(app: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(search, "WRITING_S", 0.0)
-    monkeypatch.setattr(search.Search, "_time_to_write", lambda _: Deadline(0.0))
+def test_when_the_budget_is_spent_long_paths_are_not_followed_any_more(
+    app: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(search.Search, "_steps_to_write", lambda _: Budget(0))
     few, _ = explained(app, in_linked_list, FEW)
     many, found = explained(app, in_linked_list, 2 * MANY)
     assert many < 24 * few + 0.5
     assert {explanation.holder.root for explanation in found} == {"leaky_app.HELD"}
 
 
-def test_what_the_search_had_no_time_for_says_so(app: Any) -> None:
+def test_what_the_search_had_no_budget_for_says_so(app: Any) -> None:
     app.HELD = [Thing() for _ in range(2_000)]
-    found = explain(app.HELD, budget_s=0.0)
+    found = explain(app.HELD, budget=Budget(0))
     assert {explanation.holder.root for explanation in found} == {
-        "unknown (not explained in full: the search ran out of time)"
+        "unknown (not explained in full: the search met its limit of objects)"
     }
 
 
@@ -278,7 +278,7 @@ def test_an_untracked_dict_is_read_once_whoever_holds_it(app: Any) -> None:
         app.HELD = [[entries] for _ in range(count)]
         orphans = [numpy.ones(3)]
         start = time.process_time()
-        assert ArrayBases().find(orphans, (), Deadline(60)) == []
+        assert ArrayBases().find(orphans, (), Budget(10**9)) == []
         seconds.append(time.process_time() - start)
     assert seconds[1] < 12 * seconds[0] + 0.5
 
@@ -289,7 +289,7 @@ def test_arrays_in_an_untracked_dict_that_many_hold_are_linked(app: Any) -> None
     base = numpy.ones(3)
     inner = (base[1:],)
     app.HELD = [{"x": inner}, {"y": inner}, {"z": base[:2]}]
-    links = ArrayBases().find([base], (), Deadline(60))
+    links = ArrayBases().find([base], (), Budget(10**9))
     pairs = {(type(link.parent).__name__, type(link.child).__name__) for link in links}
     assert ("ndarray", "ndarray") in pairs
 
@@ -298,7 +298,7 @@ def test_large_objects_in_one_dict_cost_in_step_with_their_number(app: Any, monk
     monkeypatch.setattr(large_objects, "MIN_BYTES", 1_000)
     seconds = []
     for count in (FEW, MANY):
-        large = LargeObjects(budget_s=60)
+        large = LargeObjects()
         large.begin()
         app.HELD = {index: bytes(2_000) for index in range(count)}
         start = time.process_time()

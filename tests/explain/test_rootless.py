@@ -11,8 +11,8 @@ from pytest_gpuleak.explain.paths import Writer
 from pytest_gpuleak.explain.reference_graph import Graph
 from pytest_gpuleak.explain.rootless import TIMEOUT_ROOT, Rootless
 from pytest_gpuleak.explain.roots.roots import Roots
+from pytest_gpuleak.heap.budget import Budget
 from pytest_gpuleak.heap.hidden_references import RING_ROOT
-from pytest_gpuleak.heap.referrers import Deadline
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -26,7 +26,7 @@ class Rings:
     def __init__(self, rings: Mapping[int, list[int]]) -> None:
         self._rings = rings
 
-    def short_rings(self, limit: int, deadline: Deadline) -> Mapping[int, list[int]]:
+    def short_rings(self, limit: int, budget: Budget) -> Mapping[int, list[int]]:
         return self._rings
 
     def root_of(self, value: object) -> str:
@@ -43,14 +43,14 @@ def test_a_ring_is_named_though_the_time_was_up(ringed: bool, root: str) -> None
         graph.add(value)
     graph.connect(id(owner), id(target))
     native: Any = Rings({id(owner): [id(owner)]} if ringed else {})
-    rootless = Rootless(graph, native, Writer({}), Deadline(10), exhausted=False, exact=True)
+    rootless = Rootless(graph, native, Writer({}), Budget(10**9), exhausted=False, exact=True)
     holder = rootless.holders([id(target)])[id(target)]
     assert holder.root == root
     if ringed:
         assert holder.text.endswith("['target']")
 
 
-def test_rings_are_looked_for_again_by_who_has_time() -> None:
+def test_rings_are_looked_for_again_where_the_budget_allows() -> None:
     graph = Graph()
     first: list[object] = []
     second = [first]
@@ -58,12 +58,12 @@ def test_rings_are_looked_for_again_by_who_has_time() -> None:
         graph.add(value)
     graph.connect(id(second), id(first))
     graph.connect(id(first), id(second))
-    late, in_time = Deadline(0), Deadline(10)
-    while not late.worked(1000):
+    spent, fresh = Budget(0), Budget(10**9)
+    while not spent.worked(1000):
         pass
-    native = NativeReferences(graph, Roots(set()), [], late, set(), (), ())
+    native = NativeReferences(graph, Roots(set()), [], spent, set(), (), ())
     elsewhere = [(-1 - number, -100) for number in range(MAX_RING_LINKS)]
     native.links = dict.fromkeys([*elsewhere, (id(second), id(first))])
-    assert native.short_rings(9, late) == {}
-    assert native.short_rings(9, in_time).keys() == {id(first), id(second)}
-    assert native.short_rings(9, late).keys() == {id(first), id(second)}, "they are known by now"
+    assert native.short_rings(9, spent) == {}
+    assert native.short_rings(9, fresh).keys() == {id(first), id(second)}
+    assert native.short_rings(9, spent).keys() == {id(first), id(second)}, "they are known by now"

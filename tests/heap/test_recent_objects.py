@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pytest_gpuleak.heap import recent_objects
+from pytest_gpuleak.heap.budget import Budget
 from pytest_gpuleak.heap.recent_objects import RecentObjects
-from pytest_gpuleak.heap.referrers import Deadline, PausedCollector
+from pytest_gpuleak.heap.referrers import PausedCollector
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -37,7 +38,7 @@ def small(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 def referrers_of(objects: dict[int, object], *, without: object = None) -> tuple[list[object], set[int]]:
     with PausedCollector():
-        recent = RecentObjects({id(objects), id(without)}, Deadline(60))
+        recent = RecentObjects({id(objects), id(without)}, Budget(10**9))
         return recent.referrers(set(objects), objects)
 
 
@@ -104,7 +105,7 @@ def test_no_frame_is_kept() -> None:
     running = suspended()
     frame = next(running)
     with PausedCollector():
-        recent = RecentObjects(set(), Deadline(60))
+        recent = RecentObjects(set(), Budget(10**9))
     assert not any(value is frame for value in recent.objects)
 
 

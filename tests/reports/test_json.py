@@ -57,7 +57,7 @@ FINDINGS = st.builds(
     known=st.booleans(),
     tensors=st.lists(ARRAYS, max_size=2).map(tuple),
     holder=st.none() | HOLDERS,
-    autograd=st.none() | st.builds(Autograd, COUNTS, COUNTS, COUNTS),
+    autograd=st.none() | st.builds(Autograd, COUNTS, COUNTS, COUNTS, st.booleans()),
     hint=st.none() | TEXTS,
     code=TEXTS,
     why_unconfirmed=st.none() | TEXTS,

@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 
-from pytest_gpuleak.heap import referrers
 from pytest_gpuleak.session.rerun import watchdog
 
 if TYPE_CHECKING:
@@ -34,9 +33,6 @@ ABSENT: Final = ("resource", "yaml")
 
 BETWEEN: Final = {*sys.stdlib_module_names, "pynvml", "pympler", "psutil", "pyodide"} - {"__main__"}
 """Packages that ask on behalf of their caller: `ctypes.util` starts a process to find a library."""
-
-PATIENCE: Final = 20
-"""Factor of the searches' time: WebAssembly takes several times as long, and its CPU clock counts wall time."""
 
 _watch = watchdog.watch
 _start = _thread.start_new_thread
@@ -74,19 +70,14 @@ def watch_without_thread(*arguments: Any, **named: Any) -> bool:
     return False
 
 
-def _later(begin: Callable[..., None]) -> Callable[..., None]:
-    return lambda deadline, seconds: begin(deadline, seconds * PATIENCE)
-
-
 def install() -> None:
-    """Note from now on who asks for processes and threads, let re-runs go without a watchdog, and searches take longer."""
+    """Note from now on who asks for processes and threads, let re-runs go without a watchdog, ."""
     with contextlib.suppress(ImportError):
         # What stands for an event loop there runs nothing until JavaScript's own gets its turn.
         STARTERS.append(("an event loop", importlib.import_module("pyodide.webloop").WebLoop, "__init__"))
     for kind, owner, name in STARTERS:
         setattr(owner, name, note(kind, getattr(owner, name)))
     watchdog.watch = watch_without_thread
-    referrers.Deadline.__init__ = _later(referrers.Deadline.__init__)  # type: ignore[method-assign]
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)

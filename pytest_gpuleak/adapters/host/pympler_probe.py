@@ -10,7 +10,8 @@ from pytest_gpuleak.adapters.dependencies import import_dependency
 from pytest_gpuleak.adapters.host.heap_probe import heap_reader
 from pytest_gpuleak.adapters.probe_protocol import HostGrowth, HostProbe
 from pytest_gpuleak.heap import safe_access
-from pytest_gpuleak.heap.referrers import Deadline, PausedCollector
+from pytest_gpuleak.heap.budget import Budget
+from pytest_gpuleak.heap.referrers import PausedCollector
 from pytest_gpuleak.heap.walk import HeapWalk, Sizes
 from pytest_gpuleak.model.findings import Contribution
 from pytest_gpuleak.model.readings import ProbeUnavailable
@@ -18,8 +19,8 @@ from pytest_gpuleak.model.readings import ProbeUnavailable
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-BUDGET_S: Final = 4.0
-"""Time for one summary, in seconds. 650,000 objects (torch imported) took 1.2 to 2.1 s on a busy machine."""
+STEPS: Final = 50_000_000
+"""Steps (`heap.budget`) of one summary: seven million containers and what they hold."""
 
 MEAN_BLOCK: Final = 80
 """Assumed size of a small object's block, in bytes. With torch imported the measured mean was 102."""
@@ -46,8 +47,8 @@ class PymplerProbe(HostProbe):
     judges = True
     floor = 4 * 1024 * 1024
 
-    def __init__(self, budget_s: float = BUDGET_S) -> None:
-        self._budget_s = budget_s
+    def __init__(self, steps: int = STEPS) -> None:
+        self._steps = steps
         self._heap: Callable[[], int] | None = None
         self._summary: Any = None
         # Kept as text: rows kept as lists would be growth themselves.
@@ -72,13 +73,13 @@ class PymplerProbe(HostProbe):
 
     def begin_record(self) -> None:
         """Summarise the heap. The caller has made all of it visible."""
-        rows = summarize(self._budget_s)
+        rows = summarize(self._steps)
         self._before = None if rows is None else json.dumps(rows)
 
     def end_record(self) -> HostGrowth:
         """Return the growth of all objects and the types that grew most; 0 bytes if a summary ran out of time."""
         before, self._before = self._before, None
-        after = None if before is None else summarize(self._budget_s)
+        after = None if before is None else summarize(self._steps)
         if before is None or after is None:
             return HostGrowth(0)
         rows = [row for row in self._summary.get_diff(json.loads(before), after) if row[2] != 0]
@@ -90,14 +91,14 @@ class PymplerProbe(HostProbe):
         return HostGrowth(sum(row[2] for row in rows), tuple(parts[:MAX_PARTS]))
 
 
-def summarize(budget_s: float = BUDGET_S) -> list[Row] | None:
-    """Return all heap objects as a pympler summary, a row for each type; None after `budget_s` seconds."""
+def summarize(steps: int = STEPS) -> list[Row] | None:
+    """Return all heap objects as a pympler summary, a row for each type; None if it takes more than `steps`."""
     counts: dict[int, int] = {}
     totals: dict[int, int] = {}
     labels: dict[int, str] = {}
     met: set[int] = set()
     own = (id(counts), id(totals), id(labels), id(met))
-    walk, sizes = HeapWalk(Deadline(budget_s), own), Sizes()
+    walk, sizes = HeapWalk(Budget(steps), own), Sizes()
     with PausedCollector():
         for batch in walk.batches():
             by_id = dict(zip(map(id, batch.objects), batch.objects, strict=True))

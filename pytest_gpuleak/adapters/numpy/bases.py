@@ -18,7 +18,7 @@ from pytest_gpuleak.heap.library_types import extension_class
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from pytest_gpuleak.heap.referrers import Deadline
+    from pytest_gpuleak.heap.budget import Budget
 
 _MAX_BASES: Final = 16
 
@@ -26,13 +26,13 @@ _MAX_BASES: Final = 16
 class ArrayBases:
     """Finds arrays, by bases or elements, and what wraps them or holds a target, in a walk over the whole heap."""
 
-    def find(self, orphans: Sequence[object], extra: Sequence[object], deadline: Deadline) -> list[Link]:
+    def find(self, orphans: Sequence[object], extra: Sequence[object], budget: Budget) -> list[Link]:
         """Return the links from arrays to wanted objects; none if numpy is not imported."""
         array_class = extension_class("numpy", "ndarray")
         if array_class is None:
             return []
         bases = _Bases(orphans, array_class)
-        led = lead_through_dicts(orphans, extra, bases.may_lead, bases.lead_to_wanted, deadline)
+        led = lead_through_dicts(orphans, extra, bases.may_lead, bases.lead_to_wanted, budget)
         return bases.links + led
 
 

@@ -13,7 +13,7 @@ from pytest_gpuleak.heap.type_sieve import TypeSieve
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from pytest_gpuleak.heap.referrers import Deadline
+    from pytest_gpuleak.heap.budget import Budget
 
 _BACKPROP: Final = "tensorflow.python.eager.backprop"
 _WRAPPER: Final = "tensorflow.python.pywrap_tfe"
@@ -24,7 +24,7 @@ RECORDED: Final = " (recorded)"
 class TapeRecords:
     """Links living tapes to tensors, variables, and tuples of them, that C++ keeps."""
 
-    def find(self, orphans: Sequence[object], extra: Sequence[object], deadline: Deadline) -> list[Link]:
+    def find(self, orphans: Sequence[object], extra: Sequence[object], budget: Budget) -> list[Link]:
         """Return the links from tapes to the wanted objects; none without TensorFlow."""
         tape_class = (loaded_module(_BACKPROP) or {}).get("GradientTape")
         tensor_class = LOOKUP.tensor_class()
@@ -33,7 +33,7 @@ class TapeRecords:
         wanted = [value for value in orphans if type(value) is tensor_class or _has_tensors(value, tensor_class)]
         if not wanted:
             return []
-        tapes = _tapes(tape_class, {id(orphans), id(extra)}, extra, deadline)
+        tapes = _tapes(tape_class, {id(orphans), id(extra)}, extra, budget)
         known = {id(tape): _handles(tape) for tape in tapes}
         links: list[Link] = []
         for value in wanted:
@@ -50,10 +50,10 @@ def _has_tensors(value: object, tensor_class: type) -> bool:
     return type((safe_access.instance_dict(value) or {}).get("_handle")) is tensor_class
 
 
-def _tapes(tape_class: Any, ignore: set[int], extra: Sequence[object], deadline: Deadline) -> list[object]:
+def _tapes(tape_class: Any, ignore: set[int], extra: Sequence[object], budget: Budget) -> list[object]:
     sieve = TypeSieve(lambda kind: any(line is tape_class for line in safe_access.mro(kind)))
     found: dict[int, object] = {}
-    for values in visible_objects(extra, ignore, deadline):
+    for values in visible_objects(extra, ignore, budget):
         for tape in sieve.pick(values):
             if (safe_access.instance_dict(tape) or {}).get("_tape") is not None:
                 found[id(tape)] = tape

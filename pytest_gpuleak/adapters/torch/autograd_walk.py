@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from pytest_gpuleak.adapters.torch.autograd_access import TorchAccess
-    from pytest_gpuleak.heap.referrers import Deadline
+    from pytest_gpuleak.heap.budget import Budget
 
 MAX_DEPTH: Final = 500
 """Nodes on one path that a walk gives Python objects: 100 KB of stack to free; a thread has at least 512 KB."""
@@ -32,7 +32,8 @@ MAX_STARTS: Final = 1_500
 SHOWN_STEPS: Final = 6
 """Steps from node to node that are written out; the middle ones of a longer path are only counted."""
 
-_CHECK_EVERY: Final = 64
+_STEPS_A_NODE: Final = 100
+"""Cost of reading a node and what it has saved, in steps of `Budget.worked`."""
 
 _spent = [0]
 
@@ -46,11 +47,14 @@ class Place(NamedTuple):
 
 
 class GraphWalk:
-    """A walk over a graph, newest node first. It refers to the nodes: drop it afterwards."""
+    """A walk over a graph, newest node first. It refers to the nodes: drop it afterwards.
 
-    def __init__(self, access: TorchAccess, deadline: Deadline, max_nodes: int = MAX_NODES) -> None:
+    `cut` tells whether a limit has kept it from a part of the graph.
+    """
+
+    def __init__(self, access: TorchAccess, budget: Budget, max_nodes: int = MAX_NODES) -> None:
         self._access = access
-        self._deadline = deadline
+        self._budget = budget
         self._max_nodes = max_nodes
         self._limit = min(MAX_DEPTH, (ALLOWANCE - _spent[0]) // 16)
         self.nodes: dict[int, Any] = {}
@@ -59,10 +63,15 @@ class GraphWalk:
         self._depth: dict[int, int] = {}
         self._heap: list[tuple[int, int, int]] = []
         self._ties = count()
+        self.cut = False
 
     def start(self, node: Any, origin: Any, edge: str) -> None:
         """Add a start before `walk`: a node, the object that it was read from, and how (``.grad_fn``)."""
-        if id(node) not in self._starts and len(self._starts) < MAX_STARTS:
+        if id(node) in self._starts:
+            return
+        if self.full:
+            self.cut = True
+        else:
             self._starts[id(node)] = (origin, edge)
             if id(node) not in self.nodes:
                 self._meet(node, Place(None, 0, 0), 0)
@@ -74,24 +83,25 @@ class GraphWalk:
 
     def walk(self) -> Iterator[Any]:
         """Yield the nodes, each once, until a limit is reached."""
-        visited, cut = 0, False
+        too_deep = False
         try:
             while self._heap:
+                if self._budget.worked(_STEPS_A_NODE):
+                    self.cut = True
+                    return
                 _, _, identity = heappop(self._heap)
                 node = self.nodes[identity]
-                visited += 1
-                if visited % _CHECK_EVERY == 0 and self._deadline.passed():
-                    return
                 yield node
                 depth = self._depth[identity]
-                if depth >= self._limit or (cut and self._places[identity].above is None):
+                if depth >= self._limit or (too_deep and self._places[identity].above is None):
                     # After a cut, a start may lie far below the nodes that were seen.
-                    cut = cut or bool(self._leads_on(node))
+                    too_deep = too_deep or self._access.variable(node) is None
+                    self.cut = self.cut or too_deep
                     continue
                 for index, following in self._access.next_nodes(node):
                     self._reach(following, identity, index, depth)
         finally:
-            if cut:
+            if too_deep:
                 _spent[0] += max(1, self._limit)
 
     def route(self, node: Any) -> tuple[Any, str]:
@@ -110,14 +120,12 @@ class GraphWalk:
             steps[half:-half] = [f" … {len(steps) - 2 * half} nodes … "]
         return origin, edge + "".join(steps)
 
-    def _leads_on(self, node: Any) -> bool:
-        return self._access.variable(node) is None
-
     def _reach(self, node: Any, above: int, index: int, depth: int) -> None:
         distance = self._places[above].distance + 1
         identity = id(node)
         if identity not in self.nodes:
             if len(self.nodes) >= self._max_nodes:
+                self.cut = True
                 return
             self._meet(node, Place(above, index, distance), depth)
         elif distance < self._places[identity].distance:

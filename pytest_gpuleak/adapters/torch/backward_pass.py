@@ -1,7 +1,19 @@
 """Read autograd graphs only while no other thread can be running a backward pass.
 
 The pass drops saved tensors without the interpreter's lock. With torch 2.13, reading one at that moment crashes the
-process within seconds (torch/csrc/autograd/python_variable.cpp, "PyObject preservation").
+process within seconds (torch/csrc/autograd/python_variable.cpp, "PyObject preservation"). So a graph is read only where
+
+1. every other thread waits in a function of the standard library (`_WAITS`), which is in no pass and starts none in C;
+2. none of these was called by a pass: a hook that waits has the pass below it on its stack;
+3. none can leave that function while the graph is read: it would need the interpreter's lock, which is kept.
+
+A thread asks for the lock once it has waited for a switch interval. So for the reading the interval is made longer than
+any reading. A thread that woke up just before has waited under the old interval: the lock is given up for two of these,
+after which no such thread is left, and the stacks are looked at again. Where a thread does anything else, and on builds
+without that lock, graphs are not read: what they hold is then unknown, which excuses growth (`engine.judge.counters`).
+
+Threads of C++ alone (torch's own for a device) run passes for a thread of Python that waits for them in the pass. The
+test runners' servers and the plugin's own threads run no test: they need not wait.
 """
 
 from __future__ import annotations
@@ -11,104 +23,125 @@ import os
 import sys
 from _thread import get_ident
 from pathlib import Path
-from time import perf_counter, sleep
+from sys import getswitchinterval, setswitchinterval  # bound before a test replaces them
 from typing import TYPE_CHECKING, Final
 
 from pytest_gpuleak.adapters.torch.lookup import torch_module
 from pytest_gpuleak.heap import safe_access
+from pytest_gpuleak.heap.threads import pause
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from types import FrameType
 
-WAIT_S: Final = 1.0
-"""Wait for other threads, in seconds, with some fifty checks: a thread that trains is mostly in a backward pass."""
+KEPT_S: Final = 60.0
+"""Switch interval during a reading, in seconds: longer than one of as many steps as `heap.budget` gives it. A thread that
+wakes up meanwhile, and then computes in Python alone, delays the reading by so much at most."""
 
-MARGIN_S: Final = 0.25
-"""Time in seconds by which the reading may exceed its budget: the clock is checked between reads of nodes."""
+LONGEST_INTERVAL_S: Final = 0.1
+"""Longest switch interval, in seconds, that is waited for; the usual one is 5 ms. Where the user's is longer, no graph
+is read beside other threads."""
 
-_SERVERS: Final = frozenset({"pytest_rerunfailures", "execnet"})
-"""Packages of the test runners' servers: one counts attempts, the other passes the messages of pytest-xdist."""
+_TURN_S: Final = 1e-5
+"""Seconds for which the lock is given up afterwards."""
 
-_WAITING: Final = frozenset({"threading", "socket", "queue", "selectors"})
-"""Modules of the standard library in which such a thread waits, and in which it began."""
-
-_STEP_S: Final = 0.0005
-_STEPS: Final = 7
-"""Waits grow by a step up to this many, to stay out of phase with a training thread's passes."""
-_MOST_LOOKS: Final = 400
-"""Limit of checks in `WAIT_S` if a test has stopped the clock (freezegun). A check takes 3 switch intervals (15 ms)."""
-_MOST_SPINS: Final = 2_000_000
-"""Limit of clock readings while other threads run, for the same reason: a tenth of a second or more."""
 _HALF_A_TICK_S: Final = 5e-7
 """Compensates that Python truncates the switch interval to whole microseconds."""
 
+_SERVERS: Final = frozenset({"pytest_rerunfailures", "execnet", "pytest_gpuleak"})
+"""Packages whose threads run no test: one counts attempts, the other passes the messages of pytest-xdist."""
+
+_AROUND: Final = frozenset({"threading", "socket", "queue", "selectors"})
+"""Modules of the standard library in which such a thread waits, and in which it began."""
+
+_WAITS: Final = frozenset(
+    {
+        "concurrent.futures.thread._worker",
+        "multiprocessing.connection._recv",
+        "multiprocessing.connection._poll",
+        "multiprocessing.connection.accept",
+        "multiprocessing.popen_fork.poll",
+        "multiprocessing.queues.get",
+        "selectors.select",
+        "socket.accept",
+        "socket.readinto",
+        "ssl.read",
+        "ssl.recv",
+        "subprocess._try_wait",
+        "threading._wait_for_tstate_lock",
+        "threading.join",
+        "threading.wait",
+    }
+)
+"""Functions that wait: for a lock, an item, a process or a connection. They call no function of the user's in C."""
+
 
 @contextlib.contextmanager
-def no_backward_running(budget_s: float) -> Iterator[bool]:
+def no_backward_running() -> Iterator[bool]:
     """Keep other threads from beginning a backward pass within the context; yield whether none is running.
 
-    If it yields False, read no graph. `sys.setswitchinterval` keeps the lock for `budget_s` seconds; the reading must
-    not release it: no sleep, no input or output, no user code.
+    If it yields False, read no graph. The reading must not release the interpreter's lock: no sleep, no input or output,
+    no user code.
     """
-    if not _may_begin_one():
-        yield not _any_in_engine()
+    if not any(_others()):
+        yield not _is_in_pass(sys._getframe())
         return
-    interval = sys.getswitchinterval() + _HALF_A_TICK_S
-    end = perf_counter() + WAIT_S
-    try:
-        for attempt in range(_MOST_LOOKS):
-            sys.setswitchinterval(budget_s + MARGIN_S)
-            _let_through(interval)
-            if not _any_in_engine():
-                yield True
-                return
-            sys.setswitchinterval(interval)
-            if perf_counter() >= end:
-                break
-            sleep(_STEP_S * (1 + attempt % _STEPS))
+    interval = getswitchinterval() + _HALF_A_TICK_S
+    if not (_all_wait() and _has_lock() and interval <= LONGEST_INTERVAL_S):
         yield False
+        return
+    try:
+        setswitchinterval(KEPT_S)
+        pause(2 * interval)
+        yield _all_wait()
     finally:
-        sys.setswitchinterval(interval)
+        setswitchinterval(interval)
+        pause(_TURN_S)  # a thread that woke up meanwhile waits for the lock under the long interval
 
 
-def _may_begin_one() -> bool:
-    """Return whether another thread runs that may begin a backward pass: any but the test runners' own servers."""
+def _has_lock() -> bool:
+    """Tell whether one thread at a time runs Python: free-threaded builds may do without (PEP 703)."""
+    enabled = getattr(sys, "_is_gil_enabled", None)
+    return enabled is None or bool(enabled())
+
+
+def _others() -> Iterator[FrameType]:
+    """Yield the innermost frames of the other threads, without the test runners' servers."""
     me = get_ident()
-    return any(thread != me and not _is_server(frame) for thread, frame in sys._current_frames().items())
+    for thread, frame in sys._current_frames().items():
+        if thread != me and not _is_server(frame):
+            yield frame
+
+
+def _all_wait() -> bool:
+    """Tell whether no other thread does anything but wait, and this one is in no backward pass."""
+    return not _is_in_pass(sys._getframe()) and all(
+        f"{_module(frame)}.{frame.f_code.co_name}" in _WAITS and not _is_in_pass(frame) for frame in _others()
+    )
 
 
 def _is_server(innermost: FrameType) -> bool:
-    """Return whether a thread has called nothing but the code of a server that runs no test, and what that waits in."""
-    packages: set[str] = set()
-    frame: FrameType | None = innermost
-    while frame is not None:
-        name = frame.f_globals.get("__name__")
-        packages.add(name.partition(".")[0] if type(name) is str else "")
-        frame = frame.f_back
-    return not packages.isdisjoint(_SERVERS) and packages <= _SERVERS | _WAITING
+    """Tell whether a thread has called nothing but the code of a server that runs no test, and what that waits in."""
+    packages = {_module(frame).partition(".")[0] for frame in _stack(innermost)}
+    return not packages.isdisjoint(_SERVERS) and packages <= _SERVERS | _AROUND
 
 
-def _let_through(interval: float) -> None:
-    end = perf_counter() + 3 * interval
-    for _ in range(_MOST_SPINS):
-        if perf_counter() >= end:
-            return
-
-
-def _any_in_engine() -> bool:
-    """Return whether a thread is in torch's autograd package. For C++ threads' passes, a Python thread waits there."""
+def _is_in_pass(innermost: FrameType) -> bool:
+    """Tell whether a thread is in torch's autograd package: it runs a backward pass, or waits for one."""
     path = (safe_access.module_dict(torch_module("torch.autograd")) or {}).get("__file__")
     if type(path) is not str:
         return False
     package = str(Path(path).parent) + os.sep
-    return any(_is_in(package, frame) for frame in sys._current_frames().values())
+    return any(frame.f_code.co_filename.startswith(package) for frame in _stack(innermost))
 
 
-def _is_in(package: str, innermost: FrameType) -> bool:
+def _module(frame: FrameType) -> str:
+    name = frame.f_globals.get("__name__")
+    return name if type(name) is str else ""
+
+
+def _stack(innermost: FrameType) -> Iterator[FrameType]:
     frame: FrameType | None = innermost
     while frame is not None:
-        if frame.f_code.co_filename.startswith(package):
-            return True
+        yield frame
         frame = frame.f_back
-    return False

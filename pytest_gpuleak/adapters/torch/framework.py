@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from pytest_gpuleak.adapters.torch.devices import TorchDevices
     from pytest_gpuleak.adapters.torch.modules import TorchModules
     from pytest_gpuleak.adapters.torch.processes import TorchProcesses
+    from pytest_gpuleak.heap.budget import Budget
     from pytest_gpuleak.model.findings import Autograd
     from pytest_gpuleak.model.readings import DeviceSpace
 
@@ -102,8 +103,8 @@ class TorchFramework(Framework):
 
         return (TorchReferences(),)
 
-    def unread_arrays(self, devices: set[str]) -> Mapping[str, list[object]]:
-        """Return the gradients that were never read from Python, by device."""
+    def unread_arrays(self, devices: set[str]) -> Mapping[str, list[object] | None]:
+        """Return the gradients that were never read from Python, by device; None where they could not all be read."""
         from pytest_gpuleak.adapters.torch.unread_gradients import reveal
 
         return reveal(devices)
@@ -124,11 +125,11 @@ class TorchFramework(Framework):
 
         return library_states(device)
 
-    def graph_size(self, arrays: Sequence[object], budget_s: float) -> Autograd | None:
+    def graph_size(self, arrays: Sequence[object], budget: Budget) -> Autograd | None:
         """Return the size of the autograd graph behind the arrays."""
         from pytest_gpuleak.adapters.torch.graph_size import retained_by_graph
 
-        return retained_by_graph(arrays, budget_s=budget_s)
+        return retained_by_graph(arrays, budget)
 
     def allocation_history(self) -> AllocationHistory:
         """Return a recorder for CUDA's caching allocator."""

@@ -8,45 +8,54 @@ from pytest_gpuleak.adapters.torch.autograd_access import TorchAccess
 from pytest_gpuleak.adapters.torch.autograd_walk import MAX_NODES, GraphWalk
 from pytest_gpuleak.adapters.torch.backward_pass import no_backward_running
 from pytest_gpuleak.heap import safe_access
-from pytest_gpuleak.heap.referrers import Deadline, PausedCollector
-from pytest_gpuleak.model.findings import Autograd
+from pytest_gpuleak.heap.referrers import PausedCollector
+from pytest_gpuleak.model.findings import NOT_READ, Autograd
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
+    from pytest_gpuleak.heap.budget import Budget
+
 _STEPS_A_TENSOR: Final = 32
-"""Cost of reading a tensor, in steps of `Deadline.worked`."""
-
-BUDGET_S: Final = 1.0
-"""Time in seconds after which the count stops with its result so far."""
+"""Cost of reading a tensor, in steps of `Budget.worked`."""
 
 
-def retained_by_graph(
-    tensors: Sequence[Any], *, budget_s: float = BUDGET_S, max_nodes: int = MAX_NODES
-) -> Autograd | None:
-    """Return how much the autograd graph behind `tensors` keeps alive beyond them, in at most `budget_s` seconds.
+def retained_by_graph(tensors: Sequence[Any], budget: Budget, *, max_nodes: int = MAX_NODES) -> Autograd | None:
+    """Return how much the autograd graph behind `tensors` keeps alive beyond them; None without a graph.
 
-    Counts nodes, and saved tensors with own storages, each once, but no leaves, which live with their model. A lower
-    bound where parts are unreadable or too deep. None without a graph, or while other threads run backward passes.
+    Counts nodes, and saved tensors with own storages, each once, but no leaves, which live with their model. It is `cut`,
+    a lower bound, where the graph is larger than the budget or deeper than is safe to read, or a backward pass may run.
     """
     access = TorchAccess.of_loaded()
     if access is None:
         return None
-    with access.quiet(), PausedCollector(), no_backward_running(budget_s) as resting:
-        if not resting:
+    with access.quiet(), PausedCollector():
+        tensors = [tensor for tensor in tensors if access.is_tensor(tensor)]
+        if not any(_has_graph(access, tensor) for tensor in tensors):
             return None
-        return _count(access, [tensor for tensor in tensors if access.is_tensor(tensor)], Deadline(budget_s), max_nodes)
+        if budget.spent:
+            return NOT_READ
+        with no_backward_running() as resting:
+            return _count(access, tensors, budget, max_nodes) if resting else NOT_READ
 
 
-def _count(access: TorchAccess, tensors: Sequence[Any], deadline: Deadline, max_nodes: int) -> Autograd | None:
-    walk = GraphWalk(access, deadline, max_nodes)
+def _has_graph(access: TorchAccess, tensor: Any) -> bool:
+    """Tell whether an operation made a tensor that needs a gradient: no node is touched, whoever runs it."""
+    return bool(access.read(tensor, "requires_grad")) and not access.read(tensor, "is_leaf")
+
+
+def _count(access: TorchAccess, tensors: Sequence[Any], budget: Budget, max_nodes: int) -> Autograd | None:
+    walk = GraphWalk(access, budget, max_nodes)
     not_counted: set[int | None] = {None}
+    cut = False
     for tensor in tensors:
-        if deadline.worked(_STEPS_A_TENSOR):
+        if budget.worked(_STEPS_A_TENSOR):
+            cut = True
             break
         not_counted.add(access.storage(tensor))
-        node = None if walk.full else access.grad_fn(tensor)
-        if node is not None:
+        if walk.full:
+            cut = cut or _has_graph(access, tensor)
+        elif (node := access.grad_fn(tensor)) is not None:
             walk.start(node, tensor, ".grad_fn")
     sizes: dict[int, int] = {}
     for node in walk.walk():
@@ -58,7 +67,7 @@ def _count(access: TorchAccess, tensors: Sequence[Any], deadline: Deadline, max_
             if storage is not None and storage not in sizes and storage not in not_counted:
                 sizes[storage] = access.storage_bytes(tensor)
     kept = [size for storage, size in sizes.items() if size and storage not in not_counted]
-    return Autograd(len(walk.nodes), len(kept), sum(kept)) if walk.nodes else None
+    return Autograd(len(walk.nodes), len(kept), sum(kept), cut=cut or walk.cut) if walk.nodes or cut else None
 
 
 def _tensors_of(access: TorchAccess, node: Any) -> Iterable[Any]:

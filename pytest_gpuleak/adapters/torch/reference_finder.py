@@ -14,7 +14,7 @@ from pytest_gpuleak.heap import safe_access
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from pytest_gpuleak.heap.referrers import Deadline
+    from pytest_gpuleak.heap.budget import Budget
 
 
 class TorchReferences:
@@ -37,10 +37,10 @@ class TorchReferences:
 
         return owners
 
-    def take_census(self, deadline: Deadline) -> LiveTorchObjects | None:
+    def take_census(self, budget: Budget) -> LiveTorchObjects | None:
         """List torch's live objects; None if torch is not imported."""
         access = TorchAccess.of_loaded()
-        return None if access is None else LiveTorchObjects(access, deadline)
+        return None if access is None else LiveTorchObjects(access, budget)
 
     def held_alone(self, arrays: list[Any]) -> set[int]:
         """Return the ids of tensors that torch's C++ owners alone keep alive."""

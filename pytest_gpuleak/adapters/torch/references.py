@@ -23,7 +23,7 @@ from pytest_gpuleak.heap.referrers import get_objects
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping, Sequence
 
-    from pytest_gpuleak.heap.referrers import Deadline
+    from pytest_gpuleak.heap.budget import Budget
 
 MAX_LINKS: Final = 100
 """Links to one object that are noted: a base may have thousands of views."""
@@ -34,7 +34,7 @@ _AT_ONCE: Final = 16_384
 """Objects that are sorted in one batch."""
 
 _STEPS_A_READ: Final = 32
-"""Cost of reading a tensor's attributes, in steps of `Deadline.worked`."""
+"""Cost of reading a tensor's attributes, in steps of `Budget.worked`."""
 
 
 def held_by_torch_alone(tensors: list[Any]) -> set[int]:
@@ -52,7 +52,7 @@ def held_by_torch_alone(tensors: list[Any]) -> set[int]:
 class LiveTorchObjects:
     """The live objects that the collector tracks, newest first. Create one for each search: its lists hold them."""
 
-    def __init__(self, access: TorchAccess, deadline: Deadline) -> None:
+    def __init__(self, access: TorchAccess, budget: Budget) -> None:
         self.access = access
         self.tensors: list[Any] = []
         self.nodes: list[Any] = []
@@ -61,7 +61,7 @@ class LiveTorchObjects:
         lists: dict[int, list[Any] | None] = {}
         objects = get_objects()
         for start in range(0, len(objects), _AT_ONCE):
-            if deadline.passed():
+            if budget.worked(_AT_ONCE):
                 break
             part = objects[start : start + _AT_ONCE]
             kinds = list(map(id, map(type, part)))
@@ -90,17 +90,17 @@ class LiveTorchObjects:
         wanted: Mapping[int, object],
         unheld: Collection[int],
         known: Collection[tuple[int, int]],
-        deadline: Deadline,
+        budget: Budget,
     ) -> list[Link]:
         """Find the references to `wanted`; none while other threads run backward passes (see `backward_pass`)."""
-        return self._find(_Finder(self, wanted, unheld, known, deadline), deadline) if wanted else []
+        return self._find(_Finder(self, wanted, unheld, known, budget)) if wanted else []
 
-    def every_link(self, wanted: Mapping[int, object], deadline: Deadline) -> list[Link]:
+    def every_link(self, wanted: Mapping[int, object], budget: Budget) -> list[Link]:
         """Like `links`, and walk the graphs in any case: a view refers to its base, and so does its graph."""
-        return self._find(_Finder(self, wanted, (), (), deadline, every=True), deadline) if wanted else []
+        return self._find(_Finder(self, wanted, (), (), budget, every=True)) if wanted else []
 
-    def _find(self, finder: _Finder, deadline: Deadline) -> list[Link]:
-        with self.access.quiet(), no_backward_running(deadline.left()) as resting:
+    def _find(self, finder: _Finder) -> list[Link]:
+        with self.access.quiet(), no_backward_running() as resting:
             return finder.links() if resting else []
 
 
@@ -111,7 +111,7 @@ class _Finder:
         wanted: Mapping[int, object],
         unheld: Collection[int],
         known: Collection[tuple[int, int]],
-        deadline: Deadline,
+        budget: Budget,
         *,
         every: bool = False,
     ) -> None:
@@ -121,7 +121,7 @@ class _Finder:
         self._wanted = wanted
         self._unheld = unheld
         self._known = known
-        self._deadline = deadline
+        self._budget = budget
         self._links: list[Link] = []
         self._missing = set(wanted)
         self._counts: dict[int, int] = {}
@@ -151,7 +151,7 @@ class _Finder:
     def _held(self, census: LiveTorchObjects) -> list[Any]:
         held: list[Any] = []
         for tensor in census.tensors:
-            if self._deadline.worked(_STEPS_A_READ):
+            if self._budget.worked(_STEPS_A_READ):
                 break
             shared = self._access.read(tensor, "_use_count")
             if id(tensor) not in self._unheld and getrefcount(tensor) > LOOKUP_REFERENCES + (shared != 1):
@@ -182,7 +182,7 @@ class _Finder:
             return
         storages.discard(None)
         for tensor in tensors:
-            if self._deadline.worked(_STEPS_A_READ):
+            if self._budget.worked(_STEPS_A_READ):
                 return
             if access.storage(tensor) in storages and access.read(tensor, "_is_view"):
                 base = access.read(tensor, "_base")
@@ -202,7 +202,7 @@ class _Finder:
         if not any(map(is_hook_dict, self._wanted.values())):
             return
         for tensor in tensors:
-            if self._deadline.worked(_STEPS_A_READ):
+            if self._budget.worked(_STEPS_A_READ):
                 return
             hooks = self._access.read(tensor, _LEAF_HOOKS)
             if hooks is not None and id(hooks) in self._wanted:
@@ -218,9 +218,9 @@ class _Finder:
 
     def _graphs(self, origins: Sequence[tuple[Any, str]], nodes: Sequence[Any]) -> None:
         access = self._access
-        walk = GraphWalk(access, self._deadline)
+        walk = GraphWalk(access, self._budget)
         for owner, edge in origins:
-            if walk.full or self._deadline.passed():
+            if walk.full or self._budget.spent:
                 break
             tensor = owner if not edge else access.read(owner, edge[1:])
             node = None if tensor is None or access.read(tensor, "is_leaf") else access.grad_fn(tensor)
@@ -255,7 +255,7 @@ class _Finder:
     def _gradients(self, tensors: Sequence[Any]) -> list[tuple[Any, str]]:
         found: list[tuple[Any, str]] = []
         for tensor in tensors:
-            if self._deadline.worked(_STEPS_A_READ):
+            if self._budget.worked(_STEPS_A_READ):
                 break
             if self._access.read(tensor, "requires_grad") and self._may_have_gradient(tensor):
                 found.append((tensor, ".grad"))
@@ -268,7 +268,7 @@ class _Finder:
             scripted = None if namespace is None else dict.get(namespace, "_c")
             for kind in ("ParameterDict", "BufferDict"):
                 view = torch_class("torch._C", kind)
-                if scripted is None or view is None or self._deadline.passed():
+                if scripted is None or view is None or self._budget.spent:
                     return
                 try:
                     pairs = view(scripted).items()
@@ -289,7 +289,7 @@ class _Finder:
         if unit is None:
             return
         try:
-            for tensor, edge in constants(unit, shapes, self._deadline):
+            for tensor, edge in constants(unit, shapes, self._budget):
                 if id(tensor) in self._wanted:
                     self._note(unit, tensor, edge)
         except Exception:  # noqa: BLE001 - an older torch whose programs read otherwise: none is named

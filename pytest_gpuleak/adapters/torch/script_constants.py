@@ -14,11 +14,11 @@ from pytest_gpuleak.heap import safe_access
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator
 
-    from pytest_gpuleak.heap.referrers import Deadline
+    from pytest_gpuleak.heap.budget import Budget
 
 _NODES: Final = "prim::Constant"
 _STEPS_A_PROGRAM: Final = 128
-"""Cost of listing a program's constants, in steps of `Deadline.worked`."""
+"""Cost of listing a program's constants, in steps of `Budget.worked`."""
 
 
 def compilation_unit() -> Any:
@@ -29,13 +29,13 @@ def compilation_unit() -> Any:
     return unit if kind is not None and safe_access.is_a(unit, kind) else None
 
 
-def constants(unit: Any, shapes: Collection[tuple[int, ...]], deadline: Deadline) -> Iterator[tuple[Any, str]]:
+def constants(unit: Any, shapes: Collection[tuple[int, ...]], budget: Budget) -> Iterator[tuple[Any, str]]:
     """Yield the constants of these shapes, each with the code that reads it from the unit.
 
     A constant of another shape is not read: that would give it a Python object for as long as it lives.
     """
     for program in unit.get_functions():
-        if deadline.worked(_STEPS_A_PROGRAM):
+        if budget.worked(_STEPS_A_PROGRAM):
             return
         read = f".find_function({program.qualified_name!r}).graph.findAllNodes({_NODES!r})"
         for index, node in enumerate(program.graph.findAllNodes(_NODES)):

@@ -66,14 +66,14 @@ class CounterEvidence:
         if not self._runs:
             growth = self._without_library_states(investigation, growth)
         grown = self._unexplained(investigation, growth)
-        self._reveal(investigation, growth)
+        not_read = self._reveal(investigation, growth)
         if grown:
             grown = self._unexplained(investigation, growth)
         self.unexplained_host = self._unexplained_host(investigation, growth)
         self._suspected |= grown
         self._grew_again = bool(grown) and bool(self._runs)
         self._host_grew_again = self._grew_again and HOST in grown
-        self._runs.append(CounterRun(growth, self._end_record()))
+        self._runs.append(CounterRun(growth, self._end_record(), not_read=not_read))
         return bool(grown) or investigation.left_arrays
 
     def forget_reruns(self) -> None:
@@ -242,19 +242,23 @@ class CounterEvidence:
         known = self._known(investigation).get(HOST, 0)
         return growth.host - known - growth.imported - growth.compiled
 
-    def _reveal(self, investigation: Runs, growth: Growth) -> None:
-        """Give unread arrays, which C++ alone knows, to the investigation where the counters have room for them."""
+    def _reveal(self, investigation: Runs, growth: Growth) -> frozenset[str]:
+        """Give unread arrays, which C++ alone knows, to the investigation where the counters have room for them.
+
+        Return the devices on which some could not be read.
+        """
         room = self._room(investigation, growth)
         if not room:
-            return
+            return frozenset()
         # One search for all devices: reading creates Python objects, which a second search would count as known.
         frameworks = self._tracker.frameworks
-        unread = frameworks.unread_arrays(set(room))
+        unread, not_read = frameworks.unread_arrays(set(room))
         for device, arrays in unread.items():
             # A device's counter is exact; the host's counts every object that the test has made, and what modules and
             # programs take of its growth is an estimate.
             slack = room[device] // SLACK_SHARE + growth.imported + growth.compiled if device == "cpu" else 0
             investigation.add_hidden(share_of(arrays, room[device], slack, frameworks.arrays))
+        return frozenset(not_read)
 
     def _room(self, investigation: Runs, growth: Growth) -> dict[str, int]:
         """Return by device the bytes that no array explains and that unread arrays may hold."""

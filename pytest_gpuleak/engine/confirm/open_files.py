@@ -17,10 +17,10 @@ if TYPE_CHECKING:
     from pytest_gpuleak.model.findings import Finding
     from pytest_gpuleak.model.policy import Policy
 
-SEARCH_S: Final = 4.0
-"""Time limit of the walk for the file objects, in seconds."""
+WALK_STEPS: Final = 50_000_000
+"""Steps (`heap.budget`) of the walk for the file objects: seven million containers and what they hold."""
 
-_NOT_MET = Holder("unknown", "", "unknown: the search for the open file ran out of time")
+_NOT_MET = Holder("unknown", "", "unknown: the search for the open file met its limit of objects")
 
 MAX_FILES_NAMED: Final = 3
 """Files that a finding names, where it is not known which of them an object maps."""
@@ -77,7 +77,8 @@ class OpenFiles:
     def _explain(self, added: list[tuple[str, int]]) -> None:
         """Find the objects, of which the last in their container are the newest, and note who holds them."""
         from pytest_gpuleak.explain.untracked_arrays import explain_arrays
-        from pytest_gpuleak.heap.referrers import Deadline, PausedCollector
+        from pytest_gpuleak.heap.budget import Budget
+        from pytest_gpuleak.heap.referrers import PausedCollector
         from pytest_gpuleak.heap.type_sieve import TypeSieve
         from pytest_gpuleak.heap.walk import HeapWalk
 
@@ -87,8 +88,8 @@ class OpenFiles:
         found: dict[int, object] = {}
         with self._tracker.detector.whole_heap(), PausedCollector():
             sieve = TypeSieve(lambda one: one is kind)
-            deadline = Deadline(SEARCH_S)
-            for batch in HeapWalk(deadline, ignore=(id(found),)).batches():
+            budget = Budget(WALK_STEPS)
+            for batch in HeapWalk(budget, ignore=(id(found),)).batches():
                 found.update((id(value), value) for value in sieve.pick(batch.objects))
             objects = list(found.values())[-len(added) :]
             found.clear()
@@ -102,7 +103,7 @@ class OpenFiles:
                 {},
                 run,
             )
-            if not why and deadline.passed():
+            if not why and budget.spent:
                 # A large heap must not hide the leak: the list of maps has told it.
                 left = [Leftover(run, _reading(index, path, size)) for index, (path, size) in enumerate(added)]
                 self._survivors.note_unexplained(left, _NOT_MET, {}, run)

@@ -182,11 +182,16 @@ def _part(part: Contribution) -> str:
 def _graph(autograd: Autograd | None, width: int) -> list[str]:
     if autograd is None:
         return []
+    if autograd.cut and not autograd.nodes:
+        return wrapped(
+            "graph", "the autograd graph could not be read, since another thread may have been using it", width
+        )
     kept = "no memory"
     if autograd.saved_tensors:
         kept = f"{count_of(autograd.saved_tensors, 'saved tensor')}, {format_bytes(autograd.saved_bytes)},"
     nodes = count_of(autograd.nodes, "autograd node")
     retain = "retains" if autograd.nodes == 1 else "retain"
+    retain += " at least" if autograd.cut else ""
     return wrapped("graph", f"{nodes} {retain} {kept} beyond these tensors", width)
 
 

@@ -97,10 +97,10 @@ def test_an_object_that_nothing_holds() -> None:
     assert found.kind in ("native", "unknown", "frame")
 
 
-def test_the_time_is_bounded(app: Any) -> None:
+def test_the_steps_are_bounded(app: Any) -> None:
     app.HISTORY.append(Thing())
-    (found,) = holders(app.HISTORY[0], budget_s=0.0)
-    assert found.root in ("unknown (not explained in full: the search ran out of time)", "held_app.HISTORY")
+    (found,) = holders(app.HISTORY[0], steps=0)
+    assert found.root in ("unknown (not explained in full: the search met its limit of objects)", "held_app.HISTORY")
 
 
 def test_nothing_is_kept(app: Any) -> None:

@@ -13,7 +13,7 @@ import textwrap
 import pytest
 
 from pytest_gpuleak.heap import long_work
-from pytest_gpuleak.heap.referrers import Deadline
+from pytest_gpuleak.heap.budget import Budget
 from pytest_gpuleak.session.rerun.notice import Notice
 from tests.conftest import STAND_IN
 
@@ -123,19 +123,19 @@ def test_what_is_no_terminal_is_not_told(project: pytest.Pytester) -> None:
 def test_a_search_tells_from_within(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(long_work, "LONG_WORK_S", 0.0)
     told: list[float] = []
-    deadline = Deadline(60)
+    budget = Budget(10**9)
     with long_work.telling(told.append):
-        deadline.passed()
-        deadline.passed()  # not told again before a second has gone by
+        budget.worked(20_000)
+        budget.worked(20_000)  # not told again before a second has gone by
     assert len(told) == 1
-    deadline.passed()
+    budget.worked(20_000)
     assert len(told) == 1
 
 
 def test_a_short_search_tells_nothing() -> None:
     told: list[float] = []
     with long_work.telling(told.append):
-        Deadline(60).passed()
+        Budget(10**9).worked(20_000)
     assert told == []
 
 

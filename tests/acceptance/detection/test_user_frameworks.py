@@ -153,7 +153,7 @@ def test_its_devices_are_held_to_budgets(run: Runner, pytester: pytest.Pytester,
 
 def test_what_its_members_say_is_used(run: Runner, pytester: pytest.Pytester) -> None:
     member = """
-    def graph_size(self, arrays, budget_s):
+    def graph_size(self, arrays, budget):
         return Autograd(7, 5, 4096)
 
     def allocation_history(self):
@@ -179,7 +179,12 @@ def test_what_its_members_say_is_used(run: Runner, pytester: pytest.Pytester) ->
     suite = textwrap.dedent(SUITE) + "\ndef test_state():\n    import conftest\n    assert conftest.STATE == [1]\n"
     found = run(suite.replace("def test_raw():\n", "def test_raw():\n    import conftest; conftest.STATE[0] += 1\n"))
     assert found.verdicts == {**VERDICTS, "test_state": "clean"}
-    assert found.finding("test_array")["autograd"] == {"nodes": 7, "saved_tensors": 5, "saved_bytes": 4096}
+    assert found.finding("test_array")["autograd"] == {
+        "nodes": 7,
+        "saved_tensors": 5,
+        "saved_bytes": 4096,
+        "cut": False,
+    }
     (part,) = found.finding("test_raw")["contributions"]
     assert (part["text"], part["bytes"]) == ("toy:0 allocated by the toy", 2**21)
 
@@ -275,9 +280,9 @@ MEMBERS = {
     "unread_arrays is a list": ("def unread_arrays(self, devices): return []", "accepted is a dict"),
     "unread_arrays are texts": ("def unread_arrays(self, devices): return {'toy:0': ['x']}", "accepted are its arrays"),
     "unread_arrays of others": ("def unread_arrays(self, devices): return {'cuda:9': []}", "was not asked for"),
-    "graph_size raises": ("def graph_size(self, arrays, budget_s): raise ValueError('cut')", "ValueError: cut"),
-    "graph_size is a number": ("def graph_size(self, arrays, budget_s): return 5", "returned 5, accepted is a Autograd"),
-    "graph_size is below 0": ("def graph_size(self, arrays, budget_s): return Autograd(-1, 0, 0)", "returned -1"),
+    "graph_size raises": ("def graph_size(self, arrays, budget): raise ValueError('cut')", "ValueError: cut"),
+    "graph_size is a number": ("def graph_size(self, arrays, budget): return 5", "returned 5, accepted is a Autograd"),
+    "graph_size is below 0": ("def graph_size(self, arrays, budget): return Autograd(-1, 0, 0)", "returned -1"),
     "allocation_history raises": ("def allocation_history(self): raise ValueError('off')", "ValueError: off"),
     "allocation_history is a text": ("def allocation_history(self): return 'x'", "AttributeError"),
     "blocks are a number": (HISTORY.format("5"), "'int' object is not iterable"),

@@ -18,23 +18,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(skip)
 
 
-AMPLE_TIME = """
-from pytest_gpuleak.engine.confirm import array_looks
-from pytest_gpuleak.explain import search
-
-array_looks.EXPLAIN_BUDGET_S = search.BUDGET_S = 300.0
-"""
-
-
-@pytest.fixture(autouse=True)
-def time_that_a_loaded_machine_takes(request: pytest.FixtureRequest) -> None:
-    """Let the searches end: in a conftest.py, since the runs are processes of their own."""
-    if "run" in request.fixturenames:
-        request.getfixturevalue("run")  # writes that file
-        conftest = request.getfixturevalue("pytester").path / "conftest.py"
-        conftest.write_text(conftest.read_text("utf-8") + AMPLE_TIME, encoding="utf-8")
-
-
 @pytest.fixture(autouse=True)
 def four_devices(monkeypatch: pytest.MonkeyPatch) -> None:
     """Runs of their own have four devices that share the host's memory."""

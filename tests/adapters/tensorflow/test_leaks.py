@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from pytest_gpuleak.engine.confirm import array_looks, program_evidence
-from pytest_gpuleak.explain import search
+from pytest_gpuleak.engine.confirm import program_evidence
 
 if TYPE_CHECKING:
     from tests.conftest import Runner
@@ -19,12 +18,7 @@ pytestmark = [pytest.mark.tensorflow, pytest.mark.slow]
 
 @pytest.fixture(autouse=True)
 def time_that_a_loaded_machine_takes(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module, name in (
-        (array_looks, "EXPLAIN_BUDGET_S"),
-        (search, "BUDGET_S"),
-        (program_evidence, "FREE_S"),
-    ):
-        monkeypatch.setattr(module, name, 300.0)
+    monkeypatch.setattr(program_evidence, "FREE_S", 300.0)
 
 
 LEAKS = """

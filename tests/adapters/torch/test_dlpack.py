@@ -10,7 +10,7 @@ import pytest
 
 from pytest_gpuleak.adapters.dlpack import LentMemory, capsule_address
 from pytest_gpuleak.adapters.registry import own_frameworks
-from pytest_gpuleak.heap.referrers import Deadline
+from pytest_gpuleak.heap.budget import Budget
 
 if TYPE_CHECKING:
     from tests.conftest import Runner
@@ -20,11 +20,6 @@ pytestmark = pytest.mark.torch
 SUITE = """
     import numpy as np
     import torch
-
-    from pytest_gpuleak.engine.confirm import array_looks
-    from pytest_gpuleak.explain import search
-
-    search.BUDGET_S = array_looks.EXPLAIN_BUDGET_S = 60  # a loaded worker takes its time
 
     CAPSULES, ARRAYS, BOXES, TENSORS = [], [], [], []
     TABLE = {}
@@ -112,10 +107,10 @@ def test_only_memory_that_is_wanted_is_looked_for() -> None:
     tensor, other = torch.ones(8), torch.ones(8)
     capsules = [tensor.__dlpack__(), other.__dlpack__()]
     finder = LentMemory(own_frameworks())
-    links = finder.find((tensor,), (), Deadline(20))
+    links = finder.find((tensor,), (), Budget(10**9))
     assert [(link.parent is capsules[0], link.child is tensor, link.edge) for link in links] == [
         (True, True, " (memory)")
     ]
     meta = torch.ones(8, device="meta")
-    assert finder.find((meta, [], object()), (), Deadline(20)) == []
+    assert finder.find((meta, [], object()), (), Budget(10**9)) == []
     assert ctypes.sizeof(ctypes.c_void_p) == 8, "the layout of dlpack.h that is read"

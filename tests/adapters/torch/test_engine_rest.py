@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import queue
+import socket
 import sys
 import threading
-from time import perf_counter
+import time
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -13,6 +16,9 @@ import pytest
 from pytest_gpuleak.adapters.torch import backward_pass
 from pytest_gpuleak.adapters.torch.backward_pass import no_backward_running
 from pytest_gpuleak.adapters.torch.graph_size import retained_by_graph
+from pytest_gpuleak.adapters.torch.unread_gradients import reveal
+from pytest_gpuleak.heap.budget import Budget
+from pytest_gpuleak.model.findings import NOT_READ
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -47,28 +53,46 @@ def backward(torch: Any) -> Iterator[threading.Event]:
     thread.join()
 
 
-def test_a_backward_pass_that_goes_on_forbids_it(
-    backward: threading.Event, monkeypatch: pytest.MonkeyPatch, torch: Any
-) -> None:
-    monkeypatch.setattr(backward_pass, "WAIT_S", 0.1)
+def test_a_backward_pass_that_goes_on_forbids_it(backward: threading.Event, torch: Any) -> None:
     before = sys.getswitchinterval()
-    with no_backward_running(1.0) as resting:
+    with no_backward_running() as resting:
         assert not resting
     loss = torch.ones(2, requires_grad=True).exp()
-    assert retained_by_graph([loss]) is None
+    assert retained_by_graph([loss], Budget(10**9)) == NOT_READ
+    assert reveal({"cpu"}) == {"cpu": None}
+    assert retained_by_graph([torch.ones(2)], Budget(10**9)) is None, "no graph, whoever runs one"
     assert sys.getswitchinterval() == before
+
+
+def await_waits(*threads: threading.Thread) -> None:
+    """Let threads come to where they wait."""
+    frames = sys._current_frames
+    while any(frames()[thread.ident or 0].f_code.co_name not in ("wait", "readinto") for thread in threads):
+        time.sleep(0.001)
+
+
+@pytest.fixture
+def waiting_user() -> Iterator[None]:
+    """A thread of the user's that waits."""
+    ended = threading.Event()
+    thread = threading.Thread(target=lambda: ended.wait(60))
+    thread.start()
+    await_waits(thread)
+    yield
+    ended.set()
+    thread.join()
 
 
 @pytest.fixture
 def waiting(request: pytest.FixtureRequest) -> Iterator[str]:
     """A thread that waits, in code of the named module."""
     names: dict[str, Any] = {"__name__": request.param}
-    source = "def serve(started, ended):\n    started.set()\n    ended.wait(60)\n"
+    source = "def serve(ended):\n    ended.wait(60)\n"
     exec(source, names)
-    started, ended = threading.Event(), threading.Event()
-    thread = threading.Thread(target=names["serve"], args=(started, ended))
+    ended = threading.Event()
+    thread = threading.Thread(target=names["serve"], args=(ended,))
     thread.start()
-    assert started.wait(60)
+    await_waits(thread)
     yield request.param
     ended.set()
     thread.join()
@@ -79,42 +103,82 @@ def waiting(request: pytest.FixtureRequest) -> Iterator[str]:
     [("pytest_rerunfailures", 0), ("execnet.gateway_base", 0), ("execnet_of_mine", 1), ("user_code", 1)],
     indirect=["waiting"],
 )
-def test_time_is_given_to_any_thread_but_a_test_runners_server(
+def test_the_lock_is_given_up_for_any_thread_but_a_test_runners_server(
     waiting: str, times: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     given: list[float] = []
-    monkeypatch.setattr(backward_pass, "_let_through", given.append)
-    with no_backward_running(1.0) as resting:
+    monkeypatch.setattr(backward_pass, "pause", given.append)
+    with no_backward_running() as resting:
         assert resting
-    assert len(given) == times
+    assert len(given) == 2 * times  # before the reading, and after it
 
 
-def test_a_clock_that_stands_does_not_hold_it_up(backward: threading.Event, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(backward_pass, "perf_counter", lambda: 1.0)
-    monkeypatch.setattr(backward_pass, "_MOST_LOOKS", 3)
-    monkeypatch.setattr(backward_pass, "_MOST_SPINS", 1000)
+def test_threads_that_wait_for_work_do_not_forbid_it() -> None:
+    pool = ThreadPoolExecutor(1)
+    pool.submit(int).result()
+    items: queue.Queue[int] = queue.Queue()
+    timer = threading.Timer(60, int)
+    consumer = threading.Thread(target=items.get)
+    ours, theirs = socket.socketpair()
+    reader = threading.Thread(target=ours.makefile("rb").readline)
+    for thread in (timer, consumer, reader):
+        thread.start()
+    try:
+        await_waits(timer, consumer, reader)
+        with no_backward_running() as resting:
+            assert resting
+    finally:
+        timer.cancel()
+        items.put(0)
+        theirs.close()
+        pool.shutdown()
+        for thread in (timer, consumer, reader):
+            thread.join()
+        ours.close()
+
+
+def test_a_thread_that_does_anything_else_forbids_it() -> None:
+    ended = threading.Event()
+    lock = threading.Lock()
+    lock.acquire()
+
+    def run() -> None:
+        lock.acquire()  # in C, as a pass could be that user code starts there
+        ended.set()
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    try:
+        with no_backward_running() as resting:
+            assert not resting
+    finally:
+        lock.release()
+        thread.join()
+
+
+def test_no_clock_is_read(monkeypatch: pytest.MonkeyPatch, waiting_user: None) -> None:
+    for name in ("perf_counter", "monotonic", "time", "process_time"):
+        monkeypatch.setattr(time, name, lambda: pytest.fail("a clock was read"))
+    with no_backward_running() as resting:
+        assert resting
+
+
+def test_a_long_switch_interval_of_the_users_is_not_waited_for(waiting_user: None) -> None:
     before = sys.getswitchinterval()
-    with no_backward_running(1.0) as resting:
-        assert not resting
-    assert sys.getswitchinterval() == before
-
-
-def test_a_backward_pass_that_ends_is_waited_for(
-    backward: threading.Event, monkeypatch: pytest.MonkeyPatch, torch: Any
-) -> None:
-    monkeypatch.setattr(backward_pass, "WAIT_S", 60.0)
-    threading.Timer(0.1, backward.set).start()
-    loss = torch.ones(2, requires_grad=True).exp()
-    found = retained_by_graph([loss])
-    assert found is not None
-    assert found.nodes == 2
+    sys.setswitchinterval(5.0)
+    try:
+        with no_backward_running() as resting:
+            assert not resting
+        assert sys.getswitchinterval() == 5.0
+    finally:
+        sys.setswitchinterval(before)
 
 
 def test_a_hook_of_a_backward_pass_may_not_read_its_graph(torch: Any) -> None:
     asked: list[bool] = []
 
     def hook(gradient: Any) -> None:
-        with no_backward_running(1.0) as resting:
+        with no_backward_running() as resting:
             asked.append(resting)
 
     leaf = torch.zeros(2, requires_grad=True)
@@ -127,24 +191,24 @@ def test_other_threads_wait_until_the_reading_is_done() -> None:
     counted, stop = [0], threading.Event()
 
     def count() -> None:
-        while not stop.is_set():
+        while not stop.wait(0.001):
             counted[0] += 1
 
     thread = threading.Thread(target=count)
     thread.start()
-    went_on = []
+    went_on: list[bool] = []
     try:
-        for _ in range(3):  # a thread that the system woke late has its turn in the first of them
-            with no_backward_running(1.0) as resting:
-                assert resting
-                before, end = counted[0], perf_counter() + 0.1
-                while perf_counter() < end:
-                    pass
-                went_on.append(counted[0] != before)
+        while len(went_on) < 3:
+            with no_backward_running() as resting:
+                if resting:  # else the thread was just counting
+                    before, end = counted[0], time.perf_counter() + 0.1
+                    while time.perf_counter() < end:
+                        pass
+                    went_on.append(counted[0] != before)
     finally:
         stop.set()
         thread.join()
-    assert not all(went_on)
+    assert went_on == [False] * 3
 
 
 def test_the_interval_comes_back_after_an_error() -> None:
@@ -162,7 +226,7 @@ def test_the_interval_comes_back_after_an_error() -> None:
 
 def _interval_at_an_error() -> float:
     during = 0.0
-    with contextlib.suppress(KeyError), no_backward_running(1.0):
+    with contextlib.suppress(KeyError), no_backward_running():
         during = sys.getswitchinterval()
         raise KeyError
     return during

@@ -32,7 +32,7 @@ class Owner:
 
 def holder_of(box: list[Any]) -> Any:
     gc.collect()
-    return explain(box, ignore={id(sys._getframe(1)), id(sys._getframe())}, budget_s=60)[0].holder
+    return explain(box, ignore={id(sys._getframe(1)), id(sys._getframe())})[0].holder
 
 
 def hook_that_refers_to(value: Any) -> Callable[..., None]:
@@ -108,10 +108,11 @@ def test_hooks_can_be_registered_by_other_threads_meanwhile(app: Any, torch: Any
     thread.start()
     try:
         for _ in range(3):
-            assert "(hooks)" in holder_of(box).text
+            assert holder_of(box).kind == "native"
     finally:
         stop.set()
         thread.join()
+    assert "(hooks)" in holder_of(box).text, "graphs are read once no other thread may be using one"
     assert len(called) == rounds > 0
 
 
@@ -176,7 +177,7 @@ def test_a_ring_is_found_among_hundreds_of_references(torch: Any, break_rings: N
     first.register_hook(hook_that_refers_to(owner))
     del value, first, owner
     gc.collect()
-    holders = [found.holder for found in explain(box, ignore={id(sys._getframe())}, budget_s=60)]
+    holders = [found.holder for found in explain(box, ignore={id(sys._getframe())})]
     assert {holder.root for holder in holders} == {RING_ROOT}
     assert all(any(step.edge == ".loss" for step in holder.path) for holder in holders)
 

@@ -34,9 +34,7 @@ def count_tensors(torch: Any) -> int:
 def texts(targets: list[Any]) -> list[str]:
     """The holders' texts; the caller's locals do not count."""
     gc.collect()
-    return [
-        found.holder.text for found in explain(targets, ignore={id(sys._getframe(1)), id(sys._getframe())}, budget_s=60)
-    ]
+    return [found.holder.text for found in explain(targets, ignore={id(sys._getframe(1)), id(sys._getframe())})]
 
 
 def leads_to(text: str, app: Any) -> Any:

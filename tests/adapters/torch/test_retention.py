@@ -5,14 +5,14 @@ from __future__ import annotations
 import gc
 import subprocess
 import sys
-import time
 from typing import Any
 
 import pytest
 
 from pytest_gpuleak.adapters.torch import autograd_walk
 from pytest_gpuleak.adapters.torch.graph_size import retained_by_graph
-from pytest_gpuleak.model.findings import Autograd
+from pytest_gpuleak.heap.budget import Budget
+from pytest_gpuleak.model.findings import NOT_READ, Autograd
 
 pytestmark = [pytest.mark.torch, pytest.mark.interpreter]
 
@@ -29,6 +29,10 @@ def _own_allowance(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(autograd_walk, "_spent", [0])
 
 
+def retained(tensors: list[Any]) -> Autograd | None:
+    return retained_by_graph(tensors, Budget(10**9))
+
+
 def tensors_alive(torch: Any) -> int:
     return sum(torch.Tensor in type(value).__mro__ for value in gc.get_objects())
 
@@ -39,19 +43,19 @@ def test_activations_count_once_each(torch: Any) -> None:
     hidden = (data @ weight).exp()
     loss = (hidden * hidden).sum()
     # mm saves `data` and the weight, exp its result, mul that result twice: two storages that are no leaf's.
-    assert retained_by_graph([loss]) == Autograd(nodes=5, saved_tensors=2, saved_bytes=32 * KIB)
+    assert retained([loss]) == Autograd(nodes=5, saved_tensors=2, saved_bytes=32 * KIB)
 
 
 def test_storages_of_the_given_tensors_are_counted_elsewhere(torch: Any) -> None:
     weight = torch.zeros(16, 16, requires_grad=True)
     hidden = (torch.zeros(256, 16) @ weight).exp()
-    assert retained_by_graph([hidden]) == Autograd(nodes=3, saved_tensors=1, saved_bytes=16 * KIB)
+    assert retained([hidden]) == Autograd(nodes=3, saved_tensors=1, saved_bytes=16 * KIB)
 
 
 def test_a_view_retains_the_whole_storage(torch: Any) -> None:
     table = torch.zeros(256 * KIB // 4)
     scale = torch.ones(4, requires_grad=True)
-    found = retained_by_graph([table[:4] * scale])
+    found = retained([table[:4] * scale])
     assert found is not None
     assert (found.saved_tensors, found.saved_bytes) == (1, 256 * KIB)
 
@@ -59,18 +63,18 @@ def test_a_view_retains_the_whole_storage(torch: Any) -> None:
 def test_graphs_that_meet_are_counted_once(torch: Any) -> None:
     hidden = torch.zeros(1024, requires_grad=True).exp()
     losses = [hidden.sum() for _ in range(3)]
-    assert retained_by_graph(losses) == Autograd(nodes=3 + 2, saved_tensors=1, saved_bytes=4 * KIB)
+    assert retained(losses) == Autograd(nodes=3 + 2, saved_tensors=1, saved_bytes=4 * KIB)
 
 
 def test_without_a_graph_there_is_nothing(torch: Any) -> None:
-    assert retained_by_graph([]) is None
-    assert retained_by_graph([torch.zeros(2), torch.zeros(2, requires_grad=True), object()]) is None
+    assert retained([]) is None
+    assert retained([torch.zeros(2), torch.zeros(2, requires_grad=True), object()]) is None
 
 
 def test_what_backward_has_freed_is_not_counted(torch: Any) -> None:
     loss = torch.zeros(16, requires_grad=True).exp().sum()
     loss.backward()
-    assert retained_by_graph([loss]) == Autograd(nodes=3, saved_tensors=0, saved_bytes=0)
+    assert retained([loss]) == Autograd(nodes=3, saved_tensors=0, saved_bytes=0)
 
 
 def test_custom_functions_keep_what_they_saved_and_what_hangs_on_ctx(torch: Any) -> None:
@@ -86,7 +90,7 @@ def test_custom_functions_keep_what_they_saved_and_what_hangs_on_ctx(torch: Any)
             return grad
 
     result = Twice.apply(torch.zeros(1024, requires_grad=True))
-    assert retained_by_graph([result]) == Autograd(nodes=2, saved_tensors=2, saved_bytes=8 * KIB)
+    assert retained([result]) == Autograd(nodes=2, saved_tensors=2, saved_bytes=8 * KIB)
 
 
 def test_unpack_hooks_are_not_called_and_what_they_packed_counts(torch: Any) -> None:
@@ -95,14 +99,14 @@ def test_unpack_hooks_are_not_called_and_what_they_packed_counts(torch: Any) -> 
 
     with torch.autograd.graph.saved_tensors_hooks(lambda saved: ("packed", saved.detach().clone()), unpack):
         result = torch.zeros(1024, requires_grad=True).exp()
-    assert retained_by_graph([result]) == Autograd(nodes=2, saved_tensors=1, saved_bytes=4 * KIB)
+    assert retained([result]) == Autograd(nodes=2, saved_tensors=1, saved_bytes=4 * KIB)
 
 
 def test_a_saved_tensor_that_was_written_to_still_counts(torch: Any) -> None:
     hidden = torch.zeros(1024, requires_grad=True).exp()
     loss = hidden.sum()
     hidden.detach().add_(1)
-    found = retained_by_graph([loss])
+    found = retained([loss])
     assert found is not None
     assert found.saved_bytes == 4 * KIB
 
@@ -112,7 +116,7 @@ def test_reading_makes_no_gradient_no_tensor_and_no_warning(torch: Any) -> None:
     hidden = weight.exp()
     loss = (hidden * hidden).sum()
     before = tensors_alive(torch)
-    retained_by_graph([loss, hidden[:2]])
+    retained([loss, hidden[:2]])
     assert tensors_alive(torch) == before
     assert weight.grad is None
     loss.backward()
@@ -123,7 +127,7 @@ def test_a_view_that_is_out_of_date_keeps_its_node(torch: Any) -> None:
     base = torch.zeros(4, requires_grad=True) * 2
     view = base[:2]
     base.mul_(3)
-    found = retained_by_graph([view])
+    found = retained([view])
     assert found is not None
     assert found.nodes == 3  # the two multiplications and the leaf: what torch would build the view's node upon
 
@@ -136,14 +140,14 @@ def test_subclasses_and_modes_are_not_asked(torch: Any) -> None:
 
     with torch._C.DisableTorchFunction():
         loss = torch.zeros(4, requires_grad=True).exp().as_subclass(Picky)
-    assert retained_by_graph([loss]) is not None
+    assert retained([loss]) is not None
 
 
 def test_freed_storages_count_nothing(torch: Any) -> None:
     data = torch.zeros(1024)
     loss = (data * torch.zeros(1024, requires_grad=True)).sum()
     data.untyped_storage().resize_(0)
-    assert retained_by_graph([loss]) == Autograd(nodes=3, saved_tensors=0, saved_bytes=0)
+    assert retained([loss]) == Autograd(nodes=3, saved_tensors=0, saved_bytes=0)
 
 
 def test_a_device_that_fails_gives_a_partial_answer(torch: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -154,21 +158,49 @@ def test_a_device_that_fails_gives_a_partial_answer(torch: Any, monkeypatch: pyt
 
     loss = torch.zeros(4, requires_grad=True).exp()
     monkeypatch.setattr(TorchAccess, "_untyped", fail)
-    assert retained_by_graph([loss.sum()]) == Autograd(nodes=3, saved_tensors=0, saved_bytes=0)
+    assert retained([loss.sum()]) == Autograd(nodes=3, saved_tensors=0, saved_bytes=0)
 
 
 def test_the_count_is_bounded(torch: Any) -> None:
     loss = sum((torch.zeros(2, requires_grad=True) * 2).sum() for _ in range(50))
-    found = retained_by_graph([loss], max_nodes=20)
+    found = retained_by_graph([loss], Budget(10**9), max_nodes=20)
     assert found is not None
     assert found.nodes == 20
-    start = time.perf_counter()
-    assert retained_by_graph([loss], budget_s=0) is not None
-    assert time.perf_counter() - start < 10
+    assert found.cut
+    assert retained_by_graph([loss], Budget(0)) == NOT_READ
+
+
+def test_a_count_that_met_its_budget_says_so(torch: Any) -> None:
+    loss = sum((torch.zeros(2, requires_grad=True) * 2).sum() for _ in range(50))
+    whole = retained([loss])
+    part = retained_by_graph([loss], Budget(2_000))
+    assert whole is not None
+    assert part is not None
+    assert (whole.cut, part.cut) == (False, True)
+    assert 0 < part.saved_tensors < whole.saved_tensors
+
+
+def test_a_graph_that_is_too_deep_is_cut(torch: Any) -> None:
+    value = torch.zeros(1, requires_grad=True)
+    for _ in range(2 * autograd_walk.MAX_DEPTH):
+        value = value.exp()
+    found = retained([value])
+    assert found is not None
+    assert found.cut
+
+
+def test_more_losses_than_a_walk_starts_from_are_cut(torch: Any) -> None:
+    weight = torch.zeros(1, requires_grad=True)
+    losses = [weight * number for number in range(autograd_walk.MAX_STARTS + 1)]
+    found, all_of_them = retained(losses), retained(losses[:-1])
+    assert found is not None
+    assert all_of_them is not None
+    assert (found.cut, all_of_them.cut) == (True, False)
 
 
 TRAINING = """
 import sys, threading, torch
+from pytest_gpuleak.heap.budget import Budget
 from pytest_gpuleak.adapters.torch.graph_size import retained_by_graph
 
 weight = torch.zeros(8, requires_grad=True)
@@ -186,28 +218,29 @@ sys.setswitchinterval(1e-4)
 threads = [threading.Thread(target=train) for _ in range(4)]
 for thread in threads:
     thread.start()
-found = [retained_by_graph([shared[0]]) for _ in range(200)]
+found = [retained_by_graph([shared[0]], Budget(10**9)) for _ in range(200)]
 stop.set()
 for thread in threads:
     thread.join()
-print("read", any(found), round(sys.getswitchinterval(), 9))
+print("read", any(one.nodes for one in found), round(sys.getswitchinterval(), 9))
 """
 
 
 def test_graphs_that_other_threads_run_backward_are_read_without_a_crash() -> None:
     pytest.importorskip("torch", reason="torch is not installed")
     done = subprocess.run([sys.executable, "-c", TRAINING], capture_output=True, text=True, timeout=240, check=False)
-    assert (done.returncode, done.stdout) == (0, "read True 0.0001\n"), done.stderr
+    assert (done.returncode, done.stdout) == (0, "read False 0.0001\n"), done.stderr
 
 
 DEEP = """
 import sys, torch
+from pytest_gpuleak.heap.budget import Budget
 from pytest_gpuleak.adapters.torch.graph_size import retained_by_graph
 loss = torch.zeros(1, requires_grad=True)
 for step in range(60):
     for _ in range(2_000):
         loss = loss + 1
-    assert retained_by_graph([loss]).nodes > 0
+    assert retained_by_graph([loss], Budget(10**9)).nodes > 0
 loss = None
 print("freed")
 """
@@ -220,6 +253,6 @@ def test_a_graph_100_000_nodes_deep_can_still_be_freed() -> None:
 
 
 def test_no_torch_is_imported() -> None:
-    code = "import sys; from pytest_gpuleak.adapters.torch.graph_size import retained_by_graph as r; print(r([1]), 'torch' in sys.modules)"
+    code = "import sys; from pytest_gpuleak.adapters.torch.graph_size import retained_by_graph as r; print(r([1], None), 'torch' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
     assert done.stdout == "None False\n"
