@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from pytest_gpuleak.model.findings import Contribution
 
@@ -93,13 +93,18 @@ class HostProbe(Protocol):
         name: as in `--gpu-leak-host`; gives ``heap_before`` and ``heap_after`` in the report's ``memory.host``.
         judges: whether its growth fails a test; else growth is evidence and a note.
         floor: the probe's measured noise, in bytes a run: smaller growth means nothing.
-        counts_heap: optional; whether it includes what native code takes from ``malloc`` (see `DeviceProbe`).
-        fresh: optional; False where `read_briefly` has just returned an older reading that may differ from a new one.
+        counts_heap: whether it includes what native code takes from ``malloc`` (see `DeviceProbe`).
     """
 
     name: str
     judges: bool
     floor: int
+    counts_heap: bool = False
+
+    @property
+    def fresh(self) -> bool:
+        """Whether the last reading was taken when it was asked for: `read_briefly` may return an older one."""
+        return True
 
     def start(self) -> None:
         """Begin to watch the process. Raises ProbeUnavailable where nothing can be read."""
@@ -110,8 +115,11 @@ class HostProbe(Protocol):
     def read(self) -> int:
         """Return the bytes in use now."""
 
-    def read_briefly(self) -> int:
-        """Like `read`, but may return a recent reading if reading is expensive. Called after each test."""
+    def read_briefly(self, least: Callable[[], int]) -> int:  # noqa: ARG002 - for those whose reading takes long
+        """Like `read`, but may return the last reading if the count cannot have grown by `least` bytes since.
+
+        Called after each test.
+        """
         return self.read()
 
 

@@ -146,15 +146,13 @@ class CounterWatch:
 
     def setup_begins(self, fixture: FixtureKey, place: FixturePlace, policy: Policy) -> None:  # noqa: ARG002
         """Stop counting growth for the test."""
-        # A reused reading may lag; the error then lands on the fixture, which is not judged by counters.
-        self._levels.append(_Level(self.read(brief=True)))
+        self._levels.append(_Level(self.read()))
 
     def setup_ends(self, fixture: FixtureKey, duration_s: float, *, failed: bool) -> None:  # noqa: ARG002
         """Book the setup's growth to the fixture."""
         if not self._levels:
             return  # its setup began before the counters were watched
         level = self._levels.pop()
-        # A full reading: growth of the fixture that a brief reading misses would be charged to the test.
         added = self._added(level.before, self.read())
         self._owned[fixture] = {key: size - level.inner.get(key, 0) for key, size in added.items()}
         inner = self._levels[-1].inner if self._levels else self._others
@@ -163,14 +161,14 @@ class CounterWatch:
 
     def teardown_begins(self, fixture: FixtureKey) -> None:  # noqa: ARG002
         """Read the counters before the fixture's finalizers."""
-        self._levels.append(_Level(self.read(brief=True)))
+        self._levels.append(_Level(self.read()))
 
     def teardown_ends(self, fixture: FixtureKey) -> None:
         """Do not credit the test with the fixture's own memory that is freed; what the test put there is the test's."""
         owned = self._owned.pop(fixture, {})
         if not self._levels:
             return
-        added = self._added(self._levels.pop().before, self.read(brief=True))
+        added = self._added(self._levels.pop().before, self.read())
         for key, size in owned.items():
             self._others[key] = self._others.get(key, 0) - max(min(size, -added.get(key, 0)), 0)
 
@@ -184,10 +182,14 @@ class CounterWatch:
             for key, size in self._added(before, self.read()).items():
                 self._others[key] = self._others.get(key, 0) + size
 
-    def end(self, *, brief: bool = False) -> Growth:
-        """Return what the last run has added; if `brief`, expensive counters may return a recent reading."""
-        self._after = self.read(brief=brief)
-        self._after_fresh = not brief or all(getattr(probe, "fresh", True) for probe in self._host)
+    def end(self, least: Callable[[], int] | None = None) -> Growth:
+        """Return what the last run has added.
+
+        `least` returns the smallest growth of the host that matters, in bytes: a counter that cannot have grown as much since
+        its last reading may return that one. Without it each counter is read.
+        """
+        self._after = self.read(least)
+        self._after_fresh = least is None or all(probe.fresh for probe in self._host)
         growth = self._added(self._before, self._after)
         for key in self._unknown:
             growth.pop(key, None)
@@ -272,8 +274,8 @@ class CounterWatch:
         self._recording = []
         return found
 
-    def read(self, *, brief: bool = False, host: Mapping[Key, int] = NOTHING) -> dict[Key, int]:
-        """Read every counter, except readings in `host` that are still valid. Never raises. For `brief` see `end`."""
+    def read(self, least: Callable[[], int] | None = None, host: Mapping[Key, int] = NOTHING) -> dict[Key, int]:
+        """Read every counter, except readings in `host` that are still valid. Never raises. For `least` see `end`."""
         found: dict[Key, int] = {}
         first: dict[str, tuple[DeviceProbe, DeviceReading]] = {}
         in_heap = 0
@@ -310,11 +312,11 @@ class CounterWatch:
         for one in tuple(self._host):
             key = HOST, one.name
             try:
-                found[key] = host[key] if key in host else one.read_briefly() if brief else one.read()
+                found[key] = host[key] if key in host else one.read() if least is None else one.read_briefly(least)
             except Exception as error:  # noqa: BLE001 - as above
                 self._drop(one, f"failed: {type(error).__name__}: {error}")
             else:
-                if in_heap and key not in host and getattr(one, "counts_heap", False):
+                if in_heap and key not in host and one.counts_heap:
                     found[key] -= in_heap  # it is judged as a device's
         return found
 
