@@ -30,7 +30,7 @@ if TYPE_CHECKING:
         def read(self) -> int: ...  # noqa: D102
 
 
-FEW_CHUNKS: Final = 512
+FEW_CHUNKS: Final = 256
 """Free chunks up to which the count is always read: visiting them takes no longer than to ask for the address space."""
 
 _TRIAL: Final = 256 * 1024

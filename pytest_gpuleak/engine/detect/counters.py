@@ -5,8 +5,6 @@ from __future__ import annotations
 import sys
 from contextlib import contextmanager, suppress
 from functools import cache
-from math import inf
-from time import perf_counter
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
@@ -29,11 +27,6 @@ UNACCOUNTED = "unaccounted"
 
 UNRECORDED = ("requested", UNACCOUNTED)
 """Metrics that are compared but not reported."""
-
-DRIVER_CALLS_SAMPLED = 8
-MAX_DRIVER_CALL_S = 100e-6
-"""Seconds that a call for a device's free memory may take: the quickest of the first `DRIVER_CALLS_SAMPLED` counts."""
-
 
 MAX_UNSEEN_HOST_GROWTH = 256 * 1024
 """Host growth (bytes) that a reused reading may hide: a quarter of the smallest growth investigated (1 MiB)."""
@@ -77,8 +70,6 @@ class CounterWatch:
         self._after_fresh = True
         self._shared = False
         self._recording: list[tuple[HostProbe, Recorder]] = []
-        self._use_calls = 0
-        self._use_s = inf
         self._use_told = False
         self._modules = 0
 
@@ -321,10 +312,7 @@ class CounterWatch:
         return found
 
     def _read_use(self, probe: DeviceProbe, device: str, reserved: int, found: dict[Key, int]) -> None:
-        """Note what is in use on a device beyond torch's own, unless the call is expensive."""
-        if self._use_calls < 0:
-            return
-        began = perf_counter()
+        """Note what is in use on a device beyond torch's own. The call of the driver takes 10 to 100 us, as a rule."""
         try:
             used = probe.used(device)
             if used is not None:
@@ -336,11 +324,6 @@ class CounterWatch:
             self.tell(
                 f"{device} failed, only the allocator's figures are watched: {type(error).__name__}: {first_line}"
             )
-        self._use_s = min(self._use_s, perf_counter() - began)
-        self._use_calls += 1
-        if self._use_calls >= DRIVER_CALLS_SAMPLED and self._use_s > MAX_DRIVER_CALL_S:
-            self._use_calls = -1
-            self.tell(f"memory outside of torch is not watched: asking the driver takes {self._use_s * 1e6:.0f} us")
 
     def tell(self, fault: str) -> None:
         """Add a line to `faults`, once."""
