@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import MappingProxyType
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 if TYPE_CHECKING:
@@ -45,35 +46,44 @@ def total_of(one: DeviceReading, other: DeviceReading) -> DeviceReading:
 
 
 class DeviceProbe(Protocol):
-    """The counters of one framework's devices.
+    """The counters of one framework's devices. Derive from it, and override what the framework counts: at least `read`.
 
     No method may import the framework, initialise a device, or touch a device that the process has not initialised.
 
-    Four attributes are optional. `in_heap`: whether the C heap holds the memory that is counted as reserved; it is then
-    left out of the host's counters, so that it is judged once. `own_allocator`: whether the figures are added to those of
-    a framework that was asked before for the same device; without it they are left out, since both may be the same.
-    `tells_use`: whether `used` may tell anything; without it, it may. `needs`: the module without which no device can have been used; until it is imported, the probe is not asked.
+    Attributes:
+        idle: whether the last `read` found that no device can have been used yet.
+        absent: why devices had no readings in the last `read`, by device type.
+        in_heap: whether the C heap holds the memory that is counted as reserved, known from the first reading on. It is
+            then left out of the host's counters, so that it is judged once.
+        own_allocator: whether the figures are added to those of a framework that was asked before for the same device.
+            Else they are left out, since both may be the same.
+        tells_use: whether `used` may tell anything.
+        needs: the module without which no device can have been used. Until it is imported, the probe is not asked.
     """
 
     name: str
-    idle: bool
-    """Whether the last `read` found that no device can have been used yet."""
-
-    @property
-    def absent(self) -> Mapping[str, str]:
-        """Return why devices had no readings in the last `read`, by device type."""
+    idle: bool = True
+    in_heap: bool = False
+    own_allocator: bool = False
+    tells_use: bool = True
+    needs: str = "sys"
+    absent: Mapping[str, str] = MappingProxyType({})
 
     def read(self) -> dict[str, DeviceReading]:
         """Return the readings of initialised devices by name (``cuda:0``). An error that it raises ends the probe."""
 
     def used(self, device: str) -> int | None:
         """Return the bytes of a device that all processes use, by the driver's count; None if unknown."""
+        del device
+        return None
 
     def begin_peaks(self) -> None:
-        """Restart `DeviceReading.peak`. The peaks that user code sees stay unchanged."""
+        """Restart `DeviceReading.peak`, where one is counted. The peaks that user code sees stay unchanged."""
+        return None  # noqa: RET501 - a default, not an abstract method
 
     def stop(self) -> None:
         """Leave the framework as it was found. Safe to call twice."""
+        return None  # noqa: RET501 - as above
 
 
 class HostGrowth(NamedTuple):

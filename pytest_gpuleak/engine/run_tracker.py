@@ -191,17 +191,19 @@ class RunTracker:
     def least_host_growth(self, policy: Policy) -> int:
         """Return the smallest growth of the host's memory, in bytes, for which the last run is examined.
 
-        Below the host's limit only arrays matter that no look at the young objects finds: those that the collector does not
-        track, and what an autograd graph keeps. Counts of objects tell whether there can be any.
+        Below the host's limit only what no look at the young objects finds matters: arrays that the collector does not
+        track, what an autograd graph keeps, and compiled programs. Counts of objects tell whether there can be any.
         """
         if policy.confirm == 0:
             return 0  # the first run decides: its growth must be its own, to the byte
         least = policy.host_bytes
-        if may_have_untracked_arrays() and self.may_have_added_arrays:
-            least = min(least, policy.array_bytes)
-        if self.may_have_made_gradients:
-            least = min(least, policy.retained_bytes)
-        return least
+        with suppress(Exception):  # a framework that is half imported: the memory is read
+            if may_have_untracked_arrays() and self.may_have_added_arrays:
+                least = min(least, policy.array_bytes)
+            if self.may_have_made_gradients or not self.frameworks.count_programs():
+                least = min(least, policy.retained_bytes)
+            return least
+        return 0
 
     def without_workspaces(self, growth: Growth) -> Growth:
         """Return the growth of the run once libraries' workspaces on the devices are freed, which takes microseconds.

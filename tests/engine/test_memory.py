@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from pytest_gpuleak.adapters.probe_protocol import DeviceReading, HostGrowth, HostProbe
+from pytest_gpuleak.adapters.probe_protocol import DeviceProbe, DeviceReading, HostGrowth, HostProbe
 from pytest_gpuleak.engine.detect.counters import MAX_UNSEEN_HOST_GROWTH, MODULE_BYTES, CounterWatch
 from pytest_gpuleak.model.memory_usage import describe_usage
 from pytest_gpuleak.model.outcomes import FixturePlace
@@ -24,7 +24,7 @@ pytestmark = pytest.mark.interpreter
 PLACE = FixturePlace("model", "module", "tests/test_it.py", None, None)
 
 
-class Devices:
+class Devices(DeviceProbe):
     """Devices whose counters a test sets."""
 
     name = "fake devices"

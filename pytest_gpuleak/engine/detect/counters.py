@@ -8,7 +8,7 @@ from functools import cache
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
-from pytest_gpuleak.adapters.arrays import ALWAYS
+from pytest_gpuleak.adapters.probe_protocol import total_of
 from pytest_gpuleak.model.readings import HOST, OUTSIDE, Growth, Key, ProbeUnavailable
 
 if TYPE_CHECKING:
@@ -271,7 +271,7 @@ class CounterWatch:
         first: dict[str, tuple[DeviceProbe, DeviceReading]] = {}
         in_heap = 0
         for probe in tuple(self._devices):
-            if getattr(probe, "needs", ALWAYS) not in sys.modules:
+            if probe.needs not in sys.modules:
                 continue
             try:
                 readings = probe.read()
@@ -281,14 +281,12 @@ class CounterWatch:
             for device, reading in readings.items():
                 if device not in first:
                     first[device] = probe, reading
-                elif getattr(probe, "own_allocator", False):
-                    from pytest_gpuleak.adapters.probe_protocol import total_of
-
+                elif probe.own_allocator:
                     first[device] = first[device][0], total_of(first[device][1], reading)
                 else:
                     self.tell(f"{device} of {probe.name} not watched: another framework counts its memory too")
                     continue
-                if getattr(probe, "in_heap", False):
+                if probe.in_heap:
                     in_heap += reading.allocated if reading.reserved is None else reading.reserved
             for device, why in probe.absent.items():
                 self.tell(f"{device} not watched: {why}")
@@ -298,7 +296,7 @@ class CounterWatch:
                 found[device, "requested"] = reading.requested
             if reading.reserved is not None:
                 found[device, "reserved"] = reading.reserved
-                if getattr(probe, "tells_use", True):
+                if probe.tells_use:
                     self._read_use(probe, device, reading.reserved, found)
         for one in tuple(self._host):
             key = HOST, one.name
