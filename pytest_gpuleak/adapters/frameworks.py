@@ -26,7 +26,7 @@ class Frameworks:
         self.storages: list[ArrayFramework] = []
         self._breakable: list[Framework] = []
         self._compiling: list[Framework] = []
-        self._counting_nodes: list[Callable[[], int | None]] = []
+        self._counting_nodes: list[Framework] = []
         self._distributing: list[Framework] = []
         for framework in members:
             self.add(framework)
@@ -39,8 +39,8 @@ class Frameworks:
             self._breakable.append(framework)
         if _overrides(framework, "program_count"):
             self._compiling.append(framework)
-        if (count := getattr(framework, "node_count", None)) is not None:
-            self._counting_nodes.append(count)
+        if _overrides(framework, "node_count"):
+            self._counting_nodes.append(framework)
         if _overrides(framework, "is_distributed"):
             self._distributing.append(framework)
         self.arrays.append(framework.arrays)
@@ -82,14 +82,11 @@ class Frameworks:
     def free_workspaces(self) -> None:
         """Free what libraries keep on devices between calls, where a framework can without waiting for a device."""
         for framework in self.members:
-            free = getattr(framework, "free_workspaces", None)
-            if free is not None:
-                free()
+            framework.free_workspaces()
 
     def pool_growth(self, grown: int) -> int:
         """Return how many of `grown` bytes, by which the heap has just grown, the frameworks' own pools may have taken."""
-        pooled = (getattr(framework, "pool_growth", None) for framework in self.members)
-        return min(grown, sum(int(ask(grown)) for ask in pooled if ask is not None))
+        return min(grown, sum(framework.pool_growth(grown) for framework in self.members))
 
     def program_names(self) -> list[str]:
         """Return the names of the compiled programs that all frameworks keep."""
@@ -106,9 +103,13 @@ class Frameworks:
             count += framework.program_count()
         return count
 
+    def count_programs(self) -> bool:
+        """Return whether `program_count` tells of all programs that the frameworks keep."""
+        return all(framework.counts_programs() for framework in self.members)
+
     def node_counts(self) -> list[int | None]:
         """Return numbers that rise with the nodes of autograd graphs that this thread makes; None where they are unknown."""
-        return [count() for count in self._counting_nodes]
+        return [framework.node_count() for framework in self._counting_nodes]
 
     def reference_finders(self) -> list[ReferenceFinder]:
         """Return the reference finders of all frameworks."""
@@ -128,8 +129,7 @@ class Frameworks:
 
     def library_states(self, device: str) -> list[int]:
         """Return the bytes of what libraries keep on a device for the whole process, where a framework knows it."""
-        asked = (getattr(framework, "library_states", None) for framework in self.members)
-        return [size for ask in asked if ask is not None for size in ask(device)]
+        return [size for framework in self.members for size in framework.library_states(device)]
 
     def graph_size(self, arrays: Sequence[object], budget: Budget) -> Autograd | None:
         """Return the graph size from the first framework that finds a graph behind one of the arrays."""

@@ -18,7 +18,7 @@ from pytest_gpuleak.adapters.guarded import (
     text_of,
     whole,
 )
-from pytest_gpuleak.adapters.probe_protocol import DeviceReading
+from pytest_gpuleak.adapters.probe_protocol import DeviceProbe, DeviceReading
 from pytest_gpuleak.adapters.protocol import Framework, StoppedError
 from pytest_gpuleak.heap.classes import is_kind_of
 from pytest_gpuleak.heap.hidden_references import Link
@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from pytest_gpuleak.adapters.guarded import GuardMaker
-    from pytest_gpuleak.adapters.probe_protocol import DeviceProbe
     from pytest_gpuleak.adapters.protocol import (
         AllocationHistory,
         ArrayFramework,
@@ -43,7 +42,8 @@ if TYPE_CHECKING:
     from pytest_gpuleak.heap.budget import Budget
 
 
-MEMBERS: Final = tuple(name for name in vars(Framework) if not name.startswith("_"))
+_OWN: Final = ("free_workspaces", "pool_growth", "node_count", "counts_programs", "library_states")
+MEMBERS: Final = tuple(name for name in vars(Framework) if not (name.startswith("_") or name in _OWN))
 DEVICE_MEMBERS: Final = ("read", "used", "begin_peaks", "stop")
 
 TEXT_LIMIT: Final = 200
@@ -138,6 +138,10 @@ class GuardedFramework(_Guarded, Framework):
         """Return the number of its compiled programs; 0 where the framework fails."""
         return self._ask("program_count", size_of, 0)
 
+    def counts_programs(self) -> bool:
+        """Return whether the framework's class counts its programs. Runs none of its code."""
+        return Framework.counts_programs(self._asked)
+
     def reference_finders(self) -> list[ReferenceFinder]:
         """Return the guarded reference finders; none where the framework fails."""
         return self._ask("reference_finders", lambda found: [_GuardedFinder(one, self._guard) for one in found], [])
@@ -201,7 +205,7 @@ class ArraysAlone(Framework):
         self.arrays = arrays
 
 
-class _GuardedDevices:
+class _GuardedDevices(DeviceProbe):
     """A device probe whose values are checked and whose errors are ordinary: the engine drops a probe that raises."""
 
     def __init__(self, devices: DeviceProbe, name: str) -> None:

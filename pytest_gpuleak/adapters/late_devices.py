@@ -3,36 +3,18 @@
 from __future__ import annotations
 
 import sys
-from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from pytest_gpuleak.adapters.arrays import ALWAYS
+from pytest_gpuleak.adapters.probe_protocol import DeviceProbe
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable
 
-    from pytest_gpuleak.adapters.probe_protocol import DeviceProbe, DeviceReading
-
-
-class Counters:
-    """A `DeviceProbe` without peaks that asks no driver and changes nothing: `read` is all that a framework adds."""
-
-    idle = True
-    absent: Mapping[str, str] = MappingProxyType({})
-
-    def used(self, device: str) -> int | None:
-        """Return None: no framework with such a probe asks the driver."""
-        del device
-        return None
-
-    def begin_peaks(self) -> None:
-        """Do nothing: no peak is counted."""
-
-    def stop(self) -> None:
-        """Do nothing: nothing was changed."""
+    from pytest_gpuleak.adapters.probe_protocol import DeviceReading
 
 
-class LateDevices(Counters):
+class LateDevices(DeviceProbe):
     """A device probe that `make` creates with the first reading after `module` is in `sys.modules`."""
 
     own_allocator = True
@@ -44,8 +26,6 @@ class LateDevices(Counters):
         self._make = make
         self._probe: DeviceProbe | None = None
         self._met = False
-        self.in_heap = False
-        """Whether the C heap holds the memory that is counted (`DeviceProbe`): known from the first reading on."""
 
     def read(self) -> dict[str, DeviceReading]:
         """Return the readings of the devices in use; none before the framework is imported."""
@@ -56,7 +36,7 @@ class LateDevices(Counters):
             self.needs = ALWAYS
         readings = self._probe.read()
         if readings and not self._met:
-            self._met, self.in_heap = True, bool(getattr(self._probe, "in_heap", False))
+            self._met, self.in_heap = True, self._probe.in_heap
         self.idle, self.absent = self._probe.idle, self._probe.absent
         return readings
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from types import MappingProxyType
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from pytest_gpuleak.model.findings import Contribution
 
@@ -45,35 +46,44 @@ def total_of(one: DeviceReading, other: DeviceReading) -> DeviceReading:
 
 
 class DeviceProbe(Protocol):
-    """The counters of one framework's devices.
+    """The counters of one framework's devices. Derive from it, and override what the framework counts: at least `read`.
 
     No method may import the framework, initialise a device, or touch a device that the process has not initialised.
 
-    Four attributes are optional. `in_heap`: whether the C heap holds the memory that is counted as reserved; it is then
-    left out of the host's counters, so that it is judged once. `own_allocator`: whether the figures are added to those of
-    a framework that was asked before for the same device; without it they are left out, since both may be the same.
-    `tells_use`: whether `used` may tell anything; without it, it may. `needs`: the module without which no device can have been used; until it is imported, the probe is not asked.
+    Attributes:
+        idle: whether the last `read` found that no device can have been used yet.
+        absent: why devices had no readings in the last `read`, by device type.
+        in_heap: whether the C heap holds the memory that is counted as reserved, known from the first reading on. It is
+            then left out of the host's counters, so that it is judged once.
+        own_allocator: whether the figures are added to those of a framework that was asked before for the same device.
+            Else they are left out, since both may be the same.
+        tells_use: whether `used` may tell anything.
+        needs: the module without which no device can have been used. Until it is imported, the probe is not asked.
     """
 
     name: str
-    idle: bool
-    """Whether the last `read` found that no device can have been used yet."""
-
-    @property
-    def absent(self) -> Mapping[str, str]:
-        """Return why devices had no readings in the last `read`, by device type."""
+    idle: bool = True
+    in_heap: bool = False
+    own_allocator: bool = False
+    tells_use: bool = True
+    needs: str = "sys"
+    absent: Mapping[str, str] = MappingProxyType({})
 
     def read(self) -> dict[str, DeviceReading]:
         """Return the readings of initialised devices by name (``cuda:0``). An error that it raises ends the probe."""
 
     def used(self, device: str) -> int | None:
         """Return the bytes of a device that all processes use, by the driver's count; None if unknown."""
+        del device
+        return None
 
     def begin_peaks(self) -> None:
-        """Restart `DeviceReading.peak`. The peaks that user code sees stay unchanged."""
+        """Restart `DeviceReading.peak`, where one is counted. The peaks that user code sees stay unchanged."""
+        return None  # noqa: RET501 - a default, not an abstract method
 
     def stop(self) -> None:
         """Leave the framework as it was found. Safe to call twice."""
+        return None  # noqa: RET501 - as above
 
 
 class HostGrowth(NamedTuple):
@@ -93,13 +103,18 @@ class HostProbe(Protocol):
         name: as in `--gpu-leak-host`; gives ``heap_before`` and ``heap_after`` in the report's ``memory.host``.
         judges: whether its growth fails a test; else growth is evidence and a note.
         floor: the probe's measured noise, in bytes a run: smaller growth means nothing.
-        counts_heap: optional; whether it includes what native code takes from ``malloc`` (see `DeviceProbe`).
-        fresh: optional; False where `read_briefly` has just returned an older reading that may differ from a new one.
+        counts_heap: whether it includes what native code takes from ``malloc`` (see `DeviceProbe`).
     """
 
     name: str
     judges: bool
     floor: int
+    counts_heap: bool = False
+
+    @property
+    def fresh(self) -> bool:
+        """Whether the last reading was taken when it was asked for: `read_briefly` may return an older one."""
+        return True
 
     def start(self) -> None:
         """Begin to watch the process. Raises ProbeUnavailable where nothing can be read."""
@@ -110,8 +125,11 @@ class HostProbe(Protocol):
     def read(self) -> int:
         """Return the bytes in use now."""
 
-    def read_briefly(self) -> int:
-        """Like `read`, but may return a recent reading if reading is expensive. Called after each test."""
+    def read_briefly(self, least: Callable[[], int]) -> int:  # noqa: ARG002 - for those whose reading takes long
+        """Like `read`, but may return the last reading if the count cannot have grown by `least` bytes since.
+
+        Called after each test.
+        """
         return self.read()
 
 

@@ -212,8 +212,8 @@ class Framework(Protocol):
     """One framework whose arrays are watched. Derive from it, and override what the framework has.
 
     No member may import the framework, or touch a device that the tests have not used. Members that describe the
-    process (`package`, `processes`, `parts_layout`, `version`, `device_names`, `nvidia_uuids`) are asked of the
-    plugin's own frameworks alone.
+    process (`package`, `processes`, `parts_layout`, `version`, `device_names`, `nvidia_uuids`), and those after
+    `is_distributed`, are asked of the plugin's own frameworks alone.
 
     Attributes:
         name: as users know it; the key of its version in the report's environment.
@@ -329,3 +329,26 @@ class Framework(Protocol):
     def is_distributed(self) -> bool:
         """Return whether this process is one rank of several, which would wait for each other."""
         return False
+
+    def free_workspaces(self) -> None:
+        """Free what its libraries keep on devices between calls, where that takes no wait for a device."""
+        return None  # noqa: RET501 - a default, not an abstract method
+
+    def pool_growth(self, grown: int) -> int:
+        """Return how many of `grown` bytes, by which the heap has just grown, its own pool may have taken."""
+        del grown
+        return 0
+
+    def node_count(self) -> int | None:
+        """Return a number that rises with each node of an autograd graph that this thread makes; None if unknown."""
+        return 0
+
+    def counts_programs(self) -> bool:
+        """Return whether `program_count` tells of all programs that it keeps: else the heap alone shows what compiles."""
+        kind = type(self)
+        return kind.program_count is not Framework.program_count or kind.program_names is Framework.program_names
+
+    def library_states(self, device: str) -> Sequence[int]:
+        """Return the bytes of what libraries keep on a device for the whole process, each on its own."""
+        del device
+        return ()

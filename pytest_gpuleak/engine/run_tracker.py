@@ -131,6 +131,7 @@ class RunTracker:
         """
         same_epoch = same_epoch and not self.ownership.own
         self.threads = running_threads()
+        self.threaded = False
         if self.older_arrays is None and may_have_untracked_arrays():
             self.older_arrays = {}
             with suppress(Exception):  # a run without these is judged with less certainty
@@ -171,7 +172,8 @@ class RunTracker:
     def may_have_made_gradients(self) -> bool:
         """Whether a backward pass may have made gradients: the run has made nodes of a graph, or another thread may have."""
         counts = self._node_counts
-        return self.threaded or None in counts or counts != self.frameworks.node_counts()
+        threaded = self.threaded or not running_threads() <= self.threads
+        return threaded or None in counts or counts != self.frameworks.node_counts()
 
     @property
     def may_have_added_arrays(self) -> bool:
@@ -186,6 +188,23 @@ class RunTracker:
         """Whether the run has left more untracked arrays than there were, as a rule; None where their number is unknown."""
         return have_added_arrays(self._array_counts, untracked_array_counts())
 
+    def least_host_growth(self, policy: Policy) -> int:
+        """Return the smallest growth of the host's memory, in bytes, for which the last run is examined.
+
+        Below the host's limit only what no look at the young objects finds matters: arrays that the collector does not
+        track, what an autograd graph keeps, and compiled programs. Counts of objects tell whether there can be any.
+        """
+        if policy.confirm == 0:
+            return 0  # the first run decides: its growth must be its own, to the byte
+        least = policy.host_bytes
+        with suppress(Exception):  # a framework that is half imported: the memory is read
+            if may_have_untracked_arrays() and self.may_have_added_arrays:
+                least = min(least, policy.array_bytes)
+            if self.may_have_made_gradients or not self.frameworks.count_programs():
+                least = min(least, policy.retained_bytes)
+            return least
+        return 0
+
     def without_workspaces(self, growth: Growth) -> Growth:
         """Return the growth of the run once libraries' workspaces on the devices are freed, which takes microseconds.
 
@@ -194,7 +213,7 @@ class RunTracker:
         if not any(device != HOST and size > 0 for (device, _), size in growth.bytes.items()):
             return growth
         self.frameworks.free_workspaces()
-        return growth.lowest(self.counters.end(brief=True))
+        return growth.lowest(self.counters.end())
 
     def without_pools(self, growth: Growth) -> Growth:
         """Return the growth of the run without what frameworks' pools have taken from the heap for the next operation."""

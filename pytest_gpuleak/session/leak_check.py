@@ -179,7 +179,7 @@ class LeakCheck:
         if self._detailed:
             self.attempts.upcoming = () if nextitem is None else (nextitem.nodeid,)
         release_values(item, self._log_handlers)
-        growth = tracker.counters.end(brief=True)
+        growth = tracker.counters.end(lambda: tracker.least_host_growth(attempt.policy))
         memory = self._record_memory(attempt.nodeid) if self._detailed else {}
         self._finalizers.nodeid = attempt.nodeid
         with self._finalizers:

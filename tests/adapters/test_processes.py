@@ -72,7 +72,7 @@ def start() -> Iterator[Starter]:
 
 @pytest.fixture
 def watch(monkeypatch: pytest.MonkeyPatch) -> ProcessWatch:
-    monkeypatch.setattr(process_facts, "ALL_WAITS_S", 0.02)
+    monkeypatch.setattr(process_facts, "MOST_WAITS", 4)
     watch = ProcessWatch()
     watch.begin()
     return watch
@@ -134,7 +134,7 @@ def test_waits_double_and_end_after_a_second(start: Starter, monkeypatch: pytest
     monkeypatch.setattr(time, "sleep", naps.append)
     assert len(watch.left()) == 1
     assert naps[:4] == [0.001, 0.002, 0.004, 0.008]
-    assert sum(naps) == pytest.approx(1.0)
+    assert sum(naps) == pytest.approx(1.0, abs=0.03)
 
 
 def test_what_a_left_process_has_started_stands_below_it(watch: ProcessWatch, start: Starter) -> None:
@@ -185,14 +185,11 @@ def test_adopting_without_an_announced_setup_takes_what_is_new(watch: ProcessWat
     assert pids_of(watch.released("fixture")) == [process.pid]
 
 
-def test_a_child_that_the_list_left_out_once_is_known_by_its_age(start: Starter) -> None:
-    process = start()
-    listed = [{}, {process.pid: os.getpid()}]
-    watch = ProcessWatch(lambda: listed.pop(0))
-    watch._counts_starts = False
+def test_what_starts_between_two_tests_is_neither_s(watch: ProcessWatch, start: Starter) -> None:
+    assert not watch.suspects()
+    start()  # by a hook, say
     watch.begin()
-    watch._begun += 10  # the test began long after the process
-    assert watch.left() == []
+    assert not watch.suspects()
 
 
 def test_the_resource_tracker_and_the_fork_server_are_no_tests(watch: ProcessWatch) -> None:
@@ -322,7 +319,7 @@ def test_another_rank_is_pytest_with_another_rank_in_its_environment(
 
 
 def test_helpers_and_all_that_they_start_are_left_out(start: Starter, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(process_facts, "ALL_WAITS_S", 0.02)
+    monkeypatch.setattr(process_facts, "MOST_WAITS", 4)
     watch = ProcessWatch()
     watch.begin()
     helper = start(WITH_A_CHILD, "--pickler=torch._inductor.compile_worker.subproc_pool.SubprocPickler")
@@ -438,6 +435,27 @@ def test_children_are_read_from_each_threads_file(tmp_path: pathlib.Path) -> Non
     (tmp_path / "40/task/40").mkdir(parents=True)
     assert children_by_file(40, str(tmp_path)) is None
     assert children_by_file(50, str(tmp_path)) is None  # it runs, so the system has no such folders
+
+
+def test_where_a_thread_ends_while_the_children_are_listed_they_are_listed_again(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The kernel gives its children to another thread, whose file may have been read already."""
+    for thread, children in {"10": "", "11": "20"}.items():
+        (tmp_path / "10/task" / thread).mkdir(parents=True)
+        (tmp_path / "10/task" / thread / "children").write_text(children)
+    listdir = os.listdir
+
+    def listed(folder: str) -> list[str]:
+        found = listdir(folder)
+        if "11" in found:
+            (tmp_path / "10/task/10/children").write_text("20")
+            (tmp_path / "10/task/11/children").unlink()
+            (tmp_path / "10/task/11").rmdir()
+        return found
+
+    monkeypatch.setattr(os, "listdir", listed)
+    assert children_by_file(10, str(tmp_path)) == {20: 10}
 
 
 def test_while_nothing_is_started_the_list_is_not_made_again(start: Starter, monkeypatch: pytest.MonkeyPatch) -> None:

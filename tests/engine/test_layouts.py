@@ -123,7 +123,7 @@ def test_the_c_librarys_structure_is_read_right() -> None:
     block = ctypes.create_string_buffer(8 << 20)
     assert (8 << 20) <= info.read() - before < (9 << 20)
     del block
-    class_ = info.ask.restype  # type: ignore[attr-defined]
+    class_ = info._ask.restype  # type: ignore[attr-defined]
     assert ctypes.sizeof(class_) >= 32 * ctypes.sizeof(ctypes.c_size_t)
 
 

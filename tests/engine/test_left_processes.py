@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from pytest_gpuleak.engine.detect import processes as left_processes
-from pytest_gpuleak.engine.detect.processes import MOST_IN_VAIN, Children
+from pytest_gpuleak.engine.detect.processes import Children
 from pytest_gpuleak.heap.own_collections import collect
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ def collected(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 @pytest.fixture
 def children(monkeypatch: pytest.MonkeyPatch) -> Children:
-    monkeypatch.setattr("pytest_gpuleak.adapters.processes.facts.ALL_WAITS_S", 20.0)  # a busy machine takes its time
+    monkeypatch.setattr("pytest_gpuleak.adapters.processes.facts.MOST_WAITS", 15)  # a busy machine takes its time
     children = Children()
     children.begin_run()
     return children
@@ -68,7 +68,7 @@ def worker() -> Iterator[Worker]:
 def test_what_ends_by_itself_costs_no_collection_of_the_whole_heap(
     children: Children, collected: list[int], worker: Worker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(left_processes, "ENDING_S", 20.0)
+    monkeypatch.setattr(left_processes, "ENDING_WAITS", 15)
     assert children.suspects()
     worker.end()
     assert children.left() == []
@@ -78,7 +78,7 @@ def test_what_ends_by_itself_costs_no_collection_of_the_whole_heap(
 def test_what_a_young_cycle_owns_ends_without_one(
     children: Children, collected: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(left_processes, "ENDING_S", 20.0)
+    monkeypatch.setattr(left_processes, "ENDING_WAITS", 15)
     process = Worker().process
     assert children.suspects()
     assert children.left() == []
@@ -96,12 +96,11 @@ def test_what_an_old_cycle_owns_ends_with_one(children: Children, collected: lis
     process.wait()
 
 
-def test_waits_in_vain_are_few(
+def test_waits_in_vain_change_nothing_for_those_that_follow(
     children: Children, collected: list[int], worker: Worker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(left_processes, "ENDING_S", 0.001)
-    monkeypatch.setattr("pytest_gpuleak.adapters.processes.facts.ALL_WAITS_S", 0.001)
-    for _ in range(MOST_IN_VAIN + 1):
+    monkeypatch.setattr(left_processes, "ENDING_WAITS", 1)
+    monkeypatch.setattr("pytest_gpuleak.adapters.processes.facts.MOST_WAITS", 1)
+    for _ in range(12):
         assert [process.pid for process in children.left()] == [worker.process.pid]
-    assert collected.count(1) == MOST_IN_VAIN
-    assert collected.count(2) == MOST_IN_VAIN + 1
+    assert collected == [1, 2] * 12

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import sys
 import types
+from typing import TYPE_CHECKING
 
 import pytest
 
-from pytest_gpuleak.adapters.probe_protocol import DeviceReading, HostGrowth
+from pytest_gpuleak.adapters.probe_protocol import DeviceProbe, DeviceReading, HostGrowth, HostProbe
 from pytest_gpuleak.engine.detect.counters import MAX_UNSEEN_HOST_GROWTH, MODULE_BYTES, CounterWatch
 from pytest_gpuleak.model.memory_usage import describe_usage
 from pytest_gpuleak.model.outcomes import FixturePlace
@@ -15,12 +16,15 @@ from pytest_gpuleak.model.policy import Policy
 from pytest_gpuleak.model.readings import HOST, ProbeUnavailable
 from pytest_gpuleak.model.records import TestRecord
 
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
 pytestmark = pytest.mark.interpreter
 
 PLACE = FixturePlace("model", "module", "tests/test_it.py", None, None)
 
 
-class Devices:
+class Devices(DeviceProbe):
     """Devices whose counters a test sets."""
 
     name = "fake devices"
@@ -50,7 +54,7 @@ class Devices:
         pass
 
 
-class Heap:
+class Heap(HostProbe):
     """A host's counter that a test sets."""
 
     name, judges, floor = "heap", True, 0
@@ -68,9 +72,6 @@ class Heap:
         self.stopped += 1
 
     def read(self) -> int:
-        return self.size
-
-    def read_briefly(self) -> int:
         return self.size
 
     def begin_record(self) -> None:
@@ -415,7 +416,7 @@ def test_what_a_fixture_adds_is_read_anew() -> None:
             self.last = self.size
             return self.size
 
-        def read_briefly(self) -> int:
+        def read_briefly(self, least: Callable[[], int]) -> int:
             return self.last
 
     heap = Stale()
@@ -424,7 +425,7 @@ def test_what_a_fixture_adds_is_read_anew() -> None:
     watch.setup_begins(0, PLACE, Policy())
     heap.size = 5000
     watch.setup_ends(1, 0.0, failed=False)
-    assert watch.end(brief=True).bytes == {(HOST, "heap"): 0}
+    assert watch.end(int).bytes == {(HOST, "heap"): 0}
     assert watch.end().bytes == {(HOST, "heap"): 0}
 
 
@@ -436,16 +437,16 @@ def test_growth_since_a_saved_reading_may_be_that_of_the_tests_before() -> None:
     watch = CounterWatch((), [heap])
     watch.begin()
     heap.fresh = False
-    assert not watch.end(brief=True).shared  # the reading before this test was taken
+    assert not watch.end(int).shared  # the reading before this test was taken
     watch.carry_over()
     watch.begin()
     heap.fresh = True
-    assert watch.end(brief=True).shared
+    assert watch.end(int).shared
     watch.carry_over()
     watch.begin()
-    assert not watch.end(brief=True).shared
+    assert not watch.end(int).shared
     heap.fresh = False
-    watch.end(brief=True)
+    watch.end(int)
     watch.begin()  # the counter is read anew
     assert not watch.end().shared
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pytest_gpuleak.adapters.late_devices import LateDevices
-from pytest_gpuleak.adapters.probe_protocol import DeviceReading, total_of
+from pytest_gpuleak.adapters.probe_protocol import DeviceReading, HostProbe, total_of
 from pytest_gpuleak.adapters.registry import own_frameworks
 from pytest_gpuleak.engine.detect.counters import CounterWatch
 from pytest_gpuleak.engine.detect.peak_meter import PeakMeter
@@ -23,7 +23,7 @@ class Allocator(FakeDevices):
     own_allocator = True
 
 
-class Heap:
+class Heap(HostProbe):
     """A host counter."""
 
     name, judges, floor = "heap", True, 0
@@ -38,8 +38,6 @@ class Heap:
 
     def read(self) -> int:
         return self.size
-
-    read_briefly = read
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ import contextlib
 import dataclasses
 from typing import TYPE_CHECKING
 
-from pytest_gpuleak.adapters.probe_protocol import DeviceReading
+from pytest_gpuleak.adapters.probe_protocol import DeviceProbe, DeviceReading
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -35,7 +35,7 @@ class Memory:
     reserved_peak: int = 0
 
 
-class FakeDevices:
+class FakeDevices(DeviceProbe):
     """A probe of devices that tests allocate on by calling `take` and `give`, in MiB."""
 
     idle = False

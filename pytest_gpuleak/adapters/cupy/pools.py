@@ -5,8 +5,7 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING, Any, Final
 
-from pytest_gpuleak.adapters.late_devices import Counters
-from pytest_gpuleak.adapters.probe_protocol import DeviceReading, total_of
+from pytest_gpuleak.adapters.probe_protocol import DeviceProbe, DeviceReading, total_of
 from pytest_gpuleak.heap import safe_access
 from pytest_gpuleak.heap.referrers import get_referents
 
@@ -76,7 +75,7 @@ class Pools:
         self._find_allocator = find if safe_access.class_name(type(find)) in _FUNCTIONS else None
 
 
-class CupyDevices(Counters):
+class CupyDevices(DeviceProbe):
     """The counters of CuPy's memory pools, without a call to CUDA; other allocators are not counted."""
 
     name = "cupy"

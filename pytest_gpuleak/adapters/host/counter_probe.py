@@ -1,18 +1,21 @@
-"""Share the code of probes that read one counter and cannot tell what made it grow."""
+"""Count the host's memory by one number that cannot tell what made it grow, such as the resident set."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from pytest_gpuleak.adapters.dependencies import dependency_in_place, import_dependency
+from pytest_gpuleak.adapters.probe_protocol import HostProbe
+from pytest_gpuleak.model.readings import ProbeUnavailable
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
 
-class CounterProbe:
+class CounterProbe(HostProbe):
     """One counter of the host's memory; `start` sets its reader. `maps`: whether the counter includes memory maps."""
 
     counts_heap = True
-    """Whether the counter includes what native code takes from ``malloc`` (`DeviceProbe`'s `in_heap`)."""
 
     def __init__(self, *, maps: bool) -> None:
         self.maps = maps
@@ -26,6 +29,29 @@ class CounterProbe:
         """Return the counter, in bytes; 0 while the probe is stopped."""
         return 0 if self._read is None else self._read()
 
-    def read_briefly(self) -> int:
-        """Return the counter: reading it is cheap."""
-        return self.read()
+
+class ResidentSetProbe(CounterProbe):
+    """Growth of the resident set, freed pages included: evidence, never a verdict, since it falls late or never."""
+
+    name = "rss"
+    judges = False
+    floor = 16 * 1024 * 1024
+
+    def __init__(self) -> None:
+        super().__init__(maps=True)
+
+    def start(self) -> None:
+        """Open this process with psutil. Raises ProbeUnavailable if psutil cannot read it."""
+        psutil = import_dependency("psutil", required=True)
+        try:
+            with dependency_in_place("psutil"):
+                process = psutil.Process()
+                process.memory_info()
+        except (psutil.Error, OSError) as error:
+            raise ProbeUnavailable(f"psutil cannot read this process: {type(error).__name__}") from error
+
+        def read() -> int:
+            with dependency_in_place("psutil"):
+                return int(process.memory_info().rss)
+
+        self._read = read

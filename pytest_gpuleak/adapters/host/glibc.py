@@ -21,20 +21,19 @@ _SPARE = 22
 class Mallinfo:
     """Reads ``mallinfo2`` (glibc 2.33 and later).
 
-    `free` and `top`: bytes that malloc had cached at the last reading, and those at the top of the main arena.
+    `free` and `chunks`: bytes that malloc had cached at the last reading, and the number of pieces they were in.
     """
 
     def __init__(self, ask: Callable[[], Any]) -> None:
-        self.ask = ask
-        """Returns the whole structure."""
+        self._ask = ask
         self.free: float = inf
-        self.top = 0
+        self.chunks = 0
 
     def read(self) -> int:
         """Return the bytes malloc has handed out, its own maps included (psutil's ``heap_used`` and ``mmap_used``)."""
         # Not kept: the collector tracks it, and would show it among what the test has left.
-        info = self.ask()
-        self.free, self.top = info.fordblks, info.keepcost
+        info = self._ask()
+        self.free, self.chunks = info.fordblks, info.ordblks + info.smblks
         return int(info.uordblks + info.hblkhd)
 
 

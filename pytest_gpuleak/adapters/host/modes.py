@@ -32,7 +32,7 @@ def _make(name: str, root: str) -> HostProbe:
 
         return PymplerProbe()
     if name == "rss":
-        from pytest_gpuleak.adapters.host.resident_set_probe import ResidentSetProbe
+        from pytest_gpuleak.adapters.host.counter_probe import ResidentSetProbe
 
         return ResidentSetProbe()
     raise ValueError(f"{name!r} is none of {', '.join(NAMES)}")

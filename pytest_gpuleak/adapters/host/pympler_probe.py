@@ -7,7 +7,7 @@ import sys
 from typing import TYPE_CHECKING, Any, Final
 
 from pytest_gpuleak.adapters.dependencies import import_dependency
-from pytest_gpuleak.adapters.host.heap_probe import heap_reader
+from pytest_gpuleak.adapters.host.heap_reader import heap_reader
 from pytest_gpuleak.adapters.probe_protocol import HostGrowth, HostProbe
 from pytest_gpuleak.heap import safe_access
 from pytest_gpuleak.heap.budget import Budget

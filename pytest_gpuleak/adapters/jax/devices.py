@@ -7,17 +7,16 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from pytest_gpuleak.adapters.jax.lookup import backend_names, loaded_backends
-from pytest_gpuleak.adapters.late_devices import Counters
+from pytest_gpuleak.adapters.probe_protocol import DeviceProbe, DeviceReading
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from pytest_gpuleak.adapters.probe_protocol import DeviceReading
     from pytest_gpuleak.adapters.protocol import SettleStep
     from pytest_gpuleak.model.readings import DeviceSpace
 
 
-class JaxDevices(Counters):
+class JaxDevices(DeviceProbe):
     """The counters of the devices of initialised backends. A CPU without counters is not `absent`."""
 
     name = "jax"
@@ -102,8 +101,6 @@ def device_space(name: str) -> DeviceSpace | None:
 
 
 def _reading(stats: object) -> DeviceReading | None:
-    from pytest_gpuleak.adapters.probe_protocol import DeviceReading  # most runs use no device
-
     if type(stats) is not dict:
         return None
     allocated = _count(stats, "bytes_in_use")

@@ -5,10 +5,9 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING, Final
 
-from pytest_gpuleak.adapters.late_devices import Counters
 from pytest_gpuleak.adapters.mlx.native import CheckedFunctions, call
 from pytest_gpuleak.adapters.mlx.reading import DEVICE
-from pytest_gpuleak.adapters.probe_protocol import DeviceReading
+from pytest_gpuleak.adapters.probe_protocol import DeviceProbe, DeviceReading
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -20,7 +19,7 @@ _BACKENDS: Final = ("mlx.core.metal", "mlx.core.cuda")
 """Modules of the backends with an allocator of their own; without either, memory comes from ``malloc``."""
 
 
-class MlxDevices(Counters):
+class MlxDevices(DeviceProbe):
     """The counters: active memory, which lazy graphs hold as well, and with the cache what is reserved."""
 
     name = "mlx"
@@ -28,14 +27,6 @@ class MlxDevices(Counters):
     def __init__(self) -> None:
         self._figures = CheckedFunctions(_CORE, "get_active_memory", "get_cache_memory", "get_peak_memory")
         self._peak_before = 0
-        self._in_heap: bool | None = None
-
-    @property
-    def in_heap(self) -> bool:
-        """Return whether the memory comes from ``malloc``: MLX has neither Metal nor CUDA here."""
-        if self._in_heap is None:
-            self._in_heap = not any(call(module, "is_available") for module in _BACKENDS)
-        return self._in_heap
 
     def read(self) -> dict[str, DeviceReading]:
         """Return the reading of the allocator; none before it has handed out memory."""
@@ -43,7 +34,10 @@ class MlxDevices(Counters):
         if figures is None or (self.idle and not any(figures)):
             return {}
         active, cached, peak = figures
-        self.idle = False
+        if self.idle:
+            self.idle = False
+            # MLX with neither Metal nor CUDA takes its memory from ``malloc``.
+            self.in_heap = not any(call(module, "is_available") for module in _BACKENDS)
         # Without a reset, which the user's code would see, a peak below an earlier one is not known.
         known = peak if peak > self._peak_before else None
         return {DEVICE: DeviceReading(active, reserved=active + cached, peak=known)}

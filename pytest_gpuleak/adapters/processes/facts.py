@@ -18,8 +18,13 @@ else:
     psutil = import_dependency("psutil", required=True)
 
 FIRST_WAIT_S = 0.001
-ALL_WAITS_S = 1.0
-"""Longest wait for processes that are ending, in seconds. Waits double from `FIRST_WAIT_S`."""
+"""Seconds of the first wait for processes that are ending. Each further one is twice as long."""
+
+MOST_WAITS = 10
+"""Waits after which a process counts as left: a second in all."""
+
+MOST_LISTINGS = 4
+"""How often a process's children are listed where one of its threads ends each time."""
 
 MAX_COMMAND = 200
 
@@ -45,16 +50,19 @@ class LeftProcess(NamedTuple):
     pool_id: int = 0
 
 
-def settle(candidates: dict[psutil.Process, int], seconds: float) -> dict[psutil.Process, int]:
-    """Wait up to `seconds` for processes that are ending; return the processes that still run."""
-    wait, waited = FIRST_WAIT_S, 0.0
-    while True:
-        candidates = {process: parent for process, parent in candidates.items() if still_runs(process)}
-        if not candidates or waited >= seconds:
-            return candidates
-        time.sleep(wait)
-        waited += wait
-        wait = min(wait * 2, max(FIRST_WAIT_S, seconds - waited))
+def settle(candidates: dict[psutil.Process, int], waits: int) -> dict[psutil.Process, int]:
+    """Wait up to `waits` times for processes that are ending; return the processes that still run."""
+    running = _running(candidates)
+    for number in range(waits):
+        if not running:
+            break
+        time.sleep(FIRST_WAIT_S * 2**number)
+        running = _running(running)
+    return running
+
+
+def _running(candidates: dict[psutil.Process, int]) -> dict[psutil.Process, int]:
+    return {process: parent for process, parent in candidates.items() if still_runs(process)}
 
 
 def describe(candidates: dict[psutil.Process, int]) -> list[LeftProcess]:
@@ -101,30 +109,38 @@ def list_descendants() -> dict[int, int]:
 
 def children_by_file(pid: int, proc: str = "/proc") -> dict[int, int] | None:
     """Return descendants with their parents from threads' files (CONFIG_PROC_CHILDREN); None without such files."""
+    if not os.path.exists(f"{proc}/{pid}/task/{pid}/children"):  # noqa: PTH110 - half the cost
+        return None  # this process runs, so there are no such files: macOS, Windows, another kernel
     found: dict[int, int] = {}
     waiting = [pid]
     while waiting:
         parent = waiting.pop()
-        folder = f"{proc}/{parent}/task"
-        try:
-            threads = os.listdir(folder)  # noqa: PTH208 - only names are needed
-        except OSError:
-            if parent == pid:
-                return None  # this process runs, so there is no /proc: macOS, Windows
-            continue  # the process has ended
-        for thread in threads:
-            try:
-                with open(f"{folder}/{thread}/children", encoding="ascii") as file:  # noqa: PTH123 - half the cost
-                    children = [int(word) for word in file.read().split()]
-            except OSError:
-                if parent == pid and not os.path.exists(f"{folder}/{pid}/children"):  # noqa: PTH110 - as above
-                    return None
-                continue
+        for _ in range(MOST_LISTINGS):
+            children, complete = _children_by_thread(f"{proc}/{parent}/task")
             for child in children:
                 if child not in found:
                     found[child] = parent
                     waiting.append(child)
+            if complete:
+                break
     return found
+
+
+def _children_by_thread(folder: str) -> tuple[list[int], bool]:
+    """Return a process's children, and False if a thread has ended meanwhile: another one has its children then."""
+    children: list[int] = []
+    complete = True
+    try:
+        threads = os.listdir(folder)  # noqa: PTH208 - only names are needed
+    except OSError:
+        return [], True  # the process has ended
+    for thread in threads:
+        try:
+            with open(f"{folder}/{thread}/children", encoding="ascii") as file:  # noqa: PTH123 - half the cost
+                children += map(int, file.read().split())
+        except OSError:
+            complete = False
+    return children, complete
 
 
 def _ask(pid: int, question: Callable[[Any], Any], otherwise: Any = None) -> Any:

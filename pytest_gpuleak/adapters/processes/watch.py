@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import threading
-import time
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -17,9 +16,6 @@ if TYPE_CHECKING:
 
     from pytest_gpuleak.adapters.processes.facts import LeftProcess
 
-CLOCK_SLACK_S = 2.0
-"""Tolerance for a process's creation time, in seconds: Linux reports the boot time in whole seconds."""
-
 
 class ProcessWatch:
     """Tell which test or fixture each child process belongs to. Only tests replace `list_descendants`."""
@@ -31,32 +27,26 @@ class ProcessWatch:
         self._helpers: set[Process] = set()
         self._setups: list[set[Process]] = []
         self._adopted: dict[Hashable, set[Process]] = {}
-        self._looked = False
-        self._begun = time.time()
         self._counts_starts: bool | None = None
         self._last_start: int | None = None
 
     def begin(self) -> None:
         """Record the start of a test: processes that run now are not its own."""
-        self._begun = time.time()
-        if not self._seen and not self._known and self._looked:
-            return  # no process ran when the last test ended
         self._known = set(self._look())
         self._helpers &= self._known
 
     def suspects(self) -> bool:
         """Return whether a process runs that the test has started. Does not wait."""
-        self._looked = True
         return bool(self._candidates())
 
-    def wait(self, seconds: float) -> bool:
-        """Wait for the test's processes to end, and return whether all have."""
+    def wait(self, waits: int) -> bool:
+        """Wait up to so many times for the test's processes to end, and return whether all have."""
         from pytest_gpuleak.adapters.processes.facts import settle
 
-        return not settle(self._candidates(), seconds)
+        return not settle(self._candidates(), waits)
 
     def left(self) -> list[LeftProcess]:
-        """Return the test's processes that still run after up to `ALL_WAITS_S`, each with its descendants."""
+        """Return the test's processes that still run after up to `MOST_WAITS` waits, each with its descendants."""
         candidates = self._candidates()
         return _describe_left(candidates) if candidates else []
 
@@ -106,7 +96,7 @@ class ProcessWatch:
             return {}
         new = [process for process in seen if process not in self._known]
         # Imported here for the same reason as in `_look`.
-        from pytest_gpuleak.adapters.processes.facts import command_line, creation_time, environment_of, still_runs
+        from pytest_gpuleak.adapters.processes.facts import command_line, environment_of, still_runs
         from pytest_gpuleak.adapters.processes.kinds import helper_pids, is_fork_server, is_helper, is_other_rank
 
         by_pid = {process.pid: process for process in seen}
@@ -118,11 +108,7 @@ class ProcessWatch:
         mine: dict[Process, int] = {}
         for process in new:  # parents come before their children
             command, parent = commands[process.pid], by_pid.get(seen[process])
-            if (
-                process in self._helpers
-                or creation_time(process) < self._begun - CLOCK_SLACK_S
-                or not still_runs(process)
-            ):
+            if process in self._helpers or not still_runs(process):
                 continue
             known_helper = parent in self._helpers or process.pid in helpers or (command != own and is_helper(command))
             if known_helper or is_other_rank(command, partial(environment_of, process.pid)):
@@ -134,9 +120,9 @@ class ProcessWatch:
 
 
 def _describe_left(candidates: dict[Process, int]) -> list[LeftProcess]:
-    from pytest_gpuleak.adapters.processes.facts import ALL_WAITS_S, describe, settle
+    from pytest_gpuleak.adapters.processes.facts import MOST_WAITS, describe, settle
 
-    left = settle(candidates, ALL_WAITS_S)
+    left = settle(candidates, MOST_WAITS)
     return describe(left) if left else []
 
 

@@ -9,19 +9,18 @@ import dataclasses
 import sys
 from typing import TYPE_CHECKING, Any
 
-from pytest_gpuleak.adapters.late_devices import Counters
+from pytest_gpuleak.adapters.probe_protocol import DeviceProbe, DeviceReading
 from pytest_gpuleak.adapters.tensorflow.lookup import CONTEXT, eager_context, memory_info
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from pytest_gpuleak.adapters.probe_protocol import DeviceReading
     from pytest_gpuleak.adapters.protocol import SettleStep
 
 _GPU = "GPU"
 
 
-class TensorFlowDevices(Counters):
+class TensorFlowDevices(DeviceProbe):
     """The counters of TensorFlow's GPUs."""
 
     name = "tensorflow"
@@ -43,8 +42,6 @@ class TensorFlowDevices(Counters):
         # TensorFlow makes another list where it initialises its context anew.
         self._without_gpus = listed if self.idle else None
         if devices:
-            from pytest_gpuleak.adapters.probe_protocol import DeviceReading  # most runs use no device
-
             context = eager_context()
             for index in devices:
                 current = memory_info(context, f"{_GPU}:{index}").get("current")

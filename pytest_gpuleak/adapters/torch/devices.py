@@ -15,13 +15,13 @@ from operator import methodcaller
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
+from pytest_gpuleak.adapters.probe_protocol import DeviceProbe, DeviceReading
 from pytest_gpuleak.adapters.torch import lookup as torch_lookup
 from pytest_gpuleak.adapters.torch.lookup import MODULES, accelerator_names, loaded_torch
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from pytest_gpuleak.adapters.probe_protocol import DeviceReading
     from pytest_gpuleak.adapters.torch.peak_counters import DeviceCounters, PeakView
 
 TOO_LARGE = 1 << 63
@@ -30,7 +30,7 @@ UNCACHED = ("PYTORCH_NO_CUDA_MEMORY_CACHING", "PYTORCH_NO_HIP_MEMORY_CACHING")
 """Set to any value, they disable the caching allocator (`forceUncachedAllocator`, CUDACachingAllocator.cpp)."""
 
 
-class TorchDevices:
+class TorchDevices(DeviceProbe):
     """The counters of torch's devices. `first_used`: those met first by the last `read`, whose context is no leak."""
 
     name = "torch"
@@ -233,6 +233,4 @@ def checked(figures: Mapping[str, int | None]) -> DeviceReading | None:
         sound.pop("requested", None)
     if "reserved_peak" in sound and sound["reserved_peak"] < sound.get("reserved", allocated):
         del sound["reserved_peak"]
-    from pytest_gpuleak.adapters.probe_protocol import DeviceReading  # most runs use no device
-
     return DeviceReading(**sound)

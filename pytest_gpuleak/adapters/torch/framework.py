@@ -113,7 +113,7 @@ class TorchFramework(Framework):
         """Return a number that rises with each node of an autograd graph that this thread makes; None if unknown."""
         torch = torch_lookup.loaded_torch()
         if torch is None:
-            return None
+            return 0
         try:
             return int(torch._C._autograd._get_sequence_nr())
         except Exception:  # noqa: BLE001 - a torch without it

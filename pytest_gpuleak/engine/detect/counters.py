@@ -5,12 +5,10 @@ from __future__ import annotations
 import sys
 from contextlib import contextmanager, suppress
 from functools import cache
-from math import inf
-from time import perf_counter
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
-from pytest_gpuleak.adapters.arrays import ALWAYS
+from pytest_gpuleak.adapters.probe_protocol import total_of
 from pytest_gpuleak.model.readings import HOST, OUTSIDE, Growth, Key, ProbeUnavailable
 
 if TYPE_CHECKING:
@@ -29,11 +27,6 @@ UNACCOUNTED = "unaccounted"
 
 UNRECORDED = ("requested", UNACCOUNTED)
 """Metrics that are compared but not reported."""
-
-DRIVER_CALLS_SAMPLED = 8
-MAX_DRIVER_CALL_S = 100e-6
-"""Seconds that a call for a device's free memory may take: the quickest of the first `DRIVER_CALLS_SAMPLED` counts."""
-
 
 MAX_UNSEEN_HOST_GROWTH = 256 * 1024
 """Host growth (bytes) that a reused reading may hide: a quarter of the smallest growth investigated (1 MiB)."""
@@ -77,8 +70,6 @@ class CounterWatch:
         self._after_fresh = True
         self._shared = False
         self._recording: list[tuple[HostProbe, Recorder]] = []
-        self._use_calls = 0
-        self._use_s = inf
         self._use_told = False
         self._modules = 0
 
@@ -146,15 +137,13 @@ class CounterWatch:
 
     def setup_begins(self, fixture: FixtureKey, place: FixturePlace, policy: Policy) -> None:  # noqa: ARG002
         """Stop counting growth for the test."""
-        # A reused reading may lag; the error then lands on the fixture, which is not judged by counters.
-        self._levels.append(_Level(self.read(brief=True)))
+        self._levels.append(_Level(self.read()))
 
     def setup_ends(self, fixture: FixtureKey, duration_s: float, *, failed: bool) -> None:  # noqa: ARG002
         """Book the setup's growth to the fixture."""
         if not self._levels:
             return  # its setup began before the counters were watched
         level = self._levels.pop()
-        # A full reading: growth of the fixture that a brief reading misses would be charged to the test.
         added = self._added(level.before, self.read())
         self._owned[fixture] = {key: size - level.inner.get(key, 0) for key, size in added.items()}
         inner = self._levels[-1].inner if self._levels else self._others
@@ -163,14 +152,14 @@ class CounterWatch:
 
     def teardown_begins(self, fixture: FixtureKey) -> None:  # noqa: ARG002
         """Read the counters before the fixture's finalizers."""
-        self._levels.append(_Level(self.read(brief=True)))
+        self._levels.append(_Level(self.read()))
 
     def teardown_ends(self, fixture: FixtureKey) -> None:
         """Do not credit the test with the fixture's own memory that is freed; what the test put there is the test's."""
         owned = self._owned.pop(fixture, {})
         if not self._levels:
             return
-        added = self._added(self._levels.pop().before, self.read(brief=True))
+        added = self._added(self._levels.pop().before, self.read())
         for key, size in owned.items():
             self._others[key] = self._others.get(key, 0) - max(min(size, -added.get(key, 0)), 0)
 
@@ -184,10 +173,14 @@ class CounterWatch:
             for key, size in self._added(before, self.read()).items():
                 self._others[key] = self._others.get(key, 0) + size
 
-    def end(self, *, brief: bool = False) -> Growth:
-        """Return what the last run has added; if `brief`, expensive counters may return a recent reading."""
-        self._after = self.read(brief=brief)
-        self._after_fresh = not brief or all(getattr(probe, "fresh", True) for probe in self._host)
+    def end(self, least: Callable[[], int] | None = None) -> Growth:
+        """Return what the last run has added.
+
+        `least` returns the smallest growth of the host that matters, in bytes: a counter that cannot have grown as much since
+        its last reading may return that one. Without it each counter is read.
+        """
+        self._after = self.read(least)
+        self._after_fresh = least is None or all(probe.fresh for probe in self._host)
         growth = self._added(self._before, self._after)
         for key in self._unknown:
             growth.pop(key, None)
@@ -272,13 +265,13 @@ class CounterWatch:
         self._recording = []
         return found
 
-    def read(self, *, brief: bool = False, host: Mapping[Key, int] = NOTHING) -> dict[Key, int]:
-        """Read every counter, except readings in `host` that are still valid. Never raises. For `brief` see `end`."""
+    def read(self, least: Callable[[], int] | None = None, host: Mapping[Key, int] = NOTHING) -> dict[Key, int]:
+        """Read every counter, except readings in `host` that are still valid. Never raises. For `least` see `end`."""
         found: dict[Key, int] = {}
         first: dict[str, tuple[DeviceProbe, DeviceReading]] = {}
         in_heap = 0
         for probe in tuple(self._devices):
-            if getattr(probe, "needs", ALWAYS) not in sys.modules:
+            if probe.needs not in sys.modules:
                 continue
             try:
                 readings = probe.read()
@@ -288,14 +281,12 @@ class CounterWatch:
             for device, reading in readings.items():
                 if device not in first:
                     first[device] = probe, reading
-                elif getattr(probe, "own_allocator", False):
-                    from pytest_gpuleak.adapters.probe_protocol import total_of
-
+                elif probe.own_allocator:
                     first[device] = first[device][0], total_of(first[device][1], reading)
                 else:
                     self.tell(f"{device} of {probe.name} not watched: another framework counts its memory too")
                     continue
-                if getattr(probe, "in_heap", False):
+                if probe.in_heap:
                     in_heap += reading.allocated if reading.reserved is None else reading.reserved
             for device, why in probe.absent.items():
                 self.tell(f"{device} not watched: {why}")
@@ -305,24 +296,21 @@ class CounterWatch:
                 found[device, "requested"] = reading.requested
             if reading.reserved is not None:
                 found[device, "reserved"] = reading.reserved
-                if getattr(probe, "tells_use", True):
+                if probe.tells_use:
                     self._read_use(probe, device, reading.reserved, found)
         for one in tuple(self._host):
             key = HOST, one.name
             try:
-                found[key] = host[key] if key in host else one.read_briefly() if brief else one.read()
+                found[key] = host[key] if key in host else one.read() if least is None else one.read_briefly(least)
             except Exception as error:  # noqa: BLE001 - as above
                 self._drop(one, f"failed: {type(error).__name__}: {error}")
             else:
-                if in_heap and key not in host and getattr(one, "counts_heap", False):
+                if in_heap and key not in host and one.counts_heap:
                     found[key] -= in_heap  # it is judged as a device's
         return found
 
     def _read_use(self, probe: DeviceProbe, device: str, reserved: int, found: dict[Key, int]) -> None:
-        """Note what is in use on a device beyond torch's own, unless the call is expensive."""
-        if self._use_calls < 0:
-            return
-        began = perf_counter()
+        """Note what is in use on a device beyond torch's own. The call of the driver takes 10 to 100 us, as a rule."""
         try:
             used = probe.used(device)
             if used is not None:
@@ -334,11 +322,6 @@ class CounterWatch:
             self.tell(
                 f"{device} failed, only the allocator's figures are watched: {type(error).__name__}: {first_line}"
             )
-        self._use_s = min(self._use_s, perf_counter() - began)
-        self._use_calls += 1
-        if self._use_calls >= DRIVER_CALLS_SAMPLED and self._use_s > MAX_DRIVER_CALL_S:
-            self._use_calls = -1
-            self.tell(f"memory outside of torch is not watched: asking the driver takes {self._use_s * 1e6:.0f} us")
 
     def tell(self, fault: str) -> None:
         """Add a line to `faults`, once."""

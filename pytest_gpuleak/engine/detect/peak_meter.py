@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from pytest_gpuleak.adapters.probe_protocol import total_of
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -132,9 +134,7 @@ class PeakMeter:
             for device, reading in readings.items():
                 if device not in met:
                     met[device] = reading
-                elif getattr(probe, "own_allocator", False):
-                    from pytest_gpuleak.adapters.probe_protocol import total_of
-
+                elif probe.own_allocator:
                     met[device] = total_of(met[device], reading)
         if self._failed and all(probe in self._failed or probe.idle for probe in self._probes):
             self.fault = self._error

@@ -14,11 +14,8 @@ if TYPE_CHECKING:
     from pytest_gpuleak.model.policy import Policy
 
 
-ENDING_S: Final = 0.12
-"""Seconds of wall time that processes get to end before all of the heap is collected, which takes 0.2 s on a large one."""
-
-MOST_IN_VAIN: Final = 10
-"""Such waits of a session after which a process still ran; from then on the heap is collected at once."""
+ENDING_WAITS: Final = 7
+"""Waits for processes to end before all of the heap is collected, which takes 0.2 s on a large one: 0.13 s in all."""
 
 
 class LeftByFixture(NamedTuple):
@@ -36,7 +33,6 @@ class Children:
         self._watch = ProcessWatch()
         self._places: dict[FixtureKey, tuple[FixturePlace, Policy]] = {}
         self._left: list[LeftByFixture] = []
-        self._in_vain = 0
 
     def begin_run(self) -> None:
         """Begin a run of a test: what runs now is not its own."""
@@ -73,10 +69,8 @@ class Children:
     def left(self) -> list[LeftProcess]:
         """Return the processes that the test has left running, after ending processes have ended."""
         # An executor in a cycle ends its workers when it is collected. A test's own is young, as a rule.
-        if self._in_vain < MOST_IN_VAIN:
-            collect(1)
-            if self._watch.wait(ENDING_S):
-                return []
-            self._in_vain += 1
+        collect(1)
+        if self._watch.wait(ENDING_WAITS):
+            return []
         collect(2)
         return self._watch.left()

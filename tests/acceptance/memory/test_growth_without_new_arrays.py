@@ -59,14 +59,9 @@ def test_a_large_array_that_takes_the_place_of_an_empty_one_is_found(run: Runner
     assert finding["holder"]["root"] == "test_it.TABLE"
 
 
-@pytest.mark.parametrize(("arrays", "checked"), [(0, 2), (1, 16)])
-def test_a_little_growth_is_seldom_checked_again(
-    run: Runner, monkeypatch: pytest.MonkeyPatch, arrays: int, checked: int
-) -> None:
-    monkeypatch.setattr(host_reruns, "DOUBTFUL_SUM_S", -1.0)
-    monkeypatch.setattr(host_reruns, "DOUBTFUL_SHARE", 0.0)
+def test_a_little_growth_with_a_new_array_is_always_checked_again(run: Runner) -> None:
     found = run(
-        f"""
+        """
         import numpy as np, pytest
 
         RUNS, KEPT = [], []
@@ -75,10 +70,10 @@ def test_a_little_growth_is_seldom_checked_again(
         def test_first_use(number):
             RUNS.append(number)
             if number not in RUNS[:-1]:
-                KEPT.append(("x" * (300 * 2**10), [np.ones(1) for _ in range({arrays})]))
+                KEPT.append(("x" * (300 * 2**10), [np.ones(1)]))
 
         def test_number_of_runs():
-            assert len(RUNS) == 16 + {checked}
+            assert len(RUNS) == 16 + 16
         """
     )
     found.result.assert_outcomes(passed=17)

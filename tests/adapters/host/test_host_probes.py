@@ -11,11 +11,11 @@ from typing import Any
 import psutil
 import pytest
 
-from pytest_gpuleak.adapters.host import heap_probe
+from pytest_gpuleak.adapters.host import heap_reader
+from pytest_gpuleak.adapters.host.counter_probe import ResidentSetProbe
 from pytest_gpuleak.adapters.host.glibc import mallinfo
 from pytest_gpuleak.adapters.host.heap_probe import HeapProbe
 from pytest_gpuleak.adapters.host.modes import NAMES, host_probes
-from pytest_gpuleak.adapters.host.resident_set_probe import ResidentSetProbe
 from pytest_gpuleak.adapters.host.tracemalloc_probe import TracemallocProbe
 from pytest_gpuleak.explain.large_objects import recorder_of
 from pytest_gpuleak.model.readings import ProbeUnavailable
@@ -83,7 +83,7 @@ def test_the_c_library_and_psutil_tell_the_same() -> None:
 
 @pytest.fixture
 def without_mallinfo(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(heap_probe, "mallinfo", lambda: None)
+    monkeypatch.setattr(heap_reader, "mallinfo", lambda: None)
 
 
 @pytest.mark.usefixtures("without_mallinfo")
@@ -113,7 +113,7 @@ def test_another_malloc_is_noticed_by_a_counter_at_rest(
 ) -> None:
     info = psutil.heap_info()
     monkeypatch.setattr(psutil, "heap_info", lambda: info)
-    monkeypatch.setattr(heap_probe, "is_free_threaded", lambda: free_threaded)
+    monkeypatch.setattr(heap_reader, "is_free_threaded", lambda: free_threaded)
     with pytest.raises(ProbeUnavailable, match=re.escape(f"({why})")):
         HeapProbe().start()
 
