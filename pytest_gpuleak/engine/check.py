@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from pytest_gpuleak.adapters.bulk import read_arrays
 from pytest_gpuleak.engine.confirm.tracing import traced
 from pytest_gpuleak.engine.describe import described
-from pytest_gpuleak.engine.garbage_check import judge_garbage, read_rings
+from pytest_gpuleak.engine.garbage_check import read_rings
 from pytest_gpuleak.engine.judge.arrays import judge
 from pytest_gpuleak.engine.looks import Looks
 from pytest_gpuleak.engine.rerun_worth import RerunWorth
@@ -73,8 +73,6 @@ class SuspectCheck:
         self._first = True
         self._collected = False
         self._collects_after_setup = False
-        self.ended_at_once = False
-        """Whether compiled programs explain all that was left, so that nothing was looked for."""
         self._harness = harness
         self._keepers_of = keepers_of
         self._waiting = waiting
@@ -84,7 +82,7 @@ class SuspectCheck:
         """What the check has taken so far, beside settling and judging."""
         self._evidence = evidence = SuspectEvidence(tracker, knowledge, subject, policy, garbage)
         self._arrays, self._counters, self._untracked = evidence.arrays, evidence.counters, evidence.untracked
-        self._worth = RerunWorth(knowledge, subject, policy, self._arrays, self._counters, self._untracked)
+        self._worth = RerunWorth(knowledge, subject, self._arrays)
         self._looks = Looks(self._arrays, knowledge, subject.nodeid, waiting, evidence.judge, evidence.judge_arrays)
 
     def check(
@@ -95,11 +93,6 @@ class SuspectCheck:
         `arrays` are strong references to what the first run left, emptied here before user code; then `seen` is called.
         """
         evidence, investigation = self._evidence, self._arrays
-        if not (arrays or processes or evidence.files.wanted) and evidence.programs.explain(growth):
-            seen()
-            self.ended_at_once = True
-            garbage, knowledge = self._garbage, self._knowledge
-            return () if garbage is None else judge_garbage(garbage, knowledge, self._subject.nodeid, self._policy)
         evidence.watch_processes(processes)
         stays = False
         why = ""
@@ -113,9 +106,7 @@ class SuspectCheck:
         with contextlib.ExitStack() as afterwards:
             if suspected or evidence.programs.wanted:
                 with self._guard(CONFIRM) as stage:
-                    why = self._why_not_again() or self._worth.why_not(
-                        small_alone=self._is_small_alone(), processes=evidence.processes.watched
-                    )
+                    why = self._why_not_again() or self._worth.why_not(small_alone=self._is_small_alone())
                     if not why:
                         afterwards.enter_context(self._subject.confirming())
                         why = self._confirm()
@@ -143,11 +134,6 @@ class SuspectCheck:
             if self._waiting is not None and investigation.looks.waits:
                 known = Judged(self._subject.nodeid, self._policy, why, judged, found, evidence.judge_arrays())
                 self._waiting.take(known, investigation, evidence.supplement())
-            kinds = {one.kind for one in found} - {"recompiled"}
-            if not (processes or investigation.left_arrays or kinds - {"cycle"}):
-                self._worth.note_vain(self.seconds["reruns"])  # cycles are known from the first run
-                if not kinds or self._garbage is not None:  # then cycles were known before the check
-                    self._untracked.charge()
             return found if self._known is None else (*found, *self._known.findings)
 
     @property
@@ -205,8 +191,7 @@ class SuspectCheck:
         grown = False
         with self._guard(COUNTERS):
             grown = self._counters.add_run(investigation, growth)
-            beside = investigation.left_arrays
-            grown |= self._untracked.add_run(self._counters.unexplained_host, growth, beside_arrays=beside)
+            grown |= self._untracked.add_run(self._counters.unexplained_host, growth)
         if stays or grown:
             tracker.ownership.disown(set(investigation.left.by_id))
         return stays or grown
@@ -295,11 +280,11 @@ class SuspectCheck:
                 evidence.forget_reruns()
                 return doubted
             judged = evidence.judge()
-            counters.choose_record(beside_leak=any(one.failed and one.kind == "growing" for one in judged))
-            again = (left > 0 or more > 0) and self._untracked.begin_record()
+            more_may_come = left > 0 or more > 0
+            again = more_may_come and (counters.is_doubtful or self._untracked.begin_record() or counters.wants_rerun)
             if not (again or evidence.grows(judged)):
                 break
-            if left == 0 and more and (again or counters.wants_record or looks.comes_again):
+            if left == 0 and more and (again or looks.comes_again):
                 left, more = 1, more - 1
             looks.waives_lines = False
         return ""

@@ -10,12 +10,9 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from pytest_gpuleak.engine.confirm.array_evidence import ArrayEvidence
-    from pytest_gpuleak.engine.confirm.counter_evidence import CounterEvidence
-    from pytest_gpuleak.engine.confirm.untracked_evidence import UntrackedEvidence
     from pytest_gpuleak.engine.session_knowledge import SessionKnowledge
     from pytest_gpuleak.engine.subject import Subject
     from pytest_gpuleak.model.findings import Finding
-    from pytest_gpuleak.model.policy import Policy
 
 
 QUICK_RERUN_S: Final = 0.005
@@ -29,34 +26,21 @@ class RerunWorth:
         self,
         knowledge: SessionKnowledge,
         subject: Subject,
-        policy: Policy,
         arrays: ArrayEvidence,
-        counters: CounterEvidence,
-        untracked: UntrackedEvidence,
     ) -> None:
         self._knowledge = knowledge
         self._subject = subject
-        self._policy = policy
         self._arrays = arrays
-        self._counters = counters
-        self._untracked = untracked
-        self._host_alone = False
-        self._host_grown = 0
         self._small_alone = False
         self.doubted = ""
         """Why what a re-run shows is not worth a collection of the whole heap; empty if it is."""
 
-    def why_not(self, *, small_alone: bool, processes: bool) -> str:
+    def why_not(self, *, small_alone: bool) -> str:
         """Tell why the suspect is not run again; empty if it is.
 
-        Args:
-            small_alone: whether arrays that fail by growth alone are all that it left, and no note on them is read.
-            processes: whether it left processes.
+        `small_alone` tells whether arrays that fail by growth alone are all that it left, and no note on them is read.
         """
         self._small_alone = small_alone
-        self._host_alone = self._counters.host_alone and not (self._arrays.left_arrays or processes)
-        if self._host_alone:
-            return self._why_not_for_host()
         if small_alone:
             return self._why_not_for_replaced()
         return ""
@@ -67,11 +51,6 @@ class RerunWorth:
             left = self._arrays.left
             grew = any(one.failed or one.bytes_per_run for one in judged)
             self._knowledge.replaced.note([left.handle(identity) for identity in left.living()], rerun_s, grew=grew)
-
-    def note_vain(self, rerun_s: float) -> None:
-        """Note that the re-runs have found nothing."""
-        if self._host_alone:
-            self._knowledge.host_reruns.note_vain(rerun_s, self._host_grown)
 
     def _why_not_for_replaced(self) -> str:
         knowledge, left = self._knowledge, self._arrays.left
@@ -85,15 +64,3 @@ class RerunWorth:
             return why
         self.doubted = why
         return ""
-
-    def _why_not_for_host(self) -> str:
-        grown = self._host_grown = self._counters.unexplained_host
-        subject, untracked, adds = self._subject, self._untracked, self._untracked.adds_arrays
-        return self._knowledge.host_reruns.why_not(
-            subject.expected_s,
-            self._knowledge.elapsed_s,
-            grown,
-            # Growth that no new array explains was worth a doubt already (`suspicion.is_worth_a_check`).
-            small=adds and grown < self._policy.retained_bytes,
-            may_wait=lambda: subject.precedes_others and not (adds and untracked.may_explain_growth()),
-        )

@@ -10,8 +10,8 @@ from pytest_gpuleak.engine.confirm.lenders import Lenders
 from pytest_gpuleak.engine.confirm.open_files import OpenFiles
 from pytest_gpuleak.engine.confirm.process_evidence import ProcessEvidence
 from pytest_gpuleak.engine.confirm.program_evidence import ProgramEvidence
-from pytest_gpuleak.engine.confirm.untracked_evidence import UntrackedEvidence
 from pytest_gpuleak.engine.describe import Supplement
+from pytest_gpuleak.engine.host_arrays import HostArrays
 from pytest_gpuleak.engine.judge.arrays import judge
 from pytest_gpuleak.engine.stages import COUNTERS, PROCESSES, READ, VERDICT
 
@@ -62,9 +62,9 @@ class SuspectEvidence:
             () if garbage is None else garbage.freed,
         )
         self.counters = CounterEvidence(tracker, knowledge, subject, policy)
-        self.programs = ProgramEvidence(tracker, knowledge, subject)
-        self.untracked = UntrackedEvidence(tracker, knowledge, subject, policy, self._guard)
-        self.counters.watched_growth = self.untracked.floor
+        self.programs = ProgramEvidence(tracker, knowledge)
+        self.untracked = HostArrays(tracker, knowledge, subject, policy, self._guard)
+        self.counters.watched_growth = self.untracked.watched
         self.lenders = Lenders(tracker, knowledge, self._guard)
         self.files = OpenFiles(tracker, policy)
         self.processes = ProcessEvidence(tracker, policy, [], knowledge.is_user_file)
@@ -95,7 +95,7 @@ class SuspectEvidence:
 
     def note_borrowed(self, arrays: Sequence[object]) -> None:
         """Note the memory that arrays borrow from objects that are no arrays."""
-        if self.untracked.floor is not None:
+        if self.untracked.watched is not None:
             self.lenders.note_borrowed(arrays)
 
     def find_lenders(self) -> None:
@@ -120,6 +120,8 @@ class SuspectEvidence:
         with self._guard(COUNTERS):
             of_arrays = self.untracked.judge()
             counted = self.counters.judge(self._supplemented(), self.untracked.bytes_per_run)
+            if any(one.kind == "host" for one in counted):
+                of_arrays = tuple(one for one in of_arrays if one.kind != "host")
             found = (*(found or ()), *of_arrays, *self.files.judge(), *counted)
         with self._guard(PROCESSES):
             found = (*self.processes.judge(why), *(found or ()))

@@ -249,15 +249,12 @@ class LeakCheck:
             growth = tracker.without_pools(growth)
             if not suspected:
                 growth = tracker.without_workspaces(growth)
-                suspected = is_worth_a_check(growth, policy, tracker, self.knowledge)
+                suspected = is_worth_a_check(growth, policy, tracker)
         if suspected := tracker.compiled() | tracker.opens_files() | suspected:
             stop_timer(item)
             rebuilt_s = sum(setup.setup_s for setup in released)
-            checked, ended_at_once = self._check_suspect(
-                item, nextitem, rebuilt_s, arrays, growth, processes, seen, garbage
-            )
+            checked = self._check_suspect(item, nextitem, rebuilt_s, arrays, growth, processes, seen, garbage)
             findings = (*checked, *findings)
-            suspected = not ended_at_once  # the check of a suspect loads modules, and keeps what it has learned
         elif garbage is not None and self._garbage_check is not None:
             findings = self._garbage_check.findings(garbage, nodeid, policy)
         if released or known or (garbage is not None and not suspected):
@@ -289,7 +286,7 @@ class LeakCheck:
         processes: list[LeftProcess],
         seen: Callable[[], object],
         garbage: Garbage | None,
-    ) -> tuple[tuple[Finding, ...], bool]:
+    ) -> tuple[Finding, ...]:
         attempt = self.attempts.attempt
         assert attempt is not None
         self._own_modules.keep()
@@ -319,7 +316,7 @@ class LeakCheck:
         self._harness.learn(item.nodeid, findings)
         self._own_modules.keep()
         self.late.explain_due()
-        return findings, check.ended_at_once
+        return findings
 
     def _conclude(
         self, findings: tuple[Finding, ...], nodeid: str, policy: Policy

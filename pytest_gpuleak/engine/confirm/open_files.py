@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Final
 from pytest_gpuleak.adapters.registry import mapped_files, open_file_class
 from pytest_gpuleak.engine.confirm.survivors import Leftover, Survivors
 from pytest_gpuleak.engine.judge.arrays import judge
-from pytest_gpuleak.heap.collector import collect
+from pytest_gpuleak.heap.collector import PausedCollector, collect
+from pytest_gpuleak.heap.referrers import Deadline
 from pytest_gpuleak.model.evidence import Evidence
 from pytest_gpuleak.model.findings import Holder
 from pytest_gpuleak.model.readings import DISK, ArrayReading
@@ -17,13 +18,27 @@ if TYPE_CHECKING:
     from pytest_gpuleak.model.findings import Finding
     from pytest_gpuleak.model.policy import Policy
 
-SEARCH_S: Final = 4.0
-"""Time limit of the walk for the file objects, in seconds."""
+MOST_STEPS: Final = 100_000_000
+"""References that the walk for the file objects follows at most: several times a heap of ten million objects."""
 
-_NOT_MET = Holder("unknown", "", "unknown: the search for the open file ran out of time")
+_NOT_MET = Holder("unknown", "", "unknown: the search for the open file was cut at its bound")
 
 MAX_FILES_NAMED: Final = 3
 """Files that a finding names, where it is not known which of them an object maps."""
+
+
+class _StepLimit(Deadline):
+    """A bound in steps in place of seconds, for a walk over the heap."""
+
+    def __init__(self, steps: int) -> None:
+        self._left = steps
+
+    def worked(self, steps: int) -> bool:
+        self._left -= steps
+        return self.passed()
+
+    def passed(self) -> bool:
+        return self._left <= 0
 
 
 class OpenFiles:
@@ -77,7 +92,6 @@ class OpenFiles:
     def _explain(self, added: list[tuple[str, int]]) -> None:
         """Find the objects, of which the last in their container are the newest, and note who holds them."""
         from pytest_gpuleak.explain.untracked_arrays import explain_arrays
-        from pytest_gpuleak.heap.referrers import Deadline, PausedCollector
         from pytest_gpuleak.heap.type_sieve import TypeSieve
         from pytest_gpuleak.heap.walk import HeapWalk
 
@@ -87,8 +101,8 @@ class OpenFiles:
         found: dict[int, object] = {}
         with self._tracker.detector.whole_heap(), PausedCollector():
             sieve = TypeSieve(lambda one: one is kind)
-            deadline = Deadline(SEARCH_S)
-            for batch in HeapWalk(deadline, ignore=(id(found),)).batches():
+            limit = _StepLimit(MOST_STEPS)
+            for batch in HeapWalk(limit, ignore=(id(found),)).batches():
                 found.update((id(value), value) for value in sieve.pick(batch.objects))
             objects = list(found.values())[-len(added) :]
             found.clear()
@@ -102,7 +116,7 @@ class OpenFiles:
                 {},
                 run,
             )
-            if not why and deadline.passed():
+            if not why and limit.passed():
                 # A large heap must not hide the leak: the list of maps has told it.
                 left = [Leftover(run, _reading(index, path, size)) for index, (path, size) in enumerate(added)]
                 self._survivors.note_unexplained(left, _NOT_MET, {}, run)

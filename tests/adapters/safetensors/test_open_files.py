@@ -121,11 +121,11 @@ def test_a_stand_in_of_the_same_shape(run: Runner, pytester: pytest.Pytester, mo
     check(run)
 
 
-def test_a_search_that_runs_out_of_time_hides_no_leak(
+def test_a_search_that_is_cut_hides_no_leak(
     run: Runner, pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     imitate(pytester, monkeypatch)
-    monkeypatch.setattr(importlib.import_module("pytest_gpuleak.engine.confirm.open_files"), "SEARCH_S", 0.0)
+    monkeypatch.setattr(importlib.import_module("pytest_gpuleak.engine.confirm.open_files"), "MOST_STEPS", 0)
     found = run(SUITE)
     assert [name for name, test in found.tests.items() if test["verdict"] == "leaked"] == [
         "test_kept",
@@ -133,7 +133,7 @@ def test_a_search_that_runs_out_of_time_hides_no_leak(
     ]
     kept = found.finding("test_kept")
     assert (kept["kind"], kept["device"], kept["count"]) == ("growing", "disk", 1)
-    assert kept["holder"]["text"] == "unknown: the search for the open file ran out of time"
+    assert kept["holder"]["text"] == "unknown: the search for the open file was cut at its bound"
 
 
 def test_without_safetensors_nothing_is_read(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from pytest_gpuleak.engine.confirm import array_looks, program_evidence
+from pytest_gpuleak.engine.confirm import array_looks
 from pytest_gpuleak.explain import search
 
 if TYPE_CHECKING:
@@ -22,7 +22,6 @@ def time_that_a_loaded_machine_takes(monkeypatch: pytest.MonkeyPatch) -> None:
     for module, name in (
         (array_looks, "EXPLAIN_BUDGET_S"),
         (search, "BUDGET_S"),
-        (program_evidence, "FREE_S"),
     ):
         monkeypatch.setattr(module, name, 300.0)
 
