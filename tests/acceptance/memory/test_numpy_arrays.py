@@ -659,3 +659,39 @@ def test_a_walk_that_was_cut_makes_a_note(run: Runner, monkeypatch: pytest.Monke
     assert (note["kind"], note["failed"], note["bytes_per_run"]) == ("host", False, 0)
     assert note["bytes"] > MIB
     assert note["evidence"][-1] == CUT
+
+
+def test_a_second_walk_that_was_cut_makes_a_note(run: Runner, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the first of two walks did not meet would look new."""
+    monkeypatch.setattr(HeapArrays, "find", lambda *_: ([], None))
+    monkeypatch.setattr(HeapArrays, "sizes", lambda _: {1: 64 * MIB})
+    found = run(
+        """
+        import numpy as np
+
+        KEPT = []
+
+        def test_it():
+            KEPT.append(np.ones(2**18))
+        """
+    )
+    assert found.verdicts == {"test_it": "noted"}
+    assert found.finding("test_it")["evidence"][-1] == CUT
+
+
+def test_growth_beyond_the_hosts_limit_fails_although_a_walk_was_cut(
+    run: Runner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(HeapArrays, "sizes", lambda _: None)
+    found = run(
+        """
+        import numpy as np
+
+        KEPT = []
+
+        def test_it():
+            KEPT.append(np.ones(2**21))
+        """
+    )
+    (finding,) = found.tests["test_it"]["findings"]
+    assert (finding["kind"], finding["failed"]) == ("host", True)
